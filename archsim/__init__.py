@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from archsim.api.calibrating import Calibrations as Calibrations
     from archsim.api.calibrating import calibrate as calibrate
     from archsim.api.calibrating import validate as validate
+    from archsim.api.claiming import claims as claims
     from archsim.api.loading import ExplorationPlan as ExplorationPlan
     from archsim.api.loading import load as load
     from archsim.api.placing import place as place
+    from archsim.api.placing import worth as worth
     from archsim.api.running import run as run
     from archsim.api.running import simulate as simulate
     from archsim.api.running import sweep as sweep
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from archsim.api.studying import engines as engines
     from archsim.api.studying import explore as explore
     from archsim.api.studying import optimum as optimum
+    from archsim.api.studying import verify as verify
+    from archsim.api.studying import why as why
     from archsim.base.errors import ArchsimError as ArchsimError
     from archsim.engine.network.flows import simulate_flows as simulate_flows
     from archsim.runs.results import Results as Results
@@ -56,6 +60,7 @@ _PUBLIC = {
     "ablate": "archsim.api.studying",
     "calibrate": "archsim.api.calibrating",
     "calibrate_serving": "archsim.api.serving",
+    "claims": "archsim.api.claiming",
     "compare": "archsim.api.studying",
     "compare_serving": "archsim.api.serving",
     "engines": "archsim.api.studying",
@@ -76,13 +81,16 @@ _PUBLIC = {
     "simulate_flows": "archsim.engine.network.flows",
     "sweep": "archsim.api.running",
     "validate": "archsim.api.calibrating",
+    "verify": "archsim.api.studying",
+    "why": "archsim.api.studying",
+    "worth": "archsim.api.placing",
 }
 
 __all__ = [  # noqa: F822 (defined by __getattr__)
     "ArchsimError", "Calibrations", "ExplorationPlan", "Results", "__version__", "ablate", "calibrate",
-    "calibrate_serving", "compare", "compare_serving", "engines", "explore", "load", "load_assumptions",
+    "calibrate_serving", "claims", "compare", "compare_serving", "engines", "explore", "load", "load_assumptions",
     "load_experiment", "load_model", "load_system", "optimum", "place", "run", "search_serving", "serve",
-    "serve_plan", "serve_policies", "simulate", "simulate_flows", "sweep", "validate",
+    "serve_plan", "serve_policies", "simulate", "simulate_flows", "sweep", "validate", "verify", "why", "worth",
 ]  # fmt: skip
 
 
@@ -100,4 +108,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC, "__version__"])
+    return list(__all__)

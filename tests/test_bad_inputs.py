@@ -35,6 +35,8 @@ REFUSED = {
     "serve sv_share_obj.yaml --out out": "share_obj.json: conversation 1: expected an object",
     "serve sv_share_int.yaml --out out": "share_int.json: conversation 1: expected an object",
     "serve sv_share_int2.yaml --out out": "share_int2.json: conversation 1: a turn is",
+    "check sc_64.yaml": "big: simulating 4,096 dies (event engine, shared links) takes about 107 GiB of memory",
+    "sweep sc_64.yaml --out out": "× 43 dies fit",
     "serve sv_burst.yaml --out out": "burst.csv:7: 1000000000000000019884624838656 tokens; expected at most",
 }
 
@@ -56,6 +58,13 @@ def test_it_is_refused_with_its_place_and_nothing_is_written(here, capsys, comma
     assert main(command.split()) == 2
     assert REFUSED[command] in capsys.readouterr().err
     assert not [file for file in (here / "out").rglob("*") if file.is_file() and not file.name.startswith(".")]
+
+
+def test_a_million_sampled_points_are_counted_and_estimated(here, capsys):
+    assert main("check smp.yaml".split()) == 0
+    said = capsys.readouterr().out
+    assert "1 axis: 1,000,000 points; 1,000,000 runs, no events, " in said
+    assert "`archsim sweep --dry-run` checks whether every point can run" in said
 
 
 def test_a_policy_that_exits_fails_its_run_alone(here, capsys):

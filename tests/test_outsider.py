@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from support.own_scheduler import GENTLE
 from support.tiny import TINY, archsim
 
 from archsim.runs.results import Results
@@ -18,8 +19,8 @@ import numpy as np
 
 from archsim.base.errors import SpecError
 from archsim.engine.executions.execution import GemmTime
+from archsim.iteration.attention.kind import Kind, Product, Work
 from archsim.policies.allocation.rules import Plan
-from archsim.serving.scheduling import admit, serve_running
 from microarch.fabric.own import FabricDescription, LinkClass
 
 
@@ -83,17 +84,31 @@ class OneByOne:
             raise SpecError("OneByOne runs whole layers on a die: give attention: {tp: 1}")
 
 
-def gentle(state, k, now_ns, limits, most=1):
-    """Scheduler: as vLLM, with at most so many new requests an iteration."""
-    rank = state.ranks[k]
-    budget = serve_running(state, k, limits.budget, limits)
-    admitted = 0
-    while budget > 0 and rank.head >= 0 and rank.running < limits.max_seqs and admitted < most:
-        new = admit(state, k, now_ns, budget, 0, 0, limits)
-        if new == 0:
-            break
-        budget -= new
-        admitted += 1
+class Averaged(Kind):
+    """A cache of ``width`` values a token, of which decodes were measured: 5 us and 10 ns for a thousand tokens."""
+
+    width: int
+    measurements = [
+        ("decode", requests, 1, context, 5.0 + 1e-5 * requests * context)
+        for requests in (1, 8, 64) for context in (256, 4096)
+    ]
+
+    @property
+    def split_heads(self):
+        return 64
+
+    def weights(self, hidden):
+        return 2 * hidden * self.width
+
+    def kv_bytes_per_token(self, value_bytes=2):
+        return self.width * value_bytes
+
+    def products(self, hidden, tp):
+        return Product(self.width, hidden), Product(hidden, self.width)
+
+    def work(self, phase, tp, requests, new, context, kv_dtype):
+        seen = np.asarray(requests, float) * new * context
+        return Work(2.0 * seen * self.width, 2.0 * seen * self.width)
 
 
 def longest_step_ns(outcome, scenario) -> float:
@@ -131,7 +146,7 @@ ADDITIONS = {
 @pytest.fixture
 def folder(tmp_path):
     """A user's own folder: functions, a trace, experiments."""
-    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "mine.py").write_text(MINE + GENTLE)
     requests = [" ".join(str((request + at) % 16) for at in range(5 * 2 * 2)) for request in range(12)]
     (tmp_path / "numbers.txt").write_text("\n".join(requests))
     return tmp_path
@@ -166,7 +181,7 @@ def test_an_edited_function_runs_again(folder):
     before, after, _ = ADDITIONS["block"]
     text = PLAIN.replace(before, after)
     slow = swept(folder, "mine", text)
-    (folder / "mine.py").write_text(re.sub("5000.0", "9000.0", MINE))
+    (folder / "mine.py").write_text(re.sub("5000.0", "9000.0", MINE + GENTLE))
     assert swept(folder, "mine", text)["decode_ns"] > slow["decode_ns"]
 
 
@@ -195,9 +210,9 @@ scheduler: SCHEDULER
 """
 
 
-def served(folder, name, scheduler):
+def served(folder, name, scheduler="vllm_v1", model="qwen3-30b-a3b"):
     """The measures of a run, and its page."""
-    (folder / f"{name}.yaml").write_text(SERVE.replace("SCHEDULER", scheduler))
+    (folder / f"{name}.yaml").write_text(SERVE.replace("SCHEDULER", scheduler).replace("qwen3-30b-a3b", model))
     process = archsim(folder, "serve", f"{name}.yaml", "--out", name)
     assert process.returncode == 0, process.stderr
     return json.loads((folder / name / "bench.json").read_text()), (folder / name / "index.html").read_text()
@@ -208,3 +223,33 @@ def test_an_outsider_adds_a_scheduler(folder):
     mine, page = served(folder, "mine", "{name: 'mine:gentle', most: 1}")
     assert mine["mean_ttft_ms"] > plain["mean_ttft_ms"]
     assert "mine:gentle" in page
+
+
+OWN_MODEL = """{name: averaged, source: mine, layers: 48, hidden: 2048, experts: 128, expert_ffn: 768, top_k: 8,
+  vocabulary: 151936, moe_layers: {first: 0, last: 47}, attention: {kind: 'mine:Averaged', width: 256}}"""
+
+
+def test_an_outsider_adds_a_measured_kind_of_attention(folder):
+    plain, _ = served(folder, "plain")
+    mine, page = served(folder, "mine", model=OWN_MODEL)
+    assert mine["mean_tpot_ms"] < plain["mean_tpot_ms"]
+    assert "mine:Averaged attention, decode: 6 points of its own; 0% off (median), each by the others" in page
+    assert "mine:Averaged attention: a roofline, not measured" in page  # its prompts
+
+
+CLUSTER = """
+name: cluster
+systems: [h100_node]
+models: [OWN_MODEL]
+workload: {trace: {synthetic: {prompt_tokens: 0}}, batch: 64, decode_steps: 2, layers: 1, context: 2000}
+policies: [ep]
+assumptions:
+  {set: physical, execution: expert_parallel, gemm: grouped, combine: bf16, transfer_software: charged, memory: all}
+engine: analytical
+"""
+
+
+def test_a_page_of_runs_tells_whose_attention_it_is(folder):
+    row = swept(folder, "mine", CLUSTER.replace("OWN_MODEL", OWN_MODEL))
+    assert row["iteration_attention_ns"] > 0
+    assert "6 points of its own" in (folder / "mine" / "index.html").read_text()

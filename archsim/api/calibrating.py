@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.errors import SpecError
+from archsim.base.shown import Shown
 
 # pandas and the fits are imported where they are used, so that importing this module is fast.
 if TYPE_CHECKING:
     import pandas
 
+    from archsim.studies.validation.validation import Validation
     from calibration.fit.calibrate import Fitted
     from calibration.measurements.datasheets import Nominal
     from calibration.measurements.reading import Measurements
-    from calibration.validate.validation import Validation
 
 
 @dataclass(frozen=True)
-class Calibrations:
+class Calibrations(Shown):
     """What `calibrate` fitted, by GPU."""
 
     fitted: tuple[Fitted, ...]
@@ -37,7 +38,7 @@ class Calibrations:
         """One row per GPU: gpu, file (None if none was written), and the number of fitted tables of each section."""
         import pandas
 
-        from calibration.laws.tables import SECTIONS
+        from archsim.laws.tables import SECTIONS
 
         rows = [(each.gpu, each.path, *(each.tables.get(kind, 0) for kind in SECTIONS)) for each in self.fitted]
         return pandas.DataFrame(rows, columns=["gpu", "file", *SECTIONS])
@@ -63,8 +64,8 @@ def calibrate(
 
     Raises CalibrationError if no measurement can be used, or if one GPU must be chosen; SpecError for an invalid rate.
     """
+    from archsim.laws.tables import SECTIONS
     from calibration.fit.calibrate import calibrate_gpus
-    from calibration.laws.tables import SECTIONS
 
     named = _nominal(peaks or {}, hbm)
     read, to = _to_fit(measurements, named, gpu), None if out is None else os.fspath(out)
@@ -86,7 +87,7 @@ def validate(
 
     Raises CalibrationError if there are no measurements of the calibrated GPU; SpecError for an invalid file.
     """
-    from calibration.validate.validation import validate_calibration
+    from archsim.studies.validation.validation import validate_calibration
 
     found = validate_calibration(os.fspath(calibration), _read(measurements), quick)
     if out is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from archsim.base.errors import SpecError
+from archsim.laws.tables import CalibrationSpec
 from archsim.specs.assumptions import NamedSet
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading import library
@@ -18,7 +19,6 @@ from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.sweeps.explore import ExploreSpec
 from archsim.specs.sweeps.plan import SweepPlan
-from calibration.laws.tables import CalibrationSpec
 
 if TYPE_CHECKING:
     from archsim.workload.generated.traffic_model import TrafficModel

@@ -1,4 +1,4 @@
-"""``ar.place``: a placement of experts from recorded loads, in the formats of serving engines."""
+"""``ar.place`` and ``ar.worth``: a placement of experts from recorded loads, and whether it pays."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from archsim.base.errors import PlacementError
 
 # numpy and numba are imported where they are used, so that importing this module is fast.
 if TYPE_CHECKING:
+    from archsim.specs.loading.library import Source
     from archsim.specs.machine.system import SystemSpec
     from archsim.specs.model import ModelSpec
     from archsim.studies.place.place import Placed
+    from archsim.studies.worth import Worth
 
 HELD_OUT = 0.25
 
@@ -64,3 +66,30 @@ def place(
     history = read_history([Path(source) for source in sources], whose)
     placed = place_experts(history, whose, machine, policy, total, size, held_out, tokens)
     return placed if out is None else write_placed(placed, Path(out))
+
+
+def worth(
+    policy: str,
+    loads: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    deployment: Source,
+    overrides: Sequence[str] = (),
+    *,
+    held_out: float = HELD_OUT,
+    out: str | os.PathLike[str] | None = None,
+) -> Worth:
+    """Whether a balancer pays: its placements on the first part of recorded loads, served on tokens of the last.
+
+    Returns a `Worth`: ``.verdict``, ``.rows`` (without the balancer and by spare slots a rank: balance, time of the
+    experts, TTFT, TPOT, goodput, KV blocks), ``.tpot``, ``.ttft`` and ``.goodput`` (range of the change over three
+    draws), ``.break_even`` (decode iterations after which a rearrangement has paid), ``.placed``.
+
+    policy, loads, held_out: as of ``place``. deployment: a file of ``archsim serve`` with one engine; its requests and
+    limits are served. out: folder of the engines' files of the best placement.
+
+    Raises as ``place`` and ``serve``; PlacementError for loads of one matrix, which leave nothing to judge on.
+    """
+    from archsim.studies.worth import worth as judged
+
+    sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads)
+    target = None if out is None else Path(out)
+    return judged(policy, [Path(source) for source in sources], deployment, overrides, held_out, target)

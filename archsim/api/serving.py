@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from archsim.runs.sweep import Watcher
     from archsim.serving.serving import Outcome
-    from archsim.serving.tables import Host
     from archsim.specs.loading.library import Source
+    from archsim.studies.serving.calibrating import Calibrated
     from archsim.studies.serving.comparison import Comparison
     from archsim.studies.serving.search import Found
     from archsim.studies.serving.served import ServedPlan
@@ -98,10 +98,12 @@ def compare_serving(source: Source, measured: str | os.PathLike[str], overrides:
 
 def calibrate_serving(
     source: Source, measured: str | os.PathLike[str], overrides: Sequence[str] = ()
-) -> tuple[Host, Comparison]:
-    """The host's time an iteration and a request that a JSON of ``vllm bench serve`` implies. Raises as ``serve``."""
+) -> Calibrated:
+    """The host's constants that a measured run implies (JSON of ``vllm bench serve``, AIPerf or InferenceX), and how
+    far the half that was not fitted is off. Raises as ``serve``.
+    """
     from archsim.specs.loading.serving import load_serving
-    from archsim.studies.serving.comparison import calibrate_host
+    from archsim.studies.serving.calibrating import calibrate_host
 
     return calibrate_host(load_serving(source, overrides), Path(measured))
 

@@ -1,4 +1,4 @@
-"""``ar.ablate``, ``ar.explore``, ``ar.optimum``, ``ar.compare`` and ``ar.engines``: many runs, one answer."""
+"""``ar.ablate``, ``explore``, ``optimum``, ``compare``, ``engines``, ``verify`` and ``why``: many runs, one answer."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from archsim.studies.exploration.outcome import Exploration
     from archsim.studies.optimum.page import Measured
     from archsim.studies.optimum.study import Optimum
+    from archsim.studies.verify import Verified
+    from archsim.studies.why import Why
 
     Watching = Callable[[], AbstractContextManager[Watcher]]
 
@@ -155,3 +157,66 @@ def engines(experiment: Experiment, sample: int = 40, steps: int = 3, watcher: W
 
     selection = select(planned_of(experiment), watcher.phase if watcher else lambda text: None)
     return comparison.compare(selection, sample, steps, watcher)
+
+
+def why(
+    experiment: Experiment,
+    overrides: Sequence[str] = (),
+    *,
+    step: int | None = None,
+    layer: int | None = None,
+    worst: int = 10,
+    **chosen: Any,
+) -> Why:
+    """What limits a step of one combination of an experiment, and what would help.
+
+    Returns a `Why`: ``.rows`` has the slowest steps (columns of ``steps.parquet``), ``.lines()`` five lines of the
+    first: cause, link, die, expert, and what would help by how much. The last is simulated if ``step`` or ``layer`` is
+    given: the step with twice of what it waits for, and under the other policies of the experiment.
+
+    experiment: also the folder of a report. step: iteration (0: prefill); layer: as the model numbers it; either alone:
+    the slowest of it. chosen: ``policy``, ``system``, ``model``, ``batch``, ``assumptions``, as for `run`.
+
+    Raises ArchsimError for a step that the run does not have; otherwise as `run`.
+    """
+    from archsim.specs.loading.library import MANIFEST, load_experiment
+    from archsim.studies.why import explain
+
+    if isinstance(experiment, str | os.PathLike):
+        folder = Path(experiment)
+        experiment = load_experiment(folder / MANIFEST if folder.is_dir() else experiment, overrides)
+    return explain(experiment_of(experiment), step, layer, worst, chosen)
+
+
+def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Watching | None = None) -> Verified:
+    """Run a report of ``sweep``, ``explore`` or ``serve_plan`` again from its manifest, without what is kept of it.
+
+    Returns a `Verified`: ``.moved`` has a row per column that moved; ``.made`` and ``.now``: version and code of both.
+
+    report: its folder, or its ``manifest.yaml``. jobs: parallel processes. watching: as of ``explore``.
+
+    Raises ArchsimError for a manifest, result or own function that is not that of its digest, and for other traces.
+    """
+    from archsim.runs.sweep import Unwatched
+    from archsim.studies.verify import verify as verified
+
+    path, watching = Path(report), watching or (lambda: nullcontext(Unwatched()))
+    return verified(path if path.is_dir() else path.parent, lambda file, out: _again(file, out, jobs, watching))
+
+
+def _again(manifest: Path, out: Path, jobs: int | None, watching: Watching) -> None:
+    """Run what a manifest holds, as the command that made it."""
+    from archsim.api.loading import ExplorationPlan, load
+    from archsim.api.running import sweep
+    from archsim.api.serving import serve_plan
+    from archsim.specs.loading.serving import Serving
+
+    found = load(manifest)
+    if isinstance(found, ExplorationPlan):
+        explore(found, out, jobs, watching)
+        return
+    with watching() as watcher:
+        if isinstance(found, Serving):
+            serve_plan(manifest, out=out, around=False, watcher=watcher)
+        else:
+            sweep(found, out, jobs, watcher)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from archsim.cli.arguments import add_experiment, add_jobs, add_report
+from archsim.cli.arguments import add_experiment, add_jobs, add_json, add_report
 from archsim.cli.exit_codes import OK
 
 
@@ -17,6 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", dest="end", default="physical", metavar="SET", help="last set (default: physical)")
     add_report(parser, "reports/NAME-ablation")
     add_jobs(parser)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
             found = ar.ablate(experiment, args.start, args.end, folder, jobs, watching)
     except KeyboardInterrupt:
         return print_kept(folder)
+    args.result = found.to_pandas().to_dict("records")
     _print(found)
     print(f"report: {folder / 'index.html'}")
     return OK

@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         _print_configured(out, system, experiment.models, design_of(system, changes), chosen)
         _print_published(out, system, published_design(system, changes), chosen)
     _print_synthesised(out, experiment.systems)
+    out.print(_memories_table(experiment.systems[0]))
     if args.sources:
         out.print(_sources_table(chosen))
     return OK
@@ -92,7 +93,7 @@ def _print_synthesised(out, systems: Sequence[SystemSpec]) -> None:
     """The components in RTL: analytical, synthesised and published area, and the clock that they reach; which systems
     ask for more.
     """
-    from microarch.silicon.synthesised import NOT_MODELLED, clock_note, side_by_side
+    from microarch.silicon.synthesised import clock_note, side_by_side
 
     dies = systems[0].dies
     made = grid("component", title=f"in RTL (docs/rtl.md): cells of ASAP7, um²; {dies} dies in 5 nm, placed, mm²")
@@ -109,11 +110,28 @@ def _print_synthesised(out, systems: Sequence[SystemSpec]) -> None:
         made.add_row(row.component, str(row.copies), analytical, said, ratio, placed, published, path_ns, clock)
     out.print(made)
     for row in rows:
-        if row.reason and row.reason != NOT_MODELLED:
+        if row.reason:
             out.print(f"{row.component}: {row.reason}.", soft_wrap=True)
     for system in systems:
         if note := clock_note(system.name, system.decision.executor, system.decision.fsm.clock_hz):
             out.print(f"{note}.", soft_wrap=True)
+
+
+def _memories_table(system: SystemSpec):
+    """The SRAMs of the first system in every node: cells and macros, by the law of `microarch.silicon.memory_area`."""
+    from microarch.silicon.memory_area import CELL_UM2, LARGE, macro_factor, macro_mm2
+
+    parts = [part for part in parts_of(design_of(system)) if part.table and part.table.storage is Storage.SRAM]
+    title = f"SRAM of {system.name} by node, mm² of all copies: as a large array ({LARGE.value:g} × cells) to macro"
+    made = grid("table", title=title)
+    for name in ("bits", "copies", "macro factor", *CELL_UM2):
+        made.add_column(name, justify="right")
+    for part in parts:
+        bits = part.table.bits if part.table else 0
+        large = {node: bits * cell.value * LARGE.value / 1e6 for node, cell in CELL_UM2.items()}
+        areas = [f"{part.copies * large[node]:.4f}–{part.copies * macro_mm2(bits, node):.4f}" for node in CELL_UM2]
+        made.add_row(f"SRAM: {part.name}", f"{bits:,}", str(part.copies), f"{macro_factor(bits):.2f}", *areas)
+    return made
 
 
 def _built_for(built: TableDesign) -> str:

@@ -12,6 +12,9 @@ from archsim.base.nearest import did_you_mean
 
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
 
+CHOSEN = ("policy", "system", "model", "batch", "assumptions")
+_CHOSEN_TOLD = {"batch": "batch size", "assumptions": "assumption set"}
+
 
 class Parser(argparse.ArgumentParser):
     """argparse's parser, with the nearest command, choice or option in its messages.
@@ -53,6 +56,14 @@ def add_experiment(parser: argparse.ArgumentParser, meaning: str = "experiment")
     )
 
 
+def add_chosen(parser: argparse.ArgumentParser) -> None:
+    """Options that choose one combination of an experiment: CHOSEN."""
+    for name in CHOSEN:
+        kind, metavar = (positive, "N") if name == "batch" else (str, "LABEL" if name == "assumptions" else "NAME")
+        told = f"{_CHOSEN_TOLD.get(name, name)} of the experiment (default: its first)"
+        parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=told)
+
+
 def add_report(parser: argparse.ArgumentParser, default: str) -> None:
     """``--out``; default: as shown in the help."""
     add_out(parser, f"folder of the report (default: {default})")
@@ -67,6 +78,11 @@ def add_out(parser: argparse.ArgumentParser, meaning: str, required: bool = Fals
 def add_jobs(parser: argparse.ArgumentParser, meaning: str = "runs in parallel") -> None:
     """``--jobs``."""
     parser.add_argument("--jobs", type=positive, metavar="N", help=f"{meaning} (default: number of cores)")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """``--json``: the command sets ``args.result``, which `archsim.cli.main` prints."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else on stdout")
 
 
 def add_store_out(parser: argparse.ArgumentParser) -> None:

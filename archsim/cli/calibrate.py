@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from archsim.cli.exit_codes import INTERRUPTED, OK, USER_ERROR
-from calibration.laws.tables import SECTIONS
+from archsim.laws.tables import SECTIONS
 
 MOST_NOTES = 10  # printed of one GPU
 

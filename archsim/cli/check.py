@@ -44,10 +44,13 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _points_checked(found) -> str:
-    """Make the checks of ``archsim sweep`` before it simulates, where they are quick; else say what makes them."""
+    """Make the checks of ``archsim sweep`` before it simulates, where they are quick, else say what makes them; and say
+    what it takes.
+    """
     from archsim.api.loading import ExplorationPlan
     from archsim.specs.experiment import ExperimentSpec
     from archsim.specs.loading.serving import Serving
+    from archsim.specs.machine.system import SystemSpec
     from archsim.specs.sweeps.plan import SweepPlan
 
     if isinstance(found, Serving):
@@ -55,23 +58,31 @@ def _points_checked(found) -> str:
 
         check_serving(found)
         return ""
+    if isinstance(found, SystemSpec):
+        from archsim.runs.own_links import refuse_own_fabric
+
+        refuse_own_fabric(found)
+        return ""
     if not isinstance(found, ExperimentSpec | SweepPlan | ExplorationPlan):
         return ""
+    from archsim.base.cores import available_cores
+    from archsim.runs.estimate import told
     from archsim.runs.plan import plan_of, select
 
     plan = plan_of(found.plan if isinstance(found, ExplorationPlan) else found)
+    cost = f"; {told(plan, available_cores())}"
     if plan.combinations > _MOST_POINTS:
-        return "; `archsim sweep --dry-run` checks whether every point can run"
+        return f"{cost}; `archsim sweep --dry-run` checks whether every point can run"
     select(plan, lambda text: print(text, file=sys.stderr, flush=True))
-    return ""
+    return cost
 
 
 def _summary(found, file: str) -> str:
     from archsim.api.loading import ExplorationPlan
+    from archsim.base.text.fields import Spec
     from archsim.specs.loading.describe import summary, summary_of_serving, summary_of_sweep
     from archsim.specs.loading.serving import Serving
     from archsim.specs.sweeps.plan import SweepPlan
-    from archsim.specs.text.fields import Spec
 
     match found:
         case Spec():

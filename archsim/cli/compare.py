@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 
-from archsim.cli.arguments import add_out, positive
+from archsim.cli.arguments import CHOSEN, add_chosen, add_json, add_out
 from archsim.cli.exit_codes import OK
-
-CHOSEN = ("policy", "system", "model", "batch", "assumptions")  # of both designs
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -18,15 +16,13 @@ def add(parser: argparse.ArgumentParser) -> None:
             name.lower(), metavar=name, help="experiment (path or name); with --in: a policy or system of it"
         )
     parser.add_argument("--in", dest="inside", metavar="FILE", help="experiment whose policies or systems A and B are")
-    for name in ("policy", "system", "model"):
-        parser.add_argument(f"--{name}", metavar="NAME", help=f"of both designs (default: the first {name} of each)")
-    parser.add_argument("--batch", type=positive, metavar="N", help="of both designs (default: the first of each)")
-    parser.add_argument("--assumptions", metavar="LABEL", help="of both designs (default: the first set of each)")
+    add_chosen(parser)
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY.PATH=VALUE",
         help="override a key of both designs; repeatable",
     )  # fmt: skip
     add_out(parser, "folder of the page (default: reports/A-B-…)")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = {name: getattr(args, name) for name in CHOSEN}
     folder = Path(args.out or Path("reports") / _folder_name(args))
     found = ar.compare(args.a, args.b, inside=args.inside, out=folder, overrides=args.overrides, **chosen)
+    args.result = found
     _print(found)
     print_notes(found.notes)
     print(f"report: {folder / 'index.html'}")
@@ -57,7 +54,7 @@ def _folder_name(args: argparse.Namespace) -> str:
 
 def _print(found) -> None:
     from archsim.cli.printing import console, grid
-    from archsim.studies.designs.page import answer, change, shown
+    from archsim.studies.designs.page import answer, cell, change
 
     print(f"A: {found.a}, B: {found.b}")
     table = grid("specification", "A", "B")
@@ -71,6 +68,6 @@ def _print(found) -> None:
         for each in (*found.causes, *found.quantities):
             if each.group == group:
                 better = {1: "better", -1: "worse", 0: ""}[each.better]
-                table.add_row(f"  {each.name}", shown(each, each.a), shown(each, each.b), change(each), better)
+                table.add_row(f"  {each.name}", cell(each, 0), cell(each, 1), change(each), better)
     console().print(table)
     print(f"{answer(found)}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from archsim.cli.arguments import add_experiment, named_numbers
+from archsim.cli.arguments import add_experiment, add_json, named_numbers
 from archsim.cli.exit_codes import OK
 from archsim.cli.printing import console, grid
 from archsim.runs.economics import Coefficients, Machine, build_costs, full_load_w
@@ -16,6 +16,7 @@ from microarch.silicon.cost import CARRIER_MM2, tiles_of
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_experiment(parser)
+    add_json(parser)
     parser.add_argument(
         "--coefficient",
         action="append",
@@ -31,9 +32,11 @@ def run(args: argparse.Namespace) -> int:
     experiment = load_experiment(args.file, args.overrides)
     middle = Coefficients().changed(named_numbers("--coefficient", args.coefficient))
     ends = [middle.at("low"), middle.at("high")]
-    out = console()
+    out, args.result = console(), {}
     for system in experiment.systems:
         value, low, high = (build_costs(system, each) for each in (middle, *ends))
+        bounds = {"value": value, "low": low, "high": high}
+        args.result[system.name] = {name: {"area_mm2": each.area_mm2, "usd": each.usd} for name, each in bounds.items()}
         out.print(_table(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2, "{:,.1f}"))
         out.print(_carrier(value), soft_wrap=True)
         watts = [full_load_w(machine, each) for machine, each in zip((value, low, high), (middle, *ends), strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from archsim.cli.arguments import add_experiment, positive
+from archsim.cli.arguments import add_experiment, add_json, positive
 from archsim.cli.exit_codes import DIFFERS, OK
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_experiment(parser)
+    add_json(parser)
     parser.add_argument("--sample", type=positive, metavar="N", default=40, help="runs drawn at random (default: 40)")
     parser.add_argument(
         "--interpreted", action="store_true", help="compare with engine: interpreted, in every column (slow)"
@@ -36,29 +37,31 @@ def run(args: argparse.Namespace) -> int:
     planned = load_planned(args.file, args.overrides)
     print_compiling()
     if args.interpreted:
-        return _interpreted(planned, args.sample, args.steps)
+        return _interpreted(planned, args)
     with watcher() as watching:
         found = ar.engines(planned, args.sample, args.steps, watching)
     kind = "points" if isinstance(planned, SweepPlan) else "runs"
     steps = f"at most {found.decode_steps} decode {'step' if found.decode_steps == 1 else 'steps'}"
+    args.result = found.to_pandas().to_dict("records")
     print(f"{found.name}: {len(found.runs)} of {found.drawn_from:,} {kind} on both engines, {steps}")
     print_engine_errors(found.runs)
     return OK
 
 
-def _interpreted(planned: ExperimentSpec | SweepPlan, size: int, steps: int) -> int:
+def _interpreted(planned: ExperimentSpec | SweepPlan, args: argparse.Namespace) -> int:
     """Print the column that differs most in each run; fails if one does by more than the order of floats explains."""
     from archsim.runs.engine_comparison import AGREES, compare_interpreted, sample, shortened
     from archsim.runs.plan import select
     from archsim.runs.simulator import Simulator
 
     selection = select(planned)
-    points = map(selection.plan.point, sample(selection.kept, size))
-    runs = [shortened(run, steps) for run in selection.maker.runs(points)]
-    worst = 0.0
+    points = map(selection.plan.point, sample(selection.kept, args.sample))
+    runs = [shortened(run, args.steps) for run in selection.maker.runs(points)]
+    worst, args.result = 0.0, []
     for each in compare_interpreted(runs, Simulator(selection.maker.traces)):
         said = "all columns equal" if each.share == 0.0 else f"{each.column} {each.event:.12g} {each.interpreted:.12g}"
         print(f"  {each.run}: {said}", flush=True)
         worst = max(worst, each.share)
+        args.result.append(each)
     print(f"{len(runs)} runs, compiled and interpreted: largest difference {worst:.1e}")
     return OK if worst <= AGREES else DIFFERS

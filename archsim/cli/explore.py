@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from archsim.cli.arguments import add_experiment, add_jobs, add_report
+from archsim.cli.arguments import add_experiment, add_jobs, add_json, add_report
 from archsim.cli.exit_codes import OK
 
 _SHOWN = 20  # printed points of the front
@@ -15,6 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "experiment with `sweep:` and `explore:`")
     add_report(parser, "reports/NAME-exploration")
     add_jobs(parser)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{name}: {asked.plan.combinations:,} points, by {objectives} → {folder}", flush=True)
     from archsim.api.studying import explore
     from archsim.cli.progress import watcher
-    from archsim.studies.exploration.manifest import given
+    from archsim.studies.exploration.study import given
 
     print_replaced(folder, given(asked.plan.with_engine("analytical"), asked.spec))
     print_compiling()
@@ -39,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
         found = explore(asked, folder, jobs, watcher)
     except KeyboardInterrupt:
         return print_kept(folder)
+    args.result = found
     _print_answers(found)
     _print_front(found)
     print_notes(found.notes)

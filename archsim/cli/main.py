@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +17,8 @@ from archsim.base.files import claim, refuse_foreign
 from archsim.base.own_code import code_told
 from archsim.cli.arguments import Parser
 from archsim.cli.exit_codes import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Command(NamedTuple):
@@ -47,18 +51,23 @@ _TRACE = (
 _RTL = (
     Command("lockstep", "rtl.lockstep", "drive a component and its table with one stimulus"),
     Command("formal", "rtl.formal", "prove invariants of the components by induction"),
+    Command("energy", "rtl.energy", "energy of registers and clock, by the activity of a run"),
     Command("synth", "rtl.synth", "map components to a cell library: area, delay, energy"),
 )
 COMMANDS: tuple[Command | Group, ...] = (
     Command("sweep", "sweep", "run every combination of an experiment and report on it"),
     Command("run", "run", "run one combination of an experiment; optionally write a timeline of one step"),
+    Command("why", "why", "what limits a step, and what would help; without a step, the worst ones"),
     Command("ablate", "ablate", "effect of each assumption: from one set to another, one at a time and in a chain"),
     Command("explore", "explore", "search the points of a `sweep:` for the Pareto-optimal designs"),
     Command("compare", "compare", "two designs, or two policies of an experiment, side by side"),
     Command("engines", "engines", "run a sample of an experiment on both engines and print how they differ"),
     Command("optimum", "optimum", "how far every policy's steps are from a lower bound over all allocations"),
+    Command("verify", "verify", "run a report again from its manifest, and say which numbers moved"),
     Command("place", "place", "choose a placement from recorded loads and write it for SGLang, vLLM and TensorRT-LLM"),
+    Command("worth", "worth", "whether a balancer pays on a deployment, by recorded loads held out in time"),
     Command("serve", "serve", "requests over time: TTFT, TPOT, goodput; compare, calibrate, search"),
+    Command("claims", "claims", "published numbers of papers beside runs of their experiments: met or not, and why"),
     Command("area", "area", "area and power of the decision hardware (tables and cores), beside the published"),
     Command("cost", "cost", "die area, machine price and energy coefficients, with ranges"),
     Command("check", "check", "check an experiment, system, model, assumption set, calibration or traffic file"),
@@ -77,24 +86,60 @@ COMMANDS: tuple[Command | Group, ...] = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns 0, or with the message on stderr 2 if the input is at fault, 1 if some runs failed."""
+    """Run a command; returns 0, or with the message on stderr 2 if the input or the machine is at fault, 1 if
+    some runs failed.
+    """
     arguments = _parse(list(sys.argv[1:] if argv is None else argv))
     try:
         if hasattr(arguments, "force") and arguments.out:
             (claim if arguments.force else refuse_foreign)(Path(arguments.out))
         with code_told(sys.stderr):
-            return arguments.run(arguments)
+            status = _as_json(arguments) if getattr(arguments, "json", False) else arguments.run(arguments)
+        sys.stdout.flush()  # here, where a full disk can be told
+        return status
     except ArchsimError as error:
         print(_printable(str(error)), file=sys.stderr)
         return FAILED_RUNS if isinstance(error, FailedRuns) else USER_ERROR
     except BrokenPipeError:
         # The reader of our output is gone (`archsim list models | head`); nothing more may be written at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return OK
+    except OSError as error:
+        print(_printable(_host_told(error, getattr(arguments, "out", None))), file=sys.stderr)
+        _drop_output()
+        return USER_ERROR
     except KeyboardInterrupt:
         # Commands that resume say so themselves.
         print("\ninterrupted; unfinished work is not kept", file=sys.stderr)
         return INTERRUPTED
+
+
+def _as_json(arguments: argparse.Namespace) -> int:
+    """Run a command with ``--json``: what it prints goes to stderr, its ``result`` to stdout."""
+    from archsim.cli.printing import print_json
+
+    with redirect_stdout(sys.stderr):
+        code = arguments.run(arguments)
+    print_json(getattr(arguments, "result", None))
+    return code
+
+
+def _host_told(error: OSError, out: str | None) -> str:
+    """What the machine refuses: room on a disk, or a file. Raises the error again if it has no number: a defect."""
+    if error.errno is None:
+        raise error
+    if error.errno in _FULL:
+        return (
+            f"{error.filename or out or 'a disk'}: {error.strerror}; what was finished before is kept: make room, then "
+            "give the same command again"
+        )
+    return f"{error.filename or out or 'the current folder'}: cannot be read or written: {error.strerror}"
+
+
+def _drop_output() -> None:
+    """Nothing more is written to stdout, not at exit either."""
+    if sys.__stdout__ is not None and sys.stdout is sys.__stdout__:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parse(words: list[str]) -> argparse.Namespace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from archsim.cli.arguments import add_experiment, add_report, positive
+from archsim.cli.arguments import add_experiment, add_json, add_report, positive
 from archsim.cli.exit_codes import OK
 
 
@@ -12,6 +12,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_experiment(parser)
     add_report(parser, "reports/NAME-optimum")
+    add_json(parser)
     parser.add_argument(
         "--steps",
         type=positive,
@@ -31,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
     folder = report_folder(experiment.name, args.out, "optimum")
     print_replaced(folder, None)
     print_compiling()
-    ar.optimum(experiment, folder, args.steps, _print_run)
+    found = ar.optimum(experiment, folder, args.steps, _print_run)
+    args.result = found.to_pandas().to_dict("records")
     print(f"report: {folder / 'index.html'}")
     return OK
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from archsim.cli.arguments import add_out, natural, positive
+from archsim.cli.arguments import add_json, add_out, natural, positive
 from archsim.cli.exit_codes import OK
 
 
@@ -20,6 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=positive, metavar="N", help="EP size (default: the system's dies)")
     parser.add_argument("--tokens", type=positive, metavar="N", help="tokens a step, for loads summed over steps")
     add_out(parser, "folder of the engines' files (default: nothing is written)")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
         args.loads, args.model, args.system, args.policy, args.slots,
         num_slots=args.num_slots, ranks=args.ranks, tokens=args.tokens, out=args.out,
     )  # fmt: skip
+    args.result = placed
     _print_rows(placed)
     _print_costs(placed)
     for engine, file in zip(ENGINES, placed.files, strict=False):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,29 @@ def print_notes(notes: Iterable[str]) -> None:
     """Caveats of results, one line each, on stderr."""
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
+
+
+def print_json(result: Any) -> None:
+    """A result as JSON on stdout: its fields, rows of tables as lists; NaN and infinities as null."""
+    print(json.dumps(_plain(result), ensure_ascii=False, indent=1, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if hasattr(value, "tolist"):  # arrays and scalars of numpy
+        return _plain(value.tolist())
+    if hasattr(value, "_asdict"):
+        return _plain(value._asdict())
+    if hasattr(value, "model_dump"):  # specs
+        return _plain(value.model_dump(mode="json", by_alias=True))
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    return value if isinstance(value, str | int | None) else str(value)
 
 
 def print_result_notes(rows: Iterable[Mapping[str, Any]], systems) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from archsim.base.words import spoken
+
 if TYPE_CHECKING:
     from archsim.runs.pool.worker import Failure
     from archsim.runs.results import Record
@@ -88,13 +90,6 @@ class Lines(AbstractContextManager):
 
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
-
-
-def spoken(seconds: float) -> str:
-    """``40 s``, ``5 min``, ``1.5 h``."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
 
 
 class Bar(AbstractContextManager):

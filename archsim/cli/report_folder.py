@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.errors import ArchsimError, SpecError
+from archsim.base.text.yaml import dump_yaml, parse_yaml, read_yaml
 from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
-from archsim.specs.text.yaml import dump_yaml, parse_yaml, read_yaml
 
 
 def report_folder(name: str, out: str | None, kind: str = "") -> Path:

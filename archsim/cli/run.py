@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from archsim.cli.arguments import add_experiment, natural, positive
+from archsim.cli.arguments import CHOSEN, add_chosen, add_experiment, add_json, natural
 from archsim.cli.exit_codes import OK
 
 NARROW = 120  # columns of a terminal
@@ -15,11 +15,8 @@ NARROW = 120  # columns of a terminal
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_experiment(parser)
-    parser.add_argument("--policy", metavar="NAME", help="one of the experiment's policies (default: its first)")
-    parser.add_argument("--system", metavar="NAME", help="one of its systems (default: its first)")
-    parser.add_argument("--model", metavar="NAME", help="one of its models (default: its first)")
-    parser.add_argument("--batch", type=positive, metavar="N", help="one of its batch sizes (default: its first)")
-    parser.add_argument("--assumptions", metavar="LABEL", help="one of its assumption sets (default: its first)")
+    add_chosen(parser)
+    add_json(parser)
     parser.add_argument("--step", type=natural, metavar="N", help="iteration to draw in the timeline (0: prefill)")
     parser.add_argument("--layer", type=natural, metavar="N", help="layer to draw in the timeline")
     parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the step, for Perfetto")
@@ -31,9 +28,10 @@ def run(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_compiling, print_result_notes
 
     experiment = ar.load_experiment(args.file, args.overrides)
-    names = ("system", "model", "policy", "batch", "assumptions", "step", "layer", "timeline")
+    names = (*CHOSEN, "step", "layer", "timeline")
     print_compiling()
     row = ar.run(experiment, **{name: getattr(args, name) for name in names}).runs.rows[0]
+    args.result = row
     _print_row(row, experiment)
     print_result_notes([row], [system for system in experiment.systems if system.name == row["system"]])
     if args.timeline is not None:
@@ -48,6 +46,8 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     from archsim.report.tables import COLUMNS
     from archsim.report.units import percent
     from archsim.specs.sweeps.explore import OBJECTIVES
+    from archsim.studies.designs.compare import price_range
+    from archsim.studies.designs.page import usd
     from archsim.studies.exploration.figures import value
 
     table = grid("", "", "")
@@ -65,12 +65,14 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
             table.add_row(column.header, column.shown(row[column.name]), column.meaning)
         if column.name == "decode_batch_token_ns" and (bound := row["bounded_by"]):
             table.add_row("bounded by", label_of(bound), f"{percent(row[f'bound_{bound}'])} of the critical path")
-    for name in ("energy", "power", "area", "cost"):
+    for name in ("energy", "power", "area"):
         if row[OBJECTIVES[name][0]] is not None:
             ends = [row[end] for bound in ("low", "high") if (end := f"{OBJECTIVES[name][0]}_{bound}") in row]
             said = " to ".join(value(name, end) for end in ends) if ends else "its range: archsim cost"
             of = " of MoE layers alone" if name in ("energy", "power") else ""
             table.add_row(name, value(name, row[OBJECTIVES[name][0]]), f"estimated{of}; {said}")
+    system = next(each for each in experiment.systems if each.name == row["system"])
+    table.add_row("price", usd(*price_range(system)), "estimated: of making it, all coefficients low to all high")
     console().print(table)
     for name, title in (("iteration", "a decode iteration"), ("prefill_iteration", "the prefill")):
         if row.get(f"{name}_ns"):

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from archsim.cli.arguments import add_experiment, add_report
+from archsim.cli.arguments import add_experiment, add_json, add_report
 from archsim.cli.exit_codes import OK
 
 SHOWN = 10  # rows of a search
@@ -17,6 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_experiment(parser, "deployment and requests")
     add_report(parser, "nothing is written")
+    add_json(parser)
     parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the first policy's run, for Perfetto")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--compare", metavar="BENCH.json", help="set a result of `vllm bench serve` beside the simulation")
@@ -33,13 +34,14 @@ def run(args: argparse.Namespace) -> int:
     _refuse_unwritten(args)
     print_compiling()
     if args.search:
-        _search(args.file, args.overrides, args.out)
+        args.result = _search(args.file, args.overrides, args.out)
     elif args.compare:
-        _print_comparison(ar.compare_serving(args.file, args.compare, args.overrides))
+        args.result = ar.compare_serving(args.file, args.compare, args.overrides)
+        _print_comparison(args.result)
     elif args.calibrate:
-        host, compared = ar.calibrate_serving(args.file, args.calibrate, args.overrides)
-        _print_comparison(compared)
-        print(f"host: {{iteration: {host.iteration_ns / 1e6:.3f} ms, request: {host.request_ns / 1e6:.3f} ms}}")
+        found = ar.calibrate_serving(args.file, args.calibrate, args.overrides)
+        _print_comparison(found.compared)
+        print(*found.halves, f"host: {found.host.told}", sep="\n")
     else:
         return _serve(args)
     return OK
@@ -58,6 +60,7 @@ def _serve(args: argparse.Namespace) -> int:
         if args.out is None:
             raise
         return print_kept(Path(args.out))
+    args.result = served.table.rows
     if served.plan.has_axes:
         _print_points(served)
     else:
@@ -130,16 +133,12 @@ def _print_measures(outcome) -> None:
 
 def _print_policies(outcomes) -> None:
     from archsim.cli.printing import console, grid
-    from archsim.report.served_claims import judged
     from archsim.studies.serving.page import POLICY_COLUMNS, policy_values
 
     table = grid("policy", title="policies, with the same requests", numbers=POLICY_COLUMNS)
     for outcome in outcomes:
         table.add_row(outcome.serving.policy.name, *policy_values(outcome))
     console().print(table)
-    for each in judged(outcomes):
-        paper, what, published, simulated, verdict = each.cells
-        print(f"{paper}: {what}: {published} published, {simulated} simulated: {verdict}")
 
 
 def _print_comparison(compared) -> None:
@@ -153,7 +152,8 @@ def _print_comparison(compared) -> None:
     print_notes((*compared.advice, *compared.outcome.notes))
 
 
-def _search(file: str, overrides, out: str | None) -> None:
+def _search(file: str, overrides, out: str | None) -> list[dict]:
+    """Print the configurations found; their rows."""
     from archsim.base.files import own_folder
     from archsim.cli.printing import console, grid
     from archsim.specs.loading.serving import load_serving
@@ -182,3 +182,4 @@ def _search(file: str, overrides, out: str | None) -> None:
     refused = [each for each in found if each.measures is None]
     if refused:
         print(f"{len(refused)} configurations refused; the first: {refused[0].choice.name}: {refused[0].refused}")
+    return [dict(row) for row in table_of(found).rows]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.cores import available_cores
-from archsim.cli.arguments import add_experiment, add_jobs, add_report, natural
+from archsim.cli.arguments import add_experiment, add_jobs, add_json, add_report, natural
 from archsim.cli.exit_codes import OK
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "experiment, or manifest.yaml of a report")
     add_report(parser, "reports/NAME")
     add_jobs(parser)
+    add_json(parser)
     parser.add_argument("--scheduler", metavar="ADDRESS", help="run on a Dask cluster, such as tcp://host:8786")
     parser.add_argument("--dry-run", action="store_true", help="print the runs and whether each fits in memory")
     parser.add_argument(
@@ -73,6 +74,7 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
             report = write_sweep_report(selection, folder)
     except KeyboardInterrupt:
         return print_kept(folder)
+    args.result = results.runs.rows
     _print_results(selection, results, folder)
     _print_report(report, folder if plan.sweep.axes else None)
     return OK
@@ -108,12 +110,14 @@ def _print_report(report: SweepReport, folder: Path | None) -> None:
 def _dry_run(plan: SweepPlan) -> int:
     """Print every run of an experiment and how it fits in memory; of a sweep with axes, the first points."""
     from archsim.cli.sweep_tables import print_dropped, print_points, print_rooms
+    from archsim.runs.estimate import told
     from archsim.runs.plan import select
 
+    print(told(plan, available_cores()), flush=True)
     if not plan.sweep.axes:
         print_rooms(select(plan, refuse=False).runs())
         return OK
-    selection = select(plan)
+    selection = select(plan, lambda text: print(text, file=sys.stderr, flush=True))
     print_dropped(selection)
     print_points(selection)
     return OK
@@ -121,7 +125,7 @@ def _dry_run(plan: SweepPlan) -> int:
 
 def _print_point(plan: SweepPlan, point: int) -> int:
     from archsim.base.errors import SpecError
-    from archsim.specs.text.yaml import dump_yaml
+    from archsim.base.text.yaml import dump_yaml
 
     if not plan.sweep.axes:
         raise SpecError(f"--point {point}: the experiment has no `sweep:`")

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_sections(found) -> None:
-    from calibration.validate.sections import section_table
+    from archsim.studies.validation.sections import section_table
 
     print("\nevery law that an iteration uses, by the calibration file on all that was measured:")
     _print_columns(*section_table(found.sections))
@@ -79,8 +79,8 @@ def _print_sections(found) -> None:
 
 def _audit(args: argparse.Namespace) -> int:
     from archsim.specs.loading.calibrations import load_calibration
-    from calibration.validate.audit import page_of, told
-    from calibration.validate.engine_layers import calibrations_shipped
+    from archsim.studies.validation.audit import page_of, told
+    from archsim.studies.validation.engine_layers import calibrations_shipped
 
     names = [args.calibration] if args.calibration else sorted(calibrations_shipped())
     calibrations = [load_calibration(name) for name in names]
@@ -94,7 +94,7 @@ def _audit(args: argparse.Namespace) -> int:
 
 
 def _print_layers(found) -> None:
-    from calibration.validate.engine_layers import layer_table
+    from archsim.studies.validation.engine_layers import layer_table
 
     if len(found.layers):
         print("\none rank against fused layers, by the event engine under gemm: grouped:")
@@ -102,7 +102,7 @@ def _print_layers(found) -> None:
 
 
 def _print_power(found) -> None:
-    from calibration.validate.power import power_table
+    from archsim.studies.validation.power import power_table
 
     if len(found.power):
         print("\npower of the whole GPU at steady work, measured and computed from what it does:")
@@ -115,7 +115,7 @@ def _print_columns(names: list[str], rows: list[list[str]]) -> None:
 
 
 def _print_copies(found, name: str) -> None:
-    from calibration.laws.copy import why_no_link
+    from archsim.laws.copy import why_no_link
 
     if found.calibration.p2p and not len(found.copies):
         reason = why_no_link(found.calibration)
@@ -124,8 +124,8 @@ def _print_copies(found, name: str) -> None:
 
 def _print_summary(found) -> None:
     """The page's summary, then the held-out errors (with ``--quick``: the errors of the file itself)."""
-    from calibration.validate.groups import layer_groups
-    from calibration.validate.page import NO_FLOOR, OVERVIEW, in_short, overview
+    from archsim.studies.validation.groups import layer_groups
+    from archsim.studies.validation.page import NO_FLOOR, OVERVIEW, in_short, overview
 
     cases = found.cases
     for sentence in in_short(cases, layer_groups(cases), found.transfers, found.through_engine, found.copies):
@@ -146,7 +146,7 @@ def _print_summary(found) -> None:
 
 
 def _print_table(found: list[dict], by: list[str]) -> None:
-    """``found``: one row per group, with the columns ``by`` and those of ``calibration.validate.errors.Summary``."""
+    """``found``: one row per group, with the columns ``by`` and those of ``Summary`` (studies/validation/errors.py)."""
     widths = [max(len(str(value)) for value in [name, *(row[name] for row in found)]) for name in by]
     head = "  ".join(name.ljust(width) for name, width in zip(by, widths, strict=True))
     print(f"{head}   cases  extrap.    <5%  mean %   p95 %   max %  floor %")

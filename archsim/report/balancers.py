@@ -19,6 +19,7 @@ Row = Mapping[str, Any]
 PLACE = ("system", "model", "trace", "batch", "assumptions")
 MODEL, TRACE = PLACE.index("model"), PLACE.index("trace")
 PAYS = 0.01  # a change of throughput that counts
+IMBALANCES = (1.1, 1.3, 1.6)  # between them, places are shown together
 REFERENCE = "ep"
 _NAMES = frozenset(name for name, _, _ in balancers.PRESETS)
 
@@ -170,7 +171,19 @@ def _glances(places: Mapping[tuple, Mapping[str, Row]], varies: list[int], shown
             groups.setdefault(tuple(place[i] for i in axis), []).append(runs)
         for values, runs in groups.items() if axis else ():
             found.append(_glance(", ".join(shown[each] for each in values), runs))
-    return found
+    return found + _by_imbalance(list(places.values()))
+
+
+def _by_imbalance(places: list[Mapping[str, Row]]) -> list[Glance]:
+    """Of places by the load of the busiest die over the mean under ``ep``, where they fall into several ranges."""
+    groups: dict[int, list[Mapping[str, Row]]] = {}
+    for runs in places:
+        if load := runs[REFERENCE].get("load_max_over_mean"):
+            groups.setdefault(sum(load >= bound for bound in IMBALANCES), []).append(runs)
+    told = ("below", *(f"{low:g} to" for low in IMBALANCES[:-1]), "above")
+    bounds = (*IMBALANCES, IMBALANCES[-1])
+    found = sorted(groups.items()) if len(groups) > 1 else []
+    return [_glance(f"load of ep {told[at]} {bounds[at]:g}", runs) for at, runs in found]
 
 
 def _glance(shared: str, places: list[Mapping[str, Row]]) -> Glance:

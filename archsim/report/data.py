@@ -10,16 +10,18 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import TEXT as WORD
+from archsim.base.text.validation import validate
+from archsim.base.text.yaml import read_yaml
 from archsim.report.fabrics import dies_of
 from archsim.report.layers import Parts
 from archsim.runs.columns import COLUMNS, Column, columns_with
 from archsim.runs.columns import STEPS as STEP_TABLE
+from archsim.runs.columns import TEXT as WORDING
+from archsim.runs.result_notes import COLUMNS as NOTED
 from archsim.runs.results import STEPS, layers_that_ran
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
 from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.own_execution import columns_of
-from archsim.specs.text.validation import validate
-from archsim.specs.text.yaml import read_yaml
 
 KEYS = ("system", "model", "batch", "policy", "assumptions")
 TEXT = ("run", "system", "model", "trace", "policy", "engine", "assumptions")
@@ -32,7 +34,8 @@ RESULT_COLUMNS = (*("run", *KEYS, "trace", "engine"), *(column.name for column i
 OPTIONAL = tuple(column.name for column in _PAGE if column.optional)
 # Missing in folders of older versions.
 LATER = tuple(column.name for column in _PAGE if column.since > 1)
-WORDS = ("uncharged", "context_from", "transfer_law", "approximate")  # texts that notes tell
+# Texts that notes tell.
+WORDS = ("uncharged", *(column.name for column in COLUMNS if column.kind == WORDING and column.name in NOTED))
 NUMBERS = tuple(column for column in RESULT_COLUMNS if column not in TEXT)
 DIE_COLUMNS = ("run", "die", "x", "y", "hbm_utilisation", "compute_utilisation", "activation_bytes")
 PLACES = ("x", "y", "src_x", "src_y", "dst_x", "dst_y")  # empty in a fabric without coordinates
@@ -40,6 +43,7 @@ LINK_COLUMNS = ("run", "src", "dst", "src_x", "src_y", "dst_x", "dst_y", "direct
 
 
 PAIR_COLUMNS = ("run", "src", "dst")
+OF_STEPS = ("link_bytes", "link_busy_ns", "die", "die_tokens", "tokens", "expert", "expert_tokens")
 
 
 class ReportError(ArchsimError):
@@ -125,12 +129,15 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps of a run, arrays of one value each, and the slowest of them."""
+    """The steps of a run, arrays of one value each, and the slowest of them. ``more``: further columns of the table, by
+    name; without those that a folder of an older version lacks.
+    """
 
     step: np.ndarray
     layer: np.ndarray
     time_ns: np.ndarray
     slowest: Step
+    more: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -357,8 +364,9 @@ def _steps(path: Path) -> dict[str, Steps]:
     from pyarrow import parquet
 
     bounds = [column.name for column in STEP_TABLE if column.name.startswith("bound_")]
-    bounds = [name for name in bounds if name in parquet.read_schema(path).names]  # folders of older versions have less
-    names = ("run", "step", "layer", "time_ns", "link_src", "link_dst", *bounds)
+    there = parquet.read_schema(path).names  # folders of older versions have less
+    bounds, more = ([name for name in names if name in there] for names in (bounds, OF_STEPS))
+    names = ("run", "step", "layer", "time_ns", "link_src", "link_dst", *bounds, *more)
     table = parquet.read_table(path, columns=list(names))
     runs = np.array(table["run"].to_pylist(), dtype=str)
     columns = {name: table[name].to_numpy() for name in names if name != "run"}
@@ -376,7 +384,8 @@ def _steps(path: Path) -> dict[str, Steps]:
             {name: ns for name, ns in waited.items() if ns},
             None if np.isnan(ends[0]) else (int(ends[0]), int(ends[1])),
         )
-        found[str(runs[begin])] = Steps(own["step"], own["layer"], own["time_ns"], slowest)
+        kept = {name: own[name] for name in ("link_src", "link_dst", *bounds, *more)}
+        found[str(runs[begin])] = Steps(own["step"], own["layer"], own["time_ns"], slowest, kept)
     return found
 
 

@@ -11,7 +11,6 @@ from archsim.report.draw.fabric_map import fabric_map
 from archsim.report.draw.matrix import traffic_matrix
 from archsim.report.draw.svg import Axis, linear_axis, log_axis
 from archsim.report.fabrics import map_width, nodes_of
-from archsim.report.published import Claim, marks, ratio
 from archsim.report.units import BYTE_UNITS, factor, percent, plain, plain_factor, scaled, unit_of
 
 COLOURED = ("base", "ep", "allo", "pred", "allo+pred")
@@ -58,36 +57,29 @@ def gain_panels(report: Report) -> list[Panel]:
     return _plain_panels(report, axis, "speedup_vs_ep", "decode throughput relative to ep, ×", factor, reference=1.0)
 
 
-def speedup_panels(report: Report, claims: list[Claim]) -> list[Panel]:
+def speedup_panels(report: Report) -> list[Panel]:
     """Decode throughput relative to base."""
     values = [run.get("speedup_vs_base") or 0.0 for run in report.runs]
-    published = [
-        claim.value
-        for place in report.places()
-        for claim in marks(claims, "throughput", place.model, place.system).values()
-    ]
-    axis = linear_axis(1.02 * max(values + published), plain_factor)
+    axis = linear_axis(1.02 * max(values), plain_factor)
 
     def bar(run: RunRow) -> tuple[float | None, str]:
         value = run.get("speedup_vs_base")
         return (None, "no base") if value is None else (value, factor(value))
 
-    return _ratio_panels(report, claims, "throughput", axis, "decode throughput relative to base, ×", bar)
+    return _ratio_panels(report, axis, "decode throughput relative to base, ×", bar)
 
 
-def hop_panels(report: Report, claims: list[Claim]) -> list[Panel]:
+def hop_panels(report: Report) -> list[Panel]:
     """Hops of base over hops of the policy, on a logarithmic axis."""
 
     def reduction(run: RunRow) -> float | None:
         base = report.find(run.place, run.batch, "base")
-        return ratio("hops", run, base) if base else None
+        hops = base["hop_messages"] if base else 0
+        return hops / run["hop_messages"] if hops and run["hop_messages"] else None
 
     values = {run: reduction(run) for run in report.runs}
     drawn = [value for value in values.values() if value]
-    published = [
-        claim.value for place in report.places() for claim in marks(claims, "hops", place.model, place.system).values()
-    ]
-    axis = log_axis(min(drawn, default=1.0), max(drawn + published, default=10.0), plain_factor)
+    axis = log_axis(min(drawn, default=1.0), max(drawn, default=10.0), plain_factor)
 
     def bar(run: RunRow) -> tuple[float | None, str]:
         if not run["hop_messages"]:
@@ -95,7 +87,7 @@ def hop_panels(report: Report, claims: list[Claim]) -> list[Panel]:
         value = values[run]
         return (None, "no base hops") if value is None else (value, factor(value))
 
-    return _ratio_panels(report, claims, "hops", axis, "hops of base ÷ hops, × (logarithmic)", bar)
+    return _ratio_panels(report, axis, "hops of base ÷ hops, × (logarithmic)", bar)
 
 
 def traffic_panels(report: Report) -> list[Panel]:
@@ -239,35 +231,18 @@ def _groups(report: Report, place: Place, bar: Callable[[RunRow], Bar]) -> list[
 
 
 def _ratio_panels(
-    report: Report,
-    claims: list[Claim],
-    metric: str,
-    axis: Axis,
-    unit: str,
-    value_and_label: Callable[[RunRow], tuple[float | None, str]],
+    report: Report, axis: Axis, unit: str, value_and_label: Callable[[RunRow], tuple[float | None, str]]
 ) -> list[Panel]:
-    """Bars of a ratio to base; published values are marks on the bars of their policy."""
+    """Bars of a ratio to base."""
+
+    def bar(run: RunRow) -> Bar:
+        value, label = value_and_label(run)
+        kind = policy_class(run.policy, report.policies)
+        return Bar(run.policy, () if value is None else (Segment(kind, value, f"{run.label}: {label}"),), label)
 
     def panel(place: Place) -> Panel:
-        published = marks(claims, metric, place.model, place.system)
-
-        def bar(run: RunRow) -> Bar:
-            value, label = value_and_label(run)
-            kind = policy_class(run.policy, report.policies)
-            segments = () if value is None else (Segment(kind, value, f"{run.label}: {label}"),)
-            claim = published.get(run.policy)
-            if claim is None:
-                return Bar(run.policy, segments, label)
-            return Bar(
-                run.policy, segments, label, claim.value, f"published: {plain_factor(claim.value)} ({claim.edition})"
-            )
-
-        groups = _groups(report, place, bar)
         spoken = f"{unit}: {place.model} on {place.system}, {place.assumptions}"
-        values = ", ".join(f"{policy} {plain_factor(claim.value)}" for policy, claim in published.items())
-        editions = ", ".join(dict.fromkeys(claim.edition for claim in published.values()))
-        note = f"published: {values} ({editions})" if published else ""
-        return Panel(place, bar_panel(groups, axis, unit, spoken, reference=1.0), note)
+        return Panel(place, bar_panel(_groups(report, place, bar), axis, unit, spoken, reference=1.0))
 
     return [panel(place) for place in report.places()]
 

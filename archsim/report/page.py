@@ -4,22 +4,24 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.files import write_text
-from archsim.report import balancers, closer, engines, figures, layers, slower, tables
+from archsim.base.text.quantities import CLOCK, parse_quantity
+from archsim.report import answers, balancers, closer, engines, figures, glossary, layers, slower, tables
 from archsim.report.copies import beyond_memory, copied
 from archsim.report.data import Report, read_report
 from archsim.report.decision_cost import decisions
 from archsim.report.decision_cost.deciders import deciders
 from archsim.report.draw.fabric_map import colour_bar, scale_css
 from archsim.report.fabrics import shape_of
-from archsim.report.published import TOLERANCE, compare, is_the_claim
+from archsim.report.figures import Panel
 from archsim.report.rendering import rendered
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_factor, scaled
 from archsim.runs.calibration_notes import written_die
 from archsim.runs.result_notes import COLUMNS, result_notes
 from archsim.runs.traffic_notes import traffic_notes
 from archsim.specs.policies import PRESET_MEANINGS
-from archsim.specs.text.quantities import CLOCK, parse_quantity
 from microarch.silicon.synthesised import clock_note
+
+PAGES = ("index.html", "results.html", "assumptions.html", "files.html", glossary.FILE)  # beside the results
 
 
 def write_report(folder: Path) -> Path:
@@ -29,14 +31,18 @@ def write_report(folder: Path) -> Path:
     missing or inconsistent.
     """
     folder = Path(folder)
-    page = render(read_report(folder))
-    target = folder / "index.html"
-    write_text(target, page)
-    return target
+    for name, text in render_all(read_report(folder)).items():
+        write_text(folder / name, text)
+    return folder / PAGES[0]
 
 
 def render(report: Report) -> str:
-    """The page as text."""
+    """The first page as text."""
+    return render_all(report)[PAGES[0]]
+
+
+def render_all(report: Report) -> dict[str, str]:
+    """File → page: the answers, then all results, the assumptions, files and machines, and the glossary."""
     filters = {
         "written": _written,
         "factor": factor,
@@ -46,13 +52,16 @@ def render(report: Report) -> str:
         "time": _time,
         "shape": shape_of,
     }
-    return rendered("page.html.j2", _context(report), filters)
+    context, filters = _context(report), filters | {"anchor": glossary.anchor}
+    templates = {name: "page.html.j2" if name == PAGES[0] else f"{name}.j2" for name in PAGES}
+    texts = {name: rendered(template, context, filters) for name, template in templates.items()}
+    return {name: text if name == glossary.FILE else glossary.linked(text) for name, text in texts.items()}
 
 
 def _context(report: Report) -> dict[str, Any]:
-    comparisons = compare(report)
-    claims = list(comparisons)
     headers, rows = tables.results(report)
+    gains, speedups = figures.gain_panels(report), figures.speedup_panels(report)
+    picture = _picture(report, gains, speedups)
     places = report.places()
     dies = [(name, written_die(system)) for name, system in report.systems.items()]
     return {
@@ -67,9 +76,6 @@ def _context(report: Report) -> dict[str, Any]:
         + [note for name, system in report.systems.items() if (note := _clock_note(name, system))],
         "assumptions": tables.assumptions(report),
         "origins": tables.origins(report),
-        "comparisons": list(comparisons.items()),
-        "is_the_claim": is_the_claim(each for found in comparisons.values() for each in found),
-        "tolerance": TOLERANCE,
         "close": tables.CLOSE,
         "ties": tables.ties(report),
         "decisions": decisions.section(report),
@@ -80,9 +86,12 @@ def _context(report: Report) -> dict[str, Any]:
             (name, figures.policy_class(name, report.policies), PRESET_MEANINGS.get(name, "a policy of the experiment"))
             for name in report.policies
         ],
-        "gains": figures.gain_panels(report),
-        "speedups": figures.speedup_panels(report, claims),
-        "hops": figures.hop_panels(report, claims),
+        "sentences": answers.sentences(report),
+        "glossary": glossary.sections(),
+        "picture": picture,
+        "gains": [panel for panel in gains if panel not in picture],
+        "speedups": [panel for panel in speedups if panel not in picture],
+        "hops": figures.hop_panels(report),
         "traffic": figures.traffic_panels(report),
         "traffic_parts": list(figures.TRAFFIC.values()),
         "bounds": figures.bound_panels(report),
@@ -101,12 +110,21 @@ def _context(report: Report) -> dict[str, Any]:
         "matrices": [(place, drawn) for place in places if (drawn := figures.matrix_panels(report, place))],
         "balancers": balancers.section(_plain(report)),
         "slower": slower.section(_plain(report), report.experiment["policies"], report.assumptions),
+        "step_data": closer.step_data(report),
         "has_pairs": bool(report.pairs),
+        "has_steps": bool(report.steps),
         "light": scale_css(dark=False),
         "dark": scale_css(dark=True),
         "headers": headers,
         "rows": rows,
     }
+
+
+def _picture(report: Report, *figures_: list[Panel]) -> list[Panel]:
+    """The panels of the first figure that has any, of the assumptions that the sentences are of."""
+    label = answers.headline(report)
+    own = [[panel for panel in panels if panel.place.assumptions == label] for panels in figures_]
+    return next((panels for panels in own if panels), [])
 
 
 def _bytes(value: float) -> str:

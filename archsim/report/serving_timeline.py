@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from archsim.base.units import NS_PER_US
 from archsim.report.trace_events import named, write_events
 from archsim.serving.simulate import Served
 
 MOST_ITERATIONS = 200_000  # what Perfetto still opens quickly
-NS_PER_US = 1e3
 REQUESTS_PROCESS = 1
 FIRST_WORKER_PROCESS = 2  # Perfetto reserves 0
 

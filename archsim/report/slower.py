@@ -17,7 +17,6 @@ from archsim.report.units import percent
 from archsim.runs.policy_notes import SLOWER
 from archsim.specs.assumptions import AssumptionsSpec
 
-MOST_SHOWN, MOST_OF_ONE = 16, 4  # rows, the largest losses; of one policy
 STEPS = (0.05, 0.15, 0.35)  # losses from which a cell is redder
 # What the engine charges and an allocation does not weigh (docs/policies.md), where assumptions have these values.
 VECTORS = "hidden vectors", {"activations": "dispatched"}
@@ -43,11 +42,14 @@ OTHER = "the time of a step: it balances numbers of tokens"
 
 @dataclass(frozen=True)
 class Slower:
-    """One run. ``step``: 1 … 4 of the red scale; ``longer``: what takes most of the time that it loses."""
+    """A policy. ``lost``: in how many of its runs; ``loss``, ``place``, ``longer``: of the worst, with what takes most
+    of the time that it loses; ``step``: 1 … 4 of the red scale.
+    """
 
-    place: tuple[str, ...]
     policy: str
+    lost: str
     loss: str
+    place: str
     step: int
     longer: str
     unseen: str
@@ -69,27 +71,18 @@ def section(
     lost = sorted((each for each in compared if gain(*each[1:]) < SLOWER), key=lambda each: gain(*each[1:]))
     if not lost:
         return None
-    counted: Counter[str] = Counter()
-    shown: list[tuple[tuple, Row, Row]] = []
-    for place, row, ep in lost:
-        counted[row["policy"]] += 1
-        if counted[row["policy"]] <= MOST_OF_ONE and len(shown) < MOST_SHOWN:
-            shown.append((place, row, ep))
+    runs = Counter(row["policy"] for _, row, _ in compared)
+    of_policy: dict[str, list[tuple[tuple, Row, Row]]] = {}
+    for each in lost:
+        of_policy.setdefault(each[1]["policy"], []).append(each)
     varies = [at for at in range(len(PLACE)) if len({place[at] for place, _, _ in compared}) > 1]
-    return {
-        "heads": [PLACE[at] for at in varies],
-        "rows": [
-            _slower(
-                [str(place[at]) for at in varies],
-                row,
-                ep,
-                _unseen(rules.get(row["policy"], ""), assumptions[row["assumptions"]]),
-            )
-            for place, row, ep in shown
-        ],
-        "lost": len(lost),
-        "compared": len(compared),
-    }
+    shown = []
+    for name, worst in of_policy.items():
+        place, row, ep = worst[0]
+        where = ", ".join(f"{PLACE[at]} {place[at]}" if PLACE[at] == "batch" else str(place[at]) for at in varies)
+        unseen = _unseen(rules.get(name, ""), assumptions[row["assumptions"]])
+        shown.append(_slower(f"{len(worst)} of {runs[name]}", where, row, ep, unseen))
+    return {"rows": shown, "lost": len(lost), "compared": len(compared)}
 
 
 def _unseen(rule: str, assumptions: AssumptionsSpec) -> str:
@@ -104,10 +97,10 @@ def _unseen(rule: str, assumptions: AssumptionsSpec) -> str:
     return ", ".join(parts) or NOTHING
 
 
-def _slower(place: list[str], row: Row, ep: Row, unseen: str) -> Slower:
+def _slower(lost: str, place: str, row: Row, ep: Row, unseen: str) -> Slower:
     loss = 1 / gain(row, ep) - 1
     step = 1 + sum(loss >= least for least in STEPS)
-    return Slower(tuple(place), row["policy"], percent(loss, 1), step, _longer(row, ep), unseen)
+    return Slower(row["policy"], lost, percent(loss, 1), place, step, _longer(row, ep), unseen)
 
 
 def _longer(row: Row, ep: Row) -> str:

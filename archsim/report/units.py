@@ -9,6 +9,8 @@ RATE_UNITS = ((1e9, "G tokens/s"), (1e6, "M tokens/s"), (1e3, "k tokens/s"), (1.
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 NO_BREAK = "\u00a0"  # space between a number and its unit
 
+_NOTHING = 1e-9  # numbers below it have no digit that is shown
+
 Unit = tuple[float, str]
 
 
@@ -16,6 +18,8 @@ def significant(value: float, digits: int = 3) -> str:
     """``1234.5`` → ``1,234``; ``12.345`` → ``12.3``; ``0.0123`` → ``0.0123``. Never an exponent below 1e15."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "∞"
+    if abs(value) < _NOTHING:
+        return "0"
     magnitude = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded value: 0.99996 is 1.00
     decimals = max(0, digits - 1 - magnitude)
     return f"{value:,.{min(decimals, 9)}f}"

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from archsim.cli.progress import FEW, FIRST_S, INTERVAL_S, Lines, spoken
+from archsim.base.words import spoken
+from archsim.cli.progress import FEW, FIRST_S, INTERVAL_S, Lines
 
 RUN = SimpleNamespace(name="one", summary=lambda row: f"decode {row['decode_ns'] / 1e6:.3f} ms")
 RECORD = {"row": {"decode_ns": 1e6}, "host": {"wall_s": 0.5}}

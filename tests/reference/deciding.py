@@ -59,7 +59,7 @@ class SlowGlobalCP:
         cycles = {
             State.RECEIVE: ceil(self.dies * self.experts / fsm.lanes) if effort.global_demand else 0,
             State.READ: len(each) * ceil(72 / fsm.table_port_bits),
-            State.ORDER: ceil(self.comparisons(effort.sorted_experts, fsm.sorter) / fsm.comparators),
+            State.ORDER: self.sorting(effort.sorted_experts, fsm.sorter, fsm.comparators),
             State.GENERATE: sum(candidates for candidates, _ in each),
             State.EVALUATE: sum(
                 n * (ceil(c / fsm.lanes) + ceil(log2(min(c, fsm.lanes))) + fsm.pipeline) for c, n in each
@@ -78,7 +78,7 @@ class SlowGlobalCP:
         instructions = {
             State.RECEIVE: self.dies * self.experts * core.per_table_entry if effort.global_demand else 0,
             State.READ: len(each) * core.per_table_entry,
-            State.ORDER: self.comparisons(effort.sorted_experts, "merge") * core.per_comparison,
+            State.ORDER: self.comparisons(effort.sorted_experts) * core.per_comparison,
             State.GENERATE: sum(candidates for candidates, _ in each) * core.per_candidate,
             State.EVALUATE: sum(candidates * blocks for candidates, blocks in each) * core.per_evaluation,
             State.MERGE: len(plan.expert) * core.per_plan_entry if each else 0,
@@ -102,12 +102,22 @@ class SlowGlobalCP:
         }
 
     @staticmethod
-    def comparisons(n, sorter):
-        """Merge sort: n to a level. Bitonic network over the next power of two: level i has i stages of half the
-        items.
+    def comparisons(n):
+        """Merge sort: n to a level."""
+        return n * ceil(log2(n)) if n > 1 else 0
+
+    @staticmethod
+    def sorting(n, sorter, comparators):
+        """Bitonic: level i has i stages of half the items, padded to a power of two. Merge: passes of 2-way mergers,
+        an item a cycle each.
         """
-        levels = ceil(log2(n)) if n > 1 else 0
-        return n * levels if sorter == "merge" else sum(range(1, levels + 1)) * 2**levels // 2
+        comparators = 2 ** int(log2(comparators))
+        padded, cycles, run = 2 ** ceil(log2(max(n, 1))), 0, 1
+        for level in range(1, ceil(log2(max(n, 1))) + 1):
+            run *= 2
+            merging = ceil(padded // run / comparators) * run
+            cycles += merging if sorter == "merge" else level * ceil(padded / 2 / comparators)
+        return cycles
 
     def bits_ready(self, plan, rows):
         """When cp_en bits are there, from when the dies have their commands."""

@@ -80,3 +80,17 @@ def test_a_glance_names_the_fastest_of_every_machine_traffic_and_model():
     dojo = next(each for each in found["glances"] if each.shared == "dojo")
     assert dojo.others == "ep 1.00×, eplb 1.00×" and dojo.moved.startswith("1") and dojo.reached.startswith("100")
     assert not section(rows[:4])["glances"]
+
+
+def test_places_are_shown_together_by_the_imbalance_that_there_is_to_remove():
+    """At an even load nothing pays; the range of a load is told."""
+    rows = []
+    for batch, load, speed in ((1, 1.05, 100.5), (2, 1.2, 104.0), (3, 1.25, 108.0), (4, 2.0, 150.0)):
+        rows += [row("ep", 100.0, load, batch=batch), row("eplb", speed, 1.0, batch=batch)]
+    glances = [each for each in section(rows)["glances"] if each.shared.startswith("load of ep")]
+    assert [(each.shared, each.nothing) for each in glances] == [
+        ("load of ep below 1.1", "1 of 1"), ("load of ep 1.1 to 1.3", "0 of 2"), ("load of ep above 1.6", "0 of 1"),
+    ]  # fmt: skip
+    assert glances[1].gain == "1.06×"
+    even = [row(*run, batch=each) for each in (1, 2) for run in (("ep", 100.0, 2.0), ("eplb", 120.0, 1.4))]
+    assert not any(each.shared.startswith("load of ep") for each in section(even)["glances"])

@@ -7,15 +7,16 @@ import pytest
 from support.html_page import Page
 from support.report_folder import read_csv, write_csv, write_folder
 
+from archsim.base.text.yaml import dump_yaml
 from archsim.report.data import HOST_TIMES, read_report
-from archsim.report.decision_cost import design_map, published_overhead
+from archsim.report.decision_cost import design_map, published_overhead, worth
 from archsim.report.decision_cost.deciders import added_mm2, families, words
 from archsim.report.decision_cost.decisions import section, step_exposed_ns
-from archsim.report.page import write_report
+from archsim.report.page import render_all, write_report
+from archsim.report.units import percent, significant
 from archsim.specs.loading.library import load_assumptions, load_experiment, load_system
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.policies import PRESETS
-from archsim.specs.text.yaml import dump_yaml
 
 POLICIES = ("base", "allo", "allo+pred")
 VARIANTS = {
@@ -99,7 +100,8 @@ def test_panels_are_of_one_system_of_a_family(report, page):
     assert {place.system for place in report.places()} == {"dojo"}
     spoken = [attrs["aria-label"] for tag, attrs in page.tags if tag == "svg"]
     assert sum(label.startswith("decode throughput relative to base") for label in spoken) == 1
-    assert page.row("dojo-host", "deepseek-v3", "4,096", "allo", "physical")
+    whole = Page(render_all(report)["results.html"])
+    assert whole.row("dojo-host", "deepseek-v3", "4,096", "allo", "physical")
 
 
 def test_no_section_where_decisions_are_free(tmp_path):
@@ -169,6 +171,20 @@ def test_firmware_and_tables(page):
         "firmware on Cortex-A72 at 2.5 GHz", "16.0\u00a0µs", "4.0\u00a0%", "96.6\u00a0%", "no",
     ]  # fmt: skip
     assert page.row("dojo", "deepseek-v3", "4,096", "allo+pred", "64")[5] == "1,234"
+
+
+def test_what_prediction_costs_stands_beside_what_it_is_worth(report, page):
+    (family,) = families(report)
+    rows = list(worth.rows(report, family))
+    assert {(row["run"].policy, row["against"]) for row in rows} == {("allo+pred", "allo")}
+    assert {row["run"].place.system for row in rows} == set(family.systems)
+    row = next(row for row in rows if row["run"].place.system == "dojo")
+    system, run = family.systems["dojo"], row["run"]
+    mm2 = added_mm2(system, policy("allo+pred")) - added_mm2(system, policy("allo"))
+    assert row["mm2"] == f"{significant(mm2, 2)} mm²" and float(row["mw"].split()[0]) > 100
+    gain = run["throughput_tokens_per_s"] / report.find(run.place, run.batch, "allo")["throughput_tokens_per_s"]
+    assert row["throughput"] == percent(gain, 1) and row["gains"] == (gain > 1)
+    assert page.row("dojo", "deepseek-v3", "4,096", "allo+pred", "allo")[6:8] == [row["mm2"], row["ppm"]]
 
 
 def test_front_has_what_no_other_point_beats(report):

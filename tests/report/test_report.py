@@ -1,5 +1,6 @@
-"""The report page: complete, self-contained, the same for the same inputs, and right about what was published."""
+"""The report page: complete, self-contained, and the same for the same inputs."""
 
+import json
 import re
 from pathlib import Path
 
@@ -8,16 +9,17 @@ import pytest
 from support.html_page import Page
 from support.report_folder import read_csv, write_csv, write_folder
 
-from archsim.report import data, published
+from archsim.report import data
+from archsim.report.answers import sentences
 from archsim.report.copies import beyond_memory, copied
 from archsim.report.data import ReportError, read_report
 from archsim.report.draw.charts import apart
 from archsim.report.draw.fabric_map import LEVELS, PITCH, fabric_map, level
 from archsim.report.draw.steps import step_chart
 from archsim.report.draw.svg import linear_axis, log_axis
-from archsim.report.figures import BOUND_NAMES, speedup_panels
+from archsim.report.figures import BOUND_NAMES
 from archsim.report.layers import told
-from archsim.report.page import render, write_report
+from archsim.report.page import PAGES, render, render_all, write_report
 from archsim.report.tables import results, ties
 from archsim.report.units import BYTE_UNITS, factor, plain_factor, prefixed, scaled, signed_percent, significant
 from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
@@ -63,16 +65,65 @@ def test_names_everything_that_was_run(page):
         "physical",
     ):
         assert name in page.text
-    assert "in this folder: archsim sweep manifest.yaml" in page.text
     assert "144 runs:" in page.text
+
+
+def test_a_page_begins_with_three_sentences(tmp_path):
+    """Which policy wins where and by how much, what limits it, how far it is from the bound; then one picture."""
+    faster = {"base": 0.5, "ep": 1.0, "allo": 1.5}
+
+    def gain(row: dict) -> float:
+        return faster[row["policy"]] * (0.2 if (row["policy"], row["batch"]) == ("allo", 16384) else 1)
+
+    write_folder(
+        tmp_path, policies=("base", "ep", "allo"), batches=(4096, 8192, 16384),
+        assumptions=(load_assumptions("physical"),),
+        changes={"throughput_tokens_per_s": lambda row: 1e5 * gain(row), "speedup_vs_ep": gain, "over_roofline": 2.5},
+    )  # fmt: skip
+    first = sentences(read_report(tmp_path))
+    assert first[0] == (
+        "Under physical, the fastest policy is, of deepseek-v3: allo at batch 4,096 to 8,192 (1.50× of ep), then ep at "
+        "batch 16,384."
+    )
+    assert first[1].startswith("What limits it at the largest batch: HBM") and "2.50× its roofline" in first[2]
+    page = render(read_report(tmp_path))
+    assert page.index('class="answer"') < page.index("<svg") < page.index("<details")
+    assert page.count("<details") - page.count("<details open") >= page.count('class="q"') >= 5
+
+
+def test_details_have_pages_of_their_own(folder, page):
+    """In every index; the first page has none of them."""
+    report = read_report(folder)
+    pages = {name: Page(text) for name, text in render_all(report).items()}
+    assert tuple(pages) == PAGES
+    for each in pages.values():
+        assert set(PAGES) <= {attrs["href"] for tag, attrs in each.tags if tag == "a"}
+    assert "in this folder: archsim sweep manifest.yaml" in pages["files.html"].text
+    assert "where kernels" not in page.text and "Where the sets differ" in pages["assumptions.html"].text
+
+
+def test_words_of_a_page_are_links_to_the_glossary(folder, page):
+    glossary = Page(render_all(read_report(folder))["glossary.html"])
+    ids = {attrs["id"] for tag, attrs in glossary.tags if tag == "dt"}
+    terms = [attrs["href"] for tag, attrs in page.tags if attrs.get("class") == "term"]
+    assert len(terms) > 20 and {to.removeprefix("glossary.html#") for to in terms} <= ids
+    assert "glossary.html#policy" in terms
+
+
+def test_a_click_on_a_step_has_what_why_says(folder, text):
+    """Of every chart: its slowest step in each cell, with cause, link, die and expert."""
+    found = json.loads(re.search(r"const STEPS = (.*);", text)[1])
+    keys = {attrs["data-steps"] for tag, attrs in Page(text).tags if "data-steps" in attrs}
+    assert keys and keys == set(found["charts"])
+    for chart in found["charts"].values():
+        slowest = max(filter(None, chart["cells"]), key=lambda cell: cell[2])
+        assert found["causes"][slowest[3][0][0]] == "HBM" and slowest[4][:2] == [1, 2] and len(slowest) == 8
 
 
 def test_needs_no_network(page, text):
     loads = [(tag, attrs) for tag, attrs in page.tags if {"src", "href", "xlink:href", "data"} & set(attrs)]
     assert {tag for tag, _ in loads} == {"a"}
-    assert {attrs["href"] for _, attrs in loads if not attrs["href"].startswith("#")} == {
-        "results.csv", "dies.csv", "links.csv", "manifest.yaml", "steps.parquet",
-    }  # fmt: skip
+    assert {attrs["href"].partition("#")[0] for _, attrs in loads} - {""} == {"steps.parquet", *PAGES}
     assert (
         "url(" not in text
         and "@import" not in text
@@ -102,7 +153,8 @@ def test_does_not_depend_on_the_order_of_rows(folder, text, tmp_path):
 
 def test_leaves_no_draft_behind(folder, text):
     assert sorted(path.name for path in folder.iterdir()) == [
-        "dies.csv", "index.html", "links.csv", "manifest.yaml", "results.csv", "steps.parquet",
+        "assumptions.html", "dies.csv", "files.html", "glossary.html", "index.html", "links.csv", "manifest.yaml",
+        "results.csv", "results.html", "steps.parquet",
     ]  # fmt: skip
 
 
@@ -120,7 +172,8 @@ def test_every_figure_has_a_panel_for_every_place(page):
     assert sum(label.startswith("Utilisation of dies and links") for label in spoken) == 2 * 2 * 2 * len(POLICIES)
 
 
-def test_all_results_are_in_the_table(folder, page):
+def test_all_results_are_in_the_table(folder):
+    page = Page(render_all(read_report(folder))["results.html"])
     rows = read_csv(folder / "results.csv")
     assert len(rows) == 144
     for row in rows:
@@ -139,15 +192,15 @@ def test_a_single_run_without_base(tmp_path):
     write_folder(tmp_path, policies=("ep",), assumptions=(load_assumptions("physical"),))
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
     assert "1 run:" in page.text and "no base run" in page.text
-    assert "No published value" in page.text
 
 
 def test_no_prefill_and_nothing_simulated(tmp_path):
     empty = dict.fromkeys(data.OPTIONAL, "")
     write_folder(tmp_path, prefill_ns=0, changes=empty | {"decode_ns": 0, "hop_messages": 0})
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
-    assert page.text.count("not recorded") == 20  # bounds and balance of 10 runs
-    assert page.row("dojo", "deepseek-v3", "4,096", "base")[6] == "0"
+    assert page.text.count("not recorded") == 21  # bounds and balance of 10 runs, and a sentence
+    whole = Page((tmp_path / "results.html").read_text(encoding="utf-8"))
+    assert whole.row("dojo", "deepseek-v3", "4,096", "base")[6] == "0"
 
 
 def test_a_mesh_of_one_die_has_no_links(tmp_path):
@@ -223,89 +276,12 @@ def test_a_missing_column_and_no_rows_are_reported(tmp_path):
         write_report(tmp_path)
 
 
-# --- published values
-
-
-PAPERS = ("deepseek-v3", "kimi-k2", "llama-4-maverick", "qwen3-235b-a22b")
-
-
-def compare(folder: Path) -> dict[tuple[str, str], published.Comparison]:
-    report = read_report(folder)
-    return {
-        (claim.what, each.assumptions): each for claim, found in published.compare(report).items() for each in found
-    }
-
-
-PUBLISHED_RUNS = {"systems": ("dojo", "tsmc_sow"), "batches": (4096, 8192, 16384), "decode_steps": 127}
-
-
-def hold_speedup(folder: Path, **speedups: float) -> Path:
-    """A folder whose runs of a policy (``allo_pred`` for allo+pred) are so many times as fast as base."""
-
-    def value(row: dict) -> float:
-        return speedups.get(row["policy"].replace("+", "_"), 1.0)
-
-    changes = {"speedup_vs_base": value, "throughput_tokens_per_s": lambda row: 1e5 * value(row)}
-    return write_folder(folder, assumptions=(load_assumptions("published"),), changes=changes, **PUBLISHED_RUNS)
-
-
-@pytest.mark.parametrize(
-    ("simulated", "met", "verdict"),
-    [
-        (5.3, True, "met"),
-        (4.78, True, "met"),
-        (5.82, True, "met"),
-        (4.7, False, "not met: 11 % below"),
-        (6.36, False, "not met: 20 % above"),
-        (53, False, "not met: 10.0× the published"),
-    ],
-)
-def test_published_speedup_is_met_or_not(tmp_path, simulated, met, verdict):
-    hold_speedup(tmp_path, allo_pred=simulated)
-    found = compare(tmp_path)["speed-up of allo+pred, deepseek-v3", "published"]
-    assert (found.claim.value, found.met, found.runs, found.judged) == (5.3, met, 6, True)
-    assert found.simulated == pytest.approx(simulated)
-    assert found.verdict.replace("\u00a0", " ") == verdict
-    row = Page(render(read_report(tmp_path))).row("speed-up of allo+pred, deepseek-v3")
-    assert row[1] == "5.3×" and row[4].replace("\u00a0", " ") == verdict
-
-
-def test_a_published_mean_is_compared_with_the_mean_of_its_runs(tmp_path):
-    models = ("deepseek-v3", "qwen3-235b-a22b")
-    speedup = {"deepseek-v3": 6.0, "qwen3-235b-a22b": 2.0}
-    changes = {
-        "throughput_tokens_per_s": lambda row: speedup[row["model"]] if row["policy"] == "allo+pred" else 1.0,
-        "decode_steps": 127,
-    }
-    write_folder(tmp_path, models=models, batches=(4096, 8192, 16384), trace="recorded.npz", changes=changes)
-    found = compare(tmp_path)["speed-up of allo+pred, mean of the models on Dojo", "physical"]
-    assert (found.simulated, found.runs, found.met, found.conditions) == (4.0, 6, True, ())
-
-
-def test_conditions_that_differ_are_reported(tmp_path):
-    write_folder(tmp_path, systems=("isca26_dojo",), models=("llama-4-maverick",), batches=(128, 4096), decode_steps=3)
-    found = compare(tmp_path)["speed-up of allo+pred, llama-4-maverick", "published"]
-    assert found.claim.value == 7.3
-    write_folder(tmp_path / "one", decode_steps=1)
-    one = compare(tmp_path / "one")["speed-up of allo+pred, deepseek-v3", "published"]
-    assert (
-        one.conditions[0] == "1 decode step instead of 127"
-        and "batch 4,096 only, of 4,096, 8,192 and 16,384" in one.conditions
-    )
-    assert found.conditions == (
-        "3 decode steps instead of 127",
-        "generated instead of recorded routing",
-        "batch 128 and 4,096 instead of 4,096, 8,192 and 16,384",
-        "on isca26_dojo only",
-    )
-    assert (found.judged, found.kind, found.verdict.replace("\u00a0", " ")) == (False, "other", "32 % below")
+# --- layers
 
 
 def test_layers_that_did_not_run_are_reported(tmp_path, text):
-    """In the header, beside the throughput, and among the differences from the published runs."""
+    """In the header, and beside the throughput."""
     write_folder(tmp_path, changes={"layers": 3})
-    found = compare(tmp_path)["speed-up of allo+pred, deepseek-v3", "published"]
-    assert "3 of 58 MoE layers of deepseek-v3" in found.conditions
     page = render(read_report(tmp_path))
     assert "10 runs: 3 of 58 MoE layers of deepseek-v3 on dojo" in " ".join(page.split()).replace("runs:\n", "runs: ")
     assert "some layers ran, and the others are taken to be like them (3 of 58 of deepseek-v3)" in page
@@ -316,70 +292,6 @@ def test_layers_are_listed_for_every_model():
     parts = {"a": ((3,), 58), "b": ((48,), 48), "c": ((1, 2, 4), 4)}
     assert told(parts) == "3 of 58 MoE layers of a, all MoE layers of b, 1, 2 or 4 of 4 MoE layers of c"
     assert told({"b": ((48,), 48), "d": ((1,), 1)}) == "MoE layers of b, d"
-
-
-def test_an_edited_system_is_reported(tmp_path):
-    write_folder(tmp_path)
-    manifest = (tmp_path / "manifest.yaml").read_text(encoding="utf-8")
-    assert "bandwidth: 1.5 TB/s" in manifest
-    (tmp_path / "manifest.yaml").write_text(
-        manifest.replace("bandwidth: 1.5 TB/s", "bandwidth: 3 TB/s"), encoding="utf-8"
-    )
-    found = compare(tmp_path)["speed-up of allo+pred, deepseek-v3", "published"]
-    assert "dojo with other d2d" in found.conditions
-
-
-def test_hops_and_expert_parallelism(tmp_path):
-    hops = {"base": 2130, "pred": 500, "allo": 15, "allo+pred": 0, "ep": 0}
-    changes = {"hop_messages": lambda row: hops[row["policy"]]}
-    write_folder(tmp_path, systems=("isca26_dojo",), models=PAPERS, batches=(16384,), changes=changes)
-    found = compare(tmp_path)
-    assert found["hops of base ÷ hops of pred", "physical"].simulated == pytest.approx(4.26)
-    assert found["hops of base ÷ hops of allo", "physical"].met
-    assert not found["hops of base ÷ hops of allo", "physical"].judged
-    assert ("hops of base ÷ hops of allo+pred", "physical") not in found  # nothing to divide by
-    assert {what for what, _ in found if "over ep" in what} == {"speed-up of allo+pred over ep, batch 16,384"}
-    assert "no hops" in Page(render(read_report(tmp_path))).text
-
-
-def test_runs_without_hops_are_left_out_of_a_mean_and_told(tmp_path):
-    def hops(row: dict) -> int:
-        return {"base": 1420, "allo": 10 if row["batch"] == 4096 else 0}.get(row["policy"], 1)
-
-    write_folder(
-        tmp_path, systems=("isca26_dojo",), models=PAPERS, batches=(4096, 16384), changes={"hop_messages": hops}
-    )
-    found = compare(tmp_path)["hops of base ÷ hops of allo", "published"]
-    assert (found.simulated, found.runs, found.met) == (142, 4, True)
-    assert found.conditions[-1] == "4 more left out, without hops"
-
-
-def test_nothing_is_claimed_of_other_hardware(tmp_path):
-    write_folder(tmp_path, systems=("dojo_enhanced",))
-    assert compare(tmp_path) == {}
-
-
-def test_nothing_is_claimed_of_batches_and_models_that_did_not_run(tmp_path):
-    assert compare(write_folder(tmp_path / "small", systems=("isca26_dojo",), models=PAPERS, batches=(128,))) == {}
-    found = compare(write_folder(tmp_path / "one", systems=("isca26_dojo",), models=("deepseek-v3",)))
-    assert {what for what, _ in found} == {"speed-up of allo+pred, deepseek-v3"}
-
-
-def test_a_page_of_the_published_evaluation_begins_with_the_comparison(tmp_path):
-    runs = {"batches": (4096, 8192, 16384), "decode_steps": 127}
-    whole = write_folder(tmp_path / "whole", systems=("isca26_dojo", "isca26_tsmc_sow"), models=PAPERS, **runs)
-    page, part = render(read_report(whole)), render(read_report(write_folder(tmp_path / "part", **runs)))
-    assert page.index('id="published"') < page.index('id="hops"')
-    assert part.index('id="published"') > part.index('id="speedup"')
-    assert page.count('id="published"') == part.count('id="published"') == 1
-
-
-def test_published_marks_are_drawn_on_the_bars_of_their_strategy(tmp_path):
-    hold_speedup(tmp_path, allo_pred=4.0)
-    report = read_report(tmp_path)
-    panel, _ = speedup_panels(report, list(published.compare(report)))
-    assert panel.svg.count('class="mark"') == 3  # one per batch
-    assert "allo+pred 5.3×" in panel.note
 
 
 # --- ties
@@ -444,7 +356,7 @@ def test_dies_stand_under_their_roof_and_steps_are_drawn(tmp_path):
     drawn = page[page.index('<section id="roofline">') : page.index('<section id="steps">')]
     assert drawn.count("<circle") == 2 * 3 * 25 and drawn.count(" die") >= 2 * 3 * 25  # of two assumption sets
     assert "ep, prefill, die 24: " in drawn and "FLOP/byte" in drawn
-    charts = page[page.index('<section id="steps">') : page.index('<section id="balance">')]
+    charts = page[page.index('<section id="steps">') : page.index('<section id="moves">')]
     assert charts.count("<svg") == 2 * 3
     assert "slowest: iteration 4, layer 5, 5.00\u00a0µs, 100\u00a0% HBM, hottest link 1 → 2" in charts
 
@@ -457,11 +369,11 @@ def test_many_iterations_share_columns_of_a_chart():
 
 
 def test_a_summary_has_one_throughput_and_the_use_of_the_machine(tmp_path):
-    page = Page(render(read_report(write_folder(tmp_path, decode_steps=4))))
-    heads = next(row for row in page.rows if "decode throughput" in row)
-    rows = [row for row in page.rows if len(row) == len(heads) and row[0] in ("published", "physical")]
-    assert len(rows) == 2 and all(row[heads.index("MFU")] == "25.0\u00a0%" for row in rows)
-    assert all(row[heads.index("HBM bandwidth")] == "12.5\u00a0%" for row in rows)
+    report = read_report(write_folder(tmp_path, decode_steps=4))
+    page, whole = Page(render(report)), Page(render_all(report)["results.html"])
+    heads = next(row for row in whole.rows if "policy" in row)
+    rows = [row for row in whole.rows if row[0] == "dojo"]
+    assert len(rows) == 10 and {row[heads.index("MFU [%]")] for row in rows} == {"25.0"}
     assert "over 3 times the roofline" in page.text and "MFU 25.0%" in page.text
 
 
@@ -486,7 +398,7 @@ def test_copies_beyond_memory_are_told_where_nothing_bounds_them(tmp_path):
         assert [each.policies for each in found] == [("pred",)] * seen
         assert [(each.place.assumptions, each.room_bytes) for each in found] == [("published", room)] * seen
         assert (
-            "copies of experts exceed HBM capacity: pred" in " ".join(render(read_report(tmp_path)).split())
+            "copies of experts exceed HBM capacity: pred" in " ".join(Page(render(read_report(tmp_path))).text.split())
         ) == seen
 
 

@@ -348,3 +348,16 @@ def test_real_loads(shared):
     assert found.map.experts.shape == (58, 264) and found.gain > 3
     with pytest.raises(TraceError, match="all counts are zero"):
         ar.place(file.with_name("expert_distribution_fp8_1k1k_compressed.pt"), "deepseek-v3", "dojo", slots=19)
+
+
+@pytest.mark.parametrize(
+    ("scale", "told"),
+    [(2.5, "layer 2 has 2.5 times the pairs of the others"), (0.0, "layer 2 has no pairs"), (1.3, None)],
+)
+def test_a_layer_with_other_pairs_than_the_rest_is_told(tmp_path, scale, told):
+    """Every token passes all layers: other counts are of a recorder that was off, or of two runs added up."""
+    loads = np.full_like(LOADS, 400)
+    loads[:, 1] = (loads[:, 1] * scale).astype(loads.dtype)
+    np.save(tmp_path / "loads.npy", loads)
+    notes = " ".join(placed(tmp_path / "loads.npy").notes)
+    assert ("a recording of other tokens" in notes) == (told is not None) and (told is None or told in notes)

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 
-from calibration.laws import rank_load as routing
-from calibration.laws.fused_moe import POINT, law_ns
-from calibration.laws.tables import MoeLaw
+from archsim.laws import rank_load as routing
+from archsim.laws.fused_moe import POINT, law_ns
+from archsim.laws.tables import MoeLaw
 
 MODEL = {"model": "deepseek-v3", "hidden": 4096, "ffn": 1536, "experts": 128, "top_k": 8, "dtype": "bf16"}
 LAW = MoeLaw(launch_ns=40000, ns_per_token=8, flop_per_s=5e14, bytes_per_s=2.5e12, order=3)

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from archsim.engine.engine import EventEngine
+from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.specs.layers import LayerSet
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.fabric import TopologySpec
@@ -81,3 +83,36 @@ def run_system(number, engine, **options):
     demand = demand_of(model, system, spec, seed=number, decode_steps=STEPS, batch=batch)
     routing = traffic(model, number, STEPS, batch).steps(draw_requests(batch, batch, 0), STEPS)
     return replay(system, model, spec, assumptions, demand, routing, engine, **options).run()
+
+
+def assert_kernels_equal_interpreter(number):
+    """Every column of a random system, the tables that its steps leave and its decisions: compiled and interpreted."""
+    exact = random_system(number)[3].contention == "reserved"
+    compiled, interpreted = (run_system(number, engine) for engine in (EventEngine, InterpretedEngine))
+    assert_equal_runs(compiled, interpreted, exact)
+
+
+def assert_equal_runs(compiled, interpreted, exact):
+    close = np.testing.assert_array_equal if exact else near
+    assert compiled.step_ns.sum() > 0
+    close(interpreted.step_ns, compiled.step_ns, "step_ns")
+    np.testing.assert_array_equal(interpreted.load, compiled.load)
+    for name in compiled.tally._fields:
+        if name == "events":
+            continue
+        of_compiled, of_interpreted = getattr(compiled.tally, name), getattr(interpreted.tally, name)
+        for column in of_compiled.dtype.names or (None,):
+            told = f"{name}.{column}" if column else name
+            one, other = (of if column is None else of[column] for of in (of_interpreted, of_compiled))
+            close(one, other, told)
+    for name in ("present", "was_read", "slices", "room"):
+        np.testing.assert_array_equal(
+            getattr(interpreted.memory.copies, name), getattr(compiled.memory.copies, name), name
+        )
+    np.testing.assert_array_equal(interpreted.memory.llc_tags, compiled.memory.llc_tags)
+    np.testing.assert_array_equal(interpreted.memory.atu.misses, compiled.memory.atu.misses)
+    close(np.array(interpreted.decision.by_step), np.array(compiled.decision.by_step), "decision")
+
+
+def near(one, other, told):
+    np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-3, err_msg=told)

@@ -33,9 +33,17 @@ def shrunk_checkout(folder: Path) -> Path:
         text = re.sub(r"(?m)^layers: \d+", "layers: 8", text)
         text = re.sub(r"last: \d+", "last: 7", text)
         (folder / "configs" / "models" / f"{name}.yaml").write_text(text, encoding="utf-8")
-    for name in ("dojo", "explore_dojo", "paper"):
+    for name in ("dojo", "explore_dojo"):
         text = (ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
         (folder / "configs" / f"{name}.yaml").write_text(_shrunk(text), encoding="utf-8")
+    wafer = (ROOT / "configs" / "papers" / "wafer.yaml").read_text(encoding="utf-8")
+    for pattern, small in (
+        (r"batch: \[4096.*\]", "batch: [16]"), (r"decode_steps: 127", "decode_steps: 1"),
+        (r"models: \[deepseek-v3, .*\]", "models: [deepseek-v3]"), (r"\[base, ep, allo, .*\]", "[base, ep, allo+pred]"),
+    ):  # fmt: skip
+        wafer = re.sub(pattern, small, wafer)
+    (folder / "configs" / "papers").mkdir()
+    (folder / "configs" / "papers" / "wafer.yaml").write_text(wafer, encoding="utf-8")
     return folder
 
 

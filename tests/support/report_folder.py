@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from archsim.base.tables import Table
+from archsim.base.text.yaml import dump_yaml
 from archsim.report.data import HOST_TIMES
 from archsim.runs.columns import STEP_COLUMNS
 from archsim.specs.assumptions import AssumptionsSpec
@@ -15,7 +16,6 @@ from archsim.specs.loading.library import load_assumptions, load_model, load_sys
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.text.yaml import dump_yaml
 from archsim.specs.workload import WorkloadSpec
 from microarch.fabric.grid import build_mesh
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from microarch.rtl import allocator, atu, heatmap, pdu, select
+from microarch.rtl import allocator, atu, heatmap, pdu, select, sorter
 from microarch.rtl.lockstep import lockstep
 
 OPERATORS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
@@ -43,6 +43,11 @@ SHOWN = {
          {"experts": 6, "comparators": 4, "keep": 6, "larger_wins": True}),
         ({"keep": 0}, {"keep": 513}),
     ),
+    "sorter": Shown(
+        sorter, "Sorter", 400,
+        ({"experts": 8, "comparators": 1}, {"experts": 8, "comparators": 4}, {"experts": 16, "comparators": 4}),
+        ({"experts": 12}, {"comparators": 3}, {"experts": 4, "comparators": 4}, {"comparators": 0}),
+    ),
     "atu": Shown(atu, "Atu", 300, ({"entries": 8, "ways": 4, "experts": 40},), ({"entries": 24, "ways": 8},)),
     "heatmap": Shown(heatmap, "HeatmapStore", 200, ({"experts": 12, "port_bits": 64},), ({"port_bits": 24},)),
 }  # fmt: skip
@@ -60,6 +65,12 @@ EQUIVALENT = {  # (comparison, the other operator): why no stimulus can tell it
     ("self.state == IDLE", "<="): "no state is smaller",
     ("(self.pending & ~first) == 0", "<="): "no number is smaller",
     ("len(bits) == 1", "<="): "no tree has no bits",
+    ("len(values) == 1", "<="): "no tree has no values",
+    ("self.block == self.whole", ">="): "no block is larger than the whole",
+    ("self.at[1] == Mux(self.whole[: p.within + 1].any(), 1, (self.whole >> p.within) - 1)", ">="): (
+        "the counter stops there"
+    ),
+    ("keys[0] > keys[1]", ">="): "keys that are equal change places unseen",
 }
 
 

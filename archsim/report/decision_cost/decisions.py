@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from archsim.report.data import HOST_TIMES, Place, Report, RunRow
-from archsim.report.decision_cost import published_overhead
+from archsim.report.decision_cost import published_overhead, worth
 from archsim.report.decision_cost.deciders import Family, clock, families, words
 from archsim.report.decision_cost.design_map import map_of
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, scaled, significant
@@ -53,6 +53,7 @@ def section(report: Report) -> dict[str, Any] | None:
         "executors": [row for family in groups for row in _executor_rows(report, family)],
         "ports": [row for family in groups for row in _table_rows(report, family, "heatmap_port_bits")],
         "atus": [row for family in groups for row in _table_rows(report, family, "atu_entries")],
+        "worth": [row for family in groups for row in worth.rows(report, family)],
         "maps": [each for family in groups for each in map_of(report, family)],
     }
     return parts if any(parts.values()) else None

@@ -29,8 +29,6 @@ class Bar:
     name: str
     segments: tuple[Segment, ...]
     label: str
-    mark: float | None = None  # a published value
-    mark_tip: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,12 +115,5 @@ def _row(frame: _Frame, bar: Bar, top: float) -> list[str]:
         parts.append(element("rect", title(segment.tip), class_=segment.kind, **shape))
         if segment.inside and end - begin > text_width(segment.inside) + 2:
             parts.append(text((begin + end) / 2, middle, segment.inside, "in", "middle"))
-    label_at = end + 4
-    if bar.mark is not None:
-        x = frame.x(bar.mark)
-        line = f"M{number(x)} {number(top - 1.5)}v{number(BAR + 3)}"
-        parts.append(element("path", title(bar.mark_tip), class_="mark", d=line))
-        if label_at - 3 < x < label_at + text_width(bar.label) + 3:
-            label_at = x + 4
-    parts.append(text(label_at, middle, bar.label, "v"))
+    parts.append(text(end + 4, middle, bar.label, "v"))
     return parts

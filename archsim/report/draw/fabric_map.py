@@ -10,13 +10,15 @@ from math import ceil, hypot, sqrt
 
 from archsim.report.data import Die, Link
 from archsim.report.draw.layout import arranged
-from archsim.report.draw.svg import element, number, picture, text
+from archsim.report.draw.svg import element, number, picture, text, title
+from archsim.report.units import percent
 
 LEVELS = 20  # steps of the colour scale
 PITCH, SIDE = 51.0, 38.0  # distance of dies and size of one, px
 LANE = 5.0  # distance of the two directions of an edge from its middle
 MOST_LABELLED = 12  # dies per side; larger maps have no utilisation numbers
 MOST_NAMED = 10  # dies per side; larger maps outline the busiest die in place of die numbers
+MOST_CLICKED = 144  # dies; larger maps tell no numbers of single dies and links
 WIDEST = 640.0
 BOW = 0.25  # sideways bow of a link between dies that are not neighbours, as a share of its length
 MOST_BOWED = 1200
@@ -47,6 +49,8 @@ def fabric_map(dies: tuple[Die, ...], links: tuple[Link, ...], spoken: str, widt
         parts += [_name(die) for die in dies]
     elif dies:
         parts.append(_outline(max(dies, key=lambda die: die.use)))
+    if len(dies) <= MOST_CLICKED:
+        parts += [_clickable_link(link) for link in straight] + [_clickable_die(die) for die in dies]
     gap = PITCH - SIDE
     width, height = columns * PITCH - gap + 4, rows * PITCH - gap + 4
     pad = max(
@@ -168,6 +172,21 @@ def _halves(dies: tuple[Die, ...]) -> str:
 
 def _name(die: Die) -> str:
     return text(_corner(die.x) + 2, _corner(die.y) + 10, f"{die.die}", f"id n{level(die.hbm)}")
+
+
+def _clickable_die(die: Die) -> str:
+    """An invisible square over it, with its numbers."""
+    tip = f"die {die.die}: HBM at {percent(die.hbm)} of its bandwidth, compute array busy {percent(die.compute)}"
+    at = {"x": _corner(die.x), "y": _corner(die.y), "width": SIDE, "height": SIDE}
+    return element("rect", title(tip), class_="hit", **at)
+
+
+def _clickable_link(link: Link) -> str:
+    arrow = "↔" if link.both_ways else "→"
+    return element(
+        "path", title(f"link {link.src} {arrow} {link.dst}: busy {percent(link.utilisation)} of the run"),
+        class_="hit", d=_line(link),
+    )  # fmt: skip
 
 
 def _outline(die: Die) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from archsim.report.data import Steps
@@ -13,14 +15,43 @@ TALLEST, HIGHEST_ROW, WIDEST_COLUMN = 220.0, 9.0, 26.0
 MOST_COLUMNS = 40  # more iterations share a column, which has their mean
 
 
-def step_chart(steps: Steps, longest_ns: float, spoken: str) -> str:
-    """An SVG; colours are shares of ``longest_ns``."""
+class Grid(NamedTuple):
+    """Where the cells of a chart are, and the steps behind them: int64[step] each."""
+
+    layers: np.ndarray
+    iterations: np.ndarray
+    row_of: np.ndarray
+    column_of: np.ndarray
+    shared: int  # iterations of a column
+    width: float  # of a cell, in px
+    height: float
+
+    @property
+    def columns(self) -> int:
+        return -(-len(self.iterations) // self.shared)
+
+    def slowest(self, time_ns: np.ndarray) -> np.ndarray:
+        """The step that took longest in each cell, int64[layer · column]; -1 where there is none."""
+        found = np.full(len(self.layers) * self.columns, -1)
+        order = np.argsort(time_ns, kind="stable")
+        found[(self.row_of * self.columns + self.column_of)[order]] = order
+        return found
+
+
+def grid_of(steps: Steps) -> Grid:
     layers, row_of = np.unique(steps.layer, return_inverse=True)
     iterations, column_of = np.unique(steps.step, return_inverse=True)
     shared = -(-len(iterations) // MOST_COLUMNS)
-    means, across = _means(row_of, column_of // shared, steps.time_ns), -(-len(iterations) // shared)
-    height = min(TALLEST, HIGHEST_ROW * len(layers))
-    width, row = min(WIDEST_COLUMN, (WIDTH - LEFT) / across), height / len(layers)
+    across, height = -(-len(iterations) // shared), min(TALLEST, HIGHEST_ROW * len(layers)) / len(layers)
+    width = min(WIDEST_COLUMN, (WIDTH - LEFT) / across)
+    return Grid(layers, iterations, row_of, column_of // shared, shared, width, height)
+
+
+def step_chart(steps: Steps, longest_ns: float, spoken: str) -> str:
+    """An SVG; colours are shares of ``longest_ns``."""
+    grid = grid_of(steps)
+    layers, iterations, width, row, shared = grid.layers, grid.iterations, grid.width, grid.height, grid.shared
+    means, across, height = _means(grid.row_of, grid.column_of, steps.time_ns), grid.columns, row * len(layers)
     shapes: dict[int, list[str]] = {}
     for (layer, column), mean in np.ndenumerate(means):
         level = max(1, round(LEVELS * mean / longest_ns)) if mean else 0

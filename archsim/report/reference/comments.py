@@ -6,7 +6,7 @@ import ast
 import inspect
 import textwrap
 
-from archsim.specs.text.fields import Spec
+from archsim.base.text.fields import Spec
 
 
 def meanings(kind: type[Spec]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from archsim.base.text.fields import Spec
 from archsim.report.reference.comments import meanings
 from archsim.specs.assumptions import ASSUMPTIONS, OPEN, AssumptionsSpec, NamedSet
 from archsim.specs.experiment import ExperimentSpec
@@ -16,7 +17,6 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, RULE_TYPES, RULES
 from archsim.specs.serving import ServeSpec
 from archsim.specs.sweeps.explore import ExploreSpec
-from archsim.specs.text.fields import Spec
 from archsim.workload.generated.traffic_heads import TrafficStatistics
 
 Schema = dict[str, Any]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import ArchsimError
 from archsim.base.nearest import did_you_mean
+from archsim.base.shown import Shown
 from archsim.runs.results import BASE_POLICY, Results, layers_that_ran
 from archsim.runs.sweep import Watcher, sweep
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
@@ -82,7 +83,7 @@ class Waterfall:
 
 
 @dataclass(frozen=True)
-class Ablation:
+class Ablation(Shown):
     """The waterfalls of an experiment.
 
     ``closes``: whether the chain's end equals the results of the other set, bit for bit, in every run; ``layers``:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from archsim.base.shown import Shown
 from archsim.runs.engine_comparison import (
     ENGINES,
     OUTSIDE,
@@ -29,7 +30,7 @@ SAMPLE_OF_REPORT, STEPS_OF_REPORT = 12, 1  # small, as event runs are slow
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """``runs``: a sample of ``drawn_from`` runs or points, at most ``decode_steps`` decode steps each."""
 
     name: str

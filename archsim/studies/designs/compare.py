@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError
+from archsim.base.shown import Shown
 from archsim.runs.columns import BY_NAME
-from archsim.runs.economics import activity_of, build_costs, energy_of
+from archsim.runs.economics import Coefficients, activity_of, build_costs, energy_of
 from archsim.runs.packing import unpacked
 from archsim.runs.plan import select
 from archsim.runs.result_notes import result_notes
 from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.machine.system import SystemSpec
 
 if TYPE_CHECKING:
     import pandas
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 STEP = "a decode step"  # through all MoE layers
 RUN = "the run"  # through the layers that ran, prefill included
+LEAST = 1e-6  # share of the time below which a cause is none: the rest of a subtraction
 SAME = 0.005  # relative; smaller differences are no better and no worse
 # Group → column of results, and whether more of it is better (1), worse (-1), or neither (0).
 GROUPS: Mapping[str, Mapping[str, int]] = {
@@ -58,6 +61,7 @@ class Quantity:
     a: float | None
     b: float | None
     sense: int
+    ranges: tuple[tuple[float, float], ...] = ()  # of a and b, lowest to highest, of estimates
 
     @property
     def ratio(self) -> float | None:
@@ -82,7 +86,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class DesignComparison:
+class DesignComparison(Shown):
     """Two designs, ``a`` and ``b`` by name; ``rows``: of results; ``notes``: their caveats."""
 
     a: str
@@ -122,18 +126,41 @@ def compare_designs(names: Sequence[str], sides: Sequence[ExperimentSpec]) -> De
 
     notes = result_notes(rows, [(side.systems[0].name, die_of(side.systems[0])) for side in sides])
     first, second = rows
-    quantities = (*_quantities(first, second), *_energies(sides, rows))
+    quantities = (*_quantities(sides, first, second), *_a_unit(sides, rows), *_energies(sides, rows))
     return DesignComparison(
         *names, (first, second), differences, tuple(_causes(records)), quantities, tuple(dict.fromkeys(notes))
     )
 
 
-def _quantities(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Quantity]:
+def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) -> Iterator[Quantity]:
+    """Throughput a device, a watt (of MoE layers), a square millimetre and a dollar."""
+    rates = [row["tokens_per_s"] for row in rows]
+    over = {
+        "device": [side.systems[0].dies for side in sides], "W": [row["power_w"] for row in rows],
+        "mm²": [row["silicon_mm2"] for row in rows], "USD": [row["cost_usd"] for row in rows],
+    }  # fmt: skip
+    for unit, amounts in over.items():
+        values = [rate / amount if rate and amount else None for rate, amount in zip(rates, amounts, strict=True)]
+        if any(values):
+            yield Quantity("throughput a", unit, f"tokens/s/{unit}", f"decode throughput a {unit}", *values, 1)
+
+
+def price_range(system: SystemSpec) -> tuple[float, float]:
+    """USD with all coefficients at their low and at their high ends."""
+    low, high = (sum(build_costs(system, Coefficients().at(bound)).usd.values()) for bound in ("low", "high"))
+    return low, high
+
+
+def _quantities(
+    sides: Sequence[ExperimentSpec], first: Mapping[str, Any], second: Mapping[str, Any]
+) -> Iterator[Quantity]:
+    prices = tuple(price_range(side.systems[0]) for side in sides)
     for group, columns in GROUPS.items():
         for name, sense in columns.items():
             column, values = BY_NAME[name], (first[name], second[name])
             if any(values):
-                yield Quantity(group, column.header or _NAMES[name], column.unit, column.meaning, *values, sense)
+                about = group, column.header or _NAMES[name], column.unit, column.meaning
+                yield Quantity(*about, *values, sense, prices if name == "cost_usd" else ())
 
 
 def _causes(records: Sequence[Record]) -> Iterator[Quantity]:
@@ -141,9 +168,10 @@ def _causes(records: Sequence[Record]) -> Iterator[Quantity]:
     group, sides = STEP, [_of_decode_step(record) for record in records]
     if not all(sides):
         group, sides = RUN, [_of_run(record["row"]) for record in records]
+    least = LEAST * max((sum(side.values()) for side in sides), default=0.0)
     for cause, about in CAUSES.items():
         values = [side[cause.column] for side in sides]
-        if any(values):
+        if max(values) > least:
             yield Quantity(group, cause.column, "ns", f"that {about.meaning} takes of it", *values, -1)
 
 
@@ -176,6 +204,8 @@ def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]
         parts.append({name: each / activity.tokens for name, each in joule.items()} if activity.tokens else {})
     for name in dict.fromkeys((*parts[0], *parts[1])):
         values = [part.get(name) for part in parts]
+        if not any(values):
+            continue
         yield Quantity("energy", f"of it: {name}", "J/token", "energy a token", *values, -1)
 
 

@@ -34,7 +34,7 @@ def render(found: DesignComparison) -> str:
         "cause_parts": list(BOUND_NAMES.values()),
         "groups": [(name, [each for each in found.quantities if each.group == name]) for name in groups],
     }
-    return rendered("compare.html.j2", context, {"shown": shown, "change": change})
+    return rendered("compare.html.j2", context, {"cell": cell, "change": change})
 
 
 def answer(found: DesignComparison) -> str:
@@ -72,6 +72,19 @@ def shown(each: Quantity, value: float | None) -> str:
     unit = {"bytes": "B", "message hops": ""}.get(each.unit, each.unit)
     gap = " " if prefix and unit[:1] not in "JWB" else ""  # k tokens/s, but mJ
     return f"{significant(value / worth)}{NO_BREAK}{prefix}{gap}{unit}".strip()
+
+
+def cell(each: Quantity, side: int) -> str:
+    """The value of A (side 0) or B; of a price its range, as its coefficients are known no better."""
+    if each.ranges:
+        return usd(*each.ranges[side])
+    return shown(each, (each.a, each.b)[side])
+
+
+def usd(low: float, high: float) -> str:
+    """``43,000 to 530,000 USD``: two digits of each end."""
+    ends = (f"{float(f'{end:.1e}'):,.0f}" for end in (low, high))
+    return f"{' to '.join(ends)}{NO_BREAK}USD"
 
 
 def change(each: Quantity) -> str:

@@ -14,7 +14,7 @@ from archsim.runs.economics import Coefficients, activity_of, build_costs, econo
 from archsim.runs.machine_measures import Measures
 from archsim.runs.plan import select
 from archsim.runs.sweep import sweep_selected
-from archsim.specs.sweeps.explore import ExploreSpec
+from archsim.specs.sweeps.explore import ExploreSpec, with_expressions
 from archsim.specs.sweeps.plan import Point, SweepPlan
 from archsim.studies.exploration.engine_runs import EngineRuns, Row
 from archsim.studies.exploration.front import as_costs
@@ -90,7 +90,7 @@ class Judge:
 
     def values(self, point: Point, row: Row) -> dict[str, float]:
         """Every objective of a run, NaN if it has none; energy, area and price by these coefficients."""
-        return objectives_of(point.model, self.estimated(point, row))
+        return with_expressions(objectives_of(point.model, self.estimated(point, row)), self.spec.objectives)
 
     def estimated(self, point: Point, row: Row) -> Row:
         """The row with energy, area and price by these coefficients."""

@@ -10,7 +10,7 @@ import numpy as np
 from archsim.report.draw.charts import apart
 from archsim.report.draw.svg import Axis, element, linear_axis, number, picture, shortened, text, text_width, title
 from archsim.report.units import PREFIXES, plain, significant, unit_of
-from archsim.specs.sweeps.explore import OBJECTIVES
+from archsim.specs.sweeps.explore import sense_of
 from archsim.studies.exploration.levels import MOST_LEVELS, Effect, effects, levels_of_axis
 from archsim.studies.exploration.outcome import Candidate, Exploration
 from archsim.studies.exploration.outcome import unit_of as unit_of_objective
@@ -138,7 +138,7 @@ def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:
     of_all = np.array([point.values[objective] for point in usable])
     scale, unit = _axis(objective, of_all)
     left = 10 + max(text_width(shortened(level.name, 18)) for level in levels)
-    sense = OBJECTIVES[objective].sense
+    sense = sense_of(objective)
 
     def x(of: float) -> float:
         return left + (_STRIP - left - 10) * scale.share(of)
@@ -182,7 +182,7 @@ def tornado(points: Sequence[Candidate], objective: str) -> str:
 
     parts, bottom = [], _ROW * len(found) + 4
     parts.append(element("path", class_="ref", d=f"M{number(x(1.0))} 0V{number(bottom)}"))
-    better_right = OBJECTIVES[objective].sense == "max"
+    better_right = sense_of(objective) == "max"
     for row, each in enumerate(found):
         parts += _tornado_row(each, row * _ROW + _ROW / 2 + 2, left, x, better_right)
     said = f"{objective}, over its mean (1×): {significant(low)} to {significant(high)}; green is better"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.text.quantities import Written, as_written
 from archsim.report.units import plain
-from archsim.specs.text.quantities import Written, as_written
 from archsim.studies.exploration.outcome import Candidate
 
 MOST_LEVELS = 12  # more values of an axis, if they are quantities, go into BINS bins of about as many designs each

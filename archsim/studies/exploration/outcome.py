@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from archsim.base.shown import Shown
 from archsim.runs.columns import BY_NAME
 from archsim.specs.model import ModelSpec
-from archsim.specs.sweeps.constraints import parse_constraint
-from archsim.specs.sweeps.explore import OBJECTIVES, ExploreSpec
+from archsim.specs.sweeps.constraints import parse_constraint, parse_expression
+from archsim.specs.sweeps.explore import OBJECTIVES, ExploreSpec, sense_of
 
 if TYPE_CHECKING:
     import pandas
@@ -43,7 +44,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Exploration:
+class Exploration(Shown):
     """``points`` in the order of the sweep; ``stable``: no other point could be on the front given the observed errors.
 
     ``notes``: caveats of the calibrations behind them; ``layers``: which ran, see
@@ -109,7 +110,7 @@ class Exploration:
         analytical engine, where the event engine ran none of them.
         """
         budget = parse_constraint(text) if text else None
-        sense = OBJECTIVES[objective].sense
+        sense = sense_of(objective)
         own = [point for point in self.points if model is None or point.model == model]
         inside = [
             point for point in [each for each in own if each.engine == "event"] or own
@@ -145,7 +146,20 @@ def limit_of(row: Mapping[str, Any]) -> tuple[str, float]:
 
 def unit_of(objective: str) -> str:
     """``J/token``, ``tokens/s``, ``USD``."""
-    return BY_NAME[OBJECTIVES[objective].column].unit
+    if objective in OBJECTIVES:
+        return BY_NAME[OBJECTIVES[objective].column].unit
+    return _unit(parse_expression(objective).tree)
+
+
+def _unit(tree: tuple) -> str:
+    """Of an expression of objectives: ``tokens/s/mm²``."""
+    kind, *parts = tree
+    if kind == "name":
+        return BY_NAME[OBJECTIVES[parts[0]].column].unit
+    units = [_unit(part) for part in parts if isinstance(part, tuple)]
+    if kind == "/":
+        return "/".join([units[0] or "1", *filter(None, units[1:])])
+    return "·".join(dict.fromkeys(filter(None, units)))
 
 
 def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from archsim.base.files import write_text
+from archsim.base.text.yaml import dump_yaml
 from archsim.report import layers
 from archsim.report.rendering import rendered
 from archsim.report.units import NO_BREAK
 from archsim.runs.economics import Coefficients, build_costs
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.sweeps.constraints import parse_constraint
-from archsim.specs.sweeps.explore import OBJECTIVES
-from archsim.specs.text.yaml import dump_yaml
+from archsim.specs.sweeps.explore import OBJECTIVES, sense_of
 from archsim.studies.exploration.answers import Alike, budget_of, collapse_told, collapsed, wanted
 from archsim.studies.exploration.figures import scatter, strips, tornado, value
 from archsim.studies.exploration.levels import MODEL
@@ -72,14 +72,15 @@ def csv_of(found: Exploration) -> str:
     """One row for every point that the event engine ran: its axes, objectives by both engines, and its bottleneck."""
     stream = io.StringIO()
     rows = csv.writer(stream, lineterminator="\n")
-    units = [f"{name} ({unit_of(name)})" for name in OBJECTIVES]
+    names = tuple(dict.fromkeys((*OBJECTIVES, *found.spec.objectives)))
+    units = [f"{name} ({unit_of(name)})" for name in names]
     rows.writerow(
         [
             "point",
             "front",
             *found.axes,
             *units,
-            *(f"{name}, analytical" for name in OBJECTIVES),
+            *(f"{name}, analytical" for name in names),
             "limit",
             "share",
             "run",
@@ -87,7 +88,7 @@ def csv_of(found: Exploration) -> str:
     )
     for point in found.known:
         numbers = [
-            f"{each:.6g}" for values in (point.values, point.cheap) for each in (values[name] for name in OBJECTIVES)
+            f"{each:.6g}" for values in (point.values, point.cheap) for each in (values[name] for name in names)
         ]
         rows.writerow(
             [
@@ -126,7 +127,7 @@ def figures_of(found: Exploration) -> dict[str, Any]:
         "layers": layers.told(found.layers),
         "parts": layers.partial(found.layers),
         "part_note": PART_NOTE,
-        "objectives": OBJECTIVES,
+        "senses": {name: sense_of(name) for name in names},
         "scatters": [
             (up, across, model if several else "", scatter(found, across, up, model))
             for model in found.models

@@ -8,13 +8,13 @@ from typing import Any
 
 from archsim.base.files import sole_writer
 from archsim.report.page import write_report
+from archsim.runs.manifest import seal, write_manifest
 from archsim.runs.sweep import sweep
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.sweeps.explore import ExploreSpec
+from archsim.specs.sweeps.explore import EXPLORE_KEY, ExploreSpec
 from archsim.specs.sweeps.plan import SweepPlan
 from archsim.studies.exploration.answers import wanted
 from archsim.studies.exploration.explore import explore
-from archsim.studies.exploration.manifest import write_manifest
 from archsim.studies.exploration.outcome import Exploration
 from archsim.studies.exploration.page import write_exploration
 
@@ -24,7 +24,8 @@ def explore_to_report(
 ) -> Exploration:
     """As ``explore``, with ``index.html`` and a report for each recommended design in ``folder``."""
     with sole_writer(folder):
-        write_manifest(plan, spec, folder)
+        functions = plan.experiment.all_columns
+        write_manifest(folder, given(plan, spec), {"points": plan.combinations}, functions)
         found = explore(plan, spec, folder, jobs, watching)
         designs = {
             point.index: plan.resolved(plan.point(point.index)._replace(engine="event"))
@@ -32,7 +33,13 @@ def explore_to_report(
         }
         pages = {index: _report(tree, index, folder, jobs) for index, tree in designs.items()}
         write_exploration(found, designs, pages, folder)
+        seal(folder, "front.csv")
     return found
+
+
+def given(plan: SweepPlan, spec: ExploreSpec) -> dict[str, Any]:
+    """The experiment with its ``sweep:`` and ``explore:``, references expanded: ``archsim explore`` reproduces it."""
+    return plan.given() | {EXPLORE_KEY: spec.model_dump(mode="json")}
 
 
 def _report(tree: Mapping[str, Any], index: int, folder: Path, jobs: int | None) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archsim.base.shown import Shown
 from archsim.runs.plan import select
 from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Optimum:
+class Optimum(Shown):
     """The bounded steps of every run of an experiment."""
 
     name: str

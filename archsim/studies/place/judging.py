@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from archsim.laws.choosing import LawMissing
+from archsim.laws.expert_gemm import ExpertGemm, Rates
+from archsim.laws.laws import Laws
 from archsim.policies.load import balancedness
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.workload.placements.physical import PhysicalMap
-from calibration.laws.choosing import LawMissing
-from calibration.laws.expert_gemm import ExpertGemm, Rates
-from calibration.laws.laws import Laws
 
 MOST_TIMED = 32  # matrices whose time is evaluated, evenly spread
 PRODUCTS = 3  # gate, up and down

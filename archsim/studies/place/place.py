@@ -12,6 +12,7 @@ import numpy as np
 
 from archsim.base.errors import CapacityError, PlacementError
 from archsim.base.files import sole_writer, write_text
+from archsim.base.shown import Shown
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.studies.place.choosing import policy_named
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
     import pandas
 
 MANIFEST = "placement.json"
+ODD, MOST_TOLD = 2.0, 8  # times the pairs of the median layer, from which a layer is told; layers that a note lists
 DEFAULT, OTHER_DEFAULT = "default of SGLang and vLLM", "default of TensorRT-LLM"
 
 
 @dataclass(frozen=True)
-class Placed:
+class Placed(Shown):
     """A chosen placement. ``rows``: the engines' defaults and the placement, judged; ``cost``: over the default.
 
     trained, held_out: numbers of matrices; held_out 0: there was one alone, and the gain is that on the loads for which
@@ -99,10 +101,26 @@ def place_experts(
             f"{history.source} is one matrix: nothing could be held out, and the gain is that on the loads for which "
             "the placement was chosen; record passes or steps to judge it on later loads"
         )
+    notes += odd_layers(history)
     missing = len(model.moe_layer_ids) - len(at)
     if missing:
         notes.append(f"{missing} MoE layers have no loads and keep the default placement")
     return Placed(policy, model, system.name, chosen, judged, cost, split, last, tuple(notes))
+
+
+def odd_layers(history: History) -> list[str]:
+    """Notes on layers with ODD times the pairs of the median layer or more, and on those with none: every token passes
+    all MoE layers, so that all have as many.
+    """
+    pairs = history.counts.sum(axis=(0, 2))
+    usual = float(np.median(pairs[pairs > 0]))
+    told = [
+        f"layer {layer} has {f'{count / usual:.1f} times the pairs of the others' if count else 'no pairs'}"
+        for layer, count in zip(history.layer_ids, pairs, strict=True)
+        if not count or count >= ODD * usual
+    ]
+    why = "every token passes all layers, so this is a recording of other tokens, or was added up twice"
+    return [f"{'; '.join(told[:MOST_TOLD])}{' …' if len(told) > MOST_TOLD else ''}: {why}"] if told else []
 
 
 def write_placed(placed: Placed, folder: Path) -> Placed:

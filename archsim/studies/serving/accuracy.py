@@ -14,17 +14,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError
+from archsim.base.units import NS_PER_MS
 from archsim.iteration.times import IterationLaws
 from archsim.serving.deployment import Engine, laws_of, with_host
 from archsim.serving.hosts import host_file, host_of
-from archsim.serving.measures import NS_PER_MS, times_ns
+from archsim.serving.measures import times_ns
 from archsim.serving.requests import lengths, without_hashes
 from archsim.serving.simulate import Pool, Scheduler, simulate
 from archsim.serving.tables import Host
 from archsim.specs.deployment import Parallelism
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_model
-from archsim.studies.serving.recipes import INFERENCEX, precision_of, scheduler_of
+from archsim.studies.serving.recipes import INFERENCEX, captured_of, precision_of, scheduler_of
 
 MODELS = MappingProxyType({
     "Llama-3.1-70B": "llama-3.1-70b", "Llama-3.1-8B": "llama-3.1-8b", "Qwen3-32B": "qwen3-32b",
@@ -107,12 +108,14 @@ def host_of_case(case: Case) -> Host:
     """The shipped constants."""
     engine, backend = case.engine, case.rows[0]["backend"]
     precision = engine.precision
-    return host_of(backend, engine.model, engine.calibration.gpu, precision.experts, precision.products)
+    found = host_of(backend, engine.model, engine.calibration.gpu, precision.experts, precision.products)
+    captured = captured_of(case.rows[0])
+    return found if captured is None else found._replace(captured=captured)
 
 
 def times_of(case: Case, pool: Pool, host: Host, row: Mapping[str, Any]) -> tuple[float, float]:
     """Mean (TTFT, TPOT) of a point, ms."""
-    served = simulate(_requests(row), scheduler_of(row), pool, request_ns=host.request_ns, first_after=host.first_after)
+    served = simulate(_requests(row), scheduler_of(row), pool, **host.of_requests)
     times = times_ns(served)
     return times["ttft"].mean() / NS_PER_MS, times["tpot"].mean() / NS_PER_MS
 

@@ -1,16 +1,13 @@
-"""The JSON of ``vllm bench serve``: written for a simulated run, read from a measured one."""
+"""The JSON of ``vllm bench serve`` for a simulated run; ``measured_run`` reads those measured."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from archsim.base.errors import TraceError
+from archsim.base.units import NS_PER_S
 from archsim.serving.measures import PERCENTILES, Spread, times_ns
-from archsim.serving.requests import NS_PER_S
 from archsim.serving.serving import Outcome
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
@@ -44,26 +41,16 @@ def bench(outcome: Outcome) -> dict[str, Any]:
     served = outcome.served.requests
     found["input_lens"] = served["input"].tolist()
     found["output_lens"] = served["output"].tolist()
-    found["ttfts"] = (times_ns(outcome.served)["ttft"] / NS_PER_S).tolist()
+    times = times_ns(outcome.served)
+    found["start_times"] = (served["arrival_ns"] / NS_PER_S).tolist()
+    found["ttfts"] = (times["ttft"] / NS_PER_S).tolist()
+    found["tpots"] = (times["tpot"] / NS_PER_S).tolist()  # not of vLLM, which has a list of gaps (itls) instead
     return found
 
 
 def _metric(name: str, spread: Spread) -> dict[str, float]:
     found = {f"mean_{name}_ms": spread.mean, f"median_{name}_ms": spread.percentiles[0], f"std_{name}_ms": spread.std}
     return found | {f"p{p}_{name}_ms": value for p, value in zip(PERCENTILES, spread.percentiles, strict=True)}
-
-
-def read_bench(path: Path) -> dict[str, Any]:
-    """A measured run. Raises TraceError for a file that is none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise TraceError(f"{path}: cannot be read as the JSON of `vllm bench serve`: {error}") from None
-    needed = ("completed", "mean_ttft_ms", "mean_tpot_ms")
-    lacking = [key for key in needed if not isinstance(found, dict) or not isinstance(found.get(key), int | float)]
-    if lacking:
-        raise TraceError(f"{path}: not of `vllm bench serve`: it lacks {', '.join(lacking)}")
-    return found
 
 
 def request_rows(outcome: Outcome) -> list[dict[str, Any]]:

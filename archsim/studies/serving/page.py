@@ -11,11 +11,10 @@ import numpy as np
 
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import Table
+from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.draw.lines import Line, line_panel
 from archsim.report.rendering import rendered
-from archsim.report.served_claims import judged
-from archsim.serving.measures import NS_PER_MS, PERCENTILES, times_ns
-from archsim.serving.requests import NS_PER_S
+from archsim.serving.measures import PERCENTILES, times_ns
 from archsim.serving.serving import Outcome
 from archsim.studies.serving.bench_json import REQUEST_COLUMNS, bench, request_rows
 from archsim.studies.serving.plan import ByInput, Load
@@ -68,7 +67,6 @@ def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outco
         "over_time": _over_time(outcome),
         "distributions": _distributions(outcome),
         "policy_columns": POLICY_COLUMNS,
-        "claims": [each.cells for each in judged(policies)],
         "loads": _loads(outcome, loaded),
         "by_input": _by_input(outcome, loaded),
     }

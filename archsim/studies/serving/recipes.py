@@ -23,17 +23,21 @@ KV_BF16 = ("Kimi-K2.5", "MiniMax-M2.5")  # whose scripts leave KV as it is
 # decodes, 30 from 16 clients on (--scheduler-recv-interval).
 PROMPT_TOKENS = MappingProxyType({("B200", "fp8"): 32768, ("B200", "nvfp4"): 16384, ("H200", "fp8"): 32768})
 POLLS, POLLS_BUSY, BUSY = 10, 30, 16
+# vLLM: cuda-graph-sizes of gpt-oss (gptoss_fp4_*), of which FlashAttention 3 captures less (v0.11, models/config.py).
+GPT_OSS_CAPTURED, GPT_OSS_CAPTURED_HOPPER = 2048, 992
 # TensorRT-LLM: --max_num_tokens.
 GPT_OSS_TOKENS, LLAMA_FP8_TOKENS, OTHER_TOKENS = 20000, 16384, 8192
 
 
 def precision_of(row: Mapping[str, Any]) -> Precision:
-    """dtypes by the labels of the table, and KV as the scripts say."""
+    """dtypes by the labels of the table, and KV as the scripts say. Activations of gpt-oss's experts are MXFP8 on
+    Blackwell (vLLM: VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8; TensorRT-LLM: moe_config.backend TRTLLM).
+    """
     labels = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4"}
     products, experts = (labels.get(row[key], "bf16") for key in ("gemm_quant", "moe_quant"))
     kv = "fp8" if _narrow_kv(row, "nvfp4" if experts == "nvfp4" else products) else "bf16"
     if row["model"] == "gpt-oss-120b":
-        products, experts = "bf16", "mxfp4"
+        products, experts = "bf16", "mxfp4_mxfp8" if row["system"].startswith("B") else "mxfp4"
     elif row["model"] == "Kimi-K2.5":
         products = "bf16"
     elif row["model"] in ("DeepSeek-R1/V3", "MiniMax-M2.5") and products == "fp8":
@@ -70,6 +74,13 @@ def scheduler_of(row: Mapping[str, Any]) -> Scheduler:
     if gpu == "B200":
         base = base._replace(params={"poll_every": POLLS_BUSY if clients >= BUSY else POLLS})
     return base
+
+
+def captured_of(row: Mapping[str, Any]) -> int | None:
+    """Tokens of the largest captured graph where the scripts say; None: as the engine does by itself."""
+    if (row["backend"], row["model"], row["origin"]) != ("vllm", "gpt-oss-120b", INFERENCEX):
+        return None
+    return GPT_OSS_CAPTURED if row["system"].startswith("B") else GPT_OSS_CAPTURED_HOPPER
 
 
 def _trtllm_tokens(row: Mapping[str, Any], gpu: str) -> int:

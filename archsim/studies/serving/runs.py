@@ -11,15 +11,16 @@ from typing import Any, get_type_hints
 
 from archsim.base.code_digest import DECIDING, digest_here
 from archsim.base.tables import INTEGER, REAL, TEXT
+from archsim.base.text.fields import Spec
 from archsim.runs.run import KEY_DIGITS, code_of
 from archsim.serving.measures import PERCENTILES, Measures, Spread
+from archsim.serving.serving import Deployment
 from archsim.specs.loading.calibrations import calibration_digest
 from archsim.specs.loading.config_files import search_folders
 from archsim.specs.loading.serving import Serving
 from archsim.specs.policies import RULE_TYPES
 from archsim.specs.schedulers import is_function
 from archsim.specs.serving import RoutingSpec
-from archsim.specs.text.fields import Spec
 from archsim.workload import open_trace
 from archsim.workload.generated.traffic_presets import preset_digest
 
@@ -40,7 +41,8 @@ def _columns() -> dict[str, str]:
 
 
 MEASURES: Mapping[str, str] = _columns()
-COLUMNS: Mapping[str, str] = {"policy": TEXT, "offered": REAL, "devices": INTEGER} | dict(MEASURES) | {"refused": TEXT}
+_OF_DEPLOYMENT = {"policy": TEXT, "offered": REAL, "devices": INTEGER, "kv_blocks": INTEGER}
+COLUMNS: Mapping[str, str] = _OF_DEPLOYMENT | dict(MEASURES) | {"refused": TEXT}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +73,15 @@ class ServeRun:
     @cached_property
     def code(self) -> str:
         """Digest of the code and the host constants that decide its numbers."""
-        return hashlib.sha256(f"{_digest()} {code_of(self._functions)}".encode()).hexdigest()[:KEY_DIGITS]
+        return hashlib.sha256(f"{_digest()} {code_of(self.functions)}".encode()).hexdigest()[:KEY_DIGITS]
 
     @property
     def own_code(self) -> bool:
         """Whether the shared cache of rows cannot serve it: functions of the user's take part, or more is kept."""
-        return self.whole or bool(self._functions)
+        return self.whole or bool(self.functions)
 
     @property
-    def _functions(self) -> tuple[str, ...]:
+    def functions(self) -> tuple[str, ...]:
         scheduler, policy = self.serving.spec.scheduler.name, self.serving.policy
         rules = [rule.name for each in RULE_TYPES if (rule := getattr(policy, each)).is_function]
         return (*rules, *([scheduler] if is_function(scheduler) else []))
@@ -100,9 +102,11 @@ class ServeRun:
             f"TTFT {row['ttft_mean_ms']:,.0f} ms, TPOT {row['tpot_mean_ms']:.1f} ms"
         )
 
-    def row(self, measures: Measures | None, devices: int | None, refused: str = "") -> dict[str, Any]:
+    def row(self, measures: Measures | None, deployment: Deployment | None, refused: str = "") -> dict[str, Any]:
         """COLUMNS of it."""
-        found: dict[str, Any] = {"policy": self.serving.policy.name, "offered": self.offered, "devices": devices}
+        found: dict[str, Any] = {"policy": self.serving.policy.name, "offered": self.offered}
+        found["devices"] = deployment.devices if deployment else None
+        found["kv_blocks"] = deployment.prefill.pool.kv_blocks if deployment else None  # of a rank
         return found | flat(measures) | {"refused": refused}
 
 

@@ -19,7 +19,8 @@ from archsim.specs.policies import PolicySpec
 from archsim.specs.serving import RoutingSpec
 from archsim.studies.serving.highest_rate import highest_rate
 
-RATED = 3  # best configurations whose highest rate is found
+RATED = 8  # configurations whose highest rate is found, of those whose goodput is within NEAR of the best
+NEAR = 0.99
 ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draws them once
 
 
@@ -58,7 +59,15 @@ class Found(NamedTuple):
 
 
 def search(serving: Serving) -> list[Found]:
-    """Every configuration, most goodput first, then most throughput; refused ones last. Raises SpecError for none."""
+    """Every configuration; those first whose highest rate was found, the highest first, then by goodput and throughput;
+    refused ones last. At one rate many have the same goodput: the highest rate within limits tells the best apart.
+    Raises SpecError for none, and for pools apart.
+    """
+    if serving.spec.disaggregated != "none":
+        raise SpecError(
+            "disaggregated: a search varies engines that prefill and decode; leave the key out, or serve pools beside "
+            "each other (sweep: {grid: {disaggregated: [{prefill: ..., decode: ...}, ...]}})"
+        )
     requests, host, found = requests_of(serving), host_for(serving), []
     for parallel, instances in _sizes(serving):
         for policy in serving.policies:
@@ -68,7 +77,23 @@ def search(serving: Serving) -> list[Found]:
     found = sorted(found, key=_order)
     if not requests.offered_per_s:
         return found
-    return [_with_rate(serving, each, requests, host) for each in found[:RATED]] + found[RATED:]
+    rated = [_with_rate(serving, each, requests, host) for each in _tied(found)]
+    rated.sort(key=lambda each: -(each.highest_rate or 0.0))
+    known = {each.choice for each in rated}
+    return rated + [each for each in found if each.choice not in known]
+
+
+def _tied(found: Sequence[Found]) -> list[Found]:
+    """The first RATED whose goodput is near the best one, without those that differ in their batch limits alone and not
+    in any number.
+    """
+    kept: dict[tuple, Found] = {}
+    for each in found:
+        if each.measures is None or found[0].measures is None:
+            continue
+        if each.measures.goodput_per_s >= NEAR * found[0].measures.goodput_per_s:
+            kept.setdefault((each.choice.parallel, each.choice.instances, each.measures), each)
+    return list(kept.values())[:RATED]
 
 
 def _with_rate(serving: Serving, found: Found, requests: Requests, host: Host) -> Found:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from archsim.base.tables import INTEGER, REAL, TEXT, Table
+from archsim.base.text.quantities import TIME, format_quantity
 from archsim.serving.measures import Measures
 from archsim.specs.loading.serving import Serving
 from archsim.specs.serving import SloSpec
-from archsim.specs.text.quantities import TIME, format_quantity
 from archsim.studies.serving.highest_rate import WITHIN
 from archsim.studies.serving.runs import MEASURES, flat
 from archsim.studies.serving.search import Choice, Found
@@ -84,8 +84,8 @@ def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
     near = sum(each.goodput_per_s >= _NEAR * best.goodput_per_s for each in served)
     if serving.spec.requests.arrivals is not None and near > len(first.choices) and best.within_slo >= _NEAR:
         yield (
-            f"{near} of {len(served)} are within 1% of the best goodput, as requests come at a fixed rate: raise "
-            "requests.arrivals.rate to tell them apart"
+            f"{near} of {len(served)} tie within 1% of the best goodput, as requests come at a fixed rate; the first "
+            "are in order of their highest rates: raise requests.arrivals.rate to tell all apart"
         )
 
 

@@ -12,6 +12,7 @@ from archsim.base.errors import ArchsimError
 from archsim.base.files import sole_writer
 from archsim.base.tables import Table
 from archsim.runs import cache
+from archsim.runs.manifest import seal
 from archsim.runs.results import Record
 from archsim.runs.sweep import Unwatched, Watcher, complete
 from archsim.serving.progress import Progress
@@ -92,6 +93,7 @@ def serve_into(plan: ServePlan, folder: Path, watcher: Watcher | None = None, ar
         else:
             _write_pages(folder, runs, found, records, around)
         table.write_csv(folder / "results.csv")
+        seal(folder, "results.csv")
     return ServedPlan(plan, found, table)
 
 

@@ -1,4 +1,4 @@
-"""Runs of a plan, one after the other; equal deployments are built once."""
+"""Runs of a plan, one after the other, those of equal deployments together: each is built once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Simulator:
         self._built: tuple[str, Deployment] | None = None
 
     def __call__(self, runs: Iterable[ServeRun]) -> Iterator[tuple[ServeRun, Record | Failure]]:
-        for run in runs:
+        for run in sorted(runs, key=_deployment_key):
             began = perf_counter()
             row = self._row(run)
             host: dict[str, Any] = {"wall_s": perf_counter() - began}
@@ -49,12 +49,17 @@ class Simulator:
             return run.row(None, None, str(error))
         if run.whole:
             self._whole(run, outcome)
-        return run.row(outcome.measures, outcome.deployment.devices)
+        return run.row(outcome.measures, outcome.deployment)
 
     def _deployment(self, run: ServeRun) -> Deployment:
-        spec = run.serving.spec.model_dump_json(exclude=_OF_REQUESTS)
-        key = f"{spec} {run.serving.policy.model_dump_json()}"
+        key = _deployment_key(run)
         if self._built is None or self._built[0] != key:
             self._progress(f"{run.name}: laws of an iteration", 0.0)
             self._built = key, deploy(run.serving)
         return self._built[1]
+
+
+def _deployment_key(run: ServeRun) -> str:
+    """What its engines are built from: all but requests, and what only pages show."""
+    serving = run.serving
+    return f"{serving.spec.model_dump_json(exclude=_OF_REQUESTS | {'sweep'})} {serving.policy.model_dump_json()}"

@@ -12,20 +12,18 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
-from archsim.base.files import drafted, write_text
+from archsim.base.files import drafted
 from archsim.base.tables import REAL, TEXT, Table
+from archsim.runs import manifest
 from archsim.runs.results import Record
-from archsim.runs.store import RecordStore, made_by
+from archsim.runs.store import RecordStore
 from archsim.serving.groups import Moved
 from archsim.serving.serving import Outcome, deploy, requests_of
 from archsim.serving.simulate import Served
-from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
-from archsim.specs.text.yaml import dump_yaml
 from archsim.studies.serving.plan import ServePlan
 from archsim.studies.serving.runs import COLUMNS, ServeRun, measures_of
 
@@ -73,8 +71,8 @@ class ServeStore(RecordStore):
 
 def write_manifest(folder: Path, plan: ServePlan, runs: Sequence[ServeRun]) -> None:
     """The file with what it names, and what it was made with."""
-    about: dict[str, Any] = {**made_by(), "code": sorted({run.code for run in runs}), "runs": len(runs)}
-    write_text(folder / MANIFEST, dump_yaml({MANIFEST_KEY: about, **plan.first.given}))
+    about = {"code": sorted({run.code for run in runs}), "runs": len(runs)}
+    manifest.write_manifest(folder, plan.first.given, about, sorted({each for run in runs for each in run.functions}))
 
 
 def table_of(plan: ServePlan, runs: Sequence[ServeRun], records: Mapping[str, Record]) -> Table:

@@ -1,0 +1,47 @@
+"""``archsim why``: what limits a step, and what would help; without a step, the worst ones."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from archsim.cli.arguments import CHOSEN, add_chosen, add_experiment, add_json, natural, positive
+from archsim.cli.exit_codes import OK
+
+_WORST = 10
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_experiment(parser, "experiment, or folder of a report")
+    add_chosen(parser)
+    parser.add_argument("--step", type=natural, metavar="N", help="iteration (0: prefill)")
+    parser.add_argument("--layer", type=natural, metavar="N", help="layer, as the model numbers it")
+    parser.add_argument("--worst", type=positive, default=_WORST, metavar="N", help=f"steps listed (default: {_WORST})")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print five lines, or the worst steps. Raises ArchsimError for a step that the run does not have."""
+    print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before slow imports
+    import archsim as ar
+    from archsim.cli.printing import console, grid, print_compiling
+
+    print_compiling()
+    print("simulating the run, then what would help ...", file=sys.stderr, flush=True)
+    chosen = {name: getattr(args, name) for name in CHOSEN}
+    found = ar.why(args.file, args.overrides, step=args.step, layer=args.layer, worst=args.worst, **chosen)
+    args.result = found
+    if args.step is not None or args.layer is not None:
+        print(repr(found))
+        return OK
+    from archsim.studies.why import table_of
+
+    heads = "iteration", "layer", "time", "cause", "hottest link", "busiest die", "busiest expert"
+    table = grid(*heads, title=found.run)
+    for cells in table_of(found.rows):
+        table.add_row(*cells)
+    console().print(table)
+    first = found.rows[0]
+    print(f"What would help the first: the same command with --step {first['step']} --layer {first['layer']}")
+    return OK

@@ -1,0 +1,180 @@
+"""A claim beside rows of results: the one evaluator, for sweeps and for serving.
+
+A quantity is an expression of columns of a row, and of ``other``'s, the row that differs from it in nothing but what
+``against`` says. Its value is the mean (the most, the least) over all rows that ``at`` selects.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from archsim.specs.papers import OTHER, Answer, ClaimGroup, ClaimRow, parsed_quantity
+
+Row = Mapping[str, Any]
+Value = float | str | None
+NO_ROOM = "OOM"
+_DO = MappingProxyType(
+    {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+)
+_TAKE = MappingProxyType({"mean": fmean, "most": max, "least": min})
+# What a row is of, beside the axes of its sweep: rows that are compared agree in these.
+_IDENTITY = ("system", "model", "batch", "policy", "trace", "devices")
+
+
+class Missing(Exception):
+    """A column is empty, or nothing to divide by."""
+
+
+def value_of(group: ClaimGroup, row: ClaimRow, rows: Sequence[Row], axes: Iterable[str]) -> Value:
+    """Of the rows that are meant; None where there are none, or the runs lack a column; NO_ROOM where all of them were
+    refused.
+    """
+    return taken(group.quantity, group.at | row.at, group.against, rows, axes, row.take or group.take)
+
+
+def taken(
+    quantity: str,
+    at: Mapping[str, Any],
+    against: Mapping[str, Any],
+    rows: Sequence[Row],
+    axes: Iterable[str],
+    take: str = "mean",
+) -> Value:
+    """As `value_of`, of a quantity."""
+    tree, found = parsed_quantity(quantity), []
+    wanted = [row for row in rows if _agrees(row, at)]
+    if wanted and all(row.get("refused") for row in wanted):
+        return NO_ROOM
+    keys = [key for key in (*_IDENTITY, *axes) if key not in against]
+    for row in wanted:
+        alike = [each for each in rows if all(each.get(key) == row.get(key) for key in keys)]
+        others = [each for each in alike if _agrees(each, against)]
+        try:
+            found.append(_evaluated(tree, row, others[0] if against and others else None))
+        except Missing:
+            return None
+    return _TAKE[take](found) if found else None
+
+
+def _agrees(row: Row, wanted: Mapping[str, Any]) -> bool:
+    """A list of values means any of them; null any at all."""
+    return all(
+        value is None or row.get(key) in (value if isinstance(value, list) else [value])
+        for key, value in wanted.items()
+    )
+
+
+def _evaluated(node: ast.expr, row: Row, other: Row | None) -> float:
+    match node:
+        case ast.Constant():
+            return float(node.value)  # type: ignore[arg-type]
+        case ast.Name():
+            return _number(row, node.id)
+        case ast.Attribute(value=ast.Name(id=name)) if name == OTHER:
+            return _number(other, node.attr)
+        case ast.UnaryOp():
+            return -_evaluated(node.operand, row, other)
+        case ast.BinOp():
+            try:
+                return _DO[type(node.op)](_evaluated(node.left, row, other), _evaluated(node.right, row, other))
+            except ZeroDivisionError:
+                raise Missing from None
+    raise Missing
+
+
+def _number(row: Row | None, column: str) -> float:
+    value = row.get(column) if row is not None else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Missing
+    return float(value)
+
+
+class Judged(NamedTuple):
+    """A claim beside runs. ``values``: number of rules → value, from ``physical`` (0) to the paper's own experiment."""
+
+    group: ClaimGroup
+    row: ClaimRow
+    values: Mapping[int, Value]
+    steps: Mapping[int, str]
+
+    @property
+    def simulated(self) -> Value:
+        """Under all of the paper's rules."""
+        return self.values[max(self.values)]
+
+    @property
+    def physical(self) -> Value:
+        return self.values[0]
+
+    @property
+    def off(self) -> float | None:
+        """Simulated over the nearest published value, minus 1; None where either is no number."""
+        nearest = _nearest(self.row.published, self.simulated)
+        return None if nearest is None or not nearest else float(self.simulated) / nearest - 1  # type: ignore[arg-type]
+
+    @property
+    def met(self) -> bool:
+        """Within the group's tolerance, and with the right sign where that is asked; text: the same text."""
+        published, simulated = self.row.published, self.simulated
+        if isinstance(published, str) or not isinstance(simulated, float):
+            return published == simulated
+        nearest = _nearest(published, simulated)
+        assert nearest is not None
+        room = self.group.within if self.group.within is not None else abs(nearest) * self.group.within_percent / 100
+        return abs(simulated - nearest) <= room and not (self.group.sign and simulated * nearest < 0)
+
+    @property
+    def kind(self) -> str:
+        """``fit``, ``met``, ``missed``, or ``none`` where the runs show no value."""
+        if self.simulated is None:
+            return "none"
+        if self.row.fit:
+            return "fit"
+        return "met" if self.met else "missed"
+
+    @property
+    def why(self) -> str:
+        """Why it may be off, in words."""
+        return self.row.why or self.group.why or ""
+
+    @property
+    def moved(self) -> tuple[tuple[str, float], ...]:
+        """(rule, what it changes), the largest first."""
+        found, before = [], self.values[0]
+        for at, name in list(self.steps.items())[1:]:
+            now = self.values[at]
+            if isinstance(now, float) and isinstance(before, float):
+                found.append((name, now - before))
+            before = now
+        return tuple(sorted(found, key=lambda each: -abs(each[1])))
+
+
+def _nearest(published: Any, simulated: Value) -> float | None:
+    if not isinstance(simulated, float) or isinstance(published, str):
+        return None
+    low, high = published if isinstance(published, tuple) else (published, published)
+    return min(max(simulated, low), high)
+
+
+class Answered(NamedTuple):
+    """``rows``: (what, value for every value of the column, mean)."""
+
+    answer: Answer
+    columns: tuple[Any, ...]
+    rows: tuple[tuple[str, tuple[Value, ...], Value], ...]
+
+
+def answered(answer: Answer, runs: Mapping[str, Sequence[Row]], axes: Iterable[str]) -> Answered:
+    """``runs``: name of a set of assumptions → rows."""
+    columns = tuple(sorted({row[answer.by] for rows in runs.values() for row in rows}))
+    found = []
+    for name, rows in runs.items():
+        for what, against in answer.against.items():
+            cells = [taken(answer.quantity, answer.at | {answer.by: at}, against, rows, axes) for at in columns]
+            found.append((f"{what}, {name}", tuple(cells), taken(answer.quantity, answer.at, against, rows, axes)))
+    return Answered(answer, columns, tuple(found))

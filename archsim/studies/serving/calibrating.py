@@ -1,0 +1,160 @@
+"""The host's constants that a measured run implies: fitted to its first half where it has single requests, and judged
+on the other.
+
+Least squares on logarithms of times. What a run cannot tell apart stays as the engine's constants are, to which a weak
+prior draws; a factor on all laws is drawn to 1, so that it moves only where no constant of the host can close the gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.units import NS_PER_MS
+from archsim.serving.deployment import Built
+from archsim.serving.measures import spread_of_gaps, times_ns
+from archsim.serving.serving import Deployment, deploy, host_for, requests_of, serve_requests, simulated
+from archsim.serving.simulate import Served
+from archsim.serving.tables import Host, at_laws
+from archsim.specs.loading.serving import Serving
+from archsim.studies.serving.comparison import Comparison, compared
+from archsim.studies.serving.measured_run import Lists, MeasuredRun, read_measured, requests_measured
+
+# Constants in the order of the fit, and their scales in ns: a prior of this size.
+CONSTANTS = ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns")
+SCALES = np.array([1e6, 2e4, 5e6, 2e7])
+STEPS = np.array([0.3, 0.3, 0.3, 0.3, 0.05])  # of the constants in scales, and of ln of the factor
+# Of ln time: how far a mean may be off before it outweighs one scale of a constant, and a factor e on laws.
+SURE, SURE_OF_LAWS = 0.005, 0.5
+MOST_OF_LAWS = 1.5  # ln of the factor on laws
+ROUNDS, MEANS, CLOSE = 8, 2, 0.03  # MEANS: of `_off`, first: TTFT and TPOT
+FEWEST = 20  # requests of which a half tells anything
+
+
+class Calibrated(NamedTuple):
+    """``halves``: in words, how far the fitted half and the other one are off; or why there are none."""
+
+    host: Host
+    compared: Comparison
+    halves: tuple[str, ...]
+
+
+def calibrate_host(serving: Serving, path: Path) -> Calibrated:
+    """Raises TraceError for a file that is no measurement."""
+    measured, start = read_measured(path), host_for(serving)
+    deployment = deploy(serving)
+    requests = requests_measured(requests_of(serving), measured.lists)
+    half = len(requests.input) // 2 if _has_halves(measured.lists) else None
+
+    def off(host: Host) -> np.ndarray:
+        return _off(simulated(serving, hosted(deployment, start, host), requests), measured, half)
+
+    host = _fitted(start, off)
+    outcome = serve_requests(serving, hosted(deployment, start, host), requests)
+    return Calibrated(host, compared(outcome, measured), _told(outcome.served, measured, half))
+
+
+def hosted(deployment: Deployment, built_with: Host, host: Host) -> Deployment:
+    """A deployment with other host constants: its tables keep their laws but for the factor on them."""
+
+    def of(built: Built) -> Built:
+        table = at_laws(built.pool.table, host.laws / built_with.laws)
+        values = table.host.copy()
+        values[:3] = host.iteration_ns, host.sequence_ns, host.prompt_ns
+        return built._replace(pool=built.pool._replace(table=table._replace(host=values)))
+
+    decode = of(deployment.decode) if deployment.decode else None
+    return Deployment(
+        deployment.scheduler, host, of(deployment.prefill), decode, deployment.transfer, deployment.devices,
+        deployment.notes,
+    )  # fmt: skip
+
+
+def _fitted(start: Host, off: Callable[[Host], np.ndarray]) -> Host:
+    """The constants; and a factor on laws besides where these alone leave a mean further off than ``CLOSE``."""
+    known = np.append(np.array([getattr(start, name) for name in CONSTANTS]) / SCALES, 0.0)
+
+    def host_at(x: np.ndarray) -> Host:
+        return start._replace(**dict(zip(CONSTANTS, x[:-1] * SCALES, strict=True)), laws=float(np.exp(x[-1])))
+
+    def off_at(x: np.ndarray) -> np.ndarray:
+        return off(host_at(x))
+
+    found = _solved(known, off_at, free=len(CONSTANTS))
+    if np.abs(off_at(found)[:MEANS]).max() > CLOSE:
+        found = _solved(known, off_at, free=len(known))
+    return host_at(found)
+
+
+def _solved(known: np.ndarray, off: Callable[[np.ndarray], np.ndarray], free: int) -> np.ndarray:
+    """Gauss-Newton with bounds; derivatives are differences of whole simulations. Only the first ``free`` move."""
+    from scipy.optimize import lsq_linear
+
+    sure = np.append(SURE / np.maximum(known[:-1], 1.0), SURE_OF_LAWS)[:free]
+    low, x = np.append(np.zeros(len(CONSTANTS)), -MOST_OF_LAWS)[:free], known.copy()
+    for _ in range(ROUNDS):
+        base = off(x)
+        slopes = [(off(x + step) - base) / step.sum() for step in np.diag(STEPS)[:free]]
+        matrix = np.concatenate([np.stack(slopes, axis=1), np.diag(sure)])
+        right = -np.concatenate([base, sure * (x - known)[:free]])
+        x[:free] = np.maximum(x[:free] + lsq_linear(matrix, right, (low - x[:free] - 1e-12, np.inf)).x, low)
+    return x
+
+
+def _has_halves(lists: Lists | None) -> bool:
+    return lists is not None and len(lists.input) >= 2 * FEWEST
+
+
+def _off(served: Served, measured: MeasuredRun, half: int | None) -> np.ndarray:
+    """ln (simulated / measured) of what is fitted: means first, and of single requests as much together as a mean."""
+    if half is None or measured.lists is None:
+        return np.log([
+            max(ours, 1e-6) / measured.values[key]
+            for key, ours in _means(served).items()
+            if isinstance(measured.values.get(key), int | float) and measured.values[key] > 0
+        ])  # fmt: skip
+    pairs = _pairs(served, measured.lists, slice(0, half))
+    means = np.log([ours.mean() / theirs.mean() for ours, theirs in pairs])
+    single = [np.log(np.maximum(ours, 1e-6) / theirs) / np.sqrt(len(ours)) for ours, theirs in pairs]
+    return np.concatenate([means, *single])
+
+
+def _means(served: Served) -> dict[str, float]:
+    times = times_ns(served)
+    several = served.requests["output"] > 1
+    ttft, tpot = times["ttft"] / NS_PER_MS, times["tpot"][several] / NS_PER_MS
+    return {
+        "mean_ttft_ms": float(ttft.mean()), "mean_tpot_ms": float(tpot.mean()),
+        "median_ttft_ms": float(np.median(ttft)), "median_tpot_ms": float(np.median(tpot)),
+        "p99_itl_ms": spread_of_gaps(served.gaps).percentiles[-1],
+    }  # fmt: skip
+
+
+def _pairs(served: Served, lists: Lists, which: slice) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(simulated, measured) ms of TTFT, and of TPOT where it is known."""
+    times = times_ns(served)
+    found = []
+    for name, theirs in (("ttft", lists.ttft_ms), ("tpot", lists.tpot_ms)):
+        ours, real = times[name][which] / NS_PER_MS, theirs[which]
+        known = np.isfinite(real) & (real > 0)
+        if known.any():
+            found.append((ours[known], real[known]))
+    return found
+
+
+def _told(served: Served, measured: MeasuredRun, half: int | None) -> tuple[str, ...]:
+    if half is None or measured.lists is None:
+        return ("fitted on the means of the whole run: nothing is left to judge on; save single requests "
+                "(`vllm bench serve --save-detailed`) to have a half that is not fitted",)  # fmt: skip
+    found = []
+    for what, which in (("fitted", slice(0, half)), ("not fitted", slice(half, None))):
+        each = _pairs(served, measured.lists, which)
+        told = (
+            f"{name} {ours.mean() / real.mean() - 1:+.1%} (mean), {np.median(np.abs(ours / real - 1)):.1%} a request "
+            "(median)" for name, (ours, real) in zip(("TTFT", "TPOT"), each, strict=False)
+        )  # fmt: skip
+        found.append(f"half that was {what}, {len(each[0][0])} requests: {'; '.join(told)}")
+    return tuple(found)

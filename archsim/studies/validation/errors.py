@@ -1,0 +1,322 @@
+"""Errors of a calibration file, and of fits on unseen sweeps, shapes and EP sizes, next to repeatability.
+
+A case is one measured point. ``error`` = predicted / measured - 1. ``floor``: |measured / median of the other sweeps of
+the same library and release at the same point - 1|: no model can be expected to do better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from archsim.base.units import NS_PER_US
+from archsim.laws.fused_moe import EPLB, moe_ns, outside_ranks
+from archsim.laws.fused_moe import POINT as RANK_POINT
+from archsim.laws.gemm import outside, table_times
+from archsim.laws.tables import CalibrationSpec, GemmTable, MoeTable
+from archsim.studies.validation.choosing import (
+    GEMM,
+    GEMM_KEYS,
+    MOE,
+    MOE_NAMES,
+    gemm_groups,
+    gemm_table_for,
+    moe_groups,
+    moe_table_for,
+    name_of,
+)
+from calibration.fit.fit import sms_of
+from calibration.fit.gemm import POINT, fit_table
+from calibration.fit.moe import left_out_errors, moe_pools, with_defaults
+from calibration.measurements.fingerprints import in_fit
+from calibration.measurements.reading import Measurements
+from calibration.measurements.sweeps import (
+    SAME,
+    consensus,
+    off_the_others,
+    pools,
+    release,
+    repeatability,
+    table_of_sweeps,
+)
+
+UNDER = 0.05
+# Kinds of cases: judged by the calibration file, on sweeps and sizes in and not in its fit; and judged by fits with
+# something left out.
+FITTED, NEW = "file: in its fit", "file: not in its fit"
+SWEEP_OUT, SHAPE_OUT, RANK_OUT = "sweep left out", "shape left out", "EP size left out"
+# Expert shapes of the paper's validation and of the models in its DGX measurements.
+EXPERTS = ("DeepSeek-V3", "Qwen3-235B-A22B", "Qwen3-30B-A3B")
+SHAPES_OF_EXPERTS = {
+    **dict.fromkeys(((4096, 7168), (2048, 7168), (7168, 2048)), EXPERTS[0]),
+    **dict.fromkeys(((3072, 4096), (1536, 4096), (4096, 1536)), EXPERTS[1]),
+    **dict.fromkeys(((1536, 2048), (768, 2048), (2048, 768)), EXPERTS[2]),
+}
+POWERS_OF_TWO = tuple(2**exponent for exponent in range(13))  # M = 1 ... 4096
+SHAPE_FOLDS = 16  # every sixteenth shape of a grid is left out at a time,
+FEW_SHAPES, FOLDS_OF_FEW = 32, 8  # every eighth if there are fewer shapes
+LEAST_SHAPES = 4
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean, p95 and max of |error| over some cases, number under 5 %, mean floor (nan: unknown), and the number at
+    sizes outside the measured range of the table that judged them.
+    """
+
+    cases: int
+    mean: float
+    p95: float
+    max: float
+    under: int
+    floor: float
+    extrapolated: int
+
+
+def summary(cases: pd.DataFrame) -> Summary:
+    """Raises ValueError without cases."""
+    errors = cases["error"].abs().to_numpy(float)
+    if not len(errors):
+        raise ValueError("no cases")
+    floor = float(cases["floor"].mean())
+    return Summary(
+        len(errors),
+        errors.mean(),
+        float(np.quantile(errors, 0.95)),
+        errors.max(),
+        int((errors < UNDER).sum()),
+        floor,
+        int(cases["extrapolated"].sum()),
+    )
+
+
+def summaries(cases: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """One row per group: the columns of Summary."""
+    rows = [dict(zip(by, key, strict=True)) | vars(summary(group)) for key, group in cases.groupby(by, sort=True)]
+    return pd.DataFrame(rows)
+
+
+def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
+    """Every GEMM row of the calibration's GPU by the calibration file, with the table used."""
+    rows = measurements.table("gemm", calibration.gpu)
+    found = []
+    for key, mine in gemm_groups(measurements, calibration.gpu):
+        table = gemm_table_for(calibration, *key)
+        if table is not None:
+            n, k, m = (mine[name].to_numpy(np.int64) for name in POINT)
+            predicted = table_times(table, n, k, m, sms_of(calibration.gpu)) / NS_PER_US
+            cases = _cases(mine, predicted).assign(table=name_of(table), extrapolated=outside(table, n, k, m))
+            alike = _of_release(rows, GEMM_KEYS, key, table)
+            kinds = _kinds(mine, table.prints, _named(n, k), table.shapes, m, table.m)
+            found.append(cases.assign(floor=_floors(mine, alike, POINT), kind=kinds))
+    return _joined(found)
+
+
+def _named(first: np.ndarray, second: np.ndarray) -> pd.Series:
+    """'4096x7168': the name of two sizes in tables."""
+    return pd.Series(first.astype(np.int64).astype(str)) + "x" + pd.Series(second.astype(np.int64).astype(str))
+
+
+def _kinds(rows: pd.DataFrame, prints, name: pd.Series, names, at: np.ndarray, axis) -> np.ndarray:
+    """Whether each row is in the fit: its time is in its cell of the table (``name`` of ``names`` and ``at`` of
+    ``axis``), whatever file or run it came in through.
+    """
+    row, column = (pd.Index(cells).get_indexer(wanted) for cells, wanted in ((list(names), name), (axis, at)))
+    return np.where(in_fit(prints, row, column, np.log(rows["latency_us_median"].to_numpy(float))), FITTED, NEW)
+
+
+def _of_release(rows: pd.DataFrame, names: list[str], key: tuple, table: GemmTable | MoeTable) -> pd.DataFrame:
+    """Rows of all sweeps of a release; of other versions only those that the fit pooled, if it includes this one.
+
+    ``key``: columns of ``names``, then the version.
+    """
+    same = rows["library_version"].map(release) == release(key[-1])
+    for name, value in zip(names, key, strict=False):
+        same &= rows[name] == value
+    own, fitted = rows["library_version"] == key[-1], _sweeps(rows).isin(_fitted(table))
+    return rows[same & (own | fitted) if (same & own & fitted).any() else same]
+
+
+def _sweeps(rows: pd.DataFrame) -> pd.Series:
+    return rows["library_version"] + "/" + rows["run_id"]
+
+
+def _fitted(table: GemmTable | MoeTable) -> set[str]:
+    return {name for sweep in table.sweeps for name in sweep.split(SAME)}
+
+
+def _floors(mine: pd.DataFrame, alike: pd.DataFrame, point: list[str]) -> np.ndarray:
+    """Distance of each row from the median of the other sweeps of its release; nan if there is none."""
+    sweeps = table_of_sweeps(alike, point, "latency_us_median")
+    logs = np.log(mine["latency_us_median"].to_numpy(float))
+    at = sweeps.reindex(pd.MultiIndex.from_frame(mine[point])).to_numpy(copy=True)
+    at[np.isclose(at, logs[:, None], rtol=0, atol=1e-12)] = np.nan
+    known = ~np.isnan(at).all(axis=1)
+    floors = np.full(len(mine), np.nan)
+    floors[known] = np.abs(np.expm1(logs[known] - np.nanmedian(at[known], axis=1)))
+    return floors
+
+
+def _gemm_pools(measurements: Measurements, gpu: str) -> Iterator[tuple[dict, pd.DataFrame]]:
+    for key, mine in measurements.table("gemm", gpu).groupby(GEMM_KEYS, sort=True):
+        library, dtype, included, groups = key
+        for version, sweeps in pools(mine, POINT, "latency_us_median"):
+            quantisation = "included" if included == "1" else "apart"
+            yield (
+                {
+                    "dtype": dtype,
+                    "quantisation": quantisation,
+                    "groups": int(groups),
+                    "sms": sms_of(gpu),
+                    "who": {"library": library, "version": version, "source": "cross-validation"},
+                },
+                sweeps,
+            )
+
+
+def sweep_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
+    """Each sweep of a release, judged by a table fitted to the other sweeps only, at shapes that those have."""
+    found = []
+    for how, sweeps in _gemm_pools(measurements, gpu):
+        for name in sweeps.columns if sweeps.shape[1] > 1 else ():
+            rest = sweeps.drop(columns=name).dropna(how="all")
+            shapes = set(zip(*_sizes(rest)[:2], strict=True))
+            judged = sweeps[name].dropna()
+            judged = judged[[(n, k) in shapes for n, k, _ in judged.index]]
+            if len(judged):
+                floor = off_the_others(sweeps)[name].abs().reindex(judged.index)
+                found.append(_predicted(SWEEP_OUT, fit_table(rest, **how), judged, how, name, floor))
+    return _joined(found)
+
+
+def shape_out_cases(measurements: Measurements, gpu: str, folds: int = SHAPE_FOLDS) -> pd.DataFrame:
+    """Shapes, judged by a table fitted without them; ``folds``-fold (with few shapes, at most FOLDS_OF_FEW).
+
+    Tables of fewer than LEAST_SHAPES shapes are skipped.
+    """
+    found = []
+    for how, sweeps in _gemm_pools(measurements, gpu):
+        shapes = sorted(set(zip(*_sizes(sweeps)[:2], strict=True)))
+        parts = folds if len(shapes) >= FEW_SHAPES else min(len(shapes), FOLDS_OF_FEW)
+        fold_of = {shape: at % parts for at, shape in enumerate(shapes)}
+        part = np.array([fold_of[n, k] for n, k, _ in sweeps.index])
+        for fold in range(parts) if len(shapes) >= LEAST_SHAPES else ():
+            table = fit_table(sweeps[part != fold], **how)
+            judged = consensus(sweeps[part == fold])
+            spread = repeatability(sweeps[part == fold]).reindex(judged.index)
+            found.append(_predicted(SHAPE_OUT, table, judged, how, "all", spread))
+    return _joined(found)
+
+
+def _predicted(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str, floor) -> pd.DataFrame:
+    n, k, m = _sizes(judged)
+    measured = np.exp(judged.to_numpy())
+    predicted = table_times(table, n, k, m, how["sms"]) / NS_PER_US
+    return pd.DataFrame(
+        {
+            "kind": kind,
+            "what": GEMM,
+            "library": table.library,
+            "version": table.version,
+            "dtype": table.dtype,
+            "sweep": sweep,
+            "groups": table.groups,
+            "n": n,
+            "k": k,
+            "m": m,
+            "measured_us": measured,
+            "predicted_us": predicted,
+            "error": predicted / measured - 1,
+            "floor": np.asarray(floor, float),
+            "table": name_of(table),
+            "extrapolated": outside(table, n, k, m),
+        }
+    )
+
+
+def _cases(rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
+    measured = rows["latency_us_median"].to_numpy(float)
+    names = {"library": "library", "library_version": "version", "dtype": "dtype", "run_id": "sweep"}
+    cases = rows[list(names)].rename(columns=names).assign(what=GEMM)
+    cases = cases.assign(**{name: rows[name].astype(np.int64) for name in ("groups", *POINT)})
+    return cases.assign(measured_us=measured, predicted_us=predicted, error=predicted / measured - 1)
+
+
+def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
+    """Every MoE row, judged by the calibration file's table of the same model, library, release,
+    dtype and distribution.
+    """
+    found = []
+    rows = measurements.table("moe", calibration.gpu)
+    rows = with_defaults(rows)
+    for key, mine in moe_groups(measurements, calibration.gpu):
+        table = moe_table_for(calibration, *key)
+        if table is not None:
+            floor = _floors(mine, _of_release(rows, MOE_NAMES[:-1], key[: len(MOE_NAMES)], table), RANK_POINT)
+            found.append(_moe_predicted(table, mine).assign(floor=floor))
+    return _joined(found)
+
+
+def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
+    points = ep, tp, tokens = [rows[name].to_numpy(float) for name in RANK_POINT]
+    predicted = moe_ns(table, *points) / NS_PER_US
+    measured = rows["latency_us_median"].to_numpy(float)
+    names = {"library": "library", "library_version": "version", "run_id": "sweep"}
+    cases = rows[[*names, "model", "dtype", "distribution", EPLB, *RANK_POINT]].rename(columns=names)
+    return cases.assign(
+        kind=_kinds(rows, table.prints, _named(ep, tp), table.ranks, tokens, table.tokens),
+        what=MOE,
+        measured_us=measured,
+        predicted_us=predicted,
+        error=predicted / measured - 1,
+        table=name_of(table),
+        extrapolated=outside_ranks(table, *points),
+    )
+
+
+def rank_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
+    """Fused MoE layers of each EP size, judged by a table fitted without that size."""
+    found = []
+    for named, sweeps in moe_pools(measurements.table("moe", gpu)):
+        errors = left_out_errors(sweeps, named)
+        if len(errors):
+            measured = np.exp(consensus(sweeps).reindex(errors.index))
+            cases = errors.assign(measured_us=measured).reset_index()
+            who = {name: named[name] for name in MOE_NAMES} | {"table": f"{named['library']} {named['version']}"}
+            found.append(cases.assign(kind=RANK_OUT, what=MOE, sweep="all", **who))
+    cases = _joined(found)
+    return cases.assign(predicted_us=(1 + cases["error"]) * cases["measured_us"]) if len(cases) else cases
+
+
+def _sizes(indexed) -> tuple[np.ndarray, ...]:
+    return tuple(indexed.index.get_level_values(name).to_numpy(np.int64) for name in POINT)
+
+
+def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    if not frames:
+        return pd.DataFrame(
+            columns=[
+                "kind",
+                "what",
+                "library",
+                "version",
+                "dtype",
+                "table",
+                "error",
+                "floor",
+                "measured_us",
+                "predicted_us",
+                "extrapolated",
+            ]
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def expert_cases(cases: pd.DataFrame) -> pd.DataFrame:
+    """Cases of the nine expert shapes at M = 1, 2 ... 4096, with a column ``model``."""
+    model = [SHAPES_OF_EXPERTS.get(shape) for shape in zip(cases["n"], cases["k"], strict=True)] if len(cases) else []
+    cases = cases.assign(model=pd.Series(model, index=cases.index, dtype=object))
+    return cases[cases["model"].notna() & cases["m"].isin(POWERS_OF_TWO)] if len(cases) else cases

@@ -1,0 +1,357 @@
+"""The validation page: predictions of a calibration against measurements, and the largest errors; one HTML file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from archsim.base.files import own_folder, write_text
+from archsim.laws.choosing import newest_first
+from archsim.laws.tables import CalibrationSpec
+from archsim.report.rendering import rendered
+from archsim.studies.validation.charts import (
+    COLOUR_OF,
+    colour_of,
+    percent,
+    scatter,
+    shares_within,
+    times_over_m,
+    times_over_size,
+)
+from archsim.studies.validation.choosing import GEMM, MOE
+from archsim.studies.validation.comm_errors import SetErrors
+from archsim.studies.validation.engine_cases import engine_table
+from archsim.studies.validation.engine_copies import copies_table
+from archsim.studies.validation.engine_layers import layer_table
+from archsim.studies.validation.errors import (
+    FITTED,
+    NEW,
+    RANK_OUT,
+    SHAPE_OUT,
+    SWEEP_OUT,
+    UNDER,
+    expert_cases,
+    summaries,
+)
+from archsim.studies.validation.groups import AIM, AIM_OF, GROUP, layer_groups
+from archsim.studies.validation.power import power_table
+from archsim.studies.validation.sections import section_table
+from calibration.measurements.reading import CASES
+
+TEMPLATES = Path(__file__).parent / "templates"
+MOST_LISTED = 60
+NO_FLOOR = "–: unknown, as the release has only one sweep"
+BY = ["kind", "what", "library", "version", "dtype", "table"]
+OVERVIEW = ["kind", "what", "table", "dtype"]
+SHAPE = ["n", "k"]
+UNSEEN = (NEW, SWEEP_OUT, SHAPE_OUT, RANK_OUT)  # kinds that judge predictions, in this order
+LEAST_POINTS_TO_TELL = 8  # for a set of copies to appear in the summary
+FULL_HEAT = 0.2  # mean error at which a cell of the EP size table has full colour
+
+
+class Table(NamedTuple):
+    """The first ``texts`` columns are text, the others numbers."""
+
+    names: list[str]
+    rows: list[list[str]]
+    texts: int
+
+
+class Heat(NamedTuple):
+    """Mean errors by model (rows) and EP size; a cell is (text, share of full colour), or None."""
+
+    caption: str
+    ranks: list[int]
+    rows: list[tuple[str, list[tuple[str, float] | None]]]
+
+
+def write_page(
+    calibration: CalibrationSpec,
+    cases: pd.DataFrame,
+    transfers: dict[str, list[SetErrors]],
+    through_engine: pd.DataFrame,
+    copies: pd.DataFrame,
+    notes: list[str],
+    folder: Path,
+    ranks: pd.DataFrame,
+    power: pd.DataFrame,
+    of_laws: pd.DataFrame,
+    unread: list[str],
+) -> Path:
+    """Write ``index.html``, tables and ``cases.parquet`` into the folder; returns the page. Equal
+    inputs give equal bytes.
+
+    ``cases.parquet``: every case. ``cases.csv``: cases with an error of 5 % or more, and all GEMMs of experts.
+    ``summary.csv``, ``moe_groups.csv``, ``transfers.csv``: errors of groups. ``engine.csv``: ``through_engine``, from
+    ``archsim.studies.validation.engine_cases``; ``engine_copies.csv``: ``copies``, from
+    ``archsim.studies.validation.engine_copies``; ``engine_layers.csv``: ``ranks``, from
+    ``archsim.studies.validation.engine_layers``; ``power.csv``: ``power``, from ``archsim.studies.validation.power``;
+    ``sections.csv``: ``of_laws``, from ``archsim.studies.validation.sections``, as ``unread``. Tables
+    without rows are not written. ``notes``: from
+    ``archsim.studies.validation.choosing``.
+    """
+    own_folder(folder)
+    cases.to_parquet(folder / CASES, index=False, compression="zstd")
+    by = summaries(cases, BY) if len(cases) else pd.DataFrame()
+    layers = layer_groups(cases)
+    tables = {
+        "cases.csv": cases[_worth_listing(cases)] if len(cases) else cases,
+        "summary.csv": by,
+        "moe_groups.csv": layers,
+        "transfers.csv": _transfer_rows(transfers),
+        "engine.csv": through_engine,
+        "engine_copies.csv": copies,
+        "engine_layers.csv": ranks,
+        "power.csv": power,
+        "sections.csv": of_laws,
+    }
+    _write_tables(folder, tables)
+    context = {
+        "gpu": calibration.gpu,
+        "notes": notes,
+        "no_floor": NO_FLOOR,
+        "files": [CASES, *(name for name, table in tables.items() if len(table))],
+        "short": list(in_short(cases, layers, transfers, through_engine, copies)),
+        "overview": _summary_table(overview(cases), OVERVIEW) if len(cases) else None,
+        "shares": _shares(cases),
+        "dtypes": [(dtype, colour_of(dtype)) for dtype in COLOUR_OF if (cases["dtype"] == dtype).any()],
+        "curves": _curves(cases),
+        "experts": _folded(_judged_experts(cases), [*BY[:1], *BY[2:], "model"]),
+        "heats": list(_heats(cases)),
+        "layers": _layer_table(layers),
+        "scatters": _scatters(cases),
+        "engine": _engine(through_engine, copies, ranks),
+        "power": Table(*power_table(power), 3) if len(power) else None,
+        "transfers": list(_transfers(transfers)),
+        "laws": Table(*section_table(of_laws), 3) if len(of_laws) else None,
+        "unread": unread,
+        "wrong": list(_wrong(cases)),
+        "all": _summary_table(by, BY) if len(by) else None,
+    }
+    write_text(folder / "index.html", rendered("validation.html.j2", context, folder=TEMPLATES))
+    return folder / "index.html"
+
+
+def _write_tables(folder: Path, tables: dict[str, pd.DataFrame]) -> None:
+    """File name → table; of one without rows, an old file goes."""
+    for name, table in tables.items():
+        if len(table):
+            write_text(folder / name, table.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
+        else:
+            (folder / name).unlink(missing_ok=True)
+
+
+def _worth_listing(cases: pd.DataFrame) -> pd.Series:
+    experts = expert_cases(cases[cases["what"] == GEMM]).index
+    return (cases["error"].abs() >= UNDER) | cases.index.isin(experts)
+
+
+def _judged_experts(cases: pd.DataFrame) -> pd.DataFrame:
+    return expert_cases(cases[cases["what"] == GEMM])
+
+
+def _of_one_table(cases: pd.DataFrame) -> pd.DataFrame:
+    """Cases of the library with most cases, by its newest table."""
+    if not len(cases):
+        return cases
+    mine = cases[cases["library"] == cases["library"].mode()[0]]
+    return mine[mine["table"] == max(mine["table"], key=lambda table: newest_first(table.rpartition(" ")[2]))]
+
+
+def kinds_shown(cases: pd.DataFrame) -> list[str]:
+    """Cases that the fit has not seen; if it has seen all, all of them."""
+    return [kind for kind in UNSEEN if (cases["kind"] == kind).any()] or [FITTED]
+
+
+def in_short(cases, layers, transfers, through_engine, copies) -> Iterator[str]:
+    """Summary sentences, the most important first."""
+    experts = _of_one_table(_judged_experts(cases))
+    for kind in kinds_shown(experts) if len(experts) else ():
+        mine = experts[experts["kind"] == kind].groupby("dtype", sort=True)["error"]
+        parts = [f"{dtype} {(errors.abs() < UNDER).sum()} of {len(errors)}" for dtype, errors in mine]
+        yield f"GEMMs of experts at M = 1 … 4096, {kind}: under 5 % are {', '.join(parts)}."
+    if len(layers):
+        met = layers["met"].value_counts()
+        aims = ", ".join(f"{100 * aim:.0f} % for {model}" for model, aim in AIM_OF.items())
+        yield (
+            f"Fused MoE layers, each EP size left out: the mean error of {met.get('yes', 0)} of {len(layers)} groups "
+            f"is "
+            f"within {100 * AIM:.0f} % ({aims}), that of {met.get('floor', 0)} others within the spread of "
+            f"repetitions or routing draws."
+        )
+    for heading, errors in list(transfers.items())[-1:]:
+        for row in errors:
+            if row.name.startswith("p2p") and row.points >= LEAST_POINTS_TO_TELL:
+                far = (
+                    f"errors of medians over half octaves of sizes: mean {percent(row.binned_mean)}, max "
+                    f"{percent(row.binned_max)}"
+                )
+                yield f"Copies, {row.name.removeprefix('p2p ')} ({heading}): {far}."
+    for what, found in (("one expert on one die", through_engine), ("copies between two dies", copies)):
+        if len(found):
+            yield f"Event engine, {what}: at most {100 * found['law_error'].abs().max():.2f} % from the law."
+
+
+def overview(cases: pd.DataFrame) -> pd.DataFrame:
+    """Errors of unseen cases, by the table that judged them; a row per group of OVERVIEW, see ``summaries``."""
+    return pd.concat(
+        [summaries(cases[cases["kind"] == kind], OVERVIEW) for kind in kinds_shown(cases)], ignore_index=True
+    )
+
+
+def _shares(cases: pd.DataFrame) -> list[str]:
+    found = []
+    for kind in kinds_shown(cases) if len(cases) else ():
+        for what, mine in cases[cases["kind"] == kind].groupby("what", sort=True):
+            errors = {dtype: of.to_numpy(float) for dtype, of in mine.groupby("dtype", sort=True)["error"]}
+            found.append(shares_within(f"{what}, {kind}", errors))
+    return found
+
+
+def _curves(cases: pd.DataFrame) -> list[str]:
+    """Figure 12 of the paper: times of expert GEMMs over M, for the library with most of them, newest version."""
+    newest = _of_one_table(_judged_experts(cases))
+    if not len(newest):
+        return []
+    by_file = newest["kind"].isin([FITTED, NEW])
+    return [
+        times_over_m(f"{model} {int(n)} × {int(k)}, {dtype}, {table}", shown)
+        for (model, n, k, dtype, table), shown in newest[by_file].groupby(
+            ["model", *SHAPE, "dtype", "table"], sort=True
+        )
+    ]
+
+
+def _folded(cases: pd.DataFrame, by: list[str]) -> dict[str, Table]:
+    """'shown': unseen cases, 'folded': the rest; keys without cases are omitted."""
+    if not len(cases):
+        return {}
+    shown = cases["kind"].isin(kinds_shown(cases))
+    parts = {"shown": cases[shown], "folded": cases[~shown]}
+    return {name: _summary_table(summaries(part, by), by) for name, part in parts.items() if len(part)}
+
+
+def _scatters(cases: pd.DataFrame) -> dict[str, list[str]]:
+    """As ``_folded``."""
+    found: dict[str, list[str]] = {}
+    kinds = kinds_shown(cases) if len(cases) else []
+    for (kind, what, library, version, dtype, table), shown in cases.groupby(BY, sort=True):
+        other = f", by {table}" if table != f"{library} {version}" else ""
+        drawing = scatter(f"{what}, {kind}: {library} {version}, {dtype}{other}", shown)
+        found.setdefault("shown" if kind in kinds else "folded", []).append(drawing)
+    return found
+
+
+def _heats(cases: pd.DataFrame) -> Iterator[Heat]:
+    """Mean errors of fused MoE layers at each left-out EP size."""
+    layers = cases[(cases["what"] == MOE) & (cases["kind"] == RANK_OUT)] if len(cases) else cases
+    if not len(layers):
+        return
+    for (library, dtype, distribution), mine in layers.groupby(["library", "dtype", "distribution"], sort=True):
+        means = (
+            mine["error"].abs().groupby([mine["model"], mine["ep"].astype(int)]).mean().unstack("ep").sort_index(axis=1)
+        )
+        rows = [
+            (str(model), [_heat_cell(value) for value in row])
+            for model, row in zip(means.index, means.to_numpy(), strict=True)
+        ]
+        yield Heat(f"{library} {dtype}, {distribution}", list(means.columns), rows)
+
+
+def _heat_cell(mean: float) -> tuple[str, float] | None:
+    return None if math.isnan(mean) else (f"{100 * mean:.1f}", round(min(mean / FULL_HEAT, 1.0), 3))
+
+
+def _layer_table(layers: pd.DataFrame) -> Table | None:
+    """Groups of fused MoE layers, largest error first."""
+    if not len(layers):
+        return None
+    worst = layers.sort_values("mean", ascending=False, kind="stable")
+    return _summary_table(worst.assign(aim=worst["aim"].map(percent)), [*GROUP, "aim", "met"])
+
+
+def _engine(experts: pd.DataFrame, copies: pd.DataFrame, ranks: pd.DataFrame) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if len(ranks):
+        found["layers"] = Table(*layer_table(ranks), 3)
+    if len(experts):
+        found["experts"] = Table(*engine_table(experts), 3)
+    if len(copies):
+        library = f"{copies['library'].iloc[0]} {copies['version'].iloc[0]}"
+        found["copies"] = Table(*copies_table(copies), 2)
+        found["drawing"] = times_over_size(f"copies between two dies, {library}", copies)
+    return found
+
+
+def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, Table]]:
+    names = [
+        "set",
+        "table",
+        "points",
+        "extrapolated",
+        "under 5 %",
+        "mean",
+        "p95",
+        "max",
+        "half octaves: mean",
+        "max",
+        "max beyond rounding",
+        "floor",
+    ]
+    for heading, errors in transfers.items():
+        rows = [
+            [row.name, row.table, str(row.points), str(row.extrapolated), str(row.under_5_percent)]
+            + [
+                percent(value)
+                for value in (row.mean, row.p95, row.max, row.binned_mean, row.binned_max, row.binned_max_unrounded)
+            ]
+            + [percent(math.nan if row.floor is None else row.floor)]
+            for row in errors
+        ]
+        if rows:
+            yield heading, Table(names, rows, 2)
+
+
+def _transfer_rows(transfers: dict[str, list[SetErrors]]) -> pd.DataFrame:
+    return pd.DataFrame([{"kind": heading} | asdict(each) for heading, errors in transfers.items() for each in errors])
+
+
+def _wrong(cases: pd.DataFrame) -> Iterator[tuple[str, Table]]:
+    """Expert GEMMs with errors above 5 %, and the worst of all cases."""
+    for heading, found in (("GEMMs of experts at powers of two", _judged_experts(cases)), ("All cases", cases)):
+        if not len(found):
+            continue
+        above = found[found["error"].abs() >= UNDER]
+        worst = above.iloc[np.argsort(-above["error"].abs().to_numpy(), kind="stable")[:MOST_LISTED]]
+        listed = f"the worst {len(worst)} of them" if len(worst) < len(above) else "all of them"
+        columns = (*BY, "sweep", "model", "distribution", "n", "k", "m", "ep", "tokens_total", "extrapolated")
+        names = [name for name in columns if name in worst]
+        rows = [[_cell(row[name]) for name in names] + _times(row) for row in worst.to_dict("records")]
+        title = f"{heading}: {len(above)} of {len(found)} have an error of 5 % or more; {listed}"
+        yield title, Table([*names, "measured us", "predicted us", "error", "floor"], rows, len(names))
+
+
+def _times(row: dict) -> list[str]:
+    return [f"{row['measured_us']:.4g}", f"{row['predicted_us']:.4g}", percent(row["error"]), percent(row["floor"])]
+
+
+def _summary_table(found: pd.DataFrame, by: list[str]) -> Table:
+    names = [*by, "cases", "extrapolated", "under 5 %", "mean", "p95", "max", "floor (mean)"]
+    rows = [
+        [*(str(row[name]) for name in by), str(row["cases"]), str(row["extrapolated"]), str(row["under"])]
+        + [percent(row[name]) for name in ("mean", "p95", "max", "floor")]
+        for row in found.to_dict("records")
+    ]
+    return Table(names, rows, len(by))
+
+
+def _cell(value) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:g}"
+    return str(value)

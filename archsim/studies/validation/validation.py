@@ -1,0 +1,114 @@
+"""A calibration judged by measurements: the file as it is, and fits again without what they are judged by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from archsim.base.shown import Shown
+from archsim.laws.tables import CalibrationSpec
+from archsim.specs.loading.calibrations import load_calibration
+from archsim.studies.validation import errors
+from archsim.studies.validation.choosing import choice_notes
+from archsim.studies.validation.comm_errors import SetErrors, errors_with, transfer_errors
+from archsim.studies.validation.engine_cases import engine_cases
+from archsim.studies.validation.engine_copies import copy_cases
+from archsim.studies.validation.engine_layers import layer_cases, scaled_cases
+from archsim.studies.validation.page import write_page
+from archsim.studies.validation.power import power_cases
+from archsim.studies.validation.sections import Judged, judged, sections, unread
+from calibration.measurements.reading import CalibrationError, Measurements
+
+FILE_ALONE, HELD_OUT = "calibration file", "sizes left out"
+
+
+@dataclass(frozen=True)
+class Validation(Shown):
+    """cases: a row a judged GEMM or fused MoE layer; transfers: what was judged → errors by set of transfers.
+
+    judged: every measured table; unread: a line a measured table that no law reads.
+    through_engine, copies, layers: a row a time that the event engine gives; power: a row a steady work; notes: which
+    table judged what, and why.
+    """
+
+    calibration: CalibrationSpec
+    cases: pd.DataFrame
+    transfers: dict[str, list[SetErrors]]
+    through_engine: pd.DataFrame
+    copies: pd.DataFrame
+    notes: list[str]
+    layers: pd.DataFrame
+    power: pd.DataFrame
+    judged: list[Judged]
+    unread: list[str]
+
+    @property
+    def sections(self) -> pd.DataFrame:
+        """A row a law, kind and library: points and errors of the file."""
+        return sections(self.judged)
+
+    def __repr__(self) -> str:
+        transfers = sum(len(each) for each in self.transfers.values())
+        return f"Validation({self.calibration.gpu!r}, {len(self.cases):,} cases, {transfers} sets of transfers)"
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row a case: what was run, measured and predicted time in ns, which kind of prediction."""
+        return self.cases
+
+    def write(self, folder: Path) -> Path:
+        """Write the page and its tables; the path of the page."""
+        return write_page(
+            self.calibration,
+            self.cases,
+            self.transfers,
+            self.through_engine,
+            self.copies,
+            self.notes,
+            folder,
+            self.layers,
+            self.power,
+            self.sections,
+            self.unread,
+        )
+
+
+def validate_calibration(name: str, measurements: Measurements, quick: bool) -> Validation:
+    """name: of a calibration, or its file; quick: the file alone, nothing held out and fitted again.
+
+    Raises CalibrationError where there are no measurements of its GPU.
+    """
+    calibration = load_calibration(name)
+    if calibration.gpu not in measurements.gpus():
+        known = ", ".join(measurements.gpus()) or "none"
+        raise CalibrationError(
+            f"no measurements of {calibration.gpu!r}, which was calibrated; there are some of: {known}"
+        )
+    found = [errors.gemm_cases(calibration, measurements), errors.moe_cases(calibration, measurements)]
+    transfers = {FILE_ALONE: errors_with(calibration, measurements)}
+    if not quick:
+        found += [
+            errors.sweep_out_cases(measurements, calibration.gpu),
+            errors.shape_out_cases(measurements, calibration.gpu),
+            errors.rank_out_cases(measurements, calibration.gpu),
+        ]
+        transfers[HELD_OUT] = transfer_errors(measurements, calibration.gpu)
+    of_file = pd.concat([frame for frame in found[:2] if len(frame)] or found[:1], ignore_index=True)
+    read = judged(calibration, name, measurements, of_file)
+    cases = pd.concat([frame for frame in found if len(frame)] or found[:1], ignore_index=True)
+    return Validation(
+        calibration,
+        cases,
+        transfers,
+        engine_cases(calibration, name, measurements),
+        copy_cases(calibration, measurements),
+        choice_notes(calibration, measurements),
+        pd.concat(
+            [layer_cases(calibration, name, measurements), scaled_cases(calibration, name, measurements)],
+            ignore_index=True,
+        ),
+        power_cases(calibration.gpu, measurements),
+        read,
+        unread(read, measurements),
+    )

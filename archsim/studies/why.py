@@ -1,0 +1,223 @@
+"""Why a step takes its time: its cause, hottest link, busiest die and expert, and what would make it shorter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from archsim.base.causes import CAUSES, Cause
+from archsim.base.errors import ArchsimError
+from archsim.base.shown import Shown
+from archsim.base.text.quantities import as_written
+from archsim.engine.loop import Replay
+from archsim.report.units import BYTE_UNITS, NO_BREAK, TIME_UNITS, percent, scaled, signed_percent, significant
+from archsim.runs.plan import Selection, choose, select
+from archsim.runs.simulator import Simulator
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.loading.library import load_experiment
+
+if TYPE_CHECKING:
+    import pandas
+
+Row = Mapping[str, Any]
+LEAST = 0.03  # share of a step below which a cause is not tried
+NOTHING = 0.001  # changes below this share are none
+MOST_LEVERS = 3  # causes that are tried, the largest first
+_OTHERS = 4  # other policies of the experiment that are tried
+# Keys of a system that are no links; every bandwidth below the others is one of a link class.
+_NO_LINKS = ("hbm", "llc", "compute", "decision", "blocks")
+
+
+@dataclass(frozen=True)
+class Lever:
+    """A change and the simulated time of the step with it."""
+
+    what: str
+    time_ns: float
+
+
+@dataclass(frozen=True)
+class Why(Shown):
+    """``run``: its name; ``rows``: of steps (columns of steps.parquet), the slowest first; ``levers``: of the first, if
+    it was asked for; ``experts``, ``dies``: how many there are.
+    """
+
+    run: str
+    rows: tuple[Row, ...]
+    levers: tuple[Lever, ...]
+    experts: int
+    dies: int
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per step, the slowest first."""
+        import pandas
+
+        return pandas.DataFrame(list(self.rows))
+
+    def lines(self) -> list[tuple[str, str]]:
+        """(cause | link | die | expert | help, what there is to say) of the first step."""
+        row = self.rows[0]
+        even = row["tokens"] / self.dies or 1
+        expert = row["tokens"] / self.experts or 1
+        hot = (
+            f"{row['link_src']} → {row['link_dst']}: busy {percent(row['link_busy_ns'] / row['time_ns'])} of the step, "
+            f"{scaled(row['link_bytes'], BYTE_UNITS)}"
+        )
+        return [
+            ("cause", f"{causes_told(row)} of {scaled(row['time_ns'], TIME_UNITS)}"),
+            ("link", "none was busy" if row["link"] is None else hot),
+            ("die", f"{row['die']}: {row['die_tokens']:,} tokens, {significant(row['die_tokens'] / even)}× the mean"),
+            (
+                "expert",
+                f"{row['expert']}: {row['expert_tokens']:,} tokens, "
+                f"{significant(row['expert_tokens'] / expert)}× the mean, "
+                f"{percent(row['expert_tokens'] / row['tokens'])} of all",
+            ),
+            ("help", self._help()),
+        ]
+
+    def _help(self) -> str:
+        if not self.levers:
+            return "nothing that could be tried"
+        time_ns = self.rows[0]["time_ns"]
+        best = sorted(self.levers, key=lambda each: each.time_ns)
+        return "; ".join(f"{each.what} {_change(each.time_ns / time_ns - 1)}" for each in best) + " (simulated)"
+
+    def __repr__(self) -> str:
+        step = f"{self.run}, iteration {self.rows[0]['step']}, layer {self.rows[0]['layer']}"
+        return "\n".join([step, *(f"  {name:<7}{text}" for name, text in self.lines())])
+
+
+def _change(share: float) -> str:
+    return signed_percent(share) if abs(share) >= NOTHING else "nothing"
+
+
+def shares_of(row: Row) -> dict[Cause, float]:
+    """Cause → share of the step, the largest first; those of the critical path that took any time."""
+    shares = {cause: row[f"bound_{cause.column}_ns"] / row["time_ns"] for cause in CAUSES}
+    return dict(sorted(((cause, share) for cause, share in shares.items() if share), key=lambda each: -each[1]))
+
+
+def causes_told(row: Row, most: int = 3) -> str:
+    """``links 61 %, HBM 22 %``."""
+    shares = list(shares_of(row).items())[:most]
+    return ", ".join(f"{CAUSES[cause].label} {percent(share)}" for cause, share in shares if share >= LEAST)
+
+
+def explain(
+    experiment: ExperimentSpec, step: int | None, layer: int | None, worst: int, chosen: Mapping[str, Any]
+) -> Why:
+    """The slowest steps, of iteration ``step`` or of ``layer`` where these are given; with both, what would help.
+
+    Raises ArchsimError for a run whose steps are not kept, and for a step that it does not have.
+    """
+    selection = select(choose(experiment, **chosen))
+    (run,) = selection.runs()
+    rows = _steps(selection)
+    kept = [row for row in rows if step in (None, row["step"]) and layer in (None, row["layer"])]
+    if not kept:
+        raise ArchsimError(_absent(rows, step, layer))
+    kept.sort(key=lambda row: -row["time_ns"])
+    levers = () if step is None and layer is None else tuple(_levers(selection, experiment, kept[0]))
+    return Why(run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies)
+
+
+def _steps(selection: Selection) -> tuple[Row, ...]:
+    """Rows of steps.parquet, of a run that a sweep has kept, or simulated now."""
+    from archsim.runs import cache
+    from archsim.runs.results import collect
+
+    (run,), simulator = selection.runs(), Simulator(selection.maker.traces)
+    record = cache.find(run, details=True) or simulator.record(run)
+    if not record["steps"]:
+        raise ArchsimError(f"{run.name}: steps are kept of runs of at most 12,000; set workload.layers or decode_steps")
+    return collect([record]).steps.rows
+
+
+def _absent(rows: tuple[Row, ...], step: int | None, layer: int | None) -> str:
+    steps, layers = ({row[name] for row in rows} for name in ("step", "layer"))
+    asked = ", ".join(f"{name} {value}" for name, value in (("step", step), ("layer", layer)) if value is not None)
+    return (
+        f"{asked}: the run has no such step; it has iterations {min(steps)} to {max(steps)} (0: the prefill) and "
+        f"{len(layers)} MoE layers, {min(layers)} to {max(layers)}"
+    )
+
+
+def _levers(selection: Selection, experiment: ExperimentSpec, row: Row) -> Iterator[Lever]:
+    """The step with twice of what it waits for, and under the other policies of the experiment."""
+    one = selection.plan.experiment
+    tried: set[str] = set()
+    for cause, share in list(shares_of(row).items())[:MOST_LEVERS]:
+        what = _LEVERS.get(cause)
+        if share < LEAST or what is None or what in tried:
+            continue
+        tried.add(what)
+        with suppress(ArchsimError):  # what the machine cannot have is no advice
+            yield Lever(what, _time_ns(_changed(one, what), row))
+    others = [each.name for each in experiment.policies if each.name != row["policy"]][:_OTHERS]
+    for name in others:
+        other = next(each for each in experiment.policies if each.name == name)
+        with suppress(ArchsimError):
+            yield Lever(f"policy {name}", _time_ns(one.model_copy(update={"policies": (other,)}), row))
+
+
+_TWICE_LINKS, _TWICE_HBM, _TWICE_PEAK = "links twice as fast", "HBM twice as fast", "twice the peak"
+_FREE, _HALF_LLC = "free decisions", "LLC twice as fast"
+_LEVERS = {
+    Cause.LINK: _TWICE_LINKS, Cause.ACTIVATIONS: _TWICE_LINKS, Cause.HBM: _TWICE_HBM, Cause.PERMUTE: _TWICE_HBM,
+    Cause.COMPUTE: _TWICE_PEAK, Cause.INEFFICIENCY: _TWICE_PEAK, Cause.LLC: _HALF_LLC, Cause.DECISION: _FREE,
+}  # fmt: skip
+
+
+def _changed(one: ExperimentSpec, what: str) -> ExperimentSpec:
+    """The experiment of one run, with a lever."""
+    tree = one.resolved()
+    system = tree["systems"][0]
+    if what == _TWICE_HBM:
+        _scale(system["hbm"], ("bandwidth",), 2)
+    elif what == _TWICE_PEAK:
+        _scale(system["compute"], ("peak",), 2)
+    elif what == _HALF_LLC:
+        _scale(system["llc"], ("hit", "miss", "write"), 0.5)
+    elif what == _FREE:
+        tree["assumptions"][0] |= {"decision_cost": "free"}
+    else:
+        for key in (key for key in system if key not in _NO_LINKS):
+            _scale(system[key], ("bandwidth",), 2)
+    return load_experiment(tree)
+
+
+def _scale(part: Any, names: tuple[str, ...], by: float) -> None:
+    """Multiply the quantities of these names, at any depth."""
+    for key, value in part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ():
+        if key in names and isinstance(value, str) and (written := as_written(value)) is not None:
+            part[key] = f"{written.number * by!r} {written.unit}"
+        else:
+            _scale(value, names, by)
+
+
+def _time_ns(experiment: ExperimentSpec, row: Row) -> float:
+    """Of the step in the only run of an experiment; later ones are not simulated."""
+    selection = select(experiment)
+    (run,) = selection.runs()
+    replay: Replay = Simulator(selection.maker.traces).replay(run)
+    layers = list(replay.demands.layer_ids)
+    for result in replay.steps():
+        if (result.step, layers[result.layer]) == (row["step"], row["layer"]):
+            return result.times.step_ns
+    raise ArchsimError(f"step {row['step']}, layer {row['layer']}: nothing ran there")
+
+
+def table_of(rows: tuple[Row, ...]) -> list[tuple[str, ...]]:
+    """(iteration, layer, time, causes, link, die over mean) of steps."""
+    return [
+        (
+            str(row["step"]), str(row["layer"]), scaled(row["time_ns"], TIME_UNITS), causes_told(row),
+            "–" if row["link"] is None else f"{row['link_src']} → {row['link_dst']}",
+            f"{row['die']}{NO_BREAK}({percent(row['die_tokens'] / row['tokens'])} of tokens)",
+            f"{row['expert']}{NO_BREAK}({percent(row['expert_tokens'] / row['tokens'])})",
+        )
+        for row in rows
+    ]  # fmt: skip

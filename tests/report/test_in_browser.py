@@ -1,0 +1,83 @@
+"""The pages of a sweep in a real browser: what is folded, what a click tells, and that nothing is cut at 400 px."""
+
+import pytest
+from support.browser import chromium, run_in
+from support.report_folder import write_folder
+
+from archsim.report.page import PAGES, write_report
+from archsim.specs.loading.library import load_assumptions
+
+MOST_WORDS = 4000  # visible at first
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    chromium()
+    folder = write_folder(
+        tmp_path_factory.mktemp("browser"),
+        models=("deepseek-v3", "qwen3-235b-a22b"),
+        batches=(4096, 16384),
+        assumptions=(load_assumptions("published"), load_assumptions("physical")),
+    )
+    return write_report(folder)
+
+
+def test_few_words_are_visible_at_first(page):
+    script = "return [document.body.innerText.split(/\\s+/).length, document.querySelectorAll('.q[open]').length]"
+    found = run_in(page, script)
+    assert 100 < found[0] <= MOST_WORDS and found[1] == 0
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_cut_at_400_px(page, name):
+    """With everything unfolded; what is wider scrolls inside its own frame."""
+    script = """for (const each of document.querySelectorAll("details")) each.open = true;
+    const frames = ".wide, nav, figure";
+    const cut = [...document.querySelectorAll("main *")].filter((each) => !each.closest("svg svg *")
+      && each.getBoundingClientRect().right > innerWidth + 1 && !each.closest(frames));
+    return [document.documentElement.scrollWidth <= innerWidth, cut.map((each) => each.outerHTML.slice(0, 80))];"""
+    assert run_in(page.with_name(name), script, width=400) == [True, []]
+
+
+def test_the_index_stays(page):
+    assert run_in(page, "scrollTo(0, 600); return document.querySelector('nav').getBoundingClientRect().top") >= 0
+
+
+def test_a_click_on_a_die_a_bar_and_a_link_tells_its_numbers(page):
+    script = """const bar = document.querySelector("#answer svg rect.p2 title, #answer svg .p2 title").parentElement;
+    click(bar); const first = told();
+    document.querySelector("#moves details").open = true;
+    click(document.querySelector("#maps rect.hit")); const second = told();
+    click(document.querySelector("#maps path.hit"));
+    return [first, second, told()];"""
+    bar, die, link = run_in(page, script)
+    assert "allo" in bar and "×" in bar
+    assert die.strip().startswith("×\n") or "die 0: HBM at" in die
+    assert "link" in link and "busy" in link
+
+
+def test_a_click_on_a_step_says_why_it_takes_its_time(page):
+    script = """document.querySelector("#limits details").open = true;
+    const figure = document.querySelector("figure[data-steps]"), svg = figure.querySelector("svg");
+    svg.scrollIntoView({ block: "center" });
+    const chart = STEPS.charts[figure.dataset.steps];
+    const cell = new DOMPoint(chart.left + chart.width / 2, chart.top + chart.height / 2);
+    const at = cell.matrixTransform(svg.getScreenCTM());
+    clickAt(at.x, at.y); return [told(), chart.cells[0]];"""
+    lines, cell = run_in(page, script)
+    begins = f"iteration {cell[0]}, layer {cell[1]}", "cause: HBM", "link: ", "die: ", "expert: ", "help: at most −"
+    assert all(word in lines for word in begins)
+    assert f"--step {cell[0]} --layer {cell[1]}" in lines
+
+
+def test_an_index_entry_unfolds_its_section(page):
+    script = "location.hash = '#balance'; unfold(); return document.querySelector('#balance details').open"
+    assert run_in(page, script) is True
+
+
+def test_a_filter_leaves_rows_with_all_its_words(page):
+    script = """const field = document.querySelector("input.filter");
+    field.value = "allo+pred physical 16,384"; field.dispatchEvent(new Event("input"));
+    const rows = [...document.querySelectorAll("#results tbody tr")];
+    return rows.filter((row) => !row.hidden).map((row) => row.cells[3].innerText)"""
+    assert run_in(page.with_name("results.html"), script) == ["allo+pred"] * 2

@@ -1,0 +1,97 @@
+"""A report is run again from its manifest: what moved is told, and what was changed by hand is refused."""
+
+import shutil
+
+import pytest
+import yaml
+from support.tiny import TINY, archsim
+
+import archsim as ar
+from archsim.base.errors import ArchsimError
+from archsim.runs.manifest import _copy_code
+
+OWN = """\
+from beside import held
+from archsim.policies.allocation.rules import home
+
+def mine(step, **params):
+    return held(step)
+"""
+BESIDE = "from archsim.policies.allocation.rules import home\ndef held(step):\n    return home(step)\n"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The folder of a report with an own policy."""
+    here = tmp_path_factory.mktemp("verify")
+    (here / "own.py").write_text(OWN)
+    (here / "beside.py").write_text(BESIDE)
+    tiny = yaml.safe_load(TINY)
+    tiny["policies"] = ["ep", {"name": "mine", "allocation": "own:mine"}]
+    tiny["workload"] |= {"batch": [12]}
+    (here / "tiny.yaml").write_text(yaml.safe_dump(tiny))
+    done = archsim(here, "sweep", "tiny.yaml", "--out", "out", "--jobs", "1")
+    assert done.returncode == 0, done.stderr
+    return here / "out"
+
+
+@pytest.fixture
+def report(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "out")
+
+
+def test_a_report_of_the_same_code_does_not_move(report):
+    """The functions are those beside the manifest: elsewhere there are none."""
+    assert {file.name for file in (report / "code").iterdir()} == {"own.py", "beside.py"}
+    done = archsim(report.parent, "verify", "out", "--jobs", "1")
+    assert done.returncode == 0, done.stderr
+    assert "none moved" in done.stdout
+
+
+def test_numbers_that_moved_are_told_with_version_and_code(report):
+    """As if an older version had found another time in one run."""
+    results, manifest = report / "results.csv", report / "manifest.yaml"
+    rows = results.read_text().splitlines()
+    at = rows[0].split(",").index("decode_ns")
+    cells = rows[1].split(",")
+    right, cells[at] = float(cells[at]), f"{float(cells[at]) * 2:g}"
+    results.write_text("\n".join([rows[0], ",".join(cells), *rows[2:]]) + "\n")
+    data = yaml.safe_load(manifest.read_text())
+    from archsim.runs.manifest import seal
+
+    seal(report, "results.csv")
+    found = ar.verify(report, jobs=1)
+    (moved,) = found.moved
+    assert (moved.column, moved.rows, float(moved.after)) == ("decode_ns", 1, right)
+    assert moved.change == pytest.approx(-0.5, rel=1e-4) and "small toy 12" in moved.at
+    told = {name: (made, now) for name, made, now in found.facts()}
+    assert told["version"][0] == data["manifest"]["version"] and told["code"][0] == told["code"][1]
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "said"),
+    [
+        ("manifest.yaml", "decode_steps: 4", "decode_steps: 3", "the experiment is not that of its digest"),
+        ("results.csv", "ep", "ap", "results.csv: is not the file of its digest"),
+        ("code/beside.py", "return home(step)", "return  home(step)", "beside.py: is not the file of its digest"),
+    ],
+)
+def test_what_was_changed_is_refused(report, file, before, after, said):
+    text = (report / file).read_text()
+    assert before in text
+    (report / file).write_text(text.replace(before, after))
+    with pytest.raises(ArchsimError, match=said):
+        ar.verify(report)
+
+
+def test_a_false_digest_of_a_trace_is_refused(report):
+    """The digest of the experiment does not cover that of its traces: it is found by running."""
+    text = (report / "manifest.yaml").read_text()
+    digest = yaml.safe_load(text)["manifest"]["traces"]["toy"]
+    (report / "manifest.yaml").write_text(text.replace(digest, digest[:-4] + "0000"))
+    with pytest.raises(ArchsimError, match="the trace of toy is"):
+        ar.verify(report, jobs=1)
+
+
+def test_of_pythons_own_modules_and_installed_ones_nothing_is_copied(tmp_path):
+    assert _copy_code(["os:getcwd", "numpy:zeros"], tmp_path) == {} and not list(tmp_path.iterdir())

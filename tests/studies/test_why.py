@@ -1,0 +1,59 @@
+"""Why a step takes its time: five lines, whose numbers are those of the run, and levers that are simulated."""
+
+import pytest
+from support.tiny import TINY, archsim, tiny_file
+
+import archsim as ar
+from archsim.base.errors import ArchsimError
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """A folder with the experiment and its report."""
+    folder = tmp_path_factory.mktemp("why")
+    (folder / "tiny.yaml").write_text(TINY)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache_of_this_test(tmp_path, monkeypatch):
+    """No run of another test is reused."""
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / ".cache"))
+
+
+def test_the_worst_steps_are_those_of_the_run(tmp_path):
+    found = ar.why(tiny_file(tmp_path), policy="ep", worst=3)
+    steps = ar.run(tiny_file(tmp_path), policy="ep").steps.rows
+    worst = sorted((row["time_ns"] for row in steps), reverse=True)[:3]
+    assert [row["time_ns"] for row in found.rows] == worst and not found.levers
+
+
+def test_the_five_lines_of_a_step(here):
+    done = archsim(here, "why", "tiny.yaml", "--policy", "base", "--batch", "40", "--step", "2", "--layer", "2")
+    assert done.returncode == 0, done.stderr
+    title, *lines = done.stdout.splitlines()
+    assert title == "small toy batch 40 base published, iteration 2, layer 2"
+    assert [line.split()[0] for line in lines] == ["cause", "link", "die", "expert", "help"]
+    assert "× the mean" in lines[2] and "policy ep" in lines[4]
+
+
+def test_a_lever_is_the_step_of_the_changed_machine(tmp_path):
+    """The step of a run on a system with twice the links, under the same policy."""
+    found = ar.why(tiny_file(tmp_path), policy="base", batch=40, step=2, layer=2)
+    times = {each.what: each.time_ns for each in found.levers}
+    faster = ar.load_experiment(tiny_file(tmp_path), ["systems.0.d2d.bandwidth=2 TB/s"])
+    (row,) = [
+        row for row in ar.run(faster, policy="base", batch=40).steps.rows if (row["step"], row["layer"]) == (2, 2)
+    ]
+    assert times["links twice as fast"] == row["time_ns"] <= found.rows[0]["time_ns"]
+
+
+def test_one_of_step_and_layer_is_the_slowest_of_it(tmp_path):
+    found = ar.why(tiny_file(tmp_path), policy="ep", layer=1)
+    assert {row["layer"] for row in found.rows} == {1} and found.levers
+    assert found.rows[0]["time_ns"] == max(row["time_ns"] for row in found.rows)
+
+
+def test_a_step_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ArchsimError, match="the run has no such step; it has iterations 0 "):
+        ar.why(tiny_file(tmp_path), step=17, layer=30)

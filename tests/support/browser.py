@@ -1,0 +1,56 @@
+"""Headless Chromium: a page is opened, a script runs in it after loading, and what it returns comes back as JSON."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# Clicks as a person does: at the middle of an element, on whatever lies on top there.
+_HELPERS = """
+const clickAt = (x, y) => document.elementFromPoint(x, y).dispatchEvent(
+  new MouseEvent("click", { bubbles: true, clientX: x, clientY: y }));
+const click = (element) => {
+  element.scrollIntoView({ block: "center" });
+  const box = element.getBoundingClientRect();
+  clickAt(box.x + box.width / 2, box.y + box.height / 2);
+};
+const told = () => { const box = document.getElementById("told"); return box.hidden ? "" : box.innerText; };
+"""
+
+
+def chromium() -> str:
+    """The browser; skips the test where there is none."""
+    found = next((path for name in _NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(f"no browser here: none of {', '.join(_NAMES)} is on the PATH")
+    return found
+
+
+def run_in(page: Path, script: str, width: int = 1400):
+    """What the body ``script`` of a function returns in the page, in a frame of so many pixels."""
+    run = (
+        f'<script>addEventListener("load", () => {{ {_HELPERS}\nlet found;'
+        f"try {{ found = (() => {{ {script} }})(); }} catch (error) {{ found = String(error.stack); }}"
+        'parent.postMessage(JSON.stringify(found), "*"); });</script></body>'
+    )
+    probed, frame = page.with_name("probed.html"), page.with_name("frame.html")
+    probed.write_text(page.read_text(encoding="utf-8").replace("</body>", run), encoding="utf-8")
+    frame.write_text(
+        '<body style="margin:0"><pre id="out"></pre><script>addEventListener("message", (event) => {'
+        'document.getElementById("out").textContent = event.data; });</script>'
+        f'<iframe src="probed.html" style="width:{width}px;height:900px;border:0"></iframe></body>',
+        encoding="utf-8",
+    )
+    command = [
+        chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", f"--window-size={max(width, 500)},1000",
+        "--virtual-time-budget=10000", "--dump-dom", frame.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    out = re.search(r'<pre id="out">(.*?)</pre>', done.stdout, re.S)
+    assert out and out[1], done.stderr[-2000:]
+    return json.loads(html.unescape(out[1]))
