@@ -33,9 +33,10 @@ def import_config(
     """
     keys = read_keys(path)
     if not any(keys.keys.get(each) for each in _EXPERTS):
+        kind = "" if reader_of(keys.model_type) else f" of model_type {keys.model_type!r}, which is not known"
         raise SpecError(
-            f"{path}: no experts (none of the keys {', '.join(_EXPERTS)}); archsim models MoE layers, and a dense "
-            "model has none"
+            f"{path}: no experts (none of the keys {', '.join(_EXPERTS)}){kind}; archsim models MoE layers, and a "
+            "dense model has none"
         )
     asked = {key: value for key, value in (given or {}).items() if value is not None}
     reader = reader_of(keys.model_type)

@@ -59,7 +59,9 @@ HARMLESS = frozenset(
     model_max_length output_gate_type hidden_dropout_prob attention_probs_dropout_prob compression_ratio
     fuse_softmax_mask fuse_linear sequence_parallel micro_batch_size rope_reorder ignored_index norm_head
     norm_softmax class_num dense_list num_media_embeds pool_type use_rotary_pos_emb router_aux_loss_weight
-    norm_dropout language_model_type kv_cache_dtype kv_cache_quant_algo""".split()
+    norm_dropout language_model_type rotary_type
+    use_mambapy use_associative_scan router_scaling_factor enable_moe_fp32_combine attention_projection_layout
+    hybrid_block_size kv_cache_dtype kv_cache_quant_algo""".split()
 )
 
 

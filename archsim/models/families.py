@@ -50,13 +50,19 @@ def _shared(c: ConfigKeys, width: str = "") -> Fields:
     return {"shared_experts": 1, "shared_ffn": wide} if wide else {"shared_experts": number}
 
 
-def _layers_of(ids: Iterable[int]) -> list[int]:
-    return list(ids)
+def _kinds(c: ConfigKeys, layers: int, *known: str, key: str = "layer_types") -> list[str]:
+    """The kind of every layer, or none without the key. Raises SpecError for one that is not ``known``."""
+    kinds = c.listed(key)
+    if kinds and len(kinds) < layers:
+        raise SpecError(f"{c.path}: {key} has {len(kinds)} layers of {layers}")
+    if unknown := sorted(set(map(str, kinds)) - set(known)):
+        raise SpecError(f"{c.path}: {key} has {', '.join(unknown)}; expected {', '.join(known)} for {c.model_type}")
+    return kinds[:layers]
 
 
 def _moe(c: ConfigKeys, ids: Iterable[int], fields: Fields, *dense: str) -> Fields:
     """Layers with experts, and the width of the others."""
-    ids = _layers_of(ids)
+    ids = list(ids)
     if not ids:
         raise SpecError(f"{c.path}: no layer has experts")
     width = c.whole(*dense) if dense else None
@@ -67,8 +73,8 @@ def _after_dense(c: ConfigKeys, layers: int) -> list[int]:
     """Layers with experts where the first are dense, and every so many after them, or a flag a layer, says which."""
     first = c.whole("first_k_dense_replace", default=0) or 0
     every: Any = c.any("moe_layer_freq")
-    if kinds := c.listed("mlp_layer_types"):
-        return [layer for layer, kind in enumerate(kinds[:layers]) if kind == "sparse"]
+    if kinds := _kinds(c, layers, "dense", "sparse", key="mlp_layer_types"):
+        return [layer for layer, kind in enumerate(kinds) if kind == "sparse"]
     if isinstance(every, list):
         return [layer for layer, flag in enumerate(every[:layers]) if flag]
     if every is not None and (type(every) is not int or every < 1):
@@ -112,7 +118,10 @@ def _deepseek(c: ConfigKeys) -> Fields:
     if chosen := c.whole("index_topk"):
         attention |= {"kind": "sparse", "index_topk": chosen}
         attention |= {"index_heads": c.size("index_n_heads"), "index_head_dim": c.size("index_head_dim")}
-        shared = [layer for layer, kind in enumerate(c.listed("indexer_types")) if kind == "shared"]
+        if len(set(_kinds(c, fields["layers"], "indexed_attention", "full_attention"))) > 1:
+            raise SpecError(f"{c.path}: layer_types: layers with and without an indexer are not read")
+        indexers = _kinds(c, fields["layers"], "full", "shared", key="indexer_types")
+        shared = [layer for layer, kind in enumerate(indexers) if kind == "shared"]
         if shared:
             attention = [attention, attention | {"own_indexer": False, "layers": shared}]
     fields = _moe(c, _after_dense(c, fields["layers"]), fields, "intermediate_size")
@@ -127,10 +136,52 @@ def _glm(c: ConfigKeys) -> Fields:
     if wide := c.whole("moe_shared_expert_intermediate_size"):
         shared = {"shared_experts": shared["shared_experts"], "shared_ffn": wide} if shared["shared_experts"] else {}
     fields = _common(c) | _experts(c) | shared
-    if any(kind != "full_attention" for kind in c.listed("layer_types")):
-        raise SpecError(f"{c.path}: layer_types: other layers than full_attention are not read for {c.model_type}")
+    _kinds(c, fields["layers"], "full_attention")
     fields = _moe(c, _after_dense(c, fields["layers"]), fields, "intermediate_size")
     return fields | {"attention": _grouped(c)}
+
+
+def _exaone(c: ConfigKeys) -> Fields:
+    """K-EXAONE: layers with a window, and a full one at the end of every pattern."""
+    fields = _common(c) | _experts(c, ("moe_intermediate_size",)) | _shared(c)
+    layers, pattern = fields["layers"], c.any("sliding_window_pattern")
+    kinds = _kinds(c, layers, "full_attention", "sliding_attention")
+    if not kinds:
+        raise SpecError(f"{c.path}: does not say layer_types: which layers have a window (pattern {pattern!r})")
+    full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
+    fields = _moe(c, _after_dense(c, layers), fields, "intermediate_size")
+    if len(full) == layers:
+        return fields | {"attention": _grouped(c)}
+    return fields | {"attention": _windowed(c, _grouped(c), full, layers, c.size("sliding_window"))}
+
+
+def _minimax_m3(c: ConfigKeys) -> Fields:
+    """MiniMax-M3: grouped heads, in most layers to the blocks of tokens that an indexer chooses."""
+    fields = _common(c) | _experts(c, ("intermediate_size",)) | _shared(c, "shared_intermediate_size")
+    layers, base, inside = fields["layers"], _grouped(c), c.part("sparse_attention_config")
+    flags = inside.listed("sparse_attention_freq")
+    if kinds := _kinds(c, layers, "full_attention", "minimax_m3_sparse"):
+        flags = [kind == "minimax_m3_sparse" for kind in kinds]
+    if len(flags) < layers:
+        raise SpecError(f"{c.path}: neither layer_types nor sparse_attention_freq says which of {layers} layers choose")
+    sparse = [layer for layer, flag in enumerate(flags[:layers]) if flag]
+    without_values = inside.listed("sparse_disable_index_value") or [1] * layers
+    if not all(without_values[layer] for layer in sparse):
+        raise SpecError(f"{c.path}: sparse_disable_index_value: an indexer's own values are not read")
+    inside.any("use_sparse_attention", "sparse_init_block", "sparse_local_block", "sparse_score_type")
+    c.any("index_local_blocks")
+    fields = _moe(c, _after_dense(c, layers), fields, "dense_intermediate_size")
+    if not sparse:
+        return fields | {"attention": base}
+    index = {
+        "index_heads": inside.whole("sparse_num_index_heads") or c.size("index_n_heads"),
+        "index_head_dim": inside.whole("sparse_index_dim") or c.size("index_head_dim"),
+        "index_topk": (inside.whole("sparse_topk_blocks") or c.size("index_topk_blocks"))
+        * (inside.whole("sparse_block_size") or c.size("index_block_size")),
+    }
+    _refuse_unread(inside, "sparse_attention_config.")
+    chosen = base | index | {"kind": "block_sparse"}
+    return fields | {"attention": [base, chosen | {"layers": sparse}] if len(sparse) < layers else chosen}
 
 
 def _qwen_layers(c: ConfigKeys, layers: int) -> list[int]:
@@ -141,11 +192,13 @@ def _qwen_layers(c: ConfigKeys, layers: int) -> list[int]:
 def _qwen(c: ConfigKeys) -> Fields:
     fields = _common(c) | _experts(c, ("moe_intermediate_size",)) | _shared(c, "shared_expert_intermediate_size")
     layers, base = fields["layers"], _grouped(c)
-    window, kinds = c.whole("sliding_window"), c.listed("layer_types")
+    window, kinds = c.whole("sliding_window"), _kinds(c, layers, "full_attention", "sliding_attention")
     full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
     if not kinds:
         full = list(range(min(layers, c.whole("max_window_layers", default=layers) or 0)))
     windowed = bool(c.any("use_sliding_window")) and window
+    if "sliding_attention" in kinds and not windowed:
+        raise SpecError(f"{c.path}: layer_types has sliding_attention, and no sliding_window is used")
     fields = _moe(c, _qwen_layers(c, layers), fields, "intermediate_size")
     return fields | {"attention": _windowed(c, base, full, layers, window) if windowed and window else base}
 
@@ -153,10 +206,9 @@ def _qwen(c: ConfigKeys) -> Fields:
 def _qwen_next(c: ConfigKeys) -> Fields:
     """Qwen3-Next and Qwen3.5: gated delta nets, and every few layers attention with an output gate."""
     fields = _common(c) | _experts(c, ("moe_intermediate_size",)) | _shared(c, "shared_expert_intermediate_size")
-    layers, kinds = fields["layers"], c.listed("layer_types")
+    layers = fields["layers"]
+    kinds = _kinds(c, layers, "full_attention", "linear_attention")
     every = c.whole("full_attention_interval", default=4) or 4
-    if unknown := set(kinds) - {"full_attention", "linear_attention"}:
-        raise SpecError(f"{c.path}: layer_types has {sorted(unknown)}; expected full_attention and linear_attention")
     full = [at for at in range(layers) if (kinds[at] == "full_attention" if kinds else (at + 1) % every == 0)]
     if c.any("use_sliding_window"):
         raise SpecError(f"{c.path}: use_sliding_window = true: layers with a window are not told")
@@ -177,8 +229,8 @@ def _qwen_next(c: ConfigKeys) -> Fields:
 
 
 def _mixtral(c: ConfigKeys) -> Fields:
-    """Experts in every layer; a window, if any, in every layer as well (Mixtral, Phi-3.5-MoE, OLMoE)."""
-    fields = _common(c) | _experts(c, ("intermediate_size",))
+    """Experts in every layer; a window, if any, in every layer as well (Mixtral, Phi-3.5-MoE, OLMoE, Granite)."""
+    fields = _common(c) | _experts(c, ("intermediate_size",)) | _shared(c, "shared_intermediate_size")
     window, base = c.whole("sliding_window"), _grouped(c)
     if window and window < (c.whole("max_position_embeddings") or 0):
         base |= {"window": window}
@@ -191,7 +243,7 @@ def _llama4(c: ConfigKeys) -> Fields:
     step = c.whole("interleave_moe_layer_step", default=1) or 1
     ids = listed or [layer for layer in range(layers) if (layer + 1) % step == 0]
     fields |= {"shared_experts": 1, "shared_ffn": fields["expert_ffn"]}  # in every layer with experts, without a key
-    rotated, kinds = c.listed("no_rope_layers"), c.listed("layer_types")
+    rotated, kinds = c.listed("no_rope_layers"), _kinds(c, layers, "full_attention", "chunked_attention")
     every = c.whole("no_rope_layer_interval", default=4) or 4
     if kinds:
         full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
@@ -206,7 +258,8 @@ def _llama4(c: ConfigKeys) -> Fields:
 
 def _gpt_oss(c: ConfigKeys) -> Fields:
     fields = _common(c) | _experts(c, ("intermediate_size",))
-    layers, kinds = fields["layers"], c.listed("layer_types")
+    layers = fields["layers"]
+    kinds = _kinds(c, layers, "full_attention", "sliding_attention")
     full = [at for at in range(layers) if (kinds[at] == "full_attention" if kinds else at % 2)]
     attention = _windowed(c, _grouped(c), full, layers, c.size("sliding_window"))
     return _moe(c, range(layers), fields) | {"attention": attention}
@@ -216,8 +269,9 @@ def _minimax(c: ConfigKeys) -> Fields:
     """MiniMax-01, M1 and M2: lightning attention (0) and softmax attention (1) by layer; M2 has the latter alone."""
     fields = _common(c) | _experts(c, ("intermediate_size",)) | _shared(c, "shared_intermediate_size")
     layers, base = fields["layers"], _grouped(c)
-    c.any("shared_moe_mode")
-    flags = c.listed("attn_type_list") or [kind == "full_attention" for kind in c.listed("layer_types")]
+    c.any("shared_moe_mode", "block_size")  # of the scan: tokens of one block
+    kinds = _kinds(c, layers, "full_attention", "linear_attention")
+    flags = c.listed("attn_type_list") or [kind == "full_attention" for kind in kinds]
     if not flags and c.model_type.lower() not in ("minimax_m2", "minimaxm2"):
         raise SpecError(f"{c.path}: does not say attn_type_list: which layers have lightning attention")
     if window := c.whole("sliding_window"):
@@ -248,7 +302,8 @@ def _longcat(c: ConfigKeys) -> Fields:
 
 def _nemotron(c: ConfigKeys) -> Fields:
     """One mixer a layer: Mamba-2 (M), attention (*), experts without a gate (E) or a dense FFN (-)."""
-    named = {"mamba": "M", "mamba2": "M", "attention": "*", "moe": "E", "mlp": "-"}
+    named = {"mamba": "M", "mamba2": "M", "linear_attention": "M", "attention": "*", "full_attention": "*"}
+    named |= {"moe": "E", "mlp": "-"}
     listed = c.listed("layers_block_type") or c.listed("layer_types")
     pattern = c.any("hybrid_override_pattern") or "".join(named.get(kind, "?") for kind in listed)
     if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*E-"):
@@ -281,18 +336,18 @@ def _nemotron(c: ConfigKeys) -> Fields:
 def _kimi_linear(c: ConfigKeys) -> Fields:
     """Kimi-Linear: delta attention, and latent attention in the layers of ``full_attn_layers``, counted from 1."""
     fields = _common(c) | _experts(c) | _shared(c)
-    linear = c.part("linear_attn_config")
-    full = [layer - 1 for layer in linear.listed("full_attn_layers")]
-    delta = {
-        "kind": "kda",
-        "heads": linear.size("num_heads"),
-        "head_dim": linear.size("head_dim"),
-        "conv": linear.whole("short_conv_kernel_size", default=4),
-    }
-    counted = sorted([*linear.listed("kda_layers"), *linear.listed("full_attn_layers")])
-    if counted != list(range(1, fields["layers"] + 1)):
-        raise SpecError(f"{c.path}: linear_attn_config: kda_layers and full_attn_layers are not every layer once")
-    _refuse_unread(linear, "linear_attn_config.")
+    if kinds := _kinds(c, fields["layers"], "full_attention", "linear_attention"):
+        full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
+        sizes = c.size("linear_num_heads"), c.size("linear_head_dim"), c.size("linear_conv_kernel_dim")
+    else:
+        linear = c.part("linear_attn_config")
+        full = [layer - 1 for layer in linear.listed("full_attn_layers")]
+        sizes = linear.size("num_heads"), linear.size("head_dim"), linear.size("short_conv_kernel_size")
+        counted = sorted([*linear.listed("kda_layers"), *linear.listed("full_attn_layers")])
+        if counted != list(range(1, fields["layers"] + 1)):
+            raise SpecError(f"{c.path}: linear_attn_config: kda_layers and full_attn_layers are not every layer once")
+        _refuse_unread(linear, "linear_attn_config.")
+    delta = {"kind": "kda", "heads": sizes[0], "head_dim": sizes[1], "conv": sizes[2]}
     fields = _moe(c, _after_dense(c, fields["layers"]), fields, "intermediate_size")
     return fields | {"attention": [delta, _latent(c) | {"layers": full}]}
 
@@ -321,10 +376,12 @@ def _ernie(c: ConfigKeys) -> Fields:
 
 def _granite(c: ConfigKeys) -> Fields:
     fields = _common(c) | _experts(c, ("intermediate_size",)) | _shared(c, "shared_intermediate_size")
-    layers, kinds = fields["layers"], c.listed("layer_types", "layers_block_type")
-    if len(kinds) != layers or set(kinds) - {"mamba", "attention"}:
-        raise SpecError(f"{c.path}: layer_types: expected {layers} of mamba and attention")
-    full = [layer for layer, kind in enumerate(kinds) if kind == "attention"]
+    layers = fields["layers"]
+    key = "layer_types" if c.any("layer_types") else "layers_block_type"
+    kinds = _kinds(c, layers, "mamba", "linear_attention", "attention", "full_attention", key=key)
+    if not kinds:
+        raise SpecError(f"{c.path}: does not say layer_types: which layers have attention")
+    full = [layer for layer, kind in enumerate(kinds) if kind in ("attention", "full_attention")]
     expand, heads = c.whole("mamba_expand", default=2) or 2, c.size("mamba_n_heads")
     size = c.any("mamba_d_head")
     size = expand * fields["hidden"] // heads if size in (None, "auto") else size
@@ -365,6 +422,11 @@ def _deepseek_v4(c: ConfigKeys) -> Fields:
     """A window in every layer, and entries of ``compress_ratios`` tokens: 4 (overlapping, with an indexer) or more."""
     fields = _common(c) | _experts(c, ("moe_intermediate_size",)) | _shared(c)
     layers, ratios = fields["layers"], c.listed("compress_ratios")
+    _kinds(c, layers, "hash_moe", "moe", key="mlp_layer_types")  # both have the same experts
+    if not ratios:
+        rates = c.any("compress_rates") or {}
+        compressed = "compressed_sparse_attention", "heavily_compressed_attention"
+        ratios = [rates.get(kind, 0) for kind in _kinds(c, layers, *compressed, "sliding_attention")]
     if len(ratios) < layers:
         raise SpecError(f"{c.path}: compress_ratios has {len(ratios)} layers of {layers}")
     c.any("num_key_value_heads", "qk_rope_head_dim")  # one entry for all heads; a part of it is rotated
@@ -404,14 +466,16 @@ def _mimo(c: ConfigKeys) -> Fields:
 FAMILIES: Mapping[Callable[[ConfigKeys], Fields], tuple[str, ...]] = {
     _deepseek: (
         *("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm_moe_dsa", "glm4_moe_lite"),
-        *("deepseek_v2_text", "deepseek_v3_text"),
+        *("deepseek_v2_text", "deepseek_v3_text", "mistral4"),
     ),
-    _glm: ("glm4_moe", "glm4v_moe_text", "dots1", "bailing_moe", "bailing_moe_v2", "solar_open"),
+    _glm: ("glm4_moe", "glm4v_moe_text", "dots1", "bailing_moe", "bailing_moe_v2", "solar_open", "hy_v3"),
     _qwen: ("qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_omni_moe_text"),
     _qwen_next: ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text"),
-    _mixtral: ("mixtral", "phimoe", "olmoe", "granitemoe"),
+    _exaone: ("exaone_moe",),
+    _mixtral: ("mixtral", "phimoe", "olmoe", "granitemoe", "granitemoeshared"),
     _llama4: ("llama4", "llama4_text"),
     _gpt_oss: ("gpt_oss",),
+    _minimax_m3: ("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text"),
     _minimax: ("minimax", "minimax_text_01", "minimax_m1", "minimax_m2"),
     _longcat: ("longcat_flash", "longcat_flash_ngram", "longcat"),
     _nemotron: ("nemotron_h",),

@@ -224,6 +224,71 @@ def test_other_families_give_what_their_cards_say(name, tmp_path):
     assert load_model(again).all_weights == model.all_weights and load_model(again).state_bytes == model.state_bytes
 
 
+# The same models as newer versions of transformers write them: kinds by layer under other names, no nested keys.
+NATIVE = {
+    "glm-5": {
+        "layer_types": ["indexed_attention"] * 78, "indexer_types": ["full"] * 78, "moe_layer_freq": None,
+        "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 75,
+    },
+    "kimi-linear": {
+        "linear_attn_config": None, "linear_head_dim": 128, "linear_num_heads": 32, "linear_conv_kernel_dim": 4,
+        "layer_types": ["full_attention" if at % 4 == 0 or at == 27 else "linear_attention" for at in range(1, 28)],
+    },
+    "granite-4.0-h-small": {
+        "layer_types": ["full_attention" if at in (5, 15, 25, 35) else "linear_attention" for at in range(40)],
+    },
+    "deepseek-v4-pro": {
+        "compress_ratios": None, "mlp_layer_types": ["hash_moe"] * 3 + ["moe"] * 58,
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128},
+        "layer_types": ["heavily_compressed_attention"] * 2
+        + ["compressed_sparse_attention", "heavily_compressed_attention"] * 29 + ["compressed_sparse_attention"],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_kinds_by_layer_under_their_newer_names_are_the_same_model(name, tmp_path):
+    published = import_config(written(tmp_path, CARDS[name][0]), name)
+    native = {key: value for key, value in (CARDS[name][0] | NATIVE[name]).items() if value is not None}
+    assert import_config(written(tmp_path, native), name) == published
+
+
+M3 = {
+    "model_type": "minimax_m3", "num_hidden_layers": 60, "hidden_size": 6144, "intermediate_size": 3072,
+    "dense_intermediate_size": 12288, "shared_intermediate_size": 3072, "num_local_experts": 128,
+    "num_experts_per_tok": 4, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128,
+    "vocab_size": 200064, "moe_layer_freq": [0] * 3 + [1] * 57,
+    "sparse_attention_config": {
+        "sparse_num_index_heads": 4, "sparse_index_dim": 128, "sparse_block_size": 128, "sparse_topk_blocks": 16,
+        "sparse_attention_freq": [0] * 3 + [1] * 57, "sparse_disable_index_value": [0] * 3 + [1] * 57,
+    },
+}  # fmt: skip
+
+
+def test_blocks_that_an_indexer_chooses_are_imported(tmp_path):
+    model = import_config(written(tmp_path, M3), "m3")
+    assert model.kept_bytes_per_token() == 60 * 2048 + 57 * 256
+    assert [(kind.kind, layers) for kind, layers in model.attention_layers] == [("grouped", 3), ("block_sparse", 57)]
+    assert model.attention_layers[1][0].index_topk == 2048 and model.dense_layers == 3
+
+
+@pytest.mark.parametrize(
+    ("base", "changed", "said"),
+    [
+        (QWEN_3, {"layer_types": ["linear_attention"] * 94}, "layer_types has linear_attention"),
+        (QWEN_3, {"layer_types": ["full_attention"] * 9}, "layer_types has 9 layers of 94"),
+        (QWEN_3, {"layer_types": ["sliding_attention"] * 94}, "no sliding_window is used"),
+        (GLM_5, {"mlp_layer_types": ["banded"] * 78}, "mlp_layer_types has banded"),
+        (M3, {"sparse_attention_config": {"sparse_attention_freq": [1] * 6}}, "which of 60 layers choose"),
+        ({"model_type": "dbrx", "ffn_config": {"moe_num_experts": 16}}, {}, "'dbrx', which is not known"),
+        ({"model_type": "step3_text", "moe_num_experts": 48}, {}, "model_type 'step3_text' is not known"),
+    ],
+)
+def test_kinds_of_layers_that_no_reader_knows_are_refused(base, changed, said, tmp_path):
+    with pytest.raises(SpecError, match=said):
+        import_config(written(tmp_path, base | changed))
+
+
 def truth():
     folder = shared_path() / "data" / "models"
     if not folder.is_dir():
