@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from support.html_page import text_of_report
 from support.own_scheduler import GENTLE
 from support.tiny import TINY, archsim
 
@@ -191,7 +192,7 @@ EXECUTION = PLAIN.replace("assumptions: physical", "assumptions: {set: physical,
 def test_an_outsider_adds_an_execution_with_columns_memory_sizes_and_page(folder, plain):
     changed = swept(folder, "mine", EXECUTION)
     assert changed["idle_ns"] > 0 and changed["decode_ns"] != plain["decode_ns"]
-    page = (folder / "mine" / "index.html").read_text()
+    page = text_of_report(folder / "mine")
     assert "Every die computes its tokens one after the other, 10 ns each." in page and "idle_ns" in page
     for key, told in (
         ("workload.batch=[13]", "does not fit on small: die 0 needs 1000000.0 GB of HBM .* execution 1000000.0 GB"),

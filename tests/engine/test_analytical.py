@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.html_page import text_of_report
 from support.random_points import HELD_OUT, random_point
 from support.small_runs import CASES, IDS, demand_of, engine_of, policy, replay, small_model, small_system
 from support.tiny import archsim as run_archsim
@@ -151,7 +152,7 @@ def test_an_analytical_sweep_carries_a_sample_of_both_engines(tmp_path):
     )
     assert swept.returncode == 0, swept.stderr
     assert "12 of 20 runs also run on the event engine" in swept.stdout
-    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    page = text_of_report(tmp_path / "out")
     assert "Analytical and event engine" in page and "rank correlation" in page
     kept, about = read_comparison(tmp_path / "out")
     assert len(kept) == 12 and about == {"decode_steps": 1, "of": 20}

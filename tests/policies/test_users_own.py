@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.html_page import text_of_report
 from support.small_runs import engine_of, policy, small_model, small_system
 from support.tiny import TINY
 
@@ -193,7 +194,7 @@ def test_own_functions_without_effort_are_told(tmp_path, monkeypatch, capsys):
     (tmp_path / "tiny.yaml").write_text(text.replace("[12, 40]", "12"))
     assert main(["sweep", "tiny.yaml", "--jobs", "1"]) == 0
     note = "policy silent decides in no time: test_users_own:states_no_effort returns no Effort"
-    said, page = capsys.readouterr().err, (tmp_path / "reports/tiny/index.html").read_text()
+    said, page = capsys.readouterr().err, text_of_report(tmp_path / "reports/tiny")
     assert note in said and note in page and "policy told decides" not in said + page
 
 
@@ -222,9 +223,9 @@ def test_the_page_says_where_and_why_a_policy_is_slower_than_ep():
     policies = [{"name": name, "allocation": {"name": rule}} for name, rule in (("mine", "x:y"), ("allo", "isca26"))]
     sets = {"physical": load_assumptions("physical")}
     found = slower.section(rows, policies, sets)
-    assert (found["heads"], found["lost"], found["compared"]) == (["batch"], 2, 4)
+    assert (found["lost"], found["compared"]) == (2, 4)
     worst, second = found["rows"][:2]
-    assert (worst.place, worst.policy, worst.loss, worst.step) == (("2",), "allo", "100.0\u00a0%", 4)
+    assert (worst.place, worst.policy, worst.loss, worst.step) == ("batch 2", "allo", "100.0\u00a0%", 4)
     assert worst.longer == "links: +100.0\u00a0%" and "hidden vectors" in worst.unseen
     assert (second.policy, second.loss, second.unseen) == ("mine", "25.0\u00a0%", slower.OTHER)
     assert slower.section(rows[:2], policies, sets) is None

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import yaml
+from support.html_page import whole_report
 from support.tiny import TINY, archsim, tiny
 
 from archsim.base.errors import SpecError
@@ -167,7 +168,7 @@ def test_an_outsiders_builder_runs_end_to_end(tmp_path):
     arguments = "--set", "workload.batch=[12]", "--set", "policies=[base, allo]"
     done = archsim(tmp_path, "sweep", "tiny.yaml", "--out", "out", "--jobs", "1", *arguments)
     assert done.returncode == 0, done.stderr
-    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    page = whole_report(tmp_path / "out")
     assert "6, mine:star" in page and "<circle" in page
     report = read_report(tmp_path / "out")
     mine = [run for run in report.runs if run.place.system == "small"]
@@ -178,7 +179,7 @@ def test_an_outsiders_builder_runs_end_to_end(tmp_path):
     (tmp_path / "mine.py").write_text(BUILDER.replace("(die, dies)", "(0, dies)"), encoding="utf-8")
     broken = archsim(tmp_path, "sweep", "tiny.yaml", "--out", "out2", "--jobs", "1", *arguments)
     assert (
-        broken.returncode == 1
+        broken.returncode == 2
         and "mine:star: edges[0]: nodes 0 and 6 are linked more than once" in broken.stderr + broken.stdout
     )
 
@@ -202,7 +203,8 @@ def test_a_report_of_levels_has_a_map_and_names_them(tmp_path):
         tmp_path, system_of(f"fabric: {RAILS}"), "workload.batch=12", "policies=[base]", "assumptions=physical"
     )
     sweep(experiment, tmp_path / "out", jobs=1)
-    page = write_report(tmp_path / "out").read_text(encoding="utf-8")
+    write_report(tmp_path / "out")
+    page = whole_report(tmp_path / "out")
     assert "<td>2 × 4 switch</td>" in page and all(f">node {node}<" in page for node in (0, 1))
     manifest = yaml.safe_load((tmp_path / "out" / "manifest.yaml").read_text(encoding="utf-8"))
     assert manifest["systems"][0]["fabric"]["levels"][1]["per"] == "gpu"

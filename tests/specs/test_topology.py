@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.html_page import whole_report
 from support.small_runs import scenario_of
 from support.tiny import TINY, tiny
 
@@ -285,6 +286,7 @@ def test_a_report_names_topologies_and_draws_them(tmp_path):
     classes = "systems.0.topology={name: mesh, vertical: {bandwidth: 300 GB/s}}"
     experiment = tiny(tmp_path, classes, switch, "workload.batch=12", "policies=[base]", "assumptions=physical")
     sweep(experiment, tmp_path / "out", jobs=1)
-    page = write_report(tmp_path / "out").read_text(encoding="utf-8")
+    write_report(tmp_path / "out")
+    page = whole_report(tmp_path / "out")
     assert "<td>2 × 2, switch</td>" in page and "<td>3 × 2, mesh</td>" in page
     assert page.count('<circle class="u0 l0"') == 1

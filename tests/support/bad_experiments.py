@@ -52,7 +52,12 @@ CHANGED = {
         "10: systems.0.d2d.bandwith: unknown key; did you mean 'bandwidth'?",
     ),
     "unknown key at the top": ("engine: event", "engin: event", "29: engin: unknown key; did you mean 'engine'?"),
-    "unknown key like no other": ("engine: event", "zzz: event", "29: zzz: unknown key"),
+    "unknown key like no other": (
+        "engine: event",
+        "zzz: event",
+        "29: zzz: unknown key (known: name, systems, models, workload, policies, assumptions, engine, parallel, "
+        "precision, columns, details)",
+    ),
     "attribute name instead of key": (
         "bandwidth: 1 TB/s",
         "bandwidth_bytes_per_s: 1 TB/s",
@@ -268,7 +273,7 @@ CHANGED = {
     "wrong key under another system": (
         "- name: small\n",
         "- {like: dojo, name: mine, mesh: {z: 2}}\n- name: small\n",
-        "3: systems.0.mesh.z: unknown key",
+        "3: systems.0.mesh.z: unknown key (known: x, y)",
     ),
     "changed preset without a name": (
         "[base, allo]",

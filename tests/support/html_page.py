@@ -1,6 +1,7 @@
 """An HTML page, parsed for tests."""
 
 from html.parser import HTMLParser
+from pathlib import Path
 
 VOID = {"meta", "br", "wbr", "input"}
 
@@ -43,3 +44,13 @@ class Page(HTMLParser):
         return next(
             row for row in self.rows if all(cell.startswith(text) for cell, text in zip(row, begin, strict=False))
         )
+
+
+def whole_report(folder: Path) -> str:
+    """All pages of a report folder, one after the other, as HTML."""
+    return "\n".join(file.read_text(encoding="utf-8") for file in sorted(Path(folder).glob("*.html")))
+
+
+def text_of_report(folder: Path) -> str:
+    """What a reader sees on all pages of a report folder, without links and other tags."""
+    return "\n".join(Page(file.read_text(encoding="utf-8")).text for file in sorted(Path(folder).glob("*.html")))
