@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from archsim.api.claiming import claims as claims
     from archsim.api.loading import ExplorationPlan as ExplorationPlan
     from archsim.api.loading import load as load
+    from archsim.api.placing import block_worth as block_worth
     from archsim.api.placing import place as place
     from archsim.api.placing import worth as worth
     from archsim.api.running import run as run
@@ -58,6 +59,7 @@ _PUBLIC = {
     "ExplorationPlan": "archsim.api.loading",
     "Results": "archsim.runs.results",
     "ablate": "archsim.api.studying",
+    "block_worth": "archsim.api.placing",
     "calibrate": "archsim.api.calibrating",
     "calibrate_serving": "archsim.api.serving",
     "claims": "archsim.api.claiming",
@@ -87,10 +89,11 @@ _PUBLIC = {
 }
 
 __all__ = [  # noqa: F822 (defined by __getattr__)
-    "ArchsimError", "Calibrations", "ExplorationPlan", "Results", "__version__", "ablate", "calibrate",
-    "calibrate_serving", "claims", "compare", "compare_serving", "engines", "explore", "load", "load_assumptions",
-    "load_experiment", "load_model", "load_system", "optimum", "place", "run", "search_serving", "serve",
-    "serve_plan", "serve_policies", "simulate", "simulate_flows", "sweep", "validate", "verify", "why", "worth",
+    "ArchsimError", "Calibrations", "ExplorationPlan", "Results", "__version__", "ablate", "block_worth",
+    "calibrate", "calibrate_serving", "claims", "compare", "compare_serving", "engines", "explore", "load",
+    "load_assumptions", "load_experiment", "load_model", "load_system", "optimum", "place", "run",
+    "search_serving", "serve", "serve_plan", "serve_policies", "simulate", "simulate_flows", "sweep",
+    "validate", "verify", "why", "worth",
 ]  # fmt: skip
 
 

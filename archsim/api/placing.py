@@ -1,4 +1,4 @@
-"""``ar.place`` and ``ar.worth``: a placement of experts from recorded loads, and whether it pays."""
+"""``ar.place``, ``ar.worth`` and ``ar.block_worth``: a placement of experts, and whether it or a block pays."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from archsim.api.loading import Experiment, experiment_of
 from archsim.base.errors import PlacementError
 
 # numpy and numba are imported where they are used, so that importing this module is fast.
 if TYPE_CHECKING:
+    from archsim.runs.sweep import Watcher
     from archsim.specs.loading.library import Source
     from archsim.specs.machine.system import SystemSpec
     from archsim.specs.model import ModelSpec
+    from archsim.studies.block_worth import BlockWorth
     from archsim.studies.place.place import Placed
     from archsim.studies.worth import Worth
 
@@ -93,3 +96,31 @@ def worth(
     sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads)
     target = None if out is None else Path(out)
     return judged(policy, [Path(source) for source in sources], deployment, overrides, held_out, target)
+
+
+def block_worth(
+    block: str, experiment: Experiment, jobs: int | None = None, watcher: Watcher | None = None
+) -> BlockWorth:
+    """Whether a block of the decision hardware pays: time that its policies save beside its area, power and price.
+
+    Returns a `BlockWorth`: ``.verdict``, ``.rows`` (every run of a policy that uses the block, beside that of the
+    policy that differs in it alone), ``.costs`` (mm², W, USD with range, shares of the machine), ``.break_evens``.
+
+    block: ``prediction`` or ``allocator``. experiment: also the folder of a report, whose runs are taken; otherwise its
+    policies with and without the block are simulated. jobs, watcher: as of ``sweep``.
+
+    Raises SpecError for an unknown block, for policies of which no two differ in it alone, and for systems whose GPUs
+    decide; otherwise as `sweep`.
+    """
+    from archsim.api.running import sweep
+    from archsim.runs.results import Results
+    from archsim.specs.loading.library import MANIFEST
+    from archsim.studies.block_worth import judge, pairs_of
+
+    report = Path(experiment) if isinstance(experiment, str | os.PathLike) and Path(experiment).is_dir() else None
+    whole = experiment_of(experiment if report is None else report / MANIFEST)
+    names = {each.name for pair in pairs_of(block, whole.policies) for each in pair}
+    if report is not None:
+        return judge(block, whole, Results.load(report).runs.rows)
+    fewer = whole.model_copy(update={"policies": tuple(each for each in whole.policies if each.name in names)})
+    return judge(block, fewer, sweep(fewer, None, jobs, watcher).runs.rows)

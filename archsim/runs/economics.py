@@ -32,6 +32,7 @@ from microarch.silicon.estimates import Estimate, Estimates
 MW_PER_W = 1e3
 MATRICES = 3  # gate, up and down of an expert
 FLOP_PER_WEIGHT = 2  # of one token: a product and a sum
+NOTHING = Cost(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,12 @@ class Machine:
 
 
 @lru_cache(maxsize=256)
-def build_costs(system: SystemSpec, coefficients: Coefficients = Coefficients()) -> Machine:
-    """The machine of a system."""
-    decision = total(part.cost for part in decision_parts(system.decision, design_of(system)))
+def build_costs(
+    system: SystemSpec, coefficients: Coefficients = Coefficients(), without: Cost = NOTHING
+) -> Machine:
+    """The machine of a system, ``without`` some of its decision hardware."""
+    every = total(part.cost for part in decision_parts(system.decision, design_of(system)))
+    decision = Cost(every.area_mm2 - without.area_mm2, every.power_mw - without.power_mw)
     rates = build_fabric(system, ROW_MAJOR).link_bytes_per_ns
     leaving_bytes_per_s = float(rates.sum()) / system.d2d.efficiency * NS_PER_S / system.dies
     area = die_area(system, leaving_bytes_per_s, decision.area_mm2, coefficients.area)

@@ -83,7 +83,7 @@ def cell(each: Quantity, side: int) -> str:
 
 def usd(low: float, high: float) -> str:
     """``43,000 to 530,000 USD``: two digits of each end."""
-    ends = (f"{float(f'{end:.1e}'):,.0f}" for end in (low, high))
+    ends = (f"{float(f'{end:.1e}'):,.{0 if end >= 10 else 2}f}" for end in (low, high))
     return f"{' to '.join(ends)}{NO_BREAK}USD"
 
 

@@ -1,0 +1,216 @@
+"""Whether a block of the decision hardware pays: time that its policies save beside its area, power and price.
+
+A policy that uses the block is compared with one that differs from it in that alone. The block pays a mm² and a USD
+where throughput grows by more than silicon and price of the machine do, and a W where a token takes less energy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from archsim.base.errors import SpecError
+from archsim.base.nearest import did_you_mean
+from archsim.base.shown import Shown
+from archsim.report.decision_cost.deciders import NEED_NO_ALLOCATOR, words
+from archsim.report.units import signed_percent, significant
+from archsim.runs.economics import MW_PER_W, Coefficients, build_costs
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.machine.system import SystemSpec
+from archsim.specs.policies import PolicySpec
+from microarch.silicon.area_power import Cost, total
+from microarch.silicon.decision_area import added_parts
+
+if TYPE_CHECKING:
+    import pandas
+
+NOTHING = 1e-4  # changes of throughput below this share are none
+# Block → the part of a policy that uses it.
+BLOCKS = MappingProxyType({"prediction": "prediction", "allocator": "allocation"})
+UNITS = MappingProxyType({"mm2": "mm²", "w": "W", "usd": "USD"})
+RESOURCES = tuple(UNITS)
+
+
+@dataclass(frozen=True)
+class BlockCost:
+    """What a block adds to a system: ``mm2`` and ``w`` of it, ``usd`` at its coefficients' low end, value and high end;
+    ``share``: of silicon (``mm2``) and price (``usd``) of the machine without it; ``decided``: by what.
+    """
+
+    system: str
+    decided: str
+    mm2: float
+    w: float
+    usd: tuple[float, float, float]
+    share: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class BlockRun:
+    """A run with the block beside one without. ``gain``: of throughput, as a share; ``saved_ns``: of a decode step;
+    ``energy``: change of energy a token, as a share; ``pays``: RESOURCES a unit of which yields more with the block.
+    """
+
+    system: str
+    model: str
+    batch: int
+    assumptions: str
+    policy: str
+    without: str
+    saved_ns: float
+    gain: float
+    energy: float | None
+    pays: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BlockWorth(Shown):
+    """``costs``: of the block, by system; ``rows``: of all pairs of runs."""
+
+    block: str
+    costs: tuple[BlockCost, ...]
+    rows: tuple[BlockRun, ...]
+
+    @property
+    def gains(self) -> tuple[float, float]:
+        """Lowest and highest change of throughput."""
+        every = [row.gain for row in self.rows]
+        return min(every), max(every)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        (low, high), paid = self.gains, sum(len(row.pays) == len(RESOURCES) for row in self.rows)
+        between = signed_percent(low) if low == high else f"{signed_percent(low)} to {signed_percent(high)}"
+        where = f"it pays a mm², a W and a USD in {paid} of {len(self.rows)} runs (throughput {between})"
+        if not paid and any(row.gain > 0 for row in self.rows):
+            each = ", ".join(
+                f"a {told} in {sum(name in row.pays for row in self.rows)}" for name, told in UNITS.items()
+            )
+            return f"not worth it by all three: it pays {each} of {len(self.rows)} runs (throughput {between})"
+        if not paid:
+            return f"not worth it: {where}"
+        return f"worth it: {where}" if paid == len(self.rows) else f"worth it in some: {where}"
+
+    @property
+    def break_evens(self) -> tuple[str, ...]:
+        """Sentences: the gain from which it pays, the size up to which it pays, and where that changes with batch."""
+        return (*map(self._from_gain, self.costs), *self._from_batch())
+
+    def _from_gain(self, cost: BlockCost) -> str:
+        mm2, usd = (signed_percent(cost.share[name]) for name in ("mm2", "usd"))
+        best = max(row.gain for row in self.rows if row.system == cost.system)
+        least = f"{cost.system}: pays a mm² above {mm2} and a USD above {usd} of throughput"
+        if best <= 0:
+            return f"{least}; no run gains any"
+        room = significant(best / cost.share["mm2"] * cost.mm2)
+        return f"{least}; at the best run's {signed_percent(best)} a block of up to {room} mm² pays"
+
+    def _from_batch(self) -> Iterator[str]:
+        groups: dict[tuple[str, ...], list[BlockRun]] = {}
+        for row in self.rows:
+            groups.setdefault((row.system, row.model, row.assumptions, row.policy), []).append(row)
+        for (system, model, assumptions, policy), rows in groups.items():
+            for before, after in pairwise(sorted(rows, key=lambda row: row.batch)):
+                if (len(before.pays) == len(RESOURCES)) != (len(after.pays) == len(RESOURCES)):
+                    verb = "stops paying" if len(before.pays) == len(RESOURCES) else "pays"
+                    yield (
+                        f"{policy}, {model} on {system}, {assumptions}: {verb} between batch {before.batch:,} "
+                        f"({signed_percent(before.gain)}) and {after.batch:,} ({signed_percent(after.gain)})"
+                    )
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per pair of runs."""
+        import pandas
+
+        return pandas.DataFrame([asdict(row) for row in self.rows])
+
+    def __repr__(self) -> str:
+        return f"BlockWorth({self.block}: {self.verdict})"
+
+
+def pairs_of(block: str, policies: Sequence[PolicySpec]) -> list[tuple[PolicySpec, PolicySpec]]:
+    """(A policy that uses the block, the one that differs from it in that alone). Without an allocator experts run at
+    home, if a policy does that: others lose time that no allocator needs to win back. Raises SpecError for an unknown
+    block, or policies without such a pair.
+    """
+    if block not in BLOCKS:
+        raise SpecError(f"unknown block {block!r}{did_you_mean(block, BLOCKS)}; known: {', '.join(BLOCKS)}")
+    found = [
+        (policy, other)
+        for policy in policies if uses(block, policy)
+        for other in policies if not uses(block, other) and _rest(block, other) == _rest(block, policy)
+    ]  # fmt: skip
+    at_home = [pair for pair in found if pair[1].allocation.name == "home"]
+    found = at_home if block == "allocator" and at_home else found
+    if not found:
+        raise SpecError(
+            f"policies {', '.join(each.name for each in policies)}: no two differ in {BLOCKS[block]} alone, one with "
+            f"the block and one without, so nothing tells what {block} saves; add such a policy"
+        )
+    return found
+
+
+def uses(block: str, policy: PolicySpec) -> bool:
+    """Whether a policy needs the block."""
+    name = getattr(policy, BLOCKS[block]).name
+    return name != "none" if block == "prediction" else name not in NEED_NO_ALLOCATOR
+
+
+def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
+    """What the block adds to a system beside the rest of the policy. Raises SpecError where GPUs decide."""
+    if system.decision.executor == "gpu":
+        raise SpecError(f"{system.name} decides by {words(system.decision)}: it has no block of silicon to judge")
+    other = "allocator" if block == "prediction" else "prediction"
+    rest = uses(other, policy)
+    needs = ((rest, True), (rest, False)) if block == "prediction" else ((True, rest), (False, rest))
+    with_it, without = (total(part.cost for part in added_parts(system, *each)) for each in needs)
+    added = Cost(with_it.area_mm2 - without.area_mm2, with_it.power_mw - without.power_mw)
+    usd, before = [], 0.0
+    for bound in (Coefficients().at("low"), Coefficients(), Coefficients().at("high")):
+        prices = [sum(build_costs(system, bound, left).usd.values()) for left in (added, Cost(0.0, 0.0))]
+        usd.append(prices[1] - prices[0])
+        before = prices[0] if bound == Coefficients() else before
+    machine = build_costs(system, without=added)
+    share = {"mm2": added.area_mm2 / machine.silicon_mm2, "usd": usd[1] / before}
+    return BlockCost(
+        system.name, words(system.decision), added.area_mm2, added.power_mw / MW_PER_W, (usd[0], usd[1], usd[2]), share
+    )
+
+
+def judge(block: str, experiment: ExperimentSpec, rows: Iterable[Mapping[str, Any]]) -> BlockWorth:
+    """The block by the rows of runs of an experiment's policies (columns of ``results.parquet``)."""
+    found = {
+        (row["system"], row["model"], row["batch"], row["assumptions"], row["policy"]): row for row in rows
+    }  # fmt: skip
+    costs: dict[str, BlockCost] = {}
+    judged = []
+    for policy, other in pairs_of(block, experiment.policies):
+        for key, row in found.items():
+            before = found.get((*key[:-1], other.name))
+            if key[-1] != policy.name or before is None:
+                continue
+            system = next(each for each in experiment.systems if each.name == key[0])
+            cost = cost_of(block, system, policy)
+            costs[system.name] = cost
+            judged.append(_run(key, row, before, other.name, cost.share))
+    if not judged:
+        raise SpecError(f"{experiment.name}: no runs of policies with and without {block} to compare")
+    return BlockWorth(block, tuple(costs.values()), tuple(judged))
+
+
+def _run(key: tuple, row: Mapping[str, Any], before: Mapping[str, Any], without: str, share: Mapping[str, float]):
+    gain = row["throughput_tokens_per_s"] / before["throughput_tokens_per_s"] - 1
+    gain = gain if abs(gain) > NOTHING else 0.0
+    joule, first = (each["energy_per_token_j"] for each in (row, before))
+    energy = joule / first - 1 if first else None
+    pays = {"mm2": gain > share["mm2"], "w": energy is not None and energy < -NOTHING, "usd": gain > share["usd"]}
+    saved_ns = before["decode_step_ns"] - row["decode_step_ns"]
+    return BlockRun(*key, without, saved_ns, gain, energy, tuple(name for name in RESOURCES if pays[name]))
+
+
+def _rest(block: str, policy: PolicySpec) -> dict[str, Any]:
+    return policy.model_dump(exclude={"name", BLOCKS[block]})
