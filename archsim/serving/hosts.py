@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Annotated
 
 from archsim.base.errors import SpecError
 from archsim.base.text.fields import Spec, count
@@ -15,7 +16,7 @@ from archsim.specs.loading.config_files import search_folders
 from archsim.specs.model import ModelSpec
 
 NONE = "none"
-Time = quantity(TIME, "0 ns", "1000 s", zero=True)
+Time = Annotated[float, quantity(TIME, "0 ns", "1000 s", zero=True)]
 
 
 class HostRow(Spec):
@@ -32,8 +33,8 @@ class HostRow(Spec):
     eager_layer: Time
     request: Time
     front_end: Time
-    captured: count(0, 1_000_000)
-    first_after: count(1, 1000)
+    captured: Annotated[int, count(0, 1_000_000)]
+    first_after: Annotated[int, count(1, 1000)]
 
 
 class FactorRow(Spec):

@@ -7,7 +7,7 @@ test compares the two). The two named sets, ``physical`` and ``published``, are 
 
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -214,8 +214,9 @@ class AssumptionsSpec(Spec):
     @field_validator(*ASSUMPTIONS, mode="before")
     @classmethod
     def _documented(cls, value: Any, info: ValidationInfo) -> str:
-        valid = ASSUMPTIONS[info.field_name]
-        if isinstance(value, str) and info.field_name in OPEN and ":" in value:
+        field = info.field_name or ""
+        valid = ASSUMPTIONS[field]
+        if isinstance(value, str) and field in OPEN and ":" in value:
             if info.context:
                 own_execution(value)
             return value
@@ -284,7 +285,7 @@ class UtilisationSpec(Spec):
 
     hbm: Efficiency
     # values[i] applies up to bounds[i] tokens, the last value above that.
-    bounds: tuple[count(1, 10_000_000), ...]
+    bounds: tuple[Annotated[int, count(1, 10_000_000)], ...]
     values: tuple[Efficiency, ...]
 
     @field_validator("values")

@@ -4,7 +4,7 @@ parallel: {attention: {tp: 4, dp: 2}, experts: {ep: 8}}
 precision: {products: fp8_block, kv: fp8}
 """
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import model_validator
 
@@ -49,17 +49,17 @@ ALONE, BF16 = Parallelism(), Precision()
 class AttentionRanks(Spec):
     """``tp``: ranks that share the heads of a request; ``dp``: groups of them with requests of their own."""
 
-    tp: count(1, 4096) = 1
-    dp: count(1, 4096) = 1
+    tp: Annotated[int, count(1, 4096)] = 1
+    dp: Annotated[int, count(1, 4096)] = 1
     # Ranks that share the tokens of a request: not modelled.
-    context: count(1, 4096) = 1
+    context: Annotated[int, count(1, 4096)] = 1
 
 
 class ExpertRanks(Spec):
     """``ep``: ranks that share experts; ``tp``: ranks that share each expert. Their product is that of attention."""
 
-    ep: count(1, 4096) = 1
-    tp: count(1, 4096) = 1
+    ep: Annotated[int, count(1, 4096)] = 1
+    tp: Annotated[int, count(1, 4096)] = 1
 
 
 class ParallelSpec(Spec):
@@ -69,18 +69,18 @@ class ParallelSpec(Spec):
     # Null: every rank holds its share of the experts (ep = tp x dp of attention).
     experts: ExpertRanks | None = None
     # Stages of a pipeline: not modelled.
-    pp: count(1, 4096) = 1
+    pp: Annotated[int, count(1, 4096)] = 1
     # Attention and experts on different devices: not modelled.
     disaggregated: Literal["none", "attention_ffn"] = "none"
 
     @model_validator(mode="after")
     def _modelled(self) -> "ParallelSpec":
-        for keys, given, what in (
+        for keys, ranks, what in (
             (("pp",), self.pp, "stages: pipeline parallelism"),
             (("attention", "context"), self.attention.context, "ranks share the tokens of a request: this"),
         ):
-            if given > 1:
-                raise KeyProblem(keys, f"{given} {what} is not modelled; share layers by tp, dp and ep")
+            if ranks > 1:
+                raise KeyProblem(keys, f"{ranks} {what} is not modelled; share layers by tp, dp and ep")
         if self.disaggregated != "none":
             raise KeyProblem(
                 ("disaggregated",),

@@ -1,6 +1,6 @@
 """Sets of layers of a model: spaced evenly, or listed."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import ValidationInfo, field_validator, model_serializer, model_validator
 
@@ -10,9 +10,9 @@ from archsim.base.text.fields import KeyProblem, Spec, count
 class LayerSet(Spec):
     """Layers ``first``, ``first + every``, … up to ``last``, or a list of layers; layer ids start at 0."""
 
-    first: count(0, 9999)
-    last: count(0, 9999)
-    every: count(1, 9999) = 1
+    first: Annotated[int, count(0, 9999)]
+    last: Annotated[int, count(0, 9999)]
+    every: Annotated[int, count(1, 9999)] = 1
     # The layers themselves, in order, where they are not spaced evenly.
     listed: tuple[int, ...] | None = None
 

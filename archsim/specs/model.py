@@ -2,6 +2,7 @@
 
 from collections import Counter
 from fractions import Fraction
+from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -23,44 +24,44 @@ class ModelSpec(Spec):
     source: str = Field(min_length=1)
     # Other names of the model that traces may use.
     aliases: tuple[str, ...] = ()
-    layers: count(1, MOST_LAYERS)
+    layers: Annotated[int, count(1, MOST_LAYERS)]
     # Layers with experts: {first: 3, last: 60, every: 1}, or a list.
     moe_layers: LayerSet
-    hidden: count(1, 1_000_000)
-    expert_ffn: count(1, 1_000_000)
+    hidden: Annotated[int, count(1, 1_000_000)]
+    expert_ffn: Annotated[int, count(1, 1_000_000)]
     # Expert ids are int16 in traces.
-    experts: count(1, 32767)
-    top_k: count(1, 32767)
+    experts: Annotated[int, count(1, 32767)]
+    top_k: Annotated[int, count(1, 32767)]
     # A router limited to the experts of top_groups of the expert_groups groups, which are of equal size, in order of id
     # (DeepSeek-V3, arXiv 2412.19437, section 2.1.2); 1 and 1: not limited.
-    expert_groups: count(1, 32767) = 1
-    top_groups: count(1, 32767) = 1
-    shared_experts: count(0, 1024) = 0
+    expert_groups: Annotated[int, count(1, 32767)] = 1
+    top_groups: Annotated[int, count(1, 32767)] = 1
+    shared_experts: Annotated[int, count(0, 1024)] = 0
     # FFN width of one shared expert.
-    shared_ffn: count(1, 1_000_000) = Field(default_factory=lambda given: given["expert_ffn"])
+    shared_ffn: Annotated[int, count(1, 1_000_000)] = Field(default_factory=lambda given: given["expert_ffn"])
     # Experts that return a token as it is, or nothing, and have no weights (LongCat-Flash): the router chooses among
     # them, too.
-    zero_experts: count(0, 32767) = 0
+    zero_experts: Annotated[int, count(0, 32767)] = 0
     # Size of the vectors that routed experts work on, where two products a layer go there and back (LatentMoE of
     # Nemotron 3); null: hidden.
-    expert_hidden: count(1, 1_000_000, none=True) = None
+    expert_hidden: Annotated[int | None, count(1, 1_000_000, none=True)] = None
     # False: an expert has no gate matrix, up and down alone (ReLU squared).
     gated: bool = True
     # Null: unknown, as for a model without these keys; what they would hold in memory is then not counted.
     attention: Attention = None
     # FFN width of the dense layers; needed if there are any.
-    dense_ffn: count(1, 1_000_000, none=True) = None
+    dense_ffn: Annotated[int | None, count(1, 1_000_000, none=True)] = None
     # Layers with a dense FFN; null: those without experts.
     dense_in: LayerSet | None = None
     # Dense FFNs in each of those layers, one after the other.
-    dense_per_layer: count(1, 16) = 1
+    dense_per_layer: Annotated[int, count(1, 16)] = 1
     # Copies of the hidden vector that pass between layers (hyper-connections of DeepSeek-V4).
-    streams: count(1, 64) = 1
+    streams: Annotated[int, count(1, 64)] = 1
     # Rows of the embedding, and of the output layer unless both are one matrix.
-    vocabulary: count(1, 100_000_000, none=True) = None
+    vocabulary: Annotated[int | None, count(1, 100_000_000, none=True)] = None
     tied_embeddings: bool = False
     # Further weights of the embedding: tables of n-grams.
-    more_embedding_weights: count(0, 10_000_000_000_000) = 0
+    more_embedding_weights: Annotated[int, count(0, 10_000_000_000_000)] = 0
     # What the model has and nothing here reads, as `archsim model import --accept-approximate` found it.
     approximate: tuple[str, ...] = ()
 

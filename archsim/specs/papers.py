@@ -109,8 +109,8 @@ class ClaimGroup(Spec):
     unit: str
     at: dict[str, Any] = Field(default_factory=dict)
     against: dict[str, Any] = Field(default_factory=dict)
-    within: number(0, 1e9) | None = None
-    within_percent: number(0, 100) | None = None
+    within: Annotated[float, number(0, 1e9)] | None = None
+    within_percent: Annotated[float, number(0, 100)] | None = None
     sign: bool = False
     take: Literal["mean", "most", "least"] = "mean"
     why: Text | None = None

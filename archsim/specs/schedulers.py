@@ -6,7 +6,7 @@ A row has the name of its module in ``archsim.serving.schedulers``. A user's own
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
@@ -72,19 +72,19 @@ class SchedulerSpec(Spec):
 
     # vllm_v1, sglang, trtllm, or your own package.module:function
     name: str = "vllm_v1"
-    max_num_seqs: count(1, 65536) = 256
-    max_num_batched_tokens: count(1, 10_000_000) = 8192
+    max_num_seqs: Annotated[int, count(1, 65536)] = 256
+    max_num_batched_tokens: Annotated[int, count(1, 10_000_000)] = 8192
     # null: as the engine does by itself; trtllm takes prompts whole.
     chunked_prefill: bool | None = Field(None, validate_default=True)
     prefix_caching: bool = True
-    block_tokens: count(1, 4096) = 16
+    block_tokens: Annotated[int, count(1, 4096)] = 16
     # Which rank of which engine a request goes to. By hash ids: prefix_aware (Dynamo's router: blocks to compute and
     # in use), cache_aware (SGLang's: the most of the prompt), session (later turns go where the first one went).
     balance: Literal["round_robin", "least_loaded", "prefix_aware", "cache_aware", "session"] = "least_loaded"
     # When ranks of data-parallel attention, which wait for each other, compute prompts. free: whenever they have one;
     # spaced: in every n-th iteration of their engine (`prefill_every`); together: when all have one, or in the n-th.
     prefill: Literal["free", "spaced", "together"] = "free"
-    prefill_every: count(1, 100_000) = 16
+    prefill_every: Annotated[int, count(1, 100_000)] = 16
     # The scheduler's own; sglang: poll_every (iterations of decodes between two looks for new requests), kept_share.
     params: dict[str, Any] = Field(default_factory=dict, validate_default=True)
 

@@ -11,7 +11,7 @@ from archsim.specs.deployment import ParallelSpec, PrecisionSpec
 from archsim.specs.schedulers import BY_HASHES, SchedulerSpec
 from archsim.specs.workload import OF_MODEL, SyntheticSpec, known_preset
 
-Time = quantity(TIME, "1 ns", "1000 s", zero=True)
+Time = Annotated[float, quantity(TIME, "1 ns", "1000 s", zero=True)]
 _RATE = re.compile(r"(\d+\.?\d*(?:[eE][-+]?\d+)?)\s*/\s*(s|min|h)")
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -38,10 +38,10 @@ class LengthSpec(Spec):
     coefficient of variation ``cv`` of a log-normal distribution.
     """
 
-    fixed: count(1, 10_000_000, none=True) = None
-    uniform: tuple[count(1, 10_000_000), count(1, 10_000_000)] | None = None
-    mean: number(1, 1e7) | None = None
-    cv: number(0, 100) = 0.0
+    fixed: Annotated[int | None, count(1, 10_000_000, none=True)] = None
+    uniform: tuple[Annotated[int, count(1, 10_000_000)], Annotated[int, count(1, 10_000_000)]] | None = None
+    mean: Annotated[float, number(1, 1e7)] | None = None
+    cv: Annotated[float, number(0, 100)] = 0.0
 
     @model_validator(mode="after")
     def _one(self) -> "LengthSpec":
@@ -66,7 +66,7 @@ class ArrivalSpec(Spec):
     """``burstiness``: shape of the gamma distribution of gaps; 1: Poisson, less: bursts."""
 
     rate: Rate
-    burstiness: number(1e-3, 1e3) = 1.0
+    burstiness: Annotated[float, number(1e-3, 1e3)] = 1.0
 
 
 class RequestSpec(Spec):
@@ -76,14 +76,14 @@ class RequestSpec(Spec):
     # Of the trace; null: told by its columns.
     format: str | None = None
     # Of the trace: times its rate.
-    speed: number(1e-6, 1e6) = 1.0
+    speed: Annotated[float, number(1e-6, 1e6)] = 1.0
     arrivals: ArrivalSpec | None = None
-    concurrency: count(1, 1_000_000, none=True) = None
+    concurrency: Annotated[int | None, count(1, 1_000_000, none=True)] = None
     input: LengthSpec | None = None
     output: LengthSpec | None = None
-    seed: count(0, 2**31) = 0
+    seed: Annotated[int, count(0, 2**31)] = 0
     # Requests; null: all of a trace, 1000 of an open loop, 10 a client of a closed one.
-    total: count(1, 100_000_000, none=True) = Field(None, alias="count")
+    total: Annotated[int | None, count(1, 100_000_000, none=True)] = Field(None, alias="count")
 
     @model_validator(mode="after")
     def _one(self) -> "RequestSpec":
@@ -108,24 +108,26 @@ class HostSpec(Spec):
     # Before it, one request after the other.
     front_end_ns: Time = Field(0.0, alias="front_end")
     # Most tokens of a rank in a captured graph with prompts; 0: graphs cover decodes alone; null: the engine's.
-    captured: count(0, 1_000_000, none=True) = None
+    captured: Annotated[int | None, count(0, 1_000_000, none=True)] = None
     # Times all times of laws.
-    laws: number(0.05, 20) = 1.0
+    laws: Annotated[float, number(0.05, 20)] = 1.0
     # Tokens that are out when a client sees the first; it sees all tokens as late.
-    first_after: count(1, 10_000) = 1
+    first_after: Annotated[int, count(1, 10_000)] = 1
 
 
 class SideSpec(Spec):
     """Engines that prefill, or decode."""
 
     parallel: ParallelSpec = ParallelSpec()
-    instances: count(1, 10_000) = 1
+    instances: Annotated[int, count(1, 10_000)] = 1
 
 
 class TransferSpec(Spec):
     """How KV moves; null: the links of the system."""
 
-    bandwidth_bytes_per_s: quantity(BANDWIDTH, "1 MB/s", "100 TB/s") | None = Field(None, alias="bandwidth")
+    bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "100 TB/s")] | None = Field(
+        None, alias="bandwidth"
+    )
     latency_ns: Time = Field(10_000.0, alias="latency")
 
 
@@ -140,17 +142,17 @@ class DisaggregatedSpec(Spec):
 class SloSpec(Spec):
     """Limits; a request counts for goodput within all of them."""
 
-    ttft_ns: quantity(TIME, "1 us", "10000 s") | None = Field(None, alias="ttft")
-    tpot_ns: quantity(TIME, "1 us", "1000 s") | None = Field(None, alias="tpot")
-    e2e_ns: quantity(TIME, "1 us", "100000 s") | None = Field(None, alias="e2e")
+    ttft_ns: Annotated[float, quantity(TIME, "1 us", "10000 s")] | None = Field(None, alias="ttft")
+    tpot_ns: Annotated[float, quantity(TIME, "1 us", "1000 s")] | None = Field(None, alias="tpot")
+    e2e_ns: Annotated[float, quantity(TIME, "1 us", "100000 s")] | None = Field(None, alias="e2e")
 
 
 class SearchSpec(Spec):
     """What ``archsim serve --search`` varies; null: the divisors of the devices, and these limits of a batch."""
 
-    devices: count(1, 4096, none=True) = None
-    max_num_seqs: tuple[count(1, 65536), ...] = (32, 64, 128, 256, 512)
-    max_num_batched_tokens: tuple[count(1, 10_000_000), ...] = (2048, 4096, 8192, 16384)
+    devices: Annotated[int | None, count(1, 4096, none=True)] = None
+    max_num_seqs: tuple[Annotated[int, count(1, 65536)], ...] = (32, 64, 128, 256, 512)
+    max_num_batched_tokens: tuple[Annotated[int, count(1, 10_000_000)], ...] = (2048, 4096, 8192, 16384)
 
 
 class LoadsSpec(Spec):
@@ -159,8 +161,8 @@ class LoadsSpec(Spec):
     """
 
     rates: tuple[Rate, ...] = ()
-    clients: tuple[count(1, 1_000_000), ...] = ()
-    inputs: tuple[count(1, 10_000_000), ...] = ()
+    clients: tuple[Annotated[int, count(1, 1_000_000)], ...] = ()
+    inputs: tuple[Annotated[int, count(1, 10_000_000)], ...] = ()
 
 
 class RoutingSpec(Spec):
@@ -172,13 +174,13 @@ class RoutingSpec(Spec):
     synthetic: SyntheticSpec | None = None
     trace: str | None = None
     # MoE layers that are simulated, evenly spread; the others take their mean. More are more exact, and slower.
-    layers: count(1, 10_000) = 4
+    layers: Annotated[int, count(1, 10_000)] = 4
     # Requests and decode steps of the traffic from which tokens are drawn.
-    requests: count(1, 1_000_000) = 128
-    steps: count(1, 32766) = 64
+    requests: Annotated[int, count(1, 1_000_000)] = 128
+    steps: Annotated[int, count(1, 32766)] = 64
     # Iterations of an engine after which its tokens are drawn anew; later after a sixteenth of those so far.
-    every: count(1, 10_000_000) = 512
-    seed: count(0, 2**31) = 0
+    every: Annotated[int, count(1, 10_000_000)] = 512
+    seed: Annotated[int, count(0, 2**31)] = 0
 
     @field_validator("like")
     @classmethod
@@ -203,11 +205,11 @@ class SpeculationSpec(Spec):
     rate for all, or one for each.
     """
 
-    draft_tokens: count(1, 64)
-    acceptance: number(0, 1) | tuple[number(0, 1), ...]
+    draft_tokens: Annotated[int, count(1, 64)]
+    acceptance: Annotated[float, number(0, 1)] | tuple[Annotated[float, number(0, 1)], ...]
     # mtp: a draft takes a layer of the model and its head; ngram: nothing.
     method: Literal["mtp", "ngram"] = "mtp"
-    seed: count(0, 2**31) = 0
+    seed: Annotated[int, count(0, 2**31)] = 0
 
     @model_validator(mode="after")
     def _one_each(self) -> "SpeculationSpec":
@@ -239,7 +241,7 @@ class ServeSpec(Spec):
     model: Any
     parallel: ParallelSpec = ParallelSpec()
     # Engines alike.
-    instances: count(1, 10_000) = 1
+    instances: Annotated[int, count(1, 10_000)] = 1
     precision: PrecisionSpec = PrecisionSpec()
     # Whose host constants and attention: fitted ones of configs/serving/hosts.yaml. none: no host time.
     engine: Literal["vllm", "sglang", "trtllm", "none"] = "vllm"
@@ -251,7 +253,7 @@ class ServeSpec(Spec):
     policies: tuple[Any, ...] = Field(("ep",), min_length=1)
     # Of the engine under routing from traffic, such as {migration: blocking}; null: archsim/serving/groups.py.
     assumptions: dict[str, Any] | str | None = None
-    utilisation: fraction(zero=False) | None = None
+    utilisation: Annotated[float, fraction(zero=False)] | None = None
     requests: RequestSpec
     scheduler: SchedulerSpec = SchedulerSpec()
     speculation: SpeculationSpec | Literal["none"] = "none"

@@ -9,9 +9,10 @@ from archsim.base.text.fields import KeyProblem, Spec, count, number, refuse_dup
 from archsim.specs.loading.config_files import named_files
 
 # Iterations are int16 in traces; iteration 0 is the prefill.
-DecodeSteps = count(1, 32766)
-BatchSize = count(1, 10_000_000)
-Seed = count(0, 2**63 - 1)
+DecodeSteps = Annotated[int, count(1, 32766)]
+BatchSize = Annotated[int, count(1, 10_000_000)]
+Skew = Annotated[float, number(0, 10)]
+Seed = Annotated[int, count(0, 2**63 - 1)]
 # Of a generated request that does not say; small because a prefill is one step whatever its length.
 PROMPT_TOKENS = 16
 OF_MODEL = "model"  # `like: model`: the preset with the name of each model
@@ -39,27 +40,27 @@ class SyntheticSpec(Spec):
     # name. Null: the numbers below.
     like: Annotated[str, Field(min_length=1)] | None = None
     # With like: tasks and their weights; null: those of the preset. An unknown task gets shares derived from its name.
-    mix: dict[Annotated[str, Field(min_length=1)], number(0, 1e9)] | None = None
+    mix: dict[Annotated[str, Field(min_length=1)], Annotated[float, number(0, 1e9)]] | None = None
     # Number of requests; null: as many as the largest batch needs.
-    requests: count(1, 10_000_000, none=True) = None
+    requests: Annotated[int | None, count(1, 10_000_000, none=True)] = None
     # Prompt tokens of every request: the prefill, iteration 0. 0: no prefill. Null: 16, or with like the lengths of the
     # preset, so that every request begins with a prefill.
-    prompt_tokens: count(0, 1_000_000, none=True) = None
+    prompt_tokens: Annotated[int | None, count(0, 1_000_000, none=True)] = None
     # Decode steps of every request; null: as many as the workload requests, or with like the preset's.
-    decode_steps: count(1, 32766, none=True) = None
+    decode_steps: Annotated[int | None, count(1, 32766, none=True)] = None
     seed: Seed = 0
     # Standard deviation of the log popularity of a layer's experts; 0: all equal. Several: of parts of equal depth, the
     # first MoE layers first.
-    popularity_skew: number(0, 10) | Annotated[tuple[number(0, 10), ...], Field(min_length=1)] = 0.7
+    popularity_skew: Skew | Annotated[tuple[Skew, ...], Field(min_length=1)] = 0.7
     # Probability that a request rejects an expert it does not prefer; 0: requests are equal.
-    request_taste: number(0, 1) = 0.75
+    request_taste: Annotated[float, number(0, 1)] = 0.75
     # Probability that a token keeps an expert of the previous token.
-    stickiness: number(0, 1) = 0.15
+    stickiness: Annotated[float, number(0, 1)] = 0.15
     # By how much popularity drifts per decode step, in radians: its correlation with that of n steps before is
     # cos(drift * n).
-    drift: number(0, 1) = 0
+    drift: Annotated[float, number(0, 1)] = 0
     # The decode step with which every request changes its subject: other popular experts, other tastes; null: none.
-    switch_step: count(1, 32766, none=True) = None
+    switch_step: Annotated[int | None, count(1, 32766, none=True)] = None
 
     @field_validator("like")
     @classmethod
@@ -118,14 +119,14 @@ class WorkloadSpec(Spec):
     # Maximum; requests that end earlier stop contributing. 127 after the prefill, as in the published simulator.
     decode_steps: DecodeSteps = 127
     # Of these, the first that run but are not counted, nor is the prefill before them: caches and copies fill up.
-    warmup_steps: count(0, 32765) = 0
+    warmup_steps: Annotated[int, count(0, 32765)] = 0
     # Number of MoE layers that run, evenly spread and including first and last (1: the first); null: all.
-    layers: count(1, 10_000, none=True) = None
+    layers: Annotated[int | None, count(1, 10_000, none=True)] = None
     # Seed of the draw with replacement.
     seed: Seed = 0
     # Tokens of KV cache that a request holds, under ``memory: all``; 0 leaves the cache out. Null: `context_tokens`,
     # else of the longest request of the batch, recorded or of a preset (archsim/runs/contexts.py).
-    context: count(0, 100_000_000, none=True) = None
+    context: Annotated[int | None, count(0, 100_000_000, none=True)] = None
     # Values of the KV cache; serving engines keep BF16 unless told otherwise.
     kv_dtype: Literal["bf16", "fp8"] = "bf16"
     # Attention, dense layers, routers and embeddings: all of them on every die (data-parallel attention, as

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
-from archsim.base.text.quantities import describe
+from archsim.base.text.quantities import FieldType, describe
 
 
 class Spec(BaseModel):
@@ -23,8 +23,8 @@ class KeyProblem(ValueError):
         self.keys = keys
 
 
-def _integer(low: int, high: int, none: bool) -> tuple[BeforeValidator, WithJsonSchema]:
-    """The metadata of an integer's type: how it is read, and its schema."""
+def count(low: int, high: int, *, none: bool = False) -> FieldType:
+    """An integer from ``low`` to ``high`` (``1e3`` is one; ``true`` and ``'8'`` are not); ``none`` allows null."""
 
     def read(value: Any) -> int | None:
         if value is None and none:
@@ -41,29 +41,22 @@ def _integer(low: int, high: int, none: bool) -> tuple[BeforeValidator, WithJson
         return int(value)
 
     schema = {"type": ["integer", "null"] if none else "integer", "minimum": low, "maximum": high}
-    return BeforeValidator(read), WithJsonSchema(schema)
+    return FieldType(BeforeValidator(read), WithJsonSchema(schema))
 
 
-def count(low: int, high: int, *, none: bool = False) -> Any:
-    """A field type for an integer from ``low`` to ``high`` (``1e3`` is one; ``true`` and ``'8'`` are not); ``none``
-    allows null.
-    """
-    return Annotated[(int | None if none else int, *_integer(low, high, none))]
-
-
-# Of models: numbers of heads, experts and the like; sizes of vectors; tokens of a window. Types that mypy can read.
+# Of models: numbers of heads, experts and the like; sizes of vectors; tokens of a window.
 _COUNT, _SIZE, _TOKENS = (1, 65_536), (1, 1_000_000), (1, 1_000_000_000)
-Count = Annotated[int, *_integer(*_COUNT, False)]
-Size = Annotated[int, *_integer(*_SIZE, False)]
-MaybeSize = Annotated[int | None, *_integer(*_SIZE, True)]
-Tokens = Annotated[int, *_integer(*_TOKENS, False)]
-MaybeTokens = Annotated[int | None, *_integer(*_TOKENS, True)]
-Whole = Annotated[int, *_integer(0, 1_000_000_000, False)]
-Few = Annotated[int, *_integer(1, 64, False)]
+Count = Annotated[int, count(*_COUNT)]
+Size = Annotated[int, count(*_SIZE)]
+MaybeSize = Annotated[int | None, count(*_SIZE, none=True)]
+Tokens = Annotated[int, count(*_TOKENS)]
+MaybeTokens = Annotated[int | None, count(*_TOKENS, none=True)]
+Whole = Annotated[int, count(0, 1_000_000_000)]
+Few = Annotated[int, count(1, 64)]
 
 
-def number(low: float, high: float) -> Any:
-    """A field type for a pure number from ``low`` to ``high``."""
+def number(low: float, high: float) -> FieldType:
+    """A pure number from ``low`` to ``high``."""
 
     def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -72,7 +65,7 @@ def number(low: float, high: float) -> Any:
             raise ValueError(f"{value} is out of range; expected {low:g} to {high:g}")
         return float(value)
 
-    return Annotated[float, BeforeValidator(read), WithJsonSchema({"type": "number", "minimum": low, "maximum": high})]
+    return FieldType(BeforeValidator(read), WithJsonSchema({"type": "number", "minimum": low, "maximum": high}))
 
 
 def _check_name(name: str) -> str:

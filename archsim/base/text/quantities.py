@@ -7,12 +7,14 @@ IEC (Ki Mi Gi Ti). Reading uses :class:`decimal.Decimal`, so that a value is the
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from annotated_types import GroupedMetadata
 from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
 
 from archsim.base.nearest import did_you_mean
@@ -136,8 +138,18 @@ def format_quantity(value: float, dimension: Dimension) -> str:
     return f"{value!r} {smallest}".strip()
 
 
-def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, zero: bool = False) -> Any:
-    """An annotated field type that reads and checks a quantity; ``low`` and ``high`` limit plausible values.
+class FieldType(GroupedMetadata):
+    """What ``Annotated`` says of a field's type: how it is read, how written, and its schema."""
+
+    def __init__(self, *parts: BeforeValidator | PlainSerializer | WithJsonSchema) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self._parts)
+
+
+def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, zero: bool = False) -> FieldType:
+    """A quantity that is read and checked; ``low`` and ``high`` limit plausible values.
 
     In YAML a unit is required (except for fractions). In Python a bare number is in the attribute's own unit.
     """
@@ -155,11 +167,11 @@ def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, z
 
     text = PlainSerializer(lambda value: format_quantity(value, dimension))
     schema = {"type": "string", "format": dimension.name, "examples": [dimension.example], "title": f"{low} to {high}"}
-    return Annotated[kind, BeforeValidator(read), text, WithJsonSchema(schema)]
+    return FieldType(BeforeValidator(read), text, WithJsonSchema(schema))
 
 
-def fraction(*, zero: bool) -> Any:
-    """A field type for a fraction: 0 < f <= 1 for an efficiency, 0 <= f < 1 if ``zero`` is allowed."""
+def fraction(*, zero: bool) -> FieldType:
+    """A fraction: 0 < f <= 1 for an efficiency, 0 <= f < 1 if ``zero`` is allowed."""
 
     def read(value: Any) -> float:
         number = _number(value, FRACTION, from_yaml=False)
@@ -169,7 +181,7 @@ def fraction(*, zero: bool) -> Any:
 
     ends = "0 to below 1" if zero else "above 0 to 1"
     schema = {"type": ["number", "string"], "format": "fraction", "examples": ["10 %"], "title": ends}
-    return Annotated[float, BeforeValidator(read), WithJsonSchema(schema)]
+    return FieldType(BeforeValidator(read), WithJsonSchema(schema))
 
 
 def _number(value: Any, dimension: Dimension, *, from_yaml: bool) -> Decimal:

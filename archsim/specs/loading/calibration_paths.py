@@ -20,7 +20,7 @@ def find_calibrations(tree: Tree, keys: Keys, folders: list[Path], *, all_found:
     for path in KEYS:
         inner = _mapping(tree, (*keys, *path[:-1]))
         name = inner.get(path[-1])
-        if not _is_path(name) or os.path.exists(name):
+        if not isinstance(name, str) or not name.endswith(_SUFFIXES) or os.path.exists(name):
             continue
         found = next((folder / name for folder in folders if os.path.exists(folder / name)), None)
         if found is not None:
@@ -41,10 +41,6 @@ def with_calibrations_found(value: Any, path: tuple[str, ...], place: Place, fol
     tree = Tree(data, {(): place, path: place})
     find_calibrations(tree, (), folders)
     return tree.get(path)
-
-
-def _is_path(name: Any) -> bool:
-    return isinstance(name, str) and name.endswith(_SUFFIXES)
 
 
 def _mapping(tree: Tree, keys: Keys) -> dict[str, Any]:

@@ -55,7 +55,9 @@ def _tables(tree: Tree, name: str, folder: Path, numbers: bool) -> Tree:
     stored = _stored(section, head, file) if numbers else None
     for at, table in enumerate(section.data[TABLES]):
         entries = table.pop(STORED, {})
-        for field, entry in entries.items() if stored is not None and isinstance(entries, dict) else ():
+        if stored is None or not isinstance(entries, dict):
+            continue
+        for field, entry in entries.items():
             if not isinstance(entry, int) or not 0 <= entry < len(stored):
                 raise section.error((TABLES, at, STORED, field), f"{entry!r} is no entry of the section's numbers")
             table[field] = stored[entry]

@@ -143,7 +143,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _systems() -> str:
-    rows = [("name", "dies", "HBM", "capacity", "D2D", "NIC", "compute", "dtype", "file")]
+    rows: list[tuple[str, ...]] = [("name", "dies", "HBM", "capacity", "D2D", "NIC", "compute", "dtype", "file")]
     for name, file in named_files("systems").items():
         system = load_system(name)
         rows.append(
@@ -164,7 +164,7 @@ def _systems() -> str:
 
 def _nic(system: SystemSpec) -> str:
     """Bandwidth between nodes, a GPU or a node; '' for other systems."""
-    if not _nodes(system):
+    if not _nodes(system) or system.fabric is None:
         return ""
     outer = system.fabric.levels[1]
     bandwidth = system.d2d.bandwidth_bytes_per_s if outer.bandwidth_bytes_per_s is None else outer.bandwidth_bytes_per_s
@@ -172,7 +172,7 @@ def _nic(system: SystemSpec) -> str:
 
 
 def _models() -> str:
-    rows = [("name", "MoE layers", "hidden", "expert FFN", "experts", "top-k", "shared", "file")]
+    rows: list[tuple[str, ...]] = [("name", "MoE layers", "hidden", "expert FFN", "experts", "top-k", "shared", "file")]
     for name, file in named_files("models").items():
         model = load_model(name)
         layers = f"{len(model.moe_layer_ids)} of {model.layers}"
@@ -221,7 +221,7 @@ def _assumptions() -> str:
 
 
 def _calibrations() -> str:
-    rows = [("name", "tables", "file")]
+    rows: list[tuple[str, ...]] = [("name", "tables", "file")]
     for name, file in named_files("calibrations").items():
         data = with_sections(read_yaml(file), file.parent, numbers=False).data
         tables = {key: len(value) for key, value in data.items() if isinstance(value, list)}
@@ -230,7 +230,7 @@ def _calibrations() -> str:
 
 
 def _experiments() -> str:
-    rows = [("name", "file", "what it asks")]
+    rows: list[tuple[str, ...]] = [("name", "file", "what it asks")]
     for name, file in named_files("").items():
         first, *others = textwrap.wrap(_opening(file), _OPENING_WIDTH) or [""]
         rows += [(name, display(file), first), *(("", "", line) for line in others)]
@@ -245,7 +245,7 @@ def _opening(file: Path) -> str:
 
 
 def _traffic() -> str:
-    rows = [("name", "made of", "licence of what it was fitted to", "file")]
+    rows: list[tuple[str, ...]] = [("name", "made of", "licence of what it was fitted to", "file")]
     for name, file in named_files("traffic").items():
         head = read_yaml(file).data
         basis = "a recorded trace" if "tables" in head else "recorded loads" if "loads" in head else "statistics"

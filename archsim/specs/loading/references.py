@@ -88,9 +88,10 @@ class References:
     def expand_all(self) -> dict[Keys, str]:
         """Expand every reference and fill in what a preset, a set or a folder implies; returns problems by keys."""
         self._tree.data.setdefault("assumptions", DEFAULT_ASSUMPTIONS)
-        for keys in (("assumptions",), ("workload", "batch")):
-            if not isinstance(self._tree.find(keys), list | NoneType):
-                self._tree.wrap(keys)
+        listed: tuple[Keys, ...] = ("assumptions",), ("workload", "batch")
+        for place in listed:
+            if not isinstance(self._tree.find(place), list | NoneType):
+                self._tree.wrap(place)
         problems: dict[Keys, str] = {}
         for kind in ("systems", "models", "policies", "assumptions"):
             for keys in [(kind, index) for index in _indices(self._tree.find((kind,)))]:

@@ -17,8 +17,8 @@ from archsim.base.text.fields import KeyProblem, Spec, count, number
 from archsim.base.text.quantities import BANDWIDTH, CLOCK, TIME, Dimension, format_quantity, quantity
 from archsim.specs.loading.calibrations import calibration_named
 
-Clock = quantity(CLOCK, "1 MHz", "20 GHz")
-Latency = quantity(TIME, "1e-3 ns", "1 s", zero=True)
+Clock = Annotated[float, quantity(CLOCK, "1 MHz", "20 GHz")]
+Latency = Annotated[float, quantity(TIME, "1e-3 ns", "1 s", zero=True)]
 
 
 class FsmSpec(Spec):
@@ -29,26 +29,26 @@ class FsmSpec(Spec):
     clock_hz: Clock = Field(0.9e9, alias="clock")
     # Candidates evaluated in parallel. There are five (a home and its neighbours) unless copies exist; 8 is the next
     # power of two. archsim's choice, swept in configs/decision_cost.yaml.
-    lanes: count(1, 4096) = 8
+    lanes: Annotated[int, count(1, 4096)] = 8
     # Comparators of the sorter and of the selection of heatmap entries; one word of the heatmap port has 32 counters.
-    comparators: count(1, 65536) = 32
+    comparators: Annotated[int, count(1, 65536)] = 32
     # bitonic: log2 n (log2 n + 1)/2 stages in which all comparators work, in place (Batcher 1968; in RTL). merge: n
     # log2 n comparisons, but the last pairs of runs keep few comparators busy, and it writes to a second buffer.
     sorter: Literal["bitonic", "merge"] = "bitonic"
     # Registers between the operands of a block of tokens, its costs and the loads: as many further cycles a block.
     # Three bring the path of the 8 lanes from 1.61 to 1.04 ns (ASAP7, docs/rtl.md).
-    pipeline: count(0, 3) = 3
+    pipeline: Annotated[int, count(0, 3)] = 3
     # Unit in which the machine keeps the costs that ``paper`` compares: they are integers of cost_bits in its lanes.
-    cost_quantum_ns: quantity(TIME, "1e-3 ns", "1 us") = Field(1.0, alias="cost_quantum")
-    cost_bits: count(8, 64) = 24
+    cost_quantum_ns: Annotated[float, quantity(TIME, "1e-3 ns", "1 us")] = Field(1.0, alias="cost_quantum")
+    cost_bits: Annotated[int, count(8, 64)] = 24
     # Whether a PDU gathers its cp_en bits in a second register, so that they take effect together, or writes each word
     # through. The engine lets them take effect with the last word either way; area and RTL have both.
     shadow: bool = True
     # Widths of the tables' ports (published simulator's paper, table II): distribution table, heatmap, prediction
     # table.
-    table_port_bits: count(1, 65536) = 72
-    heatmap_port_bits: count(1, 65536) = 512
-    prediction_port_bits: count(1, 65536) = 16
+    table_port_bits: Annotated[int, count(1, 65536)] = 72
+    heatmap_port_bits: Annotated[int, count(1, 65536)] = 512
+    prediction_port_bits: Annotated[int, count(1, 65536)] = 16
     # table: cycles and plans of the tables and policy functions. rtl: those of the components in RTL that make them
     # (sorter, allocator, selector; docs/rtl.md), simulated: for `engine: interpreted`, with the extra `rtl`.
     implementation: Literal["table", "rtl"] = "table"
@@ -76,17 +76,17 @@ class FirmwareSpec(Spec):
 
     core: Literal["a76", "a72"] = "a76"
     clock_hz: Clock = Field(alias="clock")
-    ipc: number(0.01, 16)
+    ipc: Annotated[float, number(0.01, 16)]
     # Estimates, hand-counted in the compiled inner loops of archsim.policies.allocation.rules (loads, compares, adds,
     # branch).
-    per_table_entry: number(0, 1e6) = 6
-    per_comparison: number(0, 1e6) = 8
-    per_candidate: number(0, 1e6) = 25
-    per_evaluation: number(0, 1e6) = 30
-    per_plan_entry: number(0, 1e6) = 12
-    per_heatmap_entry: number(0, 1e6) = 1.5
+    per_table_entry: Annotated[float, number(0, 1e6)] = 6
+    per_comparison: Annotated[float, number(0, 1e6)] = 8
+    per_candidate: Annotated[float, number(0, 1e6)] = 25
+    per_evaluation: Annotated[float, number(0, 1e6)] = 30
+    per_plan_entry: Annotated[float, number(0, 1e6)] = 12
+    per_heatmap_entry: Annotated[float, number(0, 1e6)] = 1.5
     # A multiply-add of a solver: two loads, the operation, a store (hand-counted like the above).
-    per_operation: number(0, 1e6) = 4
+    per_operation: Annotated[float, number(0, 1e6)] = 4
 
     @model_validator(mode="before")
     @classmethod
@@ -121,12 +121,14 @@ class HostSpec(Spec):
 
     # null: the policy function is timed on the machine that runs archsim (median of repeats); results then differ from
     # machine to machine and from run to run.
-    time_ns: quantity(TIME, "1 ns", "10 s") | None = Field(None, alias="time")
+    time_ns: Annotated[float, quantity(TIME, "1 ns", "10 s")] | None = Field(None, alias="time")
     calibration: Annotated[str, Field(min_length=1)] | None = None
     source: str = "cited defaults, and what is given"
     # PCIe Gen5 x16, copy engine, pinned: 55.2 to 55.4 GB/s on an H100 node (nvbandwidth 0.10; measured by an unknown
     # party).
-    pcie_bandwidth_bytes_per_s: quantity(BANDWIDTH, "1 MB/s", "10 TB/s") = Field(55.3e9, alias="pcie_bandwidth")
+    pcie_bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "10 TB/s")] = Field(
+        55.3e9, alias="pcie_bandwidth"
+    )
     # One small copy by a copy engine. No public figure of the host's path was found: 2.3 to 3.4 us to a peer on an
     # H100 node (p2pBandwidthLatencyTest; measured by an unknown party), 2.3 us per call on H20 (FlexKV pull request
     # 193); middle of the range.
@@ -174,7 +176,7 @@ class GpuSpec(Spec):
     launch_ns: Latency = Field(2460.0, alias="launch")
     # Operations of one thread block. LPLB states about 100 us for its solver within a node (deepseek-ai/LPLB, README);
     # five interior-point steps over 64 replicated experts and 64 ranks are about 1.9e7 multiply-adds here.
-    operations_per_ns: number(1e-3, 1e6) = 190.0
+    operations_per_ns: Annotated[float, number(1e-3, 1e6)] = 190.0
 
 
 class DecisionSpec(Spec):
@@ -189,10 +191,10 @@ class DecisionSpec(Spec):
     host: HostSpec = HostSpec()
     gpu: GpuSpec = Field(default_factory=lambda: GpuSpec.model_validate({}))
     # Entries of the ATU of a die (paper, table II).
-    atu_entries: count(1, 1_000_000) = 512
+    atu_entries: Annotated[int, count(1, 1_000_000)] = 512
     # Entries of a set of the ATU, replaced in the order of their use; all of them where there are fewer entries.
     # archsim's choice: order in a set of 8 is 28 bits, in one of 512 it is no hardware.
-    atu_ways: count(1, 1_000_000) = 8
+    atu_ways: Annotated[int, count(1, 1_000_000)] = 8
 
     @model_validator(mode="after")
     def _whole_sets(self) -> DecisionSpec:

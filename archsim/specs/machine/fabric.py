@@ -23,7 +23,7 @@ import json
 import re
 from collections.abc import Iterable
 from math import prod
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
@@ -34,8 +34,8 @@ from archsim.base.text.quantities import BANDWIDTH, TIME, format_quantity, quant
 from archsim.specs.loading.config_files import known_calibration
 from archsim.specs.policies import check_parameters
 
-Bandwidth = quantity(BANDWIDTH, "1 GB/s", "1 PB/s")
-Latency = quantity(TIME, "1e-6 ns", "1 ms", zero=True)
+Bandwidth = Annotated[float, quantity(BANDWIDTH, "1 GB/s", "1 PB/s")]
+Latency = Annotated[float, quantity(TIME, "1e-6 ns", "1 ms", zero=True)]
 TOPOLOGIES = ("mesh", "torus", "ring", "fully_connected", "switch", "edges")
 LEVEL_KINDS = TOPOLOGIES[:-1]
 _GRIDS = ("mesh", "torus")
@@ -45,8 +45,8 @@ _MOST_DIES = 64 * 64
 class MeshSpec(Spec):
     """Dies along x and y; die id = x + X·y unless the assumption ``numbering`` says otherwise."""
 
-    x: count(1, 64)
-    y: count(1, 64)
+    x: Annotated[int, count(1, 64)]
+    y: Annotated[int, count(1, 64)]
 
     @model_validator(mode="before")
     @classmethod
@@ -93,14 +93,14 @@ class LinkSpec(Spec):
         return law
 
     @model_serializer
-    def _given(self) -> dict[str, Any]:
+    def _given(self) -> Any:
         return _written(self)
 
 
 class EdgeSpec(LinkSpec):
     """A link each way between two dies. In YAML ``[0, 1]``, or ``{dies: [0, 1], bandwidth: ..., hop_latency: ...}``."""
 
-    dies: tuple[count(0, _MOST_DIES - 1), ...]
+    dies: tuple[Annotated[int, count(0, _MOST_DIES - 1)], ...]
 
     @model_validator(mode="before")
     @classmethod
@@ -115,7 +115,7 @@ class EdgeSpec(LinkSpec):
         return dies
 
     @model_serializer
-    def _given(self) -> list[int] | dict[str, Any]:
+    def _given(self) -> Any:
         own = _written(self)
         return {"dies": list(self.dies)} | own if own else list(self.dies)
 
@@ -130,9 +130,9 @@ class LevelSpec(LinkSpec):
     """
 
     library: Literal["deepep", "trtllm", "nccl"] | None = None
-    switch: count(1, _MOST_DIES) | None = None
-    ring: count(1, _MOST_DIES) | None = None
-    fully_connected: count(1, _MOST_DIES) | None = None
+    switch: Annotated[int, count(1, _MOST_DIES)] | None = None
+    ring: Annotated[int, count(1, _MOST_DIES)] | None = None
+    fully_connected: Annotated[int, count(1, _MOST_DIES)] | None = None
     mesh: SidesSpec | None = None
     torus: SidesSpec | None = None
     per: Literal["gpu", "group", "edge"] | None = None
@@ -237,7 +237,7 @@ class TopologySpec(Spec):
     vertical: LinkSpec | None = None
     wrap: LinkSpec | None = None
     edges: tuple[EdgeSpec, ...] = ()
-    dies: count(1, _MOST_DIES) | None = None
+    dies: Annotated[int, count(1, _MOST_DIES)] | None = None
     params: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -371,7 +371,7 @@ def _unreached(dies: int, pairs: Iterable[tuple[int, ...]]) -> list[int]:
 def _written(spec: LinkSpec) -> dict[str, Any]:
     """The given bandwidth, latency and law, by alias, with units."""
     given = {
-        type(spec).model_fields[field].alias: format_quantity(value, kind)
+        type(spec).model_fields[field].alias or field: format_quantity(value, kind)
         for field, kind in (("bandwidth_bytes_per_s", BANDWIDTH), ("hop_latency_ns", TIME))
         if (value := getattr(spec, field)) is not None
     }

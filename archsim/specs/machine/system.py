@@ -18,7 +18,7 @@ from archsim.specs.machine.decision import DecisionSpec
 from archsim.specs.machine.fabric import Bandwidth, FabricSpec, Latency, MeshSpec, TopologySpec
 from archsim.specs.machine.measured import CopyLaw, hbm_measured, link_measured, with_measured
 
-Efficiency = fraction(zero=False)
+Efficiency = Annotated[float, fraction(zero=False)]
 Calibration = Annotated[str | None, AfterValidator(known_calibration)]
 
 
@@ -26,9 +26,9 @@ class HbmSpec(Spec):
     """The HBM of one die."""
 
     bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
-    capacity_bytes: quantity(SIZE, "1 MB", "100 TB", int) = Field(alias="capacity")
+    capacity_bytes: Annotated[int, quantity(SIZE, "1 MB", "100 TB", int)] = Field(alias="capacity")
     # Share of the capacity not available to weights and copies; the paper reserves 10 %.
-    reserved_fraction: fraction(zero=True) = Field(0.1, alias="reserved")
+    reserved_fraction: Annotated[float, fraction(zero=True)] = Field(0.1, alias="reserved")
     latency_ns: Latency = Field(300.0, alias="latency")
     # Share of the bandwidth that transfers achieve; 0.9 in the published simulator.
     efficiency: Efficiency = 0.9
@@ -49,7 +49,7 @@ class D2DSpec(Spec):
     bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
     hop_latency_ns: Latency = Field(200.0, alias="hop_latency")
     # Command and address of a remote request; requests take latency but do not share links with transfers.
-    request_bytes: quantity(SIZE, "1 B", "1 kB", int, zero=True) = Field(16, alias="request")
+    request_bytes: Annotated[int, quantity(SIZE, "1 B", "1 kB", int, zero=True)] = Field(16, alias="request")
     # Share of the bandwidth that transfers achieve; 0.9 in the published simulator.
     efficiency: Efficiency = 0.9
     # A name or path: copies are those measured on that GPU, and are stored as numbers.
@@ -74,15 +74,15 @@ class D2DSpec(Spec):
 class LlcSpec(Spec):
     """The last-level cache of one die."""
 
-    capacity_bytes: quantity(SIZE, "1 KiB", "1 TB", int) = Field(64 * 2**20, alias="capacity")
+    capacity_bytes: Annotated[int, quantity(SIZE, "1 KiB", "1 TB", int)] = Field(64 * 2**20, alias="capacity")
     hit_ns: Latency = Field(100.0, alias="hit")
     # A lookup that misses, before HBM or the mesh is accessed.
     miss_ns: Latency = Field(110.0, alias="miss")
     write_ns: Latency = Field(30.0, alias="write")
     # 2 ways in the published simulator.
-    ways: count(1, 1024) = 2
+    ways: Annotated[int, count(1, 1024)] = 2
     # Streaming unit of slices under ``llc: segments``; archsim's choice.
-    segment_bytes: quantity(SIZE, "1 KiB", "1 GiB", int) = Field(2**20, alias="segment")
+    segment_bytes: Annotated[int, quantity(SIZE, "1 KiB", "1 GiB", int)] = Field(2**20, alias="segment")
 
     @model_validator(mode="after")
     def _holds_a_segment(self) -> "LlcSpec":
@@ -102,7 +102,7 @@ class ComputeSpec(Spec):
     calibrated``. else.
     """
 
-    peak_flop_per_s: quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s") = Field(alias="peak")
+    peak_flop_per_s: Annotated[float, quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s")] = Field(alias="peak")
     dtype: Literal["fp8", "fp8_block", "fp16", "bf16", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]
     # Share of peak that expert GEMMs achieve under ``gemm: roofline``, and in the cost model of allocation (0.7 in the
     # published simulator).
@@ -114,7 +114,7 @@ class ComputeSpec(Spec):
     # Which library's GEMMs; default: the one with most measured shapes.
     library: str | None = None
     # Time of grouped expert kernels over that of the calibration's, of an engine whose kernels are others.
-    kernel_factor: number(0.05, 50) = 1.0
+    kernel_factor: Annotated[float, number(0.05, 50)] = 1.0
 
     @property
     def dtype_bytes(self) -> float:
@@ -215,7 +215,7 @@ class SystemSpec(Spec):
         """The number of dies."""
         if self.fabric is not None:
             return self.fabric.dies
-        return self.mesh.x * self.mesh.y if self.mesh is not None else self.topology.dies
+        return self.mesh.x * self.mesh.y if self.mesh is not None else self.topology.dies or 0
 
     @property
     def transfer_law(self) -> str | None:

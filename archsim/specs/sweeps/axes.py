@@ -25,6 +25,7 @@ from typing import Any
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
+from archsim.base.text.fields import Spec
 from archsim.base.text.quantities import describe
 from archsim.base.text.validation import keys_of
 from archsim.base.text.yaml import Keys, Place, Tree
@@ -38,7 +39,7 @@ from archsim.specs.sweeps.drawn import METHODS, Drawn, draw_shares
 from archsim.specs.workload import WorkloadSpec
 
 SWEEP_KEY = "sweep"
-KINDS = {
+KINDS: dict[str, type[Spec]] = {
     "system": SystemSpec,
     "model": ModelSpec,
     "policy": PolicySpec,
@@ -251,7 +252,7 @@ class _Reader:
         axes = tuple(self._axes((*keys, "over"), given.get("over", {}), ranges=True))
         if not axes and not self.problems:
             self._problem(keys, "needs axes in over")
-        if not self.problems:
+        if not self.problems and isinstance(count, int):
             yield Group(_drawn(axes, method, count, seed))
 
     def _where(self, keys: Keys, given: Any) -> Iterator[tuple[Constraint, Place]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, field_validator
 
@@ -115,9 +115,9 @@ class ExploreSpec(Spec):
     # Maximum runs of the event engine: a share of the points, or a number.
     event_runs: float | int = 0.15
     # Maximum runs of the analytical engine; with more points, optuna proposes which. Twenty thousand take minutes.
-    analytical_runs: count(1, _MOST_RUNS) = 20_000
+    analytical_runs: Annotated[int, count(1, _MOST_RUNS)] = 20_000
     coefficients: dict[str, float] = Field(default_factory=dict)
-    seed: count(0, 2**31) = 0
+    seed: Annotated[int, count(0, 2**31)] = 0
 
     @field_validator("objectives")
     @classmethod

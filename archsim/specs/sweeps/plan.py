@@ -53,7 +53,7 @@ _HERE = Place("sweep")
 class Point(NamedTuple):
     """index: its number among all combinations; choice: value index of every group; variants: by kind, as below."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # a field in place of tuple's method
     choice: tuple[int, ...]
     variants: Mapping[str, Variant]
     batch: int

@@ -111,14 +111,13 @@ class Maker:
             )
 
     def _new(self, base: int, changes: list[tuple[Axis, int]]) -> Variant:
-        raw, changed, absent = None, False, set()
+        raw: dict[str, Any] = self._raw[base] if base < len(self._raw) else {}
+        changed, absent = False, set()
         places: dict[tuple, Place] = {}
         for axis, at in changes:
             if len(axis.path) == 1:
                 raw = self._reference(axis, at)
                 continue
-            if raw is None:
-                raw = self._raw[base]
             if not self._applies(raw, axis.path[1:]):
                 absent.add(axis.name)
                 continue
@@ -155,7 +154,7 @@ class Maker:
             return True
         given = raw.get(path[0], NEUTRAL[path[0]])
         name = given.get("name") if isinstance(given, dict) else given
-        rule = RULES[path[0]].get(name)
+        rule = RULES[path[0]].get(str(name))
         return rule is None or path[1] in rule.parameters
 
     def _spec(self, raw: dict, places: dict[tuple, Place], place: Place) -> Any:

@@ -24,11 +24,11 @@ def _three_that_rise(values: tuple[int, ...]) -> tuple[int, ...]:
 class ComponentWeights(Spec):
     """Weights of the ways in which an expert, or the kind of a token, is chosen; not all 0."""
 
-    popularity: number(0, 1e6)
-    task: number(0, 1e6)
-    taste: number(0, 1e6)
-    keep: number(0, 1e6)
-    kind: number(0, 1e6)
+    popularity: Annotated[float, number(0, 1e6)]
+    task: Annotated[float, number(0, 1e6)]
+    taste: Annotated[float, number(0, 1e6)]
+    keep: Annotated[float, number(0, 1e6)]
+    kind: Annotated[float, number(0, 1e6)]
 
     @model_validator(mode="after")
     def _some(self) -> ComponentWeights:
@@ -49,8 +49,8 @@ class _Head(Spec):
     # Of the recordings that it was fitted to.
     licence: Text | None = None
     # Equal groups of experts, and from how many of them a token may use experts; 1 and 1: no groups.
-    groups: count(1, 32767)
-    top_groups: count(1, 32767)
+    groups: Annotated[int, count(1, 32767)]
+    top_groups: Annotated[int, count(1, 32767)]
 
     @field_validator("top_groups")
     @classmethod
@@ -63,7 +63,7 @@ class _Head(Spec):
 class TrafficTables(_Head):
     """Parameters fitted to a trace: arrays in the file ``tables`` beside this one."""
 
-    top_k: count(1, 32767)
+    top_k: Annotated[int, count(1, 32767)]
     tasks: tuple[Text, ...] = Field(min_length=1)
     tables: Text
 
@@ -74,19 +74,19 @@ class TrafficStatistics(_Head):
     # .npz with layer_ids, loads [2, layer, expert] (prefill, decode) and acceptance, the same shape.
     loads: Text | None = None
     # Without loads: standard deviation of log popularity, and its correlation in prefill and decode.
-    popularity_skew: number(0, 10) | None = None
-    phase_agreement: number(-1, 1) | None = None
+    popularity_skew: Annotated[float, number(0, 10)] | None = None
+    phase_agreement: Annotated[float, number(-1, 1)] | None = None
     # Token kinds; standard deviation of the log of a kind's share of an expert over the expert's popularity.
-    kinds: count(1, 1024)
-    kind_spread: number(0, 10)
+    kinds: Annotated[int, count(1, 1024)]
+    kind_spread: Annotated[float, number(0, 10)]
     # Of the components, the same for all layers; experts of a request's taste.
     weights: ComponentWeights
-    taste_size: number(1, 32767)
+    taste_size: Annotated[float, number(1, 32767)]
     # The same of the kinds.
     kind_weights: ComponentWeights
-    kind_taste_size: number(1, 1024)
+    kind_taste_size: Annotated[float, number(1, 1024)]
     # Shortest, median and longest prompt; fewest, median and most decode steps.
-    prompt_tokens: Annotated[tuple[count(0, 1_000_000), ...], AfterValidator(_three_that_rise)]
+    prompt_tokens: Annotated[tuple[Annotated[int, count(0, 1_000_000)], ...], AfterValidator(_three_that_rise)]
     decode_steps: Annotated[tuple[DecodeSteps, ...], AfterValidator(_three_that_rise)]
 
     @model_validator(mode="after")
