@@ -9,6 +9,7 @@ import socket
 import threading
 
 import pytest
+from support.html_page import Page
 from support.shared import shared_path
 
 from archsim.base.errors import ArchsimError
@@ -71,6 +72,8 @@ def test_a_policy_that_exits_fails_its_run_alone(here, capsys):
     assert main("sweep p_bye.yaml --jobs 1 --out out".split()) == 1
     said = capsys.readouterr().err
     assert said.count("calls sys.exit(0)") >= 2 and "2 of 4 runs failed; the others are kept in out" in said
+    page = Page((here / "out" / "index.html").read_text()).text
+    assert "2 of 4 runs failed" in page and page.count("calls sys.exit(0)") == 2
 
 
 @pytest.fixture

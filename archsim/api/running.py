@@ -90,7 +90,7 @@ def sweep(
     """
     from archsim.runs.plan import select
     from archsim.runs.sweep import Unwatched, sweep_selected
-    from archsim.studies.sweep_page import write_sweep_report
+    from archsim.studies.sweep_page import failures_on_page, write_sweep_report
 
     watcher = watcher or Unwatched()
     selection = select(planned_of(experiment), watcher.phase)
@@ -98,7 +98,8 @@ def sweep(
         with TemporaryDirectory(prefix="archsim-") as folder:
             results = sweep_selected(selection, Path(folder), jobs, watcher, scheduler).in_memory()
     else:
-        results = sweep_selected(selection, Path(out), jobs, watcher, scheduler)
+        with failures_on_page(selection.plan.experiment.name, Path(out)):
+            results = sweep_selected(selection, Path(out), jobs, watcher, scheduler)
         write_sweep_report(selection, Path(out))
     return results.with_page(partial(_report, selection, jobs))
 

@@ -66,9 +66,10 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
             from archsim.runs.sweep import sweep_selected
 
             selection = select(plan, watching.phase)
-            results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
-            from archsim.studies.sweep_page import write_sweep_report
+            from archsim.studies.sweep_page import failures_on_page, write_sweep_report
 
+            with failures_on_page(plan.experiment.name, folder):
+                results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
             if plan.sweep.axes:
                 watching.phase("running a sample on both engines, writing the page")
             report = write_sweep_report(selection, folder)

@@ -14,12 +14,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
+from archsim.base.dtypes import DTYPES
+from archsim.base.nearest import did_you_mean
 from archsim.base.text.fields import Name, Spec
 
 HBM = "hbm"  # in ``fitted`` of a reference
 SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch", "blocks")  # of a calibration
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+
+
+def _known(name: str) -> str:
+    if name not in DTYPES:
+        raise ValueError(f"unknown dtype {name!r}{did_you_mean(name, DTYPES)} (known: {', '.join(DTYPES)})")
+    return name
+
+
+DtypeName = Annotated[str, AfterValidator(_known)]
 
 
 def _numbers(value: Any) -> Any:
@@ -84,7 +95,7 @@ class Reference(Spec):
     ``fitted``: dtypes (or HBM) without a given nominal rate; the fitted rate stands in for it.
     """
 
-    peak_flop_per_s: dict[str, Positive]
+    peak_flop_per_s: dict[DtypeName, Positive]
     hbm_bytes_per_s: Positive
     sms: int = Field(gt=0)
     fitted: tuple[str, ...] = ()
@@ -113,7 +124,7 @@ class GemmTable(Fitted):
     ``sweeps``, rows of ``shapes`` by ``m`` (``calibration.measurements.fingerprints``).
     """
 
-    dtype: str
+    dtype: DtypeName
     quantisation: Literal["included", "apart"]
     groups: int = Field(1, ge=1)
     law: GemmLaw
@@ -183,7 +194,7 @@ class MoeTable(Fitted):
     """
 
     model: str
-    dtype: str
+    dtype: DtypeName
     distribution: str
     kernel: str = ""
     eplb_slots: int = Field(0, ge=0)
@@ -231,8 +242,8 @@ class AttentionTable(Fitted):
 
     phase: Literal["prefill", "decode"]
     kind: Literal["gqa", "mla", "mla_block", "mla_pre", "mla_post"]
-    dtype: str
-    kv_dtype: str
+    dtype: DtypeName
+    kv_dtype: DtypeName
     products: str = ""
     head_dim: int = Field(gt=0)
     window: int = Field(0, ge=0)

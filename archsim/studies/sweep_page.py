@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from archsim.base.errors import FailedRuns
+from archsim.base.files import write_text
 from archsim.base.tables import read_parquet
-from archsim.report.page import write_report
+from archsim.report.page import PAGES, write_report
+from archsim.report.rendering import rendered
 from archsim.runs.calibration_notes import die_of
 from archsim.runs.columns import RUN_COLUMNS
 from archsim.runs.plan import Selection
@@ -37,6 +41,18 @@ def write_sweep_report(selection: Selection, folder: Path) -> SweepReport:
     sample = write_sample(selection, folder)
     page, notes = write_sweep_page(selection, folder)
     return SweepReport(page, notes, sample)
+
+
+@contextmanager
+def failures_on_page(name: str, folder: Path) -> Iterator[None]:
+    """Where runs of experiment ``name`` fail in this context, write ``index.html`` in ``folder``: which, and why.
+    Passes FailedRuns on.
+    """
+    try:
+        yield
+    except FailedRuns as error:
+        write_text(folder / PAGES[0], rendered("failed.html.j2", {"name": name, "failed": str(error).splitlines()}))
+        raise
 
 
 def shows_runs(selection: Selection) -> bool:

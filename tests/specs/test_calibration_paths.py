@@ -121,3 +121,10 @@ def test_the_content_of_a_calibration_is_part_of_the_key(folder):
     assert key() != first
     fit.write_text(text)
     assert key() == first
+
+
+def test_a_dtype_that_nothing_knows_is_refused_with_its_line(folder):
+    file = folder / "fits" / "my_a100.yaml"
+    file.write_text(file.read_text().replace("bf16: ", "bf61: ", 1))
+    with pytest.raises(SpecError, match=r"my_a100.yaml:\d+: reference.peak_flop_per_s.bf61: unknown dtype 'bf61'"):
+        check_file(file)

@@ -136,7 +136,12 @@ CHANGED = {
     "efficiency above one": (
         "capacity: 80 GB",
         "capacity: 80 GB\n    efficiency: 110 %",
-        "9: systems.0.hbm.efficiency: '110 %' is not above 0 and at most 1",
+        "9: systems.0.hbm.efficiency: '110 %' is not at least 0.0001 and at most 1",
+    ),
+    "efficiency of a dead part": (
+        "capacity: 80 GB",
+        "capacity: 80 GB\n    efficiency: 1e-300",
+        "9: systems.0.hbm.efficiency: 1e-300 is not at least 0.0001 and at most 1",
     ),
     "all HBM reserved": (
         "capacity: 80 GB",

@@ -57,6 +57,8 @@ TIME = Dimension(
         {unit: Decimal(10) ** power for unit, power in {"ns": 0, "us": 3, "µs": 3, "μs": 3, "ms": 6, "s": 9}.items()}
     ),
 )
+# A part that reaches less than this share of its datasheet is broken, not slow; smaller values are mistyped units.
+LEAST_SHARE = 0.0001
 FRACTION = Dimension("fraction", "10 %", MappingProxyType({"%": Decimal("0.01"), "": Decimal(1)}))
 CLOCK = Dimension("clock rate", "2 GHz", _prefixed("Hz", binary=False))
 DIMENSIONS = (CLOCK, SIZE, BANDWIDTH, COMPUTE, TIME, FRACTION)
@@ -171,15 +173,16 @@ def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, z
 
 
 def fraction(*, zero: bool) -> FieldType:
-    """A fraction: 0 < f <= 1 for an efficiency, 0 <= f < 1 if ``zero`` is allowed."""
+    """A fraction: 0 <= f < 1 if ``zero`` is allowed, else ``LEAST_SHARE`` <= f <= 1."""
 
     def read(value: Any) -> float:
         number = _number(value, FRACTION, from_yaml=False)
-        if not (0 <= number < 1 if zero else 0 < number <= 1):
-            raise ValueError(f"{value!r} is not {'at least 0 and below 1' if zero else 'above 0 and at most 1'}")
+        if not (0 <= number < 1 if zero else LEAST_SHARE <= number <= 1):
+            ends = "at least 0 and below 1" if zero else f"at least {LEAST_SHARE} and at most 1"
+            raise ValueError(f"{value!r} is not {ends}")
         return float(number)
 
-    ends = "0 to below 1" if zero else "above 0 to 1"
+    ends = "0 to below 1" if zero else f"{LEAST_SHARE} to 1"
     schema = {"type": ["number", "string"], "format": "fraction", "examples": ["10 %"], "title": ends}
     return FieldType(BeforeValidator(read), WithJsonSchema(schema))
 

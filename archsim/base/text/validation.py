@@ -15,7 +15,7 @@ from archsim.base.text.yaml import Keys, Tree
 
 S = TypeVar("S", bound=Spec)
 _MISSING = "required key is missing"
-_TAG = re.compile(r"<.*>|(dict|list|tuple)\[.*\]|function-.*|is-instance\[.*\]")
+_TAG = re.compile(r"\[key\]|<.*>|(dict|list|tuple)\[.*\]|function-.*|is-instance\[.*\]")
 _TOO_SHORT = "needs at least one item"
 
 
