@@ -63,6 +63,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command("compare", "compare", "two designs, or two policies of an experiment, side by side"),
     Command("engines", "engines", "run a sample of an experiment on both engines and print how they differ"),
     Command("optimum", "optimum", "how far every policy's steps are from a lower bound over all allocations"),
+    Command("figure", "figure", "a figure of a report for print: PDF, PNG or SVG (extra `figures`)"),
     Command("verify", "verify", "run a report again from its manifest, and say which numbers moved"),
     Command("place", "place", "choose a placement from recorded loads and write it for SGLang, vLLM and TensorRT-LLM"),
     Command("worth", "worth", "whether a balancer pays on a deployment, by recorded loads held out in time"),
