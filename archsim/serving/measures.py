@@ -86,20 +86,24 @@ def times_ns(served: Served) -> dict[str, np.ndarray]:
     }
 
 
-def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, saturated: str = "") -> Measures:
-    """All measures of a run on ``devices`` devices. ``saturated``: what a longer run says of it."""
-    saturated = saturated or saturation(served)
+def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, longer: Served | None = None) -> Measures:
+    """All measures of a run on ``devices`` devices. ``longer``: a saturated run of more requests, whose rates are told:
+    the ends of few requests come in a burst.
+    """
+    steady = longer or served
+    saturated = saturation(steady) + (f"; rates are of {len(steady.requests):,} requests" if longer else "")
     requests, times = served.requests, times_ns(served)
     several = requests["output"] > 1
     span = max(float(requests["last_ns"].max() - requests["arrival_ns"].min()), 1.0) / NS_PER_S
-    of_rates, seconds = counted(served, bool(saturated))
-    within = (times["ttft"] <= slo.ttft_ns) & (times["tpot"] <= slo.tpot_ns) & (times["e2e"] <= slo.e2e_ns)
+    of_rates, seconds = counted(steady, bool(saturated))
+    within = _within(times, slo)
+    ended, ended_within = steady.requests[of_rates], _within(times_ns(steady), slo) & of_rates
     output, prompt = int(requests["output"].sum()), int(requests["input"].sum())
-    out, in_ = (float(requests[name][of_rates].sum()) / seconds for name in ("output", "input"))
+    out, in_ = (float(ended[name].sum()) / seconds for name in ("output", "input"))
     tpot = spread(times["tpot"][several])
     return Measures(
-        span, len(requests), prompt, output, float(of_rates.sum()) / seconds,
-        float((within & of_rates).sum()) / seconds, float(within.mean()),
+        span, len(requests), prompt, output, len(ended) / seconds,
+        float(ended_within.sum()) / seconds, float(within.mean()),
         out, out + in_, out / devices, 1e3 / tpot.mean if tpot.mean else 0.0,
         spread(times["ttft"]), tpot, spread_of_gaps(served.gaps), spread(times["e2e"]),
         float(served.series[:, 0].mean()), float(served.series[:, 0].max()), float(requests["hit"].sum() / prompt),
@@ -107,6 +111,11 @@ def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, saturated: str =
         float(served.totals["balance"] / max(served.totals["iterations"], 1)), len(served.moves),
         sum(each.n_bytes for each in served.moves), sum(each.stall_ns for each in served.moves), saturated,
     )  # fmt: skip
+
+
+def _within(times: dict[str, np.ndarray], slo: Slo) -> np.ndarray:
+    """bool[request] that is within all limits."""
+    return (times["ttft"] <= slo.ttft_ns) & (times["tpot"] <= slo.tpot_ns) & (times["e2e"] <= slo.e2e_ns)
 
 
 def counted(served: Served, saturated: bool) -> tuple[np.ndarray, float]:

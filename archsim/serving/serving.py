@@ -97,8 +97,8 @@ def serve_requests(
 ) -> Outcome:
     """As ``serve``, for requests and a deployment that are known; ``logged``: iterations to keep a log of."""
     served = simulated(serving, deployment, requests, logged, progress)
-    saturated = saturation(served) or _saturated_later(serving, deployment, requests, served)
-    measures = measure(served, deployment.devices, slo_of(serving), saturated)
+    longer = _longer(serving, deployment, requests, served)
+    measures = measure(served, deployment.devices, slo_of(serving), longer if longer and saturation(longer) else None)
     return Outcome(serving, deployment, requests, served, measures)
 
 
@@ -114,30 +114,28 @@ def simulated(
     )  # fmt: skip
 
 
-def _saturated_later(serving: Serving, deployment: Deployment, requests: Requests, served: Served) -> str:
-    """As ``saturation`` says it of ENOUGH requests of the file, where it serves fewer: a queue takes time to grow.
-    Experts stay as they were at the end.
+def _longer(serving: Serving, deployment: Deployment, requests: Requests, served: Served) -> Served | None:
+    """ENOUGH requests of the file, where it serves fewer: a queue takes time to grow. Experts stay as they were at the
+    end. None where the file serves enough, in a closed loop, or has no more.
     """
     if requests.concurrency or len(requests.input) >= ENOUGH or not requests.offered_per_s:
-        return ""
+        return None
     given = serving.spec.requests.model_copy(update={"total": ENOUGH})
     more = requests_of(serving._replace(spec=serving.spec.model_copy(update={"requests": given})))
     if len(more.input) <= len(requests.input):
-        return ""
+        return None
     pools = [built.pool for built in (deployment.prefill, deployment.decode) if built]
     tables = served.experts
     if tables is not None and tables.shape[2]:
         pools = [pool._replace(experts=lambda i, say: Fixed(tables[i])) for pool in pools]
-    host = deployment.host
     try:
-        longer = simulate(
+        return simulate(
             more, deployment.scheduler, pools[0], decode=pools[1] if len(pools) > 1 else None,
-            transfer=deployment.transfer, **host.of_requests,
+            transfer=deployment.transfer, **deployment.host.of_requests,
             speculation=speculation_of(serving), layers=serving.model.layers,
         )  # fmt: skip
     except TraceError:  # a longer request among them that can never be served
-        return ""
-    return saturation(longer)
+        return None
 
 
 def speculation_of(serving: Serving) -> Speculation:

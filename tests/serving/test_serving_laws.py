@@ -174,6 +174,14 @@ def test_saturation_is_said():
     assert "saturated" in measure(fast, 1).saturated and measure(slow, 1).saturated == ""
 
 
+def test_rates_of_few_requests_on_a_saturated_engine_are_those_of_many():
+    many, few = (served([(at * 0.5, 100, 20) for at in range(count)]) for count in (2000, 20))
+    burst, told, steady = measure(few, 1), measure(few, 1, longer=many), measure(many, 1)
+    assert burst.requests_per_s > 1.05 * steady.requests_per_s
+    assert told.requests_per_s == steady.requests_per_s and told.output_tokens_per_s == steady.output_tokens_per_s
+    assert told.ttft == burst.ttft and told.saturated.endswith("rates are of 2,000 requests")
+
+
 def test_gaps_are_gamma_and_lengths_as_asked():
     gaps = np.diff(gamma_arrivals(20_000, 4.0, 0.25, 1)) / 1e9
     assert gaps.mean() == pytest.approx(0.25, rel=0.05) and gaps.std() / gaps.mean() == pytest.approx(2.0, rel=0.05)
