@@ -125,7 +125,9 @@ def tip(found: Exploration, point: Candidate) -> str:
     axes = "\n".join(f"{axis}: {level}" for axis, level in point.axes.items())
     values = "\n".join(f"{name}: {value(name, point.values[name])}" for name in found.spec.objectives)
     name, share = point.limit
-    return f"point {point.index}, {point.engine} engine\n{values}\nbottleneck: {name} ({share:.0%})\n{axes}"
+    told = f"{' '.join(point.axes.values())}: {'on the front' if point.front else 'dominated'}"
+    made = f"point {point.index}, {point.engine} engine"
+    return f"{told}\n{values}\nbottleneck: {name} ({share:.0%})\n{axes}\n{made}"
 
 
 def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,13 @@ from archsim.specs.machine.system import SystemSpec
 from archsim.specs.sweeps.constraints import parse_constraint
 from archsim.specs.sweeps.explore import OBJECTIVES, sense_of
 from archsim.studies.exploration.answers import Alike, budget_of, collapse_told, collapsed, wanted
+from archsim.studies.exploration.break_evens import BreakEven, break_evens, what_matters, what_pays
 from archsim.studies.exploration.figures import scatter, strips, tornado, value
 from archsim.studies.exploration.levels import MODEL
 from archsim.studies.exploration.outcome import Candidate, Exploration, unit_of
 
 MOST_STRIPS = 12
+_POINT = re.compile(r"point (\d+): \S+\.[0-9a-f]{10}(?=,)")
 PART_NOTE = (
     "Not all MoE layers ran. Throughput, time and energy on this page are for all of them, scaled by the share that "
     "ran, as is tokens_per_s in results.parquet; other times and counts there are for the layers that ran."
@@ -87,9 +90,7 @@ def csv_of(found: Exploration) -> str:
         ]
     )
     for point in found.known:
-        numbers = [
-            f"{each:.6g}" for values in (point.values, point.cheap) for each in (values[name] for name in names)
-        ]
+        numbers = [f"{each:.6g}" for values in (point.values, point.cheap) for each in (values[name] for name in names)]
         rows.writerow(
             [
                 point.index,
@@ -119,9 +120,12 @@ def figures_of(found: Exploration) -> dict[str, Any]:
     """The figures that pages of designs share, by their names in the templates."""
     names = found.spec.objectives
     pairs = [(names[0], other) for other in names[1:]] or [(names[0], "cost")]
-    several = len(found.models) > 1
+    several, steps = len(found.models) > 1, break_evens(found)
     return {
         "found": found,
+        "notes": [named(found, note) for note in found.notes],
+        "sentences": sentences(found, steps),
+        "break_evens": steps,
         "answers": [(answer_heading(found, heading, point), point) for heading, point in wanted(found).items()],
         "collapse": collapse_told(found.front, names),
         "layers": layers.told(found.layers),
@@ -140,6 +144,27 @@ def figures_of(found: Exploration) -> dict[str, Any]:
             for axis in [axis for axis in found.axes if axis != MODEL][:MOST_STRIPS]
         ],
     }
+
+
+def named(found: Exploration, note: str) -> str:
+    """A note with points named by their axes, not by the digest in the name of their system."""
+    axes = {str(each.index): " ".join(each.axes[name] for name in found.axes) for each in found.points}
+    return _POINT.sub(lambda match: f"point {match[1]} ({axes[match[1]]})" if match[1] in axes else match[0], note)
+
+
+def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
+    """The answer: the best design within the first budget, or of all; what matters; the break-evens of steps."""
+    named = wanted(found)
+    if not named:
+        return ["No design is allowed by the constraints."]
+    heading, point = next(iter(named.items()))
+    design = ", ".join(f"{axis} {level}" for axis, level in point.axes.items())
+    values = ", ".join(f"{name} {value(name, point.values[name])}" for name in found.spec.objectives)
+    best = answer_heading(found, heading, point)
+    limit = f"{point.limit[0]}, {100 * point.limit[1]:.0f}{NO_BREAK}% of its time"
+    said = [f"{best[0].upper()}{best[1:]}: {design}. It has {values}; what limits it is {limit}."]
+    said += [what_matters(found), what_pays(steps)]
+    return [each if each.endswith(".") else f"{each}." for each in said if each]
 
 
 def _by_model(found: Exploration) -> dict[str, list[Candidate]]:
