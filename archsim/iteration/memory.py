@@ -107,7 +107,7 @@ def fit_of_slots(
 ) -> Fit:
     """As `memory_fit`, of the experts that each die holds in all layers together: int64[die]."""
     bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
-    parallel, precision = deployment.sizes(len(slots)), deployment.dtypes(system.compute.dtype, workload)
+    parallel, precision = deployment.sizes(len(slots)), deployment.dtypes(system.compute.dtype)
     parts = {EXPERTS: slots * account.expert_bytes(model, precision)}
     if (own := getattr(own_execution(assumptions.execution), "bytes_per_die", None)) is not None:
         parts[OWN] = np.full_like(slots, own(system, model, batch))

@@ -109,10 +109,11 @@ def _dies(scenario: Scenario, placement: Placement) -> Lever | None:
 
 
 def _kv_in_fp8(scenario: Scenario, placement: Placement) -> Lever | None:
-    if scenario.workload.kv_dtype == "fp8":
+    if scenario.precision.kv == "fp8":
         return None
-    workload = scenario.workload.model_copy(update={"kv_dtype": "fp8"})
-    return Lever("workload.kv_dtype: fp8", replace(scenario, workload=workload), placement.slots)
+    precision = scenario.deployment.precision.model_copy(update={"kv": "fp8"})
+    deployment = scenario.deployment.model_copy(update={"precision": precision})
+    return Lever("precision.kv: fp8", replace(scenario, deployment=deployment), placement.slots)
 
 
 def _sharded(scenario: Scenario, placement: Placement) -> Lever | None:

@@ -33,7 +33,7 @@ from archsim.workload.generated.traffic_presets import preset_digest
 KEY_DIGITS = 12
 LONGEST = "longest request"  # what a context was taken from, where the workload does not say it
 _LEFT_OUT_IF_NULL = ("layers", "reader")
-_OF_MEMORY = ("context", "kv_dtype", "attention_weights")  # keys of a workload that do not touch its demand
+_OF_MEMORY = ("context", "attention_weights")  # keys of a workload that do not touch its demand
 
 
 @dataclass(frozen=True)

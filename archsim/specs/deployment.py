@@ -11,7 +11,6 @@ from pydantic import model_validator
 from archsim.base.errors import SpecError
 from archsim.base.text.fields import KeyProblem, Spec, count
 from archsim.specs.model import UNMODELLED, ModelSpec
-from archsim.specs.workload import WorkloadSpec
 
 Products = Literal["bf16", "fp8", "fp8_block", "nvfp4", "int4"]
 Experts = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]
@@ -128,10 +127,9 @@ class DeploymentSpec(Spec):
     parallel: ParallelSpec | None = None
     precision: PrecisionSpec = PrecisionSpec()
 
-    def dtypes(self, compute: str, workload: WorkloadSpec | None) -> Precision:
-        """As names: those given, else of the system's compute array and of the workload's KV."""
-        kv = self.precision.kv or (workload.kv_dtype if workload is not None else "bf16")
-        return self.precision.dtypes(compute)._replace(kv=kv, experts=self.precision.experts or compute)
+    def dtypes(self, compute: str) -> Precision:
+        """As names: those given, else of the system's compute array; the KV cache is BF16."""
+        return self.precision.dtypes(compute)._replace(experts=self.precision.experts or compute)
 
     def sizes(self, devices: int) -> Parallelism:
         """As numbers, on so many devices."""

@@ -33,8 +33,8 @@ class Scenario:
 
     @property
     def precision(self) -> Precision:
-        """dtypes: those of the deployment, else of the system and of the workload's KV."""
-        return self.deployment.dtypes(self.system.compute.dtype, self.workload)
+        """dtypes: those of the deployment, else of the system."""
+        return self.deployment.dtypes(self.system.compute.dtype)
 
     def refuse_undeployed(self) -> None:
         """Raise SpecError for a deployment that the machine cannot have, or that experiments do not model."""
@@ -60,8 +60,6 @@ class Scenario:
                 f"precision.experts: {given.experts}: experts of an experiment have the dtype of the system, "
                 f"{system.compute.dtype}; give the system compute: {{dtype: {given.experts}, peak: ...}}"
             )
-        if given.kv == "bf16" != self.workload.kv_dtype:
-            raise SpecError(f"precision.kv: bf16 is not workload.kv_dtype: {self.workload.kv_dtype}; give one of them")
 
     @property
     def own_functions(self) -> tuple[str, ...]:

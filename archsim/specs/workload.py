@@ -127,8 +127,6 @@ class WorkloadSpec(Spec):
     # Tokens of KV cache that a request holds, under ``memory: all``; 0 leaves the cache out. Null: `context_tokens`,
     # else of the longest request of the batch, recorded or of a preset (archsim/runs/contexts.py).
     context: Annotated[int | None, count(0, 100_000_000, none=True)] = None
-    # Values of the KV cache; serving engines keep BF16 unless told otherwise.
-    kv_dtype: Literal["bf16", "fp8"] = "bf16"
     # Attention, dense layers, routers and embeddings: all of them on every die (data-parallel attention, as
     # DeepSeek-V3 is served), or a share of them on each.
     attention_weights: Literal["replicated", "sharded"] = "replicated"

@@ -28,7 +28,7 @@ def test_a_deployment_has_one_room_for_kv(name, tp):
 
     engine = Engine(
         model, calibration_named("h200"), NODE.hbm.capacity_bytes, parallel.sizes(),
-        deployment.dtypes(NODE.compute.dtype, workload), utilisation=1 - NODE.hbm.reserved_fraction,
+        deployment.dtypes(NODE.compute.dtype), utilisation=1 - NODE.hbm.reserved_fraction,
     )  # fmt: skip
     scheduler = Scheduler(max_num_seqs=BATCH // (8 // tp), max_num_batched_tokens=8192)
     room = engine.bound_bytes - weight_bytes(engine) - activation_bytes(engine, scheduler)

@@ -61,7 +61,6 @@ def test_transfers_take_the_place_of_the_all_reduce_after_experts():
         (["parallel.attention.dp=4"], "4 ranks, but h100_node has 8 dies.*dp: 8"),
         (["parallel.attention.tp=8", "parallel.experts.ep=4", "parallel.experts.tp=2"], "experiments place whole"),
         (["precision.experts=bf16"], "have the dtype of the system, fp8"),
-        (["precision.kv=bf16", "workload.kv_dtype=fp8"], "give one of them"),
     ],
 )  # fmt: skip
 def test_what_is_not_modelled_is_refused_by_name(overrides, said):

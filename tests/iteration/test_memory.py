@@ -15,6 +15,7 @@ from archsim.iteration.refusal import levers, refuse_misfit
 from archsim.policies.registry import place_experts
 from archsim.runs.capacity import Room, uncounted
 from archsim.runs.memory_notes import memory_notes
+from archsim.specs.deployment import DeploymentSpec, PrecisionSpec
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
 from archsim.specs.scenario import Scenario
 from archsim.specs.workload import WorkloadSpec
@@ -23,11 +24,12 @@ ALL = load_assumptions("physical", memory="all")
 GEOMETRY = {"attention": None, "vocabulary": None}
 
 
-def scenario(system="dojo", model="qwen3-235b-a22b", batch=16384, prompt_tokens=0, assumptions=ALL, **workload):
-    spec = WorkloadSpec(trace={"synthetic": {"prompt_tokens": prompt_tokens}}, batch=batch, **workload)
+def scenario(system="dojo", model="qwen3-235b-a22b", batch=16384, prompt_tokens=0, assumptions=ALL, kv=None, **keys):
+    spec = WorkloadSpec(trace={"synthetic": {"prompt_tokens": prompt_tokens}}, batch=batch, **keys)
     system = load_system(system) if isinstance(system, str) else system
     model = load_model(model) if isinstance(model, str) else model
-    return Scenario(system, model, assumptions, policy("ep"), spec, batch)
+    deployment = DeploymentSpec(precision=PrecisionSpec(kv=kv))
+    return Scenario(system, model, assumptions, policy("ep"), spec, batch, deployment=deployment)
 
 
 def placed(of):
@@ -71,11 +73,11 @@ MODELS = st.sampled_from(["qwen3-235b-a22b", "deepseek-v3", "gpt-oss-20b", "llam
     batch=st.integers(1, 30_000),
     context=st.integers(0, 20_000),
     more=st.integers(0, 5_000),
-    kv_dtype=st.sampled_from(["bf16", "fp8"]),
+    kv=st.sampled_from(["bf16", "fp8"]),
     weights=st.sampled_from(["replicated", "sharded"]),
 )
-def test_more_context_or_requests_never_leave_more_room(model, batch, context, more, kv_dtype, weights):
-    said = {"kv_dtype": kv_dtype, "attention_weights": weights}
+def test_more_context_or_requests_never_leave_more_room(model, batch, context, more, kv, weights):
+    said = {"kv": kv, "attention_weights": weights}
     of = scenario(model=model, batch=batch, context=context, **said)
     room = fit_of(of, placed(of)).room_bytes
     longer = scenario(model=model, batch=batch, context=context + more, **said)
