@@ -427,10 +427,16 @@ def documented() -> str:
         ("steps.parquet", STEPS),
         ("timings.csv", TIMINGS),
     ):
+        known = [each for each in columns if columns is not COLUMNS and each in COLUMNS]
         rows = [
-            f"| `{each.name}` | {each.kind} | {each.unit} | {each.meaning}{_used(each, columns)} |" for each in columns
+            f"| `{each.name}` | {each.kind} | {each.unit} | {each.meaning}{_used(each, columns)} |"
+            for each in columns
+            if each not in known
         ]
-        parts.append("\n".join([f"## {title}", "", "| column | kind | unit | meaning |", "|---|---|---|---|", *rows]))
+        names = ", ".join(f"`{each.name}`" for each in known)
+        before = [f"Of the run, as above: {names}.", ""] if known else []
+        head = ["| column | kind | unit | meaning |", "|---|---|---|---|"]
+        parts.append("\n".join([f"## {title}", "", *before, *head, *rows]))
     return "\n\n".join(parts) + "\n"
 
 

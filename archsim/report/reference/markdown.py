@@ -19,7 +19,7 @@ pages print it beside the numbers.
 """
 
 
-_FILES = {"SystemSpec": "system", "ModelSpec": "model"}  # definitions that are files, too
+_FILES = {"SystemSpec": "system", "ModelSpec": "model", "AssumptionsSpec": "assumptions"}  # definitions that are files, too
 
 
 def reference(schemas: Mapping[str, Schema]) -> str:

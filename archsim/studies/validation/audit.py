@@ -32,7 +32,7 @@ from calibration.fit.gemm import LEAST_SHAPES_TO_KRIGE
 from calibration.fit.isolated import APART, LEAST, LEAST_OF_ROW, apart, off_span, spread_of
 
 WITH_POINTS, TRANSFERS = ("gemm", "moe", "attention"), ("p2p", "collectives", "pcie", "hbm")
-MOST_ON_PAGE = 12  # findings of a section
+MOST_ON_PAGE = 3  # findings of a section
 
 
 class Finding(NamedTuple):
