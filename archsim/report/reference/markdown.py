@@ -19,7 +19,8 @@ pages print it beside the numbers.
 """
 
 
-_FILES = {"SystemSpec": "system", "ModelSpec": "model", "AssumptionsSpec": "assumptions"}  # definitions that are files, too
+# Definitions that are files, too.
+_FILES = {"SystemSpec": "system", "ModelSpec": "model", "AssumptionsSpec": "assumptions"}
 
 
 def reference(schemas: Mapping[str, Schema]) -> str:
