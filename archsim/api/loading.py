@@ -21,6 +21,7 @@ from archsim.specs.sweeps.explore import ExploreSpec
 from archsim.specs.sweeps.plan import SweepPlan
 
 if TYPE_CHECKING:
+    from archsim.workload.generated.subjects import SeveralSubjects
     from archsim.workload.generated.traffic_model import TrafficModel
 
 Overrides = Sequence[str] | Mapping[str, Any]
@@ -121,7 +122,7 @@ def override_texts(overrides: Overrides) -> list[str]:
         raise SpecError(f"overrides: {error}; expected numbers, strings, lists and mappings") from None
 
 
-def _traffic(source: Source, changes: Sequence[str]) -> TrafficModel:
+def _traffic(source: Source, changes: Sequence[str]) -> TrafficModel | SeveralSubjects:
     from archsim.workload.generated.traffic_presets import load_traffic, model_of
 
     if isinstance(source, Mapping):

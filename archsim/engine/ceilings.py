@@ -40,7 +40,7 @@ def ceilings(tokens: np.ndarray, holders: np.ndarray, slots: int) -> Ceilings:
 
 def _largest_instance(load: np.ndarray, slots: int) -> float:
     """The least that the largest load per instance can be with that many instances."""
-    from archsim.policies.placement.replicas import replicate
+    from archsim.base.packing import replicate
 
     return float(load.max() if slots <= len(load) else replicate(load[None], slots).load.max())
 

@@ -29,6 +29,55 @@ def known_preset(like: str | None) -> str | None:
     return like
 
 
+_Ratio = Annotated[float, number(1, 1e6)]
+Level = _Ratio | Annotated[tuple[_Ratio, ...], Field(min_length=1)] | None
+
+
+class ImbalanceSpec(Spec):
+    """A published imbalance that generated traffic is to have: one of four figures. Several values: of parts of the
+    model of equal depth, the first MoE layers first. Experts lie contiguously on the ranks.
+    """
+
+    # Pairs of the busiest rank over the mean.
+    max_over_mean: Level = None
+    # Pairs of the busiest rank over those of the least busy one.
+    max_over_min: Level = None
+    # Pairs of the busiest expert over the mean.
+    hottest_expert: Level = None
+    # Pairs of the busiest rank over those of the busiest after EPLB, placed by the same loads, with `slots`.
+    eplb_gain: Level = None
+    # Ranks of expert parallelism; not of hottest_expert.
+    ranks: Annotated[int | None, count(2, 100_000, none=True)] = None
+    # Further slots of a rank that EPLB fills.
+    slots: Annotated[int, count(0, 1024)] = 0
+
+    @model_validator(mode="after")
+    def _one(self) -> "ImbalanceSpec":
+        given = [name for name in _LEVELS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"expected one of {', '.join(_LEVELS)}; not {len(given)}")
+        if (self.ranks is None) != (given == ["hottest_expert"]):
+            raise KeyProblem(("ranks",), "is of the other three, not of hottest_expert" if self.ranks else "is missing")
+        if self.slots and given != ["eplb_gain"]:
+            raise KeyProblem(("slots",), "are those of eplb_gain")
+        return self
+
+    @property
+    def level(self) -> tuple[str, tuple[float, ...]]:
+        """The figure's name, and its value for each part of the model."""
+        name = next(name for name in _LEVELS if getattr(self, name) is not None)
+        value = getattr(self, name)
+        return name, value if isinstance(value, tuple) else (value,)
+
+    def __str__(self) -> str:
+        name, values = self.level
+        of = f"/{self.ranks}" if self.ranks else ""
+        return f"{name}{of}={'/'.join(f'{each:g}' for each in values)}{f' slots={self.slots}' if self.slots else ''}"
+
+
+_LEVELS = ("max_over_mean", "max_over_min", "hottest_expert", "eplb_gain")
+
+
 class SyntheticSpec(Spec):
     """Generated routing, from a traffic preset (``like``) or from a few numbers.
 
@@ -39,7 +88,8 @@ class SyntheticSpec(Spec):
     # A preset of configs/traffic, the path of one (archsim trace fit), or `model`: for each model the preset of its own
     # name. Null: the numbers below.
     like: Annotated[str, Field(min_length=1)] | None = None
-    # With like: tasks and their weights; null: those of the preset. An unknown task gets shares derived from its name.
+    # With like: tasks and their weights; null: those of the preset. An unknown task is like a subject of the preset, or
+    # has its task `other`, or gets shares derived from its name.
     mix: dict[Annotated[str, Field(min_length=1)], Annotated[float, number(0, 1e9)]] | None = None
     # Number of requests; null: as many as the largest batch needs.
     requests: Annotated[int | None, count(1, 10_000_000, none=True)] = None
@@ -52,6 +102,8 @@ class SyntheticSpec(Spec):
     # Standard deviation of the log popularity of a layer's experts; 0: all equal. Several: of parts of equal depth, the
     # first MoE layers first.
     popularity_skew: Skew | Annotated[tuple[Skew, ...], Field(min_length=1)] = 0.7
+    # In place of popularity_skew: what the traffic is to measure; every layer's skew is fitted to it, for this seed.
+    imbalance: ImbalanceSpec | None = None
     # Probability that a request rejects an expert it does not prefer; 0: requests are equal.
     request_taste: Annotated[float, number(0, 1)] = 0.75
     # Probability that a token keeps an expert of the previous token.
@@ -76,8 +128,10 @@ class SyntheticSpec(Spec):
         if self.like is None:
             if self.mix is not None:
                 raise KeyProblem(("mix",), "needs the tasks of a preset; give `like`")
+            if self.imbalance is not None and "popularity_skew" in self.model_fields_set:
+                raise KeyProblem(("popularity_skew",), "is what is fitted to `imbalance`; give one of them")
             return self
-        for key in ("popularity_skew", "request_taste", "stickiness", "drift", "switch_step"):
+        for key in ("popularity_skew", "imbalance", "request_taste", "stickiness", "drift", "switch_step"):
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise KeyProblem((key,), f"has no effect on traffic like {self.like!r}: the preset has its own")
         if self.mix is not None and not sum(self.mix.values()) > 0:

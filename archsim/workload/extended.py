@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.workload.generated.fit import fit_trace, known_tasks
-from archsim.workload.generated.generative import GenerativeTraffic
+from archsim.workload.generated.fit import fit_subjects
+from archsim.workload.generated.subjects import Traffic, task_of, traffic_of
 from archsim.workload.layers import SomeLayers
 from archsim.workload.trace import Derived, StepTokens, TokenSource, Trace, rows_per_piece
 
@@ -65,22 +65,43 @@ class Shifted(Derived):
                 yield StepTokens(iteration, decoding[start : start + size], trace.experts[piece], scores)
 
 
-class Fitted(GenerativeTraffic):
+@dataclass(frozen=True)
+class Fitted(Derived):
     """Generated requests with the statistics of a trace; lengths and subjects are drawn from the recorded ones."""
 
-    def __init__(self, trace: Trace, batch: int, seed: int) -> None:
-        self.recorded = trace.requests
-        drawn = np.random.default_rng(seed).integers(trace.requests, size=batch)
-        model = fit_trace(trace, FITTED, f"fit of digest {trace.digest[:12]}", seed=seed)
-        _, task = known_tasks(trace)
-        super().__init__(model, batch, seed, lengths=trace.lengths[drawn], request_task=task[drawn])
+    source: Traffic
+    recorded: int
+
+    @property
+    def digest(self) -> str:
+        return self.source.digest
+
+    def longest(self, requests: np.ndarray, decode_steps: int) -> int:
+        """See `Trace.longest`."""
+        return self.source.longest(requests, decode_steps)
+
+    def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
+        """See `TokenSource.steps`."""
+        return self.source.steps(requests, decode_steps)
+
+
+def _fitted(trace: Trace, batch: int, seed: int) -> Fitted:
+    drawn = np.random.default_rng(seed).integers(trace.requests, size=batch)
+    model = fit_subjects(trace, FITTED, f"fit of digest {trace.digest[:12]}", seed)
+    subject = trace.request_subject[drawn]
+    used = np.unique(subject)
+    names = [task_of(model, trace.subject_names[each]) for each in used]
+    tasks = list(dict.fromkeys(names))
+    task = np.array([tasks.index(name) for name in names])[np.searchsorted(used, subject)]
+    mix = dict.fromkeys(tasks, 1.0)
+    return Fitted(traffic_of(model, batch, seed, mix, trace.lengths[drawn], task), trace.requests)
 
 
 def extended(trace: Trace, batch: int, extend: str, seed: int) -> TokenSource:
     """The source of a batch: the trace itself unless the batch is larger and ``extend`` is not ``redraw``."""
     if batch <= trace.requests or extend == REDRAW:
         return trace
-    return Shifted(trace, batch) if extend == SHIFTED else Fitted(trace, batch, seed)
+    return Shifted(trace, batch) if extend == SHIFTED else _fitted(trace, batch, seed)
 
 
 def recorded_requests(source: TokenSource) -> int:

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 import archsim.workload.trace as trace_module
+from archsim.base.errors import TraceError
 from archsim.specs.loading.library import load_model
 from archsim.specs.workload import SyntheticSpec
+from archsim.workload.generated.imbalance import measure
 from archsim.workload.generated.synthetic import (
     SyntheticTraffic,
     alias_table,
@@ -13,6 +16,8 @@ from archsim.workload.generated.synthetic import (
     popularity,
     skew_of_layers,
 )
+from archsim.workload.generated.traffic_presets import generated_traffic
+from archsim.workload.patterns import statistics
 
 MODELS = ("deepseek-v3", "kimi-k2", "llama-4-maverick", "mixtral-8x7b", "qwen1.5-moe-a2.7b")
 
@@ -200,3 +205,51 @@ def test_layers_of_other_depth_may_be_skewed_otherwise():
     shares = popularity(0, ids, 64, skew_of_layers((0.0, 2.0), ids))
     assert np.allclose(shares[:29], 1 / 64) and shares[29:].max(axis=1).min() > 3 / 64
     assert SyntheticSpec(popularity_skew=[0.3, 1.5]).popularity_skew == (0.3, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("imbalance", "wanted"),
+    [
+        ({"max_over_mean": 1.3, "ranks": 8}, (1.3, 1.3)),
+        ({"max_over_min": 1.5, "ranks": 4}, (1.5, 1.5)),
+        ({"hottest_expert": (2.5, 7)}, (2.5, 7.0)),
+        ({"eplb_gain": 1.2, "ranks": 8, "slots": 1}, (1.2, 1.2)),
+    ],
+)
+def test_popularity_is_fitted_to_a_published_imbalance(imbalance, wanted):
+    """Of other tokens than those of the fit, within 2 %; every layer within 8 %. Its parts may differ by depth."""
+    source = generated_traffic(load_model("olmoe-1b-7b"), SyntheticSpec(imbalance=imbalance, prompt_tokens=0), 16384)
+    loads = np.zeros((16, 64))
+    for piece in source.steps(np.arange(16384), 3):
+        if piece.iteration == 3:
+            loads += statistics.loads_of(piece.experts, 64)
+    (kind, *_), ranks = imbalance, imbalance.get("ranks", 1)
+    found = measure(loads, kind, ranks, 64 + ranks * imbalance.get("slots", 0))
+    for half, value in zip((found[:8], found[8:]), wanted, strict=True):
+        assert half.mean() == pytest.approx(value, rel=0.02) and half == pytest.approx([value] * 8, rel=0.08)
+    assert kind in source.label
+
+
+@pytest.mark.parametrize(
+    ("imbalance", "problem"),
+    [
+        ({"max_over_mean": 1.3}, "is missing"),
+        ({"hottest_expert": 3, "ranks": 8}, "not of hottest_expert"),
+        ({"max_over_mean": 2, "max_over_min": 3, "ranks": 8}, "expected one of"),
+        ({"max_over_min": 3, "ranks": 8, "slots": 1}, "are those of eplb_gain"),
+    ],
+)
+def test_an_imbalance_has_one_figure(imbalance, problem):
+    with pytest.raises(ValidationError, match=problem):
+        SyntheticSpec(imbalance=imbalance)
+
+
+def test_what_cannot_be_fitted_is_refused():
+    """Top-8 of 64: an expert in every token has 8 times the mean."""
+    model = load_model("olmoe-1b-7b")
+    with pytest.raises(TraceError, match="hottest_expert 9 in layer 0: no popularity of 64 experts, top-8, gives it"):
+        generated_traffic(model, SyntheticSpec(imbalance={"hottest_expert": 9}), 8)
+    with pytest.raises(TraceError, match="64 experts do not divide among 7 ranks"):
+        generated_traffic(model, SyntheticSpec(imbalance={"max_over_mean": 2, "ranks": 7}), 8)
+    with pytest.raises(ValidationError, match="give one of them"):
+        SyntheticSpec(imbalance={"hottest_expert": 3}, popularity_skew=0.7)

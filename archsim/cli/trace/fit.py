@@ -22,9 +22,16 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the file that was written."""
+    """Print the file that was written, and how far subjects differ."""
     from archsim.specs.loading.library import load_model
     from archsim.workload.generated.files import fit_preset
+    from archsim.workload.generated.traffic_heads import TrafficSubjects, read_head
 
-    print(fit_preset(args.source, load_model(args.model), Path(args.out), args.seed))
+    out = fit_preset(args.source, load_model(args.model), Path(args.out), args.seed)
+    head, _ = read_head(out)
+    if isinstance(head, TrafficSubjects):
+        print(f"a model of each of {len(head.subjects)} subjects; between them (standard deviation over the mean):")
+        print("\n".join(f"  {name}: {value:g} %" for name, value in head.spread.items()))
+        print("so uncertain is a subject that is not among them (`mix: {another: 1}` is like one of them, by its name)")
+    print(out)
     return OK

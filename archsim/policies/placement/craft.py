@@ -180,7 +180,7 @@ def greedy_placement(load: ArrayLike, gpus: int, extra: int, capacity: ArrayLike
             f"expected one expert or more, and {copies} slots or more"
         )
 
-    from archsim.policies.placement.replicas import pack, replicate
+    from archsim.base.packing import pack, replicate
 
     given = replicate(load[None], copies)
     into, place = (each[0] for each in pack(given.load, capacity))

@@ -45,7 +45,7 @@ def eplb(
     layers, experts = load.shape
     _check_sizes(experts, replicas, groups, nodes, gpus)
 
-    from archsim.policies.placement.replicas import replicate
+    from archsim.base.packing import replicate
 
     expert = _experts_by_node(load, groups, nodes)
     by_node = layers * nodes, experts // nodes
@@ -95,7 +95,7 @@ def _experts_by_node(load: np.ndarray, groups: int, nodes: int) -> np.ndarray:
 
 def _pack_evenly(load: np.ndarray, bins: int) -> np.ndarray:
     """int64[row, item] the place of every item in bins of one size; of size 1: item i in bin i, as upstream."""
-    from archsim.policies.placement.replicas import pack
+    from archsim.base.packing import pack
 
     rows, items = load.shape
     each = items // bins

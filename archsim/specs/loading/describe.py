@@ -248,7 +248,8 @@ def _traffic() -> str:
     rows: list[tuple[str, ...]] = [("name", "made of", "licence of what it was fitted to", "file")]
     for name, file in named_files("traffic").items():
         head = read_yaml(file).data
-        basis = "a recorded trace" if "tables" in head else "recorded loads" if "loads" in head else "statistics"
+        recorded = "tables" in head or "subjects" in head
+        basis = "a recorded trace" if recorded else "recorded loads" if "loads" in head else "statistics"
         rows.append((name, basis, head.get("licence", "not stated"), display(file)))
     return _table(rows)
 

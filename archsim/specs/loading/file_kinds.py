@@ -32,7 +32,7 @@ SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType(
     }
 )
 EXPERIMENT_KEYS = (*keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
-# Keys common to all files of configs/traffic, and keys of its two variants.
+# Keys common to all files of configs/traffic, and keys of its three variants.
 _TRAFFIC_KEYS = (
     "name",
     "source",
@@ -45,6 +45,8 @@ _TRAFFIC_KEYS = (
     "taste_size",
     "weights",
     "prompt_tokens",
+    "subjects",
+    "spread",
 )
 _KEYS = MappingProxyType(
     {name: keys_of(kind) for name, kind in SPECS.items()}

@@ -15,11 +15,13 @@ import numpy as np
 
 from archsim.workload.generated.adjust import MOST_LAGS, adjust, moved_acceptance, phase_loads, simulate
 from archsim.workload.generated.densities import count_kinds, densities, nearest, path_density, reweight
+from archsim.workload.generated.subjects import SeveralSubjects, between_subjects, own_subjects
 from archsim.workload.generated.traffic_model import (
     COMPONENTS,
     KEEP,
     KIND,
     KIND_COMPONENTS,
+    OTHER,
     PATH,
     QUANTILES,
     TASTE,
@@ -97,6 +99,20 @@ def fit_trace(
     return adjust(model, trace, shares, seed)
 
 
+def fit_subjects(trace: Trace, name: str, source: str, seed: int = 0) -> TrafficModel | SeveralSubjects:
+    """A model for each of the subjects of a trace with enough requests, or one of all, where fewer than two have."""
+    rows = own_subjects(trace)
+    if len(rows) < 2:
+        return fit_trace(trace, name, source, seed=seed)
+    parts = {subject: statistics.subset(trace, of) for subject, of in rows.items()}
+    models = {
+        subject: fit_trace(part, f"{name}.{number}", f"{source}: {subject}", seed=seed)
+        for number, (subject, part) in enumerate(parts.items(), 1)
+    }
+    shares = tuple(float(part.requests) for part in parts.values())
+    return SeveralSubjects(name, source, models, shares, between_subjects(list(parts.values())))
+
+
 def fit_loads(model: TrafficModel, seed: int = 0, rounds: int = 10) -> TrafficModel:
     """A model built from loads only, with acceptance adjusted until generated traffic reproduces those loads."""
     lengths = np.tile([[32, 32]], (max(256, 4 * model.experts), 1))
@@ -115,7 +131,7 @@ def known_tasks(trace: Trace) -> tuple[tuple[str, ...], np.ndarray]:
     index[kept] = np.arange(len(kept))
     task = index[trace.request_subject]
     names = [trace.subject_names[subject] for subject in kept]
-    return tuple(names + ["other"] * bool((task == len(kept)).any())), task
+    return tuple(names + [OTHER] * bool((task == len(kept)).any())), task
 
 
 def kind_size(trace: Trace) -> int:
@@ -297,5 +313,3 @@ def _expectation_maximisation(density: np.ndarray) -> np.ndarray:
     for _ in range(EM_ROUNDS):
         reweight(density, weights)
     return weights
-
-

@@ -27,14 +27,14 @@ block has.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numba import njit
 
 from archsim.base.kernels import inner
 from archsim.workload.generated.synthetic import alias_table, mix_bits, scatter
-from archsim.workload.generated.traffic_model import COMPONENTS, TrafficModel
+from archsim.workload.generated.traffic_model import COMPONENTS, OTHER, TrafficModel
 from archsim.workload.trace import StepTokens, Trace, rows_per_piece
 
 TASK_SIZE = 64
@@ -73,9 +73,7 @@ class GenerativeTraffic:
         share = dict(mix) if mix else dict(zip(model.task_names, model.task_share.tolist(), strict=True))
         self.tasks = tuple(share)
         self.lengths = model_lengths(model, requests, seed) if lengths is None else np.asarray(lengths, np.int64)
-        drawn = (
-            _pick(np.array(list(share.values())), _uniform(seed, 1, requests)) if request_task is None else request_task
-        )
+        drawn = drawn_tasks(share, seed, requests) if request_task is None else request_task
         self.request_task = np.asarray(drawn, np.int64)
         self._strata = _strata(self.request_task)
         self._tables, self._taste_ends = _tables(model, self.tasks)
@@ -98,13 +96,24 @@ class GenerativeTraffic:
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
         """See `archsim.workload.trace.TokenSource.steps`. Holds only the last token of every request."""
+        draw = self.drawing(requests)
+        for iteration, position, token in pieces_of(
+            self.lengths[requests], decode_steps, len(self.layer_ids), self.top_k
+        ):
+            yield StepTokens(iteration, position, draw(iteration, position, token))
+
+    def drawing(self, requests: np.ndarray) -> Callable[[int, np.ndarray, np.ndarray], np.ndarray]:
+        """Of a batch: (iteration, position int32[n], token int64[n] within its request) → int16[n, layer, k]. Tokens of
+        a request in order.
+        """
         layers = len(self.layer_ids)
         last = np.zeros((len(requests), layers, self.top_k), np.int16)
         history = np.zeros((2, len(requests), max(len(self.model.repeats), 1)), np.int32)
         group = np.arange(self.num_experts) * self.model.groups // self.num_experts
         most = np.int64(self.model.top_groups if self.model.groups > 1 else 2)
         tastes = self._tastes(requests)
-        for iteration, position, token in self._rows(requests, decode_steps):
+
+        def draw(iteration: int, position: np.ndarray, token: np.ndarray) -> np.ndarray:
             experts = np.empty((len(position), layers, self.top_k), np.int16)
             request = requests[position]
             phase = np.searchsorted(self.model.phase_starts, iteration, side="right") - 1
@@ -112,7 +121,9 @@ class GenerativeTraffic:
                 np.uint64(self.seed), np.int64(phase), group, most, request, token, position,
                 self.request_task[request], self.layer_ids, *tastes, *self._tables, history, last, experts,
             )  # fmt: skip
-            yield StepTokens(iteration, position, experts)
+            return experts
+
+        return draw
 
     def _tastes(self, requests: np.ndarray) -> tuple[np.ndarray, ...]:
         """What requests prefer: experts int16[request, item], where in a row each layer begins, and kinds."""
@@ -126,19 +137,24 @@ class GenerativeTraffic:
         _fill_tastes(key, strata, task, np.zeros(1, np.int32), np.array([0, kinds.shape[1]]), of_kinds, kinds)
         return experts, starts, kinds
 
-    def _rows(self, requests: np.ndarray, decode_steps: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """(iteration, position int32[n], token int64[n] within its request) of every piece."""
-        prompt, decode = self.lengths[requests].T
-        size = rows_per_piece(len(self.layer_ids), self.top_k)
-        for iteration in range(min(decode_steps, int(decode.max(initial=0))) + 1):
-            count = prompt if iteration == 0 else (decode >= iteration).astype(np.int64)
-            ends = np.cumsum(count)
-            total = int(ends[-1]) if len(ends) else 0
-            for start in range(0, total, size):
-                row = np.arange(start, min(start + size, total))
-                position = np.searchsorted(ends, row, side="right").astype(np.int32)
-                token = row - (ends - count)[position] + (prompt[position] + iteration - 1 if iteration else 0)
-                yield iteration, position, token
+
+def pieces_of(
+    lengths: np.ndarray, decode_steps: int, layers: int, top_k: int
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """(iteration, position int32[n], token int64[n] within its request) of every piece of a batch. lengths:
+    int64[request, 2], prompt tokens and decode steps.
+    """
+    prompt, decode = lengths.T
+    size = rows_per_piece(layers, top_k)
+    for iteration in range(min(decode_steps, int(decode.max(initial=0))) + 1):
+        count = prompt if iteration == 0 else (decode >= iteration).astype(np.int64)
+        ends = np.cumsum(count)
+        total = int(ends[-1]) if len(ends) else 0
+        for start in range(0, total, size):
+            row = np.arange(start, min(start + size, total))
+            position = np.searchsorted(ends, row, side="right").astype(np.int32)
+            token = row - (ends - count)[position] + (prompt[position] + iteration - 1 if iteration else 0)
+            yield iteration, position, token
 
 
 def collect(source: GenerativeTraffic) -> Trace:
@@ -164,11 +180,12 @@ def collect(source: GenerativeTraffic) -> Trace:
 def shares_of_task(known: np.ndarray, names: tuple[str, ...], popularity: np.ndarray, name: str) -> np.ndarray:
     """float64[row, item]: shares of a task. known: float64[task, row, item] of `names`; popularity: float64[row, item].
 
-    An unknown task, such as `mmlu_zh`, is half its own (`mmlu`) and half its language's (`zh`), each of
-    TASK_SIZE draws from the popularity, by its name.
+    An unknown task has those of OTHER, the subjects without shares of their own, where the model has them. Else, such
+    as `mmlu_zh`, it is half its own (`mmlu`) and half its language's (`zh`), each of TASK_SIZE draws from the
+    popularity, by its name.
     """
-    if name in names:
-        return known[names.index(name)]
+    if name in names or OTHER in names:
+        return known[names.index(name if name in names else OTHER)]
     base, _, language = name.rpartition("_")
     parts = [base, f"language {language}"] if base and len(language) == 2 else [name]
     return np.mean(
@@ -183,6 +200,11 @@ def model_lengths(model: TrafficModel, requests: int, seed: int) -> np.ndarray:
         at = _uniform(seed, stream, requests) * (len(quantiles) - 1)
         found.append(np.round(np.interp(at, np.arange(len(quantiles)), quantiles)))
     return np.stack(found, axis=1).astype(np.int64)
+
+
+def drawn_tasks(share: Mapping[str, float], seed: int, requests: int) -> np.ndarray:
+    """int64[request]: the task of every request, an index into those of ``share``."""
+    return _pick(np.array(list(share.values())), _uniform(seed, 1, requests))
 
 
 def _drawn_task(popularity: np.ndarray, name: str) -> np.ndarray:

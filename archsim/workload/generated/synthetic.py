@@ -63,15 +63,17 @@ class SyntheticTraffic:
 
     model: a ModelSpec (name, moe_layer_ids, experts, top_k are used). spec: a SyntheticSpec. largest_batch: number of
     requests where spec.requests is None. All requests have the same length: spec.prompt_tokens in iteration 0 (none:
-    there is no iteration 0), then spec.decode_steps decode steps (None: as many as are requested).
+    there is no iteration 0), then spec.decode_steps decode steps (None: as many as are requested). skew: float64[layer,
+    1], fitted to spec.imbalance (`archsim.workload.generated.imbalance`); None: spec.popularity_skew.
     """
 
-    def __init__(self, model, spec, largest_batch: int):
+    def __init__(self, model, spec, largest_batch: int, skew: np.ndarray | None = None):
         self.requests = spec.requests or largest_batch
         self.layer_ids = np.array(model.moe_layer_ids, np.int32)
         self.num_experts = model.experts
         self.top_k = model.top_k
         self._spec = spec
+        self._skew = skew_of_layers(skews_of(spec), self.layer_ids) if skew is None else skew
         self._prompt_tokens = PROMPT_TOKENS if spec.prompt_tokens is None else spec.prompt_tokens
 
     @property
@@ -79,7 +81,7 @@ class SyntheticTraffic:
         spec = self._spec
         return (
             f"synthetic seed={spec.seed} prompt={self._prompt_tokens} "
-            f"skew={'/'.join(f'{each:g}' for each in skews_of(spec))} "
+            f"{spec.imbalance or 'skew=' + '/'.join(f'{each:g}' for each in skews_of(spec))} "
             f"taste={spec.request_taste:g} stickiness={spec.stickiness:g}"
             f"{f' drift={spec.drift:g}' if spec.drift else ''}"
             f"{f' switch={spec.switch_step}' if spec.switch_step else ''}"
@@ -92,12 +94,13 @@ class SyntheticTraffic:
 
     def _popularity(self, seed: int, iteration: int) -> np.ndarray:
         """Shares of experts in an iteration, float64[layer, expert]."""
-        skew = skew_of_layers(skews_of(self._spec), self.layer_ids)
-        now = popularity(seed, self.layer_ids, self.num_experts, skew)
+        now = popularity(seed, self.layer_ids, self.num_experts, self._skew)
         if not self._spec.drift or not iteration:
             return now
         return drifted(
-            now, popularity(seed + _TURNED_TO, self.layer_ids, self.num_experts, skew), self._spec.drift * iteration
+            now,
+            popularity(seed + _TURNED_TO, self.layer_ids, self.num_experts, self._skew),
+            self._spec.drift * iteration,
         )
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:

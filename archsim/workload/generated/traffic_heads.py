@@ -96,10 +96,39 @@ class TrafficStatistics(_Head):
         return self
 
 
-def read_head(file: Path) -> tuple[TrafficTables | TrafficStatistics, Tree]:
+class SubjectPart(Spec):
+    """A subject: the file of its traffic, beside this one, and its share of the requests."""
+
+    like: Text
+    share: Annotated[float, number(0, 1e9)]
+
+
+class TrafficSubjects(Spec):
+    """Traffic of several subjects, each with a file of its own."""
+
+    name: Name
+    model: Text | None = None
+    source: Text
+    licence: Text | None = None
+    subjects: Annotated[dict[Text, SubjectPart], Field(min_length=1)]
+    # Standard deviation between the recorded subjects, in % of their mean: how far another subject may be off.
+    spread: dict[Text, Annotated[float, number(0, 1e6)]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _some(self) -> TrafficSubjects:
+        if not sum(each.share for each in self.subjects.values()) > 0:
+            raise ValueError("expected a subject with a share above 0")
+        return self
+
+
+Head = TrafficTables | TrafficStatistics | TrafficSubjects
+
+
+def read_head(file: Path) -> tuple[Head, Tree]:
     """The head in a file, and its tree for places in messages. Raises SpecError."""
     tree = read_yaml(file)
-    return validate(TrafficTables if "tables" in tree.data else TrafficStatistics, tree), tree
+    kind: type[Head] = TrafficTables if "tables" in tree.data else TrafficStatistics
+    return validate(TrafficSubjects if "subjects" in tree.data else kind, tree), tree
 
 
 def stated_model(file: Path) -> Any:

@@ -26,6 +26,9 @@ POPULARITY, TASK, TASTE, KEEP, KIND, PATH = range(len(COMPONENTS))
 
 QUANTILES = 21
 
+OTHER = "other"
+"""The task of all requests of subjects that have too few for shares of their own."""
+
 
 @dataclass(frozen=True)
 class TrafficModel:

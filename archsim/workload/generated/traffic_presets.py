@@ -6,6 +6,7 @@ A file of statistics states what is known about a model without a trace: `traffi
 import hashlib
 import os
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,13 +17,23 @@ import numpy as np
 from archsim.base.errors import TraceError
 from archsim.base.files import regular
 from archsim.base.nearest import did_you_mean
+from archsim.base.text.yaml import read_yaml
 from archsim.specs.loading.config_files import named_files
-from archsim.workload.generated.generative import GenerativeTraffic
+from archsim.workload.generated.imbalance import skew_of
+from archsim.workload.generated.subjects import SeveralSubjects, traffic_of
 from archsim.workload.generated.synthetic import SyntheticTraffic, popularity
-from archsim.workload.generated.traffic_heads import TrafficStatistics, TrafficTables, read_head, stated_model
+from archsim.workload.generated.traffic_heads import (
+    TrafficStatistics,
+    TrafficSubjects,
+    TrafficTables,
+    read_head,
+    stated_model,
+)
 from archsim.workload.generated.traffic_model import QUANTILES, TrafficModel, read_tables, without_paths
 from archsim.workload.layers import spread_layers
 from archsim.workload.trace import TokenSource
+
+Parameters = TrafficModel | SeveralSubjects
 
 
 @dataclass(frozen=True)
@@ -48,16 +59,25 @@ def generated_traffic(model, spec, largest_batch: int, layers: int | None = None
         shape = replace(shape, layer_ids=shape.layer_ids[spread_layers(len(shape.layer_ids), layers)])
     like = spec.preset_of(model.name)
     if like is None:
-        return SyntheticTraffic(shape, spec, largest_batch)
+        skew = skew_of(spec, shape.layer_ids, shape.experts, shape.top_k)
+        return SyntheticTraffic(shape, spec, largest_batch, skew)
     parameters = load_traffic(like, model)
     if layers is not None:
-        parameters = of_layers(parameters, shape.layer_ids, traffic_file(like))
-    return GenerativeTraffic(with_lengths(parameters, spec, like), spec.requests or largest_batch, spec.seed, spec.mix)
+        parameters = mapped(parameters, lambda each: of_layers(each, shape.layer_ids, traffic_file(like)))
+    return traffic_of(with_lengths(parameters, spec, like), spec.requests or largest_batch, spec.seed, spec.mix)
 
 
-def with_lengths(parameters: TrafficModel, spec, like: str) -> TrafficModel:
-    """A preset's traffic with the prompts and decode steps of a SyntheticSpec. Raises TraceError where neither is left.
-    """
+def mapped(found: Parameters, change: Callable[[TrafficModel], TrafficModel]) -> Parameters:
+    """Of either kind, with another model, of each subject where there are several."""
+    return found.mapped(change) if isinstance(found, SeveralSubjects) else change(found)
+
+
+def with_lengths(parameters: Parameters, spec, like: str) -> Parameters:
+    """A preset's traffic with the prompts and decode steps of a SyntheticSpec. Raises TraceError where neither is left."""
+    return mapped(parameters, lambda each: _with_lengths(each, spec, like))
+
+
+def _with_lengths(parameters: TrafficModel, spec, like: str) -> TrafficModel:
     given = {"prompt_tokens": spec.prompt_tokens, "decode_steps": spec.decode_steps}
     found = parameters.changed(
         **{name: np.full(QUANTILES, float(value)) for name, value in given.items() if value is not None}
@@ -81,10 +101,15 @@ def traffic_file(like: str) -> Path:
 
 
 def preset_digest(like: str) -> str:
-    """sha256 of the files of a preset. Raises TraceError."""
+    """sha256 of the files of a preset. Raises TraceError, SpecError."""
     file = traffic_file(like)
     digest = hashlib.sha256()
-    for part in (file, file.with_suffix(".npz")):
+    files = [file]
+    if file.exists() and "subjects" in read_yaml(file).data:
+        head = read_head(file)[0]
+        assert isinstance(head, TrafficSubjects)
+        files += [file.parent / part.like for part in head.subjects.values()]
+    for part in (each for one in files for each in (one, one.with_suffix(".npz"))):
         digest.update(part.read_bytes() if part.exists() else b"")
     return digest.hexdigest()
 
@@ -93,12 +118,22 @@ def shape_of(model) -> _Shape:
     return _Shape(np.array(model.moe_layer_ids, np.int32), model.experts, model.top_k)
 
 
-def load_traffic(like: str, model) -> TrafficModel:
+def load_traffic(like: str, model) -> Parameters:
     """The parameters of a preset for the layers of a ModelSpec. Raises SpecError for a file with problems, TraceError
     if its parameters cannot be read or are of another shape.
     """
     file = traffic_file(like)
     (head, tree), shape = read_head(file), shape_of(model)
+    if isinstance(head, TrafficSubjects):
+        models = {}
+        for name, part in head.subjects.items():
+            if "subjects" in read_yaml(inner := file.parent / part.like).data:
+                raise TraceError(
+                    f"{tree.place(('subjects', name))}: {inner} has subjects, too; expected traffic of one"
+                )
+            models[name] = load_traffic(str(inner), model)
+        shares = tuple(part.share for part in head.subjects.values())
+        return SeveralSubjects(head.name, head.source, models, shares, dict(head.spread))
     try:
         tables = isinstance(head, TrafficTables)
         found = read_tables(head, file) if tables else from_statistics(head, file, shape)
