@@ -73,7 +73,7 @@ def mapped(found: Parameters, change: Callable[[TrafficModel], TrafficModel]) ->
 
 
 def with_lengths(parameters: Parameters, spec, like: str) -> Parameters:
-    """A preset's traffic with the prompts and decode steps of a SyntheticSpec. Raises TraceError where neither is left."""
+    """A preset's traffic with the prompts and decode steps of a SyntheticSpec. Raises TraceError: neither is left."""
     return mapped(parameters, lambda each: _with_lengths(each, spec, like))
 
 
