@@ -1,4 +1,4 @@
-"""Serving against what was measured on GPUs; skipped without the data. docs/serving.md has the whole table."""
+"""Serving against what was measured on GPUs; skipped without the data. docs/measurements.md has the whole table."""
 
 import csv
 
