@@ -4,6 +4,7 @@ import pytest
 from support.small_runs import demand_of, policy, replay, small_model, small_system
 
 from archsim.cli.main import main
+from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.specs.loading.library import load_assumptions
 
 pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
@@ -78,7 +79,8 @@ def test_recorded_steps_of_a_run():
 def replay_of(name):
     system, model, spec = small_system(3, 2), small_model(), policy(name)
     assumptions = load_assumptions("physical", heatmap_update="free")
-    return replay(system, model, spec, assumptions, demand_of(model, system, spec, batch=60, decode_steps=2))
+    demand = demand_of(model, system, spec, batch=60, decode_steps=2)
+    return replay(system, model, spec, assumptions, demand, engine=InterpretedEngine)
 
 
 def test_command_tells_what_was_compared(capsys):
