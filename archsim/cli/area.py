@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
+from archsim.base.errors import SpecError
 from archsim.cli.arguments import add_experiment
 from archsim.cli.exit_codes import OK
 from archsim.cli.printing import console, grid
-from archsim.report.decision_cost.deciders import words
-from archsim.specs.loading.library import load_experiment
+from archsim.report.decision_cost.deciders import families, words
+from archsim.specs.loading.library import MANIFEST, load_experiment
 from archsim.specs.machine.decision import DecisionSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
@@ -21,11 +23,16 @@ from microarch.silicon.published_area import deviation, explanation, published_r
 from microarch.silicon.technology import TECHNOLOGIES, Technology
 
 _KIB, _MIB, _PPM = 2**10, 2**20, 1e6
+COUNTED = (
+    "Power: every port and every register in every cycle. Logic between registers counts as further flip-flops in the "
+    "Global CP's parts and the ATUs' order of use; not counted: logic of prediction tables and second registers, "
+    "wires, clock tree."
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    add_experiment(parser)
+    add_experiment(parser, "experiment, or folder of a report: then what prediction cost and was worth in it, too")
     parser.add_argument(
         "--design",
         action="append",
@@ -38,8 +45,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print area and power. Raises SpecError for an unknown ``--design`` key."""
-    experiment = load_experiment(args.file, args.overrides)
+    """Print area and power. Raises SpecError for an unknown ``--design`` key, and for ``--set`` beside a report."""
+    folder = Path(args.file) if Path(args.file).is_dir() else None
+    if folder and args.overrides:
+        raise SpecError(f"--set {args.overrides[0]}: {folder} is a report, whose runs are made; change its experiment")
+    experiment = load_experiment(folder / MANIFEST if folder else args.file, args.overrides)
     chosen, changes = TECHNOLOGIES[args.technology], parse_design(args.design)
     out = console()
     for system in experiment.systems:
@@ -47,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
         _print_published(out, system, published_design(system, changes), chosen)
     _print_synthesised(out, experiment.systems)
     out.print(_memories_table(experiment.systems[0]))
+    if folder:
+        out.print(_worth_table(folder))
     if args.sources:
         out.print(_sources_table(chosen))
     return OK
@@ -71,6 +83,7 @@ def _print_configured(
             "The host keeps the expert distribution table and the heatmaps in its own memory; there is no Global CP "
             "on the wafer."
         )
+    out.print(COUNTED, soft_wrap=True)
     for part in parts:
         if part.table is not None:
             layout = " + ".join(f"{name} {bits}" for name, bits in part.table.fields)
@@ -93,7 +106,7 @@ def _print_synthesised(out, systems: Sequence[SystemSpec]) -> None:
     """The components in RTL: analytical, synthesised and published area, and the clock that they reach; which systems
     ask for more.
     """
-    from microarch.silicon.synthesised import clock_note, side_by_side
+    from microarch.silicon.synthesised import clock_note, local_clock_note, side_by_side
 
     dies = systems[0].dies
     made = grid("component", title=f"in RTL (docs/rtl.md): cells of ASAP7, um²; {dies} dies in 5 nm, placed, mm²")
@@ -101,19 +114,23 @@ def _print_synthesised(out, systems: Sequence[SystemSpec]) -> None:
         made.add_column(name, justify="right")
     rows = side_by_side(dies)
     for row in rows:
-        ratio = "–" if row.ratio is None else f"{row.ratio:.2f}"
-        analytical = "–" if row.analytical_um2 is None else f"{row.analytical_um2:,.0f}"
         published = "–" if row.published_mm2 is None else f"{row.published_mm2:.4f}"
         said = f"{row.synthesised.area_um2:,.0f}{' (older source)' if row.stale else ''}"
         placed, path_ns = f"{row.placed_mm2:.4f}", f"{row.synthesised.delay_ps / 1000:.3f}"
         clock = f"{row.clock_hz / 1e9:.2f} GHz"
-        made.add_row(row.component, str(row.copies), analytical, said, ratio, placed, published, path_ns, clock)
+        areas = f"{row.analytical_um2:,.0f}", said, f"{row.ratio:.2f}", placed, published
+        made.add_row(row.component, str(row.copies), *areas, path_ns, clock)
     out.print(made)
     for row in rows:
         if row.reason:
             out.print(f"{row.component}: {row.reason}.", soft_wrap=True)
     for system in systems:
-        if note := clock_note(system.name, system.decision.executor, system.decision.fsm.clock_hz):
+        decision = system.decision
+        notes = (
+            clock_note(system.name, decision.executor, decision.fsm.clock_hz),
+            local_clock_note(system.name, decision.local_clock_hz),
+        )
+        for note in filter(None, notes):
             out.print(f"{note}.", soft_wrap=True)
 
 
@@ -132,6 +149,22 @@ def _memories_table(system: SystemSpec):
         areas = [f"{part.copies * large[node]:.4f}–{part.copies * macro_mm2(bits, node):.4f}" for node in CELL_UM2]
         made.add_row(f"SRAM: {part.name}", f"{bits:,}", str(part.copies), f"{macro_factor(bits):.2f}", *areas)
     return made
+
+
+def _worth_table(folder: Path):
+    """What prediction cost in area and power beside what it was worth in time, in the runs of a report."""
+    from archsim.report.data import read_report
+    from archsim.report.decision_cost import worth
+
+    report = read_report(folder)
+    made = grid("system", "model", title=f"prediction in {report.name}: its cost in 5 nm, and its worth")
+    for name in ("batch", "policy", "against", "area", "of wafer", "power", "HBM writes of copies", "throughput"):
+        made.add_column(name, justify="right")
+    found = [row for family in families(report) for row in worth.rows(report, family)]
+    for row in found:
+        place, cost = row["run"].place, (row[name] for name in ("mm2", "ppm", "mw", "copies", "throughput"))
+        made.add_row(place.system, place.model, f"{row['run'].batch:,}", row["run"].policy, row["against"], *cost)
+    return made if found else f"{report.name}: no policy with prediction beside the same policy without"
 
 
 def _built_for(built: TableDesign) -> str:

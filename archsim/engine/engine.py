@@ -76,6 +76,7 @@ class EventEngine:
 
     name = "event"
     analytical = False
+    count_pairs: Callable[..., int] | None = None  # what adds to a heatmap behind its port; None: its table
 
     def __init__(
         self,

@@ -139,6 +139,7 @@ class LimitedHeatmap:
             model.top_k,
             predictor,
             max(1, fsm.heatmap_port_bits // COUNTER_BITS),
+            engine.count_pairs,
         )
         cycles = cycles_per_transition(model.experts, model.top_k, fsm.heatmap_port_bits)
         self._ns_per_transition = cycles * NS_PER_S / fsm.clock_hz

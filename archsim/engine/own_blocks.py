@@ -24,6 +24,7 @@ from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.blocks import NETWORK, BlockSpec, kind_of
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.policies import PolicySpec
+from microarch.blocks.global_cp import COUNTER_BITS
 from microarch.rtl import missing
 
 INTERPRETED = "interpreted"
@@ -74,11 +75,13 @@ def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec,
 
 def _refuse_rtl(engine: str, system: SystemSpec, assumptions: AssumptionsSpec, policy: PolicySpec) -> None:
     """Raise ArchsimError for what the state machine's components cannot decide."""
+    fsm = system.decision.fsm
     refused = (
         (engine != INTERPRETED, f"runs on engine: interpreted alone, not {engine}"),
         (missing() is not None, f"needs an extra. {missing()}"),
         (assumptions.decision_cost != "charged", f"needs decision_cost: charged, not {assumptions.decision_cost}"),
-        (system.decision.fsm.sorter != "bitonic", "needs sorter: bitonic; a merge sorter is not in RTL"),
+        (fsm.sorter != "bitonic", "needs sorter: bitonic; a merge sorter is not in RTL"),
+        (fsm.comparators & (fsm.comparators - 1) != 0, f"needs a power of two of comparators, not {fsm.comparators}"),
         (
             policy.allocation.name not in ("paper", "home", "first_seen"),
             f"has an allocator for allocation: paper, not for {policy.allocation.name} of {policy.name}",
@@ -86,6 +89,10 @@ def _refuse_rtl(engine: str, system: SystemSpec, assumptions: AssumptionsSpec, p
         (
             policy.prediction.is_function,
             f"has a selector for prediction: heatmap, not for {policy.prediction.name} of {policy.name}",
+        ),
+        (
+            fsm.heatmap_port_bits % COUNTER_BITS != 0,
+            f"needs a heatmap_port_bits that is a multiple of {COUNTER_BITS}, not {fsm.heatmap_port_bits}",
         ),
     )
     for is_so, why in refused:

@@ -14,7 +14,7 @@ import numpy as np
 from amaranth.hdl import Elaboratable
 from amaranth.sim import Simulator
 
-from microarch.rtl import allocator, atu, pdu, select, sorter, tables
+from microarch.rtl import allocator, atu, heatmap, pdu, select, sorter, tables
 
 PERIOD_S = 1e-9
 
@@ -164,6 +164,26 @@ async def choose(ctx, dut: select.Selector, row: np.ndarray, asks: Callable[[], 
         await ctx.tick()
         ctx.set(dut.start, 0)
     return cycles, threshold, sorted(marked)
+
+
+async def count(ctx, dut: heatmap.HeatmapStore, counters: np.ndarray, row: int, word: int, mask: int) -> int:
+    """How often the row was halved while 1 was added to its counters of a word, in place; ``counters``: uint16[row,
+    expert].
+    """
+    p, halving = dut.parameters, 0
+    for signal, value in zip((dut.start, dut.row, dut.word, dut.mask), (1, row, word, mask), strict=True):
+        ctx.set(signal, value)
+    await ctx.tick()
+    ctx.set(dut.start, 0)
+    while state := ctx.get(dut.state):
+        first = ctx.get(dut.at) * p.per_word
+        of_word = counters[ctx.get(dut.row_at), first : first + p.per_word]
+        ctx.set(dut.loaded, packed(of_word, p.count_bits))
+        if ctx.get(dut.writes):
+            of_word[:] = unpacked(ctx.get(dut.stored), len(of_word), p.count_bits)
+        halving += state == heatmap.HALVE_READ
+        await ctx.tick()
+    return halving // p.words
 
 
 async def look_up(ctx, dut: atu.Atu, expert: int, stored: list[int], idle: bool = False):

@@ -15,7 +15,7 @@ from archsim.specs.machine.decision import DecisionSpec
 from archsim.specs.machine.system import SystemSpec
 from microarch.blocks.table_sizes import Storage, TableDesign, tables_of
 from microarch.silicon.area_power import Part, core_cost, table_cost
-from microarch.silicon.datapath_area import SHADOW, datapath_parts, shadow_part
+from microarch.silicon.datapath_area import ADDERS, SHADOW, datapath_parts, order_part, shadow_part
 from microarch.silicon.technology import A72, A76, N5, Technology
 
 CORES = MappingProxyType({"a72": A72, "a76": A76})
@@ -56,6 +56,8 @@ def decision_parts(decision: DecisionSpec, design: TableDesign, technology: Tech
             parts.append(
                 Part(table.name, table.copies, table_cost(table, clock_hz, technology).times(table.copies), table)
             )
+    if decision.atu_ways > 1:
+        parts.append(order_part(design, decision.atu_ways, design.clock_hz, technology))
     if decision.executor == "fsm" and decision.fsm.shadow:
         parts.append(shadow_part(design, design.clock_hz, technology))
     parts.append(Part(LOCAL_CP, design.dies, core_cost(A72, design.clock_hz).times(design.dies)))
@@ -75,7 +77,7 @@ def added_parts(system: SystemSpec, allocates: bool, predicts: bool) -> tuple[Pa
         return ()
     spared = {LOCAL_CP}
     if not predicts:
-        spared |= {"prediction table", "heatmap cache", SHADOW}
+        spared |= {"prediction table", "heatmap cache", SHADOW, ADDERS}
     if not allocates:
         spared.add("expert distribution table")
     parts = decision_parts(system.decision, design_of(system))

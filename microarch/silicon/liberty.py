@@ -221,7 +221,8 @@ def _clock_fj(clock: Group) -> float:
         edges = [_middle(each) for kind in ("rise_power", "fall_power") for each in power.of(kind)]
         if len(edges) == 2:
             by_state.setdefault(power.value("when"), []).append((edges[0], edges[1]))
-    resting = [sum(map(sum, supplies)) for supplies in by_state.values() if all(rise > 0 for rise, _ in supplies)]
+    cycles = [tuple(map(sum, zip(*supplies, strict=True))) for supplies in by_state.values()]
+    resting = [sum(edges) for edges in cycles if edges[0] > 0]  # without a rising edge the clock changed the output
     return sum(resting) / len(resting) if resting else 0.0
 
 

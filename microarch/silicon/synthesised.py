@@ -7,13 +7,13 @@ Areas are of cells in the node of the library (ASAP7); the published ones (table
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from microarch.silicon.datapath_area import CANDIDATE, COMPARATOR, LANE, SORTER
+from microarch.silicon.datapath_area import CANDIDATE, COMPARATOR, LANE, SORTER, atu_flops, heatmap_flops
 from microarch.silicon.published_area import PUBLISHED
 from microarch.silicon.synthesis import Synthesised, read_result
 from microarch.silicon.technology import N5, Coefficient
@@ -25,13 +25,14 @@ WIRES = Coefficient(1.25, "of the longest path, with wires and clock", "assumed"
 FASTER = Coefficient(0.87, "delay in 5 nm over 7 nm", "TSMC, 5nm Technology (tsmc.com): 15 % faster at equal power")
 STATE_MACHINE = ("allocator", "select", "sorter")  # components that run at decision.fsm.clock
 NEAR = 1.25  # a larger ratio gets a reason
-NOT_MODELLED: Mapping[str, str] = MappingProxyType(
-    {
-        "atu": "no analytical model: table II's 68-bit entries have neither tag nor order; SRAM is a row above",
-        "heatmap": "no analytical model: adders and a word's registers; the counters' SRAM is a row above",
+A_CORE = "table II has a Cortex-A76 (1.1 mm²) in the place of allocator, selector and sorter"
+BESIDE: Mapping[str, str] = MappingProxyType(  # why table II is no row of the component
+    dict.fromkeys(STATE_MACHINE, A_CORE)
+    | {
+        "atu": "table II's row is SRAM alone (a row above), whose 68-bit entries have neither tag nor order",
+        "heatmap": "table II has the counters' SRAM alone (a row above), without adders",
     }
 )
-A_CORE = "table II has a Cortex-A76 (1.1 mm²) in the place of allocator, selector and sorter"
 
 
 class Beside(NamedTuple):
@@ -41,15 +42,15 @@ class Beside(NamedTuple):
 
     component: str
     copies: int
-    analytical_um2: float | None
+    analytical_um2: float
     synthesised: Synthesised
     published_mm2: float | None
     stale: bool
 
     @property
-    def ratio(self) -> float | None:
+    def ratio(self) -> float:
         """Analytical over synthesised."""
-        return None if self.analytical_um2 is None else self.analytical_um2 / self.synthesised.area_um2
+        return self.analytical_um2 / self.synthesised.area_um2
 
     @property
     def placed_mm2(self) -> float:
@@ -63,13 +64,9 @@ class Beside(NamedTuple):
     @property
     def reason(self) -> str:
         """Why a ratio, of the model or of table II, is above `NEAR`; '' where none is."""
-        told = []
-        if self.ratio is None:
-            told.append(NOT_MODELLED[self.component])
-        elif not 1 / NEAR <= self.ratio <= NEAR:
-            told.append(f"the model is {self.ratio:.2f} of synthesis")
-        if self.component in STATE_MACHINE:
-            told.append(A_CORE)
+        told = [] if 1 / NEAR <= self.ratio <= NEAR else [f"the model is {self.ratio:.2f} of synthesis"]
+        if self.component in BESIDE:
+            told.append(BESIDE[self.component])
         if self.published_mm2 is not None and self.placed_mm2 > NEAR * self.published_mm2:
             share = self.copies * self.synthesised.sequential_um2 * TO_5NM.value / 1e6 / self.published_mm2
             told.append(f"flip-flops alone take {share:.1f} times table II's area, before any logic or placement")
@@ -98,30 +95,40 @@ def clock_note(name: str, executor: str, clock_hz: float) -> str:
     """That a system's state machine asks for more than synthesis reaches at the shipped parameters, and which path
     limits it; '' if it does not. ``clock_hz``: ``decision.fsm.clock``.
     """
-    rows = [row for row in side_by_side(1) if row.component in STATE_MACHINE]
+    return _above(name, "fsm.clock", clock_hz, STATE_MACHINE) if executor == "fsm" else ""
+
+
+def local_clock_note(name: str, clock_hz: float) -> str:
+    """The same of ``decision.local_clock``: Local CPs, PDUs and ATUs."""
+    return _above(name, "local_clock", clock_hz, ("pdu", "atu"))
+
+
+def _above(name: str, key: str, clock_hz: float, components: Sequence[str]) -> str:
+    rows = [row for row in side_by_side(1) if row.component in components]
     slowest = min(rows, key=lambda row: row.clock_hz, default=None)
-    if executor != "fsm" or slowest is None or clock_hz <= slowest.clock_hz:
+    if slowest is None or clock_hz <= slowest.clock_hz:
         return ""
     return (
-        f"{name}: decision.fsm.clock is {clock_hz / 1e9:g} GHz; the RTL at its shipped parameters reaches "
+        f"{name}: decision.{key} is {clock_hz / 1e9:g} GHz; the RTL at its shipped parameters reaches "
         f"{slowest.clock_hz / 1e9:.2f} GHz, by the longest path of its {slowest.component} "
         f"({slowest.synthesised.delay_ps / 1000:.3f} ns in ASAP7, to the register of {slowest.synthesised.path_ends})"
     )
 
 
-def _analytical_um2(result: Synthesised) -> float | None:
+def _analytical_um2(result: Synthesised) -> float:
     """Cells by the model of ``archsim area``, in the flip-flops of the library."""
-    flop, parameters = result.flip_flop_um2, result.parameters
+    of = result.parameters
     if result.block == "allocator":
-        return flop * (parameters["lanes"] * LANE.value + parameters["dies"] * CANDIDATE.value)
-    if result.block == "select":
-        return flop * parameters["comparators"] * COMPARATOR.value
-    if result.block == "sorter":
-        return flop * parameters["comparators"] * SORTER.value
-    if result.block == "pdu":
-        bits = 2 * parameters["experts"]
-        return flop * (bits * (1 + N5.flop_port.value) + parameters["shadow"] * parameters["experts"])
-    return None
+        flops = of["lanes"] * LANE.value + of["dies"] * CANDIDATE.value
+    elif result.block in ("select", "sorter"):
+        flops = of["comparators"] * (COMPARATOR if result.block == "select" else SORTER).value
+    elif result.block == "pdu":
+        flops = of["experts"] * (2 * (1 + N5.flop_port.value) + of["shadow"])
+    elif result.block == "atu":
+        flops = atu_flops(of["entries"], of["ways"])
+    else:
+        flops = heatmap_flops(of["port_bits"])
+    return result.flip_flop_um2 * flops
 
 
 def _is_stale(result: Synthesised) -> bool:

@@ -8,6 +8,7 @@ from support.html_page import Page
 from support.report_folder import read_csv, write_csv, write_folder
 
 from archsim.base.text.yaml import dump_yaml
+from archsim.cli.main import main
 from archsim.report.data import HOST_TIMES, read_report
 from archsim.report.decision_cost import design_map, published_overhead, worth
 from archsim.report.decision_cost.deciders import added_mm2, families, words
@@ -185,6 +186,17 @@ def test_what_prediction_costs_stands_beside_what_it_is_worth(report, page):
     gain = run["throughput_tokens_per_s"] / report.find(run.place, run.batch, "allo")["throughput_tokens_per_s"]
     assert row["throughput"] == percent(gain, 1) and row["gains"] == (gain > 1)
     assert page.row("dojo", "deepseek-v3", "4,096", "allo+pred", "allo")[6:8] == [row["mm2"], row["ppm"]]
+
+
+def test_area_of_a_report_joins_what_prediction_costs_and_is_worth(report, capsys):
+    assert main(["area", str(report.folder)]) == 0
+    said = capsys.readouterr().out.replace("\u00a0", " ")
+    row = next(row for row in worth.rows(report, families(report)[0]) if row["run"].place.system == "dojo")
+    wanted = [row[name].replace("\u00a0", " ") for name in ("mm2", "ppm", "mw", "throughput")]
+    line = next(line for line in said[said.index("prediction in ") :].splitlines() if line.split()[:1] == ["dojo"])
+    assert all(each in line for each in ("4,096", "allo+pred", *wanted))
+    assert main(["area", str(report.folder), "--set", "systems.0.mesh.x=2"]) == 2
+    assert "is a report, whose runs are made" in capsys.readouterr().err
 
 
 def test_front_has_what_no_other_point_beats(report):

@@ -2,10 +2,12 @@
 
 import csv
 
+import numpy as np
 import pytest
 from support.small_runs import demand_of, policy, replay, small_model, small_system
 from support.tiny import TINY
 
+from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.specs.layers import LayerSet
@@ -77,18 +79,42 @@ def test_a_component_that_decides_otherwise_changes_the_run(monkeypatch):
     assert more_ns[State.EVALUATE] == pytest.approx(len(shipped.by_step) / 0.9) and more_ns.sum() > 0
 
 
+def test_a_store_in_rtl_counts_and_halves_as_its_table():
+    from archsim.engine.interpreted.rtl_decision import RtlHeatmap
+    from archsim.policies.prediction.ported_heatmap import COUNTER_LIMIT, _take_in
+
+    rng = np.random.default_rng(3)
+    experts = np.array([rng.choice(20, 4, replace=False) for _ in range(60)], np.int16)
+    last, request, same = experts[:6].copy(), rng.integers(0, 6, 60), rng.random(60) < 0.5
+    same[0] = False
+    start = (COUNTER_LIMIT - rng.integers(0, 6, (20, 20))).astype(np.uint16)
+    done = []
+    for count in (_take_in, RtlHeatmap(20, 64)):
+        heat, bound, changed = start.copy(), np.full(20, COUNTER_LIMIT), np.zeros(20, np.bool_)
+        pairs = np.arange(60)
+        halved = count(pairs, same, request, experts, last, heat, bound, changed, np.int64(4))
+        done.append((int(halved), heat.tolist(), changed.tolist()))
+    assert done[0] == done[1] and done[0][0] > 5
+    twice = np.array([[1, 1]], np.int16)
+    with pytest.raises(ArchsimError, match="a token has expert 1 twice"):
+        RtlHeatmap(20, 64)(pairs[:1], same, request, twice, twice, heat, bound, changed, np.int64(4))
+
+
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "key", "said"),
     [
-        (("engine: interpreted", "engine: event"), "engine: interpreted alone, not event"),
-        (("assumptions: physical", "assumptions: published"), "needs decision_cost: charged, not free"),
-        (("allo-paper", "allo"), "an allocator for allocation: paper, not for isca26 of allo"),
+        (("engine: interpreted", "engine: event"), "", "engine: interpreted alone, not event"),
+        (("assumptions: physical", "assumptions: published"), "", "needs decision_cost: charged, not free"),
+        (("allo-paper", "allo"), "", "an allocator for allocation: paper, not for isca26 of allo"),
+        ((), "comparators=24", "a power of two of comparators, not 24"),
+        ((), "heatmap_port_bits=24", "heatmap_port_bits that is a multiple of 16, not 24"),
     ],
 )
-def test_what_has_no_rtl_is_refused_by_check_as_by_run(tmp_path, capsys, change, said):
-    file = experiment(tmp_path / "refused", change)
+def test_what_has_no_rtl_is_refused_by_check_as_by_run(tmp_path, capsys, change, key, said):
+    file = experiment(tmp_path / "refused", *([change] if change else []))
+    further = ["--set", f"systems.0.decision.fsm.{key}"] if key else []
     for command in ("check", "sweep"):
-        assert main([command, file, "--set", RTL]) == 2
+        assert main([command, file, "--set", RTL, *further]) == 2
         assert said in capsys.readouterr().err
 
 

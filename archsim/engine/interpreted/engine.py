@@ -106,10 +106,11 @@ class InterpretedEngine(EventEngine):
     def __init__(self, scenario: Scenario, *given, **options):
         super().__init__(scenario, *given, **options)
         if self._is_rtl() and self.policy.predictor and scenario.assumptions.heatmap_update == "limited":
-            from archsim.engine.interpreted.rtl_decision import RtlPredictor
+            from archsim.engine.interpreted.rtl_decision import RtlHeatmap, RtlPredictor
 
-            comparators = scenario.system.decision.fsm.comparators
-            marked = RtlPredictor(self.policy.predictor, scenario.model.experts, comparators, self.decision)
+            fsm, experts = scenario.system.decision.fsm, scenario.model.experts
+            marked = RtlPredictor(self.policy.predictor, experts, fsm.comparators, self.decision)
+            self.count_pairs = RtlHeatmap(experts, fsm.heatmap_port_bits)
             self.policy = replace(self.policy, predictor=marked)
 
     def _is_rtl(self) -> bool:

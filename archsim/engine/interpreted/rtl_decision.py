@@ -2,7 +2,8 @@
 
 Sorter and allocator make the plan of the rule ``paper``, and their cycles are those of ORDER, GENERATE, EVALUATE and
 MERGE. The selector marks the rows of a heatmap behind its port (``heatmap_update: limited``); its cycles are those of
-SELECT. Other states keep their tables. Needs the extra ``rtl``.
+SELECT. There the store counts pairs, a word at a time; for how many the port has time is the table's mean. Other
+states keep their tables. Needs the extra ``rtl``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from archsim.policies.prediction.heatmap import TopFraction
 from archsim.specs.scenario import Scenario
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import State, sorting_cycles
-from microarch.rtl import allocator, drive, select, sorter, tables
+from microarch.rtl import allocator, drive, heatmap, select, sorter, tables
 
 
 class RtlDecision(ChargedDecision):
@@ -105,3 +106,33 @@ class RtlPredictor:
             marks[chosen] = 1
             out[at] = np.packbits(marks, bitorder="little")
             self._decision.row_cycles = cycles
+
+
+class RtlHeatmap:
+    """The heatmap's store, which adds the pairs of a step to the counters of a layer: arguments of `PortedHeatmap`'s
+    ``count``. Raises ArchsimError for a token that has an expert twice, as a mask of a word has no bit for that.
+    """
+
+    def __init__(self, experts: int, port_bits: int):
+        self._driven = drive.Driven(heatmap.HeatmapStore(heatmap.Parameters(experts, port_bits)))
+
+    def __call__(self, pairs, same, request, experts, last, heat, bound, changed, per_word) -> int:
+        halved = 0
+        for at in pairs.tolist():
+            masks = self._masks(experts[at].tolist(), int(per_word))
+            for row in (experts[at - 1] if same[at] else last[request[at]]).tolist():
+                changed[row] = True
+                for word, mask in masks.items():
+                    given = row, word, mask
+                    halved += self._driven.ask(lambda ctx, dut, given=given: drive.count(ctx, dut, heat, *given))
+        return halved
+
+    def _masks(self, now: list[int], per_word: int) -> dict[int, int]:
+        """Word → a bit for each of its counters to add to."""
+        masks: dict[int, int] = {}
+        for expert in now:
+            word, bit = expert // per_word, 1 << expert % per_word
+            if masks.get(word, 0) & bit:
+                raise ArchsimError(f"decision.fsm.implementation: rtl: a token has expert {expert} twice")
+            masks[word] = masks.get(word, 0) | bit
+        return masks

@@ -40,6 +40,7 @@ class PortedHeatmap:
 
     ``routing``: iterator of ``StepTokens`` in order of iteration. ``predictor``: as in
     ``archsim.policies.prediction.heatmap``. ``per_word``: counters of a word of the port. ``halvings``: rows halved.
+    ``count``: what adds pairs to a layer's counters; by default the compiled table of the store.
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class PortedHeatmap:
         top_k: int,
         predictor: Callable,
         per_word: int = 32,
+        count: Callable[..., int] | None = None,
     ):
-        self._per_word, self.halvings = per_word, 0
+        self._per_word, self.halvings, self._count = per_word, 0, count or _take_in
         self._iterations = groupby(routing, key=lambda piece: piece.iteration)
         self._next = next(self._iterations, None)
         self._predictor = predictor
@@ -107,7 +109,7 @@ class PortedHeatmap:
     def take_in(self, layer: int, transitions: int) -> int:
         """Count at most ``transitions`` token transitions of the iteration. Returns how many are dropped."""
         taken = min(transitions, len(self._pairs))
-        self.halvings += _take_in(
+        self.halvings += self._count(
             self._pairs[:taken],
             self._same,
             self._request,

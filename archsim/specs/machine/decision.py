@@ -50,7 +50,8 @@ class FsmSpec(Spec):
     heatmap_port_bits: Annotated[int, count(1, 65536)] = 512
     prediction_port_bits: Annotated[int, count(1, 65536)] = 16
     # table: cycles and plans of the tables and policy functions. rtl: those of the components in RTL that make them
-    # (sorter, allocator, selector; docs/rtl.md), simulated: for `engine: interpreted`, with the extra `rtl`.
+    # (sorter, allocator, selector, heatmap store; docs/rtl.md), simulated: for `engine: interpreted`, with the extra
+    # `rtl`.
     implementation: Literal["table", "rtl"] = "table"
     # Where the expert distribution table and the heatmap rows are stored: SRAM of the Global CP, as in table II, or HBM
     # of its die, which saves the SRAM.
@@ -59,8 +60,8 @@ class FsmSpec(Spec):
     @property
     def components(self) -> tuple[str, ...]:
         """What runs in RTL, each as ``package.module:class``."""
-        names = ("sorter:Sorter", "allocator:Allocator", "select:Selector") if self.implementation == "rtl" else ()
-        return tuple(f"microarch.rtl.{name}" for name in names)
+        names = ("sorter:Sorter", "allocator:Allocator", "select:Selector", "heatmap:HeatmapStore")
+        return tuple(f"microarch.rtl.{name}" for name in names) if self.implementation == "rtl" else ()
 
 
 # Clocks of the cores that the paper names: Cortex-A76 3 GHz in 7 nm (Arm's projection, AnandTech, Cortex-A76

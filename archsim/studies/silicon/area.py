@@ -11,7 +11,16 @@ from archsim.base.nearest import did_you_mean
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from microarch.blocks.table_sizes import Shortfall, Storage, TableDesign, shortfalls
-from microarch.silicon.datapath_area import CANDIDATE, COMPARATOR, LANE, SORTER, TOKENS
+from microarch.silicon.datapath_area import (
+    ADDER_BIT,
+    ADDER_REST,
+    CANDIDATE,
+    COMPARATOR,
+    LANE,
+    ORDER_BIT,
+    SORTER,
+    TOKENS,
+)
 from microarch.silicon.decision_area import ON_DIES
 from microarch.silicon.technology import A72, A76, CLOCK, Coefficient, Technology
 
@@ -78,5 +87,6 @@ def named_coefficients(technology: Technology) -> Iterator[tuple[str, Coefficien
     for core in (A72, A76):
         yield from core.coefficients().items()
     yield from (("clock", CLOCK), ("lane", LANE), ("candidate", CANDIDATE), ("comparator", COMPARATOR))
-    yield "sorter", SORTER
+    yield from (("sorter", SORTER), ("order of use", ORDER_BIT), ("heatmap adders", ADDER_BIT))
+    yield "heatmap addresses", ADDER_REST
     yield "merge buffer", TOKENS
