@@ -108,7 +108,15 @@ def test_synthesis_gives_the_committed_file_again(block, tmp_path, capfd):
         assert again == kept
 
 
-def test_a_missing_library_is_named(tmp_path, monkeypatch, capsys):
+def test_synthesis_without_its_tool_says_what_to_install(monkeypatch, capsys):
+    pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
+    monkeypatch.setattr("microarch.rtl.find_spec", lambda package: package == "amaranth" or None)
+    for command in (["synth", "pdu"], ["formal", "pdu"]):
+        assert main(["rtl", *command]) != 0
+        assert "RTL: pip install 'archsim[rtl]'" in capsys.readouterr().err
+
+
+def test_a_missing_library_is_named(tmp_path, capsys):
     pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
     assert main(["rtl", "synth", "pdu", "--liberty", str(tmp_path / "none.lib")]) == 2
     assert "none.lib not found" in capsys.readouterr().err

@@ -23,11 +23,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print area, delay and energy of every component. Raises ArchsimError without a library or the extra ``rtl``."""
     blocks = [known_block(args.block)] if args.block else list(benches())
+    from microarch.rtl import missing
     from microarch.silicon.liberty import find_libraries, read_libraries
     from microarch.silicon.synthesis import synthesise, written
 
     paths, lacking = find_libraries(args.liberty)
-    if lacking:
+    if lacking := missing("pyosys") or lacking:
         raise ArchsimError(lacking)
     library = read_libraries(paths)
     made = grid("component", title="cells of the library, without wires")
