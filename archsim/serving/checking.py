@@ -11,7 +11,6 @@ from archsim.serving.serving import engine_of, host_for
 from archsim.serving.simulate import Scheduler
 from archsim.serving.traces import format_of
 from archsim.specs.loading.serving import Serving
-from archsim.specs.serving import DisaggregatedSpec
 from archsim.workload.formats.loads.reading import holds_loads
 
 _LOADS = "these are loads, of experts and not of tokens, so that serving has none to draw; `archsim place` takes them"
@@ -24,8 +23,7 @@ def check_serving(serving: Serving) -> None:
     for key, file in (("routing.trace", serving.routed), ("requests.trace", serving.trace)):
         if file is not None and _are_loads(file, key):
             raise SpecError(f"{key}: {file}: {_LOADS}")
-    sides = serving.spec.disaggregated
-    pools = [sides.prefill, sides.decode] if isinstance(sides, DisaggregatedSpec) else [serving.spec]
+    pools = serving.spec.pools
     devices = sum(pool.instances * pool.parallel.ranks for pool in pools)
     if devices > serving.system.dies:
         raise SpecError(

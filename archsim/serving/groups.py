@@ -37,6 +37,7 @@ FEWEST_PROMPT_TOKENS = 16  # below, prompts are taken for decodes
 MOST_RECORDED = 8192  # tokens that are counted for a rebalancing, scaled to those served
 MOST_ROUTED = 1 << 14  # tokens whose single routing an engine is given, as in sweeps
 LEAST_NS = 1e-3
+AT_START = 1  # first_steps of a rule that is called before requests are served
 
 
 class Gathered(NamedTuple):
@@ -100,6 +101,8 @@ class Group:
         self.table = np.zeros((2, points), EXPERTS)
         self.moves: list[Moved] = []
         self._busy = 0.0
+        if self._rule is not None and self._rule.first_steps == AT_START:
+            self._place_first()
         self._fill()
 
     def copy(self, say: Say) -> Group:
@@ -144,13 +147,22 @@ class Group:
         """Rebalance once by the loads of drawn tokens, at no cost; after that the placement stays."""
         if self._rule is None:
             return
-        self._record(self._rule.due(0), (MOST_RECORDED, MOST_RECORDED), self._rule.window_steps)
+        if not self._calls:
+            self._place_first()
+            self._fill()
+        self._rule = None
+
+    def _place_first(self) -> None:
+        """By the loads of drawn tokens, at no cost, before a request is served: as deployments begin with loads that
+        were recorded before (SGLang, --init-expert-location).
+        """
+        assert self._rule is not None
+        self._record(1, (MOST_RECORDED, MOST_RECORDED), self._rule.window_steps)
         self._rebalance(0.0)
         if self._pending is not None:
             self._switch(self._pending.placement)
-        self._pending, self._rule = None, None
+        self._pending = None
         self.moves.clear()
-        self._fill()
 
     def _record(self, ran: float, tokens: Sequence[float], window: int | None) -> None:
         """Loads of the iterations since the last call: as many tokens as were served, from where they were drawn."""

@@ -115,10 +115,12 @@ def _through(state: State, limits: Limits):
 @outer
 def _queue(state: State, limits: Limits):
     """The next request in order of arrival waits at a rank."""
-    r = state.totals[0].queued
+    r, does = state.totals[0].queued, state.instances[0].does
     state.totals[0].through_ns = _through(state, limits)
     state.totals[0].queued += 1
-    enqueue(state, choose(state, state.instances[0].does, r, limits), r)
+    if does == DECODE:  # it comes with its first token
+        state.requests[r].first_ns = state.requests[r].last_ns = state.totals[0].through_ns
+    enqueue(state, choose(state, does, r, limits), r)
 
 
 @outer

@@ -28,7 +28,7 @@ from archsim.serving.traces import read_requests
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.loading.serving import Serving
-from archsim.specs.serving import DisaggregatedSpec
+from archsim.specs.serving import SideSpec, TransferSpec
 
 ENOUGH = 2000  # requests by which a queue that grows shows
 OPEN_REQUESTS, REQUESTS_A_CLIENT = 1000, 10  # as `vllm bench serve`, and InferenceX
@@ -179,20 +179,18 @@ def deploy(serving: Serving) -> Deployment:
     spec, system = serving.spec, serving.system
     scheduler = Scheduler.of(spec.scheduler)
     host = host_for(serving)
-    sides = spec.disaggregated
-    if isinstance(sides, DisaggregatedSpec):
-        prefill = _built(serving, sides.prefill.parallel, scheduler, host, sides.prefill.instances)
-        alone = decodes_alone(serving, sides.decode.parallel)
-        decode = _built(alone, sides.decode.parallel, scheduler, host, sides.decode.instances)
-        devices = sum(side.instances * side.parallel.ranks for side in (sides.prefill, sides.decode))
-        transfer = _transfer(serving, engine_of(serving, sides.prefill.parallel), sides)
+    decode, transfer = None, None
+    if spec.disaggregated == "none":
+        prefill = _built(serving, spec.pools[0], scheduler, host)
     else:
-        prefill, decode, transfer = (
-            _built(serving, spec.parallel, scheduler, host, spec.instances),
-            None,
-            None,
-        )
-        devices = spec.instances * spec.parallel.ranks
+        sides, prefilled = spec.disaggregated, spec.disaggregated.prefill
+        decode = _built(decodes_alone(serving, sides.decode.parallel), sides.decode, scheduler, host)
+        if isinstance(prefilled, SideSpec):
+            prefill = _built(serving, prefilled, scheduler, host)
+            transfer = _transfer(serving, engine_of(serving, prefilled.parallel), sides.transfer)
+        else:
+            prefill, decode = decode._replace(pool=decode.pool._replace(prefilled=True)), None
+    devices = sum(pool.instances * pool.parallel.ranks for pool in spec.pools)
     if devices > system.dies:
         raise SpecError(f"{system.name} has {system.dies} devices, but {devices} are asked for; use fewer ranks")
     return Deployment(scheduler, host, prefill, decode, transfer, devices, _notes(serving, prefill, decode))
@@ -212,9 +210,9 @@ def decodes_alone(serving: Serving, parallel: ParallelSpec) -> Serving:
     return serving._replace(spec=spec, assumptions=serving.assumptions.model_copy(update={"dispatch": LOW_LATENCY}))
 
 
-def _built(serving: Serving, parallel: ParallelSpec, scheduler: Scheduler, host: Host, instances: int) -> Built:
-    engine = engine_of(serving, parallel)
-    return with_experts(serving, engine, build(engine, scheduler, host, instances), scheduler, host)
+def _built(serving: Serving, side: SideSpec, scheduler: Scheduler, host: Host) -> Built:
+    engine = engine_of(serving, side.parallel)
+    return with_experts(serving, engine, build(engine, scheduler, host, side.instances), scheduler, host)
 
 
 def with_experts(serving: Serving, engine: Engine, built: Built, scheduler: Scheduler, host: Host) -> Built:
@@ -265,13 +263,11 @@ def host_for(serving: Serving) -> Host:
     )  # fmt: skip
 
 
-def _transfer(serving: Serving, engine: Engine, sides: DisaggregatedSpec) -> Transfer:
+def _transfer(serving: Serving, engine: Engine, given: TransferSpec) -> Transfer:
     """Every rank of a prefill engine sends its part of a request's KV at once."""
-    rate = (
-        sides.transfer.bandwidth_bytes_per_s or serving.system.d2d.bandwidth_bytes_per_s * serving.system.d2d.efficiency
-    )
-    ns = kv_token_bytes(engine) / rate * NS_PER_S
-    return Transfer(np.float64(sides.transfer.latency_ns), np.float64(ns))
+    links = serving.system.d2d
+    rate = given.bandwidth_bytes_per_s or links.bandwidth_bytes_per_s * links.efficiency
+    return Transfer(np.float64(given.latency_ns), np.float64(kv_token_bytes(engine) / rate * NS_PER_S))
 
 
 def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str, ...]:
@@ -285,6 +281,10 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
     beyond = max(each.extrapolated for each in built)
     if beyond > 0.01:
         found.append(f"{beyond:.0%} of the time of typical iterations is from laws outside their measured sizes")
+    if prefill.pool.prefilled:
+        found.append(
+            "requests come with their KV and first token (disaggregated.prefill: none): TTFT is 0, not simulated"
+        )
     if serving.spec.engine == NONE and serving.spec.host is None:
         found.append("the host takes no time (engine: none)")
     return tuple(dict.fromkeys(found))

@@ -97,7 +97,7 @@ class Scheduler(NamedTuple):
 
 class Pool(NamedTuple):
     """``instances`` alike, of ``ranks`` that step together; ``kv_blocks``: of a rank. ``experts``: a new group of
-    experts for instance i; None: they are in the table.
+    experts for instance i; None: they are in the table. ``prefilled``: requests come with their KV and a first token.
     """
 
     instances: int
@@ -105,6 +105,7 @@ class Pool(NamedTuple):
     kv_blocks: int
     table: StepTable
     experts: Callable[[int, Say], Group] | None = None
+    prefilled: bool = False
 
 
 class Served(NamedTuple):
@@ -163,6 +164,10 @@ def simulate(
     for each in (pool, decode) if decode else (pool,):
         kv_tokens = each.kv_blocks * scheduler.block_tokens
         refuse_too_long(requests, kv_tokens, scheduler.max_num_batched_tokens, chunked, whose, preempted=preempted)
+    if pool.prefilled:  # another engine, or the router before it, has taken them in
+        request_ns = front_end_ns = 0.0
+        if requests.output.min() < 2:
+            raise TraceError(f"{whose}: a request of one token is over when its KV comes; give outputs of 2 or more")
     limits = _limits(requests, scheduler, request_ns, front_end_ns, first_after, speculation)
     done = [0.0]
     groups, balance = _groups(pool, decode, lambda text: progress(text, done[0])), []
@@ -291,6 +296,8 @@ def _state(
     records["hash_from"], records["hash_to"] = requests.hash_from[:-1], requests.hash_from[1:]
     for name in ("scheduled_ns", "first_ns", "last_ns"):
         records[name] = -1.0
+    if pool.prefilled:
+        records["computed"], records["made"] = requests.input, 1
     ranks, instances = _ranks(pool, decode)
     blocks = int(requests.hash_ids.max()) + 1 if limits.hash_blocks and len(requests.hash_ids) else 1
     seen = (len(ranks), blocks)
@@ -317,7 +324,8 @@ def _state(
 
 
 def _ranks(pool: Pool, decode: Pool | None) -> tuple[np.ndarray, np.ndarray]:
-    kinds = [(pool, BOTH)] if decode is None else [(pool, PREFILL), (decode, DECODE)]
+    alone = DECODE if pool.prefilled else BOTH
+    kinds = [(pool, alone)] if decode is None else [(pool, PREFILL), (decode, DECODE)]
     owners = [(each, does) for each, does in kinds for _ in range(each.instances)]
     instances, ranks = zeros(len(owners), INSTANCE), zeros(sum(each.ranks for each, _ in owners), RANK)
     first = 0

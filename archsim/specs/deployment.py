@@ -157,7 +157,10 @@ def refuse_uneven(model: ModelSpec, parallel: Parallelism, experts: bool = True)
         raise SpecError(f"ep {ep} x expert_tp {expert_tp} is not the {parallel.ranks} ranks of tp {tp} x dp {dp}")
     if model.experts % ep:
         fits = fitting(model.experts, ep)
-        raise SpecError(f"{model.name}: {model.experts} experts are not divided by ep {ep}: {fits}")
+        raise SpecError(
+            f"{model.name}: {model.experts} experts are not divided by ep {ep}: {fits}; or serve with routing: "
+            "{like: model}, which has replicas"
+        )
     if model.expert_ffn % expert_tp:
         fits = fitting(model.expert_ffn, expert_tp)
         raise SpecError(f"{model.name}: experts of {model.expert_ffn} are not divided by expert_tp {expert_tp}: {fits}")

@@ -134,7 +134,8 @@ class TransferSpec(Spec):
 class DisaggregatedSpec(Spec):
     """Prefill and decode on engines of their own."""
 
-    prefill: SideSpec
+    # none: requests come with their KV, and a first token; only decodes are served.
+    prefill: SideSpec | Literal["none"]
     decode: SideSpec
     transfer: TransferSpec = TransferSpec()
 
@@ -263,6 +264,14 @@ class ServeSpec(Spec):
     loads: LoadsSpec = LoadsSpec()
     # Axes, as in experiments: {grid: {requests.arrivals.rate: [1/s, 2/s], scheduler.name: [vllm_v1, sglang]}}.
     sweep: AxesSpec | None = None
+
+    @property
+    def pools(self) -> tuple[SideSpec, ...]:
+        """Engines that serve, those that prefill first."""
+        sides = self.disaggregated
+        if sides == "none":
+            return (SideSpec(parallel=self.parallel, instances=self.instances),)
+        return tuple(side for side in (sides.prefill, sides.decode) if isinstance(side, SideSpec))
 
     @model_validator(mode="after")
     def _loaded(self) -> "ServeSpec":

@@ -213,10 +213,10 @@ def test_tokens_are_drawn_anew_when_their_file_changes(tmp_path):
 
 def test_engines_that_only_decode_take_low_latency_kernels_between_nodes():
     """Unless the file names a dispatch; on one node hidden vectors are gathered, as without DeepEP."""
-    serving = load_serving("configs/serve_wide_ep.yaml")
+    serving = load_serving("configs/serve_wide_ep_decode.yaml")
     wide, node = serving.spec.disaggregated.decode.parallel, ParallelSpec(attention={"dp": 8})
     assert decodes_alone(serving, wide).assumptions.dispatch == "per_token_expert"
     assert decodes_alone(serving, node) is serving
-    named = load_serving("configs/serve_wide_ep.yaml", ["assumptions={dispatch: per_rank}"])
+    named = load_serving("configs/serve_wide_ep_decode.yaml", ["assumptions={dispatch: per_rank}"])
     assert decodes_alone(named, wide) is named
     assert decodes_alone(serving, wide).spec.assumptions["overlap"] == "two_batch"

@@ -62,13 +62,11 @@ def summary(spec: Spec) -> str:
 def summary_of_serving(serving: Serving) -> str:
     """The content of a valid file of ``archsim serve`` in two lines."""
     spec = serving.spec
-    sides = spec.disaggregated
-    if sides == "none":
-        devices, engines = spec.instances * spec.parallel.ranks, _counted(spec.instances, "engine")
-    else:
-        both = sides.prefill, sides.decode
-        devices = sum(side.instances * side.parallel.ranks for side in both)
-        engines = f"{both[0].instances} engines that prefill, {both[1].instances} that decode"
+    pools = spec.pools
+    devices, engines = sum(pool.instances * pool.parallel.ranks for pool in pools), _counted(spec.instances, "engine")
+    if spec.disaggregated != "none":
+        before = f"{pools[0].instances} engines that prefill, " if len(pools) > 1 else ""
+        engines = f"{before}{pools[-1].instances} that decode"
     given = spec.requests
     asked = (
         f"trace {serving.trace}"

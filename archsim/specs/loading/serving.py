@@ -58,6 +58,11 @@ OF_GPUS = {
     "execution": "expert_parallel", "gemm": "grouped", "transfer_software": "charged", "capacity": "unbounded",
     "weights": "routed",
 }  # fmt: skip
+# SGLang, server_args.py: eplb_rebalance_num_iterations.
+REPLICATED = {
+    "name": "eplb", "placement": {"name": "redundant", "slots": 0}, "allocation": "even",
+    "rebalancing": {"name": "eplb", "every_steps": 1000},
+}  # fmt: skip
 OF_WAFERS = {"capacity": "unbounded", "weights": "routed"}
 
 
@@ -76,9 +81,10 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
     spec = validate(ServeSpec, tree)
     system = validate(SystemSpec, resolve("systems", spec.system, tree.place(("system",)), folder), ("systems", 0))
     model = validate(ModelSpec, resolve("models", spec.model, tree.place(("model",)), folder), ("models", 0))
+    asked = spec.policies if "policies" in tree.data else _balancers(spec, model)
     policies = tuple(
         validate(PolicySpec, resolve("policies", each, tree.place(("policies",)), folder), ("policies", 0))
-        for each in spec.policies
+        for each in asked
     )
     names = [policy.name for policy in policies]
     if len(set(names)) < len(names):
@@ -113,6 +119,14 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
     return Serving(
         spec, system, model, requests, policies, policies[0], assumptions, recorded, MappingProxyType(axes), given
     )
+
+
+def _balancers(spec: ServeSpec, model: ModelSpec) -> tuple[Any, ...]:
+    """Without ``policies``: EPLB where ranks do not divide the experts, so that some have replicas."""
+    ranks = [pool.parallel.sizes().ep for pool in spec.pools]
+    if not isinstance(spec.routing, RoutingSpec) or not any(model.experts % ep for ep in ranks):
+        return spec.policies
+    return (REPLICATED,)
 
 
 def _assumptions(spec: ServeSpec, system: SystemSpec):
