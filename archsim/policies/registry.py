@@ -37,6 +37,7 @@ ALLOCATIONS = {
     "charged": charged,
     "lp": linear_programme.lp,
     "even": holders.even,
+    "hashed": holders.hashed,
     "nearest": holders.nearest,
     "static": holders.static,
     "lplb": holders.lplb,

@@ -33,6 +33,7 @@ PLACEMENT: Mapping[str, Rule] = {
 }
 ALLOCATION: Mapping[str, Rule] = {
     "even": Rule("an expert's tokens are divided evenly among its holders"),
+    "hashed": Rule("every token takes a holder of its expert by a hash: even, but for chance"),
     "nearest": Rule("every die's tokens go to the nearest holder by hops"),
     "static": Rule("every die uses one fixed holder of an expert: itself, else one of the nearest, spread over dies"),
     "lplb": Rule("shares among holders that minimise the load of the fullest die, exact, rounded (LPLB)"),

@@ -117,7 +117,7 @@ def test_a_local_cp_saves_the_launch_of_a_gpu():
     assert 10_000 < gpu - local_cp < 60_000
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     tokens=st.lists(st.integers(0, 300), min_size=2, max_size=40).filter(any),
     peak=st.floats(1e14, 1e16), hbm=st.floats(5e11, 2e13), faster=st.floats(1.0, 8.0),

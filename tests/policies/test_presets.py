@@ -9,7 +9,7 @@ from support.small_runs import policy, small_model, small_system, step_view
 from archsim import balancers
 from archsim.engine.ceilings import ceilings
 from archsim.engine.machine import policy_costs
-from archsim.policies.allocation.holders import even, lplb, nearest, static
+from archsim.policies.allocation.holders import even, hashed, lplb, nearest, static
 from archsim.policies.allocation.sharding import harmoeny, libra
 from archsim.policies.placement.placement import Placement, moves_between
 from archsim.policies.rebalancing.rules import History
@@ -125,9 +125,22 @@ def test_shares_among_holders(seed):
     assert loads(lplb(view)).sum(axis=0).max() <= bound + EXPERTS
     shared = loads(even(view))
     assert all(np.ptp(shared[e][view.holders[e]]) <= 1 for e in range(EXPERTS))
+    drawn = loads(hashed(view))
+    assert (drawn.sum(axis=1) == view.tokens).all() and not drawn[~view.holders].any()
     own = np.where(view.holders, view.origins.T, 0)
     for plan in (nearest(view), static(view)):
         assert (loads(plan).sum(axis=1) == view.tokens).all() and (loads(plan) >= own).all()
+
+
+def test_a_hash_spreads_tokens_as_chance_does():
+    """No holder of 9,000 tokens is 5 deviations from its share, and another iteration draws anew."""
+    view = random_view(np.random.default_rng(0))
+    everywhere = np.ones(view.holders.shape, bool)
+    view = view._replace(tokens=np.full(EXPERTS, 9_000, np.int32), holders=everywhere)
+    first, then = (loads(hashed(view._replace(step=step))) for step in (1, 2))
+    deviation = np.sqrt(9_000 * (DIES - 1)) / DIES
+    assert np.abs(first - 9_000 / DIES).max() < 5 * deviation and (first != then).any()
+    assert first.std() == pytest.approx(deviation, rel=0.3)
 
 
 @settings(max_examples=15, deadline=None)

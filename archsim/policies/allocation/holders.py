@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from archsim.base.mixing import GOLDEN, mix_bits
 from archsim.policies.allocation.lplb import lplb as share_out
 from archsim.policies.allocation.rules import Effort, Plan, StepView, plan_of
 from archsim.policies.prediction.lina import uniform_split
@@ -20,6 +21,21 @@ def even(step: StepView) -> Plan:
     for expert in np.flatnonzero(step.tokens).tolist():
         holders = np.flatnonzero(step.holders[expert])
         given[expert, holders] = uniform_split(int(step.tokens[expert]), len(holders))
+    return plan_of(given)
+
+
+def hashed(step: StepView) -> Plan:
+    """Every token takes a holder of its expert by a hash of its position, layer and iteration: even, but for chance, as
+    engines that ask nobody choose a replica.
+    """
+    place = mix_bits(np.array([step.step << 32 | step.layer], np.uint64))
+    drawn = mix_bits(np.arange(int(step.tokens.sum()), dtype=np.uint64) * GOLDEN + place) >> np.uint64(32)
+    begin = np.concatenate(([0], np.cumsum(step.tokens, dtype=np.int64)))
+    given = np.zeros(step.holders.shape, np.int64)
+    for expert in np.flatnonzero(step.tokens).tolist():
+        holders = np.flatnonzero(step.holders[expert])
+        chosen = drawn[begin[expert] : begin[expert + 1]] % np.uint64(len(holders))
+        given[expert, holders] = np.bincount(chosen.astype(np.int64), minlength=len(holders))
     return plan_of(given)
 
 

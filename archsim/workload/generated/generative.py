@@ -33,7 +33,8 @@ import numpy as np
 from numba import njit
 
 from archsim.base.kernels import inner
-from archsim.workload.generated.synthetic import alias_table, mix_bits, scatter
+from archsim.base.mixing import GOLDEN, mix_bits
+from archsim.workload.generated.synthetic import alias_table, scatter
 from archsim.workload.generated.traffic_model import COMPONENTS, OTHER, TrafficModel
 from archsim.workload.trace import StepTokens, Trace, rows_per_piece
 
@@ -47,7 +48,6 @@ MOST_TASTES = 64
 """Experts of a request's taste at a layer, at most; stored for every request of a batch."""
 
 _ATTEMPTS = np.int64(256)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _BITS_16 = np.uint64(0xFFFF)
 _POPULARITY, _TASK, _TASTE, _KEEP, _KIND, _PATH = range(len(COMPONENTS))
 
@@ -216,8 +216,8 @@ def _drawn_task(popularity: np.ndarray, name: str) -> np.ndarray:
 def _uniform(seed: int, stream: int, count: int) -> np.ndarray:
     """float64[count] in [0, 1): a function of (seed, stream, index)."""
     with np.errstate(over="ignore"):
-        origin = mix_bits(mix_bits(np.uint64(seed) + _GOLDEN) ^ np.uint64(stream << 40))
-        return (mix_bits(origin + np.arange(count, dtype=np.uint64) * _GOLDEN) >> np.uint64(11)) * 2.0**-53
+        origin = mix_bits(mix_bits(np.uint64(seed) + GOLDEN) ^ np.uint64(stream << 40))
+        return (mix_bits(origin + np.arange(count, dtype=np.uint64) * GOLDEN) >> np.uint64(11)) * 2.0**-53
 
 
 def _pick(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
@@ -317,7 +317,7 @@ def _generate(
     for row in range(rows):
         now, batch_row = token[row], position[row]
         first = np.int64(now == 0)
-        origin = scatter(scatter(seed + _GOLDEN) ^ np.uint64(request[row]))
+        origin = scatter(scatter(seed + GOLDEN) ^ np.uint64(request[row]))
         before, mine, sources, kinds = last[batch_row], tastes[batch_row], history[0, batch_row], history[1, batch_row]
         source, kind = _source_of(origin, now, repeats, sources, kinds)
         if source == now:
@@ -328,16 +328,16 @@ def _generate(
         sources[now % len(sources)], kinds[now % len(kinds)] = source, kind
         for layer in range(layers):
             owner = row * layers + layer
-            own = scatter(origin + np.uint64(layer_ids[layer] + 1) * _GOLDEN)
-            stream, earlier = scatter(own ^ (np.uint64(now) + _GOLDEN)), scatter(own ^ (np.uint64(source) + _GOLDEN))
+            own = scatter(origin + np.uint64(layer_ids[layer] + 1) * GOLDEN)
+            stream, earlier = scatter(own ^ (np.uint64(now) + GOLDEN)), scatter(own ^ (np.uint64(source) + GOLDEN))
             chosen, attempts, used, groups_used = 0, 0, np.uint64(0), 0
             repeats_it = source != now and _coin(stream, chosen) < repeated[layer]
             while chosen < top_k:
                 if repeats_it:
-                    earlier += _GOLDEN
+                    earlier += GOLDEN
                     pick = scatter(earlier)
                 else:
-                    stream += _GOLDEN
+                    stream += GOLDEN
                     pick = scatter(stream)
                 expert = _proposed(
                     pick, first, phase, task[row], kind, layer, limits, script, popular, tasked, by_kind, paths,
@@ -391,7 +391,7 @@ def _proposed(
 def _source_of(origin, token, repeats, sources, kinds):
     """The token whose random numbers a token has, itself or an earlier one, and the kind of that one."""
     if len(repeats):
-        number = scatter(scatter(origin + _GOLDEN) ^ np.uint64(token)) & _BITS_16
+        number = scatter(scatter(origin + GOLDEN) ^ np.uint64(token)) & _BITS_16
         for back in range(min(len(repeats), token)):
             if number < repeats[back]:
                 slot = (token - 1 - back) % len(sources)
@@ -408,7 +408,7 @@ def _coin(stream, chosen):
 @njit(cache=True)
 def _kind_of(origin, token, limits, tastes, popular, tasked, following, before):
     """The kind of a token; see `_generate`. before: that of the previous one."""
-    pick = scatter(scatter(origin) ^ (np.uint64(token) + _GOLDEN))
+    pick = scatter(scatter(origin) ^ (np.uint64(token) + GOLDEN))
     draw = scatter(pick)
     component = _component(pick, limits)
     if component == _KEEP:
@@ -441,7 +441,7 @@ def _fill_tastes(seed, strata, task, layer_ids, starts, ends, out):
     """
     for row in range(len(out)):
         for layer in range(len(layer_ids)):
-            key = scatter(scatter(seed - _GOLDEN) + np.uint64(layer_ids[layer]) * _GOLDEN) + np.uint64(task[row] << 32)
+            key = scatter(scatter(seed - GOLDEN) + np.uint64(layer_ids[layer]) * GOLDEN) + np.uint64(task[row] << 32)
             for column in range(starts[layer], starts[layer + 1]):
                 number = _stratified(key + np.uint64(column - starts[layer]), strata[row])
                 out[row, column] = _at(number, ends[task[row], layer])
@@ -459,7 +459,7 @@ def _stratified(key, stratum):
     while (1 << bits) < size:
         bits += 1
     mask, half = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
-    key = scatter(key ^ scatter(np.uint64(block) + _GOLDEN))
+    key = scatter(key ^ scatter(np.uint64(block) + GOLDEN))
     item = np.uint64(place)
     while True:  # a bijection of `bits` bits, until it falls below the size: a permutation of the places
         for step in range(4):

@@ -36,6 +36,7 @@ from collections.abc import Iterator
 import numpy as np
 from numba import njit
 
+from archsim.base.mixing import GOLDEN, MIX_1, MIX_2, mix_bits
 from archsim.specs.workload import PROMPT_TOKENS
 from archsim.workload.trace import StepTokens, rows_per_piece
 
@@ -45,9 +46,6 @@ PREFERRED = 0.25
 _ATTEMPTS = 512
 """Candidates tried for one token and layer; then the lowest free experts are taken. Reached only if top_k ≈ experts."""
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 _BITS_20 = np.uint64((1 << 20) - 1)
 _OTHER_SUBJECT = 0x5EED
 """Added to the seed for popularity and tastes after `switch_step`."""
@@ -156,9 +154,9 @@ def popularity(seed: int, layer_ids: np.ndarray, experts: int, skew: float | np.
     or float64[layer, 1].
     """
     counter = np.arange(experts, dtype=np.uint64) + (layer_ids.astype(np.uint64)[:, None] << np.uint64(32))
-    first = mix_bits(mix_bits(np.uint64(seed) + _GOLDEN) ^ counter)
+    first = mix_bits(mix_bits(np.uint64(seed) + GOLDEN) ^ counter)
     radius, angle = (
-        (mix_bits(first + step * _GOLDEN) >> np.uint64(11)) * 2.0**-53 for step in np.arange(2, dtype=np.uint64)
+        (mix_bits(first + step * GOLDEN) >> np.uint64(11)) * 2.0**-53 for step in np.arange(2, dtype=np.uint64)
     )
     normal = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
     weight = np.exp(skew * normal)
@@ -209,19 +207,11 @@ def _rows(requests: int, tokens: np.ndarray, size: int) -> Iterator[tuple[np.nda
         yield (row // len(tokens)).astype(np.int32), tokens[row % len(tokens)]
 
 
-def mix_bits(x):
-    """SplitMix64's finaliser: a bijection of 64-bit numbers that scatters neighbours. Scalars or arrays."""
-    with np.errstate(over="ignore"):
-        x = (x ^ (x >> np.uint64(30))) * _MIX_1
-        x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
-
-
 @njit(cache=True)
 def scatter(x):
     """`mix_bits` for compiled code."""
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    x = (x ^ (x >> np.uint64(30))) * MIX_1
+    x = (x ^ (x >> np.uint64(27))) * MIX_2
     return x ^ (x >> np.uint64(31))
 
 
@@ -235,15 +225,15 @@ def _generate(seed, request, token, position, layer_ids, alias, stick, lenience,
     rows, layers, top_k = out.shape
     taken_by = np.full(alias.shape[1], -1, np.int64)
     for row in range(rows):
-        origin = scatter(scatter(seed + _GOLDEN) ^ np.uint64(request[row]))
+        origin = scatter(scatter(seed + GOLDEN) ^ np.uint64(request[row]))
         keep = stick if token[row] > 0 else np.uint64(0)
         for layer in range(layers):
             owner = row * layers + layer
-            taste = scatter(origin + np.uint64(layer_ids[layer]) * _GOLDEN)
-            stream = scatter(taste ^ (np.uint64(token[row]) + _GOLDEN))
+            taste = scatter(origin + np.uint64(layer_ids[layer]) * GOLDEN)
+            stream = scatter(taste ^ (np.uint64(token[row]) + GOLDEN))
             chosen = 0
             for rank in range(top_k):
-                stream += _GOLDEN
+                stream += GOLDEN
                 expert = np.uint64(last[position[row], layer, rank])
                 kept = (scatter(stream) & _BITS_20) < keep
                 out[row, layer, chosen] = expert
@@ -251,7 +241,7 @@ def _generate(seed, request, token, position, layer_ids, alias, stick, lenience,
                 chosen += kept
             attempts = 0
             while chosen < top_k and attempts < _ATTEMPTS:
-                stream += _GOLDEN
+                stream += GOLDEN
                 number = scatter(stream)
                 expert = _candidate(number, alias, layer)
                 lenient = ((number >> np.uint64(20)) & _BITS_20) < lenience
@@ -281,5 +271,5 @@ def _candidate(number, alias, layer):
 @njit(cache=True)
 def _is_preferred(taste, expert):
     """True for the fraction PREFERRED of experts, other ones for every `taste`."""
-    x = (taste ^ (expert * _GOLDEN)) * _MIX_1
-    return ((x ^ (x >> np.uint64(32))) * _MIX_2) >> np.uint64(44) < _PREFERRED_20
+    x = (taste ^ (expert * GOLDEN)) * MIX_1
+    return ((x ^ (x >> np.uint64(32))) * MIX_2) >> np.uint64(44) < _PREFERRED_20
