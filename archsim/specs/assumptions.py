@@ -73,6 +73,8 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "per_rank": "A hidden vector is sent once for every token and die that runs some of its experts, and partial "
                 "results are summed before they return (on a GPU: DeepEP's normal kernels).",
                 "all_to_all": "As per_token_expert, by NCCL's all-to-all (execution: expert_parallel).",
+                "all_to_all_padded": "As all_to_all, of equal parts: what a rank sends to another is padded to the largest of all "
+                "(execution: expert_parallel).",
                 "all_gather": "Every die gets every token by an all-gather, and a reduce-scatter sums the results "
                 "(execution: expert_parallel).",
             },
@@ -176,7 +178,11 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
 )
 
 
-ONLY_OF_GROUPS = ("all_to_all", "all_gather")  # ways to dispatch that only execution: expert_parallel has
+ONLY_OF_GROUPS = (
+    "all_to_all",
+    "all_to_all_padded",
+    "all_gather",
+)  # ways to dispatch that only execution: expert_parallel has
 OPEN = ("execution",)  # may also name a user's own package.module:class
 
 

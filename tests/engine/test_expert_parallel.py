@@ -52,6 +52,19 @@ def test_nccl_all_to_all_takes_the_measured_time():
     assert parts[[0, 3]] == pytest.approx(measured, rel=0.03)
 
 
+def test_a_padded_all_to_all_takes_the_time_of_its_largest_part():
+    """Whatever the other parts are; at least that of what is sent without padding."""
+    demand = demand_of(PLAIN, 8, 512, skew=1.0, seed=1)
+    largest = demand.origins.reshape(8, 8, 32).sum(axis=2).max()
+    n_bytes = 8 * largest * np.array([7168 + 4 * 56, 2 * 7168])
+    measured = [float(LAWS.collective("all_to_all", each, ranks=8).ns) for each in n_bytes]
+    padded, plain = (
+        step(engine_of(cluster(), PLAIN, dispatch=dispatch), demand)[1][[0, 3]]
+        for dispatch in ("all_to_all_padded", "all_to_all")
+    )
+    assert padded[0] == pytest.approx(measured[0], rel=0.03) and (padded >= plain).all() and padded[0] > 1.02 * plain[0]
+
+
 def test_all_gather_takes_the_measured_time_whatever_the_routing():
     run = engine_of(cluster(), PLAIN, dispatch="all_gather")
     n_bytes = 8 * 512 * np.array([7168 + 4 * 56, 2 * 7168])

@@ -78,9 +78,9 @@ def between_law(
 ) -> PortLaw:
     """Of the NICs of ``nodes``; arguments as of `node_law`. Raises LawMissing for kernels that were not measured."""
     laws = Laws(calibration_named(name))
-    if dispatch == "all_to_all":
+    if "nccl" in KERNELS[dispatch].names:
         raise LawMissing(
-            f"dispatch: all_to_all: NCCL's all-to-all was not measured between nodes (calibration "
+            f"dispatch: {dispatch}: NCCL's all-to-all was not measured between nodes (calibration "
             f"{laws.calibration.gpu}); take dispatch: per_rank or per_token_expert, or a single node"
         )
     variant = variant_of(laws, dispatch, library)

@@ -38,13 +38,15 @@ INTRA, INTER = "intra_node", "inter_node"
 
 class Kernel(NamedTuple):
     """A kernel that moves hidden vectors. ``once``: sent once for every token and rank (and node); else for every
-    token and expert. ``sms``: that it takes as long as it runs; 0: all of them while it sends and receives.
+    token and expert. ``sms``: that it takes as long as it runs; 0: all of them while it sends and receives. ``padded``:
+    what a rank sends another fills up to the largest of all ranks.
     """
 
     names: Mapping[str, str]  # library → its kernel; which of them a level without a library takes: `variant_of`
     once: bool
     forwarded: bool  # between nodes to the GPU of the same number, then on inside the node
     sms: int = 0
+    padded: bool = False
 
 
 # Of the measured numbers of SMs of DeepEP's normal kernels laws take the most; NCCL is taken to use as many.
@@ -53,6 +55,7 @@ KERNELS = {
     "per_rank": Kernel({"deepep": "normal", "trtllm": "nvlink_two_sided"}, once=True, forwarded=True, sms=NORMAL_SMS),
     "per_token_expert": Kernel({"deepep": "low_latency", "trtllm": "nvlink_one_sided"}, once=False, forwarded=False),
     "all_to_all": Kernel({"nccl": "all_to_all"}, once=False, forwarded=False, sms=NORMAL_SMS),
+    "all_to_all_padded": Kernel({"nccl": "all_to_all"}, once=False, forwarded=False, sms=NORMAL_SMS, padded=True),
 }
 
 
@@ -97,7 +100,7 @@ def node_law(
     Raises LawMissing for kernels that the calibration lacks.
     """
     laws = Laws(calibration_named(name))
-    if dispatch == "all_to_all":
+    if "nccl" in KERNELS[dispatch].names:
         return _nccl(laws, size)
     variant = variant_of(laws, dispatch, library, size)
     near = nearest_shape(measured(laws, variant, op, nodes=1), shape)

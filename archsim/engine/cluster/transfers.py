@@ -132,6 +132,8 @@ class PortMoves:
         grid, hops = self._grid, self._fabric.hops
         if not self._kernel.once:
             vectors, arrived = _selections(plan, demand, self._sizes, hops)
+            if self._kernel.padded:
+                vectors = np.full(vectors.shape, vectors.max())
             return Sent(vectors, arrived, flows_direct(vectors, grid, self.vector_bytes[DISPATCH]))
         groups = [np.arange(grid.dies), grid.node_of] if grid.nodes > 1 else [np.arange(grid.dies)]
         found = send_once_to(groups, plan, demand.origins, demand.routing, self._sizes, hops)
