@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from archsim.api.studying import why as why
     from archsim.base.errors import ArchsimError as ArchsimError
     from archsim.engine.network.flows import simulate_flows as simulate_flows
+    from archsim.policies.allocation.rules import Effort as Effort
+    from archsim.policies.allocation.rules import Plan as Plan
+    from archsim.policies.allocation.rules import StepView as StepView
     from archsim.runs.results import Results as Results
     from archsim.specs.loading.library import load_assumptions as load_assumptions
     from archsim.specs.loading.library import load_experiment as load_experiment
@@ -57,7 +60,10 @@ _PUBLIC = {
     "ArchsimError": "archsim.base.errors",
     "Calibrations": "archsim.api.calibrating",
     "ExplorationPlan": "archsim.api.loading",
+    "Effort": "archsim.policies.allocation.rules",
+    "Plan": "archsim.policies.allocation.rules",
     "Results": "archsim.runs.results",
+    "StepView": "archsim.policies.allocation.rules",
     "ablate": "archsim.api.studying",
     "block_worth": "archsim.api.placing",
     "calibrate": "archsim.api.calibrating",
@@ -89,11 +95,11 @@ _PUBLIC = {
 }
 
 __all__ = [  # noqa: F822 (defined by __getattr__)
-    "ArchsimError", "Calibrations", "ExplorationPlan", "Results", "__version__", "ablate", "block_worth",
-    "calibrate", "calibrate_serving", "claims", "compare", "compare_serving", "engines", "explore", "load",
-    "load_assumptions", "load_experiment", "load_model", "load_system", "optimum", "place", "run",
-    "search_serving", "serve", "serve_plan", "serve_policies", "simulate", "simulate_flows", "sweep",
-    "validate", "verify", "why", "worth",
+    "ArchsimError", "Calibrations", "Effort", "ExplorationPlan", "Plan", "Results", "StepView", "__version__",
+    "ablate", "block_worth", "calibrate", "calibrate_serving", "claims", "compare", "compare_serving",
+    "engines", "explore", "load", "load_assumptions", "load_experiment", "load_model", "load_system", "optimum",
+    "place", "run", "search_serving", "serve", "serve_plan", "serve_policies", "simulate", "simulate_flows",
+    "sweep", "validate", "verify", "why", "worth",
 ]  # fmt: skip
 
 

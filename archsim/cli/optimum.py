@@ -43,5 +43,6 @@ def _print_run(measured) -> None:
     from archsim.report.units import percent
 
     mean, p95, worst = (percent(share, 1) for share in measured.summary())
-    far = f"above the bound: mean {mean}, p95 {p95}, worst {worst}"
+    parts = ", ".join(f"{name} {percent(share, 1)}" for name, share in measured.parts.items())
+    far = f"above the bound: mean {mean} ({parts}), p95 {p95}, worst {worst}"
     print(f"{measured.run.name}: {far}; {len(measured.steps)} steps", flush=True)

@@ -68,7 +68,9 @@ def _problem(kind: type[Spec], at: Keys, error: Any) -> str:
     match error["type"]:
         case "extra_forbidden":
             known = keys_of(_type_at(kind, at[:-1]))
-            hint = did_you_mean(str(at[-1]), known) or (f" (known: {', '.join(known)})" if known else "")
+            way = getattr(_type_at(kind, at[:-1]), "WAYS", {}).get(at[-1])
+            hint = f"; {way}" if way else ""
+            hint += did_you_mean(str(at[-1]), known) or (f" (known: {', '.join(known)})" if known else "")
             return f"unknown key{hint}"
         case "missing":
             return _MISSING

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
@@ -232,6 +232,9 @@ class TopologySpec(Spec):
     if the system has no mesh.
     """
 
+    WAYS: ClassVar[Mapping[str, str]] = {
+        "broken": "list the links that are left: {name: edges, edges: [[0, 1], ...]}, or write your own function"
+    }
     name: str = "mesh"
     horizontal: LinkSpec | None = None
     vertical: LinkSpec | None = None

@@ -5,7 +5,8 @@ Default values are those that all configurations of the wafer-scale paper share 
 """
 
 import math
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_serializer, model_validator
 
@@ -25,6 +26,10 @@ Calibration = Annotated[str | None, AfterValidator(known_calibration)]
 class HbmSpec(Spec):
     """The HBM of one die."""
 
+    # JEDEC JESD238, HBM3, with dies of 24 Gb: 8 high
+    WAYS: ClassVar[Mapping[str, str]] = {
+        "stacks": "give the capacity and bandwidth of all stacks of a die; one of HBM3 has 24 GB and 0.819 TB/s"
+    }
     bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
     capacity_bytes: Annotated[int, quantity(SIZE, "1 MB", "100 TB", int)] = Field(alias="capacity")
     # Share of the capacity not available to weights and copies; the paper reserves 10 %.

@@ -42,6 +42,15 @@ class StepDistance:
         return (self.step_ns + self.exposed_ns) / self.bound.ns - 1
 
     @property
+    def parts(self) -> dict[str, float]:
+        """What the distance is made of, as shares of the bound: ``allocation`` (the fullest resource of the plan
+        against the bound), ``waiting`` (for order, latency and other dies), ``decision`` (exposed).
+        """
+        waiting = max(self.step_ns - self.plan_ns, 0.0) / self.bound.ns
+        decision = self.exposed_ns / self.bound.ns
+        return {"allocation": self.distance - waiting - decision, "waiting": waiting, "decision": decision}
+
+    @property
     def bound_by(self) -> str:
         """The kind of resource with the largest share in the proof of the bound."""
         dies = self.problem.fabric.dies

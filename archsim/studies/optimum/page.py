@@ -34,6 +34,7 @@ COLUMNS = {
     "iteration": INTEGER,
     "layer": INTEGER,
     **dict.fromkeys(("bound_ns", "plan_ns", "step_ns", "exposed_ns", "distance"), REAL),
+    **dict.fromkeys(("allocation", "waiting", "decision"), REAL),
     **dict.fromkeys(("bound_by", "plan_by"), TEXT),
 }
 
@@ -54,6 +55,12 @@ class Measured:
         """Distance from the bound: mean, 95th percentile and worst step."""
         far = [each.distance for each in self.steps]
         return float(np.mean(far)), float(np.percentile(far, 95)), float(max(far))
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Mean of what the distance is made of, see ``StepDistance.parts``."""
+        every = [each.parts for each in self.steps]
+        return {name: float(np.mean([parts[name] for parts in every])) for name in every[0]}
 
     @property
     def worst(self) -> StepDistance:
@@ -90,6 +97,7 @@ def table_of(found: list[Measured]) -> Table:
                 float(step.step_ns),
                 float(step.exposed_ns),
                 float(step.distance),
+                *step.parts.values(),
                 step.bound_by,
                 step.plan_by,
             )
@@ -102,6 +110,7 @@ def render(found: list[Measured], name: str) -> str:
     worst = sorted(found, key=lambda each: -each.worst.distance)[:MOST_SHOWN]
     context = {
         "name": name,
+        "sentences": sentences(found),
         "layers": layers.told(_layers(found)),
         "rows": [_row(each) for each in found],
         "short": list(_short(found)),
@@ -111,6 +120,20 @@ def render(found: list[Measured], name: str) -> str:
         "dark": scale_css(dark=True),
     }
     return rendered("optimum.html.j2", context)
+
+
+def sentences(found: list[Measured]) -> list[str]:
+    """The runs nearest to and farthest from the bound, and what their distances are made of."""
+    ordered = sorted(found, key=lambda each: each.summary()[0])
+    ends = (
+        {"Nearest to": ordered[0], "Farthest from": ordered[-1]} if len(ordered) > 1 else {"Distance from": ordered[0]}
+    )
+    said = []
+    for name, each in ends.items():
+        parts = ", ".join(f"{part} {percent(share, 1)}" for part, share in each.parts.items())
+        where = f"{name} the bound: {each.run.policy.name}, {_place(each)}"
+        said.append(f"{where}: {percent(each.summary()[0], 1)} above it, of which {parts}.")
+    return said
 
 
 def _layers(found: list[Measured]) -> layers.Parts:
