@@ -1,5 +1,7 @@
 """Generated routing beside recorded routing that is not in its fit: ``python benchmarks/routing.py TRACES [NAME…]``.
 
+``--subjects``: fitted to all subjects but every FOLDSth, and judged by those, as an unseen subject.
+
 TRACES: the folder of recorded traces. Traffic is fitted to one half of the requests of each, and generated with the
 lengths of the requests of the other. Figures of decode steps (of all tokens, where there are none), means over layers
 and DRAWS seeds: recorded (the half judged), of the half fitted, generated, and the difference of the generated from the
@@ -22,7 +24,9 @@ from archsim.specs.loading.library import load_assumptions, load_model, load_sys
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.workload import open_trace
 from archsim.workload.generated.adjust import simulate
-from archsim.workload.generated.fit import fit_trace, known_tasks
+from archsim.workload.generated.fit import fit_subjects, fit_trace, known_tasks
+from archsim.workload.generated.generative import collect
+from archsim.workload.generated.subjects import traffic_of
 from archsim.workload.layers import some_layers
 from archsim.workload.patterns import statistics
 
@@ -31,6 +35,7 @@ TRACES = {
     "gpt-oss-20b": "gpt-oss-20b/mmlu_decode.npz",
     "deepseek-v2-lite": "deepseek-v2-lite/esft_vanilla_lite_4tasks.npz",
 }
+FOLDS = 4
 LAGS, STEPS = (1, 2, 4, 8, 16), (1, 2, 3, 4, 8, 16, 64)
 DRAWS, LAYERS, LARGE, DECODE_STEPS = 3, 4, 4096, 127
 DIES = 25
@@ -43,6 +48,31 @@ def halves(name, folder):
     names, task = known_tasks(other)
     task = np.array([model.task_names.index(names[each]) for each in task])
     return one, other, [simulate(model, other.lengths, task, seed) for seed in range(1, DRAWS + 1)]
+
+
+def unseen(name, folder):
+    """For each of FOLDS: the subjects that judge, and traffic of unseen names from a fit to the others."""
+    whole = open_trace(str(Path(folder) / TRACES[name]), load_model(name))
+    folds = min(FOLDS, len(whole.subject_names))
+    for fold in range(folds):
+        judges = whole.request_subject % folds == fold
+        other = statistics.subset(whole, np.flatnonzero(judges))
+        model = fit_subjects(statistics.subset(whole, np.flatnonzero(~judges)), name, "")
+        seeds = range(1, DRAWS + 1)
+        drawn = [traffic_of(model, other.requests, seed, {f"unseen {seed}": 1}, other.lengths) for seed in seeds]
+        yield other, [collect(each) for each in drawn]
+
+
+def judge_unseen(name, folder):
+    """Print how far every figure of unseen subjects is off, in %, beside how far subjects are apart."""
+    pairs = [(measured(other, name), [measured(each, name) for each in made]) for other, made in unseen(name, folder)]
+    print(f"{name:42s} {'recorded':>9s} {'spread %':>9s} {'off %':>7s}  by fold")
+    for key in pairs[0][0]:
+        recorded = np.array([each[key] for each, _ in pairs])
+        made = np.array([np.mean([each[key] for each in drawn]) for _, drawn in pairs])
+        off, spread = 100 * (made / recorded - 1), 100 * recorded.std(ddof=1) / recorded.mean()
+        numbers = " ".join(f"{each:+.1f}" for each in off)
+        print(f"  {key:40s} {recorded.mean():9.3f} {spread:9.1f} {off.mean():+7.1f}  {numbers}", flush=True)
 
 
 def figures(trace):
@@ -96,8 +126,11 @@ def measured(trace, name):
 
 
 def main():
-    folder, *names = sys.argv[1:]
+    folder, *names = (each for each in sys.argv[1:] if each != "--subjects")
     for name in names or TRACES:
+        if "--subjects" in sys.argv:
+            judge_unseen(name, folder)
+            continue
         one, other, drawn = halves(name, folder)
         fitted, recorded, *made = (measured(each, name) for each in (one, other, *drawn))
         generated = {key: np.mean([each[key] for each in made]) for key in recorded}
