@@ -125,8 +125,18 @@ class Judged(NamedTuple):
             return published == simulated
         nearest = _nearest(published, simulated)
         assert nearest is not None
-        room = self.group.within if self.group.within is not None else abs(nearest) * self.group.within_percent / 100
-        return abs(simulated - nearest) <= room and not (self.group.sign and simulated * nearest < 0)
+        return abs(simulated - nearest) <= self._room(nearest) and not (self.group.sign and simulated * nearest < 0)
+
+    @property
+    def tolerances(self) -> float:
+        """How many of the group's tolerances it is off; 0 where either is no number, or the tolerance is 0."""
+        nearest = _nearest(self.row.published, self.simulated)
+        room = self._room(nearest) if nearest is not None else 0.0
+        return abs(self.simulated - nearest) / room if room else 0.0  # type: ignore[operator]
+
+    def _room(self, nearest: float) -> float:
+        group = self.group
+        return group.within if group.within is not None else abs(nearest) * (group.within_percent or 0) / 100
 
     @property
     def kind(self) -> str:

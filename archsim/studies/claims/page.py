@@ -44,11 +44,10 @@ def counts_of(claims: Sequence[Claims]) -> Counts:
 
 
 def largest_misses(claims: Sequence[Claims]) -> list[tuple[Claims, Judged]]:
-    """Those farthest from the published value, as a ratio either way."""
+    """Those farthest from the published value, in tolerances: a gain near 0 has no ratio worth naming."""
 
     def far(found: tuple[Claims, Judged]) -> float:
-        off = found[1].off
-        return 0.0 if off is None else max(1 + off, 1 / (1 + off)) if off > -1 else float("inf")
+        return found[1].tolerances
 
     missed = [(each, judged) for each in claims for judged in each.of("missed")]
     return sorted(missed, key=far, reverse=True)[:LARGEST]
