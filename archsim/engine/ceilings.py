@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.kernels import kernel
+
 
 class Ceilings(NamedTuple):
     """Least possible load of the most loaded die, in pairs."""
@@ -24,25 +26,39 @@ class Ceilings(NamedTuple):
 
 def ceilings(tokens: np.ndarray, holders: np.ndarray, slots: int) -> Ceilings:
     """``tokens: int[expert]``; ``holders: bool[expert, die]``; ``slots``: of all dies in the layer."""
-    load, dies = tokens.astype(np.float64), holders.shape[1]
-    mean = float(load.sum()) / dies
-    if not mean:
+    pairs, largest, held, fullest = _sums(tokens, holders, np.zeros(holders.shape[1], np.int64))
+    mean = pairs / holders.shape[1]
+    if not pairs:
         return Ceilings(0.0, 0.0, 0.0)
-    held = int(np.count_nonzero(holders))
     slots = max(slots, held)
-    if held == len(load):
-        placed = float((load @ holders).max())
-    else:
-        placed = _shared_out(load, holders)
-    least = max(mean, _largest_instance(load, slots))
-    return Ceilings(mean, min(least, placed), placed)
+    placed = float(fullest) if held == len(tokens) else _shared_out(tokens.astype(np.float64), holders)
+    instance = float(largest) if slots <= len(tokens) else _largest_instance(tokens.astype(np.float64), slots)
+    return Ceilings(mean, min(max(mean, instance), placed), placed)
+
+
+@kernel
+def _sums(tokens, holders, loads):
+    """Sum and largest of ``tokens``, how many ``holders``, and the most that a die would have if all of its experts
+    ran there alone. ``loads``: int64[die], zeros.
+    """
+    pairs, largest, held, fullest = 0, 0, 0, 0
+    for expert in range(len(tokens)):
+        pairs += tokens[expert]
+        largest = max(largest, tokens[expert])
+        for die in range(len(loads)):
+            if holders[expert, die]:
+                held += 1
+                loads[die] += tokens[expert]
+    for die in range(len(loads)):
+        fullest = max(fullest, loads[die])
+    return pairs, largest, held, fullest
 
 
 def _largest_instance(load: np.ndarray, slots: int) -> float:
-    """The least that the largest load per instance can be with that many instances."""
+    """The least that the largest load per instance can be with that many instances, more than experts."""
     from archsim.base.packing import replicate
 
-    return float(load.max() if slots <= len(load) else replicate(load[None], slots).load.max())
+    return float(replicate(load[None], slots).load.max())
 
 
 def _shared_out(load: np.ndarray, holders: np.ndarray) -> float:

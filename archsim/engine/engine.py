@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -125,7 +125,7 @@ class EventEngine:
         self._admission = self.policy.admission(self.layers, system.dies, self._ids)
         self._until_own_id = assumptions.prediction_rows == "until_own_id"
         self._log = TransitionLog(system.dies, global_die(self.fabric)) if keep_transitions else NoLog()
-        self._before_ns, self._written_bytes = 0.0, 0
+        self._before_ns, self._written_bytes, self._writes = 0.0, 0, self.tally.dies["write_bytes"]
 
     @property
     def layers(self) -> int:
@@ -160,15 +160,16 @@ class EventEngine:
         order = Order(layer, row, demand, plan, bits, ready_ns, self._log.notes, placement)
         end_ns = self.execution.step(order, now_ns + waits_ns)
         self.tally.bound_ns[Cause.LINK] += waits_ns
-        written, self._written_bytes = self._written_bytes, int(self.tally.dies["write_bytes"].sum())
+        written, self._written_bytes = self._written_bytes, int(self._writes.sum())
         copies = (self._written_bytes - written) // self.machine.slice_bytes
         before_ns, took_ns = self._before_ns, end_ns - now_ns
         exposed_ns = self.decision.after_step(plan, rows, copies, before_ns, took_ns)
         self._log.add(demand.step, layer, self.decision, before_ns, took_ns)
         self._before_ns = took_ns
         self.balancing.end_step(took_ns)
-        held, fetched = placement.holds[row], int(np.count_nonzero(placement.holds[row] & ~self._held(layer)))
-        slots = int(self.placement.layer_slots[self.rows[layer]].sum()) + fetched
+        held, slots = placement.holds[row], self.placement.slots_in_layers[self.rows[layer]]
+        if placement is not self.placement:
+            slots += int(np.count_nonzero(held & ~self._held(layer)))
         return StepTimes(now_ns, end_ns, exposed_ns, plan, held, slots)
 
     def migrate(self, placement: Placement, moves: np.ndarray, now_ns: float, effort: Effort = NO_EFFORT) -> float:
@@ -258,7 +259,7 @@ class EventEngine:
             bits = copy_bits(plan.expert, plan.die, predicted.rows, self.machine.dies, self._ids, self._until_own_id)
             # these dies have no room for a copy
             bits[self.memory.copies.room["limit_bytes"] < self.machine.slice_bytes] = 0
-        self._admission.admit(layer, plan, self.placement.holds[self.rows[layer]], bits, self._copies_view())
+        self._admission.admit(layer, plan, self.placement.holds[self.rows[layer]], bits, self._copies_view)
         return bits
 
     def _copies_view(self) -> CopiesView:
@@ -298,11 +299,15 @@ def _rows_of(layer_ids: Sequence[int] | None, model) -> np.ndarray:
 
 def _check(plan: Plan, view: StepView) -> None:
     """Every token of every expert is given to a die of the system, once; entries are in order of expert."""
-    columns = plan.expert, plan.die, plan.tokens
-    if all(isinstance(each, np.ndarray) and each.dtype == np.int32 and each.flags.c_contiguous for each in columns):
-        if {each.shape for each in columns} == {(len(plan.expert),)} and _fits(*columns, view.tokens, len(view.hops)):
+    expert, die, tokens = plan.expert, plan.die, plan.tokens
+    if _is_column(expert) and _is_column(die) and _is_column(tokens) and len(expert) == len(die) == len(tokens):
+        if _fits(expert, die, tokens, view.tokens, len(view.hops)):
             return
     _refuse(plan, view)
+
+
+def _is_column(given: Any) -> bool:
+    return isinstance(given, np.ndarray) and given.dtype == np.int32 and given.ndim == 1 and given.flags.c_contiguous
 
 
 @kernel

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from archsim.base.errors import ArchsimError
+from archsim.base.kernels import kernel
 from archsim.base.units import NS_PER_S
 from archsim.engine.balancing import BalancingTotals
 from archsim.engine.ceilings import Ceilings, ceilings
@@ -232,7 +233,15 @@ class Balancer:
 
 def load_of(plan: Plan, dies: int) -> np.ndarray:
     """Tokens assigned to each die, int64[die]."""
-    return np.bincount(plan.die, plan.tokens, dies).astype(np.int64)
+    load = np.zeros(dies, np.int64)
+    _add_up(plan.die, plan.tokens, load)
+    return load
+
+
+@kernel
+def _add_up(die, tokens, load):
+    for at in range(len(die)):
+        load[die[at]] += tokens[at]
 
 
 class Replay:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class RunDemand(Demand):
         return StepDemand(
             step,
             tokens,
-            tokens if prefill else np.zeros_like(tokens),
+            tokens if prefill else self._no_tokens,
             self.first_seen[step, layer],
             self.top_k,
             origins=None if self.origins is None else self.origins[step, layer],
@@ -83,6 +84,10 @@ class RunDemand(Demand):
         if self.rows is not None:
             return self.rows
         return self.tokens[:, 0].sum(axis=1, dtype=np.int64) // self.top_k
+
+    @cached_property
+    def _no_tokens(self) -> np.ndarray:
+        return np.zeros_like(self.tokens[0, 0])
 
     def _routing(self, step: int, layer: int) -> Routing | None:
         if self.routed is None or self.routed_die is None or self.routed_from is None:

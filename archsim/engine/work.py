@@ -30,7 +30,7 @@ from archsim.workload.step_demand import Routing
 from microarch.fabric.fabric import Fabric
 
 NO_MOVES = np.zeros((2, 0), MOVE)
-NO_ENTRIES = np.zeros(0, np.int32)
+NO_ENTRIES = np.zeros(0, np.int64)
 PRECEDENCES = 4  # of entries on a die: local or not, shared or routed
 
 
@@ -76,13 +76,15 @@ class WorkBuilder:
 
         A die reads an expert from its nearest holder: itself, if it is one.
         """
-        entries = self._entries(row, plan, placement, self._shared(plan, origins, top_k, residents))
+        shared = self._shared(plan, origins, top_k, residents)
+        entries = np.zeros(len(plan.expert) + len(shared[0]), ENTRY)
         n, dies = len(entries), self._machine.dies
         moves, arrived = self._moves(plan, origins, routing)
         chains, local = np.empty(n * SLICES, np.int64), np.zeros(dies, LOCAL_CP)
         _complete(
             entries,
-            len(plan.expert),
+            (plan.expert, plan.die, plan.tokens, placement.sources(row, plan.expert, plan.die, self._fabric.hops)),
+            shared,
             layer * self.ids,
             self._slice_bytes,
             self._carried_bytes,
@@ -115,31 +117,27 @@ class WorkBuilder:
             return None
         return np.full(self._machine.dies, received_of_experts(self._sizes, experts, tokens))
 
-    def _entries(self, row, plan, placement, shared):
-        """ENTRY[entry] with expert, die, tokens and home: those of the plan, then the ``shared`` (id, die, tokens)."""
-        shared_id, shared_die, shared_tokens = shared
-        routed = len(plan.expert)
-        entries = np.zeros(routed + len(shared_id), ENTRY)
-        given, own = entries[:routed], entries[routed:]
-        given["expert"], given["die"], given["tokens"] = plan.expert, plan.die, plan.tokens
-        given["home"] = placement.sources(row, plan.expert, plan.die, self._fabric.hops)
-        if len(own):
-            own["expert"], own["die"], own["tokens"], own["home"] = shared_id, shared_die, shared_tokens, shared_die
-        return entries
-
     def _take_time(self, entries, local, arrived):
         """How long the array holds a slice of each entry, and a launch delays the first one."""
         times = self.gemm.of(entries["tokens"], entries["routed"], entries["read_bytes"], entries["die"], arrived)
-        local["launch_ns"] = local["launched_ns"] = times.launch_ns
+        _set_all(local, launch_ns=times.launch_ns, launched_ns=times.launch_ns)
         block_ns = self._blocks.service_ns(np.where(entries["routed"], *self._slice_bytes)) if self._blocks else 0.0
         compute_ns = times.compute_ns + block_ns
-        entries["compute_ns"] = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
-        entries["drain_ns"], entries["alone_ns"] = times.drain_ns + block_ns, times.alone_ns + block_ns
-        entries["low_ns"], entries["high_ns"] = times.low_ns, times.high_ns
-        entries["least_ns"] = entries["compute_ns"] - (times.compute_ns - times.multiply_ns)
-        entries["multiply_ns"] = times.multiply_ns + (entries["compute_ns"] - compute_ns)  # and what is rounded up
-        entries["bytes_ns"], entries["permute_ns"] = times.bytes_ns, times.permute_ns
-        entries["started_ns"], entries["block_ns"] = times.started_ns, block_ns
+        whole_ns = np.ceil(compute_ns) if self._machine.whole_ns else compute_ns
+        _set_all(
+            entries,
+            compute_ns=whole_ns,
+            drain_ns=times.drain_ns + block_ns,
+            alone_ns=times.alone_ns + block_ns,
+            low_ns=times.low_ns,
+            high_ns=times.high_ns,
+            least_ns=whole_ns - (times.compute_ns - times.multiply_ns),
+            multiply_ns=times.multiply_ns + (whole_ns - compute_ns),  # and what is rounded up
+            bytes_ns=times.bytes_ns,
+            permute_ns=times.permute_ns,
+            started_ns=times.started_ns,
+            block_ns=block_ns,
+        )
 
     def _shared(self, plan, origins, top_k, residents):
         """Entries of the shared experts: on every die, for the tokens that live there, or that the plan sends there."""
@@ -149,7 +147,7 @@ class WorkBuilder:
         here = here if plan.shared is None else plan.shared.sum(axis=0)
         dies = np.flatnonzero(here)
         ids = np.repeat(np.arange(self._experts, self._experts + self._shared_experts), len(dies))
-        return ids, np.tile(dies, self._shared_experts), np.tile(here[dies], self._shared_experts)
+        return ids, np.tile(dies, self._shared_experts), np.tile(here[dies].astype(np.int64), self._shared_experts)
 
     def _moves(self, plan, origins, routing):
         """Bundles of hidden vectors, MOVE[2, move]: dispatch and combine, each row sorted by source; and the distinct
@@ -175,6 +173,13 @@ class WorkBuilder:
         if not self._dispatched:
             return self._no_move_ptr
         return np.stack([np.searchsorted(row, np.arange(self._machine.dies + 1)) for row in moves["src"]])
+
+
+def _set_all(rows: np.ndarray, **fields: np.ndarray | float) -> None:
+    """Set fields of ``rows``, which are 0: most of the times of a law are, and a field takes a microsecond."""
+    for name, values in fields.items():
+        if not (isinstance(values, float) and values == 0.0):
+            rows[name] = values
 
 
 def _bundles(vectors: np.ndarray, vector_bytes: int) -> np.ndarray:
@@ -205,9 +210,9 @@ def _fill_bundles(every, ports, moves):
 
 @kernel
 def _complete(
-    entries, routed, first_id, slice_bytes, carried_bytes, makes_copies, local_first, present, moves, begins, chains, local  # noqa: E501
+    entries, given, shared, first_id, slice_bytes, carried_bytes, makes_copies, local_first, present, moves, begins, chains, local  # noqa: E501
 ):  # fmt: skip
-    """What follows from expert, die, tokens and home of the entries, of which the first ``routed`` are routed experts.
+    """Fill in the entries: those ``given`` (expert, die, tokens, home), then the ``shared`` experts (id, die, tokens).
 
     ``chains``: int64[chain], by die in the order in which the Local CPs start them: as the entries come, or
     (``local_first``) those whose
@@ -215,9 +220,16 @@ def _complete(
     begins.
     ``first_id``: of the layer's experts; ``begins``: int64[die · PRECEDENCES + 1], zero.
     """
+    routed = len(given[0])
     for at in range(len(entries)):
         entry = entries[at]
         entry.routed = at < routed
+        if entry.routed:
+            entry.expert, entry.die, entry.tokens, entry.home = given[0][at], given[1][at], given[2][at], given[3][at]
+        else:
+            own = at - routed
+            entry.expert, entry.tokens = shared[0][own], shared[2][own]
+            entry.die = entry.home = shared[1][own]
         entry.read_bytes = slice_bytes[0 if entry.routed else 1] + entry.tokens * carried_bytes
         entry.key = (first_id + entry.expert) * SLICES
         entry.look_here = makes_copies or entry.die == entry.home

@@ -204,10 +204,10 @@ def check_drained(kernel, work, reserved):
     if reserved:
         stages = pool.stages[: pool.count[STAGES]]
         assert not pool.claims["claimed"].any()
-        assert pool.count[BOOKED] == 0 and pool.count[CLAIMED] == 0 and stages["admitted"].all()
+        assert pool.count[BOOKED] == 0 and pool.count[CLAIMED] == 0 and (pool.waits_for[: len(stages)] < 0).all()
         for claim, queue in zip(pool.claims, pool.queue, strict=True):
             # only entries of stages that were served elsewhere
-            assert stages["admitted"][queue[: claim["queued"]]].all()
+            assert (pool.waits_for[queue[: claim["queued"]]] < 0).all()
     else:
         assert pool.count[WAITING] == 0 and pool.count[FLOWS] == 0
         assert not kernel._net.resources["load"].any()

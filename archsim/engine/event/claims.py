@@ -29,7 +29,6 @@ STAGE = np.dtype(
         ("kind", "i8"),  # microarch.blocks.request.State
         ("event", "i8"),  # microarch.blocks.request.Event that ended it, set when processed
         ("priority", "i8"),  # 1 where the expert's home is another die (published simulator)
-        ("admitted", "i8"),  # 1 once it has claimed its resources
         ("home_hit", "i8"),  # of a look-up: 1 if the home's LLC has the slice; the request goes there, else to the HBM
     ],
     align=True,
@@ -42,6 +41,7 @@ class Pool(NamedTuple):
 
     stages: np.ndarray  # STAGE[stage]
     keys: np.ndarray  # int64[stage]: archsim.engine.event.heaps.queue_key
+    waits_for: np.ndarray  # int64[stage]: its group while it waits in queues, NOBODY once it is admitted
     claims: np.ndarray  # CLAIM[resource]
     queue: np.ndarray  # int64[resource, waiting]: heaps of the stages that wait
     calendar: np.ndarray  # BOOKING[stage]: heap of admitted stages
@@ -67,6 +67,7 @@ def new_pool(resources: int, stages: int, waiting: int) -> Pool:
     return Pool(
         stages=np.zeros(stages, STAGE),
         keys=np.zeros(stages, np.int64),
+        waits_for=np.zeros(stages, np.int64),
         claims=np.zeros(resources, CLAIM),
         queue=np.zeros((resources, waiting), np.int64),
         calendar=np.zeros(stages, BOOKING),

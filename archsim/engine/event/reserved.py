@@ -112,7 +112,7 @@ def _admit_at(s, stage, r):
         row.time, row.cause = claim.free_at, claim.last_user
     else:
         row.cause = row.parent
-    row.admitted = 1
+    s.pool.waits_for[stage] = NOBODY
     s.pool.keys[stage] = queue_key(row.time, row.priority)
     _book(s, stage, row.time)
 
@@ -131,7 +131,8 @@ def _admit(s, stage):
             start, cause, binding = claims[r].free_at, claims[r].last_user, r
     if binding >= 0:
         s.tally.resources[binding].wait_ns += start - row.time
-    row.time, row.cause, row.admitted = start, cause, 1
+    row.time, row.cause = start, cause
+    s.pool.waits_for[stage] = NOBODY
     s.pool.keys[stage] = queue_key(start, row.priority)
     _book(s, stage, start)
 
@@ -160,18 +161,18 @@ def _create(s, kind, item, group, earliest, floor, parent, priority):
     s.pool.count[STAGES] += 1
     row = s.pool.stages[stage]
     row.kind, row.item, row.group, row.parent = kind, item, group, parent
-    row.time, row.floor, row.priority, row.admitted = earliest, floor, priority, 0
+    row.time, row.floor, row.priority = earliest, floor, priority
     if kind == DONE:
-        row.cause, row.admitted = parent, 1
+        row.cause, s.pool.waits_for[stage] = parent, NOBODY
         _book(s, stage, earliest)
     elif _is_unit(s, group):
         if s.pool.claims[group].claimed:
-            s.pool.keys[stage] = queue_key(earliest, priority)
+            s.pool.keys[stage], s.pool.waits_for[stage] = queue_key(earliest, priority), group
             _wait(s, stage, group)
         else:
             _admit_at(s, stage, group)
     elif _any_claimed(s, group):
-        s.pool.keys[stage] = queue_key(earliest, priority)
+        s.pool.keys[stage], s.pool.waits_for[stage] = queue_key(earliest, priority), group
         for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
             _wait(s, stage, s.machine.group_resources[i])
     else:
@@ -182,14 +183,15 @@ def _create(s, kind, item, group, earliest, floor, parent, priority):
 def _first_waiting(s, r):
     """Who is next in a queue, or NOBODY; those who were admitted leave when they are found at its head."""
     queue, claim = s.pool.queue[r], s.pool.claims[r]
-    while claim.queued > 0 and s.pool.stages[queue[0]].admitted:
+    while claim.queued > 0 and s.pool.waits_for[queue[0]] < 0:
         _, claim.queued = queue_pop(queue, claim.queued, s.pool.keys)
     return queue[0] if claim.queued > 0 else NOBODY
 
 
 @inner
 def _may_begin(s, stage):
-    return not s.pool.stages[stage].admitted and not _any_claimed(s, s.pool.stages[stage].group)
+    group = s.pool.waits_for[stage]
+    return group >= 0 and not _any_claimed(s, group)
 
 
 @inner
@@ -518,6 +520,7 @@ def run_step(s, begin_ns):
         claim = s.pool.claims[r]
         claim.queued, claim.claimed, claim.last_user, claim.free_at = 0, 0, -1, begin_ns
     for die in range(s.machine.dies):
+        s.work.local[die].launched_ns += begin_ns
         unwritten_ns = s.memory.copies.room[die].unwritten_bytes / s.machine.hbm_bytes_per_ns
         s.pool.claims[s.machine.dies + die].free_at += unwritten_ns
     _start_all(s, begin_ns)
@@ -569,11 +572,11 @@ class ReservedKernel:
                 WAITS_PER_CHAIN * room[0] + room[1],
             )
         self._work = work = work._replace(cp_ready_ns=begin_ns + work.cp_ready_ns)
-        work.local["launched_ns"] += begin_ns
         end_ns = run_step(
             StepState(self._machine, work, memory, tally, self.pool, self._link_bits, self._tie_bits), begin_ns
         )
-        work.notes["time_ns"] -= begin_ns
+        if len(work.notes):
+            work.notes["time_ns"] -= begin_ns
         return end_ns
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:

@@ -99,6 +99,11 @@ class Placement:
         return held if self.room is None else np.maximum(held, self.room)
 
     @cached_property
+    def slots_in_layers(self) -> list[int]:
+        """Slots of all dies in each layer."""
+        return self.layer_slots.sum(axis=1).tolist()
+
+    @cached_property
     def slots(self) -> np.ndarray:
         """Slots of each die, replicas included, all layers together: int64[die]."""
         return self.layer_slots.sum(axis=0) + self.buffers

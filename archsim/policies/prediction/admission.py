@@ -15,6 +15,7 @@ Friedman and Manes, ACM Transactions on Storage 13, 2017).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -40,7 +41,9 @@ class CopiesView(NamedTuple):
 class Admission(Protocol):
     """Clears cp_en bits; called once a step, before it runs."""
 
-    def admit(self, layer: int, plan: Plan, holds: np.ndarray, bits: np.ndarray | None, copies: CopiesView) -> None:
+    def admit(
+        self, layer: int, plan: Plan, holds: np.ndarray, bits: np.ndarray | None, see_copies: Callable[[], CopiesView]
+    ) -> None:
         """``holds``: bool[expert, die], by placement. ``bits``: uint8[die, id], changed; None: nothing is predicted."""
 
 
@@ -50,7 +53,7 @@ class EveryPrediction:
     def __init__(self, layers: int, dies: int, ids: int):
         pass
 
-    def admit(self, layer, plan, holds, bits, copies):
+    def admit(self, layer, plan, holds, bits, see_copies):
         pass
 
 
@@ -64,7 +67,8 @@ class Reread:
         self._written = np.zeros((layers, dies))  # slices admitted in an iteration
         self._rate = np.zeros((layers * ids, dies))
 
-    def admit(self, layer, plan, holds, bits, copies):
+    def admit(self, layer, plan, holds, bits, see_copies):
+        copies = see_copies()
         away = ~holds[plan.expert, plan.die]
         expert, die = plan.expert[away], plan.die[away]
         self._count(layer, expert, die)
