@@ -43,7 +43,10 @@ def resource_groups(fabric: Graph, full_duplex: bool) -> tuple[np.ndarray, np.nd
     own = UNITS * fabric.dies
     link = fabric.route_links if full_duplex else fabric.link_edge[fabric.route_links]
     ptr = np.concatenate([np.arange(own, dtype=np.int64), own + fabric.route_ptr])
-    return ptr, np.concatenate([np.arange(own), own + link]).astype(np.int64)
+    resources = np.empty(own + len(link), np.int32)
+    resources[:own] = np.arange(own)
+    np.add(link, own, out=resources[own:], casting="unsafe")
+    return ptr, resources
 
 
 def links_of_routes(system) -> float:

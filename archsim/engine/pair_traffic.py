@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.kernels import kernel
 from archsim.engine.state import (
     COMBINE,
     DATA_MESSAGES,
@@ -66,12 +67,19 @@ def _on_routes(machine: Machine, tally: Tally) -> dict[str, np.ndarray]:
     """Class → bytes of the pairs on the links of their routes, int64[link]."""
     dies, first = machine.dies, UNITS * machine.dies
     begin = machine.group_ptr[first : first + dies * dies + 1]
-    links = machine.group_resources[begin[0] : begin[-1]] - first
-    passed = np.repeat(tally.pair_bytes.reshape(len(CLASSES), -1), np.diff(begin), axis=1)
     crossed = np.zeros((len(CLASSES), machine.link_resources), np.int64)
-    for row in range(len(CLASSES)):
-        np.add.at(crossed[row], links, passed[row])
+    _cross(tally.pair_bytes.reshape(len(CLASSES), -1), begin, machine.group_resources, first, crossed)
     return {name: crossed[row] for name, row in CLASSES.items()}
+
+
+@kernel
+def _cross(pair_bytes, begin, resources, first, crossed):
+    """Add int64[class, pair] to int64[class, link] of the routes of the pairs."""
+    for row in range(len(pair_bytes)):
+        for pair in range(pair_bytes.shape[1]):
+            if pair_bytes[row, pair] != 0:
+                for at in range(begin[pair], begin[pair + 1]):
+                    crossed[row, resources[at] - first] += pair_bytes[row, pair]
 
 
 def send_statistics(sent: np.ndarray, n_bytes: int, global_die: int, executor: str) -> None:

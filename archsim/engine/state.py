@@ -109,7 +109,7 @@ class Machine(NamedTuple):
     dies: int
     hops: np.ndarray  # int64[die, die]
     group_ptr: np.ndarray  # int64[3·die + die·die + 1]: resources of a unit (unit·D + die) or of a route (3·D + pair)
-    group_resources: np.ndarray  # int64[...]
+    group_resources: np.ndarray  # int32[...]: a large machine has many
     link_resources: int  # how many resources are links
     hbm_bytes_per_ns: float
     link_bytes_per_ns: float  # of links that specify none

@@ -1,7 +1,8 @@
 """What simulating takes on this machine, before it is spent: events, time and memory, by formula.
 
 The constants are fits to ``benchmarks/estimates.py``, which prints estimate and measurement of runs on 3 × 3 to 9 × 9
-dies beside each other: events and memory are within a third, time within a factor of `SPREAD`.
+dies beside each other: events and memory are within a third, time within a factor of `SPREAD`. Of larger
+machines memory is a bound.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ _EVENTS_PER_EXPERT = 20.0  # an expert's reads, multiplication and reports, unde
 _EVENTS_PER_PAIR = 4.0  # hidden vectors from one die to another and back
 # An event, by how links are shared; the interpreter is written in Python.
 _EVENT_NS = {"event": {"reserved": 0.8e3, "shared": 2.5e3}, "interpreted": {"reserved": 40e3, "shared": 150e3}}
-_LINK_NS = 800.0  # a link of a route, when the network is built
+_LINK_NS = 190.0  # a link of a route, when the fabric is built; 44 × 44 dies
 _PROCESS_BYTES = 0.3e9  # Python with its libraries and compiled kernels
-_LINK_BYTES, _SHARED_LINK_BYTES = 80.0, 160.0  # a link of a route; where flows share links, with those under way
+# A link of a route; where flows share links, with those under way. Twice what 32 × 32 and 44 × 44 dies take (17 and
+# 14 bytes), as a larger machine has not been run.
+_LINK_BYTES, _SHARED_LINK_BYTES = 34.0, 38.0
 _ASKED = 64  # points from which those of a sweep are estimated
 _GB, _GIB = 1e9, 2**30
 

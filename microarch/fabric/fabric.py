@@ -25,12 +25,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
 from archsim.base.units import NS_PER_S
-from microarch.fabric.routes import narrowest, per_route
+from microarch.fabric.routes import count_links, list_links, narrowest, per_route
 
 
 class LinkClass(NamedTuple):
@@ -164,14 +164,13 @@ def assemble(kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.
     link_src, link_dst = both[by_source].astype(np.int32).T
     link_of = np.full((nodes, nodes), -1, np.int32)
     link_of[link_src, link_dst] = np.arange(len(link_src))
-    route_ptr, route_links = _routes(wiring.following, link_of, dies)
-    entered = np.concatenate([[0], np.cumsum(link_dst[route_links] < dies)])
+    route_ptr, route_links, hops = _routes(np.ascontiguousarray(wiring.following, np.int64), link_of, dies)
     x, y = (None, None) if places is None else (place.astype(np.int32) for place in places)
     return Graph(
         kind,
         dies,
         nodes,
-        np.diff(entered[route_ptr]).reshape(dies, dies).astype(np.int32),
+        hops,
         np.ascontiguousarray(link_src),
         np.ascontiguousarray(link_dst),
         edge,
@@ -183,31 +182,26 @@ def assemble(kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.
     )
 
 
-def _routes(following: np.ndarray, link_of: np.ndarray, dies: int) -> tuple[np.ndarray, np.ndarray]:
-    """CSR of the links of all routes; all pairs advance by one link at a time."""
-    pair = np.arange(dies * dies)
-    here, target = pair // dies, pair % dies
-    travelling = pair[here != target]
-    pairs, links = [], []
+def _routes(following: np.ndarray, link_of: np.ndarray, dies: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """CSR of the links of all routes, and the dies that each enters, int32[die, die]."""
+    length, entered = np.zeros((2, dies, dies), np.int32)
+    lost = count_links(following, link_of, length, entered)
+    if lost >= 0:
+        _refuse_route(lost // dies, lost % dies, following, link_of)
+    route_ptr = np.concatenate([[0], np.cumsum(length.ravel(), dtype=np.int64)])
+    route_links = np.empty(route_ptr[-1], np.int32)
+    list_links(following, link_of, route_ptr, route_links)
+    return route_ptr, route_links, entered
+
+
+def _refuse_route(source: int, target: int, following: np.ndarray, link_of: np.ndarray) -> NoReturn:
+    here = source
     for _ in range(len(link_of)):
-        if not len(travelling):
-            break
-        there = following[here[travelling], target[travelling]]
-        link = link_of[here[travelling], there]
-        if (link < 0).any():
-            at = travelling[np.argmax(link < 0)]
+        there = following[here, target]
+        if link_of[here, there] < 0:
             raise ValueError(
-                f"the route from die {at // dies} to die {at % dies} leads from node {here[at]} to node "
-                f"{there[np.argmax(link < 0)]}, "
+                f"the route from die {source} to die {target} leads from node {here} to node {there}, "
                 "which no link connects"
             )
-        pairs.append(travelling)
-        links.append(link)
-        here[travelling] = there
-        travelling = travelling[there != target[travelling]]
-    if len(travelling):
-        raise ValueError(f"no route from die {travelling[0] // dies} to die {travelling[0] % dies}")
-    of_pair = np.concatenate([*pairs, np.zeros(0, np.int64)])
-    route_links = np.concatenate([*links, np.zeros(0, np.int32)])[np.argsort(of_pair, kind="stable")]
-    lengths = np.bincount(of_pair, minlength=dies * dies)
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), route_links.astype(np.int32)
+        here = there
+    raise ValueError(f"no route from die {source} to die {target}")

@@ -6,8 +6,44 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archsim.base.kernels import kernel
+
 if TYPE_CHECKING:
     from microarch.fabric.fabric import Graph
+
+
+@kernel
+def count_links(following, link_of, length, entered):
+    """Walk all routes: ``length`` counts their links, ``entered`` the dies on them, int32[die, die].
+
+    ``following``: int64[node, die], the next node on the way to a die; ``link_of``: int32[node, node], -1 without a
+    link. Returns source · dies + target of the first route that uses a missing link or never arrives; -1 if none does.
+    """
+    dies = len(length)
+    for source in range(dies):
+        for target in range(dies):
+            here = source
+            while here != target:
+                there = following[here, target]
+                if link_of[here, there] < 0 or length[source, target] >= len(link_of):
+                    return source * dies + target
+                length[source, target] += 1
+                entered[source, target] += there < dies
+                here = there
+    return -1
+
+
+@kernel
+def list_links(following, link_of, route_ptr, route_links):
+    """Fill in the links of all routes, see ``count_links``: int32[...], those of pair p from ``route_ptr[p]`` on."""
+    dies = following.shape[1]
+    for source in range(dies):
+        for target in range(dies):
+            here, at = source, route_ptr[source * dies + target]
+            while here != target:
+                there = following[here, target]
+                route_links[at] = link_of[here, there]
+                here, at = there, at + 1
 
 
 def per_route(graph: Graph, of_link: np.ndarray) -> np.ndarray:
@@ -15,25 +51,38 @@ def per_route(graph: Graph, of_link: np.ndarray) -> np.ndarray:
 
     Equal values are counted and multiplied, so that a mesh of equal links has exactly hops · value.
     """
+    values, kind = np.unique(of_link, return_inverse=True)
     total = np.zeros(graph.dies * graph.dies)
-    pairs, on_route = _pairs(graph), of_link[graph.route_links]
-    for value in np.unique(of_link):
-        total += np.bincount(pairs[on_route == value], minlength=len(total)) * value
+    _add_up(graph.route_ptr, graph.route_links, values, kind, np.zeros(len(values), np.int64), total)
     return total.reshape(graph.dies, graph.dies)
+
+
+@kernel
+def _add_up(route_ptr, route_links, values, kind, count, total):
+    """``per_route``. ``kind``: int64[link], place among the ``values``; ``count``: int64[value], scratch."""
+    for pair in range(len(total)):
+        count[:] = 0
+        for at in range(route_ptr[pair], route_ptr[pair + 1]):
+            count[kind[route_links[at]]] += 1
+        for each in range(len(values)):
+            total[pair] += count[each] * values[each]
 
 
 def narrowest(graph: Graph, of_link: np.ndarray, here: float) -> np.ndarray:
     """Least of ``of_link: float64[link]`` along every route, float64[die, die]; ``here`` from a die to itself."""
     least = np.full(graph.dies * graph.dies, here)
-    pairs, on_route = _pairs(graph), of_link[graph.route_links]
-    for value in np.unique(of_link)[::-1]:
-        least[pairs[on_route == value]] = value
+    _find_least(graph.route_ptr, graph.route_links, of_link, least)
     return least.reshape(graph.dies, graph.dies)
 
 
-def _pairs(graph: Graph) -> np.ndarray:
-    """Pair of dies (source · dies + target) of every entry of ``route_links``, int64[...]."""
-    return np.repeat(np.arange(graph.dies * graph.dies), np.diff(graph.route_ptr))
+@kernel
+def _find_least(route_ptr, route_links, of_link, least):
+    """``narrowest``, of the pairs that have a link."""
+    for pair in range(len(least)):
+        for at in range(route_ptr[pair], route_ptr[pair + 1]):
+            narrow = of_link[route_links[at]]
+            if at == route_ptr[pair] or narrow < least[pair]:
+                least[pair] = narrow
 
 
 def link_rank(graph: Graph) -> np.ndarray:

@@ -31,7 +31,7 @@ def _pass_route(machine, tally, load, what, src, dst, n_bytes, held):
     tally.hops[what, 0] += hops
     tally.hops[what, 1] += hops * n_bytes
     for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
-        resource = machine.group_resources[i]
+        resource = np.int64(machine.group_resources[i])
         row = tally.resources[resource]
         row.bytes += n_bytes
         if held:

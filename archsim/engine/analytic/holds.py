@@ -61,7 +61,7 @@ def _hold_route(s, src, dst, asked, n_bytes, most_bytes_per_ns):
     duration = machine.route_ns[src, dst] + _duration(machine, n_bytes, bytes_per_ns)
     wasted = CONVOY * duration if stop - begin > 1 else 0.0
     for i in range(begin, stop):
-        end = max(end, _hold_one(s, machine.group_resources[i], asked, duration + wasted))
+        end = max(end, _hold_one(s, np.int64(machine.group_resources[i]), asked, duration + wasted))
     return end - wasted
 
 

@@ -9,6 +9,8 @@ Queueing Systems II, 1976, section 4.4).
 
 from __future__ import annotations
 
+import numpy as np
+
 from archsim.base.kernels import inner, outer
 from archsim.engine.analytic.slices import (
     ARRAYS,
@@ -43,7 +45,7 @@ def book(s, asked, src, dst, from_hbm, to_hbm, n_bytes):
     if from_hbm:
         end = max(end, _book_one(s, HBMS * machine.dies + src, asked, n_bytes))
     for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
-        end = max(end, _book_one(s, machine.group_resources[i], asked, n_bytes))
+        end = max(end, _book_one(s, np.int64(machine.group_resources[i]), asked, n_bytes))
     if to_hbm and dst != src:
         end = max(end, _book_one(s, HBMS * machine.dies + dst, asked, n_bytes))
     return end
@@ -148,7 +150,7 @@ def count(s, src, dst, from_hbm, is_new, is_slice, n_bytes):
     if from_hbm:
         count_one(s.booked[HBMS * machine.dies + src], n_bytes, is_new, is_slice)
     for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
-        count_one(s.booked[machine.group_resources[i]], n_bytes, is_new, is_slice)
+        count_one(s.booked[np.int64(machine.group_resources[i])], n_bytes, is_new, is_slice)
     if not is_slice and dst != src:
         count_one(s.booked[HBMS * machine.dies + dst], n_bytes, is_new, is_slice)
 
@@ -171,7 +173,7 @@ def slowest(s, src, dst, from_hbm, to_hbm, passed_one, moves, slices):
     if from_hbm:
         ns = max(ns, passed_one(s, HBMS * machine.dies + src, moves, slices))
     for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
-        ns = max(ns, passed_one(s, machine.group_resources[i], moves, slices))
+        ns = max(ns, passed_one(s, np.int64(machine.group_resources[i]), moves, slices))
     if to_hbm and dst != src:
         ns = max(ns, passed_one(s, HBMS * machine.dies + dst, moves, slices))
     return ns

@@ -125,7 +125,7 @@ def _admit(s, stage):
         s.pool.count[CLAIMED] |= s.link_bits[row.group]
     start, cause, binding = row.time, row.parent, NOBODY
     for i in range(s.machine.group_ptr[row.group], s.machine.group_ptr[row.group + 1]):
-        r = s.machine.group_resources[i]
+        r = np.int64(s.machine.group_resources[i])
         claims[r].claimed = 1
         if claims[r].free_at > start:
             start, cause, binding = claims[r].free_at, claims[r].last_user, r
@@ -142,7 +142,7 @@ def _any_claimed(s, group):
     if len(s.link_bits):
         return s.pool.count[CLAIMED] & s.link_bits[group] != 0
     for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
-        if s.pool.claims[s.machine.group_resources[i]].claimed:
+        if s.pool.claims[np.int64(s.machine.group_resources[i])].claimed:
             return True
     return False
 
@@ -174,7 +174,7 @@ def _create(s, kind, item, group, earliest, floor, parent, priority):
     elif _any_claimed(s, group):
         s.pool.keys[stage], s.pool.waits_for[stage] = queue_key(earliest, priority), group
         for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
-            _wait(s, stage, s.machine.group_resources[i])
+            _wait(s, stage, np.int64(s.machine.group_resources[i]))
     else:
         _admit(s, stage)
 
@@ -204,7 +204,7 @@ def _offer_links(s, group):
     """
     offers, offered, only, several = s.pool.offers, np.int64(0), NOBODY, False
     for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
-        stage = _first_waiting(s, s.machine.group_resources[i])
+        stage = _first_waiting(s, np.int64(s.machine.group_resources[i]))
         if stage >= 0:
             offers[offered] = stage
             offered += 1
@@ -464,7 +464,7 @@ def _process(s, stage):
             _admit_at(s, waiting, row.group)
         return
     for i in range(s.machine.group_ptr[row.group], s.machine.group_ptr[row.group + 1]):
-        _give_up(s, stage, s.machine.group_resources[i], duration, n_bytes)
+        _give_up(s, stage, np.int64(s.machine.group_resources[i]), duration, n_bytes)
     if len(s.link_bits):
         s.pool.count[CLAIMED] &= ~s.link_bits[row.group]
     _offer_links(s, row.group)

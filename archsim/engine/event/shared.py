@@ -37,6 +37,15 @@ import numpy as np
 from archsim.base.kernels import inner, kernel, outer
 from archsim.engine.event.array import leave_array, start_array, watch_room
 from archsim.engine.event.explained import trace_back
+from archsim.engine.event.groups import (
+    OWN_COPIES,
+    OWN_SLICES,
+    OWN_VECTORS,
+    PAIRS,
+    Groups,
+    lines_of_groups,
+    new_lines,
+)
 from archsim.engine.event.steplog import step_log
 from archsim.engine.event.transfers import (
     FLOWS,
@@ -45,19 +54,12 @@ from archsim.engine.event.transfers import (
     IS_COMPUTED,
     IS_SERVED,
     NOBODY,
-    OWN_COPIES,
-    OWN_SLICES,
-    OWN_VECTORS,
-    PAIRS,
     STAGES,
     STAGES_PER_CHAIN,
     STAGES_PER_MOVE,
     TIMERS,
     Traffic,
     apply_rates,
-    flow_network,
-    lines_of_groups,
-    new_lines,
     new_pool,
     next_flow_time,
     next_timer_time,
@@ -69,7 +71,7 @@ from archsim.engine.event.transfers import (
     work_flows,
 )
 from archsim.engine.network.fair import fair_rates
-from archsim.engine.network.network import TOUCHED
+from archsim.engine.network.network import TOUCHED, FlowNetwork
 from archsim.engine.network.round_robin import build_ports, round_robin_rates
 from archsim.engine.state import (
     COMBINE,
@@ -139,8 +141,9 @@ def _new_stage(pool, kind, item, parent, now):
 
 
 @inner
-def _describe_flow(row, group, n_bytes, first_bytes, latency):
-    row.group, row.bytes, row.first_bytes, row.latency = group, n_bytes, first_bytes, latency
+def _describe_flow(traffic, row, group, n_bytes, first_bytes, latency):
+    row.group, row.bytes = np.int64(traffic.row_of[group]), n_bytes
+    row.first_bytes, row.latency = first_bytes, latency
 
 
 @inner
@@ -157,7 +160,7 @@ def _request(machine, tally, entry):
     _count_message(machine, tally, REQUESTS, entry.die, entry.home, n_bytes)
     route = UNITS * machine.dies + entry.die * machine.dies + entry.home
     for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
-        tally.resources[machine.group_resources[i]].bytes += n_bytes
+        tally.resources[np.int64(machine.group_resources[i])].bytes += n_bytes
     return machine.route_ns[entry.die, entry.home] + n_bytes / machine.route_bytes_per_ns[entry.die, entry.home]
 
 
@@ -173,14 +176,15 @@ def _begin_move(s, kind, item, parent, now):
         s.tally.dies[move.dst].activation_bytes += move.bytes
         row.least_ns = move.port_bytes / machine.transfer_bytes_per_ns[phase]
         group = (PAIRS + 2 * machine.dies + move.src) * machine.dies + move.dst
-        _describe_flow(row, group, move.bytes, move.bytes, machine.route_ns[move.src, move.dst])
+        _describe_flow(s.traffic, row, group, move.bytes, move.bytes, machine.route_ns[move.src, move.dst])
         send(s.traffic, stage, now)
         return
     s.tally.dies[move.src].activation_bytes += move.bytes
     if move.src == move.dst:
         row.event = HERE
         group = OWN_VECTORS * machine.dies + move.src
-        _describe_flow(row, group, move.bytes, move.bytes, machine.transfer_ns[phase] + machine.hbm_latency_ns)
+        latency = machine.transfer_ns[phase] + machine.hbm_latency_ns
+        _describe_flow(s.traffic, row, group, move.bytes, move.bytes, latency)
         send(s.traffic, stage, now)
     else:
         set_timer(s.traffic.pool, stage, now + machine.transfer_ns[phase] + machine.hbm_latency_ns, IS_SERVED)
@@ -197,19 +201,20 @@ def _begin_slice(s, kind, item, parent, now):
         whole = machine.first_bytes == machine.slice_bytes
         first_bytes = entry.read_bytes if whole else min(machine.first_bytes, entry.read_bytes)
         group = OWN_SLICES * machine.dies + entry.die
-        _describe_flow(row, group, entry.read_bytes, first_bytes, machine.hbm_latency_ns)
+        _describe_flow(s.traffic, row, group, entry.read_bytes, first_bytes, machine.hbm_latency_ns)
         send(s.traffic, stage, now)
         return
     if kind == COPY:
         group = OWN_COPIES * machine.dies + entry.die
-        _describe_flow(row, group, machine.slice_bytes, machine.slice_bytes, machine.hbm_latency_ns)
+        _describe_flow(s.traffic, row, group, machine.slice_bytes, machine.slice_bytes, machine.hbm_latency_ns)
         send(s.traffic, stage, now)
         return
     if kind == DATA:
         _count_message(machine, s.tally, DATA_MESSAGES, entry.home, entry.die, machine.slice_bytes)
         from_llc = pool.stages[parent].kind == REMOTE_LLC
         group = (PAIRS + (machine.dies if from_llc else 0) + entry.home) * machine.dies + entry.die
-        _describe_flow(row, group, machine.slice_bytes, machine.first_bytes, machine.route_ns[entry.home, entry.die])
+        latency = machine.route_ns[entry.home, entry.die]
+        _describe_flow(s.traffic, row, group, machine.slice_bytes, machine.first_bytes, latency)
         send(s.traffic, stage, now)
         return
     if kind == LOOKUP:
@@ -366,7 +371,7 @@ def _resume_copies(s):
         if left > 0:
             stage = _new_stage(s.traffic.pool, COPY, -1 - die, NOBODY, 0.0)
             group = OWN_COPIES * s.machine.dies + die
-            _describe_flow(s.traffic.pool.stages[stage], group, left, left, s.machine.hbm_latency_ns)
+            _describe_flow(s.traffic, s.traffic.pool.stages[stage], group, left, left, s.machine.hbm_latency_ns)
             send(s.traffic, stage, 0.0)
 
 
@@ -541,13 +546,11 @@ class SharedKernel:
 
     def __init__(self, machine: Machine, fabric: Fabric, assumptions):
         self._machine = machine
-        self._line_of = lines_of_groups(machine.dies, assumptions.reads, assumptions.source)
-        self._lines = new_lines(self._line_of)
-        self._net = flow_network(machine, fabric)
-        if assumptions.arbitration == "round_robin":
-            self._run_step, self._ports = run_round_robin, build_ports(self._net, port_ranks(fabric))
-        else:
-            self._run_step, self._ports = run_fair, ()
+        line_of = lines_of_groups(machine.dies, assumptions.reads, assumptions.source)
+        self._groups, self._lines = Groups(machine, fabric, line_of), new_lines(line_of)
+        self._ranks = port_ranks(fabric) if assumptions.arbitration == "round_robin" else None
+        self._run_step = run_fair if self._ranks is None else run_round_robin
+        self._ports: tuple[FlowNetwork | None, tuple] = (None, ())
         self._metered = np.zeros(machine.dies + machine.link_resources)
         self.pool = new_pool(machine, 0, 0)
 
@@ -558,10 +561,16 @@ class SharedKernel:
         if chains > len(self.pool.chains) or stages > len(self.pool.stages):
             self.pool = new_pool(self._machine, 2 * chains, 2 * moves)
         self._work = work
+        net, line_of, row_of = self._groups.of(work)
         traffic = Traffic(
-            self.pool, self._net, tally.resources, self._metered, self._lines, self._line_of, self._machine.dies
+            self.pool, net, tally.resources, self._metered, self._lines, line_of, row_of, self._machine.dies
         )
-        return begin_ns + self._run_step(StepState(self._machine, work, memory, tally, traffic), self._ports)
+        return begin_ns + self._run_step(StepState(self._machine, work, memory, tally, traffic), self._ports_of(net))
+
+    def _ports_of(self, net: FlowNetwork) -> tuple:
+        if self._ranks is not None and self._ports[0] is not net:
+            self._ports = net, build_ports(net, self._ranks)
+        return self._ports[1]
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         """Log of the last step; its times count from 0, whenever the step began."""

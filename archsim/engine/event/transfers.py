@@ -17,7 +17,7 @@ from archsim.base.errors import ArchsimError
 from archsim.base.kernels import inner, outer
 from archsim.engine.event.heaps import calendar_pop, calendar_push
 from archsim.engine.network.flows import SPENT
-from archsim.engine.network.network import FlowNetwork, build_network, enter, leave
+from archsim.engine.network.network import FlowNetwork, enter, leave
 from archsim.engine.network.round_robin import UNCOUPLED, rank_links
 from archsim.engine.state import UNITS, Machine
 from microarch.fabric.fabric import Fabric
@@ -25,7 +25,6 @@ from microarch.fabric.fabric import Fabric
 NOBODY = np.int64(-1)
 STAGES, TIMERS, WAITING, FLOWS = np.arange(4)  # counters: rows used, timers created, timers waiting, flows under way
 IS_SERVED, HAS_SEGMENT, IS_COMPUTED, HAS_ROOM = np.arange(4)  # events that a timer raises for its stage
-OWN_SLICES, OWN_COPIES, OWN_VECTORS, PAIRS = np.arange(4)  # groups of flows, see flow_network
 STAGES_PER_CHAIN, STAGES_PER_MOVE, TIMERS_PER_STAGE = 9, 4, 2
 # (port-fair rates settle to 1e-4) a resource with more than this share of its capacity left is not a bottleneck
 UNSATURATED = 1e-3
@@ -40,7 +39,7 @@ STAGE = np.dtype(
         ("first_bytes", "f8"),  # their arrival is an event of its own
         ("latency", "f8"),  # added at the flow's end
         ("least_ns", "f8"),  # the flow takes no less, its time in a queue included
-        ("group", "i8"),  # of flows, see flow_network
+        ("group", "i8"),  # of flows, see archsim.engine.event.groups
         ("item", "i8"),  # chain, or move for the ACT_ states
         ("parent", "i8"),  # stage that created it, -1 at the start of a step
         ("cause", "i8"),  # stage that it had to wait for
@@ -119,56 +118,9 @@ class Traffic(NamedTuple):
     resources: np.ndarray  # Tally.resources
     metered: np.ndarray  # float64[network resource]: until when busy and waiting time are counted
     lines: np.ndarray  # LINE[line]
-    line_of: np.ndarray  # int64[group]: the line in which its flows wait for each other; -1: they do not
+    line_of: np.ndarray  # int32[row]: the line in which its flows wait for each other; -1: they do not
+    row_of: np.ndarray  # int32[group]: its row in the network
     dies: int
-
-
-def flow_network(machine: Machine, fabric: Fabric) -> FlowNetwork:
-    """The network of HBMs (first) and links with all groups of flows.
-
-    Groups, from these numbers on: within a die, by die, ``OWN_SLICES``, ``OWN_COPIES`` and ``OWN_VECTORS`` (times
-    ``dies``); then, behind ``PAIRS`` · dies, by pair (source · dies + target), slices from an HBM, slices from an LLC,
-    hidden vectors (from HBM to HBM).
-    """
-    dies = fabric.dies
-    src, dst = np.divmod(np.arange(dies * dies), dies)
-    away = src != dst
-    from_llc = dies + fabric.route_links
-    from_hbm = np.insert(from_llc, fabric.route_ptr[:-1], src)
-    behind = fabric.route_ptr[1:] + np.arange(1, dies * dies + 1)  # end of every route of from_hbm
-    hidden = np.insert(from_hbm, behind[away], dst[away])
-    length = np.diff(fabric.route_ptr)
-    lengths = np.concatenate([np.ones(PAIRS * dies, np.int64), length + 1, length, length + 1 + away])
-    route_ptr = np.concatenate([[0], np.cumsum(lengths)])
-    routes = np.concatenate([np.tile(np.arange(dies), PAIRS), from_hbm, from_llc, hidden])
-    capacity = np.concatenate([np.full(dies, machine.hbm_bytes_per_ns), machine.link_rates])
-    return build_network(capacity, route_ptr, routes)
-
-
-def lines_of_groups(dies: int, reads: str, source: str) -> np.ndarray:
-    """int64[group]: the line in which the flows of a group wait for each other, -1 where they do not.
-
-    ``reads: in_order``: slices that a die takes from one source (from HBM or LLC) are in one line, hidden vectors in
-    another, so that they do not wait for weights that were asked for ahead. Vectors that stay on a die are asked for
-    before its weights, and are in their line. The copies that it writes are in another. ``source: queued``: all that
-    leaves a die is in one line.
-    """
-    own, pairs = np.arange(dies), np.arange(dies * dies)
-    within, away = np.full(PAIRS * dies, NOBODY), np.full(3 * len(pairs), NOBODY)
-    if reads == "in_order":
-        within = np.concatenate([own, dies + own, own])
-        slices = PAIRS * dies + pairs
-        away = np.concatenate([slices, slices, len(pairs) + slices])
-    if source == "queued":
-        away = np.tile(PAIRS * dies + pairs // dies, 3)
-    return np.concatenate([within, away])
-
-
-def new_lines(line_of: np.ndarray) -> np.ndarray:
-    """LINE[line], all empty."""
-    lines = np.zeros(max(0, int(line_of.max()) + 1), LINE)
-    lines["first"] = lines["last"] = NOBODY
-    return lines
 
 
 def port_ranks(fabric: Fabric) -> np.ndarray:
