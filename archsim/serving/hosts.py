@@ -45,6 +45,20 @@ class FactorRow(Spec):
     factor: float
 
 
+class ResidualRow(Spec):
+    """80 % of measured times, relative to simulated ones, of an engine with MoE or dense models on a GPU with experts
+    (products) of a dtype; ``any``: of the engine on all. ``groups``: of measurements, on which constants were fitted.
+    """
+
+    engine: str
+    experts: bool
+    gpu: str
+    dtype: str
+    groups: Annotated[int, count(1, 1_000_000)]
+    ttft: tuple[float, float]
+    tpot: tuple[float, float]
+
+
 class HostFile(Spec):
     """``fitted_on``: groups of measurements that the constants were fitted on. ``experts``: factors on expert layers;
     ``products``: on projections and dense layers.
@@ -55,6 +69,7 @@ class HostFile(Spec):
     hosts: tuple[HostRow, ...]
     experts: tuple[FactorRow, ...]
     products: tuple[FactorRow, ...] = ()
+    residuals: tuple[ResidualRow, ...] = ()
 
 
 @lru_cache
@@ -85,6 +100,14 @@ def host_of(engine: str, model: ModelSpec, gpu: str, experts: str, products: str
         experts=_factor(known.experts, gpu, experts) if moe else 1.0,
         products=_factor(known.products, gpu, products),
     )
+
+
+def residual_of(engine: str, model: ModelSpec, gpu: str, experts: str, products: str) -> ResidualRow | None:
+    """How far measurements of such an engine are from what is simulated: its own cell's, else the engine's."""
+    moe = has_experts(model)
+    mine = [row for row in host_file().residuals if (row.engine, row.experts) == (engine, moe)]
+    asked = (gpu, experts if moe else products)
+    return next((row for each in (asked, ("any", "any")) for row in mine if (row.gpu, row.dtype) == each), None)
 
 
 def _factor(rows: tuple[FactorRow, ...], gpu: str, dtype: str) -> float:

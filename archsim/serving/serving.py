@@ -17,7 +17,7 @@ from archsim.serving import requests as drawn
 from archsim.serving.deployment import Built, Engine, build, kv_token_bytes
 from archsim.serving.expert_groups import WITH_KERNELS, groups_of, overlap_of, part_of, refuse_on_wafer, slots_of_rank
 from archsim.serving.groups import Fixed
-from archsim.serving.hosts import NONE, host_of
+from archsim.serving.hosts import NONE, host_of, residual_of
 from archsim.serving.measures import Measures, Slo, measure, saturation
 from archsim.serving.progress import SILENT, Progress
 from archsim.serving.records import Transfer
@@ -76,7 +76,7 @@ class Outcome:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know before the numbers."""
-        said = (self.measures.saturated,) if self.measures.saturated else ()
+        said = tuple(each for each in (self.measures.saturated, range_of(self.serving, self.measures)) if each)
         drafted = int(self.served.totals["drafted"])
         if drafted:
             share = self.served.totals["accepted"] / drafted
@@ -187,7 +187,7 @@ def deploy(serving: Serving) -> Deployment:
         decode = _built(decodes_alone(serving, sides.decode.parallel), sides.decode, scheduler, host)
         if isinstance(prefilled, SideSpec):
             prefill = _built(serving, prefilled, scheduler, host)
-            transfer = _transfer(serving, engine_of(serving, prefilled.parallel), sides.transfer)
+            transfer = transfer_of(serving, engine_of(serving, prefilled.parallel), sides.transfer)
         else:
             prefill, decode = decode._replace(pool=decode.pool._replace(prefilled=True)), None
     devices = sum(pool.instances * pool.parallel.ranks for pool in spec.pools)
@@ -263,7 +263,25 @@ def host_for(serving: Serving) -> Host:
     )  # fmt: skip
 
 
-def _transfer(serving: Serving, engine: Engine, given: TransferSpec) -> Transfer:
+def range_of(serving: Serving, measures: Measures) -> str:
+    """Where 80 % of measured TTFT and TPOT would lie, in words; '' without constants that were fitted."""
+    spec, gpu = serving.spec, serving.system.compute.calibration or DEFAULT_CALIBRATION
+    products = spec.precision.products or serving.system.compute.dtype
+    found = residual_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products)
+    if found is None or spec.host is not None:
+        return ""
+    whose = "any GPU" if found.gpu == "any" else f"{found.gpu} with {found.dtype}"
+    ttft, tpot = (
+        f"{low * of.mean:,.1f} to {high * of.mean:,.1f} ms"
+        for of, (low, high) in ((measures.ttft, found.ttft), (measures.tpot, found.tpot))
+    )
+    return (
+        f"80 % range of means: TTFT {ttft}, TPOT {tpot}, by {found.groups} groups of measurements of {spec.engine} on "
+        f"{whose}"
+    )
+
+
+def transfer_of(serving: Serving, engine: Engine, given: TransferSpec) -> Transfer:
     """Every rank of a prefill engine sends its part of a request's KV at once."""
     links = serving.system.d2d
     rate = given.bandwidth_bytes_per_s or links.bandwidth_bytes_per_s * links.efficiency

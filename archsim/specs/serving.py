@@ -154,6 +154,10 @@ class SearchSpec(Spec):
     devices: Annotated[int | None, count(1, 4096, none=True)] = None
     max_num_seqs: tuple[Annotated[int, count(1, 65536)], ...] = (32, 64, 128, 256, 512)
     max_num_batched_tokens: tuple[Annotated[int, count(1, 10_000_000)], ...] = (2048, 4096, 8192, 16384)
+    # Empty: that of the file.
+    precision: tuple[PrecisionSpec, ...] = ()
+    # disaggregated: engines alike, some of which prefill and the others decode.
+    pools: tuple[Literal["colocated", "disaggregated"], ...] = Field(("colocated",), min_length=1)
 
 
 class LoadsSpec(Spec):

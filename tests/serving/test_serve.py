@@ -13,7 +13,7 @@ from archsim.serving.measures import times_ns
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.loading.serving import load_serving
 from archsim.studies.serving.search import Choice, search
-from archsim.studies.serving.search_table import Alike, alike, best_told
+from archsim.studies.serving.search_table import Alike, alike, best_told, on_front, table_of
 
 FILE = {
     "system": "h200_node",
@@ -142,13 +142,22 @@ def test_measurements_of_other_tools_are_read(tmp_path, kind, outcome):
     assert "nothing is left to judge on" in found.halves[0]
 
 
-def test_a_search_puts_most_goodput_first():
-    found = ar.search_serving(
-        FILE | {"search": {"devices": 4, "max_num_seqs": [2, 64], "max_num_batched_tokens": [2048]}}
-    )
+def test_a_search_puts_most_goodput_first_over_pools_and_precisions():
+    """Engines together and apart, under every precision; a configuration of the front beats all others in something."""
+    sizes = {
+        "devices": 2, "max_num_seqs": [8], "max_num_batched_tokens": [1024], "pools": ["colocated", "disaggregated"],
+        "precision": [{"products": "bf16"}, {"products": "fp8"}],
+    }  # fmt: skip
+    found = ar.search_serving(FILE | {"model": "llama-3.1-8b", "search": sizes})
     served = [each.measures.goodput_per_s for each in found if each.measures]
     assert served == sorted(served, reverse=True) and len(served) >= 4
-    assert all(each.refused for each in found if not each.measures)
+    apart = [each.choice for each in found if each.choice.prefill]
+    assert {choice.precision.products for choice in apart} == {"bf16", "fp8"}
+    assert "(1 prefill, 1 decode), products" in apart[0].name
+    best, rows = on_front(found), table_of(found).rows
+    assert sum(row["front"] for row in rows) == len(best) >= 1
+    speeds = [(each.measures.tokens_per_s_user, each.measures.output_tokens_per_s_device) for each in best]
+    assert speeds == sorted(speeds) and [-out for _, out in speeds] == sorted(-out for _, out in speeds)
 
 
 def test_a_search_refuses_pools_apart():

@@ -66,6 +66,19 @@ def judged_rows(path: Path) -> list[dict[str, Any]]:
     return table[fit & table.model.isin(MODELS) & table.system.isin(SYSTEMS)].to_dict("records")
 
 
+def ends_of_groups(rows: Iterable[Mapping[str, Any]], most_clients: int) -> list[Mapping[str, Any]]:
+    """Of each group the points of fewest and of most clients, of those with up to ``most_clients``, or the fewest."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["group"], []).append(row)
+    found = []
+    for points in groups.values():
+        points.sort(key=lambda row: row["concurrency"])
+        few = [row for row in points if row["concurrency"] <= most_clients] or points[:1]
+        found += [few[0], few[-1]] if len(few) > 1 else few
+    return found
+
+
 def simulated(rows: Iterable[Mapping[str, Any]]) -> Iterator[Point]:
     """Points in order of their groups; those that do not fit into HBM by our count are left out."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
@@ -102,6 +115,12 @@ def case_of(rows: list[Mapping[str, Any]]) -> Case:
         max_num_batched_tokens=max(each.max_num_batched_tokens for each in schedulers),
     )
     return Case(rows, engine, scheduler, *laws_of(engine, scheduler))
+
+
+def case_dtype(row: Mapping[str, Any]) -> str:
+    """Of the experts of a point, or of a dense model's products."""
+    precision = precision_of(row)
+    return precision.experts if row["is_moe"] else precision.products
 
 
 def host_of_case(case: Case) -> Host:

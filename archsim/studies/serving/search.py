@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
 from archsim.base.errors import ArchsimError, SpecError
@@ -10,13 +11,22 @@ from archsim.iteration.layers import has_experts
 from archsim.serving.deployment import Built, Engine, kv_blocks, laws_of, with_host
 from archsim.serving.measures import Measures
 from archsim.serving.requests import Requests
-from archsim.serving.serving import Deployment, engine_of, host_for, requests_of, serve_requests, with_experts
+from archsim.serving.serving import (
+    Deployment,
+    decodes_alone,
+    engine_of,
+    host_for,
+    requests_of,
+    serve_requests,
+    transfer_of,
+    with_experts,
+)
 from archsim.serving.simulate import Scheduler
 from archsim.serving.tables import Host
-from archsim.specs.deployment import AttentionRanks, ExpertRanks, ParallelSpec
+from archsim.specs.deployment import AttentionRanks, ExpertRanks, ParallelSpec, PrecisionSpec
 from archsim.specs.loading.serving import Serving
 from archsim.specs.policies import PolicySpec
-from archsim.specs.serving import RoutingSpec
+from archsim.specs.serving import RoutingSpec, TransferSpec
 from archsim.studies.serving.highest_rate import highest_rate
 
 RATED = 8  # configurations whose highest rate is found, of those whose goodput is within NEAR of the best
@@ -25,20 +35,27 @@ ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draw
 
 
 class Choice(NamedTuple):
-    """One configuration. ``instances`` engines of ``parallel`` each; ``policy``: '' without routing from traffic."""
+    """One configuration. ``instances`` engines of ``parallel`` each, of which ``prefill`` only prefill and the others
+    only decode; 0: all do both. ``policy``: '' without routing from traffic; ``precision``: None: that of the file.
+    """
 
     parallel: ParallelSpec
     instances: int
     max_num_seqs: int
     max_num_batched_tokens: int
     policy: str = ""
+    prefill: int = 0
+    precision: PrecisionSpec | None = None
 
     @property
     def ranks(self) -> str:
-        """``2 x tp 4 dp 1, ep 4 tp 1``."""
+        """``2 x tp 4 dp 1, ep 4 tp 1``, and what tells them apart beside batch limits and policy."""
         attention, experts = self.parallel.attention, self.parallel.experts
         spread = f", ep {experts.ep} tp {experts.tp}" if experts else ""
-        return f"{self.instances} x tp {attention.tp} dp {attention.dp}{spread}"
+        apart = f" ({self.prefill} prefill, {self.instances - self.prefill} decode)" if self.prefill else ""
+        given = self.precision.model_dump(exclude_none=True) if self.precision else {}
+        dtypes = "".join(f", {key} {dtype}" for key, dtype in given.items())
+        return f"{self.instances} x tp {attention.tp} dp {attention.dp}{spread}{apart}{dtypes}"
 
     @property
     def name(self) -> str:
@@ -65,19 +82,20 @@ def search(serving: Serving) -> list[Found]:
     """
     if serving.spec.disaggregated != "none":
         raise SpecError(
-            "disaggregated: a search varies engines that prefill and decode; leave the key out, or serve pools beside "
-            "each other (sweep: {grid: {disaggregated: [{prefill: ..., decode: ...}, ...]}})"
+            "disaggregated: a search varies engines that prefill and decode; leave the key out, and give search: "
+            "{pools: [colocated, disaggregated]} to try both"
         )
-    requests, host, found = requests_of(serving), host_for(serving), []
-    for parallel, instances in _sizes(serving):
-        for policy in serving.policies:
-            found += _of_engine(_drawn_once(serving, policy), parallel, instances, requests, host)
+    requests, found = requests_of(serving), []
+    for precision, policy in product(serving.spec.search.precision or (None,), serving.policies):
+        served = _drawn_once(serving, policy, precision)
+        for parallel, instances in _sizes(serving):
+            found += _of_engine(served, parallel, instances, requests, precision)
     if not found:
         raise SpecError("search: no sizes divide the devices, heads and experts")
     found = sorted(found, key=_order)
     if not requests.offered_per_s:
         return found
-    rated = [_with_rate(serving, each, requests, host) for each in _tied(found)]
+    rated = [_with_rate(serving, each, requests) for each in _tied(found)]
     rated.sort(key=lambda each: -(each.highest_rate or 0.0))
     known = {each.choice for each in rated}
     return rated + [each for each in found if each.choice not in known]
@@ -92,46 +110,49 @@ def _tied(found: Sequence[Found]) -> list[Found]:
         if each.measures is None or found[0].measures is None:
             continue
         if each.measures.goodput_per_s >= NEAR * found[0].measures.goodput_per_s:
-            kept.setdefault((each.choice.parallel, each.choice.instances, each.measures), each)
+            kept.setdefault((each.choice.ranks, each.measures), each)
     return list(kept.values())[:RATED]
 
 
-def _with_rate(serving: Serving, found: Found, requests: Requests, host: Host) -> Found:
+def _with_rate(serving: Serving, found: Found, requests: Requests) -> Found:
     """With the highest rate of its deployment, built anew."""
     if found.measures is None:
         return found
     choice = found.choice
     policy = next((each for each in serving.policies if each.name == choice.policy), serving.policy)
-    served = _drawn_once(serving, policy)
-    scheduler = _scheduler(served, choice.max_num_seqs, choice.max_num_batched_tokens)
-    deployment = _deployed(*_largest(served, choice.parallel, host), choice, scheduler, host)
+    served = _drawn_once(serving, policy, choice.precision)
+    deployment = _deployed(served, _sides(served, choice.parallel, choice.prefill > 0), choice)
     return found._replace(highest_rate=highest_rate(served, deployment, requests))
 
 
 def _of_engine(
-    serving: Serving, parallel: ParallelSpec, instances: int, requests: Requests, host: Host
+    serving: Serving, parallel: ParallelSpec, instances: int, requests: Requests, precision: PrecisionSpec | None
 ) -> Iterator[Found]:
-    """All batch limits of one engine under one policy."""
+    """All batch limits of one engine under one policy, all together or some of them apart."""
     given, policy = serving.spec.search, serving.policy.name if serving.has_traffic else ""
-    limits = [(seqs, tokens) for tokens in given.max_num_batched_tokens for seqs in given.max_num_seqs]
+    prefills = [0] if "colocated" in given.pools else []
+    prefills += range(1, instances) if "disaggregated" in given.pools else ()
+    choices = [
+        Choice(parallel, instances, seqs, tokens, policy, prefill, precision)
+        for prefill in prefills for tokens in given.max_num_batched_tokens for seqs in given.max_num_seqs
+    ]  # fmt: skip
     try:
-        known = _largest(serving, parallel, host)
+        known = _sides(serving, parallel, max(prefills, default=0) > 0)
     except ArchsimError as error:
-        yield from (Found(Choice(parallel, instances, *each, policy), None, str(error)) for each in limits)
+        yield from (Found(choice, None, str(error)) for choice in choices)
         return
-    for seqs, tokens in limits:
-        choice = Choice(parallel, instances, seqs, tokens, policy)
-        scheduler = _scheduler(serving, seqs, tokens)
+    for choice in choices:
         try:
-            pool = _deployed(*known, choice, scheduler, host)
-            yield Found(choice, serve_requests(serving, pool, requests).measures, "")
+            yield Found(choice, serve_requests(serving, _deployed(serving, known, choice), requests).measures, "")
         except ArchsimError as error:
             yield Found(choice, None, str(error))
 
 
-def _drawn_once(serving: Serving, policy: PolicySpec) -> Serving:
-    """Under a policy; tokens of experts are drawn once."""
+def _drawn_once(serving: Serving, policy: PolicySpec, precision: PrecisionSpec | None = None) -> Serving:
+    """Under a policy and a precision; tokens of experts are drawn once."""
     spec = serving.spec
+    if precision is not None:
+        spec = spec.model_copy(update={"precision": precision})
     if isinstance(spec.routing, RoutingSpec):
         spec = spec.model_copy(update={"routing": spec.routing.model_copy(update={"every": ONCE})})
     return serving._replace(spec=spec, policy=policy)
@@ -165,6 +186,13 @@ def _scheduler(serving: Serving, seqs: int, tokens: int) -> Scheduler:
     return Scheduler.of(serving.spec.scheduler, max_num_seqs=seqs, max_num_batched_tokens=tokens)
 
 
+def _sides(serving: Serving, parallel: ParallelSpec, apart: bool) -> tuple[tuple[Engine, Built], ...]:
+    """An engine that does both or prefills, and one that decodes alone, which may have other kernels."""
+    host, one = host_for(serving), decodes_alone(serving, parallel)
+    first = _largest(serving, parallel, host)
+    return (first, first if one is serving else _largest(one, parallel, host)) if apart else (first,)
+
+
 def _largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engine, Built]:
     """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
     one group of experts that has rebalanced.
@@ -180,7 +208,15 @@ def _largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engi
     return engine, built
 
 
-def _deployed(engine: Engine, largest: Built, choice: Choice, scheduler: Scheduler, host: Host) -> Deployment:
-    pool = largest.pool._replace(instances=choice.instances, kv_blocks=kv_blocks(engine, scheduler))
-    devices = choice.instances * choice.parallel.ranks
-    return Deployment(scheduler, host, largest._replace(pool=pool), None, None, devices, largest.notes)
+def _deployed(serving: Serving, sides: Sequence[tuple[Engine, Built]], choice: Choice) -> Deployment:
+    scheduler = _scheduler(serving, choice.max_num_seqs, choice.max_num_batched_tokens)
+    counts = (choice.prefill, choice.instances - choice.prefill) if choice.prefill else (choice.instances,)
+    built = [
+        known._replace(pool=known.pool._replace(instances=count, kv_blocks=kv_blocks(engine, scheduler)))
+        for (engine, known), count in zip(sides, counts, strict=False)
+    ]
+    devices, first = choice.instances * choice.parallel.ranks, built[0]
+    if not choice.prefill:
+        return Deployment(scheduler, host_for(serving), first, None, None, devices, first.notes)
+    moved = transfer_of(serving, sides[0][0], TransferSpec())
+    return Deployment(scheduler, host_for(serving), first, built[1], moved, devices, first.notes)

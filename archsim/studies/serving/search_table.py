@@ -11,6 +11,7 @@ from archsim.serving.measures import Measures
 from archsim.specs.loading.serving import Serving
 from archsim.specs.serving import SloSpec
 from archsim.studies.serving.highest_rate import WITHIN
+from archsim.studies.serving.page import front
 from archsim.studies.serving.runs import MEASURES, flat
 from archsim.studies.serving.search import Choice, Found
 
@@ -55,7 +56,7 @@ def alike(found: Sequence[Found]) -> list[Alike]:
     groups: dict[tuple, tuple[list[Choice], Measures]] = {}
     for each in found:
         if each.measures is not None:
-            key = each.choice.parallel, each.choice.instances, values(each.measures)
+            key = each.choice.ranks, values(each.measures)
             groups.setdefault(key, ([], each.measures))[0].append(each.choice)
     return [Alike(tuple(choices), measures) for choices, measures in groups.values()]
 
@@ -81,6 +82,7 @@ def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
         yield f"highest rate with {WITHIN:.0%} of requests within them: {rate:.2f} requests/s" if rate else (
             f"at no rate are {WITHIN:.0%} of requests within them"
         )
+    yield from _front_told(found)
     near = sum(each.goodput_per_s >= _NEAR * best.goodput_per_s for each in served)
     if serving.spec.requests.arrivals is not None and near > len(first.choices) and best.within_slo >= _NEAR:
         yield (
@@ -89,16 +91,34 @@ def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
         )
 
 
+def on_front(found: Sequence[Found]) -> list[Found]:
+    """Configurations that no other beats in both output tokens a second a device and a user, fastest for users last.
+    All have the same devices, so that tokens a W or a USD have the same front.
+    """
+    served = [each for each in found if each.measures is not None]
+    both = [(m.tokens_per_s_user, m.output_tokens_per_s_device) for m in (each.measures for each in served) if m]
+    return [served[at] for at in front(both)]
+
+
+def _front_told(found: Sequence[Found]) -> Iterator[str]:
+    for each in on_front(found):
+        m = each.measures
+        assert m is not None
+        speeds = f"{m.output_tokens_per_s_device:,.0f} tokens/s a device at {m.tokens_per_s_user:.1f} a user"
+        yield f"front: {speeds}: {each.choice.name}"
+
+
 def table_of(found: Sequence[Found]) -> Table:
     """A row a configuration, in their order: sizes, batch limits, highest rate, measures, and why it was refused."""
     columns = {
         "configuration": TEXT, **dict.fromkeys(SIZES, INTEGER), "policy": TEXT, "highest_rate_per_s": REAL,
-        **MEASURES, "refused": TEXT,
+        "front": INTEGER, **MEASURES, "refused": TEXT,
     }  # fmt: skip
-    return Table(columns, tuple(_row(each) for each in found))
+    best = {each.choice for each in on_front(found)}
+    return Table(columns, tuple(_row(each) | {"front": int(each.choice in best)} for each in found))
 
 
-SIZES = ("instances", "tp", "dp", "ep", "expert_tp", "max_num_seqs", "max_num_batched_tokens")
+SIZES = ("instances", "prefill", "tp", "dp", "ep", "expert_tp", "max_num_seqs", "max_num_batched_tokens")
 
 
 def _row(found: Found) -> dict[str, Any]:
@@ -106,7 +126,8 @@ def _row(found: Found) -> dict[str, Any]:
     attention, experts = choice.parallel.attention, choice.parallel.experts
     spread = (experts.ep, experts.tp) if experts else (None, None)
     sizes = (
-        choice.instances, attention.tp, attention.dp, *spread, choice.max_num_seqs, choice.max_num_batched_tokens
+        choice.instances, choice.prefill, attention.tp, attention.dp, *spread, choice.max_num_seqs,
+        choice.max_num_batched_tokens,
     )  # fmt: skip
     return {
         "configuration": choice.name, **dict(zip(SIZES, sizes, strict=True)), "policy": choice.policy,

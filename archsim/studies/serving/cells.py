@@ -1,0 +1,125 @@
+"""Errors of simulated serving by cell, beside those of a look-up, and which cells have worsened.
+
+A cell is all points of a model, system, engine and precision that are fit to be judged on (`accuracy.judged_rows`) and
+of groups that no constant was fitted on: a rule, and no choice.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from archsim.studies.serving.accuracy import Point
+
+KEYS = ("model", "system", "backend", "precision")
+# Doublings of a size that count as much as another model, system, engine or precision.
+APART = (8.0, 3.0, 3.0, 1.0)
+SIZES = ("concurrency", "isl_tokens", "osl_tokens", "gpus", "tp")
+# A cell has worsened where its median error grew by so much, both.
+WORSE_POINTS, WORSE_SHARE = 0.02, 0.10
+
+
+class Cell(NamedTuple):
+    """``key``: of KEYS; medians: of absolute errors, of TPOT and TTFT; ``bias``: of signed ones; ``nearest``: of the
+    nearest measured point of another group in place of the simulation.
+    """
+
+    key: tuple[str, ...]
+    points: int
+    tpot: float
+    ttft: float
+    tpot_bias: float
+    ttft_bias: float
+    tpot_nearest: float
+    ttft_nearest: float
+
+
+def cells(points: Iterable[Point]) -> list[Cell]:
+    """Of points that nothing was fitted on; the last one is of all of them."""
+    every = list(points)
+    away = nearest_errors([point.row for point in every])
+    chosen = [(point, off) for point, off in zip(every, away, strict=True) if not point.fitted]
+    groups: dict[tuple[str, ...], list] = {}
+    for point, off in chosen:
+        groups.setdefault(tuple(str(point.row[key]) for key in KEYS), []).append((point, off))
+    whole = [(("all",) * len(KEYS), chosen)] if chosen else []
+    return [_cell(key, found) for key, found in [*sorted(groups.items()), *whole]]
+
+
+def _cell(key: tuple[str, ...], found: Sequence[tuple[Point, np.ndarray]]) -> Cell:
+    errors = np.array([(point.errors[1], point.errors[0]) for point, _ in found])
+    nearest = np.median(np.abs([off for _, off in found]), axis=0)
+    medians = (*np.median(np.abs(errors), axis=0), *np.median(errors, axis=0), *nearest)
+    return Cell(key, len(found), *map(float, medians))
+
+
+def nearest_errors(rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """float64[row, 2]: (TPOT, TTFT) of the measured point that is most like each, of another group, / its own - 1."""
+    sizes = np.log2([[max(float(row[key]), 1.0) for key in SIZES] for row in rows])
+    times = np.array([(float(row["tpot_ms"]), float(row["ttft_ms"])) for row in rows])
+    names = np.array([[str(row[key]) for key in (*KEYS, "group")] for row in rows])
+    found = np.empty_like(times)
+    for at in range(len(rows)):
+        apart = np.abs(sizes - sizes[at]).sum(axis=1)
+        apart += ((names[:, :-1] != names[at, :-1]) * APART).sum(axis=1)
+        apart[names[:, -1] == names[at, -1]] = np.inf
+        found[at] = times[apart.argmin()] / times[at] - 1
+    return found
+
+
+def write_cells(found: Iterable[Cell], file: Path) -> None:
+    """A CSV table that ``worse`` compares with."""
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([*KEYS, *Cell._fields[1:]])
+        writer.writerows([*cell.key, cell.points, *(f"{value:.4f}" for value in cell[2:])] for cell in found)
+
+
+def read_cells(file: Path) -> list[Cell]:
+    """What ``write_cells`` wrote."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    values = Cell._fields[2:]
+    return [
+        Cell(tuple(row[key] for key in KEYS), int(row["points"]), *(float(row[name]) for name in values))
+        for row in rows
+    ]
+
+
+def worse(before: Iterable[Cell], now: Iterable[Cell]) -> Iterator[str]:
+    """Cells whose error of TPOT or TTFT grew by more than 2 points and by more than 10 %, in words."""
+    known = {cell.key: cell for cell in before}
+    for cell in now:
+        for name in ("tpot", "ttft") if cell.key in known else ():
+            then, error = getattr(known[cell.key], name), getattr(cell, name)
+            if error - then > WORSE_POINTS and error > (1 + WORSE_SHARE) * then:
+                yield f"{', '.join(cell.key)}: {name.upper()} {then:.1%} before, {error:.1%} now"
+
+
+def page(found: Sequence[Cell], fitted_on: Sequence[str], groups: int) -> str:
+    """Markdown: every cell with its errors."""
+    lines = [
+        "# Accuracy of serving",
+        "",
+        "Written by `python benchmarks/serving_accuracy.py DATA --page docs/accuracy.md`, with the table beside it. "
+        "Measured: closed loops of aiconfigurator's sample (InferenceX's nightly runs, and NVIDIA's own). A cell is "
+        "all points of a model, system, engine and precision that are not marked as host-bound or not monotone, and of "
+        f"groups that no constant was fitted on. Constants were fitted on {len(fitted_on)} of {groups} groups "
+        "(`fitted_on` in `configs/serving/hosts.yaml`), every fifth in order of system, model and dtype. Errors are "
+        "medians of absolute errors; *bias* is the median with its sign; *nearest* is the error of a look-up: the most "
+        "alike measured point of another group, instead of the simulation. Of each group the points of fewest and of "
+        "most clients up to 16 are simulated. `--against docs/accuracy.csv` fails where a cell has worsened by 2 "
+        "points and by 10 %.",
+        "",
+        "| model | system | engine | precision | points | TPOT | bias | nearest | TTFT | bias | nearest |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in found:
+        tpot = f"{cell.tpot:.1%} | {cell.tpot_bias:+.1%} | {cell.tpot_nearest:.1%}"
+        ttft = f"{cell.ttft:.1%} | {cell.ttft_bias:+.1%} | {cell.ttft_nearest:.1%}"
+        lines.append(f"| {' | '.join(cell.key)} | {cell.points} | {tpot} | {ttft} |")
+    return "\n".join([*lines, ""])

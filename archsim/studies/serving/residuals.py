@@ -1,0 +1,53 @@
+"""How far measured times of a cell (engine, kind of model, GPU, dtype) are from simulated ones, for configs/serving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from archsim.studies.serving.accuracy import SYSTEMS, Point, case_dtype
+
+SHRINK_GROUPS = 4.0  # groups as which those of the whole engine count in a cell, and of all engines in an engine's
+QUANTILE = 1.2816  # standard deviations within which 80 % of a normal distribution lie
+
+
+def residual_rows(points: Iterable[Point]) -> Iterator[str]:
+    """Of points that constants were fitted on: a row a cell, and one for each engine, whose dtype is ``any``."""
+    chosen = [point for point in points if point.fitted]
+    whole = _moments(chosen)
+    by_engine: dict[tuple[str, bool], list[Point]] = {}
+    for point in chosen:
+        by_engine.setdefault((point.row["backend"], bool(point.row["is_moe"])), []).append(point)
+    for (engine, moe), mine in sorted(by_engine.items()):
+        of_engine = _shrunk(mine, whole)
+        yield _told(engine, moe, "any", "any", mine, of_engine)
+        by_cell: dict[tuple[str, str], list[Point]] = {}
+        for point in mine:
+            by_cell.setdefault((SYSTEMS[point.row["system"]][0], case_dtype(point.row)), []).append(point)
+        for (gpu, dtype), here in sorted(by_cell.items()):
+            yield _told(engine, moe, gpu, dtype, here, _shrunk(here, of_engine))
+
+
+def _moments(points: Sequence[Point]) -> np.ndarray:
+    """float64[2, 2]: mean and mean square of ln (measured / simulated), of TTFT and of TPOT; groups count alike."""
+    groups = [point.row["group"] for point in points]
+    weights = np.array([1 / groups.count(group) for group in groups])
+    off = -np.log1p([point.errors for point in points])
+    return np.stack([np.average(off, axis=0, weights=weights), np.average(off**2, axis=0, weights=weights)])
+
+
+def _shrunk(points: Sequence[Point], towards: np.ndarray) -> np.ndarray:
+    count = len({point.row["group"] for point in points})
+    return (count * _moments(points) + SHRINK_GROUPS * towards) / (count + SHRINK_GROUPS)
+
+
+def _told(engine: str, moe: bool, gpu: str, dtype: str, points: Sequence[Point], moments: np.ndarray) -> str:
+    mean, spread = moments[0], np.sqrt(np.maximum(moments[1] - moments[0] ** 2, 0))
+    ranges = [np.exp(mean[at] + QUANTILE * spread[at] * np.array([-1, 1])) for at in (0, 1)]
+    ttft, tpot = (f"[{low:.2f}, {high:.2f}]" for low, high in ranges)
+    groups = len({point.row["group"] for point in points})
+    return (
+        f"{{engine: {engine}, experts: {str(moe).lower()}, gpu: {gpu}, dtype: {dtype}, groups: {groups}, "
+        f"ttft: {ttft}, tpot: {tpot}}}"
+    )
