@@ -4,7 +4,7 @@ import pytest
 from fuzz.campaign import fuzz
 from fuzz.targets import TARGETS
 
-SEED, MUTANTS = 28, 15
+SEED, MUTANTS = 28, 10
 
 
 @pytest.mark.parametrize("name", TARGETS)
