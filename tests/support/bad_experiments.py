@@ -252,7 +252,7 @@ CHANGED = {
         "[base, allo]",
         "[{name: mine, preset: allo, allocation: isca}]",
         "27: policies.0.allocation.name: unknown allocation 'isca'; did you mean 'isca26'? "
-        "(known: first_seen, home, isca26, paper, copy_aware, charged, lp, even, nearest, static, lplb, libra, "
+        "(known: first_seen, home, isca26, paper, copy_aware, charged, lp, even, hashed, nearest, static, lplb, libra, "
         "harmoeny; or your own function as package.module:function)",
     ),
     "both ways to say how many": (
