@@ -21,6 +21,14 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_heartbeat():
+    """What a command says depends on no clock."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("archsim.cli.heartbeat.SILENT_S", float("inf"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
     """Nothing is read from, or left in, the cache of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:

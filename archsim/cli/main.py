@@ -17,6 +17,7 @@ from archsim.base.files import claim, refuse_foreign
 from archsim.base.own_code import code_told
 from archsim.cli.arguments import Parser
 from archsim.cli.exit_codes import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR
+from archsim.cli.heartbeat import heartbeat
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if hasattr(arguments, "force") and arguments.out:
             (claim if arguments.force else refuse_foreign)(Path(arguments.out))
-        with code_told(sys.stderr):
+        with heartbeat(), code_told(sys.stderr):
             status = _as_json(arguments) if getattr(arguments, "json", False) else arguments.run(arguments)
         sys.stdout.flush()  # here, where a full disk can be told
         return status

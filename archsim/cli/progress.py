@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from archsim.base.words import spoken
+from archsim.cli.heartbeat import Heard
 
 if TYPE_CHECKING:
     from archsim.runs.pool.worker import Failure
@@ -23,45 +23,31 @@ if TYPE_CHECKING:
 FEW = 200  # runs that get a line each
 FIRST_S, INTERVAL_S = 5.0, 15.0  # of lines on the state
 PART_S = 2.0  # of lines on one run that takes long
-SILENT_S = 10.0  # after which a line says that the last one still holds
 ENOUGH = 5  # runs for an estimate: the first ones compile and generate traffic for all
 
 
 class Lines(AbstractContextManager):
     """One plain line per run; of more than ``FEW`` runs, a line on the state at intervals, the first an estimate.
 
-    clock: seconds since any moment. Within ``with``, a line says what goes on where nothing else has for ``SILENT_S``.
+    clock: seconds since any moment.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
         self._runs = self._done = self._kept = 0
         self._began_s = self._said_s = self._part_s = clock()
-        self._share, self._told_s = 0.0, 0.0
-        self._doing, self._printed_s, self._left = "", clock(), threading.Event()
-
-    def __enter__(self) -> Lines:
-        threading.Thread(target=self._beat, daemon=True).start()
-        return self
+        self._share, self._told_s, self._part = 0.0, 0.0, "running"
 
     def __exit__(self, *error) -> None:
-        self._left.set()
-
-    def _beat(self) -> None:
-        while not self._left.wait(1.0):
-            self.still()
-
-    def still(self) -> None:
-        """Say what goes on, if nothing was said for ``SILENT_S``."""
-        if self._clock() - self._printed_s >= SILENT_S:
-            done = f" [{self._done:,}/{self._runs:,}]" if self._runs else ""
-            self._print(f"  still{done} {self._doing or 'running'}, {spoken(self._clock() - self._began_s)} so far")
+        self._doing(None)
 
     def phase(self, text: str) -> None:
-        self._doing = text
+        self._doing(None)
         self._print(f"{text} ...")
 
     def begin(self, runs: int) -> None:
+        self._part = "running"
+        self._doing(lambda: f"{self._part} {self._state()}")
         self._runs, self._done, self._kept = runs, 0, 0
         self._began_s = self._clock()
         self._said_s = self._began_s + FIRST_S - INTERVAL_S
@@ -90,7 +76,7 @@ class Lines(AbstractContextManager):
         now = self._clock()
         if share < self._share or share == 0:
             self._part_s = now
-        self._share, self._doing = share, text
+        self._share, self._part = share, text
         if now - self._told_s < PART_S:
             return
         self._told_s, so_far_s = now, now - self._part_s
@@ -106,8 +92,11 @@ class Lines(AbstractContextManager):
             left = f", about {spoken(so_far_s / new * (self._runs - self._done))} left"
         return f"[{self._done:,}/{self._runs:,}] {share}, {spoken(so_far_s)} so far{left}"
 
+    def _doing(self, doing: Callable[[], str] | None) -> None:
+        if isinstance(self._stream, Heard):
+            self._stream.doing = doing
+
     def _print(self, text: str) -> None:
-        self._printed_s = self._clock()
         print(text, file=self._stream, flush=True)
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from archsim.base.words import spoken
-from archsim.cli.progress import FEW, FIRST_S, INTERVAL_S, SILENT_S, Lines
+from archsim.cli.progress import FEW, FIRST_S, INTERVAL_S, Lines
 
 RUN = SimpleNamespace(name="one", summary=lambda row: f"decode {row['decode_ns'] / 1e6:.3f} ms")
 RECORD = {"row": {"decode_ns": 1e6}, "host": {"wall_s": 0.5}}
@@ -41,20 +41,6 @@ def test_runs_kept_from_before_do_not_make_the_estimate_short_and_one_run_is_not
     assert lines[0] == "900 of 1000 runs kept from before"
     assert lines[1] == "[901/1,000] 90 %, 10 s so far"
     assert next(line for line in lines if "left" in line) == "[905/1,000] 90 %, 50 s so far, about 16 min left"
-
-
-def test_what_goes_on_is_said_where_nothing_was_said_for_long():
-    stream, now = io.StringIO(), [0.0]
-    lines = Lines(stream, lambda: now[0])
-    lines.phase("loading")
-    lines.begin(2)
-    lines.at("laws of an iteration", 0.0)
-    for now[0] in (SILENT_S - 1, SILENT_S, SILENT_S + 1, 2 * SILENT_S):
-        lines.still()
-    assert stream.getvalue().splitlines()[1:] == [
-        "  still [0/2] laws of an iteration, 10 s so far",
-        "  still [0/2] laws of an iteration, 20 s so far",
-    ]
 
 
 def test_times_are_spoken_in_their_unit():

@@ -215,7 +215,7 @@ def test_an_edited_policy_is_run_again(tmp_path):
     _, arguments = slow_folder(tmp_path)
     assert archsim(tmp_path, *arguments).returncode == 0
     (tmp_path / "slow.py").write_text(SLOW_POLICY + "# edited")
-    assert archsim(tmp_path, *arguments).stderr.splitlines()[3] == "8 of 12 runs kept from before"
+    assert "8 of 12 runs kept from before" in archsim(tmp_path, *arguments).stderr.splitlines()
 
 
 BOTH_KINDS = "assumptions=[published, {set: published, contention: shared}]"

@@ -1,0 +1,68 @@
+"""A command that works in silence says what it does, for how long, and how much of it is done."""
+
+import io
+import sys
+import time
+
+import pytest
+
+from archsim.cli.heartbeat import LONG_S, LONG_SILENT_S, Heard, heartbeat
+from archsim.cli.progress import Lines
+
+SILENT_S = 2.5
+
+
+@pytest.fixture(autouse=True)
+def silent(monkeypatch):
+    monkeypatch.setattr("archsim.cli.heartbeat.SILENT_S", SILENT_S)
+
+
+def heard():
+    """(a stream, what was written to it, its clock)"""
+    now, stream = [0.0], io.StringIO()
+    return Heard(stream, lambda: now[0]), stream, now
+
+
+def test_silence_ends_with_the_last_line_and_its_time():
+    stream, written, now = heard()
+    print("loading the simulator ...", file=stream)
+    now[0] = SILENT_S - 0.1
+    stream.beat()
+    assert written.getvalue() == "loading the simulator ...\n"
+    for now[0] in (SILENT_S, 2 * SILENT_S - 0.1, 2 * SILENT_S):
+        stream.beat()
+    assert written.getvalue().splitlines()[1:] == ["  loading the simulator: for 2 s", "  loading the simulator: for 5 s"]
+
+
+def test_after_ten_minutes_lines_are_rarer():
+    stream, written, now = heard()
+    print("running ...", file=stream)
+    now[0] = LONG_S
+    stream.beat()
+    now[0] += LONG_SILENT_S - 0.1
+    stream.beat()
+    assert len(written.getvalue().splitlines()) == 2
+
+
+def test_runs_say_how_many_are_done_and_what_is_left():
+    stream, written, now = heard()
+    with Lines(stream, lambda: now[0]) as lines:
+        lines.begin(20)
+        now[0] = 4.0
+        stream.beat()
+        lines.phase("writing the page")
+        now[0] = 8.0
+        stream.beat()
+    first, _, last = written.getvalue().splitlines()
+    assert first == "  running [0/20] 0 %, 4 s so far" and last == "  writing the page: for 4 s"
+
+
+def test_stderr_is_as_before_when_the_command_ends(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr("archsim.cli.heartbeat.SILENT_S", 0.05)
+    monkeypatch.setattr("archsim.cli.heartbeat._LOOK_S", 0.01)
+    with heartbeat():
+        print("working on it ...", file=sys.stderr)
+        time.sleep(0.15)
+    assert sys.stderr is stream and "  working on it: for 0 s\n" in stream.getvalue()
