@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from archsim.specs.loading.library import Source
     from archsim.studies.serving.calibrating import Calibrated
     from archsim.studies.serving.comparison import Comparison
-    from archsim.studies.serving.search import Found
+    from archsim.studies.serving.search import Searched
     from archsim.studies.serving.served import ServedPlan
 
 
@@ -80,12 +80,12 @@ def serve_plan(
     return serve_all(plan, watcher) if out is None else serve_into(plan, Path(out), watcher, around)
 
 
-def search_serving(source: Source, overrides: Sequence[str] = ()) -> list[Found]:
+def search_serving(source: Source, overrides: Sequence[str] = ()) -> Searched:
     """Parallel sizes and batch limits of a file's ``search:``, most goodput first. Raises as ``serve``."""
     from archsim.specs.loading.serving import load_serving
-    from archsim.studies.serving.search import search
+    from archsim.studies.serving.search import Searched, search
 
-    return search(load_serving(source, overrides))
+    return Searched(search(load_serving(source, overrides)))
 
 
 def compare_serving(source: Source, measured: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Comparison:

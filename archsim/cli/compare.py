@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 
 from archsim.cli.arguments import CHOSEN, add_chosen, add_json, add_out
 from archsim.cli.exit_codes import OK
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     print_compiling()
     chosen = {name: getattr(args, name) for name in CHOSEN}
     folder = Path(args.out or Path("reports") / _folder_name(args))
+    print("simulating both ...", file=sys.stderr, flush=True)
     found = ar.compare(args.a, args.b, inside=args.inside, out=folder, overrides=args.overrides, **chosen)
     args.result = found
     _print(found)

@@ -19,14 +19,14 @@ _LOOK_S = 0.25
 
 
 class Heard:
-    """A stream that knows when it was last written to, and its last line. ``doing``: says what goes on; without it, that line
-    does.
+    """A stream that knows when it was last written to, and its last line, at first ``line``. ``doing``: says what goes
+    on; without it, that line does.
     """
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, line: str = "") -> None:
         self._stream, self._clock, self._lock = stream, clock, threading.Lock()
         self._began_s = self._line_s = self._last_s = clock()
-        self._line, self._compiled = "", _machine_code()
+        self._line, self._compiled = line, _machine_code()
         self.doing: Callable[[], str] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -46,7 +46,7 @@ class Heard:
             if now - self._last_s < (SILENT_S if now - self._began_s < LONG_S else LONG_SILENT_S):
                 return
             self._last_s = now
-            line = self._line.removesuffix(" ...") or "working"
+            line = self._line.removesuffix(" ...")
             told = self.doing() if self.doing else f"{line}: for {spoken(now - self._line_s)}"
             compiled = _machine_code() - self._compiled
             self._stream.write(f"  {told}{f', {compiled} functions compiled' if compiled else ''}\n")
@@ -54,17 +54,17 @@ class Heard:
 
 
 @contextmanager
-def heartbeat() -> Iterator[None]:
-    """``sys.stderr`` is never silent for three seconds."""
+def heartbeat(what: str) -> Iterator[None]:
+    """``sys.stderr`` is never silent for three seconds; ``what``: goes on before the first line."""
     before, ended = sys.stderr, threading.Event()
-    heard = Heard(before)
+    heard = Heard(before, line=what)
 
     def watch() -> None:
         while not ended.wait(_LOOK_S):
             heard.beat()
 
     thread = threading.Thread(target=watch, daemon=True)
-    sys.stderr = heard  # type: ignore[assignment]
+    sys.stderr = heard
     thread.start()
     try:
         yield

@@ -91,11 +91,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns 0, or with the message on stderr 2 if the input or the machine is at fault, 1 if
     some runs failed.
     """
-    arguments = _parse(list(sys.argv[1:] if argv is None else argv))
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = _parse(words)
     try:
         if hasattr(arguments, "force") and arguments.out:
             (claim if arguments.force else refuse_foreign)(Path(arguments.out))
-        with heartbeat(), code_told(sys.stderr):
+        with heartbeat(f"archsim {words[0]}"), code_told(sys.stderr):
             status = _as_json(arguments) if getattr(arguments, "json", False) else arguments.run(arguments)
         sys.stdout.flush()  # here, where a full disk can be told
         return status

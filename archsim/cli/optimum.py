@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from archsim.cli.arguments import add_experiment, add_json, add_report, positive
 from archsim.cli.exit_codes import OK
@@ -32,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
     folder = report_folder(experiment.name, args.out, "optimum")
     print_replaced(folder, None)
     print_compiling()
+    print("simulating runs, bounding their steps ...", file=sys.stderr, flush=True)
     found = ar.optimum(experiment, folder, args.steps, _print_run)
     args.result = found.to_pandas().to_dict("records")
     print(f"report: {folder / 'index.html'}")

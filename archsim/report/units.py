@@ -26,8 +26,10 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def unit_of(values: Iterable[float], units: tuple[Unit, ...]) -> Unit:
-    """The unit in which the largest of ``values`` is at least 1 (the smallest unit if there is none)."""
+    """The unit in which the largest of ``values`` is at least 1; the smallest if there is none, of 0 the plain one."""
     largest = max((abs(value) for value in values), default=0.0)
+    if largest == 0:
+        return next((unit for unit in units if unit[0] == 1.0), units[-1])
     return next((unit for unit in units if largest >= unit[0]), units[-1])
 
 

@@ -42,14 +42,17 @@ Tell = Callable[[str], None]
 """Receives progress texts, such as ``opening trace …``."""
 _MANY = 1000  # points whose checking takes long enough to be told
 _SAID_S = 2.5  # between two lines on it
+_MOST_TOLD = 10_000  # points whose axes are told for every run: it takes time, and progress names no single ones
 
 
 class RunMaker:
-    """Makes the runs of a plan's points; opens each trace once. ``numbered``: runs are named with their points."""
+    """Makes the runs of a plan's points; opens each trace once. ``plan``: with axes, by which runs are named."""
 
-    def __init__(self, tell: Tell = lambda text: None, columns: tuple[str, ...] = (), numbered: bool = True) -> None:
+    def __init__(
+        self, tell: Tell = lambda text: None, columns: tuple[str, ...] = (), plan: SweepPlan | None = None
+    ) -> None:
         self.contexts = Contexts()
-        self._tell, self._columns, self._numbered = tell, columns, numbered
+        self._tell, self._columns, self._plan = tell, columns, plan
         self._routing: dict[tuple[int, int], tuple[str, str]] = {}
         self._texts: dict[int, str] = {}
         self._predictions: dict[int, str] = {}
@@ -85,11 +88,16 @@ class RunMaker:
         scenario.refuse_undeployed()
         dies, predicting = _origin_dies(point), _predicting(point) or shared_predicting
         demand = self._demand(point, shared_dies if dies is None else dies, predicting)
-        number = point.index if self._numbered else None
-        run = Run(scenario, point.engine, demand, self.routing(point), self._columns, number)
+        number, axes = (None, "") if self._plan is None else (point.index, self._axes(point))
+        run = Run(scenario, point.engine, demand, self.routing(point), self._columns, number, axes)
         # What Run.key would find, from texts of parts that points share.
         run.__dict__["key"] = key_of(run, self._text)
         return run
+
+    def _axes(self, point: Point) -> str:
+        """``system.mesh 4x4, system.d2d.bandwidth 3 TB/s``; '' of a sweep of which no run is told."""
+        assert self._plan is not None
+        return axes_told(self._plan, point) if self._plan.combinations <= _MOST_TOLD else ""
 
     def _text(self, part: Spec) -> str:
         if id(part) not in self._texts:
@@ -202,7 +210,7 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
     and ArchsimError for points that could not run.
     """
     plan = plan_of(planned)
-    dropped, maker = Dropped(), RunMaker(tell, plan.experiment.all_columns, bool(plan.sweep.axes))
+    dropped, maker = Dropped(), RunMaker(tell, plan.experiment.all_columns, plan if plan.sweep.axes else None)
     measures = Measures(maker.contexts)
     kept, misfits = [], []
     checked = _Checked(plan.combinations, tell)
@@ -285,12 +293,17 @@ def _unlike(points: Iterable[Point]) -> Iterator[Point]:
             yield point
 
 
+def axes_told(plan: SweepPlan, point: Point) -> str:
+    """``system.mesh 4x4, system.d2d.bandwidth 3 TB/s``."""
+    return ", ".join(f"{path} {value}" for path, value in plan.shown(point).items())
+
+
 def _misfits_told(plan: SweepPlan, misfits: Sequence[Point], of: int, maker: RunMaker) -> str:
     """Without axes, a line for every distinct problem; with axes, their number and the first."""
     if not plan.sweep.axes:
         return "\n".join(dict.fromkeys(room.problem for room in rooms(maker.runs(misfits)) if room.problem))
     first = misfits[0]
-    shown = ", ".join(f"{path} {value}" for path, value in plan.shown(first).items())
+    shown = axes_told(plan, first)
     return (
         f"{len(misfits):,} of {of:,} points do not fit into the HBM of their dies, the first of them point "
         f"{first.index} ({first.variants['model'].name} on {shown}); drop them with where: [hbm_capacity fits], or set "

@@ -73,8 +73,8 @@ class DemandSpec:
 class Run:
     """One row of the results. ``trace``: what the routing is, for the key: a digest, or the resolved generator.
 
-    ``columns``: functions of the user's that measure more columns, as ``package.module:function``. ``point``: its
-    number in a sweep with axes, for people; not part of the key.
+    ``columns``: functions of the user's that measure more columns, as ``package.module:function``. ``point``, ``axes``:
+    its number and the values of the axes, of a sweep with axes, for people; not part of the key.
     """
 
     scenario: Scenario
@@ -83,6 +83,7 @@ class Run:
     trace: str
     columns: tuple[str, ...] = ()
     point: int | None = field(default=None, compare=False)
+    axes: str = field(default="", compare=False)
 
     @property
     def system(self) -> SystemSpec:
@@ -146,8 +147,9 @@ class Run:
 
     @property
     def name(self) -> str:
-        parts = f"{self.system.name} {self.model.name} batch {self.batch} {self.policy.name} {self.assumptions.label}"
-        return f"{point_told(self.point)}{parts}"
+        system = "" if self.axes else f"{self.system.name} "  # variants are named by a digest
+        parts = f"{system}{self.model.name} batch {self.batch} {self.policy.name} {self.assumptions.label}"
+        return f"{point_told(self.point)}{self.axes}{', ' if self.axes else ''}{parts}"
 
 
 def point_told(point: int | None) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archsim.base.errors import SpecError, TraceError
+from archsim.base.shown import Shown
 from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.iteration.speculation import NO_DRAFTS, Speculation
@@ -18,7 +20,7 @@ from archsim.serving.deployment import Built, Engine, build, kv_token_bytes
 from archsim.serving.expert_groups import WITH_KERNELS, groups_of, overlap_of, part_of, refuse_on_wafer, slots_of_rank
 from archsim.serving.groups import Fixed
 from archsim.serving.hosts import NONE, host_of, residual_of
-from archsim.serving.measures import Measures, Slo, measure, saturation
+from archsim.serving.measures import PERCENTILES, Measures, Slo, measure, saturation
 from archsim.serving.progress import SILENT, Progress
 from archsim.serving.records import Transfer
 from archsim.serving.requests import Requests
@@ -29,6 +31,9 @@ from archsim.specs.deployment import ParallelSpec
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.loading.serving import Serving
 from archsim.specs.serving import SideSpec, TransferSpec
+
+if TYPE_CHECKING:
+    import pandas
 
 ENOUGH = 2000  # requests by which a queue that grows shows
 OPEN_REQUESTS, REQUESTS_A_CLIENT = 1000, 10  # as `vllm bench serve`, and InferenceX
@@ -54,7 +59,7 @@ class Deployment:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class Outcome(Shown):
     """A deployment, its requests, and what happened."""
 
     serving: Serving
@@ -72,6 +77,16 @@ class Outcome:
             f"  {m.requests_per_s:.3f} requests/s, goodput {m.goodput_per_s:.3f}, "
             f"{m.output_tokens_per_s:,.0f} output tokens/s{'; saturated' if m.saturated else ''})"
         )
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per time a client sees (ms): name, mean, p50, p90, p95, p99."""
+        import pandas
+
+        times = {name: getattr(self.measures, name) for name in ("ttft", "tpot", "itl", "e2e")}
+        return pandas.DataFrame([
+            {"ms": name, "mean": each.mean} | dict(zip((f"p{p}" for p in PERCENTILES), each.percentiles, strict=True))
+            for name, each in times.items()
+        ])  # fmt: skip
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -98,6 +98,13 @@ class ExperimentSpec(Spec):
         """How models are spread over the devices of a system."""
         return DeploymentSpec(parallel=self.parallel, precision=self.precision)
 
+    def __repr__(self) -> str:
+        systems, models = (", ".join(each.name for each in specs) for specs in (self.systems, self.models))
+        policies = ", ".join(each.name for each in self.policies)
+        return f"ExperimentSpec({self.name!r}, {self.runs:,} runs of {models} on {systems} by {policies})"
+
+    __str__ = __repr__
+
     @property
     def runs(self) -> int:
         """The number of combinations."""

@@ -223,5 +223,5 @@ def _changes(before: Outcome, after: Outcome) -> tuple[float, float, float]:
 
 
 def _between(ends: tuple[float, float]) -> str:
-    low, high = (signed_percent(end) if abs(end) >= 0.001 else "0" for end in ends)
+    low, high = (signed_percent(end if abs(end) >= 0.001 else 0) for end in ends)
     return low if low == high else f"{low} to {high}"

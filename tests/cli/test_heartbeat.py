@@ -2,9 +2,9 @@
 
 import io
 import sys
-import time
 
 import pytest
+from support.waiting import wait_for
 
 from archsim.cli.heartbeat import LONG_S, LONG_SILENT_S, Heard, heartbeat
 from archsim.cli.progress import Lines
@@ -31,7 +31,8 @@ def test_silence_ends_with_the_last_line_and_its_time():
     assert written.getvalue() == "loading the simulator ...\n"
     for now[0] in (SILENT_S, 2 * SILENT_S - 0.1, 2 * SILENT_S):
         stream.beat()
-    assert written.getvalue().splitlines()[1:] == ["  loading the simulator: for 2 s", "  loading the simulator: for 5 s"]
+    told = [f"  loading the simulator: for {seconds} s" for seconds in (2, 5)]
+    assert written.getvalue().splitlines()[1:] == told
 
 
 def test_after_ten_minutes_lines_are_rarer():
@@ -62,7 +63,7 @@ def test_stderr_is_as_before_when_the_command_ends(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr("archsim.cli.heartbeat.SILENT_S", 0.05)
     monkeypatch.setattr("archsim.cli.heartbeat._LOOK_S", 0.01)
-    with heartbeat():
+    with heartbeat("archsim sweep"):
         print("working on it ...", file=sys.stderr)
-        time.sleep(0.15)
+        wait_for(lambda: "working on it: for" in stream.getvalue(), seconds=10)
     assert sys.stderr is stream and "  working on it: for 0 s\n" in stream.getvalue()

@@ -493,7 +493,8 @@ def test_runs_of_variants_are_named_with_their_points(tmp_path):
     assert [run.name.partition(": ")[0] for run in selection.runs()] == [f"point {at}" for at in selection.kept]
     alone = load_experiment(plan.resolved(plan.point(1)))
     named, plain = selection.runs()[1], prepare(alone).runs[0]
-    assert plain.name.startswith("small.") and named.name == f"point 1: {plain.name}"
+    assert plain.name.startswith("small.")
+    assert named.name == f"point 1: system.hbm.bandwidth 2 TB/s, {plain.name.partition(' ')[2]}"
     assert named == plain and named.key == plain.key
 
 

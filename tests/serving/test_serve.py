@@ -140,6 +140,8 @@ def test_measurements_of_other_tools_are_read(tmp_path, kind, outcome):
     assert rows["mean_ttft_ms"] == pytest.approx(0, abs=1e-9) and rows["median_tpot_ms"] == pytest.approx(0, abs=1e-9)
     found = ar.calibrate_serving(FILE, tmp_path / "other.json")
     assert "nothing is left to judge on" in found.halves[0]
+    assert repr(found).startswith("Calibrated(") and found._repr_html_().count("<tr") > 5
+    assert found.compared.outcome._repr_html_().count("<tr") == 5
 
 
 def test_a_search_puts_most_goodput_first_over_pools_and_precisions():
@@ -158,6 +160,7 @@ def test_a_search_puts_most_goodput_first_over_pools_and_precisions():
     assert sum(row["front"] for row in rows) == len(best) >= 1
     speeds = [(each.measures.tokens_per_s_user, each.measures.output_tokens_per_s_device) for each in best]
     assert speeds == sorted(speeds) and [-out for _, out in speeds] == sorted(-out for _, out in speeds)
+    assert repr(found).startswith(f"Searched({len(found)} configurations\n") and "<table" in found._repr_html_()
 
 
 def test_a_search_refuses_pools_apart():

@@ -43,7 +43,7 @@ FILES = {
     "only a comment": (b"# nothing\n", "bad.yaml: is empty; expected a mapping"),
     "list": (b"- a\n- b\n", "bad.yaml:1: expected a mapping of keys at the top level"),
     "text": (b"hello\n", "bad.yaml:1: expected a mapping of keys at the top level"),
-    "bad UTF-8": (b"name: \xff\n", "bad.yaml: not UTF-8 text (byte 0xff at offset 6)"),
+    "bad UTF-8": (b"name: \xff\n", "bad.yaml: not UTF-8 text (byte 0xff at offset 6); expected a YAML file"),
     "control character": (b"name: a\nb: \x01\n", "bad.yaml:2: invalid YAML: character U+0001 is not allowed"),
     "alias of itself": (
         b"name: &a [*a]\n",

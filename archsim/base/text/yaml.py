@@ -102,6 +102,11 @@ def _merged(below: Any, above: Any) -> Any:
     return below | {key: _merged(below.get(key), value) for key, value in above.items()}
 
 
+# First bytes of files that are given in place of a YAML file, and what takes them.
+_ARRAYS = "these are arrays, such as loads of experts or routing: `archsim place` and `archsim trace import` take them"
+_BINARY = {b"\x93NUM": _ARRAYS, b"PK\x03\x04": _ARRAYS}
+
+
 def read_yaml(path: str | Path, label: str | None = None) -> Tree:
     """The mapping in a YAML file. ``label`` is the file's name in messages (default: the path as given).
 
@@ -116,7 +121,8 @@ def read_yaml(path: str | Path, label: str | None = None) -> Tree:
         raise SpecError(f"{label}: is a directory; expected a YAML file") from None
     except UnicodeDecodeError as error:
         raise SpecError(
-            f"{label}: not UTF-8 text (byte 0x{error.object[error.start]:02x} at offset {error.start})"
+            f"{label}: not UTF-8 text (byte 0x{error.object[error.start]:02x} at offset {error.start}); "
+            f"{_BINARY.get(error.object[:4], 'expected a YAML file')}"
         ) from None
     except (OSError, ValueError) as error:
         raise SpecError(f"{label}: cannot be read: {getattr(error, 'strerror', None) or error}") from None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from archsim.base.shown import Shown
 from archsim.runs.plan import select
 from archsim.runs.sweep import Watcher, sweep_selected
 from archsim.specs.loading.library import load_planned
@@ -15,11 +17,15 @@ from archsim.studies.claims.evaluate import Answered, Judged, Row, answered, val
 from archsim.studies.serving.plan import serve_plan
 from archsim.studies.serving.served import serve_into
 
+if TYPE_CHECKING:
+    import pandas
+
 _AXIS = "axis."  # begins a column of a sweep's results
-PHYSICAL, OWN = "under `physical`", "under the paper's rules"
+PHYSICAL, OWN = "under physical", "under the paper's rules"
 
 
-class Claims(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Claims(Shown):
     """A paper's numbers beside its runs. ``runs``: how many there are in all."""
 
     paper: PaperSpec
@@ -29,6 +35,19 @@ class Claims(NamedTuple):
 
     def __repr__(self) -> str:
         return f"Claims({self.paper.title}: {len(self.of('met'))} of {len(self.judged)} rows met)"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per judged claim: what, at, published, simulated (under the paper's rules), physical, kind."""
+        import pandas
+
+        rows = [
+            {
+                "what": each.group.what, "at": str(each.row.at or ""), "published": each.row.published,
+                "simulated": each.simulated, "physical": each.physical, "kind": each.kind,
+            }
+            for each in self.judged
+        ]  # fmt: skip
+        return pandas.DataFrame(rows)
 
     def of(self, kind: str) -> tuple[Judged, ...]:
         """Those of a kind: met, missed, fit or none."""

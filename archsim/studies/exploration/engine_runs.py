@@ -11,7 +11,7 @@ from archsim.runs.plan import RunMaker
 from archsim.runs.pool.processes import simulate_all
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import complete
-from archsim.specs.sweeps.plan import Point
+from archsim.specs.sweeps.plan import Point, SweepPlan
 
 Row = Mapping[str, Any]
 
@@ -19,10 +19,10 @@ Row = Mapping[str, Any]
 class EngineRuns:
     """``known``: index of a point → its row; ``failures``: why others have none; ``watcher`` receives progress."""
 
-    def __init__(self, engine: str, folder: Path, jobs: int, watcher: Any) -> None:
+    def __init__(self, engine: str, plan: SweepPlan, folder: Path, jobs: int, watcher: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._engine, self._jobs, self._watcher = engine, jobs, watcher
-        self._maker, self._store = RunMaker(), RecordStore(folder)
+        self._maker, self._store = RunMaker(plan=plan), RecordStore(folder)
         self.known: dict[int, Row] = {}
         self.failures: list[str] = []
 

@@ -46,7 +46,7 @@ def explore(
         most = f"at most {budget:,}; it ends when no other point can be on the front"
         watcher.phase(f"2 of 2: points on and near the front on the event engine, {most}")
         watcher.begin(budget)
-        events = EngineRuns(EVENT, folder / EVENT, jobs, watcher)
+        events = EngineRuns(EVENT, plan, folder / EVENT, jobs, watcher)
 
         def run(asked: Sequence[int]) -> np.ndarray:
             events.run([points[at] for at in asked])
@@ -122,7 +122,7 @@ def _some_points(
     """As many points as the analytical engine may run, chosen by optuna."""
     spec = judge.spec
     watcher.begin(spec.analytical_runs)
-    runs = EngineRuns(ANALYTICAL, folder, jobs, watcher)
+    runs = EngineRuns(ANALYTICAL, plan, folder, jobs, watcher)
 
     def evaluate(points: Sequence[Point]) -> list[np.ndarray]:
         runs.run(points)

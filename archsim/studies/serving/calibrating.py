@@ -8,11 +8,13 @@ prior draws; a factor on all laws is drawn to 1, so that it moves only where no 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archsim.base.shown import Shown
 from archsim.base.units import NS_PER_MS
 from archsim.serving.deployment import Built
 from archsim.serving.measures import spread_of_gaps, times_ns
@@ -22,6 +24,9 @@ from archsim.serving.tables import Host, at_laws
 from archsim.specs.loading.serving import Serving
 from archsim.studies.serving.comparison import Comparison, compared
 from archsim.studies.serving.measured_run import Lists, MeasuredRun, read_measured, requests_measured
+
+if TYPE_CHECKING:
+    import pandas
 
 # Constants in the order of the fit, and their scales in ns: a prior of this size.
 CONSTANTS = ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns")
@@ -34,12 +39,20 @@ ROUNDS, MEANS, CLOSE = 8, 2, 0.03  # MEANS: of `_off`, first: TTFT and TPOT
 FEWEST = 20  # requests of which a half tells anything
 
 
-class Calibrated(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Calibrated(Shown):
     """``halves``: in words, how far the fitted half and the other one are off; or why there are none."""
 
     host: Host
     compared: Comparison
     halves: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"Calibrated({self.host.told}; {self.compared!r})"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """As of ``compared``."""
+        return self.compared.to_pandas()
 
 
 def calibrate_host(serving: Serving, path: Path) -> Calibrated:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from archsim.base.shown import Shown
 from archsim.serving.serving import Outcome, deploy, requests_of, serve_requests
 from archsim.specs.loading.serving import Serving
 from archsim.studies.serving.bench_json import METRICS, bench
 from archsim.studies.serving.measured_run import MeasuredRun, read_measured, requests_measured
 
+if TYPE_CHECKING:
+    import pandas
+
+_TOLD = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
 CLOSE = 0.10  # within which nothing need be fitted
 
 
@@ -22,12 +28,23 @@ class Row(NamedTuple):
     error: float | None
 
 
-class Comparison(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Comparison(Shown):
     """``advice``: which constants to fit, in words."""
 
     outcome: Outcome
     rows: tuple[Row, ...]
     advice: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        off = {row.key: row.error for row in self.rows if row.key in _TOLD and row.error is not None}
+        return f"Comparison({', '.join(f'{key} {error:+.1%}' for key, error in off.items())}: simulated over measured)"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per key of ``vllm bench serve``: key, measured, simulated, error."""
+        import pandas
+
+        return pandas.DataFrame([row._asdict() for row in self.rows])
 
 
 def compare_bench(serving: Serving, path: Path) -> Comparison:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from archsim.base.errors import ArchsimError, SpecError
+from archsim.base.shown import MOST_ROWS, Shown
 from archsim.iteration.layers import has_experts
 from archsim.serving.deployment import Built, Engine, kv_blocks, laws_of, with_host
 from archsim.serving.measures import Measures
@@ -28,6 +29,9 @@ from archsim.specs.loading.serving import Serving
 from archsim.specs.policies import PolicySpec
 from archsim.specs.serving import RoutingSpec, TransferSpec
 from archsim.studies.serving.highest_rate import highest_rate
+
+if TYPE_CHECKING:
+    import pandas
 
 RATED = 8  # configurations whose highest rate is found, of those whose goodput is within NEAR of the best
 NEAR = 0.99
@@ -73,6 +77,27 @@ class Found(NamedTuple):
     measures: Measures | None
     refused: str
     highest_rate: float | None = None
+
+    def __repr__(self) -> str:
+        if self.measures is None:
+            return f"Found({self.choice.name}: refused: {self.refused})"
+        rate = "" if self.highest_rate is None else f", {self.highest_rate:.3f} requests/s within the limits at most"
+        return f"Found({self.choice.name}: goodput {self.measures.goodput_per_s:.3f}{rate})"
+
+
+class Searched(Shown, list[Found]):
+    """Configurations, the best first."""
+
+    def __repr__(self) -> str:
+        more = f"\n  and {len(self) - MOST_ROWS:,} more" if len(self) > MOST_ROWS else ""
+        best = "".join(f"\n  {each!r}" for each in self[:MOST_ROWS])
+        return f"Searched({len(self):,} configurations{best}{more})"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per configuration, as ``archsim serve --search --out`` writes them."""
+        from archsim.studies.serving.search_table import table_of
+
+        return table_of(self).to_pandas()
 
 
 def search(serving: Serving) -> list[Found]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.files import sole_writer
+from archsim.base.shown import Shown
 from archsim.base.tables import Table
 from archsim.runs import cache
 from archsim.runs.manifest import seal
@@ -33,8 +35,12 @@ from archsim.studies.serving.runs import ServeRun, measures_of
 from archsim.studies.serving.simulating import Simulator
 from archsim.studies.serving.store import MADE_LAST, ServeStore, table_of, write_manifest
 
+if TYPE_CHECKING:
+    import pandas
 
-class ServedPlan(NamedTuple):
+
+@dataclass(frozen=True, eq=False)
+class ServedPlan(Shown):
     """``outcomes``: of a plain file, one a policy; none of a file with axes. ``table``: a row a run."""
 
     plan: ServePlan
@@ -43,6 +49,10 @@ class ServedPlan(NamedTuple):
 
     def __repr__(self) -> str:
         return f"ServedPlan({self.plan!r}, {self.table!r})"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per run: its point, axes, policy and measures."""
+        return self.table.to_pandas()
 
 
 def serve_all(plan: ServePlan, watcher: Watcher | None = None) -> ServedPlan:
