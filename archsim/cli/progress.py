@@ -86,7 +86,7 @@ class Lines(AbstractContextManager):
     def _state(self) -> str:
         """``[1,200/10,188] 12 %, 40 s so far, about 5 min left``."""
         so_far_s, new = self._clock() - self._began_s, self._done - self._kept
-        share = f"{self._done / self._runs:.0%}".replace("%", " %")
+        share = f"{self._done / max(self._runs, 1):.0%}".replace("%", " %")
         left = ""
         if new >= ENOUGH and self._done < self._runs:
             left = f", about {spoken(so_far_s / new * (self._runs - self._done))} left"

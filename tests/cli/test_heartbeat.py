@@ -51,11 +51,15 @@ def test_runs_say_how_many_are_done_and_what_is_left():
         lines.begin(20)
         now[0] = 4.0
         stream.beat()
-        lines.phase("writing the page")
+        lines.at("laws of an iteration", 0.0)
         now[0] = 8.0
         stream.beat()
-    first, _, last = written.getvalue().splitlines()
-    assert first == "  running [0/20] 0 %, 4 s so far" and last == "  writing the page: for 4 s"
+        lines.phase("writing the page")
+        now[0] = 12.0
+        stream.beat()
+    first, _, part, _, last = written.getvalue().splitlines()
+    assert first == "  running [0/20] 0 %, 4 s so far" and part == "  laws of an iteration [0/20] 0 %, 8 s so far"
+    assert last == "  writing the page: for 4 s"
 
 
 def test_stderr_is_as_before_when_the_command_ends(monkeypatch):
