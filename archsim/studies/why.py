@@ -139,9 +139,9 @@ def _steps(selection: Selection) -> tuple[Row, ...]:
 def _absent(rows: tuple[Row, ...], step: int | None, layer: int | None) -> str:
     steps, layers = ({row[name] for row in rows} for name in ("step", "layer"))
     asked = ", ".join(f"{name} {value}" for name, value in (("step", step), ("layer", layer)) if value is not None)
+    of = f"{len(layers)} MoE layers, {min(layers)} to {max(layers)}" if len(layers) > 1 else f"MoE layer {min(layers)}"
     return (
-        f"{asked}: the run has no such step; it has iterations {min(steps)} to {max(steps)} (0: the prefill) and "
-        f"{len(layers)} MoE layers, {min(layers)} to {max(layers)}"
+        f"{asked}: the run has no such step; it has iterations {min(steps)} to {max(steps)} (0: the prefill) and {of}"
     )
 
 

@@ -4,6 +4,8 @@ import pytest
 from rich.console import Console
 
 from archsim.cli import printing
+from archsim.report.units import BYTE_UNITS, TIME_UNITS, scaled
+from archsim.studies.designs.page import SCALES
 
 
 @pytest.mark.parametrize(
@@ -19,3 +21,9 @@ def test_a_narrow_terminal_keeps_the_first_columns(monkeypatch, capsys, width, l
     printed = capsys.readouterr().out
     assert "point" in printed and "model" in printed and ("bandwidth" in printed.splitlines()[1]) == (not left_out)
     assert printed.rstrip().endswith(f"left out, as the terminal is narrow: {left_out}" if left_out else "GB/s")
+
+
+def test_nothing_has_the_plain_unit():
+    assert [scaled(0, units).split("\u00a0") for units in (BYTE_UNITS, TIME_UNITS, SCALES)] == [
+        ["0", "B"], ["0", "ns"], ["0", ""],
+    ]  # fmt: skip

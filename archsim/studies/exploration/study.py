@@ -9,7 +9,7 @@ from typing import Any
 from archsim.base.files import sole_writer
 from archsim.report.page import write_report
 from archsim.runs.manifest import seal, write_manifest
-from archsim.runs.sweep import sweep
+from archsim.runs.sweep import Watcher, sweep
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.sweeps.explore import EXPLORE_KEY, ExploreSpec
 from archsim.specs.sweeps.plan import SweepPlan
@@ -31,8 +31,13 @@ def explore_to_report(
             point.index: plan.resolved(plan.point(point.index)._replace(engine="event"))
             for point in wanted(found).values()
         }
-        pages = {index: _report(tree, index, folder, jobs) for index, tree in designs.items()}
-        write_exploration(found, designs, pages, folder)
+        pages: dict[int, str] = {}
+        with watching() as watcher:
+            for index, tree in designs.items():
+                watcher.phase(f"report {len(pages) + 1} of {len(designs)}: point {index}")
+                pages[index] = _report(tree, index, folder, jobs, watcher)
+            watcher.phase("writing the page")
+            write_exploration(found, designs, pages, folder)
         seal(folder, "front.csv")
     return found
 
@@ -42,8 +47,8 @@ def given(plan: SweepPlan, spec: ExploreSpec) -> dict[str, Any]:
     return plan.given() | {EXPLORE_KEY: spec.model_dump(mode="json")}
 
 
-def _report(tree: Mapping[str, Any], index: int, folder: Path, jobs: int | None) -> str:
+def _report(tree: Mapping[str, Any], index: int, folder: Path, jobs: int | None, watcher: Watcher) -> str:
     """The page of one design, from its own small sweep; returns its path, relative to the folder."""
     own = folder / "reports" / f"point-{index}"
-    sweep(ExperimentSpec.model_validate(tree), own, jobs)
+    sweep(ExperimentSpec.model_validate(tree), own, jobs, watcher)
     return write_report(own).relative_to(folder).as_posix()
