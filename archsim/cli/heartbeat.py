@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from archsim.base.words import spoken
 
-SILENT_S = 2.5  # without a line, so that no three seconds are silent
+SILENT_S = 2.0  # without a line, so that no three seconds are silent on a busy machine either
 LONG_S, LONG_SILENT_S = 600.0, 15.0  # after ten minutes, lines are rarer
 _LOOK_S = 0.25
 
