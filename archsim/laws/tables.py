@@ -10,6 +10,7 @@ Every table names its source, library and version. Times are in ns, sizes in byt
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
@@ -333,6 +334,7 @@ class CalibrationSpec(Spec):
     blocks: tuple[BlockTable, ...] = ()
 
 
+@lru_cache(maxsize=4096)  # tables ask for the same few hundred names again and again
 def shape_of(name: str) -> tuple[int, int]:
     """The two numbers of a name such as '4096x7168' or '8x1'."""
     found = re.fullmatch(r"(\d+)x(\d+)", name)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -267,6 +268,25 @@ def test_a_worker_stays_with_its_demand_then_helps(tmp_path):
     demands = [task.run.demand.key for task in (first, *rest)]
     changes = sum(one != two for one, two in zip(demands, demands[1:], strict=False))
     assert changes == len(set(demands)) - 1 == len({run.demand.key for run in expanded(experiment)}) - 1
+
+
+def test_a_worker_gets_a_run_without_a_look_at_all_that_wait():
+    looks = []
+
+    class Looked(SimpleNamespace):
+        @property
+        def engine(self):
+            looks.append(self.batch)
+            return "analytical"
+
+    alike = {"assumptions": SimpleNamespace(contention="reserved"), "workload": SimpleNamespace(layers=1)}
+    runs = [Looked(batch=number, demand=SimpleNamespace(key=("one",)), **alike) for number in range(300)]
+    schedule, given = Schedule(runs), []
+    while task := schedule.next(0):
+        given.append(task.run)
+        schedule.compiled(task.run)
+    assert given == runs[::-1]
+    assert len(looks) <= 4 * len(runs)
 
 
 def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):

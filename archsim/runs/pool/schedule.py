@@ -5,10 +5,14 @@ needlessly.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from archsim.runs.run import Run
+
+_Line = deque[tuple[int, Run]]  # runs of one kernel, with their place among all
+_Waiting = dict[tuple[str, str], _Line]  # of one demand, by kernel
 
 
 class Task(NamedTuple):
@@ -27,9 +31,10 @@ class Schedule:
     """
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        self._waiting: dict[tuple, list[Run]] = {}
-        for run in sorted(runs, key=_size, reverse=True):
-            self._waiting.setdefault(run.demand.key, []).append(run)
+        self._waiting: dict[tuple, _Waiting] = {}
+        for number, run in enumerate(sorted(runs, key=_size, reverse=True)):
+            lines = self._waiting.setdefault(run.demand.key, {})
+            lines.setdefault(_kernel(run), deque()).append((number, run))
         self._begun: set[tuple] = set()
         self._compiling: set[tuple[str, str]] = set()
         self._compiled: set[tuple[str, str]] = set()
@@ -43,9 +48,12 @@ class Schedule:
         """
         with self._changed:
             while self._waiting:
+                demand = self._last.get(worker)
+                if demand is not None and demand in self._waiting and (ready := self._ready(demand)):
+                    return self._take(worker, demand, ready)
                 possible = {demand: ready for demand in self._waiting if (ready := self._ready(demand))}
                 if possible:
-                    return self._take(worker, *self._choose(worker, possible))
+                    return self._take(worker, *self._choose(possible))
                 self._changed.wait()
             return None
 
@@ -56,25 +64,27 @@ class Schedule:
             self._compiled.add(_kernel(run))
             self._changed.notify_all()
 
-    def _ready(self, demand: tuple) -> list[Run]:
-        return [run for run in self._waiting[demand] if _kernel(run) not in self._compiling]
+    def _ready(self, demand: tuple) -> list[_Line]:
+        return [line for kernel, line in self._waiting[demand].items() if kernel not in self._compiling]
 
-    def _choose(self, worker: int, possible: dict[tuple, list[Run]]) -> tuple[tuple, Run]:
-        demand = self._last.get(worker)
-        if demand not in possible:
-            fresh = [each for each in possible if each not in self._begun]
-            demand = fresh[0] if fresh else max(possible, key=lambda each: len(possible[each]))
-        return demand, possible[demand][0]
+    def _choose(self, possible: dict[tuple, list[_Line]]) -> tuple[tuple, list[_Line]]:
+        fresh = next((each for each in possible if each not in self._begun), None)
+        demand = max(possible, key=lambda each: sum(map(len, possible[each]))) if fresh is None else fresh
+        return demand, possible[demand]
 
-    def _take(self, worker: int, demand: tuple, run: Run) -> Task:
-        self._waiting[demand].remove(run)
+    def _take(self, worker: int, demand: tuple, ready: list[_Line]) -> Task:
+        line = min(ready, key=lambda each: each[0][0])
+        run = line.popleft()[1]
+        kernel = _kernel(run)
+        if not line:
+            del self._waiting[demand][kernel]
         if not self._waiting[demand]:
             del self._waiting[demand]
         self._begun.add(demand)
         self._last[worker] = demand
-        cold = _kernel(run) not in self._compiled
+        cold = kernel not in self._compiled
         if cold:
-            self._compiling.add(_kernel(run))
+            self._compiling.add(kernel)
         self._changed.notify_all()
         return Task(run, cold)
 
