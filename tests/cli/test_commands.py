@@ -17,7 +17,7 @@ EVERY = [each for entry in COMMANDS for each in (entry.commands if isinstance(en
 MODULES = sorted({f"archsim.cli.{command.module}" for command in EVERY})
 SHARED = {
     f"archsim.cli.{name}"
-    for name in ("arguments", "exit_codes", "printing", "progress", "report_folder", "rtl.arguments")
+    for name in ("arguments", "exit_codes", "heartbeat", "printing", "progress", "report_folder", "rtl.arguments")
 }
 OF_ONE_COMMAND = {"archsim.cli.trace.import_progress", "archsim.cli.sweep_tables", "archsim.cli.main"}  # completion
 

@@ -210,7 +210,7 @@ def check_drained(kernel, work, reserved):
             assert (pool.waits_for[queue[: claim["queued"]]] < 0).all()
     else:
         assert pool.count[WAITING] == 0 and pool.count[FLOWS] == 0
-        assert not kernel._net.resources["load"].any()
+        assert not kernel._groups.of(work).net.resources["load"].any()
         assert (pool.dies["running"] == -1).all() and (pool.dies["first"] == -1).all()
         assert not kernel._lines["busy"].any() and (kernel._lines["first"] == -1).all()
     local = work.local
