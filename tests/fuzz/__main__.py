@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,14 +27,10 @@ def main() -> int:
     args = _arguments(list(TARGETS))
     if args.child:
         return _child(args)
-    names, sums, found, began_s, first = args.targets or list(TARGETS), {}, [], time.monotonic(), 0
-    while time.monotonic() - began_s < args.seconds and (args.mutants is None or first < args.mutants):
-        for name in names:
-            batch = _batch(name, args.seed, first)
-            total = sums.setdefault(name, [0, 0, 0, 0])
-            sums[name] = [*map(sum, zip(total[:3], batch["counts"], strict=True)), max(total[3], batch["bytes"])]
-            found += batch["found"]
-        first += BATCH
+    sums: dict[str, list[int]] = {}
+    found: list[dict] = []
+    with suppress(KeyboardInterrupt):  # what was found until then is told
+        _campaign(args, args.targets or list(TARGETS), sums, found)
     print(f"{'target':<14}{'mutants':>9}{'accepted':>10}{'refused':>9}{'found':>7}{'MB':>7}")
     for name, (accepted, refused, faults, most) in sums.items():
         print(f"{name:<14}{accepted + refused + faults:>9}{accepted:>10}{refused:>9}{faults:>7}{most / 1e6:>7.0f}")
@@ -44,6 +41,18 @@ def main() -> int:
     if heavy:
         print(f"above {BOUND_BYTES >> 20} MiB: {', '.join(heavy)}")
     return 1 if found or heavy else 0
+
+
+def _campaign(args: argparse.Namespace, names: list[str], sums: dict[str, list[int]], found: list[dict]) -> None:
+    """Fill ``sums`` (target → accepted, refused, found, most bytes) and ``found``, batch by batch."""
+    began_s, first = time.monotonic(), 0
+    while time.monotonic() - began_s < args.seconds and (args.mutants is None or first < args.mutants):
+        for name in names:
+            batch = _batch(name, args.seed, first)
+            total = sums.setdefault(name, [0, 0, 0, 0])
+            sums[name] = [*map(sum, zip(total[:3], batch["counts"], strict=True)), max(total[3], batch["bytes"])]
+            found += batch["found"]
+        first += BATCH
 
 
 def _arguments(names: list[str]) -> argparse.Namespace:

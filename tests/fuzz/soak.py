@@ -9,10 +9,12 @@ import argparse
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,14 +37,14 @@ def main() -> int:
     """Disturb, let end, compare; print."""
     args = _arguments()
     rng, counts, faults = random.Random(args.seed), Counter(), []
-    with TemporaryDirectory() as name:
+    with suppress(KeyboardInterrupt), TemporaryDirectory() as name:  # what was found until then is told
         soaked = Soaked(Path(name))
         while counts["killed"] < args.kills or counts["flipped"] < args.flips:
             work = rng.choice(list(WORKS))
             for _ in range(rng.randrange(1, 5)):
                 soaked.disturbed(work, rng, counts)
-            counts["ended"] += 1
             faults += soaked.ended(work)
+            counts["ended"] += 1
             if rng.random() < 0.5:
                 soaked.forget(work)
     print(" ".join(f"{key} {value:,};" for key, value in sorted(counts.items())), f"{len(faults)} faults")
@@ -108,8 +110,6 @@ class Soaked:
 
     def forget(self, work: str) -> None:
         """Begin anew, but for the caches."""
-        import shutil
-
         shutil.rmtree(self._out(work, "wild"))
 
     def _out(self, work: str, kind: str) -> Path:
