@@ -85,7 +85,7 @@ def load(path: Path, sha256: str) -> list[Any]:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile, ZlibError, AttributeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, RuntimeError, BadZipFile, ZlibError, AttributeError) as error:
         raise DamagedNumbers(f"is damaged ({error or type(error).__name__})") from None
     if (content := digest(arrays)) != sha256:
         raise DamagedNumbers(f"holds other numbers (sha256 {content[:12]}…, not {sha256[:12]}…)")

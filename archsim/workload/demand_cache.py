@@ -50,7 +50,7 @@ def _load(kind: type[Kind], file: Path) -> Kind | None:
             known = {field.name: _plain(members[field.name]) for field in fields(kind) if field.name in members}
         file.touch()
         return kind(**known)
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile):
         return None
 
 

@@ -7,6 +7,8 @@ import pytest
 from support.trace_files import TOY, save_npz, toy_requests, write_tree
 
 from archsim.base.errors import TraceError
+from archsim.base.text.yaml import dump_yaml
+from archsim.cli.main import main
 from archsim.specs.loading.library import load_model
 from archsim.workload import open_trace
 
@@ -309,6 +311,17 @@ def test_truncated_npz(tmp_path):
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(TraceError, match=r"bad\.npz: not a readable \.npz file"):
         open_trace(file, TOY)
+
+
+def test_npz_of_a_version_of_zip_that_is_not_known(tmp_path, capsys):
+    """Found by tests/fuzz: the version needed to extract, two bytes behind the signature of a central entry."""
+    content = bytearray(save_npz(tmp_path / "t.npz", toy_requests(["a/1"]), LAYERS).read_bytes())
+    content[content.index(b"PK\x01\x02") + 6] = 67
+    (tmp_path / "t.npz").write_bytes(content)
+    (tmp_path / "toy.yaml").write_text(dump_yaml(TOY.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    source, model, out = (str(tmp_path / name) for name in ("t.npz", "toy.yaml", "out"))
+    assert main(["trace", "import", source, "--model", model, "--out", out]) == 2
+    assert "t.npz: not a readable .npz file (zip file version 6.7)" in capsys.readouterr().err
 
 
 def test_npz_that_holds_python_objects_is_not_unpickled(tmp_path):

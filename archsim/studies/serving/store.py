@@ -63,7 +63,7 @@ class ServeStore(RecordStore):
                 found = {name: kept[name] for name in _ARRAYS}
                 moves = tuple(Moved(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in kept["moves"].tolist())
                 bin_ns, concurrency = kept["scalars"].tolist()
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error):
+        except (OSError, ValueError, KeyError, EOFError, RuntimeError, BadZipFile, zlib.error):
             return None
         totals = found.pop("totals")[()]
         return Served(**found, bin_ns=bin_ns, totals=totals, concurrency=int(concurrency), moves=moves)

@@ -18,7 +18,7 @@ def member_names(path: Path) -> set[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return {name.removesuffix(".npy") for name in archive.namelist()}
-    except (OSError, zipfile.BadZipFile, ValueError):
+    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile):  # RuntimeError: a version or a cipher of zip
         return set()
 
 

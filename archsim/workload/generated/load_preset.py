@@ -7,6 +7,7 @@ import yaml
 
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
+from archsim.workload.formats.npz_members import load_members, member_names
 from archsim.workload.generated.fit import fit_loads
 from archsim.workload.generated.traffic_heads import TrafficStatistics
 from archsim.workload.generated.traffic_presets import from_statistics, shape_of
@@ -31,13 +32,7 @@ def is_load_matrix(path: str | Path) -> bool:
     """Whether a path is a store of loads, or an .npz file with a member `counts`."""
     if is_store(Path(path)):
         return open_store(path).kind == LOADS
-    if not str(path).endswith(".npz") or not Path(path).is_file():
-        return False
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return "counts" in archive.files
-    except (OSError, ValueError):
-        return False
+    return str(path).endswith(".npz") and Path(path).is_file() and "counts" in member_names(Path(path))
 
 
 def write_load_preset(source: Path, model: ModelSpec, out: Path) -> Path:
@@ -76,13 +71,12 @@ def _loads_of(source: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         columns, about = store.loads()
         counts, phase = _summed_over_time(columns["counts"].astype(np.float64), columns["phase"], about)
         return counts, np.array(store.shape.layer_ids), phase
-    try:
-        with np.load(source, allow_pickle=False) as archive:
-            counts, layer_ids = archive["counts"].astype(np.float64), archive["layer_ids"]
-            counts = counts[None] if counts.ndim == 2 else counts
-            return counts, layer_ids, archive["phase"] if "phase" in archive.files else np.full(len(counts), -1)
-    except (OSError, ValueError, KeyError) as error:
-        raise TraceError(f"{source}: not a readable load matrix ({error})") from error
+    members = load_members(Path(source), {"counts", "layer_ids", "phase"})
+    if missing := {"counts", "layer_ids"} - members.keys():
+        raise TraceError(f"{source}: not a readable load matrix (without {', '.join(sorted(missing))})")
+    counts = members["counts"].astype(np.float64)
+    counts = counts[None] if counts.ndim == 2 else counts
+    return counts, members["layer_ids"], members.get("phase", np.full(len(counts), -1))
 
 
 def _summed_over_time(counts: np.ndarray, phase: np.ndarray, about: dict) -> tuple[np.ndarray, np.ndarray]:

@@ -137,7 +137,9 @@ def load_traffic(like: str, model) -> Parameters:
     try:
         tables = isinstance(head, TrafficTables)
         found = read_tables(head, file) if tables else from_statistics(head, file, shape)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, BadZipFile, zlib.error) as error:
+    except (
+        OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RuntimeError, BadZipFile, zlib.error,
+    ) as error:  # fmt: skip
         raise TraceError(f"{tree.place(())}: not a readable traffic model ({error})") from error
     if (found.experts, found.top_k) != (model.experts, model.top_k):
         raise TraceError(
