@@ -195,7 +195,8 @@ def test_recomputing_only_what_was_touched_gives_the_rates_of_all(network, data)
         fair_rates(net, ())
         fresh = network_with(capacity, routes, under_way)
         fair_rates(fresh, ())
-        assert rates_of(net).tolist() == rates_of(fresh).tolist()
+        # What is left of a resource is summed in another order: the last bit may differ.
+        assert rates_of(net).tolist() == pytest.approx(rates_of(fresh).tolist(), rel=1e-12)
 
 
 def test_only_rates_from_the_level_of_the_touched_flow_on_are_recomputed():
