@@ -6,7 +6,6 @@ own experiment, the first few a step on the way there.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -14,34 +13,24 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from archsim.base.text.fields import KeyProblem, Name, Spec, number
+from archsim.specs.sweeps.constraints import Expression, parse_expression
 
 OTHER = "other"  # in a quantity: columns of the row that a run is compared with
-_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 _RANGE = re.compile(r"h(\d{3})-h(\d{3})")
 
 Text = Annotated[str, Field(min_length=1)]
 Published = float | tuple[float, float] | str
 
 
-def parsed_quantity(text: str) -> ast.expr:
-    """A quantity as a tree: numbers, columns, ``other.column`` and + - * /. Raises ValueError for anything else."""
-    try:
-        tree = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        raise ValueError(f"{text!r}: expected an expression of columns, such as other.decode_ns / decode_ns") from None
-    for node in ast.walk(tree):
-        match node:
-            case ast.BinOp(op=op) if isinstance(op, _OPERATORS):
-                pass
-            case ast.UnaryOp(op=ast.USub()) | ast.Name() | ast.Load() | ast.operator() | ast.unaryop():
-                pass
-            case ast.Constant(value=int() | float()):
-                pass
-            case ast.Attribute(value=ast.Name(id=name)) if name == OTHER:
-                pass
-            case _:
-                raise ValueError(f"{text!r}: {ast.unparse(node)}: expected columns, other.column, numbers and + - * /")
-    return tree
+def parsed_quantity(text: str) -> Expression:
+    """A quantity: numbers, columns, ``other.column`` and + - * /. Raises ValueError for anything else."""
+    found = parse_expression(text)
+    for name in found.names:
+        if "." in name.removeprefix(f"{OTHER}."):
+            raise ValueError(f"{text!r}: {name}: expected columns, other.column, numbers and + - * /")
+    if found.has_text:
+        raise ValueError(f"{text!r}: expected columns, other.column, numbers and + - * / instead of text")
+    return found
 
 
 def listed_ids(ids: tuple[str, ...]) -> tuple[str, ...]:

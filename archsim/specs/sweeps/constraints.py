@@ -91,11 +91,12 @@ def parse_constraint(text: str) -> Constraint:
 
 @dataclass(frozen=True)
 class Expression:
-    """A sum of a constraint alone: ``text`` as written, the ``names`` in it, its ``tree``."""
+    """A sum of a constraint alone: ``text`` as written, the ``names`` in it, its ``tree``; ``has_text``: a quoted word."""
 
     text: str
     names: tuple[str, ...]
     tree: tuple
+    has_text: bool
 
     def value(self, lookup: Lookup) -> float:
         """NaN where a name has no value, and for a division by zero."""
@@ -111,7 +112,7 @@ def parse_expression(text: str) -> Expression:
     parser = _Parser(text)
     tree = parser.sum()
     parser.end()
-    return Expression(text, tuple(dict.fromkeys(_names(tree))), tree)
+    return Expression(text, tuple(dict.fromkeys(_names(tree))), tree, "'" in text)
 
 
 class _Parser:

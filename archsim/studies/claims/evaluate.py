@@ -6,28 +6,21 @@ A quantity is an expression of columns of a row, and of ``other``'s, the row tha
 
 from __future__ import annotations
 
-import ast
-import operator
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from archsim.specs.papers import OTHER, Answer, ClaimGroup, ClaimRow, parsed_quantity
+from archsim.specs.sweeps.constraints import Lookup
 
 Row = Mapping[str, Any]
 Value = float | str | None
 NO_ROOM = "OOM"
-_DO = MappingProxyType(
-    {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
-)
 _TAKE = MappingProxyType({"mean": fmean, "most": max, "least": min})
 # What a row is of, beside the axes of its sweep: rows that are compared agree in these.
 _IDENTITY = ("system", "model", "batch", "policy", "trace", "devices")
-
-
-class Missing(Exception):
-    """A column is empty, or nothing to divide by."""
 
 
 def value_of(group: ClaimGroup, row: ClaimRow, rows: Sequence[Row], axes: Iterable[str]) -> Value:
@@ -46,19 +39,25 @@ def taken(
     take: str = "mean",
 ) -> Value:
     """As `value_of`, of a quantity."""
-    tree, found = parsed_quantity(quantity), []
+    expression = parsed_quantity(quantity)
     wanted = [row for row in rows if _agrees(row, at)]
     if wanted and all(row.get("refused") for row in wanted):
         return NO_ROOM
     keys = [key for key in (*_IDENTITY, *axes) if key not in against]
-    for row in wanted:
-        alike = [each for each in rows if all(each.get(key) == row.get(key) for key in keys)]
-        others = [each for each in alike if _agrees(each, against)]
-        try:
-            found.append(_evaluated(tree, row, others[0] if against and others else None))
-        except Missing:
-            return None
-    return _TAKE[take](found) if found else None
+    found = [expression.value(_lookup(row, _other(row, rows, keys, against))) for row in wanted]
+    return _TAKE[take](found) if found and not any(map(math.isnan, found)) else None
+
+
+def _other(row: Row, rows: Sequence[Row], keys: Sequence[str], against: Mapping[str, Any]) -> Row | None:
+    """The first row that ``against`` means and that is like ``row`` in ``keys``."""
+    if not against:
+        return None
+    return next((e for e in rows if _agrees(e, against) and all(e.get(key) == row.get(key) for key in keys)), None)
+
+
+def _lookup(row: Row, other: Row | None) -> Lookup:
+    """Value of a quantity's name; None where the row has no number of it."""
+    return lambda name: _number(other if name.startswith(f"{OTHER}.") else row, name.removeprefix(f"{OTHER}."))
 
 
 def _agrees(row: Row, wanted: Mapping[str, Any]) -> bool:
@@ -69,29 +68,9 @@ def _agrees(row: Row, wanted: Mapping[str, Any]) -> bool:
     )
 
 
-def _evaluated(node: ast.expr, row: Row, other: Row | None) -> float:
-    match node:
-        case ast.Constant():
-            return float(node.value)  # type: ignore[arg-type]
-        case ast.Name():
-            return _number(row, node.id)
-        case ast.Attribute(value=ast.Name(id=name)) if name == OTHER:
-            return _number(other, node.attr)
-        case ast.UnaryOp():
-            return -_evaluated(node.operand, row, other)
-        case ast.BinOp():
-            try:
-                return _DO[type(node.op)](_evaluated(node.left, row, other), _evaluated(node.right, row, other))
-            except ZeroDivisionError:
-                raise Missing from None
-    raise Missing
-
-
-def _number(row: Row | None, column: str) -> float:
+def _number(row: Row | None, column: str) -> float | None:
     value = row.get(column) if row is not None else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Missing
-    return float(value)
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
 
 
 class Judged(NamedTuple):
