@@ -85,8 +85,13 @@ def keep_machine_code() -> None:
 
 def nothing_compiled() -> bool:
     """Whether the folder of machine code is known and empty, so that the first run has to compile."""
+    return "NUMBA_CACHE_DIR" in os.environ and not functions_compiled()
+
+
+def functions_compiled() -> int:
+    """Number of functions in the folder of machine code, of all processes; 0 where no folder is known."""
     folder = os.environ.get("NUMBA_CACHE_DIR")
-    return folder is not None and next(Path(folder).rglob("*.nbi"), None) is None
+    return 0 if folder is None else sum(1 for _ in Path(folder).rglob("*.nbc"))
 
 
 def _remove_unused(folder: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TextIO
 
+from archsim.base.code_digest import functions_compiled
 from archsim.base.words import spoken
 
 SILENT_S = 2.0  # without a line, so that no three seconds are silent on a busy machine either
@@ -26,7 +25,7 @@ class Heard:
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, line: str = "") -> None:
         self._stream, self._clock, self._lock = stream, clock, threading.Lock()
         self._began_s = self._line_s = self._last_s = clock()
-        self._line, self._compiled = line, _machine_code()
+        self._line, self._compiled = line, functions_compiled()
         self.doing: Callable[[], str] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +47,7 @@ class Heard:
             self._last_s = now
             line = self._line.removesuffix(" ...")
             told = self.doing() if self.doing else f"{line}: for {spoken(now - self._line_s)}"
-            compiled = _machine_code() - self._compiled
+            compiled = functions_compiled() - self._compiled
             self._stream.write(f"  {told}{f', {compiled} functions compiled' if compiled else ''}\n")
             self._stream.flush()
 
@@ -72,9 +71,3 @@ def heartbeat(what: str) -> Iterator[None]:
         ended.set()
         thread.join()
         sys.stderr = before
-
-
-def _machine_code() -> int:
-    """Number of compiled functions on disk, of all processes."""
-    folder = os.environ.get("NUMBA_CACHE_DIR")
-    return 0 if folder is None else sum(1 for _ in Path(folder).rglob("*.nbc"))

@@ -9,7 +9,7 @@ from itertools import groupby
 from archsim.report.data import Place, Report, RunRow
 from archsim.report.figures import BOUND_NAMES
 from archsim.report.tables import CLOSE
-from archsim.report.units import factor, percent
+from archsim.report.units import between, factor, percent
 
 _MOST_PLACES = 4  # in a sentence; tables have all
 _FIRST = "physical"  # the set of assumptions that a page begins with, where it was run
@@ -76,14 +76,9 @@ def _won(found: Iterable[Winner]) -> str:
         first, last = (f"{wins[at].batch:,}" for at in (0, -1))
         where = f"at batch {first}" if len(wins) == 1 else f"at batch {first} to {last}"
         gains = [win.gain for win in wins if win.gain is not None]
-        over = "" if not gains or policy == "ep" else f" ({_between(gains)} of ep)"
+        over = "" if not gains or policy == "ep" else f" ({between(gains, factor)} of ep)"
         parts.append(f"{policy} {where}{over}")
     return ", then ".join(parts)
-
-
-def _between(values: list[float]) -> str:
-    low, high = factor(min(values)), factor(max(values))
-    return low if low == high else f"{low} to {high}"
 
 
 def _each(report: Report, runs: dict[Place, RunRow], told) -> str:

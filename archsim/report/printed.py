@@ -70,7 +70,7 @@ def names_of(folder: Path) -> dict[str, str]:
     for name, each in FIGURES.items():
         path = folder / each.file
         if path.is_file():
-            columns = parquet_columns(path) if path.suffix == ".parquet" else _csv(path)[0]
+            columns = parquet_columns(path) if path.suffix == ".parquet" else _header(path)
             found |= {name: each.about} if each.column in columns else {}
     return found
 
@@ -170,6 +170,11 @@ def _rows(folder: Path, column: str) -> tuple[list[Mapping[str, Any]], list[str]
             "take its exploration's front, or results.parquet"
         )
     return rows, policies
+
+
+def _header(path: Path) -> list[str]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        return next(csv.reader(stream), [])
 
 
 def _csv(path: Path) -> list[dict[str, str]]:

@@ -1,7 +1,7 @@
 """Numbers for readers: three significant digits and a unit."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 BYTE_UNITS = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
@@ -64,6 +64,13 @@ def plain_factor(value: float) -> str:
 def percent(share: float, digits: int = 0) -> str:
     """``0.87`` → ``87 %``."""
     return f"{100 * share:.{digits}f}{NO_BREAK}%"
+
+
+def between(values: Iterable[float], told: Callable[[float], str]) -> str:
+    """``low to high`` of the least and the largest; one of them where both read the same."""
+    every = list(values)
+    low, high = told(min(every)), told(max(every))
+    return low if low == high else f"{low} to {high}"
 
 
 def signed_percent(change: float) -> str:

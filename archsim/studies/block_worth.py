@@ -16,13 +16,13 @@ from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
 from archsim.base.shown import Shown
 from archsim.report.decision_cost.deciders import NEED_NO_ALLOCATOR, words
-from archsim.report.units import signed_percent, significant
+from archsim.report.units import between, signed_percent, significant
 from archsim.runs.economics import MW_PER_W, Coefficients, build_costs
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.policies import PolicySpec
-from microarch.silicon.area_power import Cost, total
-from microarch.silicon.decision_area import added_parts
+from microarch.silicon.area_power import Cost
+from microarch.silicon.decision_area import added_cost
 
 if TYPE_CHECKING:
     import pandas
@@ -83,14 +83,13 @@ class BlockWorth(Shown):
     @property
     def verdict(self) -> str:
         """One sentence."""
-        (low, high), paid = self.gains, sum(len(row.pays) == len(RESOURCES) for row in self.rows)
-        between = signed_percent(low) if low == high else f"{signed_percent(low)} to {signed_percent(high)}"
-        where = f"it pays a mm², a W and a USD in {paid} of {len(self.rows)} runs (throughput {between})"
+        told, paid = between(self.gains, signed_percent), sum(len(row.pays) == len(RESOURCES) for row in self.rows)
+        where = f"it pays a mm², a W and a USD in {paid} of {len(self.rows)} runs (throughput {told})"
         if not paid and any(row.gain > 0 for row in self.rows):
             each = ", ".join(
-                f"a {told} in {sum(name in row.pays for row in self.rows)}" for name, told in UNITS.items()
+                f"a {unit} in {sum(name in row.pays for row in self.rows)}" for name, unit in UNITS.items()
             )
-            return f"not worth it by all three: it pays {each} of {len(self.rows)} runs (throughput {between})"
+            return f"not worth it by all three: it pays {each} of {len(self.rows)} runs (throughput {told})"
         if not paid:
             return f"not worth it: {where}"
         return f"worth it: {where}" if paid == len(self.rows) else f"worth it in some: {where}"
@@ -167,8 +166,8 @@ def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
     other = "allocator" if block == "prediction" else "prediction"
     rest = uses(other, policy)
     needs = ((rest, True), (rest, False)) if block == "prediction" else ((True, rest), (False, rest))
-    with_it, without = (total(part.cost for part in added_parts(system, *each)) for each in needs)
-    added = Cost(with_it.area_mm2 - without.area_mm2, with_it.power_mw - without.power_mw)
+    with_it, without = (added_cost(system, *each) for each in needs)
+    added = with_it.minus(without)
     usd, before = [], 0.0
     for bound in (Coefficients().at("low"), Coefficients(), Coefficients().at("high")):
         prices = [sum(build_costs(system, bound, left).usd.values()) for left in (added, Cost(0.0, 0.0))]

@@ -19,7 +19,7 @@ import numpy as np
 from archsim.base.errors import CapacityError, PlacementError, SpecError
 from archsim.base.shown import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
-from archsim.report.units import signed_percent
+from archsim.report.units import between, signed_percent
 from archsim.serving.serving import Outcome
 from archsim.specs.loading.serving import Serving, load_serving
 from archsim.specs.model import ModelSpec
@@ -223,5 +223,4 @@ def _changes(before: Outcome, after: Outcome) -> tuple[float, float, float]:
 
 
 def _between(ends: tuple[float, float]) -> str:
-    low, high = (signed_percent(end if abs(end) >= 0.001 else 0) for end in ends)
-    return low if low == high else f"{low} to {high}"
+    return between(ends, lambda end: signed_percent(end if abs(end) >= 0.001 else 0))

@@ -32,6 +32,9 @@ class Cost:
     def times(self, copies: float) -> Cost:
         return Cost(self.area_mm2 * copies, self.power_mw * copies)
 
+    def minus(self, other: Cost) -> Cost:
+        return Cost(self.area_mm2 - other.area_mm2, self.power_mw - other.power_mw)
+
 
 @dataclass(frozen=True)
 class Part:

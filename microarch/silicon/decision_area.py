@@ -14,7 +14,7 @@ from types import MappingProxyType
 from archsim.specs.machine.decision import DecisionSpec
 from archsim.specs.machine.system import SystemSpec
 from microarch.blocks.table_sizes import Storage, TableDesign, tables_of
-from microarch.silicon.area_power import Part, core_cost, table_cost
+from microarch.silicon.area_power import Cost, Part, core_cost, table_cost, total
 from microarch.silicon.datapath_area import ADDERS, SHADOW, datapath_parts, order_part, shadow_part
 from microarch.silicon.technology import A72, A76, N5, Technology
 
@@ -82,6 +82,11 @@ def added_parts(system: SystemSpec, allocates: bool, predicts: bool) -> tuple[Pa
         spared.add("expert distribution table")
     parts = decision_parts(system.decision, design_of(system))
     return tuple(part for part in parts if part.name not in spared and not _in_dram(part))
+
+
+def added_cost(system: SystemSpec, allocates: bool, predicts: bool) -> Cost:
+    """Of all `added_parts`."""
+    return total(part.cost for part in added_parts(system, allocates, predicts))
 
 
 def _in_dram(part: Part) -> bool:

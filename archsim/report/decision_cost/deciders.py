@@ -11,8 +11,7 @@ from archsim.report.data import Report
 from archsim.report.units import TIME_UNITS, plain, scaled
 from archsim.specs.machine.decision import DecisionSpec
 from archsim.specs.machine.system import SystemSpec
-from microarch.silicon.area_power import total
-from microarch.silicon.decision_area import CORES, added_parts
+from microarch.silicon.decision_area import CORES, added_cost
 
 NEED_NO_ALLOCATOR = ("first_seen", "home")
 GHZ = 1e9
@@ -76,7 +75,7 @@ def added_mm2(system: SystemSpec, policy: Mapping[str, Any]) -> float:
     """
     allocates = policy["allocation"]["name"] not in NEED_NO_ALLOCATOR
     predicts = policy["prediction"]["name"] != "none"
-    return total(part.cost for part in added_parts(system, allocates, predicts)).area_mm2
+    return added_cost(system, allocates, predicts).area_mm2
 
 
 def _flat(decision: DecisionSpec) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from archsim.report.data import Place, Report
 from archsim.report.decision_cost.deciders import NEED_NO_ALLOCATOR, Family, words
 from archsim.report.units import BYTE_UNITS, percent, scaled, significant
 from archsim.specs.machine.system import SystemSpec
-from microarch.silicon.area_power import WAFER_MM2, total
-from microarch.silicon.decision_area import added_parts
+from microarch.silicon.area_power import WAFER_MM2
+from microarch.silicon.decision_area import added_cost
 
 THROUGHPUT = "throughput_tokens_per_s"
 PPM = 1e6
@@ -43,18 +43,15 @@ def _pairs(policies: list[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any
 
 def _row(run, other, system: SystemSpec, policy: Mapping[str, Any]) -> dict[str, Any]:
     allocates = policy["allocation"]["name"] not in NEED_NO_ALLOCATOR
-    with_it, without = (
-        total(part.cost for part in added_parts(system, allocates, predicts)) for predicts in (True, False)
-    )
-    mm2, mw = with_it.area_mm2 - without.area_mm2, with_it.power_mw - without.power_mw
+    added = added_cost(system, allocates, predicts=True).minus(added_cost(system, allocates, predicts=False))
     copied, gain = run["local_hbm_write_bytes"], run[THROUGHPUT] / other[THROUGHPUT]
     return {
         "run": run,
         "against": other.policy,
         "who": words(system.decision),
-        "mm2": f"{significant(mm2, 2)} mm²",
-        "ppm": f"{significant(mm2 / WAFER_MM2 * PPM, 2)} ppm",
-        "mw": f"{significant(mw, 2)} mW",
+        "mm2": f"{significant(added.area_mm2, 2)} mm²",
+        "ppm": f"{significant(added.area_mm2 / WAFER_MM2 * PPM, 2)} ppm",
+        "mw": f"{significant(added.power_mw, 2)} mW",
         "copies": scaled(copied, BYTE_UNITS) if copied else "none",
         "throughput": percent(gain, 1),
         "gains": gain > 1.0,

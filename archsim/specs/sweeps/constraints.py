@@ -91,7 +91,9 @@ def parse_constraint(text: str) -> Constraint:
 
 @dataclass(frozen=True)
 class Expression:
-    """A sum of a constraint alone: ``text`` as written, the ``names`` in it, its ``tree``; ``has_text``: a quoted word."""
+    """A sum of a constraint alone: ``text`` as written, the ``names`` in it, its ``tree``; whether a word in
+    it is quoted.
+    """
 
     text: str
     names: tuple[str, ...]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from archsim.report.units import signed_percent
+from archsim.report.units import between, signed_percent
 from archsim.specs.sweeps.explore import OBJECTIVES, sense_of
 from archsim.studies.exploration.levels import MODEL, MOST_LEVELS, effects, levels_of_axis
 from archsim.studies.exploration.outcome import Candidate, Exploration
@@ -138,5 +138,4 @@ def _threshold(pairs: Sequence[Pair], axis: str, found: Exploration) -> str:
 
 
 def _between(shares: Sequence[float]) -> str:
-    low, high = (signed_percent(each) if abs(each) >= NOTHING / 10 else "0" for each in (min(shares), max(shares)))
-    return low if low == high else f"{low} to {high}"
+    return between(shares, lambda share: signed_percent(share) if abs(share) >= NOTHING / 10 else "0")
