@@ -179,7 +179,10 @@ def _header(path: Path) -> list[str]:
 
 def _csv(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
+        rows = list(csv.DictReader(stream))
+    if not rows:
+        raise ArchsimError(f"{path}: no rows; nothing to draw")
+    return rows
 
 
 def _place(row: Mapping[str, Any]) -> tuple[str, ...]:

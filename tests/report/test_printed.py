@@ -29,6 +29,13 @@ def test_a_report_has_the_figures_of_its_columns(tmp_path):
     assert list(names_of(EXAMPLE)) == ["front"]
 
 
+def test_files_without_rows_are_refused(tmp_path):
+    (tmp_path / "requests.csv").write_text("ttft_ns,tpot_ns\n")
+    assert list(names_of(tmp_path)) == ["ttft", "tpot"]
+    with pytest.raises(ArchsimError, match="requests.csv: no rows; nothing to draw"):
+        write_figure(tmp_path, "ttft", tmp_path / "ttft.pdf")
+
+
 @pytest.mark.parametrize(("name", "format_"), list(zip(("gain", "limits", "energy"), FORMATS, strict=True)))
 def test_a_figure_is_written_in_its_format_the_same_each_time(tmp_path, name, format_):
     report, files = _report(tmp_path), [tmp_path / f"{n}.{format_}" for n in range(2)]
