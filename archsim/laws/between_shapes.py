@@ -7,6 +7,8 @@ the product fills whole waves of tiles), which decides whether shapes of similar
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from archsim.base.kernels import kernel
@@ -31,12 +33,21 @@ def far_from_all(sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def krige(sizes, corrections, wanted, m, sms: int) -> np.ndarray:
     """Corrections float64[wanted, point] of shapes ``wanted`` (n, k) from those of ``sizes``, separately at each m."""
     found = np.empty((len(wanted), len(m)))
+    weights = _weights(sizes.tobytes(), corrections.tobytes(), tuple(m), sms)
     for point, rows in enumerate(m):
         known = _features(sizes, rows, sms)
-        covariance = _covariance(known, known) + NOISE * np.eye(len(sizes))
-        weights = corrections[:, point].copy()
-        solve_definite(covariance, weights)
-        found[:, point] = _covariance(_features(wanted, rows, sms), known) @ weights
+        found[:, point] = _covariance(_features(wanted, rows, sms), known) @ weights[point]
+    return found
+
+
+@lru_cache(maxsize=256)
+def _weights(sizes: bytes, corrections: bytes, m: tuple[float, ...], sms: int) -> np.ndarray:
+    """float64[point, shape] of measured shapes, which whatever shape is wanted shares; arrays of ``krige`` as bytes."""
+    shapes = np.frombuffer(sizes).reshape(-1, 2)
+    found = np.frombuffer(corrections).reshape(len(shapes), -1).T.copy()
+    for rows, weights in zip(m, found, strict=True):
+        known = _features(shapes, rows, sms)
+        solve_definite(_covariance(known, known) + NOISE * np.eye(len(shapes)), weights)
     return found
 
 
