@@ -1,8 +1,9 @@
 """Disturbs sweeps and compares what they end with to undisturbed ones, to the byte.
 
-``python tests/fuzz/soak.py --kills 200 --flips 100 --seed 1`` kills commands at random times, flips bits of files that
-they keep, and lets disks be full; after every few disturbances a command runs to its end. Prints a table; ends with
-status 1 if a file differs or a command fails, and says which.
+``python tests/fuzz/soak.py --kills 200 --flips 100 --seed 1`` kills commands and Dask's workers at random times, flips
+bits of files that they keep, and lets disks be full; after every few disturbances a command runs to its end. With
+``--seconds 7200`` it goes on for two hours. Prints a table; ends with status 1 if a file differs or a command fails,
+and says which.
 """
 
 import argparse
@@ -13,8 +14,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,22 +26,33 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 MOST_ALIVE_S = 5.0  # a command is killed before; all end in less without a disturbance, once compiled
 FULL_AT_BYTES = (0, 4096, 1 << 16)  # of a file that grows no more, as on a full disk
 TIMED = "timings.csv"  # says how long a run took
-WORKS = {  # name → file, jobs, overrides
-    "runs": ("tiny.yaml", "2"),
-    "own policy": ("tiny.yaml", "2", "policies=[ep, {name: slow, allocation: 'slow:slowly'}, allo]"),
-    "one process": ("tiny.yaml", "1", "workload.batch=[64, 96]", "assumptions=physical"),
-    "recorded": ("tiny.yaml", "2", "workload={trace: trace.npz, batch: [4, 6], decode_steps: 3}"),
-    "points": ("points.yaml", "2"),
+CLUSTER = "<address>"  # in a command: that of the Dask cluster
+WORKS = {  # name → command, overrides
+    "runs": ("sweep tiny.yaml --jobs 2",),
+    "own policy": ("sweep tiny.yaml --jobs 2", "policies=[ep, {name: slow, allocation: 'slow:slowly'}, allo]"),
+    "one process": ("sweep tiny.yaml --jobs 1", "workload.batch=[64, 96]", "assumptions=physical"),
+    "recorded": ("sweep tiny.yaml --jobs 2", "workload={trace: trace.npz, batch: [4, 6], decode_steps: 3}"),
+    "points": ("sweep points.yaml --jobs 2",),
+    "Dask": (f"sweep tiny.yaml --scheduler {CLUSTER}", "workload.batch=[16, 24, 48]"),
+    "serve": ("serve serve.yaml",),
 }
+SERVED = """\
+system: h200_node
+model: qwen3-30b-a3b
+parallel: {attention: {tp: 4}}
+requests: {arrivals: {rate: 6/s}, input: {mean: 200, cv: 0.5}, output: {fixed: 20}, count: 24}
+sweep: {grid: {requests.arrivals.rate: [4/s, 8/s, 16/s], scheduler.name: [sglang, vllm_v1]}}
+"""
 
 
 def main() -> int:
     """Disturb, let end, compare; print."""
     args = _arguments()
-    rng, counts, faults = random.Random(args.seed), Counter(), []
-    with suppress(KeyboardInterrupt), TemporaryDirectory() as name:  # what was found until then is told
-        soaked = Soaked(Path(name))
-        while counts["killed"] < args.kills or counts["flipped"] < args.flips:
+    rng, counts, faults, began_s = random.Random(args.seed), Counter(), [], time.monotonic()
+    with suppress(KeyboardInterrupt), TemporaryDirectory() as name, closing(Soaked(Path(name))) as soaked:
+        while (
+            counts["killed"] < args.kills or counts["flipped"] < args.flips or time.monotonic() < began_s + args.seconds
+        ):
             work = rng.choice(list(WORKS))
             for _ in range(rng.randrange(1, 5)):
                 soaked.disturbed(work, rng, counts)
@@ -56,6 +69,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python tests/fuzz/soak.py", description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--flips", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=0.0, help="at least")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -64,6 +78,7 @@ class Soaked:
     """Works in a folder of their own, with caches of their own; what each ends with undisturbed is known first."""
 
     def __init__(self, folder: Path):
+        from support.dask_processes import Cluster
         from support.tiny import SLOW_POLICY, TINY
         from support.trace_files import save_npz, toy_requests
 
@@ -72,18 +87,26 @@ class Soaked:
         (folder / "slow.py").write_text(SLOW_POLICY)
         axes = "sweep: {grid: {system.d2d.bandwidth: [1 TB/s, 2 TB/s, 3 TB/s], workload.batch: [8, 16]}}\n"
         (folder / "points.yaml").write_text(TINY.replace("name: tiny", "name: points") + axes)
+        (folder / "serve.yaml").write_text(SERVED)
         save_npz(folder / "trace.npz", toy_requests([f"a/{n}" for n in range(8)], 2, 16), [1, 2])
-        self._good = {}
+        self._good, self._cluster = {}, Cluster(folder, workers=2)
         for work in WORKS:
             process = self._run(work, "calm")
             if (said := process.communicate()[1]) and process.returncode:
                 raise SystemExit(f"{work}: {said}")
             self._good[work] = self._files(self._out(work, "calm"))
 
+    def close(self) -> None:
+        self._cluster.end()
+
     def disturbed(self, work: str, rng: random.Random, counts: Counter) -> None:
         """Start a command and kill it, or let it meet a full disk; then flip a bit of what is kept, perhaps."""
         full = rng.random() < 0.15
         process = self._run(work, "wild", rng.choice(FULL_AT_BYTES) if full else None)
+        if CLUSTER in WORKS[work][0] and rng.random() < 0.5:
+            time.sleep(MOST_ALIVE_S / 2 * rng.random())
+            self._cluster.replace(rng.randrange(2))
+            counts["workers killed"] += 1
         try:
             process.communicate(timeout=MOST_ALIVE_S * (4 if full else rng.random()))
             counts["full disk" if full else "ended before its kill"] += 1
@@ -121,9 +144,10 @@ class Soaked:
             if most_bytes is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
 
-        file, jobs, *overrides = WORKS[work]
+        command, *overrides = WORKS[work]
         changes = [word for change in overrides for word in ("--set", change)]
-        arguments = ["sweep", file, "--jobs", jobs, *changes, "--out", str(self._out(work, kind))]
+        words = command.replace(CLUSTER, self._cluster.address).split()
+        arguments = [*words, *changes, "--out", str(self._out(work, kind))]
         cache = {"ARCHSIM_CACHE": str(self._folder / "cache"), "PYTHONPATH": str(ROOT)}
         return subprocess.Popen(
             [sys.executable, "-m", "archsim", *arguments],

@@ -25,10 +25,16 @@ class Cluster:
             os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
         )
         self.scheduler = self._start("scheduler", "--host", self.address, "--no-dashboard")
-        self.workers = [
-            self._start("worker", self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard")
-            for _ in range(workers)
-        ]
+        self.workers = [self._worker() for _ in range(workers)]
+
+    def replace(self, number: int) -> None:
+        """Kill a worker and start another in its place."""
+        self.workers[number].kill()
+        self.workers[number].wait()
+        self.workers[number] = self._worker()
+
+    def _worker(self) -> subprocess.Popen:
+        return self._start("worker", self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard")
 
     def _start(self, role: str, *arguments: str) -> subprocess.Popen:
         return subprocess.Popen(
