@@ -64,8 +64,8 @@ class DieKernel:
 class AsMeasured:
     """A die of a group in which every die has ``local`` experts and sees all tokens."""
 
-    def __init__(self, table: MoeTable, kernel: DieKernel, sizes: MoeSizes, local: float, measured: bool):
-        self.kernel, self._local = kernel, local
+    def __init__(self, table: MoeTable, sizes: MoeSizes, local: float, measured: bool):
+        self._local = local
         experts, top_k = (table.experts, table.top_k) if measured else (sizes.experts, sizes.top_k)
         self._tokens = experts / local / top_k  # of the group, for one pair of the die
         self._received = table.seen == "received"
@@ -76,13 +76,18 @@ class AsMeasured:
         self._known = bool(ranks) and ranks[0] / NEARLY <= ep <= ranks[-1] * NEARLY
         self._first, self._last = np.exp(self._axis[0]) / NEARLY, np.exp(self._axis[-1]) * NEARLY
 
-    def parts_ns(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None) -> np.ndarray:
-        """See ``DieKernel.parts_ns``; ``tokens`` None: as many as give every die these pairs."""
+    def seen(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Experts that cost, and tokens that pass, float64[die]; ``tokens`` None: as many as give every die these
+        pairs.
+        """
         seen = pairs * self._tokens if tokens is None else tokens
         if self._received:  # the measured kernel stands behind a dispatch, and sees no others
             seen = np.minimum(seen, pairs)
-        parts = self.kernel.parts_ns(pairs, active, np.maximum(active, self._local), seen)
-        return parts * np.exp(np.interp(np.log(pairs), self._axis, self._corrections))
+        return np.maximum(active, self._local), seen
+
+    def correction(self, pairs: np.ndarray, active: np.ndarray) -> np.ndarray:
+        """Measured over law, float64[die]."""
+        return np.exp(np.interp(np.log(pairs), self._axis, self._corrections))
 
     def within(self, pairs: np.ndarray, active: np.ndarray) -> np.ndarray:
         """bool[2, die]: at a measured EP size with at least the fewest tokens; and with at most the most."""
@@ -93,22 +98,25 @@ class AsMeasured:
 class Received:
     """A die that receives its tokens from a dispatch."""
 
-    def __init__(self, table: MoeTable, kernel: DieKernel, measured: bool):
-        self.kernel, self._experts = kernel, table.experts
+    def __init__(self, table: MoeTable, measured: bool):
+        self._experts = table.experts
         ranks = np.array(_ranks_of(table) or [1.0])
         self._ranks = np.log(ranks)
         self._axes = [np.log(_pairs_of(table, ep)) for ep in ranks]
         shape = len(ranks), len(table.tokens)
         self._corrections = np.array([_corrections_at(table, ep) for ep in ranks]) if measured else np.zeros(shape)
 
-    def parts_ns(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None) -> np.ndarray:
-        """See ``DieKernel.parts_ns``."""
+    def seen(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """See ``AsMeasured.seen``."""
         if tokens is None:
             raise ValueError("a die behind a dispatch needs the tokens that it receives")
+        return active, tokens
+
+    def correction(self, pairs: np.ndarray, active: np.ndarray) -> np.ndarray:
+        """See ``AsMeasured.correction``."""
         at = np.log(pairs)
         rows = [np.interp(at, axis, row) for axis, row in zip(self._axes, self._corrections, strict=True)]
-        correction = self._between(active, np.array(rows))
-        return self.kernel.parts_ns(pairs, active, active, tokens) * np.exp(correction)
+        return np.exp(self._between(active, np.array(rows)))
 
     def within(self, pairs: np.ndarray, active: np.ndarray) -> np.ndarray:
         """See ``AsMeasured.within``; the EP size is that of a rank with as many experts as are active."""

@@ -23,6 +23,8 @@ of its own weights and the rate at its own peak.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +42,7 @@ NEAREST = "nearest measured shape: "  # begins ``named`` for a model that was no
 OTHER_DTYPE = "layers measured in another dtype: "  # the same for a dtype
 FROM_OTHER_DTYPE = 0.2  # least residual of such a law: FP8 from BF16 on an H100 (tests/engine/test_grouped.py)
 WHAT_THEN = "measure the table `moe`, or take `gemm: calibrated`, by which every expert is a GEMM of its own"
+_MOST_LOADS = 1024  # of dies whose measured corrections are kept: those of the layers and policies of a few runs
 OCTAVES_OF_EXPERTS = 0.25  # weight of the number of experts, against hidden and ffn, in the distance between shapes
 
 
@@ -93,7 +96,8 @@ class GroupedLaw:
         launched: bool = True,
         factor: float = 1.0,
     ):
-        self._factor = factor
+        self._factor, self._launched = factor, launched
+        self._calibration, self._sizes = calibration, sizes
         every, own_dtype = tables_of(calibration, dtype, library)
         if local is not None:  # a whole layer that was measured behind a dispatch does not take in all tokens
             parts = PARTS_OF_LAYERS
@@ -102,26 +106,40 @@ class GroupedLaw:
         self.measured = own_dtype and _shape(self.tables[0]) == (sizes.hidden, sizes.ffn)
         names = ", ".join(f"{name_of_table(table)} {table.model}" for table in self.tables)
         self.named = names if self.measured else (NEAREST if own_dtype else OTHER_DTYPE) + names
-        self._laws = [_die(calibration, table, sizes, local, rates, launched, self.measured) for table in self.tables]
-        self.idle_ns = min(law.kernel.launch_ns for law in self._laws)
+        self._ranks = [_rank(table, sizes, local, self.measured) for table in self.tables]
+        self._measured_at = lru_cache(maxsize=_MOST_LOADS)(partial(_measured_at, self._ranks))
+        self._set_rates(rates)
         residuals = [_residual(table, self.tables) for table in self.tables]
         if not self.measured:
             carried_over = between_shapes(calibration, every, self.tables[0])
             residuals = [(min(low, carried_over[0]), max(high, carried_over[1])) for low, high in residuals]
         self._low, self._high = np.maximum(-np.array(residuals)[:, 0], 0.0), np.maximum(np.array(residuals)[:, 1], 0.0)
 
+    def on(self, rates: Rates | None) -> GroupedLaw:
+        """The law of a die with other rates; what was measured is found once for all of them."""
+        law = copy(self)
+        law._set_rates(rates)
+        return law
+
+    def _set_rates(self, rates: Rates | None) -> None:
+        parts = self._sizes, self._calibration, rates, self._launched
+        self._kernels = [_kernel(table, *parts) for table in self.tables]
+        self.idle_ns = min(kernel.launch_ns for kernel in self._kernels)
+
     def times(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None = None) -> GroupedTimes:
         """Of dies with these pairs, active experts and distinct tokens, float64[die] above 0 each.
 
         ``tokens`` None, where dies see all of them: as many as give every die of the group as many pairs.
         """
-        parts = np.stack([law.parts_ns(pairs, active, tokens) for law in self._laws])
-        begun, covered = np.stack([law.within(pairs, active) for law in self._laws], axis=1)
+        begun, covered, corrections = self._measured_at(pairs.tobytes(), active.tobytes())
+        both = zip(self._ranks, self._kernels, strict=True)
+        parts = np.stack([kernel.parts_ns(pairs, active, *rank.seen(pairs, active, tokens)) for rank, kernel in both])
+        parts *= corrections[:, None]
         total = parts.sum(axis=1)
         chosen = np.where(begun.any(axis=0), np.where(begun, total, np.inf).argmin(axis=0), 0)
         die = np.arange(len(pairs))
         launch, flop, permute, expert, excess = parts[chosen, :, die].T
-        multiply = np.minimum(flop, pairs * self._laws[0].kernel.least_ns)
+        multiply = np.minimum(flop, pairs * self._kernels[0].least_ns)
         outside = ~covered[chosen, die] | (not self.measured)
         uncertain = self._low[chosen], self._high[chosen], outside
         found = GroupedTimes(
@@ -238,16 +256,32 @@ def _off(calibration: CalibrationSpec, table: MoeTable, others: Sequence[MoeTabl
             pairs = np.array(table.tokens) * table.top_k / ep
             active = np.minimum(local, np.maximum(pairs, 1.0))
             own, other = (
-                _die(calibration, each, sizes, local, None, True, each is table).parts_ns(pairs, active, None)
+                _parts_ns(calibration, each, sizes, AsMeasured(each, sizes, local, each is table), pairs, active)
                 for each in (table, law)
             )
             found.append(own.sum(axis=0) / other.sum(axis=0) - 1)
     return np.concatenate(found)
 
 
-def _die(calibration, table, sizes: MoeSizes, local, rates, launched: bool, measured: bool) -> AsMeasured | Received:
-    """The law of one table on one kind of die."""
-    kernel = DieKernel(table, sizes, calibration.reference, scale_to(calibration, table, rates), launched)
-    if local is None:
-        return Received(table, kernel, measured)
-    return AsMeasured(table, kernel, sizes, local, measured)
+def _parts_ns(calibration, table: MoeTable, sizes: MoeSizes, rank: AsMeasured, pairs, active) -> np.ndarray:
+    """Of a rank of the measured GPU: see ``DieKernel.parts_ns``."""
+    kernel = _kernel(table, sizes, calibration, None, True)
+    return kernel.parts_ns(pairs, active, *rank.seen(pairs, active, None)) * rank.correction(pairs, active)
+
+
+def _kernel(table: MoeTable, sizes: MoeSizes, calibration: CalibrationSpec, rates, launched: bool) -> DieKernel:
+    return DieKernel(table, sizes, calibration.reference, scale_to(calibration, table, rates), launched)
+
+
+def _rank(table: MoeTable, sizes: MoeSizes, local: float | None, measured: bool) -> AsMeasured | Received:
+    """What was measured of one table for one kind of die."""
+    return Received(table, measured) if local is None else AsMeasured(table, sizes, local, measured)
+
+
+def _measured_at(ranks: Sequence[AsMeasured | Received], pairs: bytes, active: bytes) -> tuple[np.ndarray, ...]:
+    """Of dies with these float64[die]: whether each table has begun there, and covers it, bool[table, die], and
+    measured over law, float64[table, die].
+    """
+    load = np.frombuffer(pairs), np.frombuffer(active)
+    begun, covered = np.stack([rank.within(*load) for rank in ranks], axis=1)
+    return begun, covered, np.stack([rank.correction(*load) for rank in ranks])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.files import read_sealed, write_sealed
-from archsim.runs.results import Record
+from archsim.runs.results import NO_DETAILS, Record
 from archsim.runs.run import Run
 from archsim.workload.store import column_cache
 
@@ -32,8 +32,8 @@ def find(run: Run, details: bool) -> Record | None:
     if run.own_code:
         return None
     record = _load(_file(run), run)
-    more = _load(_file(run, "-details"), run) if details else {"dies": {}, "links": {}, "pairs": {}, "steps": {}}
-    return record | more if record is not None and more is not None else None
+    more = _load(_file(run, "-details"), run) if details else NO_DETAILS
+    return {**record, **more} if record is not None and more is not None else None
 
 
 def keep(run: Run, record: Record) -> None:

@@ -100,7 +100,8 @@ def _rates_of_links(outcome: Outcome, one_way: bool) -> np.ndarray:
 
 def _as_list(column: np.ndarray) -> list:
     """Plain values; None where the engine reports none (NaN)."""
-    return [None if value != value else value for value in column.tolist()]
+    values = column.tolist()
+    return values if column.dtype.kind in "iu" else [None if value != value else value for value in values]
 
 
 def per_die(outcome: Outcome, unit: int) -> np.ndarray:

@@ -29,8 +29,10 @@ from archsim.runs.run import (
     plain_text,
     prediction_text,
     shaping_text,
+    simulation_of,
     trace_label,
 )
+from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import ExperimentSpec, layers_problem
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario, own_functions
@@ -55,6 +57,7 @@ class RunMaker:
         self._tell, self._columns, self._plan = tell, columns, plan
         self._routing: dict[tuple[int, int], tuple[str, str]] = {}
         self._texts: dict[int, str] = {}
+        self._alike: dict[tuple[int, int], AssumptionsSpec] = {}
         self._predictions: dict[int, str] = {}
         self._demands: dict[tuple, DemandSpec] = {}
         self._presets: set[tuple] = set()
@@ -90,9 +93,16 @@ class RunMaker:
         demand = self._demand(point, shared_dies if dies is None else dies, predicting)
         number, axes = (None, "") if self._plan is None else (point.index, self._axes(point))
         run = Run(scenario, point.engine, demand, self.routing(point), self._columns, number, axes)
-        # What Run.key would find, from texts of parts that points share.
+        # What Run.key and Run.simulation would find, from texts of parts that points share.
         run.__dict__["key"] = key_of(run, self._text)
+        run.__dict__["simulation"] = simulation_of(run, self._simulated(point), self._text)
         return run
+
+    def _simulated(self, point: Point) -> AssumptionsSpec:
+        at = id(point.assumptions), id(point.policy)
+        if at not in self._alike:
+            self._alike[at] = point.assumptions.simulated(point.policy)
+        return self._alike[at]
 
     def _axes(self, point: Point) -> str:
         """``system.mesh 4x4, system.d2d.bandwidth 3 TB/s``; '' of a sweep of which no run is told."""
@@ -261,7 +271,7 @@ class _Checked:
             tell(f"checking {points:,} points")
 
     def say(self, index: int) -> None:
-        if index % _MANY or monotonic() - self._said_s < _SAID_S:
+        if not index or index % _MANY or monotonic() - self._said_s < _SAID_S:
             return
         self._said_s = monotonic()
         so_far_s = self._said_s - self._began_s

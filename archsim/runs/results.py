@@ -38,6 +38,7 @@ Record = Mapping[str, Any]
 see `archsim.runs.measure_steps`)
 and ``host`` (columns of TIMING_COLUMNS but run).
 """
+NO_DETAILS: Record = MappingProxyType({"dies": {}, "links": {}, "pairs": {}, "steps": {}})
 Row = Mapping[str, Any]
 
 

@@ -122,9 +122,7 @@ class Run:
     @cached_property
     def simulation(self) -> str:
         """Equal for runs that differ only in how results are counted, or in what does nothing: one serves them all."""
-        set_ = self.assumptions.simulated(self.policy)
-        alike = replace(self, scenario=replace(self.scenario, assumptions=set_))
-        return f"{key_of(alike, plain_text)} {self.demand.key}"
+        return simulation_of(self, self.assumptions.simulated(self.policy), plain_text)
 
     @property
     def code(self) -> str:
@@ -183,6 +181,12 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
     if run.columns:
         others.append(f"columns {' '.join(run.columns)}")
     return hashlib.sha256(json.dumps([*parts, *others]).encode()).hexdigest()[:KEY_DIGITS]
+
+
+def simulation_of(run: Run, simulated: AssumptionsSpec, text: Callable[[Spec], str]) -> str:
+    """The run's ``simulation``, from its assumptions as ``simulated``; text: as of `key_of`."""
+    alike = replace(run, scenario=replace(run.scenario, assumptions=simulated))
+    return f"{key_of(alike, text)} {run.demand.key}"
 
 
 def _digest_of(file: Path) -> str:

@@ -18,7 +18,7 @@ from archsim.policies.registry import build_policy
 from archsim.runs.columns import measured
 from archsim.runs.measure import Finished
 from archsim.runs.packing import packed
-from archsim.runs.results import Record
+from archsim.runs.results import NO_DETAILS, Record
 from archsim.runs.run import DemandSpec, Run, generated_digest
 from archsim.workload import TokenSource, Trace, draw_requests, open_trace
 from archsim.workload.demand_cache import cached_demand
@@ -47,23 +47,30 @@ class Simulator:
 
     def record(self, run: Run) -> Record:
         """Simulate; see ``archsim.runs.results.Record``."""
-        started = datetime.now(UTC)
-        demand = self._demand_of(run.demand)
-        outcome, wall_s = self._outcome_of(run)
-        finished = Finished(run, demand, self._source(run.demand), outcome)
+        finished, host = self._finished(run)
         return {
-            "run": run.key,
-            "row": measured(finished),
+            **_row(finished, host),
             "dies": finished.dies,
             "links": finished.links,
             "pairs": finished.pairs,
             "steps": packed(finished.steps),
-            "host": {
-                "wall_s": round(wall_s, 6),
-                "host": platform.node(),
-                "started": started.isoformat(timespec="seconds"),
-            },
         }
+
+    def row(self, run: Run) -> Record:
+        """As `record`, without dies, links, pairs and steps, which take as long as the row."""
+        return _row(*self._finished(run)) | NO_DETAILS
+
+    def _finished(self, run: Run) -> tuple[Finished, dict[str, Any]]:
+        """The run, and where, when and how long it was simulated."""
+        started = datetime.now(UTC)
+        demand = self._demand_of(run.demand)
+        outcome, wall_s = self._outcome_of(run)
+        host = {
+            "wall_s": round(wall_s, 6),
+            "host": platform.node(),
+            "started": started.isoformat(timespec="seconds"),
+        }
+        return Finished(run, demand, self._source(run.demand), outcome), host
 
     def _outcome_of(self, run: Run) -> tuple[Outcome, float]:
         """The outcome, simulated or of a run that differs only in how results are counted; wall time of the simulation.
@@ -136,6 +143,10 @@ class Simulator:
             self._traces[key] = stored or open_trace(workload.trace, spec.model, workload.reader)
         source = extended(self._traces[key], spec.batch, workload.extend, workload.seed)
         return some_layers(source, workload.layers)
+
+
+def _row(finished: Finished, host: dict[str, Any]) -> Record:
+    return {"run": finished.run.key, "row": measured(finished), "host": host}
 
 
 def _predictor(spec: DemandSpec) -> Predictor | None:

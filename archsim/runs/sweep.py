@@ -19,7 +19,7 @@ from archsim.runs.plan import Selection, select
 from archsim.runs.pool.dask_cluster import simulate_on_cluster
 from archsim.runs.pool.processes import simulate_all
 from archsim.runs.pool.worker import Failure
-from archsim.runs.results import Record, Results
+from archsim.runs.results import NO_DETAILS, Record, Results
 from archsim.runs.run import Run
 from archsim.runs.store import PART_RUNS, RecordStore, SweepStore
 from archsim.specs.experiment import ExperimentSpec
@@ -94,12 +94,14 @@ def sweep_selected(
     selection: Selection, folder: Path, jobs: int | None, watcher: Watcher, scheduler: str | None = None
 ) -> Results:
     """As `sweep`, for runs already selected."""
-    if scheduler is None:
-        simulated: Simulate = partial(simulate_all, jobs=jobs or available_cores(), traces=selection.maker.traces)
-    else:
-        simulated = partial(simulate_on_cluster, address=scheduler)
     with sole_writer(folder):
         kept = SweepStore(folder, selection)
+        verb = "record" if kept.details else "row"
+        if scheduler is None:
+            jobs, traces = jobs or available_cores(), selection.maker.traces
+            simulated: Simulate = partial(simulate_all, jobs=jobs, traces=traces, verb=verb)
+        else:
+            simulated = partial(simulate_on_cluster, address=scheduler, verb=verb)
         kept.write_manifest()
         watcher.begin(len(selection))
         failures: list[str] = []
@@ -206,7 +208,7 @@ def _found(run: Run, store: RecordStore, details: bool) -> Record | None:
 
 
 def _without_details(record: Record) -> Record:
-    return {**record, "dies": {}, "links": {}, "pairs": {}, "steps": {}}  # many times the row
+    return {**record, **NO_DETAILS}  # many times the row
 
 
 def _failures_told(failures: list[str], of: int, folder: Path) -> str:

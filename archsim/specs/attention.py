@@ -6,7 +6,9 @@ model file gives; what it takes to run is told by ``archsim.iteration.attention.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -136,6 +138,14 @@ Attention = Annotated[
     WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}, {"type": "null"}]}),
 ]
 """One kind in all layers as a mapping, or a list of mappings with ``layers``."""
+
+
+@lru_cache(maxsize=64)
+def counted(kinds: tuple[AttentionKind, ...], layers: int) -> tuple[tuple[AttentionKind, int], ...]:
+    """Every attention of a model and how many of it there are; see ``archsim.specs.model.ModelSpec.attention_layers``.
+    """
+    found = Counter(kind for kind in by_layer(kinds, layers) if kind is not None)
+    return tuple((kind, kind.per_layer * number) for kind, number in found.items())
 
 
 def by_layer(kinds: tuple[AttentionKind, ...], layers: int) -> tuple[AttentionKind | None, ...]:

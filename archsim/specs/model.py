@@ -1,6 +1,5 @@
 """The MoE model: the shape of its expert layers; and of attention, dense layers and embeddings, which take memory."""
 
-from collections import Counter
 from fractions import Fraction
 from typing import Annotated
 
@@ -8,7 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base.errors import SpecError
 from archsim.base.text.fields import KeyProblem, Name, Spec, count
-from archsim.specs.attention import Attention, AttentionKind, by_layer
+from archsim.specs.attention import Attention, AttentionKind, by_layer, counted
 from archsim.specs.layers import LayerSet
 
 MOST_LAYERS = 10_000  # far above any model; layers are held one by one
@@ -131,8 +130,7 @@ class ModelSpec(Spec):
         """Every attention of the model and how many of it there are, in order of its first layer. Raises SpecError
         without attention geometry, as all below.
         """
-        found = Counter(kind for kind in by_layer(self._attention, self.layers) if kind is not None)
-        return tuple((kind, kind.per_layer * layers) for kind, layers in found.items())
+        return counted(self._attention, self.layers)
 
     @property
     def missing_geometry(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import TypeVar
 
 Group = TypeVar("Group", bound="Estimates")
@@ -47,5 +48,10 @@ class Estimates:
 
     def at(self: Group, bound: str) -> Group:
         """The group with every value at its ``low`` or ``high`` bound."""
-        ends = {name: replace(each, value=getattr(each, bound)) for name, each in self.named().items()}
-        return replace(self, **ends)
+        return _at(self, bound)
+
+
+@lru_cache(maxsize=64)
+def _at(group: Group, bound: str) -> Group:
+    ends = {name: replace(each, value=getattr(each, bound)) for name, each in group.named().items()}
+    return replace(group, **ends)

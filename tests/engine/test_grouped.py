@@ -117,6 +117,19 @@ def test_a_local_cp_saves_the_launch_of_a_gpu():
     assert 10_000 < gpu - local_cp < 60_000
 
 
+@pytest.mark.parametrize("local", [None, 32])
+def test_a_law_moved_to_other_rates_is_the_law_of_those_rates(local):
+    sizes, rates = MoeSizes(7168, 2048, 256, 8), Rates(7e15, 2e12)
+    own = GroupedLaw(H100, sizes, local, "fp8_block", rates)
+    plain = GroupedLaw(H100, sizes, local, "fp8_block")
+    pairs, active, tokens = np.array([3.0, 70.0, 900.0]), np.array([2.0, 20.0, 32.0]), np.array([3.0, 60.0, 400.0])
+    before = plain.times(pairs, active, tokens).ns.copy()
+    expected, moved = (law.times(pairs, active, tokens) for law in (own, plain.on(rates)))
+    for one, other in zip(expected, moved, strict=True):
+        assert (one == other).all()
+    assert (plain.times(pairs, active, tokens).ns == before).all() and (before != expected.ns).any()
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     tokens=st.lists(st.integers(0, 300), min_size=2, max_size=40).filter(any),

@@ -5,6 +5,7 @@ from support.tiny import tiny
 
 from archsim.engine.loop import Replay
 from archsim.runs.plan import prepare
+from archsim.runs.results import NO_DETAILS
 from archsim.runs.simulator import Simulator
 from archsim.specs.assumptions import ASSUMPTIONS, ONLY_OF_GROUPS
 from archsim.specs.loading.library import load_assumptions
@@ -70,6 +71,13 @@ def test_results_are_those_of_simulations_of_their_own(made, monkeypatch):
     shared = [[simulator.record(run) for run in runs] for runs in twins]
     assert [without_host(runs) for runs in shared] == [without_host(runs) for runs in own]
     assert len(ran) == len(twins)
+
+
+def test_a_row_is_the_record_without_details(made):
+    run = made[1].runs[0]
+    whole, row = without_host([Simulator().record(run), Simulator().row(run)])
+    assert all(whole[name] for name in ("dies", "links", "pairs", "steps"))
+    assert row == {**whole, **NO_DETAILS}
 
 
 def without_host(records):

@@ -11,6 +11,7 @@ from support.tiny import TINY, archsim, start
 from archsim.base.errors import ArchsimError, CapacityError, SpecError
 from archsim.base.text.yaml import dump_yaml
 from archsim.runs import cache
+from archsim.runs import plan as planning
 from archsim.runs import sweep as sweeping
 from archsim.runs.machine_measures import Measures
 from archsim.runs.plan import RunMaker, prepare, select
@@ -553,3 +554,12 @@ def test_the_shipped_design_space_has_ten_thousand_points():
         "switch",
         "fully_connected",
     }
+
+
+def test_a_slow_first_point_of_many_is_no_estimate(monkeypatch):
+    monkeypatch.setattr(planning, "_SAID_S", 0.0)
+    told = []
+    checked = planning._Checked(5000, told.append)
+    for index in (0, 1000):
+        checked.say(index)
+    assert told[0] == "checking 5,000 points" and len(told) == 2 and told[1].startswith("checked 1,000 of 5,000 points")

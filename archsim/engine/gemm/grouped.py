@@ -43,7 +43,7 @@ class _Rank(NamedTuple):
     sizes: MoeSizes
     local: float | None
     dtype: str
-    rates: Rates
+    rates: Rates | None
     library: str | None
     launched: bool
     kernel_factor: float
@@ -164,5 +164,9 @@ def _shared(system, model, machine: Machine) -> Calibrated:
 
 @lru_cache(maxsize=64)
 def _law(name: str | None, digest: str, rank: _Rank) -> GroupedLaw:
-    """The law, cached: interpolation between EP sizes takes a while. ``digest``: of the calibration's file."""
-    return GroupedLaw(calibration_named(name), *rank)
+    """The law, cached: interpolation between EP sizes takes a while, so that dies of all rates share it. ``digest``:
+    of the calibration's file.
+    """
+    if rank.rates is None:
+        return GroupedLaw(calibration_named(name), *rank)
+    return _law(name, digest, rank._replace(rates=None)).on(rank.rates)

@@ -28,19 +28,21 @@ ADDRESS = re.compile(r"tcp://(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5
 MOST_FRAMES = 1 << 16  # of Dask's first message, which has a few
 
 
-def simulate_on_cluster(runs: Sequence[Run], address: str) -> Iterator[tuple[Run, Record | Failure]]:
+def simulate_on_cluster(
+    runs: Sequence[Run], address: str, verb: str = "record"
+) -> Iterator[tuple[Run, Record | Failure]]:
     """Every run with its record or failure, in the order in which they finish.
 
-    ``address`` of the scheduler, such as ``tcp://host:8786``. Raises ArchsimError if Dask is not installed, or the
-    scheduler cannot be reached within ``PATIENCE_S``. Pending runs are cancelled when the iterator ends for any
-    reason.
+    ``address`` of the scheduler, such as ``tcp://host:8786``; ``verb``: as of ``simulate_all``. Raises ArchsimError if
+    Dask is not installed, or the scheduler cannot be reached within ``PATIENCE_S``. Pending runs are cancelled when the
+    iterator ends for any reason.
     """
     distributed = _distributed()
     with _client(distributed, address) as client, client.as_current():
         here = (os.getcwd(), tuple(sys.path))
         futures = {
             client.submit(
-                simulate_here, run, run.code, *here, key=f"{run.name} {run.key}", pure=False, retries=RETRIES
+                simulate_here, run, verb, run.code, *here, key=f"{run.name} {run.key}", pure=False, retries=RETRIES
             ): run
             for run in runs
         }
@@ -51,12 +53,13 @@ def simulate_on_cluster(runs: Sequence[Run], address: str) -> Iterator[tuple[Run
             client.cancel(list(futures))
 
 
-def simulate_here(run: Run, code: str, folder: str, path: Sequence[str]) -> Record | Failure:
-    """On a worker: the record of a run, from the folder and with the modules of the client."""
+def simulate_here(run: Run, verb: str, code: str, folder: str, path: Sequence[str]) -> Record | Failure:
+    """On a worker: what a method of Simulator gives for a run, from the folder and with the modules of the client.
+    """
     _settle(folder, path)
     if run.code != code:
         return Failure("the worker has another version of archsim than this client; its results could differ")
-    return attempt(_simulator(threading.get_ident()).record, run)
+    return attempt(getattr(_simulator(threading.get_ident()), verb), run)
 
 
 @lru_cache

@@ -19,32 +19,34 @@ from archsim.workload import Trace
 
 
 def simulate_all(
-    runs: Sequence[Run], jobs: int, traces: dict[tuple[str, str], Trace]
+    runs: Sequence[Run], jobs: int, traces: dict[tuple[str, str], Trace], verb: str = "record"
 ) -> Iterator[tuple[Run, Record | Failure]]:
     """Every run with its record or failure, in the order in which they finish.
 
-    traces: (path, model name) → trace, where it is open already. At most ``jobs`` run at a time.
+    traces: (path, model name) → trace, where it is open already. At most ``jobs`` run at a time. verb: ``record`` or
+    ``row`` of Simulator.
     Worker processes end with the iterator, for whatever reason it ends.
     """
     jobs = min(jobs, len(runs))
     if not runs:
         return
     if jobs > 1 or any(run.own_code for run in runs):  # a user's function may end its process
-        yield from _simulate_beside(runs, jobs)
+        yield from _simulate_beside(runs, jobs, verb)
         return
     from archsim.runs.simulator import Simulator
 
     simulator, schedule = Simulator(traces), Schedule(runs)
     while task := schedule.next(0):
         schedule.compiled(task.run)
-        yield task.run, attempt(simulator.record, task.run)
+        yield task.run, attempt(getattr(simulator, verb), task.run)
 
 
-def _simulate_beside(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Record | Failure]]:
+def _simulate_beside(runs: Sequence[Run], jobs: int, verb: str) -> Iterator[tuple[Run, Record | Failure]]:
     schedule, replies = Schedule(runs), queue.SimpleQueue()
     workers = [Worker() for _ in range(jobs)]
     threads = [
-        threading.Thread(target=_employ, args=(*each, schedule, replies), daemon=True) for each in enumerate(workers)
+        threading.Thread(target=_employ, args=(*each, verb, schedule, replies), daemon=True)
+        for each in enumerate(workers)
     ]
     try:
         for thread in threads:
@@ -58,13 +60,13 @@ def _simulate_beside(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Reco
             thread.join()
 
 
-def _employ(number: int, worker: Worker, schedule: Schedule, replies: queue.SimpleQueue) -> None:
+def _employ(number: int, worker: Worker, verb: str, schedule: Schedule, replies: queue.SimpleQueue) -> None:
     """Assign runs to a worker until none waits or it is dismissed."""
     while not worker.dismissed and (task := schedule.next(number)):
         if task.cold:
             worker.ask("warm_up", task.run)
             schedule.compiled(task.run)
-        replies.put((task.run, worker.ask("record", task.run)))
+        replies.put((task.run, worker.ask(verb, task.run)))
 
 
 class Worker:

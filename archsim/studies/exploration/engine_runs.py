@@ -31,7 +31,7 @@ class EngineRuns:
         new = [point._replace(engine=self._engine) for point in points if point.index not in self.known]
         runs = {point.index: run for point, run in zip(new, self._maker.runs(new), strict=True)}
         unique = {run.key: run for run in runs.values()}
-        simulate = partial(simulate_all, jobs=self._jobs, traces=self._maker.traces)
+        simulate = partial(simulate_all, jobs=self._jobs, traces=self._maker.traces, verb="row")
         records = complete(list(unique.values()), simulate, self._store, self._watcher, self.failures)
         self.known |= {
             index: {**records[run.key]["row"], "run": run.key} for index, run in runs.items() if run.key in records

@@ -8,7 +8,7 @@ from typing import Any
 
 from archsim.base.errors import ArchsimError
 from archsim.runs.pool.worker import Failure
-from archsim.runs.results import Record
+from archsim.runs.results import NO_DETAILS, Record
 from archsim.serving.progress import SILENT, Progress
 from archsim.serving.serving import Deployment, Outcome, deploy, requests_of, serve_requests
 from archsim.studies.serving.runs import ServeRun
@@ -32,7 +32,7 @@ class Simulator:
             began = perf_counter()
             row = self._row(run)
             host: dict[str, Any] = {"wall_s": perf_counter() - began}
-            yield run, {"run": run.key, "row": row, "host": host, "dies": {}, "links": {}, "pairs": {}, "steps": {}}
+            yield run, {"run": run.key, "row": row, "host": host, **NO_DETAILS}
 
     def serve(self, run: ServeRun) -> Outcome:
         """The outcome of one run. Raises ArchsimError."""
