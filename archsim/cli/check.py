@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from contextlib import nullcontext
 
 from archsim.base.own_code import NO_CODE, CodeNotImported, without_code
@@ -55,9 +56,10 @@ def _points_checked(found) -> str:
 
     if isinstance(found, Serving):
         from archsim.serving.checking import check_serving
+        from archsim.serving.serving import rooms_told
 
         check_serving(found)
-        return ""
+        return _indented(rooms_told(found))
     if isinstance(found, SystemSpec):
         from archsim.runs.own_links import refuse_own_fabric
 
@@ -66,6 +68,7 @@ def _points_checked(found) -> str:
     if not isinstance(found, ExperimentSpec | SweepPlan | ExplorationPlan):
         return ""
     from archsim.base.cores import available_cores
+    from archsim.runs.capacity import kv_rooms_told
     from archsim.runs.estimate import told
     from archsim.runs.plan import plan_of, select
 
@@ -73,8 +76,12 @@ def _points_checked(found) -> str:
     cost = f"; {told(plan, available_cores())}"
     if plan.combinations > _MOST_POINTS:
         return f"{cost}; `archsim sweep --dry-run` checks whether every point can run"
-    select(plan, lambda text: print(text, file=sys.stderr, flush=True))
-    return cost
+    selection = select(plan, lambda text: print(text, file=sys.stderr, flush=True))
+    return cost + _indented(kv_rooms_told(selection.runs()))
+
+
+def _indented(lines: Iterable[str]) -> str:
+    return "".join(f"\n  {line}" for line in lines)
 
 
 def _summary(found, file: str) -> str:

@@ -26,6 +26,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the result and its caveats."""
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_result_notes
+    from archsim.runs.capacity import kv_rooms_told
+    from archsim.runs.plan import choose, select
 
     experiment = ar.load_experiment(args.file, args.overrides)
     names = (*CHOSEN, "step", "layer", "timeline")
@@ -33,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     row = ar.run(experiment, **{name: getattr(args, name) for name in names}).runs.rows[0]
     args.result = row
     _print_row(row, experiment)
+    for room in kv_rooms_told(select(choose(experiment, **{name: row[name] for name in CHOSEN})).runs()):
+        print(room)
     print_result_notes([row], [system for system in experiment.systems if system.name == row["system"]])
     if args.timeline is not None:
         print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")

@@ -107,6 +107,7 @@ def _refuse_unwritten(args: argparse.Namespace) -> None:
 def _print_measures(outcome) -> None:
     from archsim.cli.printing import console, grid
     from archsim.serving.measures import PERCENTILES
+    from archsim.serving.serving import rooms_told
 
     measures = outcome.measures
     title = f"{outcome.serving.model.name}, {outcome.deployment.devices} devices of {outcome.serving.system.name}"
@@ -124,6 +125,8 @@ def _print_measures(outcome) -> None:
         f"KV {measures.kv_mean:.1%} in use, {measures.kv_peak:.1%} at most; {measures.prefix_hits:.1%} of prompt "
         f"tokens cached; {measures.preemptions} preemptions"
     )
+    for room in rooms_told(outcome.serving):
+        print(room)
     if outcome.serving.has_traffic:
         print(
             f"policy {outcome.serving.policy.name}: balancedness {measures.balancedness:.3f}, {measures.migrations} "

@@ -2,8 +2,9 @@
 
 ================  ==================================================================================================
 experts           weights of the experts that it holds, replicas included, in all MoE layers of the model
-shared experts    and all other weights (attention, dense layers, routers, embeddings): its share of a tensor-parallel
-                  group; embeddings in BF16
+shared experts    its share of a tensor-parallel group, or all of them; see `shared_ranks`
+attention         and all other weights (dense layers, routers, embeddings): its share of a tensor-parallel group;
+                  embeddings in BF16
 KV cache          of requests, with what linear attention keeps of each
 activations       a bound for one step of one layer; see `activation_bytes`
 ================  ==================================================================================================
@@ -11,13 +12,65 @@ activations       a bound for one step of one layer; see `activation_bytes`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from archsim.base.dtypes import BF16_BYTES, WEIGHT_BYTES
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.model import ModelSpec
 
 FP32_BYTES = 4
+EXPERTS, SHARED, ATTENTION, ACTIVATIONS = "experts", "shared experts", "attention", "activations"
+
+
+class Room(NamedTuple):
+    """What HBM of a device leaves for KV. ``hbm_bytes``: its capacity; ``token_bytes``: KV of a token, on one rank."""
+
+    free_bytes: int
+    hbm_bytes: int
+    token_bytes: float
+
+    @property
+    def tokens(self) -> int:
+        """Tokens whose KV fits; a model of linear attention alone keeps none, and a byte stands for each."""
+        return int(max(self.free_bytes, 0) // max(self.token_bytes, 1))
+
+    @property
+    def told(self) -> str:
+        """As ``archsim check``, ``run`` and ``serve`` print it."""
+        return (
+            f"room for {self.tokens:,} tokens of KV a device ({max(self.free_bytes, 0) / 1e9:.1f} GB of "
+            f"{self.hbm_bytes / 1e9:.1f} GB)"
+        )
+
+
+def room(kept: Mapping[str, Any], states: Any, bound: int, hbm_bytes: int, token_bytes: float) -> Room:
+    """``kept``: kind → bytes of what is no KV, ``states``: what linear attention keeps of all requests: of a rank, or
+    int64[rank], of which the fullest counts; ``bound``: bytes that a rank may use.
+    """
+    demand = sum(np.asarray(each) for each in kept.values()) + states
+    return Room(int(bound - np.max(demand)), hbm_bytes, token_bytes)
+
+
+def weights(model: ModelSpec, parallel: Parallelism, precision: Precision, slots: Any) -> dict[str, Any]:
+    """Kind → bytes of weights on a rank that holds so many experts, all layers together: a number, or int64[rank]."""
+    return {
+        EXPERTS: np.ceil(slots * expert_bytes(model, precision)).astype(np.int64),
+        SHARED: shared_bytes(model, precision, shared_ranks(parallel)),
+        ATTENTION: other_bytes(model, precision, parallel.tp),
+    }
+
+
+def shared_ranks(parallel: Parallelism) -> int:
+    """Ranks that divide each shared expert. Where all ranks have all tokens, those of the tensor-parallel group; where
+    each rank of a group brings its share of the tokens to experts that all groups share, every rank has them whole:
+    vLLM's use_sequence_parallel_moe (vllm/config/parallel.py: expert parallelism, tp > 1 and dp > 1), and SGLang's
+    tp_size = 1 under DeepEP (models/deepseek_v2.py).
+    """
+    return 1 if parallel.dp > 1 and parallel.ep > 1 else parallel.tp
 
 
 def expert_bytes(model: ModelSpec, precision: Precision) -> int:

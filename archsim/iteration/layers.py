@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from archsim.base.errors import SpecError
+from archsim.iteration.account import shared_ranks
 from archsim.iteration.attention.kind import Kind
 from archsim.specs.attention import AttentionKind, by_layer
 from archsim.specs.deployment import Parallelism
@@ -51,12 +52,13 @@ class Attention(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product with k x n weights on a rank."""
+    """A product with k x n weights on a rank. ``sharing``: ranks of a group, each with its share of the rows."""
 
     cause: str
     n: int
     k: int
     rows: str = TOKENS
+    sharing: int = 1
 
     @property
     def weights(self) -> int:
@@ -148,7 +150,7 @@ def row_flop(model: ModelSpec, parallel: Parallelism) -> dict[tuple[str, str], f
     for each, number in counted(program(model, parallel)).items():
         if isinstance(each, Product):
             key = each.rows, each.cause
-            found[key] = found.get(key, 0.0) + 2.0 * each.n * each.k * number
+            found[key] = found.get(key, 0.0) + 2.0 * each.n * each.k * number / each.sharing
     return found
 
 
@@ -195,19 +197,20 @@ def _ffns(model: ModelSpec, layer: int, parallel: Parallelism, moves: str) -> tu
     elif moe:
         found += [] if found else [_norm(model)]  # one norm where both work on the same vector
         found.append(Product(ROUTER, model.experts, model.hidden))
-        found += _ffn(model, SHARED, model.shared_experts * model.shared_ffn, parallel.tp)
+        divided = shared_ranks(parallel)
+        found += _ffn(model, SHARED, model.shared_experts * model.shared_ffn, divided, parallel.tp // divided)
         found += _routed(model, parallel, moves)
     return tuple(found)
 
 
-def _ffn(model: ModelSpec, cause: str, width: int, tp: int) -> tuple[Operator, ...]:
-    mine = _share(width, tp)
+def _ffn(model: ModelSpec, cause: str, width: int, ranks: int, sharing: int = 1) -> tuple[Operator, ...]:
+    mine = _share(width, ranks)
     if not mine:
         return ()
     return (
-        Product(cause, 2 * mine, model.hidden),
-        Stream(ELEMENTWISE, 1, SWIGLU_PASSES * mine * ACTIVATION_BYTES),
-        Product(cause, model.hidden, mine),
+        Product(cause, 2 * mine, model.hidden, sharing=sharing),
+        Stream(ELEMENTWISE, 1, SWIGLU_PASSES * _share(mine, sharing) * ACTIVATION_BYTES),
+        Product(cause, model.hidden, mine, sharing=sharing),
     )
 
 

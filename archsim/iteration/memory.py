@@ -4,7 +4,7 @@ The assumption ``memory`` says what is counted: experts alone, or all that servi
 
 ================  ==================================================================================================
 experts           of `archsim.iteration.account`, as are all others
-shared experts    on every die, if they run (assumption ``weights``)
+shared experts    under ``all`` as serving keeps them; else whole on every die, if they run (assumption ``weights``)
 execution         what a user's own execution keeps (``bytes_per_die``)
 attention         attention, dense layers, routers and embeddings: the die's share of its tensor-parallel group, or of
                   all dies (``workload.attention_weights``)
@@ -22,6 +22,7 @@ import numpy as np
 
 from archsim.base.errors import SpecError
 from archsim.iteration import account
+from archsim.iteration.account import ACTIVATIONS, ATTENTION, EXPERTS, SHARED, Room
 from archsim.policies.placement.placement import Placement
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.deployment import DeploymentSpec
@@ -32,8 +33,7 @@ from archsim.specs.scenario import Scenario
 from archsim.specs.workload import WorkloadSpec
 from archsim.workload.step_demand import dies_of_requests
 
-EXPERTS, SHARED, ATTENTION, KV, ACTIVATIONS = "experts", "shared experts", "attention", "KV cache", "activations"
-OWN = "execution"
+KV, OWN = "KV cache", "execution"
 # Longer prompts are cut into steps of so many tokens: max_num_batched_tokens of vLLM's server on an H100
 # (vllm/engine/arg_utils.py, default of the V1 engine).
 PREFILL_CHUNK_TOKENS = 8192
@@ -45,12 +45,13 @@ class Fit:
     """How a run fits in the HBM of a system.
 
     ``parts``: kind → int64[die] bytes; ``bound_bytes``: capacity of a die without what is reserved; ``context``:
-    tokens of KV cache a request, None if nothing but experts is counted.
+    tokens of KV cache a request, ``kv_room``: what all dies leave for KV; None if nothing but experts is counted.
     """
 
     parts: Mapping[str, np.ndarray]
     bound_bytes: int
     context: int | None = None
+    kv_room: Room | None = None
 
     @property
     def demand_bytes(self) -> np.ndarray:
@@ -108,25 +109,29 @@ def fit_of_slots(
     """As `memory_fit`, of the experts that each die holds in all layers together: int64[die]."""
     bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
     parallel, precision = deployment.sizes(len(slots)), deployment.dtypes(system.compute.dtype)
-    parts = {EXPERTS: slots * account.expert_bytes(model, precision)}
-    if (own := getattr(own_execution(assumptions.execution), "bytes_per_die", None)) is not None:
-        parts[OWN] = np.full_like(slots, own(system, model, batch))
-    if assumptions.weights == "all" and model.shared_experts:  # every die runs them for its own tokens
-        parts[SHARED] = np.full_like(slots, account.shared_bytes(model, precision, 1))
+    own = getattr(own_execution(assumptions.execution), "bytes_per_die", None)
+    parts = {OWN: np.full_like(slots, own(system, model, batch))} if own is not None else {}
     if not counts_all(model, assumptions):
+        parts[EXPERTS] = slots * account.expert_bytes(model, precision)
+        if assumptions.weights == "all" and model.shared_experts:  # every die runs them for its own tokens
+            parts[SHARED] = np.full_like(slots, account.shared_bytes(model, precision, 1))
         return Fit(parts, bound)
-    sharded = workload is not None and workload.attention_weights == "sharded"
-    ranks = len(slots) if sharded else parallel.tp
-    parts[ATTENTION] = np.full_like(slots, account.other_bytes(model, precision, ranks))
+    weights = account.weights(model, parallel, precision, slots)
+    if workload is not None and workload.attention_weights == "sharded":
+        weights[ATTENTION] = account.other_bytes(model, precision, len(slots))
+    parts |= {kind: np.broadcast_to(each, slots.shape) for kind, each in weights.items()}
     if workload is None or not batch:
         return Fit(parts, bound)
-    context = _context(workload, assumptions)
     groups = np.bincount(dies_of_requests(batch, parallel.dp), minlength=parallel.dp)
     requests = np.repeat(groups, -(-len(slots) // parallel.dp))[: len(slots)]
-    parts[KV] = requests * account.request_bytes(model, parallel, precision, context)
     tokens = np.maximum(requests, PREFILL_CHUNK_TOKENS) if workload.has_prompts else requests
     parts[ACTIVATIONS] = account.activation_bytes(model, parallel, precision, tokens, requests)
-    return Fit(parts, bound, context)
+    states = requests * account.state_bytes(model, parallel)
+    token_bytes = account.kv_token_bytes(model, parallel, precision)
+    room = account.room(parts, states, bound, system.hbm.capacity_bytes, token_bytes)
+    context = _context(workload, assumptions)
+    parts[KV] = requests * account.request_bytes(model, parallel, precision, context)
+    return Fit(parts, bound, context, room)
 
 
 def counts_all(model: ModelSpec, assumptions: AssumptionsSpec) -> bool:

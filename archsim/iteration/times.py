@@ -242,7 +242,8 @@ class _Timing(NamedTuple):
         dtype = "bf16" if product.cause in (ROUTER, LM_HEAD) else self.precision.products
         tuned = self.tuned and product.cause != LM_HEAD
         law = dense_product(self.laws.calibration, product.n, product.k, dtype, self.rates, tuned=tuned)
-        return _Timed(law.ns(self._rows), law.outside(self._rows), law.table.library)
+        rows = self._rows / product.sharing if product.sharing > 1 else self._rows
+        return _Timed(law.ns(rows), law.outside(rows), law.table.library)
 
     def _stream(self, stream: Stream) -> _Timed:
         moved_ns = stream.row_bytes * self._rows / _read_bytes_per_s(self.laws, self.rates) * NS_PER_S

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.engine.event.transfers import port_ranks
 from archsim.engine.fabric import build_fabric
-from archsim.iteration.memory import ACTIVATIONS, ATTENTION, EXPERTS, KV, SHARED, Fit, fit_of
+from archsim.iteration.account import ACTIVATIONS, ATTENTION, EXPERTS, SHARED
+from archsim.iteration.account import Room as KvRoom
+from archsim.iteration.memory import KV, Fit, fit_of
 from archsim.iteration.refusal import refuse_misfit
 from archsim.policies.registry import place_experts
 from archsim.runs.run import LONGEST, Run
@@ -74,6 +76,23 @@ def rooms(runs: Iterable[Run]) -> Iterator[Room]:
         except CapacityError as error:
             problem = str(error)
         yield Room(run, fit, run.assumptions.capacity == "finite", problem)
+
+
+def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
+    """What HBM of a device leaves for KV, where it is counted: a sentence for each model and system of several, of the
+    policy and assumptions that leave least.
+    """
+    least: dict[tuple[str, str], KvRoom] = {}
+    for run in runs:
+        room, of = fit_of(run.scenario, place_experts(run.policy, run.model, run.system.dies)).kv_room, _names(run)
+        if room is not None and (of not in least or room.free_bytes < least[of].free_bytes):
+            least[of] = room
+    alone = len(least) == 1
+    return [room.told if alone else f"{model} on {system}: {room.told}" for (model, system), room in least.items()]
+
+
+def _names(run: Run) -> tuple[str, str]:
+    return run.model.name, run.system.name
 
 
 def refuse_misroutes(runs: Iterable[Run]) -> None:

@@ -271,7 +271,7 @@ def replica_hbm(run: Finished) -> int:
     """
     from archsim.engine.machine import slice_bytes
     from archsim.engine.state import SLICES
-    from archsim.iteration.memory import EXPERTS
+    from archsim.iteration.account import EXPERTS
 
     model = run.run.model
     once = len(model.moe_layer_ids) * model.experts * SLICES * slice_bytes(run.run.system, model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -110,38 +109,39 @@ def kv_token_bytes(engine: Engine) -> float:
     return account.kv_token_bytes(engine.model, engine.parallel, engine.precision)
 
 
-def weight_bytes(engine: Engine) -> int:
-    """Weights on one rank."""
-    model, (tp, _, ep, expert_tp), precision = engine.model, engine.parallel, engine.precision
-    rest = account.other_bytes(model, precision, tp) + account.shared_bytes(model, precision, tp)
-    expert = account.expert_bytes(model, precision)
-    if engine.expert_slots is not None:
-        return rest + engine.expert_slots * expert
-    ranks = ep * expert_tp if has_experts(model) else tp
-    return rest + ceil(model.experts * len(model.moe_layer_ids) * expert / ranks)
-
-
-def activation_bytes(engine: Engine, scheduler: Scheduler) -> int:
-    """Of the largest step on one rank, with what linear attention keeps of all requests."""
+def kept(engine: Engine, scheduler: Scheduler) -> dict[str, int]:
+    """Kind → bytes on one rank that are no KV: weights, and activations of the largest step."""
+    model, parallel, precision = engine.model, engine.parallel, engine.precision
+    ranks = parallel.ep * parallel.expert_tp if has_experts(model) else parallel.tp
+    share = model.experts * len(model.moe_layer_ids) / ranks
+    slots = share if engine.expert_slots is None else engine.expert_slots
     tokens, requests = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
-    states = requests * account.state_bytes(engine.model, engine.parallel)
-    return account.activation_bytes(engine.model, engine.parallel, engine.precision, tokens, requests) + states
+    activations = account.activation_bytes(model, parallel, precision, tokens, requests)
+    return account.weights(model, parallel, precision, slots) | {account.ACTIVATIONS: activations}
+
+
+def kv_room(engine: Engine, scheduler: Scheduler) -> account.Room:
+    """What HBM of a rank leaves for KV."""
+    states = scheduler.max_num_seqs * account.state_bytes(engine.model, engine.parallel)
+    token_bytes = kv_token_bytes(engine)
+    return account.room(kept(engine, scheduler), states, engine.bound_bytes, int(engine.hbm_bytes), token_bytes)
 
 
 def kv_blocks(engine: Engine, scheduler: Scheduler) -> int:
     """KV blocks of a rank: what HBM leaves after weights and activations. Raises CapacityError."""
-    demand, bound = weight_bytes(engine) + activation_bytes(engine, scheduler), engine.bound_bytes
+    found = kv_room(engine, scheduler)
     # A model of linear attention alone keeps no tokens: a byte each, so that blocks stay countable.
-    block = max(kv_token_bytes(engine), 1) * scheduler.block_tokens
-    blocks = int((bound - demand) // block)
+    block = max(found.token_bytes, 1) * scheduler.block_tokens
+    blocks = int(found.free_bytes // block)
     if blocks < 1:
-        raise CapacityError(_no_room(engine, scheduler, demand, block))
+        raise CapacityError(_no_room(engine, scheduler, engine.bound_bytes - found.free_bytes, block))
     return blocks
 
 
 def _no_room(engine: Engine, scheduler: Scheduler, demand: int, block: float) -> str:
     """Demand, bound, gap, and single changes that leave room for a block."""
-    weights, bound = weight_bytes(engine), engine.bound_bytes
+    activations, bound = kept(engine, scheduler)[account.ACTIVATIONS], engine.bound_bytes
+    activations += scheduler.max_num_seqs * account.state_bytes(engine.model, engine.parallel)
     gap, found = demand + block - bound, []
     ep = engine.parallel.ep
     for times in (2, 4, 8, 16) if has_experts(engine.model) and engine.expert_slots is None else ():
@@ -158,15 +158,15 @@ def _no_room(engine: Engine, scheduler: Scheduler, demand: int, block: float) ->
         found += ["precision: {products: fp8, experts: fp8}"] if _fits(narrow, scheduler, block) else []
     found.append(f"HBM of at least {(demand + block) / engine.utilisation / 1e9:.1f} GB a device")
     return (
-        f"{engine.model.name}: {weights / 1e9:.1f} GB of weights and {(demand - weights) / 1e9:.1f} GB of activations "
-        f"on a rank leave no room for KV: with a block of it they need {(demand + block) / 1e9:.1f} GB, HBM has "
-        f"{bound / 1e9:.1f} ({engine.utilisation:.0%} of {engine.hbm_bytes / 1e9:.0f} GB), {gap / 1e9:.1f} GB too "
-        f"little; it would fit with {', or '.join(found)}"
+        f"{engine.model.name}: {(demand - activations) / 1e9:.1f} GB of weights and {activations / 1e9:.1f} GB of "
+        f"activations on a rank leave no room for KV: with a block of it they need {(demand + block) / 1e9:.1f} GB, "
+        f"HBM has {bound / 1e9:.1f} ({engine.utilisation:.0%} of {engine.hbm_bytes / 1e9:.0f} GB), {gap / 1e9:.1f} GB "
+        f"too little; it would fit with {', or '.join(found)}"
     )
 
 
 def _fits(engine: Engine, scheduler: Scheduler, block: float) -> bool:
-    return weight_bytes(engine) + activation_bytes(engine, scheduler) + block <= engine.bound_bytes
+    return kv_room(engine, scheduler).free_bytes >= block
 
 
 def _halves(most: int) -> list[int]:

@@ -16,7 +16,7 @@ from archsim.iteration.speculation import of as drafts_of
 from archsim.laws.expert_gemm import Rates
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.serving import requests as drawn
-from archsim.serving.deployment import Built, Engine, build, kv_token_bytes
+from archsim.serving.deployment import Built, Engine, build, kv_room, kv_token_bytes
 from archsim.serving.expert_groups import WITH_KERNELS, groups_of, overlap_of, part_of, refuse_on_wafer, slots_of_rank
 from archsim.serving.groups import Fixed
 from archsim.serving.hosts import NONE, host_of, residual_of
@@ -294,6 +294,16 @@ def range_of(serving: Serving, measures: Measures) -> str:
         f"80 % range of means: TTFT {ttft}, TPOT {tpot}, by {found.groups} groups of measurements of {spec.engine} on "
         f"{whose}"
     )
+
+
+def rooms_told(serving: Serving) -> list[str]:
+    """What HBM of a device leaves for KV: a sentence for each pool."""
+    pools, scheduler = serving.spec.pools, Scheduler.of(serving.spec.scheduler)
+    sides = ("prefill: ", "decode: ") if len(pools) > 1 else ("",)
+    return [
+        f"{side}{kv_room(engine_of(serving, pool.parallel), scheduler).told}"
+        for side, pool in zip(sides, pools, strict=True)
+    ]
 
 
 def transfer_of(serving: Serving, engine: Engine, given: TransferSpec) -> Transfer:

@@ -10,7 +10,8 @@ from support.small_runs import policy, small_model, small_system
 
 from archsim.base.errors import CapacityError, SpecError
 from archsim.engine.engine import EventEngine
-from archsim.iteration.memory import ACTIVATIONS, ATTENTION, EXPERTS, KV, SHARED, fit_of, memory_fit
+from archsim.iteration.account import ACTIVATIONS, ATTENTION, EXPERTS, SHARED
+from archsim.iteration.memory import KV, fit_of, memory_fit
 from archsim.iteration.refusal import levers, refuse_misfit
 from archsim.policies.registry import place_experts
 from archsim.runs.capacity import Room, uncounted
