@@ -18,7 +18,7 @@ from archsim.laws.collective import collectives, dispatches, payload_of, preferr
 from archsim.laws.copy import link_table, nominal_bytes_per_s, preferred_copy, why_no_link
 from archsim.laws.host import HostPath, path_of
 from archsim.laws.memory import HbmReads, hbm_reads, preferred_number
-from archsim.laws.piecewise import Beyond, law_of
+from archsim.laws.piecewise import law_of
 from archsim.laws.tables import CalibrationSpec, Fitted, MoeTable, ScalarTable, TransferTable
 
 if TYPE_CHECKING:
@@ -381,18 +381,6 @@ class Laws:
         asked = {"level": level, "op": op, "quantity": quantity, "library": library, "version": version}
         return preferred_number(self._matching("memory", there, asked))
 
-    def memory_curve(
-        self, working_set_bytes: ArrayLike, op: str, *, library: str | None = None, version: str | None = None
-    ) -> Times:
-        """Time by working set: one pass over it (``read``, ``write``), or one dependent load in it (``chase``).
-
-        The latency of loads stays constant above the largest measured set. Raises LawMissing.
-        """
-        there = [table for table in self.calibration.hbm if isinstance(table, TransferTable)]
-        table = newest(self._matching("memory curve", there, {"op": op, "library": library, "version": version}))
-        levels_off = table.of.get("quantity") == "load_ns"
-        return _transfer(table, working_set_bytes, above=Beyond.HOLD if levels_off else Beyond.EXTEND)
-
     def hbm_reads(self) -> HbmReads:
         """Latency of reads and their share of the reference bandwidth, as far as measured."""
         return hbm_reads(self.calibration)
@@ -401,9 +389,9 @@ class Laws:
         return matching(self.calibration.gpu, what, tables, asked)
 
 
-def _transfer(table: TransferTable, size_bytes: ArrayLike, above: Beyond = Beyond.EXTEND) -> Times:
+def _transfer(table: TransferTable, size_bytes: ArrayLike) -> Times:
     law = law_of(table)
-    return Times(law.time_ns(size_bytes, above=above), law.extrapolates(size_bytes) | bool(table.scaled_from), table)
+    return Times(law.time_ns(size_bytes), law.extrapolates(size_bytes) | bool(table.scaled_from), table)
 
 
 def _flat(dtype: type, **sizes: ArrayLike) -> tuple[list[np.ndarray], tuple[int, ...]]:

@@ -8,17 +8,9 @@ Pieces need not be continuous: a library that switches protocol too early or too
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 import numpy as np
-
-
-class Beyond(Enum):
-    """How a law extends beyond the measured sizes."""
-
-    HOLD = "the time of the nearest measured size"
-    EXTEND = "the line of the nearest piece goes on"
 
 
 class Pieces(Protocol):
@@ -54,18 +46,11 @@ class PiecewiseLaw:
     first_bytes: float
     last_bytes: float
 
-    def time_ns(self, size_bytes, below: Beyond = Beyond.HOLD, above: Beyond = Beyond.EXTEND) -> np.ndarray:
-        """float64, the shape of ``size_bytes``; ``below`` applies below the first and ``above`` above the last measured
-        size.
-
-    Defaults suit a transfer: a small one takes no less than the smallest measured one, a large one is limited by
-    bandwidth. A curve that levels off is held above.
+    def time_ns(self, size_bytes) -> np.ndarray:
+        """float64, the shape of ``size_bytes``. A transfer below the smallest measured one takes its time; above the
+        largest one the line of the last piece goes on.
         """
-        size = np.asarray(size_bytes, dtype=np.float64)
-        if below is Beyond.HOLD:
-            size = np.maximum(size, self.first_bytes)
-        if above is Beyond.HOLD:
-            size = np.minimum(size, self.last_bytes)
+        size = np.maximum(np.asarray(size_bytes, dtype=np.float64), self.first_bytes)
         latency_ns, ns_per_byte = self.line(size)
         return latency_ns + size * ns_per_byte
 

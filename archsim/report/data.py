@@ -26,7 +26,6 @@ from archsim.specs.own_execution import columns_of
 KEYS = ("system", "model", "batch", "policy", "assumptions")
 TEXT = ("run", "system", "model", "trace", "policy", "engine", "assumptions")
 _PAGE = tuple(column for column in COLUMNS if column.page)
-BOUNDS = tuple(column.name for column in _PAGE if column.name.startswith("bound_"))
 HOST_TIMES = tuple(column.name for column in _PAGE if column.name.startswith("host_"))
 MANY_SYSTEMS = 4  # with more, figures show one of those that differ only in the executor
 RESULT_COLUMNS = (*("run", *KEYS, "trace", "engine"), *(column.name for column in _PAGE if column.since == 1))

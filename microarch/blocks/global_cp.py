@@ -138,8 +138,6 @@ CRITICAL = (
     State.COLLECT,
 )
 ON_THE_PATH = np.array(CRITICAL)
-EXPOSABLE = (State.READ, State.UPDATE, *CRITICAL)  # the rest runs in parallel with the step
-PREDICTING = (State.ROWS, State.SELECT, State.WRITE)
 
 
 class Counts(NamedTuple):

@@ -14,7 +14,8 @@ from archsim.laws.collective import PAYLOAD_OF, dispatches, payload_of, sent_byt
 from archsim.laws.expert_gemm import Rates
 from archsim.laws.fused_moe import named_of, outside_ranks
 from archsim.laws.gemm import law_ns
-from archsim.laws.laws import Laws, MoeSizes
+from archsim.laws.laws import Laws, MoeSizes, Times
+from archsim.laws.piecewise import law_of
 from archsim.laws.rank_load import rank_loads, routing_of
 from archsim.laws.tables import CalibrationSpec, Reference, TransferTable, shape_of
 from archsim.specs.attention import read_kind
@@ -165,7 +166,8 @@ def asked_host(laws, table):
 
 def asked_memory(laws, table):
     if isinstance(table, TransferTable):
-        return judged_transfer(laws.memory_curve(sizes_of(table), table.of["op"], **who(table)), table)
+        law, sizes = law_of(table), sizes_of(table)
+        return judged_transfer(Times(law.time_ns(sizes), law.extrapolates(sizes), table), table)
     found = laws.memory(table.of["level"], table.of["op"], table.of["quantity"], **who(table))
     assert found.low <= found.value <= found.high
     return found
@@ -297,13 +299,6 @@ def test_another_die_scales():
     assert faster[1] < 0.7 * plain[1]
 
 
-def test_a_load_levels_off_and_a_pass_does_not():
-    laws = laws_of("a100")
-    sizes = np.array([2.0**33, 2.0**36])
-    load, whole = laws.memory_curve(sizes, "chase").ns, laws.memory_curve(sizes, "read").ns
-    assert load[0] == load[1] and whole[1] == pytest.approx(8 * whole[0], rel=0.1)
-
-
 def test_ranks_between_measured_ones_are_kriged():
     laws = laws_of("h100")
     measured = laws.fused_moe(512, [8, 16], dtype="fp8_block", model="DeepSeek-V3")
@@ -326,7 +321,6 @@ def test_ranks_between_measured_ones_are_kriged():
     (lambda laws: laws.host(1, "d2d"), "no host transfer (pcie) table of direction 'd2d'"),
     (lambda laws: laws.launch("streams"), "did you mean 'stream'? (it has: graph_node, grid_sync, stream)"),
     (lambda laws: laws.memory("l3", "read", "bytes_per_s"), "no memory table of level 'l3'"),
-    (lambda laws: laws.memory_curve(1, "read"), "calibration h100 has no memory curve tables"),
     (lambda laws: laws.attention(1, 1, heads=1, kv_heads=1, head_dim=128, dtype="int4"), "no attention table for"),
 ])  # fmt: skip
 def test_what_was_not_measured_is_reported_with_what_was(ask, told):

@@ -234,7 +234,7 @@ def test_what_overlaps_is_exposed_only_where_it_does_not_fit():
     states_ns = np.arange(len(State), dtype=float) * 100
     exposed = global_cp.exposed_ns(states_ns, before_ns=150.0, step_ns=1e6)
     assert exposed[State.READ] == states_ns[State.READ] - 150.0
-    assert exposed[State.UPDATE] == 0 and not exposed[list(global_cp.PREDICTING)].any()
+    assert exposed[State.UPDATE] == 0 and not exposed[[State.ROWS, State.SELECT, State.WRITE]].any()
     assert exposed[State.DISPATCH] == states_ns[State.DISPATCH]
 
 

@@ -27,7 +27,8 @@ from archsim.runs.columns import (
 from archsim.runs.results import Results
 from archsim.runs.sweep import sweep
 from archsim.specs.sweeps.explore import OBJECTIVES
-from microarch.blocks.global_cp import EXPOSABLE
+from microarch.blocks.global_cp import CRITICAL
+from microarch.blocks.global_cp import State as decided
 from microarch.blocks.request import State
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +85,7 @@ def test_every_column_says_what_it_is():
 
 def test_names_of_states_are_those_of_the_blocks():
     exposed = [name for name in RUN_COLUMNS if name.startswith("exposed_")]
-    assert exposed == [f"exposed_{state.name.lower()}_ns" for state in EXPOSABLE]
+    assert exposed == [f"exposed_{state.name.lower()}_ns" for state in (decided.READ, decided.UPDATE, *CRITICAL)]
     assert len(CAUSE_OF) == len(State) and set(CAUSE_OF.tolist()) <= set(Cause)
 
 

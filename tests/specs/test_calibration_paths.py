@@ -9,7 +9,7 @@ import pytest
 from archsim.base.errors import SpecError
 from archsim.runs.plan import prepare
 from archsim.specs.loading.config_files import shipped_configs
-from archsim.specs.loading.library import check_file, load_experiment, load_sweep
+from archsim.specs.loading.library import check_file, load_experiment, load_planned
 
 EXPERIMENT = """
 name: mine
@@ -70,7 +70,7 @@ def test_a_calibration_lies_beside_the_system_that_names_it(folder):
 
 def test_an_axis_may_be_files_beside_the_experiment(folder):
     more = "sweep: {grid: {compute.calibration: [fits/my_h100.yaml, h100]}}"
-    plan = load_sweep(experiment(folder, SYSTEM.format(compute="h200", d2d="h100"), more))
+    plan = load_planned(experiment(folder, SYSTEM.format(compute="h200", d2d="h100"), more))
     assert [point.system.compute.calibration for point in plan.points({})] == ["../there/fits/my_h100.yaml", "h100"]
 
 
@@ -85,8 +85,8 @@ def test_an_axis_may_be_files_beside_the_experiment(folder):
 def test_an_axis_may_be_mappings_with_files_beside_the_experiment(folder, axis, given):
     more = "sweep: {{grid: {{{}: [{}]}}}}"
     system = SYSTEM.format(compute="h200", d2d="a100")
-    plan = load_sweep(experiment(folder, system, more.format(axis, given.format("fits/my_h100.yaml"))))
-    named = load_sweep(experiment(folder, system, more.format(axis, given.format("h100"))))
+    plan = load_planned(experiment(folder, system, more.format(axis, given.format("fits/my_h100.yaml"))))
+    named = load_planned(experiment(folder, system, more.format(axis, given.format("h100"))))
     found, wanted = (getattr(next(iter(each.points({}))).system, axis) for each in (plan, named))
     same = {"calibration": "h100"} if axis == "compute" else {"source": wanted.source}
     assert found.model_copy(update=same) == wanted and found != wanted
@@ -94,7 +94,7 @@ def test_an_axis_may_be_mappings_with_files_beside_the_experiment(folder, axis, 
     with pytest.raises(
         SpecError, match=rf"experiment.yaml:\d+: .*{axis}.0.calibration: no such file: 'fits/none.yaml' \(searched"
     ):
-        load_sweep(file)
+        load_planned(file)
 
 
 def test_a_file_that_is_nowhere_is_told_with_where_it_was_looked_for(folder):

@@ -13,7 +13,7 @@ from archsim.engine.run_demand import build_run_demand
 from archsim.runs.capacity import rooms
 from archsim.runs.plan import prepare, select
 from archsim.runs.simulator import Simulator
-from archsim.specs.loading.library import load_experiment, load_model, load_sweep
+from archsim.specs.loading.library import load_experiment, load_model, load_planned
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload import open_trace
 from archsim.workload.generated.traffic_presets import generated_traffic
@@ -113,7 +113,7 @@ def test_a_point_with_more_layers_than_its_model_is_refused_before_anything_runs
     file = tiny_file(tmp_path)
     file.write_text(f"{file.read_text()}sweep: {{grid: {{workload.layers: [1, 2, 3]}}}}\n")
     with pytest.raises(ArchsimError, match="workload.layers: 3 is out of range; toy has 2 MoE layers"):
-        select(load_sweep(file))
+        select(load_planned(file))
 
 
 def test_keys_tell_the_layers_and_are_as_before_without(tmp_path):

@@ -42,11 +42,6 @@ def load_experiment(source: Source, overrides: Sequence[str] = ()) -> Experiment
     return read_experiment(source, overrides).experiment
 
 
-def load_sweep(source: Source, overrides: Sequence[str] = ()) -> SweepPlan | None:
-    """The experiment in a file with its ``sweep:``, or None if it has none. Raises SpecError."""
-    return read_experiment(source, overrides).plan
-
-
 def load_planned(source: Source, overrides: Sequence[str] = ()) -> ExperimentSpec | SweepPlan:
     """The experiment in a file, with its ``sweep:`` if it has one; the file is read once. Raises SpecError."""
     read = read_experiment(source, overrides)

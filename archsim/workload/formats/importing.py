@@ -26,7 +26,7 @@ from archsim.workload.store.frames import read_frames, write_frames
 from archsim.workload.store.store import Entry, Shape, row_columns
 from archsim.workload.store.store_writer import DRAFTS, write_loads, write_tokens, writing
 
-STOP, SKIP = "stop", "skip"
+STOP = "stop"
 _DRAFT_LAYOUT = 2
 
 

@@ -22,7 +22,7 @@ KIND_COMPONENTS = ("popularity", "task", "taste", "keep", "kind")
 COMPONENTS = (*KIND_COMPONENTS, "path")
 """Ways in which an expert is chosen."""
 
-POPULARITY, TASK, TASTE, KEEP, KIND, PATH = range(len(COMPONENTS))
+TASTE, KEEP, KIND, PATH = range(2, len(COMPONENTS))
 
 QUANTILES = 21
 
