@@ -1,6 +1,7 @@
 """What ``archsim serve`` reads: machine, model, parallel sizes, requests, scheduler, limits."""
 
 import re
+from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
@@ -228,15 +229,37 @@ class AxesSpec(Spec):
     """What one file serves beside each other: every combination of the values of these keys."""
 
     # Key of the file, such as requests.arrivals.rate, parallel or scheduler.name → its values.
-    grid: dict[str, tuple[Any, ...]] = Field(min_length=1)
+    grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
+    # Linked keys: the first values of all of them, then the second ones.
+    zip: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _several(self) -> "AxesSpec":
-        for path, values in self.grid.items():
-            if not values or path.split(".")[0] in ("sweep", "policies"):
-                what = "list of policies is an axis by itself" if path.startswith("polic") else "axis has values"
-                raise KeyProblem(("grid", path), f"expected key: [value, ...] of this file; an {what}")
+        for way, axes in (("grid", self.grid), ("zip", self.zip)):
+            for path, values in axes.items():
+                if not values or path.split(".")[0] in ("sweep", "policies"):
+                    what = "list of policies is an axis by itself" if path.startswith("polic") else "axis has values"
+                    raise KeyProblem((way, path), f"expected key: [value, ...] of this file; an {what}")
+        if len(sizes := {path: len(values) for path, values in self.zip.items()}) and len(set(sizes.values())) > 1:
+            told = ", ".join(f"{path} {size}" for path, size in sizes.items())
+            raise KeyProblem(("zip",), f"expected as many values of every key; there are of {told}")
+        if not self.axes:
+            raise ValueError("varies nothing; give axes in grid or zip")
         return self
+
+    @property
+    def axes(self) -> dict[str, tuple[Any, ...]]:
+        """All of them."""
+        return self.grid | self.zip
+
+    @property
+    def cells(self) -> tuple[dict[str, Any], ...]:
+        """Key → value of every point."""
+        linked = list(zip(*self.zip.values(), strict=True)) or [()]
+        return tuple(
+            dict(zip(self.axes, (*chosen, *together), strict=True))
+            for *chosen, together in product(*self.grid.values(), linked)
+        )
 
 
 class ServeSpec(Spec):

@@ -11,6 +11,7 @@ from archsim.base.errors import ArchsimError
 from archsim.cli.progress import Lines
 from archsim.runs.sweep import Unwatched
 from archsim.studies.serving import simulating
+from archsim.studies.serving.plan import serve_plan
 
 FILE = {
     "system": "h200_node",
@@ -55,6 +56,20 @@ def test_axes_are_rows_and_what_cannot_run_says_why(tmp_path):
     page = (tmp_path / "index.html").read_text()
     assert "over requests.arrivals.rate" in page or "4 points" in page
     assert len(repr(served).splitlines()) <= 6
+
+
+def test_linked_axes_take_their_values_together():
+    linked = {"requests.arrivals.rate": ["4/s", "8/s"], "requests.count": [12, 24]}
+    plan = serve_plan(FILE | {"sweep": {"grid": {"scheduler.name": ["sglang", "vllm_v1"]}, "zip": linked}})
+    found = [
+        (each.spec.scheduler.name, each.spec.requests.arrivals.rate, each.spec.requests.total) for each in plan.points
+    ]
+    assert found == [(name, *each) for name in ("sglang", "vllm_v1") for each in ((4.0, 12), (8.0, 24))]
+    assert [cell["requests.count"] for cell in plan.cells] == [12, 24, 12, 24]
+    with pytest.raises(ArchsimError, match=r"as many values of every key; there are of .*rate 2, requests.count 1"):
+        serve_plan(FILE | {"sweep": {"zip": linked | {"requests.count": [12]}}})
+    with pytest.raises(ArchsimError, match="varies nothing"):
+        serve_plan(FILE | {"sweep": {}})
 
 
 def test_a_killed_plan_resumes_and_gives_the_same_bytes(tmp_path, monkeypatch):

@@ -75,9 +75,9 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
     refuse_other_kinds(label_of(source), tree.data, SERVE)
     apply_overrides(tree, overrides, lambda keys: None)
     given = deepcopy(tree.data)
-    axes = validate(AxesSpec, tree, ("sweep",)).grid if tree.data.get("sweep") is not None else {}
+    axes = validate(AxesSpec, tree, ("sweep",)).axes if tree.data.get("sweep") is not None else {}
     for path, value in (cell or {path: values[0] for path, values in axes.items()}).items():
-        put(tree, tuple(path.split(".")), deepcopy(value), f"sweep.grid.{path}: {value}", lambda keys: None)
+        put(tree, tuple(path.split(".")), deepcopy(value), f"sweep: {path}: {value}", lambda keys: None)
     spec = validate(ServeSpec, tree)
     system = validate(SystemSpec, resolve("systems", spec.system, tree.place(("system",)), folder), ("systems", 0))
     model = validate(ModelSpec, resolve("models", spec.model, tree.place(("model",)), folder), ("models", 0))

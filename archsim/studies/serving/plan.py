@@ -5,7 +5,6 @@ point, and besides the loads that its page shows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,14 +74,12 @@ def serve_plan(source: Source, overrides: Sequence[str] = (), *, first: bool = F
     valid.
     """
     begin = load_serving(source, overrides)
-    paths, values = list(begin.axes), list(begin.axes.values())
     if first:
         return ServePlan((begin._replace(policies=begin.policies[:1], axes={}),), ({},))
-    if not paths:
+    if begin.spec.sweep is None:
         return ServePlan((begin,), ({},))
     points, cells = [], []
-    for chosen in product(*values):
-        cell = dict(zip(paths, chosen, strict=True))
+    for cell in begin.spec.sweep.cells:
         points.append(load_serving(source, overrides, cell))
         cells.append({path: shown(value) for path, value in cell.items()})
     return ServePlan(tuple(points), tuple(cells))
