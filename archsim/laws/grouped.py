@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -114,6 +114,10 @@ class GroupedLaw:
             carried_over = between_shapes(calibration, every, self.tables[0])
             residuals = [(min(low, carried_over[0]), max(high, carried_over[1])) for low, high in residuals]
         self._low, self._high = np.maximum(-np.array(residuals)[:, 0], 0.0), np.maximum(np.array(residuals)[:, 1], 0.0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GroupedLaw:
+        """Itself, as it never changes."""
+        return self
 
     def on(self, rates: Rates | None) -> GroupedLaw:
         """The law of a die with other rates; what was measured is found once for all of them."""

@@ -1,5 +1,7 @@
 """``gemm: grouped``: on a die of its own the engines take the time of the fitted law, and say what it consists of."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -128,6 +130,11 @@ def test_a_law_moved_to_other_rates_is_the_law_of_those_rates(local):
     for one, other in zip(expected, moved, strict=True):
         assert (one == other).all()
     assert (plain.times(pairs, active, tokens).ns == before).all() and (before != expected.ns).any()
+
+
+def test_copies_of_engines_share_what_never_changes():
+    law, system = GroupedLaw(H100, MoeSizes(7168, 2048, 256, 8), None, "fp8_block"), load_system("dojo")
+    assert deepcopy(law) is law and deepcopy(system) is system
 
 
 @settings(max_examples=12, deadline=None)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
@@ -13,6 +13,10 @@ class Spec(BaseModel):
     """Base class of all specs. YAML keys are the fields' aliases, if any; Python may use the attribute names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Itself, as it never changes."""
+        return self
 
 
 class KeyProblem(ValueError):

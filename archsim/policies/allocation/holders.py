@@ -10,18 +10,15 @@ import numpy as np
 from archsim.base.mixing import GOLDEN, mix_bits
 from archsim.policies.allocation.lplb import lplb as share_out
 from archsim.policies.allocation.rules import Effort, Plan, StepView, plan_of
-from archsim.policies.prediction.lina import uniform_split
 
 LPLB_STEPS = 5  # of the interior-point solver (SGLang's LPLB); what is charged, whatever solves the programme here
 
 
 def even(step: StepView) -> Plan:
     """Every holder of an expert gets as many of its tokens, the first holders one more."""
-    given = np.zeros(step.holders.shape, np.int64)
-    for expert in np.flatnonzero(step.tokens).tolist():
-        holders = np.flatnonzero(step.holders[expert])
-        given[expert, holders] = uniform_split(int(step.tokens[expert]), len(holders))
-    return plan_of(given)
+    expert, die, first, counts = _instances(step)
+    each, rest = np.divmod(step.tokens, np.maximum(counts, 1))
+    return _plan(expert, die, each[expert] + (np.arange(len(expert)) - first[expert] < rest[expert]))
 
 
 def hashed(step: StepView) -> Plan:
@@ -30,13 +27,25 @@ def hashed(step: StepView) -> Plan:
     """
     place = mix_bits(np.array([step.step << 32 | step.layer], np.uint64))
     drawn = mix_bits(np.arange(int(step.tokens.sum()), dtype=np.uint64) * GOLDEN + place) >> np.uint64(32)
-    begin = np.concatenate(([0], np.cumsum(step.tokens, dtype=np.int64)))
-    given = np.zeros(step.holders.shape, np.int64)
-    for expert in np.flatnonzero(step.tokens).tolist():
-        holders = np.flatnonzero(step.holders[expert])
-        chosen = drawn[begin[expert] : begin[expert + 1]] % np.uint64(len(holders))
-        given[expert, holders] = np.bincount(chosen.astype(np.int64), minlength=len(holders))
-    return plan_of(given)
+    expert, die, first, counts = _instances(step)
+    of = np.repeat(np.arange(len(counts)), step.tokens)  # expert of each token
+    chosen = first[of] + (drawn % counts[of].astype(np.uint64)).astype(np.int64)
+    return _plan(expert, die, np.bincount(chosen, minlength=len(expert)))
+
+
+def _instances(step: StepView) -> tuple[np.ndarray, ...]:
+    """Expert and die of every instance, int64[instance], in order of both; the first instance of each expert, and how
+    many it has, int64[expert].
+    """
+    expert, die = np.nonzero(step.holders)
+    counts = np.bincount(expert, minlength=len(step.tokens))
+    return expert, die, np.cumsum(counts) - counts, counts
+
+
+def _plan(expert: np.ndarray, die: np.ndarray, tokens: np.ndarray) -> Plan:
+    """Of instances with these tokens, int64[instance] each; those without any are left out."""
+    some = tokens > 0
+    return Plan(*(column[some].astype(np.int32) for column in (expert, die, tokens)))
 
 
 def nearest(step: StepView) -> Plan:
