@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from archsim.cli.main import main
 
-HANG_S, COMPILE_S = 10, 300
+HANG_S, COMPILE_S = 10, 900
 
 
 class Found(NamedTuple):
