@@ -17,7 +17,8 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parents[1]
 # What affects numbers: rooms and files, relative to the checkout. A stored run depends on these.
 DECIDING = (
-    "archsim/base/causes.py", "archsim/base/dtypes.py", "archsim/base/kernels.py", "archsim/base/mixing.py",
+    "archsim/base/causes.py", "archsim/base/dtypes.py", "archsim/base/kernels.py", "archsim/base/machine_code.py",
+    "archsim/base/mixing.py",
     "archsim/base/packing.py", "archsim/base/text", "archsim/base/threads.py", "archsim/base/units.py", "archsim/specs",
     "archsim/workload", "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/runs/run.py",
     "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/measure.py", "archsim/runs/measure_units.py",
@@ -33,7 +34,8 @@ INERT = (
 )  # fmt: skip
 # Sources of compiled functions, and of constants compiled into them.
 COMPILED = (
-    "archsim/base/kernels.py", "archsim/base/mixing.py", "archsim/base/packing.py", "archsim/base/units.py",
+    "archsim/base/kernels.py", "archsim/base/machine_code.py",
+    "archsim/base/mixing.py", "archsim/base/packing.py", "archsim/base/units.py",
     "archsim/specs/model.py", "archsim/workload", "archsim/policies", "archsim/engine",
     "archsim/iteration/overlap.py", "archsim/serving", "archsim/laws", "microarch/blocks", "microarch/fabric",
     "microarch/rtl/tables.py",

@@ -1,10 +1,11 @@
-"""Four decorators that compile functions which loop over arrays.
+"""Decorators that compile functions which loop over arrays.
 
-Compiled functions in this project get all arrays from the caller and never allocate, so they need no reference
+Most compiled functions in this project get all arrays from the caller and never allocate, so they need no reference
 counts (``_nrt=False``): counting references to every array in a record on every call would cost more than the work.
 
 ``kernel``  called from Python; compiled on first use and cached on disk
 ``free``    like kernel, but releases the GIL: for work spread over threads
+``allocating``  like kernel, but may make arrays
 ``outer``   called from kernels alone, compiled once
 ``inner``   called from kernels alone, inlined
 
@@ -17,8 +18,11 @@ and would compile the function once per constant.
 from collections.abc import Callable
 from typing import Any
 
-from numba import cfunc, njit
+from numba import njit
 from numba.core.registry import CPUDispatcher
+from numba.core.sigutils import normalize_signature
+
+from archsim.base.machine_code import SealedCallback, keep
 
 
 class _OfKernels(CPUDispatcher):
@@ -39,8 +43,14 @@ def _of_kernels(**options: bool) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-kernel = njit(_nrt=False, cache=True)
-free = njit(_nrt=False, cache=True, nogil=True)
+def _kept(**options: bool) -> Callable[[Callable[..., Any]], Any]:
+    compiled = njit(**options)
+    return lambda function: keep(compiled(function))
+
+
+kernel = _kept(_nrt=False)
+free = _kept(_nrt=False, nogil=True)
+allocating = _kept()
 outer = _of_kernels()
 inner = _of_kernels(forceinline=True)
 
@@ -49,4 +59,8 @@ def pointer(function: Callable[..., Any], signature: Any, *, cached: bool = True
     """A function that kernels get as an argument: compiled for one signature, so that they are compiled once for all
     such functions. ``cached``: on disk.
     """
-    return cfunc(signature, _nrt=not cached, cache=cached)(function)
+    callback = SealedCallback(function, normalize_signature(signature), locals={}, options={"_nrt": not cached})
+    if cached:
+        callback.enable_caching()
+    callback.compile()
+    return callback

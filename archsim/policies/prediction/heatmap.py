@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numba import njit
+
+from archsim.base.kernels import allocating
 
 
 class Predictor(Protocol):
@@ -67,7 +68,7 @@ class TopPositive:
         return self.n
 
 
-@njit(cache=True)
+@allocating
 def hot_rows(heat, changed, keep, least_count, larger_id_wins, out):
     """For every changed row of heat uint32[layer, E, E], set the bits of its `keep` largest entries in out.
 
@@ -83,7 +84,7 @@ def hot_rows(heat, changed, keep, least_count, larger_id_wins, out):
                 _mark(counts, threshold, keep, larger_id_wins, out[layer, row])
 
 
-@njit(cache=True)
+@allocating
 def _kth_largest(counts, k):
     """The k-th largest of counts uint32[n], repeats counted: the largest x that at least k of them reach.
 
@@ -99,7 +100,7 @@ def _kth_largest(counts, k):
     return low
 
 
-@njit(cache=True)
+@allocating
 def _largest(counts):
     """The largest of counts uint32[n] (a plain loop vectorises; ``max`` of an array does not)."""
     largest = np.uint32(0)
@@ -108,7 +109,7 @@ def _largest(counts):
     return largest
 
 
-@njit(cache=True)
+@allocating
 def _reaching(counts, threshold):
     """How many of counts uint32[n] are at least `threshold`; a plain loop like `_largest`."""
     number = np.uint32(0)
@@ -117,7 +118,7 @@ def _reaching(counts, threshold):
     return number
 
 
-@njit(cache=True)
+@allocating
 def _mark(counts, threshold, keep, larger_id_wins, bits):
     """Set in bits uint8[ceil(E/8)] the entries above the threshold and, up to `keep` in all, those equal to it."""
     experts = counts.size
@@ -135,7 +136,7 @@ def _mark(counts, threshold, keep, larger_id_wins, bits):
         expert += step
 
 
-@njit(cache=True)
+@allocating
 def copy_bits(plan_expert, plan_die, hot, dies, ids, until_own_id):
     """The cp_en bits of a step, uint8[die, ids]: experts predicted to follow one that the die runs now.
 

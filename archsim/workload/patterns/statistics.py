@@ -7,8 +7,8 @@ the mean over its layers of the figure of a layer. All functions take a `Trace`,
 from dataclasses import replace
 
 import numpy as np
-from numba import njit
 
+from archsim.base.kernels import allocating
 from archsim.workload.trace import Trace
 
 TOP = 0.2
@@ -312,7 +312,7 @@ def loads_of(experts: np.ndarray, num_experts: int) -> np.ndarray:
     return counts
 
 
-@njit(cache=True)
+@allocating
 def _count_loads(experts, rows, counts):
     """Add the rows of experts int16[n, layer, k] where rows bool[n] to counts int64[layer, expert]."""
     tokens, layers, top_k = experts.shape
@@ -323,7 +323,7 @@ def _count_loads(experts, rows, counts):
                     counts[layer, experts[row, layer, rank]] += 1
 
 
-@njit(cache=True)
+@allocating
 def _count_cross_layer(experts, counts):
     tokens, layers, top_k = experts.shape
     for layer in range(layers - 1):
@@ -333,7 +333,7 @@ def _count_cross_layer(experts, counts):
                     counts[layer, experts[row, layer, first], experts[row, layer + 1, second]] += np.uint32(1)
 
 
-@njit(cache=True)
+@allocating
 def _count_cross_token(experts, offsets, lag, counts):
     layers, top_k = experts.shape[1:]
     for layer in range(layers):
@@ -344,7 +344,7 @@ def _count_cross_token(experts, offsets, lag, counts):
                         counts[layer, experts[row - lag, layer, first], experts[row, layer, second]] += np.uint32(1)
 
 
-@njit(cache=True)
+@allocating
 def _count_coactivation(experts, counts):
     tokens, layers, top_k = experts.shape
     for layer in range(layers):
@@ -355,7 +355,7 @@ def _count_coactivation(experts, counts):
                         counts[layer, experts[row, layer, first], experts[row, layer, second]] += np.uint32(1)
 
 
-@njit(cache=True)
+@allocating
 def _count_shared(experts, offsets, lag, shared):
     """Add to shared int64[layer] the experts that tokens `lag` apart have in common; returns the number of tokens."""
     layers, top_k = experts.shape[1:]
@@ -370,7 +370,7 @@ def _count_shared(experts, offsets, lag, shared):
     return tokens
 
 
-@njit(cache=True)
+@allocating
 def _count_reuse(experts, offsets, last, counts):
     """See `reuse_distances`; last int64[layer, expert] is 1 + the row that chose an expert last."""
     layers, top_k = experts.shape[1:]

@@ -1,0 +1,54 @@
+"""Machine code that is kept on disk: what is damaged is compiled anew, and said."""
+
+import random
+
+import numba
+import numpy as np
+import pytest
+
+from archsim.base.kernels import allocating, free, kernel, pointer
+
+
+def twice(number):
+    return 2 * number
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("decorate", [kernel, free, allocating])
+def test_machine_code_is_kept(folder, caplog, decorate):
+    assert [decorate(twice)(np.int64(21)) for _ in range(2)] == [42, 42]
+    again = decorate(twice)
+    assert again(np.int64(4)) == 8 and sum(again.stats.cache_hits.values()) == 1 and not caplog.records
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_damaged_is_compiled_anew(folder, caplog, ending, seed):
+    kernel(twice)(np.int64(1))
+    (file,) = folder.rglob(f"*.{ending}")
+    content, rng = bytearray(file.read_bytes()), random.Random(seed)
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    file.write_bytes(content[: rng.randrange(len(content))] if seed % 4 == 0 else content)
+    damaged = kernel(twice)
+    assert damaged(np.int64(21)) == 42
+    if damaged.stats.cache_hits:  # the bit does not tell anything, as in the name of a pickle's frame
+        return
+    said = len(caplog.records)  # none where the index is of another version, or of another signature
+    mended = kernel(twice)
+    assert mended(np.int64(4)) == 8 and sum(mended.stats.cache_hits.values()) == 1 and len(caplog.records) == said
+    assert said == 0 or "it is compiled anew" in caplog.text
+
+
+def test_a_callback_is_kept_and_compiled_anew(folder, caplog):
+    signature = numba.types.int64(numba.types.int64)
+    assert pointer(twice, signature).ctypes(4) == 8
+    (file,) = folder.rglob("*.nbc")
+    file.write_bytes(file.read_bytes()[:100])
+    assert pointer(twice, signature).ctypes(5) == 10 and "it is compiled anew" in caplog.text
+    caplog.clear()
+    assert pointer(twice, signature).cache_hits == 1 and not caplog.records
