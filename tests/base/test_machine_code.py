@@ -1,6 +1,7 @@
 """Machine code that is kept on disk: what is damaged is compiled anew, and said."""
 
 import random
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -52,3 +53,10 @@ def test_a_callback_is_kept_and_compiled_anew(folder, caplog):
     assert pointer(twice, signature).ctypes(5) == 10 and "it is compiled anew" in caplog.text
     caplog.clear()
     assert pointer(twice, signature).cache_hits == 1 and not caplog.records
+
+
+def test_all_machine_code_on_disk_is_sealed():
+    root = Path(__file__).resolve().parents[2]
+    files = [file for room in ("archsim", "microarch", "calibration") for file in (root / room).rglob("*.py")]
+    assert len(files) > 100
+    assert not [file for file in files if "cache=True" in file.read_text(encoding="utf-8")]

@@ -1,10 +1,11 @@
 """Counting for fits of generated routing: kinds of tokens, and how probable components make what was chosen."""
 
 import numpy as np
-from numba import njit
+
+from archsim.base.kernels import allocating
 
 
-@njit(cache=True)
+@allocating
 def reweight(density, weights):
     """One round of expectation maximisation of weights float64[component], given density float32[selection,
     component].
@@ -21,7 +22,7 @@ def reweight(density, weights):
     weights /= weights.sum()
 
 
-@njit(cache=True)
+@allocating
 def nearest(experts, log, log_share, score, kind):
     """kind int64[token]: the kind whose log float32[layer, expert, kind] makes the token's experts most probable."""
     tokens, layers, top_k = experts.shape
@@ -35,7 +36,7 @@ def nearest(experts, log, log_share, score, kind):
         kind[row] = np.argmax(score)
 
 
-@njit(cache=True)
+@allocating
 def count_kinds(experts, kind, counts):
     tokens, layers, top_k = experts.shape
     for row in range(tokens):
@@ -44,7 +45,7 @@ def count_kinds(experts, kind, counts):
                 counts[kind[row], layer, experts[row, layer, rank]] += 1.0
 
 
-@njit(cache=True)
+@allocating
 def densities(chosen, kind, offsets, task, by_task, by_kind, out):
     """Fill the first columns of out float32[token · k, component] (`KIND_COMPONENTS`): the probability of every
     selection of one layer under each component.
@@ -83,7 +84,7 @@ def densities(chosen, kind, offsets, task, by_task, by_kind, out):
                 of_kind[kind[row]] += 1
 
 
-@njit(cache=True)
+@allocating
 def path_density(before, chosen, offsets, paths, out):
     """Fill out float32[token · k]: the probability of every selection of a layer after a token's experts of the layer
     before.
@@ -106,7 +107,7 @@ def path_density(before, chosen, offsets, paths, out):
         _add_pairs(before, chosen, rows, 1, paths, of_expert)
 
 
-@njit(cache=True)
+@allocating
 def _add_pairs(before, chosen, rows, sign, paths, of_expert):
     for row in range(rows[0], rows[1]):
         for one in before[row]:

@@ -30,9 +30,8 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-from numba import njit
 
-from archsim.base.kernels import inner
+from archsim.base.kernels import allocating, inner
 from archsim.base.mixing import GOLDEN, mix_bits
 from archsim.workload.generated.synthetic import alias_table, scatter
 from archsim.workload.generated.traffic_model import COMPONENTS, OTHER, TrafficModel
@@ -297,7 +296,7 @@ def _strata(task: np.ndarray) -> np.ndarray:
     return found
 
 
-@njit(cache=True)
+@allocating
 def _generate(
     seed, phase, group, most_groups, request, token, position, task, layer_ids, tastes, taste_starts, kind_tastes,
     kind_limits, kind_popular, kind_tasked, kind_next, limits, popular, tasked, by_kind, paths, acceptance, repeats,
@@ -387,7 +386,7 @@ def _proposed(
     return _column(draw, popular[phase, layer])
 
 
-@njit(cache=True)
+@allocating
 def _source_of(origin, token, repeats, sources, kinds):
     """The token whose random numbers a token has, itself or an earlier one, and the kind of that one."""
     if len(repeats):
@@ -399,13 +398,13 @@ def _source_of(origin, token, repeats, sources, kinds):
     return np.int64(token), np.int64(0)
 
 
-@njit(cache=True)
+@allocating
 def _coin(stream, chosen):
     """16 random bits for every expert of a token at a layer."""
     return scatter(stream ^ (np.uint64(chosen + 1) << np.uint64(32))) & _BITS_16
 
 
-@njit(cache=True)
+@allocating
 def _kind_of(origin, token, limits, tastes, popular, tasked, following, before):
     """The kind of a token; see `_generate`. before: that of the previous one."""
     pick = scatter(scatter(origin) ^ (np.uint64(token) + GOLDEN))
@@ -420,7 +419,7 @@ def _kind_of(origin, token, limits, tastes, popular, tasked, following, before):
     return _column(draw, tasked if component == _TASK else popular)
 
 
-@njit(cache=True)
+@allocating
 def _component(number, limits):
     """The component that the lower 16 bits of a random number pick."""
     component = 0
@@ -433,7 +432,7 @@ def _sizes(taste_size: np.ndarray) -> np.ndarray:
     return np.clip(np.round(taste_size), 1, MOST_TASTES).astype(np.int64)
 
 
-@njit(cache=True)
+@allocating
 def _fill_tastes(seed, strata, task, layer_ids, starts, ends, out):
     """Fill out int16[request, item]: columns starts[layer] to starts[layer + 1] are of a layer.
 
@@ -447,7 +446,7 @@ def _fill_tastes(seed, strata, task, layer_ids, starts, ends, out):
                 out[row, column] = _at(number, ends[task[row], layer])
 
 
-@njit(cache=True)
+@allocating
 def _stratified(key, stratum):
     """A random number of 32 bits, uniform for each request, evenly spread over the requests of a block.
 
@@ -472,7 +471,7 @@ def _stratified(key, stratum):
     return ((item << np.uint64(32)) + within) // np.uint64(size)
 
 
-@njit(cache=True)
+@allocating
 def _at(number, ends):
     """The item of `_ends` whose interval a number of 32 bits falls into."""
     low, high = 0, len(ends) - 1
@@ -485,13 +484,13 @@ def _at(number, ends):
     return np.int64(low)
 
 
-@njit(cache=True)
+@allocating
 def _item(number, items):
     """One of some items, by the upper 24 bits of a random number."""
     return items[np.int64((number >> np.uint64(40)) * np.uint64(len(items)) >> np.uint64(24))]
 
 
-@njit(cache=True)
+@allocating
 def _column(number, table):
     """An item drawn from a row of `_compact` by the upper 24 and lower 16 bits of a random number."""
     column = ((number >> np.uint64(40)) * np.uint64(len(table))) >> np.uint64(24)

@@ -34,8 +34,8 @@ import hashlib
 from collections.abc import Iterator
 
 import numpy as np
-from numba import njit
 
+from archsim.base.kernels import allocating
 from archsim.base.mixing import GOLDEN, MIX_1, MIX_2, mix_bits
 from archsim.specs.workload import PROMPT_TOKENS
 from archsim.workload.trace import StepTokens, rows_per_piece
@@ -174,7 +174,7 @@ def alias_table(shares: np.ndarray) -> np.ndarray:
     return table
 
 
-@njit(cache=True)
+@allocating
 def _fill_alias(shares, table):
     layers, experts = shares.shape
     poor, rich = np.empty(experts, np.int64), np.empty(experts, np.int64)
@@ -207,7 +207,7 @@ def _rows(requests: int, tokens: np.ndarray, size: int) -> Iterator[tuple[np.nda
         yield (row // len(tokens)).astype(np.int32), tokens[row % len(tokens)]
 
 
-@njit(cache=True)
+@allocating
 def scatter(x):
     """`mix_bits` for compiled code."""
     x = (x ^ (x >> np.uint64(30))) * MIX_1
@@ -215,7 +215,7 @@ def scatter(x):
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True)
+@allocating
 def _generate(seed, request, token, position, layer_ids, alias, stick, lenience, last, out):
     """Fill out int16[n, layer, k] and leave each request's latest token in last int16[batch, layer, k].
 
@@ -259,7 +259,7 @@ def _generate(seed, request, token, position, layer_ids, alias, stick, lenience,
                 last[position[row], layer, rank] = out[row, layer, rank]
 
 
-@njit(cache=True)
+@allocating
 def _candidate(number, alias, layer):
     """An expert drawn from the alias table of a layer by the upper 24 and the lower 20 bits of a random number."""
     column = ((number >> np.uint64(40)) * np.uint64(alias.shape[1])) >> np.uint64(24)
@@ -268,7 +268,7 @@ def _candidate(number, alias, layer):
     return column if (number & _BITS_20) < (entry >> np.uint64(16)) else other
 
 
-@njit(cache=True)
+@allocating
 def _is_preferred(taste, expert):
     """True for the fraction PREFERRED of experts, other ones for every `taste`."""
     x = (taste ^ (expert * GOLDEN)) * MIX_1
