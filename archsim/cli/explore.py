@@ -49,14 +49,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_answers(found) -> None:
-    """The design of every question asked: the best by each objective, and within each budget."""
+    """The design of every question asked: the best by each objective, and within each budget, or that none is."""
     from archsim.studies.exploration.answers import wanted
     from archsim.studies.exploration.figures import value
-    from archsim.studies.exploration.page import answer_heading
+    from archsim.studies.exploration.page import answer_heading, unmet_budgets
 
     for heading, point in wanted(found).items():
         values = ", ".join(value(name, point.values[name]) for name in found.spec.objectives)
         print(f"{answer_heading(found, heading, point)}: point {point.index}, {values}, limited by {point.limit[0]}")
+    for sentence in unmet_budgets(found):
+        print(sentence)
 
 
 def _print_front(found) -> None:

@@ -6,7 +6,7 @@ from support.browser import run_in
 from archsim.specs.sweeps.explore import ExploreSpec
 from archsim.studies.exploration.break_evens import break_evens, what_matters, what_pays
 from archsim.studies.exploration.outcome import Candidate, Exploration
-from archsim.studies.exploration.page import named, render
+from archsim.studies.exploration.page import named, render, unmet_budgets
 
 LLC, HBM = ("32 MiB", "64 MiB"), ("1 TB/s", "2 TB/s", "4 TB/s")
 
@@ -54,6 +54,13 @@ def test_the_answer_names_what_matters_and_the_break_evens():
     found = _found()
     assert "hbm (2." in what_matters(found) and "between 1 TB/s and 4 TB/s" in what_matters(found)
     assert what_pays(break_evens(found)) == "Break-evens: llc 32 MiB → 64 MiB pays below hbm 4 TB/s, up to 2 TB/s"
+
+
+def test_a_budget_that_no_design_keeps_is_told_with_what_there_is():
+    found = _found()
+    spec = ExploreSpec(objectives=["throughput", "cost"], budgets=["cost <= 1000", "cost <= 900"])
+    told = unmet_budgets(Exploration(**{**vars(found), "spec": spec}))
+    assert told == ["No design is within cost ≤ 900 USD: cost is 1.00 k USD to 1.05 k USD."]
 
 
 def test_points_are_named_by_their_axes():

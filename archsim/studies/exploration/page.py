@@ -16,7 +16,7 @@ from archsim.base.files import write_text
 from archsim.base.text.yaml import dump_yaml
 from archsim.report import layers
 from archsim.report.rendering import rendered
-from archsim.report.units import NO_BREAK
+from archsim.report.units import NO_BREAK, between
 from archsim.runs.economics import Coefficients, build_costs
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.sweeps.constraints import parse_constraint
@@ -126,6 +126,7 @@ def figures_of(found: Exploration) -> dict[str, Any]:
         "notes": [named(found, note) for note in found.notes],
         "sentences": sentences(found, steps),
         "break_evens": steps,
+        "engine_names": ["analytical"],  # of an exploration; it runs every design
         "answers": [(answer_heading(found, heading, point), point) for heading, point in wanted(found).items()],
         "collapse": collapse_told(found.front, names),
         "layers": layers.told(found.layers),
@@ -154,7 +155,7 @@ def named(found: Exploration, note: str) -> str:
 
 def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
     """The answer: the best design within the first budget, or of all; what matters; the break-evens of steps."""
-    named = wanted(found)
+    named, unmet = wanted(found), unmet_budgets(found)
     if not named:
         return ["No design is allowed by the constraints."]
     heading, point = next(iter(named.items()))
@@ -163,7 +164,7 @@ def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
     best = answer_heading(found, heading, point)
     limit = f"{point.limit[0]}, {100 * point.limit[1]:.0f}{NO_BREAK}% of its time"
     said = [f"{best[0].upper()}{best[1:]}: {design}. It has {values}; what limits it is {limit}."]
-    said += [what_matters(found), what_pays(steps)]
+    said += [*unmet, what_matters(found), what_pays(steps)]
     return [each if each.endswith(".") else f"{each}." for each in said if each]
 
 
@@ -174,6 +175,21 @@ def _by_model(found: Exploration) -> dict[str, list[Candidate]]:
 def rows_of(found: Exploration, dominated: Sequence[Candidate]) -> list[Alike]:
     """Rows of the table of designs: the front, designs of equal values as one, then others."""
     return [*collapsed(found.front, found.spec.objectives), *(Alike(point, (), ()) for point in dominated)]
+
+
+def unmet_budgets(found: Exploration) -> list[str]:
+    """A sentence for every budget that no design keeps, with the range of its names over the designs."""
+    said = []
+    for text in found.spec.budgets:
+        if any(found.best(text, found.spec.objectives[0], model) for model in found.models):
+            continue
+        ranges = []
+        for name in parse_constraint(text).names:
+            every = [point.values[name] for point in found.points if point.allowed and name in point.values]
+            ranges += [f"{name} is {between(every, lambda each, name=name: value(name, each))}"] if every else []
+        asked = with_units(text).replace("<=", "≤").replace(">=", "≥")
+        said.append(f"No design is within {asked}{': ' * bool(ranges)}{', '.join(ranges)}.")
+    return said
 
 
 def answer_heading(found: Exploration, heading: str, point: Candidate) -> str:
