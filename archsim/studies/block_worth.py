@@ -82,17 +82,10 @@ class BlockWorth(Shown):
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
-        told, paid = between(self.gains, signed_percent), sum(len(row.pays) == len(RESOURCES) for row in self.rows)
-        where = f"it pays a mm², a W and a USD in {paid} of {len(self.rows)} runs (throughput {told})"
-        if not paid and any(row.gain > 0 for row in self.rows):
-            each = ", ".join(
-                f"a {unit} in {sum(name in row.pays for row in self.rows)}" for name, unit in UNITS.items()
-            )
-            return f"not worth it by all three: it pays {each} of {len(self.rows)} runs (throughput {told})"
-        if not paid:
-            return f"not worth it: {where}"
-        return f"worth it: {where}" if paid == len(self.rows) else f"worth it in some: {where}"
+        """One sentence, for each set of assumptions."""
+        sets = list(dict.fromkeys(row.assumptions for row in self.rows))
+        told = [_verdict([row for row in self.rows if row.assumptions == name]) for name in sets]
+        return "; ".join(f"{each} under {name}" for name, each in zip(sets, told, strict=True))
 
     @property
     def break_evens(self) -> tuple[str, ...]:
@@ -106,7 +99,7 @@ class BlockWorth(Shown):
         if best <= 0:
             return f"{least}; no run gains any"
         room = significant(best / cost.share["mm2"] * cost.mm2)
-        return f"{least}; at the best run's {signed_percent(best)} a block of up to {room} mm² pays"
+        return f"{least}; at the best run's {signed_percent(best)} a block of up to {room} mm² on all dies pays"
 
     def _from_batch(self) -> Iterator[str]:
         groups: dict[tuple[str, ...], list[BlockRun]] = {}
@@ -114,12 +107,13 @@ class BlockWorth(Shown):
             groups.setdefault((row.system, row.model, row.assumptions, row.policy), []).append(row)
         for (system, model, assumptions, policy), rows in groups.items():
             for before, after in pairwise(sorted(rows, key=lambda row: row.batch)):
-                if (len(before.pays) == len(RESOURCES)) != (len(after.pays) == len(RESOURCES)):
-                    verb = "stops paying" if len(before.pays) == len(RESOURCES) else "pays"
-                    yield (
-                        f"{policy}, {model} on {system}, {assumptions}: {verb} between batch {before.batch:,} "
-                        f"({signed_percent(before.gain)}) and {after.batch:,} ({signed_percent(after.gain)})"
-                    )
+                for verb, units in (("stops paying", _lost(before, after)), ("pays", _lost(after, before))):
+                    if units:
+                        yield (
+                            f"{policy}, {model} on {system}, {assumptions}: {verb} {_units(units)} between batch "
+                            f"{before.batch:,} ({signed_percent(before.gain)}) and {after.batch:,} "
+                            f"({signed_percent(after.gain)})"
+                        )
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per pair of runs."""
@@ -129,6 +123,27 @@ class BlockWorth(Shown):
 
     def __repr__(self) -> str:
         return f"BlockWorth({self.block}: {self.verdict})"
+
+
+def _verdict(rows: Sequence[BlockRun]) -> str:
+    gains = between([row.gain for row in rows], signed_percent)
+    paid = {name: sum(name in row.pays for row in rows) for name in RESOURCES}
+    if not any(paid.values()):
+        return f"not worth it: it pays in none of {len(rows)} runs (throughput {gains})"
+    if set(paid.values()) == {len(rows)}:
+        return f"worth it: it pays {_units(RESOURCES)} in all {len(rows)} runs (throughput {gains})"
+    each = ", ".join(f"a {UNITS[name]} in {count}" for name, count in paid.items())
+    return f"worth it in some: it pays {each} of {len(rows)} runs (throughput {gains})"
+
+
+def _lost(before: BlockRun, after: BlockRun) -> tuple[str, ...]:
+    return tuple(name for name in RESOURCES if name in before.pays and name not in after.pays)
+
+
+def _units(names: Sequence[str]) -> str:
+    """``a mm² and a W``."""
+    *others, last = (f"a {UNITS[name]}" for name in names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def pairs_of(block: str, policies: Sequence[PolicySpec]) -> list[tuple[PolicySpec, PolicySpec]]:

@@ -25,6 +25,7 @@ Row = Mapping[str, Any]
 LEAST = 0.03  # share of a step below which a cause is not tried
 NOTHING = 0.001  # changes below this share are none
 MOST_LEVERS = 3  # causes that are tried, the largest first
+_NEAR = 4  # layers that a refusal lists
 _OTHERS = 4  # other policies of the experiment that are tried
 # Keys of a system that are no links; every bandwidth below the others is one of a link class.
 _NO_LINKS = ("hbm", "llc", "compute", "decision", "blocks")
@@ -118,7 +119,7 @@ def explain(
     rows = _steps(selection)
     kept = [row for row in rows if step in (None, row["step"]) and layer in (None, row["layer"])]
     if not kept:
-        raise ArchsimError(_absent(rows, step, layer))
+        raise ArchsimError(_absent(rows, step, layer or 0))
     kept.sort(key=lambda row: -row["time_ns"])
     levers = () if step is None and layer is None else tuple(_levers(selection, experiment, kept[0]))
     return Why(run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies)
@@ -136,13 +137,13 @@ def _steps(selection: Selection) -> tuple[Row, ...]:
     return collect([record]).steps.rows
 
 
-def _absent(rows: tuple[Row, ...], step: int | None, layer: int | None) -> str:
+def _absent(rows: tuple[Row, ...], step: int | None, layer: int) -> str:
     steps, layers = ({row[name] for row in rows} for name in ("step", "layer"))
-    asked = ", ".join(f"{name} {value}" for name, value in (("step", step), ("layer", layer)) if value is not None)
-    of = f"{len(layers)} MoE layers, {min(layers)} to {max(layers)}" if len(layers) > 1 else f"MoE layer {min(layers)}"
-    return (
-        f"{asked}: the run has no such step; it has iterations {min(steps)} to {max(steps)} (0: the prefill) and {of}"
-    )
+    if step is not None and step not in steps:
+        return f"step {step}: the run has no such step; it has iterations {min(steps)} to {max(steps)} (0: the prefill)"
+    near = sorted(sorted(layers, key=lambda each: abs(each - layer))[:_NEAR])
+    listed = ", ".join(map(str, near)) + f", the nearest of {len(layers)}" * (len(layers) > _NEAR)
+    return f"layer {layer}: the run simulates no such MoE layer; it has {listed}"
 
 
 def _levers(selection: Selection, experiment: ExperimentSpec, row: Row) -> Iterator[Lever]:

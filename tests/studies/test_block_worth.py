@@ -47,9 +47,17 @@ def test_it_pays_a_resource_only_where_a_unit_yields_more():
     found = judge("prediction", DOJO, rows)
     assert [row.pays for row in found.rows] == [("mm2", "w", "usd"), (), ("mm2", "usd")]
     assert found.rows[0].gain == pytest.approx(0.01) and found.rows[1].gain == 0  # below NOTHING
-    assert found.verdict.startswith("worth it in some: it pays a mm², a W and a USD in 1 of 3 runs")
-    assert any("stops paying between batch 64" in sentence for sentence in found.break_evens)
+    assert found.verdict.startswith("worth it in some: it pays a mm² in 2, a W in 1, a USD in 2 of 3 runs")
+    assert any("stops paying a mm², a W and a USD between batch 64" in sentence for sentence in found.break_evens)
+    assert any("pays a mm² and a USD between batch 128" in sentence for sentence in found.break_evens)
     assert "a block of up to" in found.break_evens[0]
+
+
+def test_the_verdict_is_of_each_set_of_assumptions():
+    run = BlockRun("dojo", "m", 64, "physical", "pred", "base", 0.0, 0.1, None, ("w",))
+    runs = run, replace(run, assumptions="published", pays=(), gain=0.0)
+    told = BlockWorth("prediction", (), runs).verdict
+    assert "a W in 1, a USD in 0 of 1 runs" in told and "under physical; not worth it: " in told
 
 
 @pytest.mark.parametrize(
@@ -57,7 +65,7 @@ def test_it_pays_a_resource_only_where_a_unit_yields_more():
     [
         ((0.1, 0.2), ("mm2", "w", "usd"), "worth it: "),
         ((-0.1, 0.0), (), "not worth it: "),
-        ((0.1,), ("mm2",), "not worth it by"),
+        ((0.1,), ("mm2",), "worth it in some: it pays a mm² in 1, a W in 0, a USD in 0 of 1 runs"),
     ],
 )  # fmt: skip
 def test_the_verdict_follows_from_the_runs(gains, pays, said):

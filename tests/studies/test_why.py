@@ -57,3 +57,5 @@ def test_one_of_step_and_layer_is_the_slowest_of_it(tmp_path):
 def test_a_step_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ArchsimError, match="the run has no such step; it has iterations 0 "):
         ar.why(tiny_file(tmp_path), step=17, layer=30)
+    with pytest.raises(ArchsimError, match="layer 30: the run simulates no such MoE layer; it has 1, 2"):
+        ar.why(tiny_file(tmp_path), step=1, layer=30)
