@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from archsim.base.causes import CAUSES
+from archsim.base.causes import CAUSES, Cause
 from archsim.runs.run import point_told
 
 FAR = 3.0  # times of its roofline, from which a run is told
@@ -53,6 +53,8 @@ def _why(row: Mapping[str, Any]) -> str:
     shares = {cause: row.get(f"bound_{cause.column}") or 0.0 for cause in CAUSES}
     largest = sorted((cause for cause in shares if shares[cause]), key=shares.__getitem__, reverse=True)[:TOLD]
     reasons = [", ".join(f"{CAUSES[cause].meaning} takes {shares[cause]:.0%}" for cause in largest)] if largest else []
+    if largest[:1] == [Cause.ACTIVATIONS]:
+        reasons.append("on systems with `launch: gpu` that is a GPU's measured kernels; `launch: local_cp` has none")
     if (load := row.get("load_max_over_mean") or 0.0) >= UNBALANCED:
         reasons.append(f"the busiest die has {load:.1f} times the mean load")
     return f"; {', and '.join(reasons)}" if reasons else ""

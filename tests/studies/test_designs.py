@@ -43,17 +43,19 @@ def test_causes_sum_to_a_decode_step(compared, tmp_path):
         steps = pandas.DataFrame(unpacked(Simulator().record(run)["steps"]))
         decode = steps[steps.step > 0]
         assert row["prefill_ns"] > 0 and len(decode) == 2  # layers of one step
+        columns = {about.label: cause.column for cause, about in CAUSES.items()}
         for each in found.causes:
-            assert getattr(each, side) == pytest.approx(decode[f"bound_{each.name}_ns"].sum()), each.name
-            of_run = row[f"bound_{each.name}"] * row["decode_step_ns"]
-            assert each.name != "compute" or getattr(each, side) != pytest.approx(of_run)
+            column = columns[each.name]
+            assert getattr(each, side) == pytest.approx(decode[f"bound_{column}_ns"].sum()), each.name
+            of_run = row[f"bound_{column}"] * row["decode_step_ns"]
+            assert column != "compute" or getattr(each, side) != pytest.approx(of_run)
 
 
 def test_causes_are_those_of_a_run_without_decode():
     row = {"prefill_ns": 10.0, "decode_ns": 0.0, "decode_step_ns": None}
     row |= {f"bound_{name}": 0.5 if name in ("hbm", "link") else 0.0 for name in (cause.column for cause in CAUSES)}
     found = list(_causes([{"row": row, "steps": {}}] * 2))
-    assert [(each.group, each.name, each.a) for each in found] == [("the run", "hbm", 5.0), ("the run", "link", 5.0)]
+    assert [(each.group, each.name, each.a) for each in found] == [("the run", "HBM", 5.0), ("the run", "links", 5.0)]
 
 
 def test_energy_parts_sum_and_throughput_is_a_ratio(compared):

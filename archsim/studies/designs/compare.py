@@ -172,7 +172,7 @@ def _causes(records: Sequence[Record]) -> Iterator[Quantity]:
     for cause, about in CAUSES.items():
         values = [side[cause.column] for side in sides]
         if max(values) > least:
-            yield Quantity(group, cause.column, "ns", f"that {about.meaning} takes of it", *values, -1)
+            yield Quantity(group, about.label, "ns", f"that {about.meaning} takes of it", *values, -1)
 
 
 def _of_decode_step(record: Record) -> dict[str, float]:

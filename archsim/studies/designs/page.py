@@ -51,8 +51,8 @@ def answer(found: DesignComparison) -> str:
     saved = max(gaps, key=lambda name: sign * gaps[name], default=None)
     if saved is None or sign * gaps[saved] <= 0:
         return said
-    cause, saved_ns = BOUND_NAMES[f"bound_{saved}"][1], scaled(sign * gaps[saved], TIME_UNITS)
-    return f"{said}; most of the time that it saves is {cause}: {saved_ns} of {found.causes[0].group}"
+    saved_ns = scaled(sign * gaps[saved], TIME_UNITS)
+    return f"{said}; most of the time that it saves is {saved}: {saved_ns} of {found.causes[0].group}"
 
 
 def shown(each: Quantity, value: float | None) -> str:
@@ -99,8 +99,8 @@ def _causes(found: DesignComparison) -> str:
 
     def bar(name: str, side: str, total: float) -> Bar:
         segments = []
-        for column, (kind, cause) in BOUND_NAMES.items():
-            ns = sum(getattr(each, side) or 0.0 for each in found.causes if f"bound_{each.name}" == column)
+        for kind, cause in BOUND_NAMES.values():
+            ns = sum(getattr(each, side) or 0.0 for each in found.causes if each.name == cause)
             if ns:
                 segments.append(Segment(kind, ns, f"{name}: {scaled(ns, TIME_UNITS)} {cause}"))
         return Bar(name, tuple(segments), scaled(total, TIME_UNITS))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from archsim.base.causes import label_of
 from archsim.base.shown import Shown
 from archsim.runs.columns import BY_NAME
 from archsim.specs.model import ModelSpec
@@ -139,9 +140,9 @@ def without_constants(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def limit_of(row: Mapping[str, Any]) -> tuple[str, float]:
-    """The bottleneck of a run, and its share of the critical path."""
+    """The label of a run's bottleneck, and its share of the critical path."""
     name = row["bounded_by"]
-    return (name, row[f"bound_{name}"]) if name else ("–", 0.0)
+    return (label_of(name), row[f"bound_{name}"]) if name else ("–", 0.0)
 
 
 def unit_of(objective: str) -> str:
