@@ -150,6 +150,6 @@ def test_compiling_is_told_where_nothing_is_compiled(tmp_path, monkeypatch, caps
     print_compiling()
     assert capsys.readouterr().err == "compiling, once: a minute or two\n"
     (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "one.nbi").touch()
+    (tmp_path / "kernels" / "one.nbc").touch()
     print_compiling()
     assert capsys.readouterr().err == ""
