@@ -14,7 +14,7 @@ from archsim.engine.network.flows import simulate_flows
 from archsim.engine.state import UNITS, new_tally
 from archsim.engine.weight_moves import WeightMover, advance
 from archsim.policies.placement.placement import moves_between
-from archsim.policies.replication.rules import LayerView, lina
+from archsim.policies.replication.rules import LayerView, lina, table_of_paths
 from archsim.specs.loading.library import load_assumptions
 from archsim.specs.policies import PRESETS
 
@@ -155,3 +155,21 @@ def test_lina_with_a_stated_accuracy_asks_no_paths():
     holds = lina(view, slots=1, accuracy=1.0).holds
     assert holds[0].tolist() == [False, True] and not holds[:, 0][:2].any()
     assert not lina(view, slots=1).holds.any()
+
+
+def test_a_table_that_is_rarely_right_replicates_what_is_popular_elsewhere():
+    """Of 64 experts the first eight are hot: a table that is always right copies them, one that hardly is copies eight
+    others, the same in every step.
+    """
+    load = np.where(np.arange(64) < 8, 900, 20).astype(np.int32)
+    home = np.arange(64) // 8
+    holders = home[:, None] == np.arange(8)
+
+    def copied(accuracy, step):
+        view = LayerView(load[None].repeat(8, axis=0), np.zeros(64, np.float32), home, holders, 0, step)
+        return lina(view, slots=1, accuracy=accuracy).holds.any(axis=1)
+
+    assert copied(1.0, 0)[:8].sum() == 7 and copied(0.05, 0)[:8].sum() <= 3  # the eighth finds no room
+    assert (copied(0.05, 0) == copied(0.05, 7)).all()
+    predicted = table_of_paths(load, 0.3, np.random.default_rng(0))
+    assert predicted.sum() == pytest.approx(load.sum()) and (predicted >= 0.3 * load).all()

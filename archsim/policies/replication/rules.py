@@ -59,6 +59,16 @@ def look_ahead(origins: np.ndarray, accuracy: float, generator: np.random.Genera
     return right + generator.multinomial(wrong, np.full(experts, 1 / experts))
 
 
+def table_of_paths(load: np.ndarray, accuracy: float, generator: np.random.Generator) -> np.ndarray:
+    """Tokens of every expert that Lina's table predicts, float64[expert], where it is right for a share of the pairs.
+
+    ``load``: tokens that they will get. The table is built of other text (Libra, 5.2): wrong predictions are of what is
+    popular there, as skewed as here, but other experts; the same ones in every step. Predictions that are wrong by
+    chance would keep the order of the experts, however few are right.
+    """
+    return accuracy * load + (1 - accuracy) * generator.permutation(load)
+
+
 def libra(
     layer: LayerView,
     slots: int = 8,
@@ -78,13 +88,12 @@ def libra(
 def lina(layer: LayerView, slots: int = 8, accuracy: float = 0.0, seed: int = 0) -> Replicas:
     """Popular experts as predicted from paths: the largest load per instance to the least loaded die that has room.
 
-    ``accuracy``: of a prediction drawn as `look_ahead` draws it, in place of paths; 0: by paths.
+    ``accuracy``: of a prediction by `table_of_paths`, in place of paths; 0: by paths.
     """
     holds, (experts, dies) = layer.holders.copy(), layer.holders.shape
     load = layer.expected.astype(np.float64)
     if accuracy:
-        generator = np.random.default_rng([seed, layer.step, layer.layer])
-        load = look_ahead(layer.origins, accuracy, generator).sum(axis=0).astype(np.float64)
+        load = table_of_paths(layer.origins.sum(axis=0), accuracy, np.random.default_rng([seed, layer.layer]))
     added = _replicate(load, holds, np.full(dies, slots, np.int64), np.zeros(dies), np.zeros(experts, np.int64))
     return Replicas(holds & ~layer.holders, _effort(int(added) * (experts + dies), experts))
 
