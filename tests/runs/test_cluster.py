@@ -2,6 +2,9 @@
 
 import signal
 import threading
+from collections import deque
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 import pytest
 from support.dask_processes import Cluster, free_port
@@ -9,7 +12,9 @@ from support.tiny import SLOW_POLICY, archsim, tiny, tiny_file
 
 pytest.importorskip("distributed", reason="needs Dask: pip install 'archsim[cluster]'")
 
-from archsim.runs.pool.dask_cluster import PATIENCE_S
+from archsim.runs.pool import dask_cluster
+from archsim.runs.pool.dask_cluster import MOST_TOGETHER, PATIENCE_S, TURNS, batches, simulate_on_cluster
+from archsim.runs.pool.worker import Failure
 from archsim.runs.sweep import Unwatched, sweep
 
 BYTES = ("results.csv", "results.parquet", "dies.csv", "links.csv")
@@ -26,7 +31,10 @@ class Watching(Unwatched):
     """Calls ``do`` when the first run has finished."""
 
     def __init__(self, do):
-        self._do, self.finished_runs = do, 0
+        self._do, self.finished_runs, self.kept_runs = do, 0, 0
+
+    def kept(self, runs):
+        self.kept_runs += runs  # those that took long on a busy machine are in the cache
 
     def finished(self, run, record):
         self.finished_runs += 1
@@ -59,7 +67,8 @@ def test_a_worker_that_dies_in_a_run_loses_nothing(tmp_path, cluster, monkeypatc
     watching = Watching(kill_one)
     sweep(experiment, tmp_path / "there", watcher=watching, scheduler=cluster.address)
     cluster.workers[0].wait(timeout=10)
-    assert watching.finished_runs == experiment.runs and cluster.workers[0].returncode == -signal.SIGKILL
+    assert watching.finished_runs + watching.kept_runs == experiment.runs
+    assert cluster.workers[0].returncode == -signal.SIGKILL
     for name in BYTES:
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
 
@@ -70,3 +79,70 @@ def test_nobody_there_is_said_within_ten_seconds(tmp_path):
     done = archsim(tmp_path, "sweep", tiny_file(tmp_path), "--scheduler", address)
     assert done.returncode == 2 and f"--scheduler {address}: no Dask scheduler answers there" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def runs_of(*demands):
+    """A run for each of these demands."""
+    runs = enumerate(demands)
+    return [SimpleNamespace(demand=SimpleNamespace(key=key), name="run", key=str(at), code="") for at, key in runs]
+
+
+@pytest.mark.parametrize("threads", [1, 3, 500])
+def test_batches_share_a_demand_and_leave_turns_for_every_thread(threads):
+    runs = runs_of(*"abacabbbbb" * 100)
+    found = batches(runs, threads)
+    assert sorted(int(run.key) for batch in found for run in batch) == list(range(len(runs)))
+    assert all(len({run.demand.key for run in batch}) == 1 for batch in found)
+    most = max(map(len, found))
+    assert most == max(1, min(MOST_TOGETHER, len(runs) // (TURNS * threads)))
+
+
+class Future(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+class Deadly:
+    """A cluster of one thread on which the run of key ``deadly`` ends its worker; as much of Dask as is used."""
+
+    def __init__(self, deadly):
+        self._deadly, self.sizes, self.cancelled = deadly, [], 0
+
+    def submit(self, function, batch, *rest, **options):
+        self.sizes.append(len(batch))
+        return Future(result=lambda: self._run(batch))
+
+    def _run(self, batch):
+        if any(run.key == self._deadly for run in batch):
+            raise OSError("worker lost")
+        return [{"run": run.key} for run in batch]
+
+    def nthreads(self):
+        return {"worker": 1}
+
+    def as_current(self):
+        return nullcontext()
+
+    def cancel(self, futures):
+        self.cancelled = len(futures)
+
+    class as_completed(deque):
+        def __iter__(self):
+            while self:
+                yield self.popleft()
+
+        update = deque.extend
+
+
+def test_a_run_that_ends_its_workers_fails_alone(monkeypatch):
+    cluster = Deadly("21")
+
+    @contextmanager
+    def client(distributed, address):
+        yield cluster
+
+    monkeypatch.setattr(dask_cluster, "_client", client)
+    monkeypatch.setattr(dask_cluster, "_distributed", lambda: cluster)
+    replies = {run.key: reply for run, reply in simulate_on_cluster(runs_of(*"a" * 64), "tcp://nobody:1")}
+    failed = [key for key, reply in replies.items() if isinstance(reply, Failure)]
+    assert len(replies) == 64 and failed == ["21"] and "worker lost" in replies["21"].message
+    assert cluster.sizes == [8] * 8 + [1] * 8 and cluster.cancelled == 16

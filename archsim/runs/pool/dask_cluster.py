@@ -1,8 +1,9 @@
 """Runs simulated on a Dask cluster: the same records as from processes of this machine.
 
-Workers need the same archsim (compared by the digest of its code) and see recorded traces under the same path. The
-runs of a worker that dies are rescheduled by Dask on another one, ``RETRIES`` times. Each thread of a worker has a
-simulator of its own; one thread per worker (``dask worker --nthreads 1``) shares demands best.
+Workers need the same archsim (compared by the digest of its code) and see recorded traces under the same path. A task
+is a batch of runs that share a demand. The tasks of a worker that dies are rescheduled by Dask on another one,
+``RETRIES`` times; then their runs are tasks of their own, so that the one at fault fails alone. Each thread of a worker
+has a simulator of its own; one thread per worker (``dask worker --nthreads 1``) shares demands best.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from archsim.runs.run import Run
 PATIENCE_S = 6.0  # for the scheduler to answer
 RETRIES = 3  # of a run whose worker died
 ADDRESS = re.compile(r"tcp://(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
+MOST_TOGETHER, TURNS = 16, 8  # runs of a task; tasks of a thread, so that none is idle for long at the end
+OTHER = Failure("the worker has another version of archsim than this client; its results could differ")
+Batch = tuple[Run, ...]
 MOST_FRAMES = 1 << 16  # of Dask's first message, which has a few
 
 
@@ -40,26 +44,44 @@ def simulate_on_cluster(
     distributed = _distributed()
     with _client(distributed, address) as client, client.as_current():
         here = (os.getcwd(), tuple(sys.path))
-        futures = {
-            client.submit(
-                simulate_here, run, verb, run.code, *here, key=f"{run.name} {run.key}", pure=False, retries=RETRIES
-            ): run
-            for run in runs
-        }
+
+        def submit(batch: Batch):
+            codes, name = tuple(run.code for run in batch), f"{batch[0].name} {batch[0].key} {len(batch)}"
+            return client.submit(simulate_here, batch, verb, codes, *here, key=name, pure=False, retries=RETRIES)
+
+        threads = max(1, sum(client.nthreads().values()))
+        futures = {submit(batch): batch for batch in batches(runs, threads)}
+        ended = distributed.as_completed(futures)
         try:
-            for future in distributed.as_completed(futures):
-                yield futures[future], _reply(future)
+            for future in ended:
+                batch, replies = futures[future], _replies(future)
+                if isinstance(replies, Failure) and len(batch) > 1:  # one of them may be at fault
+                    alone = {submit((run,)): (run,) for run in batch}
+                    futures |= alone
+                    ended.update(alone)
+                    continue
+                yield from zip(batch, [replies] if isinstance(replies, Failure) else replies, strict=True)
         finally:
             client.cancel(list(futures))
 
 
-def simulate_here(run: Run, verb: str, code: str, folder: str, path: Sequence[str]) -> Record | Failure:
-    """On a worker: what a method of Simulator gives for a run, from the folder and with the modules of the client.
+def batches(runs: Sequence[Run], threads: int) -> list[Batch]:
+    """All runs, those of equal demands together: at most MOST_TOGETHER, and few enough for TURNS of every thread."""
+    most = max(1, min(MOST_TOGETHER, len(runs) // (TURNS * threads)))
+    alike: dict[tuple, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(run.demand.key, []).append(run)
+    return [tuple(each[at : at + most]) for each in alike.values() for at in range(0, len(each), most)]
+
+
+def simulate_here(
+    batch: Batch, verb: str, codes: Sequence[str], folder: str, path: Sequence[str]
+) -> list[Record | Failure]:
+    """On a worker: what a method of Simulator gives for each run, from the folder and with the modules of the client.
     """
     _settle(folder, path)
-    if run.code != code:
-        return Failure("the worker has another version of archsim than this client; its results could differ")
-    return attempt(getattr(_simulator(threading.get_ident()), verb), run)
+    simulate = getattr(_simulator(threading.get_ident()), verb)
+    return [attempt(simulate, run) if run.code == code else OTHER for run, code in zip(batch, codes, strict=True)]
 
 
 @lru_cache
@@ -79,8 +101,8 @@ def _simulator(thread: int):
     return Simulator()
 
 
-def _reply(future) -> Record | Failure:
-    """The result of a run, or why there is none: its worker died too often."""
+def _replies(future) -> list[Record | Failure] | Failure:
+    """The results of a batch, or why there are none: its worker died too often."""
     try:
         return future.result()
     except Exception as error:  # Dask raises whatever stopped the transport or the scheduler

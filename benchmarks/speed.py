@@ -1,0 +1,297 @@
+"""Write docs/speed.csv and docs/speed.md: what a run costs by its size, and ratios to other simulators.
+
+    python benchmarks/speed.py [--only dies layers …]
+
+Every time is processor time of this process, after compilation, the least of REPEATS. A series fits cost = a · size^b
+to the logarithms of its points. With ``--only`` the other series stay as they are in the table. SimPy
+(``pip install simpy``) and Dask are compared where they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import platform
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(ROOT / "tests")]
+TABLE, PAGE = ROOT / "docs" / "speed.csv", ROOT / "docs" / "speed.md"
+REPEATS = 3
+MODEL, BATCH, MESH, LAYERS = "deepseek-v3", 4096, 5, 4
+ENGINES = ("event shared", "event reserved", "analytical")
+SIZES = {
+    "dies": (16, 25, 64, 144, 256),
+    "layers": (2, 4, 8, 16),
+    "batch": (256, 1024, 4096, 16384),
+    "points": (40, 120, 360),
+    "requests": (2000, 8000, 32000),
+}
+ABOUT = {
+    "dies": f"dies of a mesh; `ep`, {MODEL}, batch {BATCH:,}, {LAYERS} MoE layers, one decode step, building included",
+    "layers": f"MoE layers that run; {MESH} × {MESH} dies, all else as above",
+    "batch": f"requests of the batch; {MESH} × {MESH} dies, all else as above",
+    "points": "points drawn from `configs/design_space.yaml` (analytical): checking all, running those that fit",
+    "requests": "requests of `configs/serve_h200.yaml`: drawing, serving and measuring, on laws that are tabulated",
+}
+
+
+class Point(NamedTuple):
+    """A row of the table: processor seconds of one size, or a ratio (axis ``ratio``, size 0)."""
+
+    axis: str
+    series: str
+    size: int
+    value: float
+
+
+def least_s(run: Callable[[], object], repeats: int = REPEATS) -> float:
+    """Least processor time of a call, after one that compiles."""
+    run()
+    taken = []
+    for _ in range(repeats):
+        begin = time.process_time()
+        run()
+        taken.append(time.process_time() - begin)
+    return min(taken)
+
+
+def step_runs(axis: str) -> Iterator[Point]:
+    for series in ENGINES:
+        for size in SIZES[axis]:
+            at = {"dies": MESH * MESH, "layers": LAYERS, "batch": BATCH, axis: size}
+            yield Point(axis, series, size, least_s(one_run(series, **at)[0]))
+
+
+def one_run(series: str, dies: int, layers: int, batch: int, policy: str = "ep"):
+    """A function that builds and runs, returning its outcome; and the demand."""
+    from support.small_runs import replay
+
+    from archsim.engine.analytic.engine import AnalyticalEngine
+    from archsim.engine.engine import EventEngine
+    from archsim.engine.run_demand import build_run_demand
+    from archsim.specs.loading.library import load_assumptions, load_model, load_system
+    from archsim.specs.policies import PRESETS, PolicySpec
+    from archsim.specs.workload import SyntheticSpec
+    from archsim.workload.generated.synthetic import SyntheticTraffic
+
+    side = int(dies**0.5)
+    system, model = load_system("dojo"), load_model(MODEL)
+    system = system.model_copy(update={"mesh": system.mesh.model_copy(update={"x": side, "y": side})})
+    moe = model.moe_layers.model_copy(update={"last": model.moe_layers.first + layers - 1})
+    model = model.model_copy(update={"layers": model.moe_layers.first + layers, "moe_layers": moe})
+    published = series == "event reserved"
+    assumptions = load_assumptions("published" if published else "physical", capacity="unbounded")
+    traffic = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=0, decode_steps=1), batch)
+    demand = build_run_demand(traffic, batch, 1, 0, origin_dies=dies, routing=not published)
+    engine = AnalyticalEngine if series == "analytical" else EventEngine
+    spec = PolicySpec(name=policy, **PRESETS[policy])
+    return lambda: replay(system, model, spec, assumptions, demand, engine=engine).run(), demand
+
+
+def points() -> Iterator[Point]:
+    from archsim.runs.plan import select
+    from archsim.runs.simulator import Simulator
+    from archsim.specs.loading.library import load_planned
+
+    def explore(combinations: int) -> None:
+        changed = [f"sweep.sample.count={combinations // 8}", "systems=[{like: dojo, name: dojo-2}]"]
+        selection = select(load_planned(ROOT / "configs" / "design_space.yaml", changed))
+        simulator = Simulator()
+        for run in sorted(selection.runs(), key=lambda run: str(run.demand.key)):
+            simulator.row(run)
+
+    for size in SIZES["points"]:
+        yield Point("points", "analytical", size, least_s(partial(explore, size), 1))
+
+
+def requests() -> Iterator[Point]:
+    from archsim.serving.serving import deploy, requests_of, serve_requests
+    from archsim.specs.loading.serving import load_serving
+
+    file = ROOT / "configs" / "serve_h200.yaml"
+    deployment = deploy(load_serving(file))
+
+    def serve(count: int) -> None:
+        serving = load_serving(file, [f"requests.count={count}"])
+        serve_requests(serving, deployment, requests_of(serving))
+
+    for size in SIZES["requests"]:
+        yield Point("requests", "serving", size, least_s(partial(serve, size), 1))
+
+
+def ratios() -> Iterator[Point]:
+    """Events and steps a second, each over another way to do the same, in this process."""
+    from event_engine import bare_heap_events_per_s, reference_events_per_s
+
+    run, _ = one_run("event reserved", MESH * MESH, 16, BATCH)
+    ours = int(run().tally.events[0]) / least_s(run)
+    yield Point("ratio", "events/s of `contention: reserved`, plan and work included", 0, ours)
+    yield Point("ratio", "the same over a bare loop of `heapq` in Python", 0, ours / bare_heap_events_per_s())
+    yield Point("ratio", "the same over the published rules in plain Python", 0, ours / reference_events_per_s())
+    if (theirs := simpy_events_per_s()) is not None:
+        yield Point("ratio", "the same over SimPy, a resource held and a timeout an event", 0, ours / theirs)
+    event, walk = (least_s(one_run(name, MESH * MESH, 16, BATCH)[0]) for name in ("event shared", "analytical"))
+    yield Point("ratio", "layer-steps/s of `contention: shared`", 0, 16 / event)
+    yield Point("ratio", "layer-steps/s of the analytical engine", 0, 16 / walk)
+    yield Point("ratio", "the analytical engine over the event engine", 0, event / walk)
+    yield from dask_overhead()
+
+
+def simpy_events_per_s(processes: int = 100, turns: int = 200) -> float | None:
+    try:
+        import simpy
+    except ImportError:
+        return None
+    environment, events = simpy.Environment(), 0
+    resources = [simpy.Resource(environment) for _ in range(25)]
+
+    def process(number: int):
+        nonlocal events
+        for turn in range(turns):
+            with resources[(number + turn) % len(resources)].request() as held:
+                yield held
+                yield environment.timeout(1 + (number * turn) % 89)
+            events += 2
+
+    for number in range(processes):
+        environment.process(process(number))
+    begin = time.process_time()
+    environment.run()
+    return events / (time.process_time() - begin)
+
+
+def dask_overhead(runs: int = 120) -> Iterator[Point]:
+    """Wall time a run that a cluster of one worker adds to runs of a few milliseconds."""
+    try:
+        import distributed  # noqa: F401
+    except ImportError:
+        return
+    from support.dask_processes import Cluster
+    from support.waiting import wait_for
+
+    from archsim.runs.plan import select
+    from archsim.runs.pool.dask_cluster import simulate_on_cluster
+    from archsim.runs.pool.processes import simulate_all
+    from archsim.specs.loading.library import load_planned
+
+    plan = load_planned(ROOT / "configs" / "design_space.yaml", [f"sweep.sample.count={runs}"])
+    chosen = select(plan).runs()[:runs]
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = Cluster(Path(folder), workers=1)
+        try:
+            wait_for(lambda: answers(cluster.address), seconds=60)
+            there = partial(simulate_on_cluster, address=cluster.address, verb="row")
+            here = partial(simulate_all, jobs=1, traces={}, verb="row")
+            for simulate in (there, here):
+                list(simulate(chosen))
+            taken = [wall_s(lambda each=each: list(each(chosen))) for each in (there, here)]
+        finally:
+            cluster.end()
+    yield Point("ratio", "ms of wall time a run that Dask adds, one worker", 0, 1e3 * (taken[0] - taken[1]) / runs)
+
+
+def answers(address: str) -> bool:
+    host, port = address.removeprefix("tcp://").split(":")
+    try:
+        socket.create_connection((host, int(port)), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def wall_s(run: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+def fitted(sizes, values) -> tuple[float, float]:
+    """(a, b) of a · size^b, by least squares of logarithms."""
+    b, log_a = np.polyfit(np.log(sizes), np.log(values), 1)
+    return float(np.exp(log_a)), float(b)
+
+
+def page(table: list[Point], machine: str) -> str:
+    """docs/speed.md of a table."""
+    parts = [HEAD.format(machine=machine)]
+    for axis, about in ABOUT.items():
+        here = [point for point in table if point.axis == axis]
+        if not here:
+            continue
+        sizes = sorted({point.size for point in here})
+        rows = [
+            f"| | {' | '.join(f'{size:,}' for size in sizes)} | cost grows as |",
+            f"|---|{'---:|' * len(sizes)}---|",
+        ]
+        for series in dict.fromkeys(point.series for point in here):
+            values = [point.value for point in here if point.series == series]
+            cells = " | ".join(shown(value) for value in values)
+            rows.append(f"| {series} | {cells} | {axis}^{fitted(sizes, values)[1]:.2f} |")
+        parts.append(f"## By {axis}\n\nSeconds by {about}.\n\n" + "\n".join(rows))
+    rows = [f"| {point.series} | {shown(point.value)} |" for point in table if point.axis == "ratio"]
+    parts.append("## Ratios, in one run\n\n| | |\n|---|---:|\n" + "\n".join(rows))
+    return "\n\n".join(parts) + "\n"
+
+
+HEAD = """# Speed
+
+Written by `python benchmarks/speed.py` from `docs/speed.csv`; measured on {machine}. Times are processor seconds of
+one process, after compilation, the least of a few; other programs on the machine make them longer. The last column is a
+power law fitted to the row."""
+
+
+def shown(value: float) -> str:
+    """Three digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def kept() -> tuple[str, list[Point]]:
+    """The machine and the points of the table."""
+    with TABLE.open(newline="") as stream:
+        machine, *rows = csv.reader(stream)
+    return machine[0], [Point(axis, series, int(size), float(value)) for axis, series, size, value in rows]
+
+
+def main() -> None:
+    kinds = {axis: partial(step_runs, axis) for axis in ("dies", "layers", "batch")}
+    kinds |= {"points": points, "requests": requests, "ratio": ratios}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=kinds, default=list(kinds))
+    only = parser.parse_args().only
+    for kind in only:
+        found = []
+        for point in kinds[kind]():
+            print(*point, flush=True)
+            found.append(point)
+        others = [point for point in kept()[1] if point.axis != kind] if TABLE.exists() else []
+        table = sorted(others + found, key=lambda point: list(kinds).index(point.axis))
+        write(table, f"{processor()}, Python {platform.python_version()}")
+
+
+def write(table: list[Point], machine: str) -> None:
+    """The table, and the page of what the table holds."""
+    with TABLE.open("w", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([machine])
+        writer.writerows([*point[:3], f"{point.value:.4g}"] for point in table)
+    machine, table = kept()
+    PAGE.write_text(page(table, machine))
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+if __name__ == "__main__":
+    main()
