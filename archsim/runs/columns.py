@@ -36,7 +36,6 @@ from archsim.runs.measure_iteration import (
     whole_iteration,
 )
 from archsim.specs.own_execution import columns_of
-from archsim.specs.sweeps.explore import OBJECTIVES
 
 Measure = Callable[[Finished], Any]
 LAYOUT = 5  # of results: raised when columns are added or change meaning; stored in manifests
@@ -414,67 +413,3 @@ def _own_column(target: str) -> Column:
             raise ArchsimError(f"{target}: {type(error).__name__}: {error}") from error
 
     return Column(name, _KINDS[returned], _unit_of(name), meaning, value, optional=True, since=LAYOUT)
-
-
-def documented() -> str:
-    """``docs/results.md``, whose tables are these; `python -c` of this regenerates it."""
-    parts = [_DOCUMENT]
-    for title, columns in (
-        ("results.csv, results.parquet", COLUMNS),
-        ("dies.csv", DIES),
-        ("links.csv", LINKS),
-        ("pairs.csv", PAIRS),
-        ("steps.parquet", STEPS),
-        ("timings.csv", TIMINGS),
-    ):
-        known = [each for each in columns if columns is not COLUMNS and each in COLUMNS]
-        rows = [
-            f"| `{each.name}` | {each.kind} | {each.unit} | {each.meaning}{_used(each, columns)} |"
-            for each in columns
-            if each not in known
-        ]
-        names = ", ".join(f"`{each.name}`" for each in known)
-        before = [f"Of the run, as above: {names}.", ""] if known else []
-        head = ["| column | kind | unit | meaning |", "|---|---|---|---|"]
-        parts.append("\n".join([f"## {title}", "", *before, *head, *rows]))
-    return "\n\n".join(parts) + "\n"
-
-
-def _used(column: Column, columns: tuple[Column, ...]) -> str:
-    """Name of the column as an objective of `explore:`, if it is one."""
-    names = [name for name, (known, _) in OBJECTIVES.items() if known == column.name and columns is COLUMNS]
-    return "".join(f" (objective `{name}`)" for name in names)
-
-
-_DOCUMENT = """\
-# Results
-
-`archsim sweep FILE` writes into the folder of its report:
-
-| file | |
-|---|---|
-| `results.csv`, `results.parquet` | one row per run, in the order of the experiment; with a `sweep:` first `point` and a column for every axis |
-| `dies.csv`, `links.csv`, `pairs.csv` | a row for every die, every link and every pair of dies (of at most 32) between which anything moved, of every run; left out for more than 1,000 runs, and with `details: dropped` |
-| `steps.parquet` | a row for every layer of every iteration, of runs of at most 12,000 such steps; with `dies.csv` |
-| `timings.csv` | how long each run took to simulate, where and when; the only file that differs from one machine to the next |
-| `manifest.yaml` | the full experiment: `archsim sweep manifest.yaml` reproduces the results |
-| `results.partial.csv` | while a sweep runs: rows of the finished runs, in order of completion, without speed-ups |
-
-Throughput on pages and terminals is `tokens_per_s`: one definition under every set of assumptions, for all MoE layers of the model.
-`throughput_tokens_per_s` counts as the assumption `throughput` says, which under `published` is one iteration more, and the layers that ran alone.
-
-`steps.parquet` says which step was slow and why. The hottest link of every step is a column; the ten slowest steps of a run, what bound them and their
-busiest link:
-
-```python
-import pandas as pd
-
-steps = pd.read_parquet("reports/dojo/steps.parquet")
-one = steps[(steps.policy == "allo") & (steps.assumptions == "physical") & (steps.batch == 4096) & (steps.model == "deepseek-v3")]
-slow = one.nlargest(10, "time_ns")
-print(slow[["step", "layer", "time_ns", "bound_hbm_ns", "bound_compute_ns", "link_src", "link_dst", "link_bytes"]])
-print(one.groupby(["link_src", "link_dst"]).size().nlargest(5))      # links that are most often the hottest
-```
-
-The tables below are made from `archsim/runs/columns.py`:
-`python -c "from archsim.runs.columns import documented; print(documented(), end='')" > docs/results.md`."""

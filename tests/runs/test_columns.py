@@ -21,7 +21,6 @@ from archsim.runs.columns import (
     STEP_COLUMNS,
     STEPS,
     columns_with,
-    documented,
     shown_columns,
 )
 from archsim.runs.results import Results
@@ -116,11 +115,6 @@ def test_dies_and_links_are_measured_as_declared(tmp_path):
     results = simulate(tiny(tmp_path))
     for name, columns in (("dies", DIES), ("links", LINKS), ("pairs", PAIRS), ("steps", STEPS)):
         assert set(getattr(results, name).rows[0]) == {column.name for column in columns}
-
-
-def test_the_document_is_made_from_the_table():
-    """If it fails: the command at the head of docs/results.md."""
-    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == documented()
 
 
 def test_a_user_adds_columns(own):

@@ -1,4 +1,4 @@
-"""The generated files: ``docs/reference.md`` and ``docs/schemas/*.schema.json``."""
+"""The generated files: ``docs/reference.md``, ``docs/results.md`` and ``docs/schemas/*.schema.json``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from archsim.base.files import write_text
 from archsim.report.reference.markdown import reference
+from archsim.report.reference.results import results_page
 from archsim.report.reference.schema import FILES, schema_of, traffic_schema
 
 
@@ -17,7 +18,7 @@ def generated() -> dict[str, str]:
         f"schemas/{kind}.schema.json": json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
         for kind, schema in schemas.items()
     }
-    return {"reference.md": reference(schemas), **files}
+    return {"reference.md": reference(schemas), "results.md": results_page(), **files}
 
 
 def write_reference(docs: Path) -> None:

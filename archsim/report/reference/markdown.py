@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from archsim.specs.assumptions import ASSUMPTIONS
+
 Schema = Mapping[str, Any]
 _HEAD = """# Reference of files
 
@@ -74,7 +76,8 @@ def _table(schema: Schema) -> str:
     lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
     for key, entry in schema.get("properties", {}).items():
         default = "**required**" if key in needed else _default(entry)
-        lines.append(f"| `{key}` | {_kind(entry)} | {default} | {_text(entry.get('description', ''))} |")
+        told = f"[values](assumptions.md#{key})" if key in ASSUMPTIONS else _text(entry.get("description", ""))
+        lines.append(f"| `{key}` | {_kind(entry)} | {default} | {told} |")
     return "\n".join(lines) + "\n"
 
 
@@ -104,7 +107,7 @@ def _kind(entry: Schema) -> str:
     if first == "array":
         return f"list of {_kind(entry['items'])}" if "items" in entry else "list"
     words = {"integer": "integer", "number": "number", "string": "text", "object": "mapping", "boolean": "true, false"}
-    ends = f", {entry['minimum']:,} to {entry['maximum']:,}" if "maximum" in entry else ""
+    ends = f" {entry['minimum']:,}–{entry['maximum']:,}" if "maximum" in entry else ""
     return f"{words.get(first, 'any')}{ends}"
 
 
