@@ -173,12 +173,11 @@ def page_of(calibrations: Sequence[CalibrationSpec]) -> str:
     ]
     audits = [(calibration.gpu, each) for calibration in calibrations for each in audit(calibration) if each.tables]
     lines += [f"| {gpu} | {a.section} | {a.tables} | {a.points or '–'} | {len(a.found)} |" for gpu, a in audits]
-    for gpu, each in audits:
-        if each.found:
-            shown = each.found[:MOST_ON_PAGE]
-            more = f", the farthest {len(shown)} of {len(each.found)}" if len(each.found) > len(shown) else ""
-            lines += ["", f"## {gpu}, {each.section}{more}", "", "| table | row | at | off | spreads | |"]
-            lines += ["|---|---|---|---|---|---|", *(_line(one) for one in shown)]
+    shown = [(f"{gpu} {each.section}", one) for gpu, each in audits for one in each.found[:MOST_ON_PAGE]]
+    if shown:
+        lines += ["", f"The farthest of every section, {MOST_ON_PAGE} at most:", ""]
+        lines += ["| section | table | row | at | off | spreads | |", "|---|---|---|---|---|---|---|"]
+        lines += [f"| {section} {_line(one)}" for section, one in shown]
     return "\n".join(lines) + "\n"
 
 
