@@ -76,7 +76,9 @@ def _table(schema: Schema) -> str:
     lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
     for key, entry in schema.get("properties", {}).items():
         default = "**required**" if key in needed else _default(entry)
-        told = f"[values](assumptions.md#{key})" if key in ASSUMPTIONS else _text(entry.get("description", ""))
+        told = _text(entry.get("description", ""))
+        if key in ASSUMPTIONS and told.startswith(f"{next(iter(ASSUMPTIONS[key]))}: "):
+            told = f"[values](assumptions.md#{key})"
         lines.append(f"| `{key}` | {_kind(entry)} | {default} | {told} |")
     return "\n".join(lines) + "\n"
 
