@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from archsim.api.placing import place as place
     from archsim.api.placing import worth as worth
     from archsim.api.running import run as run
-    from archsim.api.running import simulate as simulate
     from archsim.api.running import sweep as sweep
     from archsim.api.serving import calibrate_serving as calibrate_serving
     from archsim.api.serving import compare_serving as compare_serving
@@ -85,7 +84,6 @@ _PUBLIC = {
     "serve": "archsim.api.serving",
     "serve_plan": "archsim.api.serving",
     "serve_policies": "archsim.api.serving",
-    "simulate": "archsim.api.running",
     "simulate_flows": "archsim.engine.network.flows",
     "sweep": "archsim.api.running",
     "validate": "archsim.api.calibrating",
@@ -98,7 +96,7 @@ __all__ = [  # noqa: F822 (defined by __getattr__)
     "ArchsimError", "Calibrations", "Effort", "ExplorationPlan", "Plan", "Results", "StepView", "__version__",
     "ablate", "block_worth", "calibrate", "calibrate_serving", "claims", "compare", "compare_serving",
     "engines", "explore", "load", "load_assumptions", "load_experiment", "load_model", "load_system", "optimum",
-    "place", "run", "search_serving", "serve", "serve_plan", "serve_policies", "simulate", "simulate_flows",
+    "place", "run", "search_serving", "serve", "serve_plan", "serve_policies", "simulate_flows",
     "sweep", "validate", "verify", "why", "worth",
 ]  # fmt: skip
 

@@ -6,7 +6,7 @@ import os
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from archsim.api.loading import Experiment, experiment_of, planned_of
 from archsim.base.errors import ArchsimError
@@ -61,11 +61,6 @@ def run(
         write_step_timeline(simulator.replay(only), step, layer, Path(timeline), only.name)
     results = collect([simulator.record(only)], kinds_of(columns_with(one.all_columns)))
     return results.with_page(partial(_report, selection, 1))
-
-
-def simulate(experiment: Experiment, **chosen: Any) -> Results:
-    """The former name of `run`."""
-    return run(experiment, **chosen)
 
 
 def sweep(

@@ -124,7 +124,7 @@ def test_same_columns_as_the_event_engine(tmp_path):
     """Every column that the event engine fills is filled, but for waiting times, which bookings do not tell."""
     rows, waits = [], []
     for engine in ("event", "analytical"):
-        results = archsim.simulate(tiny(tmp_path, f"engine={engine}", "assumptions=physical"))
+        results = archsim.run(tiny(tmp_path, f"engine={engine}", "assumptions=physical"))
         rows.append(results.runs.rows[0])
         waits.append({row["hbm_wait_ns"] for row in results.dies.rows} | {row["wait_ns"] for row in results.links.rows})
     event, analytical = rows

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.small_runs import replay, scenario_of
 
-from archsim.api.running import simulate
+from archsim.api.running import run
 from archsim.base.errors import SpecError
 from archsim.engine.gemm import gemm_model
 from archsim.engine.machine import build_machine
@@ -159,11 +159,11 @@ def test_the_interval_of_residuals_is_what_runs_with_other_times_take():
 
 def test_results_keep_the_interval():
     experiment = load_experiment("configs/validate_h100.yaml", ["workload.batch=[64]"])
-    (row,) = simulate(experiment).runs.rows
+    (row,) = run(experiment).runs.rows
     expert = small_runs()[0].engine.execution.builder.gemm._experts[0]
     assert 1 - row["decode_ns_low"] / row["decode_ns"] == pytest.approx(expert.low, rel=0.5)
     assert row["decode_ns_high"] / row["decode_ns"] - 1 == pytest.approx(expert.high, rel=0.5)
-    (plain,) = simulate(
+    (plain,) = run(
         load_experiment("configs/validate_h100.yaml", ["workload.batch=[64]", "assumptions.gemm=roofline"])
     ).runs.rows
     assert plain["decode_ns_low"] is None and plain["decode_ns_high"] is None
@@ -218,7 +218,7 @@ def test_block_scales_change_measured_gemms_only():
     fp8 = experiment.systems[1]
     block = fp8.model_copy(update={"compute": fp8.compute.model_copy(update={"dtype": "fp8_block"})})
     plain, blocks = (
-        simulate(experiment.model_copy(update={"systems": (system,)})).runs.rows for system in (fp8, block)
+        run(experiment.model_copy(update={"systems": (system,)})).runs.rows for system in (fp8, block)
     )
     assert fp8.compute.dtype == "fp8" and len(plain) == 1
     assert [row["decode_ns"] for row in plain] == [row["decode_ns"] for row in blocks]

@@ -156,7 +156,7 @@ def test_throughput_is_counted_alike_and_for_all_layers(swept, tmp_path):
         assert row["decode_batch_token_ns"] * row["tokens_per_s"] == pytest.approx(1e9)
         assert 0 < row["mfu"] < 1 and 0 < row["hbm_bandwidth_utilisation"] < 1
         assert row["over_roofline"] == pytest.approx(1 / max(row["mfu"], row["hbm_bandwidth_utilisation"]))
-    part = archsim.simulate(tiny(tmp_path, "workload.layers=1")).runs.rows[0]
+    part = archsim.run(tiny(tmp_path, "workload.layers=1")).runs.rows[0]
     assert part["tokens_per_s"] == pytest.approx(part["batch"] * 4 / (2 * part["decode_ns"]) * 1e9)
 
 
@@ -200,17 +200,17 @@ def test_the_hottest_link_of_a_step_is_a_link(swept):
 
 def test_generated_throughput_counts_tokens_of_decode(tmp_path):
     experiment = tiny(tmp_path, "assumptions={set: published, throughput: generated}")
-    row = archsim.simulate(experiment, policy="ep").runs.rows[0]
+    row = archsim.run(experiment, policy="ep").runs.rows[0]
     assert row["throughput_tokens_per_s"] == pytest.approx(row["batch"] * 4 / row["decode_ns"] * 1e9)
 
 
 def test_no_prompt_is_no_prefill(tmp_path):
-    row = archsim.simulate(tiny(tmp_path, "workload.trace.synthetic.prompt_tokens=0")).runs.rows[0]
+    row = archsim.run(tiny(tmp_path, "workload.trace.synthetic.prompt_tokens=0")).runs.rows[0]
     assert row["prefill_ns"] == 0 and row["decode_steps"] == 4
 
 
 def test_no_base_is_no_speedup(tmp_path):
-    row = archsim.simulate(tiny(tmp_path), policy="ep").runs
+    row = archsim.run(tiny(tmp_path), policy="ep").runs
     assert row.rows[0]["speedup_vs_base"] is None
     assert dict(zip(RUN_COLUMNS, row.to_csv().splitlines()[1].split(","), strict=True))["speedup_vs_base"] == ""
 
