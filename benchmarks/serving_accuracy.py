@@ -1,47 +1,50 @@
 """Median errors of simulated TPOT and TTFT against measured serving, by model, system, engine and precision.
 
-.venv/bin/python benchmarks/serving_accuracy.py ../shared/data/serving/silicon_agg.csv [--most-clients 16]
-    [--page docs/accuracy.md] [--against docs/accuracy.csv]
+.venv/bin/python benchmarks/serving_accuracy.py ../shared/data/serving/silicon_agg.csv [--most-clients 128]
+    [--page docs/accuracy.md] [--against docs/accuracy.csv] [--residuals]
 
-Of each group of measurements the points of fewest and of most clients, up to ``--most-clients``, are simulated.
+Points of up to ``--most-clients`` are simulated, each by constants that are fitted here on the groups of other folds.
 ``--page`` writes a page and, beside it, the table of its cells; ``--against`` compares with such a table, and fails
 where a cell has worsened by 2 points and 10 %. ``--residuals`` prints the rows of configs/serving/hosts.yaml that say
-how far measured points of a cell, of groups that constants were fitted on, are from simulated ones.
+how far measured points of a cell are from simulated ones.
 """
 
 import argparse
 from pathlib import Path
 
-from archsim.serving.hosts import host_file
-from archsim.studies.serving.accuracy import ends_of_groups, judged_rows, median_errors, simulated
+from archsim.studies.serving.accuracy import cases_of, judged_rows, median_errors, points_of, with_few_clients
 from archsim.studies.serving.cells import cells, page, read_cells, worse, write_cells
+from archsim.studies.serving.fitting import FOLDS, fitted, fold_of, means_of
 from archsim.studies.serving.residuals import residual_rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--most-clients", type=int, default=16)
+    parser.add_argument("--most-clients", type=int, default=128)
     parser.add_argument("--page", type=Path)
     parser.add_argument("--against", type=Path)
     parser.add_argument("--residuals", action="store_true")
     args = parser.parse_args()
-    rows = ends_of_groups(judged_rows(args.data), args.most_clients)
-    points = list(simulated(rows))
+    rows = with_few_clients(judged_rows(args.data), args.most_clients)
+    cases, refused = cases_of(rows)
+    means = [each for case in cases for each in means_of(case)]
+    fold = fold_of(each.group for each in means)
+    known = [fitted([each for each in means if fold[each.group] != left]) for left in range(FOLDS)]
+    points = [point for case in cases for point in points_of(case, known[fold[case.rows[0]["group"]]])]
     found = cells(points)
     before = read_cells(args.against) if args.against else []
-    text = page(found, host_file().fitted_on, len({row["group"] for row in rows}))
+    rest = f"{len(points)} of {len(rows)} points are simulated."
+    if refused:
+        rest += f" Refused: {'; '.join(sorted(set(refused.values())))}."
+    text = page(found, FOLDS, args.most_clients, rest)
     if args.page:
         args.page.write_text(text, encoding="utf-8")
         write_cells(found, args.page.with_suffix(".csv"))
     print(text)
     for moe, kind in ((1, "MoE"), (0, "dense")):
-        for fitted in (False, True):
-            here = [point for point in points if (point.row["is_moe"], point.fitted) == (moe, fitted)]
-            tpot, ttft, warm, count = median_errors(here)
-            print(f"{kind}{', fitted on' if fitted else ''}: {count} points, TPOT {tpot:.1%}, TTFT {ttft:.1%}, "
-                  f"warmed up {warm:.1%}")  # fmt: skip
-    print(f"{len(points)} of {len(rows)} points simulated; the others do not fit, or were not measured")
+        tpot, ttft, warm, count = median_errors(point for point in points if point.row["is_moe"] == moe)
+        print(f"{kind}: {count} points, TPOT {tpot:.1%}, TTFT {ttft:.1%}, warmed up {warm:.1%}")
     if args.residuals:
         print("residuals:", *(f"  - {row}" for row in residual_rows(points)), sep="\n")
     grown = list(worse(before, found))

@@ -14,7 +14,7 @@ from archsim.serving.records import State
 IN_TURN, HALVES = HOW[NONE], HOW[TWO_BATCH]
 
 OCTAVE = 4  # points of the attention tables
-HOST_ITERATION, HOST_REQUEST, HOST_EAGER, HOST_CAPTURED = 0, 1, 2, 3
+HOST_ITERATION, HOST_REQUEST, HOST_EAGER, HOST_CAPTURED, LAWS_DECODES, LAWS_PROMPTS = range(6)
 
 
 class Beside(NamedTuple):
@@ -42,9 +42,9 @@ class StepTable(NamedTuple):
     mean. ``head``: float64[sampled]; ``decode_up``, ``prefill_up``: float64[tokens].
 
     ``decode``: ln ns float64[requests, context]; ``prefill``: ln ns float64[chunks, tokens, context / tokens]; axes
-    have ``OCTAVE`` points an octave from 1 on. ``host``: float64[4] ns of an iteration, of a request in it, of one that
-    no captured graph covers, and the most tokens of a rank with a prompt that one does. ``beside``: what runs beside
-    what.
+    have ``OCTAVE`` points an octave from 1 on. ``host``: float64[6] ns of an iteration, of a request in it, of one that
+    no captured graph covers, the most tokens of a rank with a prompt that one does, and the factors on laws of an
+    iteration without and with prompts. ``beside``: what runs beside what.
     """
 
     local: np.ndarray
@@ -232,13 +232,14 @@ def iteration_ns(state: State, table: StepTable, i):
     shared, balance = layers_ns(state, table, i, last, tokens, chunks, rest, before)
     totals.balance += balance
     shared += drafted_ns(state, table, i, decodes, instance.last - instance.first)
+    laws = table.host[LAWS_PROMPTS if chunks else LAWS_DECODES]
     host = table.host[HOST_ITERATION] + requests * table.host[HOST_REQUEST]
     totals.prompts += 1 if chunks else 0
     if most > table.host[HOST_CAPTURED] and (chunks or table.host[HOST_CAPTURED] > 0):
         host += table.host[HOST_EAGER]
     totals.sequences += requests
-    totals.shared_ns += shared
-    return slowest + shared + host
+    totals.shared_ns += laws * shared
+    return laws * (slowest + shared) + host
 
 
 @kernel

@@ -83,7 +83,7 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
     moved = gathered(engine, built.laws.sizes) if together else None
     rest = built.pool.table.local / len(serving.model.moe_layer_ids)
     most = parallel.dp * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
-    parts = Parts(moved, rest, host.experts * host.laws, parallel.dp, parallel.dp * scheduler.max_num_seqs, most)
+    parts = Parts(moved, rest, host.experts, parallel.dp, parallel.dp * scheduler.max_num_seqs, most)
     alike = system.launch == WITH_KERNELS and parallel.dp == 1
     return Groups(scenario, pool_of(serving), parts, spec.every, alike, {})
 

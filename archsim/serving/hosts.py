@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import Annotated
 
 from archsim.base.errors import SpecError
@@ -15,20 +16,21 @@ from archsim.serving.tables import Host
 from archsim.specs.loading.config_files import search_folders
 from archsim.specs.model import ModelSpec
 
-NONE = "none"
+NONE, ANY = "none", "any"
 Time = Annotated[float, quantity(TIME, "0 ns", "1000 s", zero=True)]
 
 
 class HostRow(Spec):
-    """Constants of an engine with MoE or dense models. ``eager_layer``: of a layer, in an iteration that no captured
-    graph covers; ``captured``, ``front_end``: as in ``Host``; ``first_after``: engines choose an iteration while the
-    one before runs, so that a new request waits for one more, and its client sees the first token about when the second
-    is out, and all others as late (SGLang's dense models even later, by the fit alone).
+    """Constants of an engine with MoE or dense models. ``iteration``, and ``layer`` for each layer: of every iteration;
+    ``eager_layer``: of a layer, in one that no captured graph covers; ``captured``, ``front_end``: as in ``Host``;
+    ``first_after``: engines choose an iteration while the one before runs, and send its tokens when the next one is
+    over.
     """
 
     engine: str
     experts: bool
     iteration: Time
+    layer: Time
     sequence: Time
     eager_layer: Time
     request: Time
@@ -38,11 +40,23 @@ class HostRow(Spec):
 
 
 class FactorRow(Spec):
-    """Time of layers on a GPU with weights of a dtype, relative to the law."""
+    """Times relative to their laws, of what has these keys, each a name or ``any``; rows multiply. ``dtype``: of
+    experts, or of a dense model's products; ``routed``: of routed experts; ``decodes``, ``prompts``: of all that laws
+    give in iterations without and with prompts.
+    """
 
-    gpu: str
-    dtype: str
-    factor: float
+    engine: str = ANY
+    experts: bool
+    gpu: str = ANY
+    dtype: str = ANY
+    model: str = ANY
+    routed: float = 1.0
+    decodes: float = 1.0
+    prompts: float = 1.0
+
+    def of(self, **keys: str | bool) -> bool:
+        """Whether the row is of what has these keys."""
+        return all(getattr(self, name) in (value, ANY) for name, value in keys.items())
 
 
 class ResidualRow(Spec):
@@ -60,15 +74,12 @@ class ResidualRow(Spec):
 
 
 class HostFile(Spec):
-    """``fitted_on``: groups of measurements that the constants were fitted on. ``experts``: factors on expert layers;
-    ``products``: on projections and dense layers.
-    """
+    """``groups``: of measurements, as many as the constants were fitted on."""
 
     source: str
-    fitted_on: tuple[str, ...]
+    groups: int
     hosts: tuple[HostRow, ...]
-    experts: tuple[FactorRow, ...]
-    products: tuple[FactorRow, ...] = ()
+    factors: tuple[FactorRow, ...]
     residuals: tuple[ResidualRow, ...] = ()
 
 
@@ -81,24 +92,31 @@ def host_file() -> HostFile:
     raise SpecError("configs/serving/hosts.yaml is missing")
 
 
-def host_of(engine: str, model: ModelSpec, gpu: str, experts: str, products: str) -> Host:
+def host_of(
+    engine: str, model: ModelSpec, gpu: str, experts: str, products: str, known: HostFile | None = None
+) -> Host:
     """The constants of an engine that serves a model on a GPU, with experts and products of these dtypes; zeros for the
-    engine ``none``.
+    engine ``none``. ``known``: in place of the shipped ones.
     """
     if engine == NONE:
         return Host()
-    moe, known = has_experts(model), host_file()
+    moe, known = has_experts(model), known or host_file()
     row = next(each for each in known.hosts if (each.engine, each.experts) == (engine, moe))
+    dtype = experts if moe else products
+    factors = [
+        each for each in known.factors if each.of(engine=engine, experts=moe, gpu=gpu, dtype=dtype, model=model.name)
+    ]
     return Host(
-        row.iteration,
+        row.iteration + row.layer * model.layers,
         row.sequence,
         row.eager_layer * model.layers,
         row.request,
         row.front_end,
         row.captured,
         row.first_after,
-        experts=_factor(known.experts, gpu, experts) if moe else 1.0,
-        products=_factor(known.products, gpu, products),
+        experts=prod(each.routed for each in factors),
+        decodes=prod(each.decodes for each in factors),
+        prompts=prod(each.prompts for each in factors),
     )
 
 
@@ -107,8 +125,4 @@ def residual_of(engine: str, model: ModelSpec, gpu: str, experts: str, products:
     moe = has_experts(model)
     mine = [row for row in host_file().residuals if (row.engine, row.experts) == (engine, moe)]
     asked = (gpu, experts if moe else products)
-    return next((row for each in (asked, ("any", "any")) for row in mine if (row.gpu, row.dtype) == each), None)
-
-
-def _factor(rows: tuple[FactorRow, ...], gpu: str, dtype: str) -> float:
-    return next((each.factor for each in rows if (each.gpu, each.dtype) == (gpu, dtype)), 1.0)
+    return next((row for each in (asked, (ANY, ANY)) for row in mine if (row.gpu, row.dtype) == each), None)

@@ -255,12 +255,13 @@ def _made(state: State, r, new, limits: Limits):
 def _sampled(state: State, r, made, now, limits: Limits):
     """Count the tokens that a request got, all at once."""
     request = state.requests[r]
+    if request.behind and request.made:
+        request.behind -= 1
+        request.lag_ns = now - request.first_ns
     if made == 0:
         return False
     if request.made == 0:
         request.first_ns = now
-    elif request.made < limits.first_after:
-        request.lag_ns = now - request.first_ns
     if request.made:
         gap = math.log(max((now - request.last_ns) / GAP_FIRST_NS, 1.0)) / GAP_STEP
         state.gaps[min(int(gap), GAPS - 1)] += 1

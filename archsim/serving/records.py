@@ -35,6 +35,7 @@ REQUEST = np.dtype(
         ("first_ns", "f8"),
         ("last_ns", "f8"),
         ("lag_ns", "f8"),  # from a token to its client
+        ("behind", "i8"),  # iterations until its first token reaches its client
         ("ready_ns", "f8"),  # its KV has arrived at the decode instance
     ]
 )
@@ -158,7 +159,7 @@ class Limits(NamedTuple):
     concurrency: np.int64  # closed loop; 0: open
     request_ns: np.float64  # host's time from arrival to the queue
     front_end_ns: np.float64  # before it, one request after the other
-    first_after: np.int64  # tokens that are out when a client sees the first
+    first_after: np.int64  # iterations that are over when a client sees a first token, its own among them
     params: np.ndarray
     prefill: np.int64  # FREE, SPACED, TOGETHER
     prefill_every: np.int64

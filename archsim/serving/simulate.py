@@ -151,9 +151,9 @@ def simulate(
     """Serve all requests on a pool; with ``decode``, the pool only prefills and KV moves by ``transfer``.
 
     ``request_ns``: host's time from arrival to the queue; ``front_end_ns``: before it, one request after the other;
-    ``first_after``: tokens that are out when a client sees the
-    first; it sees all tokens as late. ``logged``: iterations to keep a log of. ``layers``: of the model, of which a
-    draft runs some. Raises TraceError for requests that can never be served.
+    ``first_after``: iterations of its engine after which a client sees a first token, its own among them; it sees all
+    tokens as late. ``logged``: iterations to keep a log of. ``layers``: of the model, of which a draft runs some.
+    Raises TraceError for requests that can never be served.
     """
     if scheduler.balance in BY_HASHES and not requests.hash_tokens:
         raise TraceError(
@@ -294,6 +294,7 @@ def _state(
     records = zeros(len(requests.input), REQUEST)
     records["arrival_ns"], records["input"], records["output"] = requests.arrival_ns, requests.input, requests.output
     records["hash_from"], records["hash_to"] = requests.hash_from[:-1], requests.hash_from[1:]
+    records["behind"] = limits.first_after - 1
     for name in ("scheduled_ns", "first_ns", "last_ns"):
         records[name] = -1.0
     if pool.prefilled:

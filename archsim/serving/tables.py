@@ -46,9 +46,10 @@ class OfRequests(TypedDict):
 class Host(NamedTuple):
     """Time of the host: an iteration, each request in it, an iteration that no captured graph covers (``prompt_ns``),
     and once a request before it is queued: ``front_end_ns`` one after the other, then ``request_ns``. ``captured``:
-    most tokens of a rank in a graph with prompts; 0: graphs cover decodes alone. ``first_after``: tokens that are out
-    when a client sees the first; it sees all tokens as late. ``experts``, ``products``, ``laws``: time of expert
-    layers, of other products, and of all that laws give, relative to them.
+    most tokens of a rank in a graph with prompts; 0: graphs cover decodes alone. ``first_after``: iterations
+    of its engine after which a client sees a first token, its own among them; it sees all tokens as late. ``experts``:
+    time of routed experts relative to their law; ``decodes``, ``prompts``: of all that laws give in iterations without
+    and with prompts; ``laws``: of both.
     """
 
     iteration_ns: float = 0.0
@@ -59,7 +60,8 @@ class Host(NamedTuple):
     captured: int = 0
     first_after: int = 1
     experts: float = 1.0
-    products: float = 1.0
+    decodes: float = 1.0
+    prompts: float = 1.0
     laws: float = 1.0
 
     @property
@@ -68,6 +70,14 @@ class Host(NamedTuple):
         times = ("iteration", "sequence", "prompt", "request", "front_end")
         each = [f"{name}: {getattr(self, f'{name}_ns') / 1e6:.4g} ms" for name in times]
         return f"{{{', '.join([*each, f'first_after: {self.first_after}', f'laws: {self.laws:.3g}'])}}}"
+
+    def of_iterations(self, most_requests: int) -> np.ndarray:
+        """As in ``StepTable``. The largest captured graph has twice the requests of a batch, up to ``captured`` (vLLM
+        v0.10 to v0.19, vllm/config: cuda_graph_sizes and max_cudagraph_capture_size, min(2 x max_num_seqs, 512)).
+        """
+        graph = float(min(self.captured, 2 * most_requests))
+        factors = self.laws * self.decodes, self.laws * self.prompts
+        return np.array([self.iteration_ns, self.sequence_ns, self.prompt_ns, graph, *factors])
 
     @property
     def of_requests(self) -> OfRequests:
@@ -100,82 +110,62 @@ ALONE = Overlap()
 
 def prepare(laws: IterationLaws, host: Host, most_requests: int, overlap: Overlap = ALONE) -> Prepared:
     """The tables of an engine under the constants of its host."""
-    attention = _attention(laws, most_requests)
-    plain = _table(laws, Host(), ALONE, attention)
-    table = at_laws(_table(laws, host, overlap, attention), host.laws)
-    table.host[-1] = captured(host, most_requests)
+    table = _table(laws, host, most_requests, overlap)
+    plain = _table(laws, Host(), most_requests, ALONE, (table.decode, table.prefill))
     return Prepared(table, *_judged(laws, plain, most_requests))
 
 
-def captured(host: Host, most_requests: int) -> float:
-    """Tokens of the largest captured graph: twice the requests of a batch, up to ``host.captured`` (vLLM v0.10 to
-    v0.19, vllm/config: cuda_graph_sizes and max_cudagraph_capture_size, min(2 x max_num_seqs, 512)).
-    """
-    return float(min(host.captured, 2 * most_requests))
-
-
-def at_laws(table: StepTable, times: float) -> StepTable:
-    """With all times of laws multiplied."""
-    if times == 1:
-        return table
-    of_table = ("local", "experts", "dispatch", "combine", "head", "decode_up", "prefill_up")
-    of_beside = ("shared", "before", "shared_multiply", "experts_multiply")
-    beside = table.beside._replace(**{name: times * getattr(table.beside, name) for name in of_beside})
-    linear = {name: times * getattr(table, name) for name in of_table}
-    attention = {name: getattr(table, name) + np.log(times) for name in ("decode", "prefill")}
-    return table._replace(**linear, **attention, beside=beside)
-
-
-def _table(laws: IterationLaws, host: Host, overlap: Overlap, attention: tuple[np.ndarray, np.ndarray]) -> StepTable:
+def _table(
+    laws: IterationLaws,
+    host: Host,
+    most_requests: int,
+    overlap: Overlap,
+    attention: tuple[np.ndarray, np.ndarray] | None = None,
+) -> StepTable:
+    """``attention``: of a table of the same laws, where there is one."""
     ours = LOCAL if overlap.how == NONE else tuple(cause for cause in LOCAL if cause != SHARED)
     decode_up, prefill_up = (
-        host.products * laws.ns(PROJECTIONS, rows=rows) + _more_of_halves(laws, host, overlap, rows, (PROJECTIONS,))
+        laws.ns(PROJECTIONS, rows=rows) + _more_of_halves(laws, overlap, rows, (PROJECTIONS,))
         for rows in (DECODES, PROMPTS)
     )
     return StepTable(
-        _products(laws, host, ours) + _more_of_halves(laws, host, overlap, TOKENS, ours),
-        laws.ns(EXPERTS) + (host.experts - 1) * laws.ns(EXPERTS),
+        laws.ns(*ours) + _more_of_halves(laws, overlap, TOKENS, ours),
+        host.experts * laws.ns(EXPERTS),
         laws.ns(DISPATCH),
         laws.ns(COMBINE),
         laws.ns(*CAUSES, rows=SAMPLED),
         decode_up,
         prefill_up,
-        *attention,
-        np.array([host.iteration_ns, host.sequence_ns, host.prompt_ns, 0.0]),
-        _beside(laws, host, overlap),
+        *(attention or _attention(laws, most_requests)),
+        host.of_iterations(most_requests),
+        _beside(laws, overlap),
     )
 
 
-def _products(laws: IterationLaws, host: Host, causes: Sequence[str]) -> np.ndarray:
-    """float64[tokens] of some causes, products as long as the host's factor says."""
-    return laws.ns(*causes) + (host.products - 1) * laws.ns(*(cause for cause in causes if cause in PRODUCTS))
-
-
-def _more_of_halves(laws: IterationLaws, host: Host, overlap: Overlap, rows: str, causes: Sequence[str]) -> np.ndarray:
+def _more_of_halves(laws: IterationLaws, overlap: Overlap, rows: str, causes: Sequence[str]) -> np.ndarray:
     """float64[rows] that two halves take longer than the whole, kernel by kernel; 0 unless there are two batches."""
     found, at = np.zeros(laws.sizes), np.arange(laws.sizes)
     flop = row_flop(laws.model, laws.parallel)
     for cause in causes if overlap.how == TWO_BATCH else ():
-        factor = host.products if cause in PRODUCTS else 1.0
-        whole = factor * laws.ns(cause, rows=rows)
+        whole = laws.ns(cause, rows=rows)
         half = (whole[at // 2] + whole[(at + 1) // 2]) / 2
         multiply = flop.get((rows, cause), 0.0) * at / 2 / overlap.flop_per_s * NS_PER_S * (cause in PRODUCTS)
         found += of_halves.py_func(whole, half, multiply, overlap.sms_share) - whole
     return found
 
 
-def _beside(laws: IterationLaws, host: Host, overlap: Overlap) -> Beside:
+def _beside(laws: IterationLaws, overlap: Overlap) -> Beside:
     if overlap.how == NONE:
         return Beside()
     model, parallel = laws.model, laws.parallel
     share = before_attention(model, parallel)
-    before = _products(laws, host, (PROJECTIONS,)) + _more_of_halves(laws, host, overlap, TOKENS, (PROJECTIONS,))
+    before = laws.ns(PROJECTIONS) + _more_of_halves(laws, overlap, TOKENS, (PROJECTIONS,))
     of_token = 2.0 * model.slices * model.slice_weights * model.top_k * parallel.dp / parallel.ranks
     of_shared = row_flop(model, parallel).get((TOKENS, SHARED), 0.0)
     layers = len(model.moe_layer_ids)
     return Beside(
         HOW[overlap.how],
-        _products(laws, host, (SHARED,)),
+        laws.ns(SHARED),
         share * before,
         np.float64(share),
         np.float64(layers / model.layers),

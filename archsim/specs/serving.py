@@ -112,7 +112,7 @@ class HostSpec(Spec):
     captured: Annotated[int | None, count(0, 1_000_000, none=True)] = None
     # Times all times of laws.
     laws: Annotated[float, number(0.05, 20)] = 1.0
-    # Tokens that are out when a client sees the first; it sees all tokens as late.
+    # Iterations of its engine after which a client sees a first token; it sees all tokens as late.
     first_after: Annotated[int, count(1, 10_000)] = 1
 
 

@@ -21,16 +21,21 @@ def row(group="A", clients=4, tpot=10.0, ttft=100.0, **more):
 
 
 def points(off=1.1):
-    """Two groups, of which B was fitted on; what is simulated is ``off`` times what was measured."""
+    """Two groups; what is simulated is ``off`` times what was measured."""
     rows = [row(), row(clients=8, tpot=12.0), row("B", 4, 11.0), row("B", 16, 20.0, system="H200-SXM-141GB")]
-    return [Point(each, off * each["ttft_ms"], off * each["tpot_ms"], each["group"] == "B") for each in rows]
+    return [Point(each, off * each["ttft_ms"], off * each["tpot_ms"]) for each in rows]
 
 
-def test_cells_judge_points_that_nothing_was_fitted_on():
-    one, every = cells(points())
-    assert one.key == ("Llama-3.1-70B", "H100-SXM5-80GB", "vllm", "fp8") and one[1:] == every[1:]
-    assert (one.points, one.tpot, one.ttft_bias) == (2, pytest.approx(0.1), pytest.approx(0.1))
-    assert f"| {one.points} | 10.0% | +10.0% |" in page([one, every], ["B"], 2)
+def test_cells_are_of_a_model_on_a_system():
+    one, other, every = cells(points())
+    assert one.key == ("Llama-3.1-70B", "H100-SXM5-80GB", "vllm", "fp8")
+    assert (one.points, other.points, every.points) == (3, 1, 4)
+    assert (one.tpot, one.ttft_bias) == (pytest.approx(0.1), pytest.approx(0.1))
+
+
+def test_the_page_says_how_many_points_the_rule_has():
+    text = page(cells(points()), 5, 128, "4 of 6 points are simulated.")
+    assert "| 3 | 10.0% | +10.0% |" in text and "4 of 6 points are simulated.\n" in text
 
 
 def test_a_look_up_takes_the_most_alike_point_of_another_group():
@@ -44,13 +49,13 @@ def test_a_cell_that_worsens_by_2_points_and_10_percent_is_told(tmp_path):
     before = read_cells(tmp_path / "before.csv")
     assert not list(worse(before, cells(points(1.115)))) and not list(worse(before, cells(points(1.0))))
     told = list(worse(before, cells(points(1.13))))
-    assert len(told) == 4 and told[0].endswith("vllm, fp8: TPOT 10.0% before, 13.0% now")
+    assert len(told) == 6 and told[0].endswith("vllm, fp8: TPOT 10.0% before, 13.0% now")
     assert cells_of.WORSE_POINTS == 0.02
 
 
-def test_residuals_are_of_fitted_points_and_drawn_to_the_engine():
+def test_residuals_are_drawn_to_the_engine():
     found = list(residual_rows(points()))
-    assert found[0].startswith("{engine: vllm, experts: false, gpu: any, dtype: any, groups: 1")
+    assert found[0].startswith("{engine: vllm, experts: false, gpu: any, dtype: any, groups: 2")
     assert [each.split("gpu: ")[1].split(",")[0] for each in found] == ["any", "h100", "h200"]
     assert all("tpot: [0.91, 0.91]" in each for each in found)
 

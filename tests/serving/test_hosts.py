@@ -7,7 +7,7 @@ from support.serving import MS, opened, pool
 from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER
 from archsim.serving.hosts import host_file
 from archsim.serving.simulate import Scheduler, simulate
-from archsim.serving.tables import Host, captured
+from archsim.serving.tables import Host
 
 EAGER_NS = 50 * MS
 
@@ -40,9 +40,25 @@ def test_decodes_alone_are_captured_up_to_the_largest_graph():
 
 
 def test_the_largest_graph_follows_the_batch_as_in_vllm():
-    assert [captured(Host(captured=512), seqs) for seqs in (8, 128, 256, 1024)] == [16, 256, 512, 512]
+    assert [Host(captured=512).of_iterations(seqs)[HOST_CAPTURED] for seqs in (8, 128, 256, 1024)] == [
+        16,
+        256,
+        512,
+        512,
+    ]
     assert {row.captured for row in host_file().hosts if row.engine == "vllm"} == {512}
     assert {row.captured for row in host_file().hosts if row.engine != "vllm"} == {0}
+
+
+def test_a_first_token_reaches_its_client_an_iteration_later_whatever_runs_in_it():
+    """SGLang runs prompts before decodes: of two prompts in turn, the first one's token is out with the second."""
+    found, free = (
+        simulate(opened([(0.0, 100, 5)] * 2), Scheduler("sglang", max_num_batched_tokens=100), pool(), first_after=late)
+        for late in (2, 1)
+    )
+    prompt, decode = 2 * MS + 100 * 1e4 + 1e3, 2 * MS + 2 * 1e4 + 1e3
+    late = found.requests["first_ns"] - free.requests["first_ns"]
+    assert late == pytest.approx([prompt, decode])
 
 
 def test_requests_pass_the_front_end_one_after_the_other():

@@ -16,7 +16,7 @@ def table(base_ns: float = 2e6, token_ns: float = 1e4, attention_ns: float = 1e3
     flat = np.log(attention_ns)
     return StepTable(
         tokens, none, none, none, none, none, none, np.full((40, 80), flat), np.full((40, 70, 60), flat),
-        np.array([base_ns, 0, 0, 0]),
+        np.array([base_ns, 0, 0, 0, 1, 1]),
     )
 
 

@@ -6,7 +6,7 @@ tells how each point was measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -16,40 +16,39 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_MS
 from archsim.iteration.times import IterationLaws
-from archsim.serving.deployment import Engine, laws_of, with_host
-from archsim.serving.hosts import host_file, host_of
+from archsim.serving.deployment import Engine, kv_blocks, laws_of, with_host
+from archsim.serving.hosts import HostFile, host_of
 from archsim.serving.measures import times_ns
 from archsim.serving.requests import lengths, without_hashes
-from archsim.serving.simulate import Pool, Scheduler, simulate
+from archsim.serving.simulate import Pool, Scheduler, Served, simulate
 from archsim.serving.tables import Host
 from archsim.specs.deployment import Parallelism
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_model
-from archsim.studies.serving.recipes import INFERENCEX, captured_of, precision_of, scheduler_of
+from archsim.studies.serving.recipes import captured_of, precision_of, scheduler_of, shares_of
 
 MODELS = MappingProxyType({
     "Llama-3.1-70B": "llama-3.1-70b", "Llama-3.1-8B": "llama-3.1-8b", "Qwen3-32B": "qwen3-32b",
     "DeepSeek-R1/V3": "deepseek-v3", "Kimi-K2.5": "kimi-k2", "MiniMax-M2.5": "minimax-m2.5",
-    "Qwen3-235B-A22B": "qwen3-235b-a22b", "gpt-oss-120b": "gpt-oss-120b",
+    "Qwen3-235B-A22B": "qwen3-235b-a22b", "gpt-oss-120b": "gpt-oss-120b", "GLM-5": "glm-5",
+    "Qwen3.5-397B-A17B": "qwen3.5-397b-a17b",
 })  # fmt: skip
-# Calibration and HBM of a system, as CUDA reports it (79.1, 139.8 and 178.4 GiB).
-SYSTEMS = MappingProxyType(
-    {"H100-SXM5-80GB": ("h100", 84.9e9), "H200-SXM-141GB": ("h200", 150.1e9), "B200-SXM": ("b200", 191.5e9)}
-)
+# Calibration and HBM of a system, as CUDA reports it (79.1, 139.8 and 178.4 GiB); of the last three by datasheets.
+SYSTEMS = MappingProxyType({
+    "H100-SXM5-80GB": ("h100", 84.9e9), "H200-SXM-141GB": ("h200", 150.1e9), "B200-SXM": ("b200", 191.5e9),
+    "B300-SXM": ("b300", 288e9), "GB200": ("gb200", 186e9), "GB300": ("gb300", 279e9),
+})  # fmt: skip
 UNFIT = ("host_bound_suspect", "nonmonotone")  # notes of points that nothing should be judged on
-# Lengths relative to the nominal ones, and requests a client. InferenceX draws them from 0.8 to 1. The method of
-# NVIDIA's own runs is not stated: they are taken to have the nominal lengths on average, and not all the same, since
-# clients with equal ones stay in step, so that prompts never meet decodes (TPOT of dense models would be 14 % short).
-NIGHTLY_SHARES, OTHER_SHARES, REQUESTS_A_CLIENT = (0.8, 1.0), (0.9, 1.1), 10
+REQUESTS_A_CLIENT = 10
+LONG, MOST_OF_LONG = 8192, 16  # tokens of an output, and clients of such points
 
 
 class Point(NamedTuple):
-    """ms; ``fitted``: whether its group was used to fit constants."""
+    """ms, by constants that were fitted on other groups."""
 
     row: Mapping[str, Any]
     ttft: float
     tpot: float
-    fitted: bool
 
     @property
     def errors(self) -> tuple[float, float]:
@@ -66,42 +65,42 @@ def judged_rows(path: Path) -> list[dict[str, Any]]:
     return table[fit & table.model.isin(MODELS) & table.system.isin(SYSTEMS)].to_dict("records")
 
 
-def ends_of_groups(rows: Iterable[Mapping[str, Any]], most_clients: int) -> list[Mapping[str, Any]]:
-    """Of each group the points of fewest and of most clients, of those with up to ``most_clients``, or the fewest."""
+def with_few_clients(rows: Iterable[Mapping[str, Any]], most_clients: int) -> list[Mapping[str, Any]]:
+    """Points of up to ``most_clients``, of long outputs up to ``MOST_OF_LONG``: those of more take long."""
+
+    def most(row: Mapping[str, Any]) -> int:
+        return min(most_clients, MOST_OF_LONG) if row["osl_tokens"] >= LONG else most_clients
+
+    return [row for row in rows if row["concurrency"] <= most(row)]
+
+
+def cases_of(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Case], dict[str, str]]:
+    """Of each group, and why others cannot be simulated."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row["group"], []).append(row)
-    found = []
-    for points in groups.values():
-        points.sort(key=lambda row: row["concurrency"])
-        few = [row for row in points if row["concurrency"] <= most_clients] or points[:1]
-        found += [few[0], few[-1]] if len(few) > 1 else few
-    return found
-
-
-def simulated(rows: Iterable[Mapping[str, Any]]) -> Iterator[Point]:
-    """Points in order of their groups; those that do not fit into HBM by our count are left out."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row["group"], []).append(row)
+    found, refused = [], {}
     for group, points in groups.items():
         try:
-            yield from _group(points, group in host_file().fitted_on)
-        except ArchsimError:
-            continue
+            case = case_of(points)
+            kv_blocks(case.engine, case.scheduler)
+            found.append(case)
+        except ArchsimError as error:
+            refused[group] = str(error)
+    return found, refused
 
 
 class Case(NamedTuple):
     """A group of points with the engine that serves them, before host constants."""
 
-    rows: list[Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]]
     engine: Engine
     scheduler: Scheduler
     laws: IterationLaws
     notes: tuple[str, ...]
 
 
-def case_of(rows: list[Mapping[str, Any]]) -> Case:
+def case_of(rows: Sequence[Mapping[str, Any]]) -> Case:
     """Raises ArchsimError for what cannot be simulated."""
     row = rows[0]
     gpu, hbm_bytes = SYSTEMS[row["system"]]
@@ -123,33 +122,39 @@ def case_dtype(row: Mapping[str, Any]) -> str:
     return precision.experts if row["is_moe"] else precision.products
 
 
-def host_of_case(case: Case) -> Host:
-    """The shipped constants."""
+def host_of_case(case: Case, known: HostFile | None = None) -> Host:
+    """The constants; ``known``: in place of the shipped ones."""
     engine, backend = case.engine, case.rows[0]["backend"]
     precision = engine.precision
-    found = host_of(backend, engine.model, engine.calibration.gpu, precision.experts, precision.products)
+    found = host_of(backend, engine.model, engine.calibration.gpu, precision.experts, precision.products, known)
     captured = captured_of(case.rows[0])
     return found if captured is None else found._replace(captured=captured)
 
 
-def times_of(case: Case, pool: Pool, host: Host, row: Mapping[str, Any]) -> tuple[float, float]:
-    """Mean (TTFT, TPOT) of a point, ms."""
-    served = simulate(_requests(row), scheduler_of(row), pool, **host.of_requests)
-    times = times_ns(served)
-    return times["ttft"].mean() / NS_PER_MS, times["tpot"].mean() / NS_PER_MS
+def pool_of(case: Case, host: Host) -> Pool:
+    """The engine of a case. Raises CapacityError."""
+    return with_host(case.laws, case.notes, case.engine, case.scheduler, host, 1).pool
 
 
-def _group(rows: list[Mapping[str, Any]], fitted: bool) -> Iterator[Point]:
-    case = case_of(rows)
-    host = host_of_case(case)
-    pool = with_host(case.laws, case.notes, case.engine, case.scheduler, host, 1).pool
-    for row in rows:
-        yield Point(row, *times_of(case, pool, host, row), fitted)
+def serve_point(pool: Pool, host: Host, row: Mapping[str, Any], logged: bool = False) -> Served:
+    """The clients of a point; ``logged``: with a log of all iterations."""
+    requests = _requests(row)
+    most = 2 * int(requests.output.sum()) if logged else 0
+    return simulate(requests, scheduler_of(row), pool, **host.of_requests, logged=most)
+
+
+def points_of(case: Case, known: HostFile) -> Iterator[Point]:
+    """All points of a case by constants."""
+    host = host_of_case(case, known)
+    pool = pool_of(case, host)
+    for row in case.rows:
+        times = times_ns(serve_point(pool, host, row))
+        yield Point(row, times["ttft"].mean() / NS_PER_MS, times["tpot"].mean() / NS_PER_MS)
 
 
 def _requests(row: Mapping[str, Any]):
     clients = int(row["concurrency"])
-    low, high = NIGHTLY_SHARES if row["origin"] == INFERENCEX else OTHER_SHARES
+    low, high = shares_of(row)
     sizes = (
         lengths(REQUESTS_A_CLIENT * clients, "uniform", (max(1, int(low * size)), int(high * size)), clients, stream)
         for stream, size in enumerate((row["isl_tokens"], row["osl_tokens"]), 1)

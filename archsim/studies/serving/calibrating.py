@@ -20,7 +20,7 @@ from archsim.serving.deployment import Built
 from archsim.serving.measures import spread_of_gaps, times_ns
 from archsim.serving.serving import Deployment, deploy, host_for, requests_of, serve_requests, simulated
 from archsim.serving.simulate import Served
-from archsim.serving.tables import Host, at_laws
+from archsim.serving.tables import Host
 from archsim.specs.loading.serving import Serving
 from archsim.studies.serving.comparison import Comparison, compared
 from archsim.studies.serving.measured_run import Lists, MeasuredRun, read_measured, requests_measured
@@ -63,21 +63,19 @@ def calibrate_host(serving: Serving, path: Path) -> Calibrated:
     half = len(requests.input) // 2 if _has_halves(measured.lists) else None
 
     def off(host: Host) -> np.ndarray:
-        return _off(simulated(serving, hosted(deployment, start, host), requests), measured, half)
+        return _off(simulated(serving, hosted(deployment, host), requests), measured, half)
 
     host = _fitted(start, off)
-    outcome = serve_requests(serving, hosted(deployment, start, host), requests)
+    outcome = serve_requests(serving, hosted(deployment, host), requests)
     return Calibrated(host, compared(outcome, measured), _told(outcome.served, measured, half))
 
 
-def hosted(deployment: Deployment, built_with: Host, host: Host) -> Deployment:
-    """A deployment with other host constants: its tables keep their laws but for the factor on them."""
+def hosted(deployment: Deployment, host: Host) -> Deployment:
+    """A deployment with other host constants: its tables keep their laws."""
 
     def of(built: Built) -> Built:
-        table = at_laws(built.pool.table, host.laws / built_with.laws)
-        values = table.host.copy()
-        values[:3] = host.iteration_ns, host.sequence_ns, host.prompt_ns
-        return built._replace(pool=built.pool._replace(table=table._replace(host=values)))
+        table = built.pool.table._replace(host=host.of_iterations(deployment.scheduler.max_num_seqs))
+        return built._replace(pool=built.pool._replace(table=table))
 
     decode = of(deployment.decode) if deployment.decode else None
     return Deployment(

@@ -1,7 +1,7 @@
 """Errors of simulated serving by cell, beside those of a look-up, and which cells have worsened.
 
-A cell is all points of a model, system, engine and precision that are fit to be judged on (`accuracy.judged_rows`) and
-of groups that no constant was fitted on: a rule, and no choice.
+A cell is all points of a model, system, engine and precision that are fit to be judged on (`accuracy.judged_rows`), by
+constants of other groups: a rule, and no choice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.studies.serving.accuracy import Point
+from archsim.studies.serving.accuracy import LONG, MOST_OF_LONG, Point
 
 KEYS = ("model", "system", "backend", "precision")
 # Doublings of a size that count as much as another model, system, engine or precision.
@@ -39,10 +39,9 @@ class Cell(NamedTuple):
 
 
 def cells(points: Iterable[Point]) -> list[Cell]:
-    """Of points that nothing was fitted on; the last one is of all of them."""
+    """The last one is of all points."""
     every = list(points)
-    away = nearest_errors([point.row for point in every])
-    chosen = [(point, off) for point, off in zip(every, away, strict=True) if not point.fitted]
+    chosen = list(zip(every, nearest_errors([point.row for point in every]), strict=True))
     groups: dict[tuple[str, ...], list] = {}
     for point, off in chosen:
         groups.setdefault(tuple(str(point.row[key]) for key in KEYS), []).append((point, off))
@@ -100,20 +99,20 @@ def worse(before: Iterable[Cell], now: Iterable[Cell]) -> Iterator[str]:
                 yield f"{', '.join(cell.key)}: {name.upper()} {then:.1%} before, {error:.1%} now"
 
 
-def page(found: Sequence[Cell], fitted_on: Sequence[str], groups: int) -> str:
-    """Markdown: every cell with its errors."""
+def page(found: Sequence[Cell], folds: int, most_clients: int, rest: str) -> str:
+    """Markdown: every cell with its errors. ``rest``: what of the rule's points has none, in words."""
     lines = [
         "# Accuracy of serving",
         "",
         "Written by `python benchmarks/serving_accuracy.py DATA --page docs/accuracy.md`, with the table beside it. "
         "Measured: closed loops of aiconfigurator's sample (InferenceX's nightly runs, and NVIDIA's own). A cell is "
-        "all points of a model, system, engine and precision that are not marked as host-bound or not monotone, and of "
-        f"groups that no constant was fitted on. Constants were fitted on {len(fitted_on)} of {groups} groups "
-        "(`fitted_on` in `configs/serving/hosts.yaml`), every fifth in order of system, model and dtype. Errors are "
-        "medians of absolute errors; *bias* is the median with its sign; *nearest* is the error of a look-up: the most "
-        "alike measured point of another group, instead of the simulation. Of each group the points of fewest and of "
-        "most clients up to 16 are simulated. `--against docs/accuracy.csv` fails where a cell has worsened by 2 "
-        "points and by 10 %.",
+        "all points of a model, system, engine and precision that are not marked as host-bound or not monotone, of up "
+        f"to {most_clients} clients ({MOST_OF_LONG} where outputs have {LONG:,} tokens or more). Groups (one "
+        f"configuration, all clients and versions) are in {folds} folds by their names; each is simulated with "
+        "constants that were fitted on the other folds, as `configs/serving/hosts.yaml` is on all. Errors are medians "
+        "of absolute errors; *bias* is the median with its sign; *nearest* is the error of a look-up: the most alike "
+        "measured point of another group, instead of the simulation. `--against docs/accuracy.csv` fails where a cell "
+        f"has worsened by 2 points and by 10 %. {rest}",
         "",
         "| model | system | engine | precision | points | TPOT | bias | nearest | TTFT | bias | nearest |",
         "|---|---|---|---|---|---|---|---|---|---|---|",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from archsim.serving.hosts import ANY
 from archsim.studies.serving.accuracy import SYSTEMS, Point, case_dtype
 
 SHRINK_GROUPS = 4.0  # groups as which those of the whole engine count in a cell, and of all engines in an engine's
@@ -13,15 +14,15 @@ QUANTILE = 1.2816  # standard deviations within which 80 % of a normal distribut
 
 
 def residual_rows(points: Iterable[Point]) -> Iterator[str]:
-    """Of points that constants were fitted on: a row a cell, and one for each engine, whose dtype is ``any``."""
-    chosen = [point for point in points if point.fitted]
+    """Of points judged by constants of other groups: a row a cell, and one for each engine, whose dtype is ``any``."""
+    chosen = list(points)
     whole = _moments(chosen)
     by_engine: dict[tuple[str, bool], list[Point]] = {}
     for point in chosen:
         by_engine.setdefault((point.row["backend"], bool(point.row["is_moe"])), []).append(point)
     for (engine, moe), mine in sorted(by_engine.items()):
         of_engine = _shrunk(mine, whole)
-        yield _told(engine, moe, "any", "any", mine, of_engine)
+        yield _told(engine, moe, ANY, ANY, mine, of_engine)
         by_cell: dict[tuple[str, str], list[Point]] = {}
         for point in mine:
             by_cell.setdefault((SYSTEMS[point.row["system"]][0], case_dtype(point.row)), []).append(point)
