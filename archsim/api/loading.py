@@ -52,8 +52,8 @@ def load(source: Source, overrides: Overrides = ()) -> Any:
 
     Returns an ``ExperimentSpec``; a ``Serving`` for a file of ``archsim serve``; a ``SweepPlan`` for an experiment with
     ``sweep:``; an ``ExplorationPlan`` with ``explore:`` too; or the ``SystemSpec``, ``ModelSpec``, ``NamedSet``
-    (assumptions), ``CalibrationSpec`` or ``TrafficModel`` of such a file (see `Loaded`). A report's ``manifest.yaml``
-    gives the experiment it was made from.
+    (assumptions), ``CalibrationSpec`` or ``TrafficModel`` of such a file (see `Loaded`). A report's folder, or its
+    ``manifest.yaml``, gives the experiment it was made from; its results are ``ar.Results.load(folder)``.
 
     source: path, or mapping with the same keys; quantities are text with units (``"2 TB/s"``) as in the file.
     Names in a mapping are looked up in ``./configs``, then in the configurations that archsim ships.

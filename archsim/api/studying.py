@@ -179,12 +179,11 @@ def why(
 
     Raises ArchsimError for a step that the run does not have; otherwise as `run`.
     """
-    from archsim.specs.loading.library import MANIFEST, load_experiment
+    from archsim.specs.loading.library import load_experiment
     from archsim.studies.why import explain
 
     if isinstance(experiment, str | os.PathLike):
-        folder = Path(experiment)
-        experiment = load_experiment(folder / MANIFEST if folder.is_dir() else experiment, overrides)
+        experiment = load_experiment(experiment, overrides)
     return explain(experiment_of(experiment), step, layer, worst, chosen)
 
 
@@ -198,10 +197,11 @@ def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Wa
     Raises ArchsimError for a manifest, result or own function that is not that of its digest, and for other traces.
     """
     from archsim.runs.sweep import Unwatched
+    from archsim.studies.verify import report_of
     from archsim.studies.verify import verify as verified
 
-    path, watching = Path(report), watching or (lambda: nullcontext(Unwatched()))
-    return verified(path if path.is_dir() else path.parent, lambda file, out: _again(file, out, jobs, watching))
+    folder, watching = report_of(Path(report)), watching or (lambda: nullcontext(Unwatched()))
+    return verified(folder, lambda file, out: _again(file, out, jobs, watching))
 
 
 def _again(manifest: Path, out: Path, jobs: int | None, watching: Watching) -> None:

@@ -68,6 +68,19 @@ class Verified(Shown):
         return [(name, _told(self.made.get(name)), _told(self.now.get(name))) for name in names]
 
 
+def report_of(path: Path) -> Path:
+    """The folder of the report that ``path``, a folder or its manifest, is. Raises ArchsimError if it is none."""
+    if not path.exists():
+        raise ArchsimError(f"{path}: no such folder; expected that of a report, or its {MANIFEST}")
+    if not path.is_dir():
+        if path.name != MANIFEST:
+            raise ArchsimError(f"{path}: not the manifest of a report, which `archsim verify` runs again")
+        return path.parent
+    if not (path / MANIFEST).is_file():
+        raise ArchsimError(f"{path}: no {MANIFEST}: not the folder of a report")
+    return path
+
+
 def verify(folder: Path, again: Callable[[Path, Path], Any]) -> Verified:
     """Run the report in ``folder`` with ``again(manifest, out)``, which writes one to ``out``; nothing kept is used.
 

@@ -95,3 +95,19 @@ def test_a_false_digest_of_a_trace_is_refused(report):
 
 def test_of_pythons_own_modules_and_installed_ones_nothing_is_copied(tmp_path):
     assert _copy_code(["os:getcwd", "numpy:zeros"], tmp_path) == {} and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nosuch", "nosuch: no such folder"),
+        ("empty", "empty: no manifest.yaml: not the folder of a report"),
+        ("tiny.yaml", "tiny.yaml: not the manifest of a report"),
+    ],
+)
+def test_what_is_no_report_is_refused_by_its_name(tmp_path, monkeypatch, name, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    with pytest.raises(ArchsimError, match=f"^{told}"):
+        ar.verify(name)

@@ -101,7 +101,8 @@ def tree_of(source: Source) -> Tree:
 
 
 def file_of(source: str | os.PathLike[str]) -> Path:
-    """The file at a path, or of an experiment's name: in ``./configs``, then in the shipped configs.
+    """The file at a path (of a report's folder: its manifest), or of an experiment's name: in ``./configs``, then in
+    the shipped configs.
 
     Raises SpecError for a name that is neither, and for what is no path.
     """
@@ -116,7 +117,8 @@ def file_of(source: str | os.PathLike[str]) -> Path:
         name = Path(text).stem
         if name in known and not Path(text).parent.is_dir():
             raise SpecError(f"{text}: no such file; the experiment that ships under this name is `{name}`")
-        return Path(text)
+        report = Path(text, MANIFEST)
+        return report if report.is_file() else Path(text)
     if text not in known:
         hint = f"{did_you_mean(text, known)} (`archsim list experiments` names those that ship)"
         raise SpecError(f"{text}: no such file, nor an experiment of this name{hint}")
