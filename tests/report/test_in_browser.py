@@ -81,3 +81,13 @@ def test_a_filter_leaves_rows_with_all_its_words(page):
     const rows = [...document.querySelectorAll("#results tbody tr")];
     return rows.filter((row) => !row.hidden).map((row) => row.cells[3].innerText)"""
     assert run_in(page.with_name("results.html"), script) == ["allo+pred"] * 2
+
+
+def test_the_filter_of_the_glossary_leaves_words_with_their_meaning(page):
+    script = """const field = document.querySelector("input.filter");
+    const shown = () => ["dt", "dd"].map((name) =>
+      [...document.querySelectorAll(name)].filter((each) => each.getClientRects().length).length);
+    const type = (words) => { field.value = words; field.dispatchEvent(new Event("input")); return shown(); };
+    return [shown(), type("link"), type("zzzz")]"""
+    every, some, none = run_in(page.with_name("glossary.html"), script)
+    assert none == [0, 0] and 0 < some[0] == some[1] < every[0] == every[1]
