@@ -99,12 +99,13 @@ def _print_block(found) -> None:
 def _print_rows(found) -> None:
     from archsim.cli.printing import console, grid
 
-    numbers = ("spares a rank", "max / mean", "experts ms", "TTFT ms", "TPOT ms", "goodput /s", "KV blocks a rank")
-    table = grid("served", title="on held-out loads, simulated", numbers=numbers)
+    timed = any(row.experts_ms is not None for row in found.rows)
+    numbers = ("max / mean", *(["experts ms"] if timed else []), "TTFT ms", "TPOT ms", "goodput /s", "KV blocks a rank")
+    table = grid("served", title="on held-out loads, simulated", numbers=("spares a rank", *numbers))
     for row in found.rows:
         spares, experts = ("–" if each is None else f"{each:.4g}" for each in (row.spares, row.experts_ms))
         times = (f"{row.ttft_ms:,.1f}", f"{row.tpot_ms:,.3f}", f"{row.goodput_per_s:.3f}", f"{row.kv_blocks:,}")
-        table.add_row(row.name, spares, f"{row.max_over_mean:.3f}", experts, *times)
+        table.add_row(row.name, spares, f"{row.max_over_mean:.3f}", *([experts] if timed else []), *times)
     console().print(table)
 
 

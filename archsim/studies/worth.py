@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from archsim.base.errors import CapacityError, PlacementError, SpecError
+from archsim.base.nearest import did_you_mean
 from archsim.base.shown import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.units import between, signed_percent
@@ -24,9 +25,10 @@ from archsim.serving.serving import Outcome
 from archsim.specs.loading.serving import Serving, load_serving
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import RoutingSpec
-from archsim.studies.place.choosing import policy_named
+from archsim.studies.block_worth import BLOCKS
+from archsim.studies.place.choosing import POLICIES, policy_named
 from archsim.studies.place.history import History, read_history
-from archsim.studies.place.place import Placed, place_experts, write_placed
+from archsim.studies.place.place import NO_STEPS, Placed, place_experts, write_placed
 from archsim.studies.serving.plan import serve_plan
 from archsim.studies.serving.served import serve_all
 
@@ -107,6 +109,12 @@ def worth(
     policy: str, loads: Sequence[Path], deployment: Any, overrides: Sequence[str], held_out: float, out: Path | None
 ) -> Worth:
     """See ``archsim.api.placing.worth``."""
+    if policy not in POLICIES:
+        known = [*POLICIES, *BLOCKS]
+        raise SpecError(
+            f"worth: unknown {policy!r}{did_you_mean(policy, known)}; balancers: {', '.join(POLICIES)}; blocks, with "
+            f"--in: {', '.join(BLOCKS)}"
+        )
     serving = load_serving(deployment, overrides)
     if serving.axes or serving.spec.disaggregated != "none":
         raise SpecError("worth: a deployment with sweep: or disaggregated: is not modelled here; give one engine's")
@@ -141,9 +149,10 @@ def worth(
         "expert was chosen, not which were chosen together"
     )
     others = [note for note in outcomes[None].notes if not note.startswith("experts from traffic")]
+    of_place = [note for note in kept.notes if note != NO_STEPS]  # times here are those of served requests
     return Worth(
         policy, tuple(rows), best, (low[0], high[0]), (low[1], high[1]), (low[2], high[2]), search_s,
-        stall_ns / NS_PER_MS, kept, (tokens, *kept.notes, *others),
+        stall_ns / NS_PER_MS, kept, (tokens, *of_place, *others),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import archsim as ar
-from archsim.base.errors import PlacementError
+from archsim.base.errors import PlacementError, SpecError
 from archsim.studies.worth import write_tokens
 from archsim.workload import open_trace
 
@@ -41,6 +41,15 @@ def test_a_verdict_has_rows_by_spares_and_files_to_deploy(found):
     assert blocks == sorted(blocks, reverse=True) and blocks[0] > blocks[-1]  # spares take KV
     assert {"sglang_init_expert_location.json", "placement.json"} <= {file.name for file in found.placed.files}
     assert all(file.is_file() for file in found.placed.files) and found.best in found.rows[1:]
+
+
+def test_an_unknown_name_is_told_balancers_and_blocks(tmp_path):
+    with pytest.raises(SpecError, match="did you mean 'prediction'.*eplb.*; blocks, with --in: prediction, allocator"):
+        ar.worth("predict", LOADS, ROOT / "configs" / "serve_olmoe.yaml", FEW)
+
+
+def test_no_note_names_an_option_that_worth_lacks(found):
+    assert found.rows[0].experts_ms is None and not any("--tokens" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

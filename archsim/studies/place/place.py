@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pandas
 
 MANIFEST = "placement.json"
+NO_STEPS = "no time is stated: the loads are sums over an unknown number of steps; give --tokens"
 ODD, MOST_TOLD = 2.0, 8  # times the pairs of the median layer, from which a layer is told; layers that a note lists
 DEFAULT, OTHER_DEFAULT = "default of SGLang and vLLM", "default of TensorRT-LLM"
 
@@ -149,7 +150,7 @@ def _of_all_layers(rows: np.ndarray, history: History, model: ModelSpec) -> np.n
 def _law(history: History, system: SystemSpec, model: ModelSpec, tokens: int | None):
     """The law of an expert's products if the loads are those of steps, and notes if there is no time."""
     if tokens is None and not history.steps:
-        return None, ["no time is stated: the loads are sums over an unknown number of steps; give --tokens"]
+        return None, [NO_STEPS]
     law, reason = law_of(system, model)
     return law, [f"no time is stated: {reason}"] if law is None else []
 

@@ -7,7 +7,7 @@ import numpy as np
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import checks
-from archsim.workload.formats.npz_members import load_members
+from archsim.workload.formats.npz_members import load_members, member_names
 from archsim.workload.trace import Trace
 
 COLUMNS = {"experts": 3, "request_offsets": 1, "iteration": 1, "layer_ids": 1}
@@ -28,6 +28,11 @@ def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
     """
     members = load_members(path, {*COLUMNS, *OPTIONAL})
     where = str(path)
+    if not members:
+        raise TraceError(
+            f"{where}: has neither experts (tokens: with {', '.join([*COLUMNS][1:])}) nor counts (loads), but "
+            f"{', '.join(sorted(member_names(path))) or 'no member'}"
+        )
     columns = {name: _column(where, members, name, dimensions) for name, dimensions in COLUMNS.items()}
     experts, offsets, iteration, layer_ids = columns.values()
     name = str(members["model"]) if "model" in members else ""
