@@ -1,4 +1,6 @@
-"""Numbers in words, as messages and progress say them."""
+"""Numbers in words and rows in columns, as messages and progress say them."""
+
+from collections.abc import Sequence
 
 
 def spoken(seconds: float) -> str:
@@ -11,3 +13,11 @@ def spoken(seconds: float) -> str:
 def counted(number: float) -> str:
     """``950``, ``3.2 million``."""
     return f"{number / 1e6:,.1f} million" if number >= 1e6 else f"{number:,.0f}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """One line a row, its cells below those of the first."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

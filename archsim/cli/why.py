@@ -24,21 +24,26 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print five lines, or the worst steps. Raises ArchsimError for a step that the run does not have."""
     print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before slow imports
+    from archsim.specs.loading.library import load_experiment
+
+    experiment = load_experiment(args.file, args.overrides)
     import archsim as ar
     from archsim.cli.printing import console, grid, print_compiling
+    from archsim.runs.plan import choose
 
-    print_compiling()
-    print("simulating the run, then what would help ...", file=sys.stderr, flush=True)
     chosen = {name: getattr(args, name) for name in CHOSEN}
-    found = ar.why(args.file, args.overrides, step=args.step, layer=args.layer, worst=args.worst, **chosen)
+    choose(experiment, **chosen)  # refuses names before anything is said to be simulated
+    print_compiling()
+    given = args.step is not None or args.layer is not None
+    print(f"simulating the run{', then what would help' if given else ''} ...", file=sys.stderr, flush=True)
+    found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, **chosen)
     args.result = found
-    if args.step is not None or args.layer is not None:
+    if given:
         print(repr(found))
         return OK
-    from archsim.studies.why import table_of
+    from archsim.studies.why import HEADS, table_of
 
-    heads = "iteration", "layer", "time", "cause", "hottest link", "busiest die", "busiest expert"
-    table = grid(*heads, title=found.run)
+    table = grid(*HEADS, title=found.run)
     for cells in table_of(found.rows):
         table.add_row(*cells)
     console().print(table)

@@ -11,6 +11,7 @@ from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError
 from archsim.base.shown import Shown
 from archsim.base.text.quantities import as_written
+from archsim.base.words import aligned
 from archsim.engine.loop import Replay
 from archsim.report.units import BYTE_UNITS, NO_BREAK, TIME_UNITS, percent, scaled, signed_percent, significant
 from archsim.runs.plan import Selection, choose, select
@@ -41,13 +42,13 @@ class Lever:
 
 @dataclass(frozen=True)
 class Why(Shown):
-    """``run``: its name; ``rows``: of steps (columns of steps.parquet), the slowest first; ``levers``: of the first, if
-    it was asked for; ``experts``, ``dies``: how many there are.
+    """``run``: its name; ``rows``: of steps (columns of steps.parquet), the slowest first; ``levers``: of the
+    first; None where no step was asked for, so that none was tried; ``experts``, ``dies``: how many there are.
     """
 
     run: str
     rows: tuple[Row, ...]
-    levers: tuple[Lever, ...]
+    levers: tuple[Lever, ...] | None
     experts: int
     dies: int
 
@@ -81,13 +82,17 @@ class Why(Shown):
 
     def _help(self) -> str:
         if not self.levers:
-            return "nothing that could be tried"
+            return "not tried; give a step and a layer" if self.levers is None else "nothing that could be tried"
         time_ns = self.rows[0]["time_ns"]
         best = sorted(self.levers, key=lambda each: each.time_ns)
         return "; ".join(f"{each.what} {_change(each.time_ns / time_ns - 1)}" for each in best) + " (simulated)"
 
     def __repr__(self) -> str:
-        step = f"{self.run}, iteration {self.rows[0]['step']}, layer {self.rows[0]['layer']}"
+        first = self.rows[0]
+        if self.levers is None:
+            more = f"What would help the first: the same with step {first['step']} and layer {first['layer']}"
+            return "\n".join([self.run, aligned([HEADS, *table_of(self.rows)]), more])
+        step = f"{self.run}, iteration {first['step']}, layer {first['layer']}"
         return "\n".join([step, *(f"  {name:<7}{text}" for name, text in self.lines())])
 
 
@@ -121,7 +126,7 @@ def explain(
     if not kept:
         raise ArchsimError(_absent(rows, step, layer or 0))
     kept.sort(key=lambda row: -row["time_ns"])
-    levers = () if step is None and layer is None else tuple(_levers(selection, experiment, kept[0]))
+    levers = None if step is None and layer is None else tuple(_levers(selection, experiment, kept[0]))
     return Why(run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies)
 
 
@@ -209,6 +214,9 @@ def _time_ns(experiment: ExperimentSpec, row: Row) -> float:
         if (result.step, layers[result.layer]) == (row["step"], row["layer"]):
             return result.times.step_ns
     raise ArchsimError(f"step {row['step']}, layer {row['layer']}: nothing ran there")
+
+
+HEADS = "iteration", "layer", "time", "cause", "hottest link", "busiest die", "busiest expert"
 
 
 def table_of(rows: tuple[Row, ...]) -> list[tuple[str, ...]]:

@@ -28,6 +28,15 @@ def test_the_worst_steps_are_those_of_the_run(tmp_path):
     assert [row["time_ns"] for row in found.rows] == worst and not found.levers
 
 
+def test_without_a_step_the_worst_ones_are_shown(tmp_path):
+    """As the command does; nothing was tried, so nothing is said of what would help."""
+    found = ar.why(tiny_file(tmp_path), policy="ep", worst=3)
+    title, *lines, last = repr(found).splitlines()
+    assert title == found.run and len(lines) == 1 + 3 and "nothing" not in repr(found)
+    first = found.rows[0]
+    assert last == f"What would help the first: the same with step {first['step']} and layer {first['layer']}"
+
+
 def test_the_five_lines_of_a_step(here):
     done = archsim(here, "why", "tiny.yaml", "--policy", "base", "--batch", "40", "--step", "2", "--layer", "2")
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 from archsim.base.text.fields import Spec
 from archsim.base.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity
 from archsim.base.text.yaml import read_yaml
+from archsim.base.words import aligned
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.calibration_sections import with_sections
@@ -157,7 +158,7 @@ def _systems() -> str:
                 display(file),
             )
         )
-    return _table(rows)
+    return aligned(rows)
 
 
 def _nic(system: SystemSpec) -> str:
@@ -176,12 +177,12 @@ def _models() -> str:
         layers = f"{len(model.moe_layer_ids)} of {model.layers}"
         shape = (model.hidden, model.expert_ffn, model.experts, model.top_k, model.shared_experts)
         rows.append((name, layers, *map(str, shape), display(file)))
-    return _table(rows)
+    return aligned(rows)
 
 
 def _policies() -> str:
-    presets = _table([("name", "meaning"), *PRESET_MEANINGS.items()])
-    parts = _table([("name", "parts"), *((name, _parts(preset)) for name, preset in PRESETS.items())])
+    presets = aligned([("name", "meaning"), *PRESET_MEANINGS.items()])
+    parts = aligned([("name", "parts"), *((name, _parts(preset)) for name, preset in PRESETS.items())])
     rules = "Rules with their parameters and defaults; your own function is package.module:function."
     lines = [presets, "", parts, "", rules]
     for rule_type in RULE_TYPES:
@@ -224,7 +225,7 @@ def _calibrations() -> str:
         data = with_sections(read_yaml(file), file.parent, numbers=False).data
         tables = {key: len(value) for key, value in data.items() if isinstance(value, list)}
         rows.append((name, ", ".join(f"{key} {count}" for key, count in tables.items()), display(file)))
-    return _table(rows)
+    return aligned(rows)
 
 
 def _experiments() -> str:
@@ -232,7 +233,7 @@ def _experiments() -> str:
     for name, file in named_files("").items():
         first, *others = textwrap.wrap(_opening(file), _OPENING_WIDTH) or [""]
         rows += [(name, display(file), first), *(("", "", line) for line in others)]
-    return _table(rows)
+    return aligned(rows)
 
 
 def _opening(file: Path) -> str:
@@ -249,14 +250,7 @@ def _traffic() -> str:
         recorded = "tables" in head or "subjects" in head
         basis = "a recorded trace" if recorded else "recorded loads" if "loads" in head else "statistics"
         rows.append((name, basis, head.get("licence", "not stated"), display(file)))
-    return _table(rows)
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return aligned(rows)
 
 
 LISTINGS = {
