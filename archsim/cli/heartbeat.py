@@ -1,7 +1,11 @@
-"""A line on stderr whenever a command has said nothing there for a while: what it does, and for how long."""
+"""A line on stderr whenever a command has said nothing there for a while: what it does, and for how long.
+
+In a terminal it is one line, written over until the command says something itself; elsewhere each has its own.
+"""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -15,6 +19,7 @@ from archsim.base.words import spoken
 SILENT_S = 2.0  # without a line, so that no three seconds are silent on a busy machine either
 LONG_S, LONG_SILENT_S = 600.0, 15.0  # after ten minutes, lines are rarer
 _LOOK_S = 0.25
+_CLEARED = "\r\x1b[K"  # to the begin of the line, which is erased
 
 
 class Heard:
@@ -26,6 +31,7 @@ class Heard:
         self._stream, self._clock, self._lock = stream, clock, threading.Lock()
         self._began_s = self._line_s = self._last_s = clock()
         self._line, self._compiled = line, functions_compiled()
+        self._terminal, self._standing = stream.isatty(), False
         self.doing: Callable[[], str] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -36,7 +42,19 @@ class Heard:
             self._last_s = self._clock()
             if said := text.strip():
                 self._line, self._line_s = said.splitlines()[-1], self._last_s
+            self._clear()
             return self._stream.write(text)
+
+    def clear(self) -> None:
+        """Erase the line that stands in a terminal, so that others can write there."""
+        with self._lock:
+            self._clear()
+
+    def _clear(self) -> None:
+        if self._standing:
+            self._standing = False
+            self._stream.write(_CLEARED)
+            self._stream.flush()
 
     def beat(self) -> None:
         """Write a line if the stream was silent for too long."""
@@ -48,14 +66,35 @@ class Heard:
             line = self._line.removesuffix(" ...")
             told = self.doing() if self.doing else f"{line}: for {spoken(now - self._line_s)}"
             compiled = functions_compiled() - self._compiled
-            self._stream.write(f"  {told}{f', {compiled} functions compiled' if compiled else ''}\n")
+            if compiled:
+                told += f", {compiled} function{'s' if compiled > 1 else ''} compiled"
+            if self._terminal:
+                self._clear()
+                self._stream.write(f"  {told}"[: shutil.get_terminal_size().columns - 1])
+                self._standing = True
+            else:
+                self._stream.write(f"  {told}\n")
             self._stream.flush()
+
+
+class Beside:
+    """Another stream to the same terminal, which erases the line that stands there before it writes."""
+
+    def __init__(self, stream: TextIO, heard: Heard) -> None:
+        self._stream, self._heard = stream, heard
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._heard.clear()
+        return self._stream.write(text)
 
 
 @contextmanager
 def heartbeat(what: str) -> Iterator[None]:
     """``sys.stderr`` is never silent for three seconds; ``what``: goes on before the first line."""
-    before, ended = sys.stderr, threading.Event()
+    before, out, ended = sys.stderr, sys.stdout, threading.Event()
     heard = Heard(before, line=what)
 
     def watch() -> None:
@@ -64,10 +103,13 @@ def heartbeat(what: str) -> Iterator[None]:
 
     thread = threading.Thread(target=watch, daemon=True)
     sys.stderr = heard
+    if before.isatty() and out.isatty():
+        sys.stdout = Beside(out, heard)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
-        sys.stderr = before
+        heard.clear()
+        sys.stderr, sys.stdout = before, out

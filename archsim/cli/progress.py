@@ -9,8 +9,19 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
+from archsim.base.code_digest import functions_compiled
 from archsim.base.words import spoken
 from archsim.cli.heartbeat import Heard
 
@@ -100,6 +111,20 @@ class Lines(AbstractContextManager):
         print(text, file=self._stream, flush=True)
 
 
+class _Compiled(ProgressColumn):
+    """How many functions were compiled since the column was made: what long first runs wait for."""
+
+    max_refresh = 1.0  # seconds
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before = functions_compiled()
+
+    def render(self, task: Task) -> Text:
+        found = functions_compiled() - self._before
+        return Text(f"{found} function{'s' if found > 1 else ''} compiled" if found else "")
+
+
 class Bar(AbstractContextManager):
     """A bar that fills as runs finish, with elapsed and remaining time."""
 
@@ -111,6 +136,7 @@ class Bar(AbstractContextManager):
             TextColumn("left"),
             TimeRemainingColumn(),
             TextColumn("{task.description}", markup=False),
+            _Compiled(),
             console=console,
         )
         self._task, self._phase = self._progress.add_task("", total=None), ""
@@ -131,6 +157,8 @@ class Bar(AbstractContextManager):
 
     def kept(self, runs: int) -> None:
         self._progress.update(self._task, advance=runs)
+        if runs:
+            self._progress.console.print(f"{runs} runs kept from before", markup=False, highlight=False)
 
     def finished(self, run: Run, record: Record) -> None:
         self._progress.update(self._task, advance=1, description=run.name)

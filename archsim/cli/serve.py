@@ -36,9 +36,12 @@ def run(args: argparse.Namespace) -> int:
     if args.search:
         args.result = _search(args.file, args.overrides, args.out)
     elif args.compare:
+        print(f"simulating what {args.compare} measured ...", file=sys.stderr, flush=True)
         args.result = ar.compare_serving(args.file, args.compare, args.overrides)
         _print_comparison(args.result)
     elif args.calibrate:
+        told = f"fitting the host's time to {args.calibrate}: it is simulated many times ..."
+        print(told, file=sys.stderr, flush=True)
         found = ar.calibrate_serving(args.file, args.calibrate, args.overrides)
         _print_comparison(found.compared)
         print(*found.halves, f"host: {found.host.told}", sep="\n")

@@ -70,8 +70,8 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
 
             with failures_on_page(plan.experiment.name, folder):
                 results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
-            if plan.sweep.axes:
-                watching.phase("running a sample on both engines, writing the page")
+            sample = "running a sample on both engines, " if plan.sweep.axes else ""
+            watching.phase(f"{sample}writing the page")
             report = write_sweep_report(selection, folder)
     except KeyboardInterrupt:
         return print_kept(folder)
@@ -119,7 +119,7 @@ def _dry_run(plan: SweepPlan) -> int:
         print_rooms(select(plan, refuse=False).runs())
         return OK
     selection = select(plan, lambda text: print(text, file=sys.stderr, flush=True))
-    print_dropped(selection)
+    print_dropped(selection, "would run")
     print_points(selection)
     return OK
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from support.waiting import wait_for
 
-from archsim.cli.heartbeat import LONG_S, LONG_SILENT_S, Heard, heartbeat
+from archsim.cli.heartbeat import LONG_S, LONG_SILENT_S, Beside, Heard, heartbeat
 from archsim.cli.progress import Lines
 
 SILENT_S = 2.5
@@ -71,3 +71,17 @@ def test_stderr_is_as_before_when_the_command_ends(monkeypatch):
         print("working on it ...", file=sys.stderr)
         wait_for(lambda: "working on it: for" in stream.getvalue(), seconds=10)
     assert sys.stderr is stream and "  working on it: for 0 s\n" in stream.getvalue()
+
+
+def test_in_a_terminal_one_line_is_written_over_and_erased(monkeypatch):
+    """What it leaves on the screen is what the command said."""
+    stream, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    heard = Heard(stream, lambda: now[0])
+    print("searching ...", file=heard)
+    for now[0] in (SILENT_S, 2 * SILENT_S):
+        heard.beat()
+    assert stream.getvalue().count("\n") == 1 and "searching: for 5 s" in stream.getvalue()
+    print("found 3", file=Beside(stream, heard))
+    shown = [line.rpartition("\r\x1b[K")[2] for line in stream.getvalue().split("\n")]
+    assert shown == ["searching ...", "found 3", ""]
