@@ -16,7 +16,7 @@ from archsim.runs import sweep as sweeping
 from archsim.runs.machine_measures import Measures
 from archsim.runs.plan import RunMaker, prepare, select
 from archsim.runs.sweep import Unwatched, sweep
-from archsim.specs.loading.library import load_experiment, load_sweep
+from archsim.specs.loading.library import load_experiment, load_planned
 from archsim.specs.sweeps.axis_values import counted_values
 from archsim.specs.sweeps.constraints import parse_constraint
 from archsim.specs.sweeps.plan import MEASURES, Dropped, in_words
@@ -31,7 +31,7 @@ def file_of(folder, sweep, experiment=TINY, name="tiny.yaml"):
 
 
 def plan_of(folder, sweep, *overrides):
-    return load_sweep(file_of(folder, sweep), overrides)
+    return load_planned(file_of(folder, sweep), overrides)
 
 
 def points_of(plan):
@@ -43,7 +43,7 @@ def one_of_everything(folder, sweep):
     """The plan over one system, model, batch and policy."""
     experiment = TINY.replace("batch: [12, 40]", "batch: 12").replace("[base, ep, allo, pred, allo+pred]", "[base]")
     head, _, rest = experiment.partition("- name: square")
-    return load_sweep(file_of(folder, sweep, head + rest[rest.index("models:") :]))
+    return load_planned(file_of(folder, sweep, head + rest[rest.index("models:") :]))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_any_part_may_vary(tmp_path):
         "[1, 2]\n    engine: [event, event]\n"
     )
     bare = "name: x\nworkload: {trace: {synthetic: {}}, decode_steps: 2}\n"
-    plan = load_sweep(file_of(tmp_path, sweep, bare))
+    plan = load_planned(file_of(tmp_path, sweep, bare))
     first, second = points_of(plan)[0]
     assert (first.system.name, second.system.name, second.system.hbm.latency_ns) == ("dojo", "slow", 1000)
     assert (first.model.name, second.model.name) == ("qwen3-235b-a22b", "deepseek-v3")
@@ -317,6 +317,7 @@ def test_measures_are_those_of_the_machine(tmp_path):
             "only hbm_capacity can be tested with `fits`; dies is a number",
         ),
         (3, "  grid: {mesh: [2x2]}\n  where: [hbm_capacity <= 4]", "write `hbm_capacity fits`"),
+        (2, "  grid: {d2d.bandwidth: [1 TB/s, 1000 GB/s]}", "1 TB/s and 1000 GB/s are the same value; keep one"),
         (3, "  grid: {mesh: [2x2]}\n  where: [5]", "expected a constraint such as dies <= 64, not the number 5"),
     ],
 )
@@ -340,7 +341,7 @@ def test_a_combination_that_cannot_be_is_told_with_its_point(tmp_path):
         "name: x\nworkload: {trace: {synthetic: {}}, batch: 4}\nmodels: [qwen3-235b-a22b]\npolicies: [base]\nsystems: "
         "[{like: dojo, name: d, mesh: 2x2}]\n"
     )
-    plan = load_sweep(file_of(tmp_path, f"  grid: {{topology: [{edges}], mesh: [2x2, 3x2]}}\n", head))
+    plan = load_planned(file_of(tmp_path, f"  grid: {{topology: [{edges}], mesh: [2x2, 3x2]}}\n", head))
     with pytest.raises(
         SpecError, match=r"no route from die 0 to dies 4, 5.* \(point 1: system.topology .*, system.mesh 3x2\)"
     ):
@@ -513,7 +514,7 @@ def test_commands(tmp_path):
     )
     assert "a sweep over 3 axes: 64 points, before 1 constraint" in archsim(tmp_path, "check", "tiny.yaml").stdout
     listed = archsim(tmp_path, "sweep", "tiny.yaml", "--dry-run").stdout
-    assert "24 of 64 points run; 24 dropped by `dies < 6`; 16 repeat another" in listed
+    assert "24 of 64 points would run; 24 dropped by `dies < 6`; 16 repeat another" in listed
     point = archsim(tmp_path, "sweep", "tiny.yaml", "--point", "63").stdout
     (tmp_path / "point.yaml").write_text(point, encoding="utf-8")
     assert load_experiment(tmp_path / "point.yaml").runs == 1
@@ -545,7 +546,7 @@ def test_an_analytical_sweep_carries_a_sample_of_the_event_engine(tmp_path):
 def test_the_shipped_design_space_has_ten_thousand_points():
     from archsim.specs.loading.config_files import shipped_configs
 
-    plan = load_sweep(shipped_configs() / "design_space.yaml")
+    plan = load_planned(shipped_configs() / "design_space.yaml")
     selection = select(plan)
     assert len(selection.kept) >= 10_000 and selection.dropped.total == plan.combinations - len(selection.kept)
     assert {plan.point(index).system.topology.name for index in selection.kept[::97]} >= {

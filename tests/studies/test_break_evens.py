@@ -39,6 +39,17 @@ def test_a_step_pays_where_the_objective_gains_more_than_the_price_grows(objecti
     assert [each.told.startswith("pays everywhere") for each in hbm] == [True, True]
 
 
+def test_an_axis_without_an_order_has_no_above_and_below():
+    """Policies where an HBM bandwidth was: named, not counted up to."""
+    found, policies = _found(), dict(zip(HBM, ("ep", "allo", "base"), strict=True))
+    points = [
+        Candidate(**{**vars(each), "axes": {"llc": each.axes["llc"], "policy": policies[each.axes["hbm"]]}})
+        for each in found.points
+    ]
+    told = break_evens(Exploration(**{**vars(found), "points": tuple(points)}))[0].told
+    assert told.startswith("pays with policy ep or allo (2 of 3 pairs of designs): ")
+
+
 def test_an_objective_with_a_price_in_it_is_taken_as_it_is():
     found = _found("throughput")
     points = [

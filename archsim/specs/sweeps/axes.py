@@ -26,7 +26,7 @@ from typing import Any
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
 from archsim.base.text.fields import Spec
-from archsim.base.text.quantities import describe
+from archsim.base.text.quantities import as_written, describe
 from archsim.base.text.validation import keys_of
 from archsim.base.text.yaml import Keys, Place, Tree
 from archsim.specs.assumptions import AssumptionsSpec
@@ -203,6 +203,7 @@ class _Reader:
             if isinstance(given, list):
                 if not given:
                     raise ValueError("needs at least one value")
+                _refuse_equal(given)
                 return Axis(
                     path, place, tuple(given), tuple(self._tree.place((*keys, index)) for index in range(len(given)))
                 )
@@ -266,6 +267,16 @@ class _Reader:
                 yield parse_constraint(text), self._tree.place(at)
             except ValueError as error:
                 self._problem(at, str(error))
+
+
+def _refuse_equal(values: list) -> None:
+    """Raise ValueError for two quantities that are one, in other units. Equal text is a repeat, which runs once."""
+    seen: dict[tuple[str, float], str] = {}
+    for text in values:
+        if isinstance(text, str) and (written := as_written(text)) is not None:
+            key = written.dimension.name, float(f"{written.number * written.worth:.12g}")
+            if seen.setdefault(key, text) != text:
+                raise ValueError(f"{seen[key]} and {text} are the same value; keep one")
 
 
 def _drawn(axes: tuple[Axis, ...], method: str, count: int, seed: int) -> tuple[Axis, ...]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from archsim.report.units import between, signed_percent
 from archsim.specs.sweeps.explore import OBJECTIVES, sense_of
-from archsim.studies.exploration.levels import MODEL, MOST_LEVELS, effects, levels_of_axis
+from archsim.studies.exploration.levels import MODEL, MOST_LEVELS, are_quantities, effects, levels_of_axis
 from archsim.studies.exploration.outcome import Candidate, Exploration
 
 PRICED = ("throughput", "time")  # objectives that are held against the price
@@ -130,9 +130,10 @@ def _threshold(pairs: Sequence[Pair], axis: str, found: Exploration) -> str:
     if any(len(each) != 1 for each in pays.values()):
         return ""
     yes = [level for level in levels if True in pays[level]]
-    if len(levels) > len(yes) > 0 and yes == levels[-len(yes) :] and len(levels) > 2:
+    ordered = len(levels) > 2 and are_quantities(found.points, axis)
+    if ordered and len(levels) > len(yes) > 0 and yes == levels[-len(yes) :]:
         return f"above {axis} {levels[-len(yes) - 1]}, from {yes[0]}"
-    if len(levels) > len(yes) > 0 and yes == levels[: len(yes)] and len(levels) > 2:
+    if ordered and len(levels) > len(yes) > 0 and yes == levels[: len(yes)]:
         return f"below {axis} {levels[len(yes)]}, up to {yes[-1]}"
     return f"with {axis} {' or '.join(yes)}" if yes else ""
 

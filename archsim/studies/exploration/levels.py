@@ -62,6 +62,11 @@ def levels_of_axis(points: Sequence[Candidate], axis: str) -> list[Level]:
     return [Level(label, at == number) for number, label in enumerate(labels) if (at == number).any()]
 
 
+def are_quantities(points: Sequence[Candidate], axis: str) -> bool:
+    """Whether the values of an axis have an order."""
+    return _quantities(list({point.axes[axis] for point in points})) is not None
+
+
 def effects(points: Sequence[Candidate], objective: str) -> list[Effect]:
     """Of every axis whose levels differ, the widest first. Of several models, each relative to its own mean."""
     logs = np.array([np.log(value) if (value := point.values[objective]) > 0 else np.nan for point in points])
