@@ -111,10 +111,18 @@ def test_run_is_a_row_of_the_sweep():
     assert swept.loc["allo", "speedup_vs_base"] > 0
 
 
+def test_an_unknown_keyword_is_told_with_the_nearest():
+    with pytest.raises(TypeError, match="^unexpected keyword 'polcy'; did you mean 'policy'"):
+        ar.why(SMALL, polcy="allo")
+
+
 def test_results_and_tables_have_a_short_repr():
     results = ar.run(SMALL)
     links = len(results.links)
-    assert repr(results) == f"Results(runs: 1 rows, dies: 6 rows, links: {links} rows, pairs: 30 rows, timings: 1 rows)"
+    assert repr(results) == (
+        f"Results(runs: 1 rows, dies: 6 rows, links: {links} rows, pairs: 30 rows, timings: 1 rows; "
+        "system small, model toy, batch 12, policy base, assumptions published)"
+    )
     assert repr(results.runs) == f"Table(1 rows × {len(results.runs.columns)} columns)"
 
 

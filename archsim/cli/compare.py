@@ -58,7 +58,7 @@ def _print(found) -> None:
     from archsim.cli.printing import console, grid
     from archsim.studies.designs.page import answer, cell, change
 
-    print(f"A: {found.a}, B: {found.b}")
+    print(f"A: {found.a}, B: {found.b}; both: {found.same}")
     table = grid("specification", "A", "B")
     for each in found.spec:
         table.add_row(each.key, each.a, each.b)

@@ -55,7 +55,7 @@ def _unchanged(axis: Axis, system: SystemSpec, fabric: Fabric) -> bool:
 
 def _told(axis: Axis, system: SystemSpec, fabric: Fabric, name: str) -> str:
     key = axis.path[-1]
-    names = ", ".join(dict.fromkeys(each.name or "link" for each in fabric.classes))
+    names = ", ".join(dict.fromkeys(fabric.classes[at].name or "link" for at in np.unique(fabric.link_class)))
     if system.topology.is_function:
         params = ", ".join(f"system.topology.params.{name}" for name in system.topology.params) or "its params"
         instead = f"{system.topology.name} gives every class ({names}) its own; vary what it takes ({params})"

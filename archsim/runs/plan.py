@@ -329,10 +329,14 @@ def choose(
     policy: str | None = None,
     batch: int | None = None,
     assumptions: str | None = None,
+    **unknown: object,
 ) -> ExperimentSpec:
     """The experiment with one entry of each list: the named one, else the first. Raises ArchsimError for an unknown
-    name.
+    name; TypeError for an unknown keyword, which callers pass on from users.
     """
+    for name in unknown:
+        known = ("system", "model", "policy", "batch", "assumptions")
+        raise TypeError(f"unexpected keyword {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
     workload = experiment.workload
     one_batch = _one("batch size", workload.batch, batch, lambda each: each)
     return experiment.model_copy(

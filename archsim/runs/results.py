@@ -102,7 +102,8 @@ class Results(Shown):
         return isinstance(other, Results) and all(getattr(self, name) == getattr(other, name) for name in TABLES)
 
     def __repr__(self) -> str:
-        return f"Results({', '.join(f'{name}: {len(table):,} rows' for name, table in self._kept().items())})"
+        of = ", ".join(_told_values(name, {row[name] for row in self.runs.rows}) for name in _OF_RUN[1:])
+        return f"Results({', '.join(f'{name}: {len(table):,} rows' for name, table in self._kept().items())}; {of})"
 
     def _shown(self) -> Any:
         return self.runs.to_pandas()
@@ -139,6 +140,11 @@ class Results(Shown):
         if not (folder / PARQUET).is_file():
             raise ArchsimError(f"{folder / PARQUET}: no such file; are these the results of a sweep that ended?")
         return cls(lambda name: _read_table(folder, name), folder)
+
+
+def _told_values(name: str, values: set) -> str:
+    """``system dojo``, ``batch 2 values``."""
+    return f"{name} {next(iter(values))}" if len(values) == 1 else f"{name} {len(values)} values"
 
 
 def _read_table(folder: Path, name: str) -> Table:

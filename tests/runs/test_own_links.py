@@ -85,6 +85,7 @@ def test_an_axis_that_changes_a_link_runs(here):
     (folder / "own.yaml").write_text(plain.replace("mesh: {x: 3, y: 2}", classes))
     done = archsim(folder, "check", "experiment.yaml")
     assert done.returncode == 2 and "leave bandwidth out of the classes" in done.stderr
+    assert "every class of links (horizontal, vertical) has its own" in done.stderr  # no wrap, which a mesh lacks
 
 
 def test_unknown_keys_list_the_known_ones_and_kinds_of_files_are_named(here):

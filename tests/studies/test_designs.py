@@ -99,6 +99,7 @@ def test_the_command_compares_experiments(tmp_path, monkeypatch, capsys):
     assert main(["compare", "tiny.yaml", "wide.yaml", "--set", *FEW, "--policy", "base"]) == 0
     said = capsys.readouterr().out
     assert "systems.d2d.bandwidth" in said and "better" in said
+    assert "A: tiny.yaml, B: wide.yaml; both: system small, model toy, batch 12, assumptions published" in said
     assert "report: reports/tiny-wide-base-workload.decode_steps=1/index.html" in said
 
 
@@ -108,3 +109,12 @@ def test_another_comparison_has_another_folder():
     given = ["", "--in=dojo", "--in=wide", "--batch=8", "--batch=9", "--model=toy", "--system=toy2", "--set=a.b=1"]
     names = {compare._folder_name(parser.parse_args(["configs/x.yaml", "y", *each.split()])) for each in given}
     assert len(names) == len(given) and {"x-y", "dojo-x-y", "x-y-8", "x-y-a.b=1"} < names
+
+
+def test_a_report_is_the_experiment_that_it_was_made_from(tmp_path):
+    """Of a folder, in `compare --in` and `load`, as in `why` and `worth`; its results are read, not simulated."""
+    made = ar.sweep(tiny(tmp_path, *FEW), tmp_path / "out", jobs=1)
+    assert ar.load(tmp_path / "out") == ar.load(tmp_path / "out" / "manifest.yaml")
+    found = ar.compare("base", "ep", inside=tmp_path / "out", batch=40)
+    assert (found.a, found.b) == ("base", "ep")
+    assert ar.Results.load(tmp_path / "out").runs.rows == made.runs.rows

@@ -98,7 +98,14 @@ class DesignComparison(Shown):
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"DesignComparison({self.a!r}, {self.b!r}: {len(self.spec)} keys differ)"
+        return f"DesignComparison({self.a!r}, {self.b!r}: {len(self.spec)} keys differ; {self.same})"
+
+    @property
+    def same(self) -> str:
+        """What both ran: ``system dojo, model deepseek-v3, batch 256, assumptions published``."""
+        rows = self.rows
+        both = (name for name in ("system", "model", "batch", "assumptions") if rows[0][name] == rows[1][name])
+        return ", ".join(f"{name} {rows[0][name]}" for name in both)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per number: group, name, unit, a, b, ratio (b over a)."""
