@@ -10,6 +10,7 @@ from archsim.report.units import plain
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 370.0, 240.0, 52.0, 12.0, 14.0, 36.0
 KINDS = 3  # colours: CSS classes l0, d0, ...
+MARK = 3.5  # radius of the first line's marks; those of the next lie on them, and are smaller
 
 
 class Line(NamedTuple):
@@ -44,7 +45,7 @@ def line_panel(lines: Sequence[Line], x_title: str, spoken: str, dots: bool = Fa
         if path:
             parts.append(element("path", title(line.name), class_=f"l{kind}", d=f"M{path}"))
         if dots:
-            parts += [element("circle", class_=f"d{kind}", cx=float(x), cy=float(y), r=3.0) for x, y in places]
+            parts += [element("circle", class_=f"d{kind}", cx=float(x), cy=float(y), r=MARK - kind) for x, y in places]
         if len(lines) > 1:
             parts.append(text(LEFT + 8, TOP + 10 + 13 * index, line.name, f"d{kind}"))
     return picture(WIDTH, HEIGHT, spoken, parts)

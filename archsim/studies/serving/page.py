@@ -30,21 +30,23 @@ class Loaded(NamedTuple):
     by_input: ByInput | None
 
 
-def write_page(outcome: Outcome, loaded: Sequence[Loaded], folder: Path, policies: Sequence[Outcome] = ()) -> Path:
-    """``index.html`` in a folder. Equal runs give equal bytes. ``loaded``: of the outcome, and of those that it is
-    compared with; ``policies``: outcomes to compare with, the first its own.
+def write_outcome(
+    outcome: Outcome,
+    loaded: Sequence[Loaded],
+    folder: Path,
+    policies: Sequence[Outcome] = (),
+    beside: Sequence[str] = (),
+) -> None:
+    """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made. Equal runs give equal bytes.
+
+    ``loaded``: of the outcome, and of those that it is compared with; ``policies``: outcomes to compare with, the first
+    its own; ``beside``: further files of the folder.
     """
-    target = folder / "index.html"
-    write_text(target, rendered("serving.html.j2", context(outcome, loaded, policies)))
-    return target
-
-
-def write_outcome(outcome: Outcome, loaded: Sequence[Loaded], folder: Path, policies: Sequence[Outcome] = ()) -> None:
-    """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made."""
     own_folder(folder)
     Table(REQUEST_COLUMNS, tuple(request_rows(outcome))).write_csv(folder / "requests.csv")
     write_text(folder / "bench.json", json.dumps(bench(outcome)) + "\n")
-    write_page(outcome, loaded, folder, policies)
+    page = context(outcome, loaded, policies) | {"files": ("requests.csv", "bench.json", *beside)}
+    write_text(folder / "index.html", rendered("serving.html.j2", page))
 
 
 def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outcome] = ()) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from archsim.runs.results import Record
 from archsim.runs.sweep import Unwatched, Watcher, complete
 from archsim.serving.progress import Progress
 from archsim.serving.serving import Outcome
+from archsim.specs.loading.library import MANIFEST
 from archsim.studies.serving.page import Loaded, write_outcome
 from archsim.studies.serving.plan import (
     ByInput,
@@ -120,7 +121,7 @@ def _write_pages(
     loaded = [_loaded(run, records) for run in runs] if around else []
     for at, outcome in enumerate(outcomes[1:], 1):
         write_outcome(outcome, loaded[at : at + 1], folder / outcome.serving.policy.name)
-    write_outcome(outcomes[0], loaded, folder, outcomes)
+    write_outcome(outcomes[0], loaded, folder, outcomes, (*MADE_LAST, MANIFEST))
 
 
 def _loaded(run: ServeRun, records: dict[str, Record]) -> Loaded:
