@@ -75,18 +75,19 @@ def print_engine_errors(compared) -> None:
 
     compared: ``archsim.runs.engine_comparison.Compared``.
     """
+    from archsim.report.units import signed_percent
     from archsim.runs.engine_comparison import OUTSIDE, errors
 
     for each in errors(compared):
         rank = "–" if each.rank is None else f"{each.rank:.3f}"
         print(
             f"  {each.assumptions}: {each.runs} runs, error of decode time: median {each.median:.1%}, "
-            f"p95 {each.p95:.1%}, max {each.largest:.1%}, signed median {each.signed_median:+.1%}; "
+            f"p95 {each.p95:.1%}, max {each.largest:.1%}, signed median {signed_percent(each.signed_median)}; "
             f"rank correlation {rank}"
         )
     outside = sorted((each for each in compared if abs(each.error) > OUTSIDE), key=lambda each: -abs(each.error))
     for each in outside:
-        print(f"  outside {OUTSIDE:.0%}: {each.run}: {each.error:+.1%}; {each.reason}")
+        print(f"  outside {OUTSIDE:.0%}: {each.run}: {signed_percent(each.error)}; {each.reason}")
 
 
 def print_compiling() -> None:

@@ -74,12 +74,12 @@ def print_points(selection: Selection) -> None:
         print(f"and {len(selection.kept) - len(shown):,} more; `--point N` prints one as an experiment")
 
 
-def print_dropped(selection: Selection) -> None:
-    """How many points run, and how many each constraint dropped."""
+def print_dropped(selection: Selection, verb: str = "run") -> None:
+    """How many points run (``verb``: ran, or would), and how many each constraint dropped."""
     parts = [f"{count:,} dropped by `{text}`" for text, count in selection.dropped.by_constraint.items()]
     if selection.dropped.repeats:
         parts.append(f"{selection.dropped.repeats:,} repeat another")
-    print("; ".join([f"{len(selection.kept):,} of {selection.plan.combinations:,} points run", *parts]))
+    print("; ".join([f"{len(selection.kept):,} of {selection.plan.combinations:,} points {verb}", *parts]))
 
 
 def print_speedups(results: Results, policies: Iterable[str]) -> None:

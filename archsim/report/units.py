@@ -34,9 +34,9 @@ def unit_of(values: Iterable[float], units: tuple[Unit, ...]) -> Unit:
 
 
 def scaled(value: float, units: tuple[Unit, ...]) -> str:
-    """``1.24e12`` with BYTE_UNITS → ``1.24 TB``."""
+    """``1.24e12`` with BYTE_UNITS → ``1.24 TB``; a minus is no hyphen."""
     worth, name = unit_of([value], units)
-    return f"{significant(value / worth)}{NO_BREAK}{name}"
+    return f"{significant(value / worth).replace('-', '−')}{NO_BREAK}{name}"
 
 
 def prefixed(value: float) -> str:

@@ -92,8 +92,8 @@ def refuse_unheld(point: Point, bound_bytes: Callable[[], int | None] = machine_
 
 
 def told(plan: SweepPlan, cores: int) -> str:
-    """``120 runs, about 3.2 million events, 40 s to 6 min on 2 cores when compiled, 0.4 GB a process``, of all
-    combinations of a plan, from those spread over it.
+    """``about 3.2 million events, 40 s to 6 min on 2 cores when compiled, 0.4 GB a process``, of all combinations of a
+    plan, from those spread over it.
     """
     of = plan.combinations
     costs = [cost_of(plan.point(index)) for index in spread(of, _ASKED)]
@@ -101,10 +101,10 @@ def told(plan: SweepPlan, cores: int) -> str:
     events = sum(each.events for each in costs) / len(costs) * of
     seconds = sum(each.host_ns for each in costs) / len(costs) * of / at_a_time / 1e9
     most, bound = max(each.host_bytes for each in costs), machine_bytes()
+    low, high = (spoken(max(each, 1)) for each in (seconds / SPREAD, seconds * SPREAD))
     parts = [
-        f"{of:,} {'run' if of == 1 else 'runs'}",
         f"about {counted(events)} events" if events else "no events",
-        f"{spoken(max(seconds / SPREAD, 1))} to {spoken(max(seconds * SPREAD, 1))} on {at_a_time} "
+        f"{low if low == high else f'{low} to {high}'} on {at_a_time} "
         f"{'core' if at_a_time == 1 else 'cores'} when compiled",
         f"{most / _GB:.1f} GB a process",
     ]

@@ -483,7 +483,7 @@ def test_specs_are_frozen():
 
 def test_check(capsys):
     assert main(["check", str(DOJO), "--set", "workload.batch=[64]"]) == 0
-    said = f"{DOJO}: ok, 1 system × 2 models × 1 batch × 5 policies × 2 assumption sets = 20 runs; 20 runs, about "
+    said = f"{DOJO}: ok, 1 system × 2 models × 1 batch × 5 policies × 2 assumption sets = 20 runs; about "
     assert capsys.readouterr().out.startswith(said)
 
 
