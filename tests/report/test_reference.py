@@ -1,5 +1,6 @@
 """The reference and the JSON Schemas are those that the specs give, and accept every file that ships."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -76,3 +77,13 @@ def test_schemas_refuse_what_is_unknown_or_out_of_range():
 def test_every_assumption_is_in_the_reference_with_its_values():
     text = generated()["reference.md"]
     assert "| `contention` | `" in text and "`like`" in text and "`prompt_tokens`" in text
+
+
+def test_the_links_of_the_changelog_are_pages_of_the_site():
+    """As the site's hook writes them; on GitHub they begin in the folder above."""
+    spec = importlib.util.spec_from_file_location("public_names", ROOT / "docs" / "api" / "public_names.py")
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    text = hook.on_page_markdown((ROOT / "docs" / "changelog.md").read_text(encoding="utf-8"))
+    links = [link for link in re.findall(r"\]\(([^)#]*)", text) if link and not link.startswith("http")]
+    assert len(links) > 5 and [link for link in links if not (ROOT / "docs" / link).is_file()] == []
