@@ -34,7 +34,11 @@ def run(args: argparse.Namespace) -> int:
     print_replaced(folder, None)
     print_compiling()
     print("simulating runs, bounding their steps ...", file=sys.stderr, flush=True)
-    found = ar.optimum(experiment, folder, args.steps, _print_run)
+    found = ar.optimum(experiment, None, args.steps, _print_run)
+    print("writing the page ...", file=sys.stderr, flush=True)
+    from archsim.studies.optimum.page import write_optimum
+
+    write_optimum(list(found.runs), found.name, folder)
     args.result = found.to_pandas().to_dict("records")
     print(f"report: {folder / 'index.html'}")
     return OK

@@ -66,9 +66,10 @@ class Host(NamedTuple):
 
     @property
     def told(self) -> str:
-        """As a file of ``archsim serve`` has it under ``host``."""
-        times = ("iteration", "sequence", "prompt", "request", "front_end")
-        each = [f"{name}: {getattr(self, f'{name}_ns') / 1e6:.4g} ms" for name in times]
+        """As a file of ``archsim serve`` has it under ``host``; less than a nanosecond is none."""
+        names = ("iteration", "sequence", "prompt", "request", "front_end")
+        times = {name: getattr(self, f"{name}_ns") for name in names}
+        each = [f"{name}: {ns / 1e6 if ns >= 1 else 0:.4g} ms" for name, ns in times.items()]
         return f"{{{', '.join([*each, f'first_after: {self.first_after}', f'laws: {self.laws:.3g}'])}}}"
 
     def of_iterations(self, most_requests: int) -> np.ndarray:

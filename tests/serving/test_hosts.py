@@ -70,3 +70,9 @@ def test_requests_pass_the_front_end_one_after_the_other():
     waited = burst.requests["scheduled_ns"] - burst.requests["arrival_ns"]
     assert np.all(waited >= np.arange(1, 5) * 5 * MS + MS) and waited[0] == pytest.approx(6 * MS)
     assert apart.requests["scheduled_ns"] - apart.requests["arrival_ns"] == pytest.approx(np.full(4, 6 * MS))
+
+
+def test_less_than_a_nanosecond_of_the_host_is_told_as_none():
+    """What a fit leaves of a constant at its bound; it can be written in a file."""
+    told = Host(iteration_ns=7.6e-10, request_ns=2e6).told
+    assert told.startswith("{iteration: 0 ms, sequence: 0 ms, prompt: 0 ms, request: 2 ms")
