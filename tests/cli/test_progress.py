@@ -4,9 +4,10 @@ import io
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from archsim.base.words import spoken
-from archsim.cli.progress import FEW, FIRST_S, INTERVAL_S, Lines
+from archsim.cli.progress import FEW, FIRST_S, INTERVAL_S, Bar, Lines
 
 RUN = SimpleNamespace(name="one", summary=lambda row: f"decode {row['decode_ns'] / 1e6:.3f} ms")
 RECORD = {"row": {"decode_ns": 1e6}, "host": {"wall_s": 0.5}}
@@ -45,3 +46,13 @@ def test_runs_kept_from_before_do_not_make_the_estimate_short_and_one_run_is_not
 
 def test_times_are_spoken_in_their_unit():
     assert [spoken(seconds) for seconds in (3, 99, 300, 5400, 36000)] == ["3 s", "99 s", "5 min", "90 min", "10.0 h"]
+
+
+def test_a_bar_says_what_was_kept_and_what_is_compiled(monkeypatch):
+    compiled = iter([3, 3, *[8] * 1000])
+    monkeypatch.setattr("archsim.cli.progress.functions_compiled", lambda: next(compiled))
+    stream = io.StringIO()
+    with Bar(Console(file=stream, force_terminal=True, width=120)) as bar:
+        bar.begin(3)
+        bar.kept(2)
+    assert "2 runs kept from before" in stream.getvalue() and "5 functions compiled" in stream.getvalue()

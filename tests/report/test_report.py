@@ -442,6 +442,7 @@ def test_numbers_are_written_for_people():
     ]
     assert [prefixed(value) for value in (4.35e12, 33, 0)] == ["4.35\u00a0T", "33", "0"]
     assert scaled(1.24e12, BYTE_UNITS) == "1.24\u00a0TB"
+    assert scaled(-42300.0, ((1e3, "µs"), (1.0, "ns"))) == "−42.3\u00a0µs"  # a minus, no hyphen
     assert (factor(5.3), plain_factor(5.3)) == ("5.30×", "5.3×")
     assert [signed_percent(change).replace("\u00a0", " ") for change in (0.031, -0.0042, 0)] == [
         "+3.1 %",

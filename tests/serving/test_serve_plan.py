@@ -86,6 +86,9 @@ def test_a_killed_plan_resumes_and_gives_the_same_bytes(tmp_path, monkeypatch):
     assert len(ran) == 6 - 3  # the file's own rate and five shares of it
     names = (*LAST, "bench.json", "requests.csv")
     assert read(killed, names) == read(whole, names)
+    page = (whole / "index.html").read_text()
+    assert all(f'href="{name}"' in page for name in names if name != "index.html")
+    assert page.count('class="l1"') and "stroke-dasharray" in page  # goodput and throughput, which may be equal
     ran.clear()
     ar.serve_plan(FILE, out=killed)
     assert not ran and read(killed, names) == read(whole, names)
