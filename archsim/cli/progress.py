@@ -17,7 +17,6 @@ from rich.progress import (
     Task,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.text import Text
 
@@ -98,10 +97,8 @@ class Lines(AbstractContextManager):
         """``[1,200/10,188] 12 %, 40 s so far, about 5 min left``."""
         so_far_s, new = self._clock() - self._began_s, self._done - self._kept
         share = f"{self._done / max(self._runs, 1):.0%}".replace("%", " %")
-        left = ""
-        if new >= ENOUGH and self._done < self._runs:
-            left = f", about {spoken(so_far_s / new * (self._runs - self._done))} left"
-        return f"[{self._done:,}/{self._runs:,}] {share}, {spoken(so_far_s)} so far{left}"
+        left = _left(so_far_s, new, self._runs - self._done)
+        return f"[{self._done:,}/{self._runs:,}] {share}, {spoken(so_far_s)} so far{left and f', {left}'}"
 
     def _doing(self, doing: Callable[[], str] | None) -> None:
         if isinstance(self._stream, Heard):
@@ -109,6 +106,21 @@ class Lines(AbstractContextManager):
 
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
+
+
+def _left(so_far_s: float, new: float, waiting: float) -> str:
+    """``about 5 min left``, of ``new`` runs so far; empty for too few of them, and where none waits."""
+    return f"about {spoken(so_far_s / new * waiting)} left" if new >= ENOUGH and waiting > 0 else ""
+
+
+class _Left(ProgressColumn):
+    """Estimated as in lines; the task has when its runs ``began``, by the clock of its progress, and how many it
+    ``kept``.
+    """
+
+    def render(self, task: Task) -> Text:
+        so_far_s = task.get_time() - task.fields["began"]
+        return Text(_left(so_far_s, task.completed - task.fields["kept"], task.remaining or 0))
 
 
 class _Compiled(ProgressColumn):
@@ -133,13 +145,12 @@ class Bar(AbstractContextManager):
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            _Left(),
             TextColumn("{task.description}", markup=False),
             _Compiled(),
             console=console,
         )
-        self._task, self._phase = self._progress.add_task("", total=None), ""
+        self._task, self._phase = self._progress.add_task("", total=None, began=0.0, kept=0), ""
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -153,10 +164,12 @@ class Bar(AbstractContextManager):
         self._progress.update(self._task, description=text)
 
     def begin(self, runs: int) -> None:
-        self._progress.update(self._task, total=runs, completed=0, description=self._phase or "compiling and running")
+        doing, now = self._phase or "compiling and running", self._progress.get_time()
+        self._progress.update(self._task, total=runs, completed=0, description=doing, began=now, kept=0)
 
     def kept(self, runs: int) -> None:
-        self._progress.update(self._task, advance=runs)
+        kept = self._progress.tasks[0].fields["kept"] + runs
+        self._progress.update(self._task, advance=runs, kept=kept)
         if runs:
             self._progress.console.print(f"{runs} runs kept from before", markup=False, highlight=False)
 

@@ -56,3 +56,20 @@ def test_a_bar_says_what_was_kept_and_what_is_compiled(monkeypatch):
         bar.begin(3)
         bar.kept(2)
     assert "2 runs kept from before" in stream.getvalue() and "5 functions compiled" in stream.getvalue()
+
+
+def test_a_bar_estimates_by_the_runs_that_were_not_kept(monkeypatch):
+    """As the lines do, and not before there are enough: the first ones compile for all."""
+    now, stream = [0.0], io.StringIO()
+    with Bar(Console(file=stream, force_terminal=True, width=150, get_time=lambda: now[0])) as bar:
+        bar.begin(100)
+        bar.kept(50)
+        shown = []
+        for _ in range(5):
+            now[0] += 6.0
+            bar.finished(RUN, RECORD)
+            stream.truncate(0)
+            bar._progress.refresh()
+            shown.append(" left" in stream.getvalue())
+        assert shown == [False] * 4 + [True]
+        assert "about 4 min left" in stream.getvalue()  # 45 runs of 6 s
