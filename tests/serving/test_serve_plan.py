@@ -88,6 +88,10 @@ def test_a_killed_plan_resumes_and_gives_the_same_bytes(tmp_path, monkeypatch):
     assert read(killed, names) == read(whole, names)
     page = (whole / "index.html").read_text()
     assert all(f'href="{name}"' in page for name in names if name != "index.html")
+    assert "<code>loads: {rates: […]}</code> in the file asks for higher ones" in page
+    strict = tmp_path / "strict"
+    ar.serve_plan(FILE | {"slo": {"ttft": "1 ms"}}, out=strict)
+    assert "asks for higher ones" not in (strict / "index.html").read_text()
     assert page.count('class="l1"') and "stroke-dasharray" in page  # goodput and throughput, which may be equal
     ran.clear()
     ar.serve_plan(FILE, out=killed)

@@ -70,6 +70,8 @@ def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outco
         "distributions": _distributions(outcome),
         "policy_columns": POLICY_COLUMNS,
         "loads": _loads(outcome, loaded),
+        "within": all(each.measures.within_slo == 1 for one in loaded for each in one.around) if loaded else False,
+        "loads_key": "clients" if outcome.requests.concurrency else "rates",
         "by_input": _by_input(outcome, loaded),
     }
 
