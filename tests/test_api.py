@@ -89,6 +89,15 @@ def test_load_says_what_is_wrong_and_where(source, message):
     assert message in str(refused.value)
 
 
+def test_functions_take_overrides_of_what_is_not_loaded():
+    few = {"policies": ["ep"]}
+    assert {row["policy"] for row in ar.sweep(SMALL, jobs=1, overrides=few).runs.rows} == {"ep"}
+    assert ar.run(SMALL, overrides=few).runs.rows[0]["policy"] == "ep"
+    assert ar.why(SMALL, few).rows[0]["policy"] == "ep"
+    with pytest.raises(SpecError, match="give those of a loaded experiment to ar.load"):
+        ar.run(ar.load(SMALL), overrides=few)
+
+
 def test_overrides_as_one_string_are_refused():
     with pytest.raises(SpecError, match="expected a list of strings or a mapping"):
         ar.load(EXPERIMENT, overrides="name=x")

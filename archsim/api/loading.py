@@ -75,6 +75,16 @@ def load(source: Source, overrides: Overrides = ()) -> Any:
     return read.plan if read.explore is None else ExplorationPlan(read.plan, read.explore)
 
 
+def overridden(source: Experiment, overrides: Overrides) -> Experiment:
+    """The source, loaded with overrides if there are any. Raises SpecError for overrides of what is loaded."""
+    if not overrides:
+        return source
+    if isinstance(source, ExperimentSpec | SweepPlan | ExplorationPlan):
+        raise SpecError("overrides are of a file, a name or a mapping; give those of a loaded experiment to ar.load")
+    loaded: Experiment = load(source, overrides)
+    return loaded
+
+
 def experiment_of(source: Experiment) -> ExperimentSpec:
     """The experiment (of a sweep or exploration: without its axes). Raises SpecError if it is none."""
     match source:

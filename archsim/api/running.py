@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from archsim.api.loading import Experiment, experiment_of, planned_of
+from archsim.api.loading import Experiment, Overrides, experiment_of, overridden, planned_of
 from archsim.base.errors import ArchsimError
 
 # Engines, tables and pages are imported where they are used, so that importing this module is fast.
@@ -29,6 +29,7 @@ def run(
     step: int | None = None,
     layer: int | None = None,
     timeline: str | os.PathLike[str] | None = None,
+    overrides: Overrides = (),
 ) -> Results:
     """Simulate one combination of an experiment in this process: the named parts, else the experiment's first.
 
@@ -37,7 +38,7 @@ def run(
 
     system, model, policy, assumptions: names in the experiment; batch: one of its batch sizes (requests). step, layer,
     timeline: write the activity of every block in iteration ``step`` (0: prefill) of MoE layer ``layer`` (the model's
-    numbering) to the file ``timeline``, for https://ui.perfetto.dev; give all three or none.
+    numbering) to the file ``timeline``, for https://ui.perfetto.dev; give all three or none. overrides: as of `load`.
 
     Raises ArchsimError for a name that the experiment does not have, or a step or layer that the run does not have;
     CapacityError if the weights do not fit; SpecError and TraceError for invalid files.
@@ -53,7 +54,7 @@ def run(
         raise ArchsimError("a timeline needs all of step, layer and timeline")
     if timeline is not None:
         refuse_unwritable(Path(timeline))
-    whole = experiment_of(experiment)
+    whole = experiment_of(overridden(experiment, overrides))
     one = choose(whole, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
     selection = select(one)
     (only,), simulator = selection.runs(), Simulator(selection.maker.traces)
@@ -69,6 +70,8 @@ def sweep(
     jobs: int | None = None,
     watcher: Watcher | None = None,
     scheduler: str | None = None,
+    *,
+    overrides: Overrides = (),
 ) -> Results:
     """Simulate every combination of an experiment, or every point of its ``sweep:`` that the constraints keep.
 
@@ -78,7 +81,7 @@ def sweep(
 
     out: folder of the report: tables, manifest and page (``index.html``); runs kept there are not simulated again.
     None: nothing is written. jobs: parallel processes (default: available cores). watcher: receives progress.
-    scheduler: address of a Dask cluster that simulates instead, such as ``tcp://host:8786``.
+    scheduler: address of a Dask cluster that simulates instead, such as ``tcp://host:8786``. overrides: as of `load`.
 
     Raises SpecError, TraceError and CapacityError before anything is simulated; ArchsimError at the end if runs failed;
     with ``out`` the others are kept.
@@ -88,7 +91,7 @@ def sweep(
     from archsim.studies.sweep_page import failures_on_page, write_sweep_report
 
     watcher = watcher or Unwatched()
-    selection = select(planned_of(experiment), watcher.phase)
+    selection = select(planned_of(overridden(experiment, overrides)), watcher.phase)
     if out is None:
         with TemporaryDirectory(prefix="archsim-") as folder:
             results = sweep_selected(selection, Path(folder), jobs, watcher, scheduler).in_memory()

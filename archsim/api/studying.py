@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from archsim.api.loading import Experiment, experiment_of, exploration_of, planned_of
+from archsim.api.loading import Experiment, Overrides, experiment_of, exploration_of, overridden, planned_of
 
 # Engines, studies and pages are imported where they are used, so that importing this module is fast.
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ def explore(
     out: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     watching: Watching | None = None,
+    *,
+    overrides: Overrides = (),
 ) -> Exploration:
     """Search the points of a ``sweep:`` for the Pareto-optimal designs by the objectives of ``explore:``.
 
@@ -72,6 +74,7 @@ def explore(
 
     out: folder of the page, ``front.csv``, and a report for every recommended design; None: nothing is written.
     jobs: parallel processes. watching: returns a context manager that gives a watcher, called once per stage.
+    overrides: as of `load`.
 
     Raises SpecError without ``sweep:`` or ``explore:``; otherwise as `sweep`.
     """
@@ -79,7 +82,7 @@ def explore(
     from archsim.studies.exploration.explore import explore as explore_points
     from archsim.studies.exploration.study import explore_to_report
 
-    asked = exploration_of(experiment)
+    asked = exploration_of(overridden(experiment, overrides))
     plan, watching = asked.plan.with_engine("analytical"), watching or (lambda: nullcontext(Unwatched()))
     if out is None:
         with TemporaryDirectory(prefix="archsim-") as folder:
@@ -92,6 +95,8 @@ def optimum(
     out: str | os.PathLike[str] | None = None,
     steps: int = 200,
     told: Callable[[Measured], None] | None = None,
+    *,
+    overrides: Overrides = (),
 ) -> Optimum:
     """How far every policy's steps are above a lower bound over all allocations.
 
@@ -99,14 +104,14 @@ def optimum(
     %).
 
     out: folder of the page and ``optimum.csv``; None: nothing is written. steps: per run to bound, evenly
-    spread. told: called for every finished run.
+    spread. told: called for every finished run. overrides: as of `load`.
 
     Raises ArchsimError for more than 128 dies, CapacityError if the weights do not fit.
     """
     from archsim.studies.optimum.page import write_optimum
     from archsim.studies.optimum.study import measure_optimum
 
-    found = measure_optimum(experiment_of(experiment), steps, told or (lambda _: None))
+    found = measure_optimum(experiment_of(overridden(experiment, overrides)), steps, told or (lambda _: None))
     if out is not None:
         write_optimum(list(found.runs), found.name, Path(out))
     return found
@@ -179,12 +184,9 @@ def why(
 
     Raises ArchsimError for a step that the run does not have; otherwise as `run`.
     """
-    from archsim.specs.loading.library import load_experiment
     from archsim.studies.why import explain
 
-    if isinstance(experiment, str | os.PathLike):
-        experiment = load_experiment(experiment, overrides)
-    return explain(experiment_of(experiment), step, layer, worst, chosen)
+    return explain(experiment_of(overridden(experiment, overrides)), step, layer, worst, chosen)
 
 
 def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Watching | None = None) -> Verified:
