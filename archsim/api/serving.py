@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,15 +97,19 @@ def compare_serving(source: Source, measured: str | os.PathLike[str], overrides:
 
 
 def calibrate_serving(
-    source: Source, measured: str | os.PathLike[str], overrides: Sequence[str] = ()
+    source: Source,
+    measured: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    told: Callable[[str], None] = lambda text: None,
 ) -> Calibrated:
     """The host's constants that a measured run implies (JSON of ``vllm bench serve``, AIPerf or InferenceX), and how
-    far the half that was not fitted is off. Raises as ``serve``.
+    far the half that was not fitted is off. told: which simulation is next. Raises as ``serve``.
     """
     from archsim.specs.loading.serving import load_serving
     from archsim.studies.serving.calibrating import calibrate_host
 
-    return calibrate_host(load_serving(source, overrides), Path(measured))
+    return calibrate_host(load_serving(source, overrides), Path(measured), told)
 
 
 def _draw(outcome: Outcome, path: Path) -> None:

@@ -171,6 +171,7 @@ def why(
     step: int | None = None,
     layer: int | None = None,
     worst: int = 10,
+    told: Callable[[str], None] = lambda text: None,
     **chosen: Any,
 ) -> Why:
     """What limits a step of one combination of an experiment, and what would help.
@@ -180,13 +181,14 @@ def why(
     given: the step with twice of what it waits for, and under the other policies of the experiment.
 
     experiment: also the folder of a report. step: iteration (0: prefill); layer: as the model numbers it; either alone:
-    the slowest of it. chosen: ``policy``, ``system``, ``model``, ``batch``, ``assumptions``, as for `run`.
+    the slowest of it. told: gets what is tried next, in words. chosen: ``policy``, ``system``, ``model``, ``batch``,
+    ``assumptions``, as for `run`.
 
     Raises ArchsimError for a step that the run does not have; otherwise as `run`.
     """
     from archsim.studies.why import explain
 
-    return explain(experiment_of(overridden(experiment, overrides)), step, layer, worst, chosen)
+    return explain(experiment_of(overridden(experiment, overrides)), step, layer, worst, chosen, told)
 
 
 def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Watching | None = None) -> Verified:

@@ -77,6 +77,12 @@ class Heard:
             self._stream.flush()
 
 
+def doing(text: str) -> None:
+    """From now on, the line on silence says ``text``."""
+    if isinstance(sys.stderr, Heard):
+        sys.stderr.doing = lambda: text
+
+
 class Beside:
     """Another stream to the same terminal, which erases the line that stands there before it writes."""
 

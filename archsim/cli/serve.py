@@ -8,6 +8,7 @@ from pathlib import Path
 
 from archsim.cli.arguments import add_experiment, add_json, add_report
 from archsim.cli.exit_codes import OK
+from archsim.cli.heartbeat import doing
 
 SHOWN = 10  # rows of a search
 MOST_POINTS = 30  # rows of a file with axes
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.calibrate:
         told = f"fitting the host's time to {args.calibrate}: it is simulated many times ..."
         print(told, file=sys.stderr, flush=True)
-        found = ar.calibrate_serving(args.file, args.calibrate, args.overrides)
+        found = ar.calibrate_serving(args.file, args.calibrate, args.overrides, told=doing)
         _print_comparison(found.compared)
         print(*found.halves, f"host: {found.host.told}", sep="\n")
     else:
@@ -168,7 +169,7 @@ def _search(file: str, overrides, out: str | None) -> list[dict]:
 
     serving = load_serving(file, overrides)
     print("searching ...", file=sys.stderr, flush=True)
-    found = search(serving)
+    found = search(serving, doing)
     if out is not None:
         own_folder(Path(out))
         table_of(found).write_csv(Path(out) / "search.csv")

@@ -7,6 +7,7 @@ import sys
 
 from archsim.cli.arguments import CHOSEN, add_chosen, add_experiment, add_json, natural, positive
 from archsim.cli.exit_codes import OK
+from archsim.cli.heartbeat import doing
 
 _WORST = 10
 
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     print_compiling()
     given = args.step is not None or args.layer is not None
     print(f"simulating the run{', then what would help' if given else ''} ...", file=sys.stderr, flush=True)
-    found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, **chosen)
+    found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, told=doing, **chosen)
     args.result = found
     if given:
         print(repr(found))

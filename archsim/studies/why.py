@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -113,11 +113,17 @@ def causes_told(row: Row, most: int = 3) -> str:
 
 
 def explain(
-    experiment: ExperimentSpec, step: int | None, layer: int | None, worst: int, chosen: Mapping[str, Any]
+    experiment: ExperimentSpec,
+    step: int | None,
+    layer: int | None,
+    worst: int,
+    chosen: Mapping[str, Any],
+    told: Callable[[str], None],
 ) -> Why:
     """The slowest steps, of iteration ``step`` or of ``layer`` where these are given; with both, what would help.
 
-    Raises ArchsimError for a run whose steps are not kept, and for a step that it does not have.
+    ``told``: what is tried next. Raises ArchsimError for a run whose steps are not kept, and for a step that it does
+    not have.
     """
     selection = select(choose(experiment, **chosen))
     (run,) = selection.runs()
@@ -126,7 +132,7 @@ def explain(
     if not kept:
         raise ArchsimError(_absent(rows, step, layer or 0))
     kept.sort(key=lambda row: -row["time_ns"])
-    levers = None if step is None and layer is None else tuple(_levers(selection, experiment, kept[0]))
+    levers = None if step is None and layer is None else tuple(_levers(selection, experiment, kept[0], told))
     return Why(run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies)
 
 
@@ -151,7 +157,9 @@ def _absent(rows: tuple[Row, ...], step: int | None, layer: int) -> str:
     return f"layer {layer}: the run simulates no such MoE layer; it has {listed}"
 
 
-def _levers(selection: Selection, experiment: ExperimentSpec, row: Row) -> Iterator[Lever]:
+def _levers(
+    selection: Selection, experiment: ExperimentSpec, row: Row, told: Callable[[str], None]
+) -> Iterator[Lever]:
     """The step with twice of what it waits for, and under the other policies of the experiment."""
     one = selection.plan.experiment
     tried: set[str] = set()
@@ -160,11 +168,13 @@ def _levers(selection: Selection, experiment: ExperimentSpec, row: Row) -> Itera
         if share < LEAST or what is None or what in tried:
             continue
         tried.add(what)
+        told(f"simulating up to that step with {what}")
         with suppress(ArchsimError):  # what the machine cannot have is no advice
             yield Lever(what, _time_ns(_changed(one, what), row))
     others = [each.name for each in experiment.policies if each.name != row["policy"]][:_OTHERS]
     for name in others:
         other = next(each for each in experiment.policies if each.name == name)
+        told(f"simulating up to that step under policy {name}, {others.index(name) + 1} of {len(others)}")
         with suppress(ArchsimError):
             yield Lever(f"policy {name}", _time_ns(one.model_copy(update={"policies": (other,)}), row))
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from support.waiting import wait_for
 
-from archsim.cli.heartbeat import LONG_S, LONG_SILENT_S, Beside, Heard, heartbeat
+from archsim.cli.heartbeat import LONG_S, LONG_SILENT_S, Beside, Heard, doing, heartbeat
 from archsim.cli.progress import Lines
 
 SILENT_S = 2.5
@@ -85,3 +85,13 @@ def test_in_a_terminal_one_line_is_written_over_and_erased(monkeypatch):
     print("found 3", file=Beside(stream, heard))
     shown = [line.rpartition("\r\x1b[K")[2] for line in stream.getvalue().split("\n")]
     assert shown == ["searching ...", "found 3", ""]
+
+
+def test_what_goes_on_is_told_in_place_of_the_last_line(monkeypatch):
+    heard_, written, now = heard()
+    monkeypatch.setattr(sys, "stderr", heard_)
+    print("searching ...", file=heard_)
+    doing("serving with sizes 2 of 7")
+    now[0] = SILENT_S
+    heard_.beat()
+    assert written.getvalue().splitlines() == ["searching ...", "  serving with sizes 2 of 7"]

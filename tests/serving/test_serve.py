@@ -12,6 +12,7 @@ from archsim.iteration.times import batches_of, iteration_times
 from archsim.serving.measures import times_ns
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.loading.serving import load_serving
+from archsim.studies.serving.calibrating import MOST_SIMULATIONS
 from archsim.studies.serving.search import Choice, search
 from archsim.studies.serving.search_table import Alike, alike, best_told, on_front, table_of
 
@@ -104,7 +105,10 @@ def test_the_host_of_a_measurement_is_found(tmp_path):
     """All four constants, from the first half of the requests with their own lengths; the other half says how well."""
     ar.serve(OPEN | {"host": SLOW}, out=tmp_path, around=False)
     other = OPEN | {"requests": OPEN["requests"] | {"seed": 5}}  # other lengths: those measured count
-    found = ar.calibrate_serving(other, tmp_path / "bench.json")
+    said = []
+    found = ar.calibrate_serving(other, tmp_path / "bench.json", told=said.append)
+    assert said[0] == f"simulation 1 of the measured run, of at most {MOST_SIMULATIONS}"
+    assert 1 < len(said) <= MOST_SIMULATIONS
     host = found.host
     assert host.iteration_ns == pytest.approx(3e6, rel=0.25) and host.request_ns == pytest.approx(20e6, rel=0.35)
     assert host.sequence_ns > 0 and host.prompt_ns > 0 and host.laws == 1
@@ -187,7 +191,10 @@ def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, 
     file = tmp_path / "mine.yaml"
     file.write_text(json.dumps(FILE | {"model": "qwen3-30b-a3b", "requests": requests, "search": sizes}))
     serving = load_serving(file)
-    found = search(serving)
+    said = []
+    found = search(serving, said.append)
+    sizes = [text for text in said if text.startswith("serving with sizes ")]
+    assert sizes[0] == f"serving with sizes 1 of {len(sizes)}, 0 configurations so far" and len(said) > len(sizes)
     served, groups = [each for each in found if each.measures], alike(found)
     assert len(groups) < len(served) and max(len(each.choices) for each in groups) > 1
     members = [choice for each in groups for choice in each.choices]

@@ -7,6 +7,7 @@ prior draws; a factor on all laws is drawn to 1, so that it moves only where no 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,9 @@ STEPS = np.array([0.3, 0.3, 0.3, 0.3, 0.05])  # of the constants in scales, and 
 # Of ln time: how far a mean may be off before it outweighs one scale of a constant, and a factor e on laws.
 SURE, SURE_OF_LAWS = 0.005, 0.5
 MOST_OF_LAWS = 1.5  # ln of the factor on laws
+# A round takes one simulation, and one for every constant; with the factor on laws there are as many rounds again.
 ROUNDS, MEANS, CLOSE = 8, 2, 0.03  # MEANS: of `_off`, first: TTFT and TPOT
+MOST_SIMULATIONS = ROUNDS * (1 + len(CONSTANTS)) + 1 + ROUNDS * (2 + len(CONSTANTS))
 FEWEST = 20  # requests of which a half tells anything
 
 
@@ -55,14 +58,17 @@ class Calibrated(Shown):
         return self.compared.to_pandas()
 
 
-def calibrate_host(serving: Serving, path: Path) -> Calibrated:
+def calibrate_host(serving: Serving, path: Path, told: Callable[[str], None] = lambda text: None) -> Calibrated:
     """Raises TraceError for a file that is no measurement."""
     measured, start = read_measured(path), host_for(serving)
     deployment = deploy(serving)
     requests = requests_measured(requests_of(serving), measured.lists)
     half = len(requests.input) // 2 if _has_halves(measured.lists) else None
 
+    count = itertools.count(1)
+
     def off(host: Host) -> np.ndarray:
+        told(f"simulation {next(count)} of the measured run, of at most {MOST_SIMULATIONS}")
         return _off(simulated(serving, hosted(deployment, host), requests), measured, half)
 
     host = _fitted(start, off)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -100,10 +100,10 @@ class Searched(Shown, list[Found]):
         return table_of(self).to_pandas()
 
 
-def search(serving: Serving) -> list[Found]:
+def search(serving: Serving, told: Callable[[str], None] = lambda text: None) -> list[Found]:
     """Every configuration; those first whose highest rate was found, the highest first, then by goodput and throughput;
     refused ones last. At one rate many have the same goodput: the highest rate within limits tells the best apart.
-    Raises SpecError for none, and for pools apart.
+    ``told``: what is served next, of how many. Raises SpecError for none, and for pools apart.
     """
     if serving.spec.disaggregated != "none":
         raise SpecError(
@@ -111,16 +111,20 @@ def search(serving: Serving) -> list[Found]:
             "{pools: [colocated, disaggregated]} to try both"
         )
     requests, found = requests_of(serving), []
-    for precision, policy in product(serving.spec.search.precision or (None,), serving.policies):
+    engines = list(product(serving.spec.search.precision or (None,), serving.policies, _sizes(serving)))
+    for at, (precision, policy, (parallel, instances)) in enumerate(engines, 1):
+        told(f"serving with sizes {at} of {len(engines)}, {len(found)} configurations so far")
         served = _drawn_once(serving, policy, precision)
-        for parallel, instances in _sizes(serving):
-            found += _of_engine(served, parallel, instances, requests, precision)
+        found += _of_engine(served, parallel, instances, requests, precision)
     if not found:
         raise SpecError("search: no sizes divide the devices, heads and experts")
     found = sorted(found, key=_order)
     if not requests.offered_per_s:
         return found
-    rated = [_with_rate(serving, each, requests) for each in _tied(found)]
+    tied, rated = _tied(found), []
+    for at, each in enumerate(tied, 1):
+        told(f"finding the highest rate of {at} of the {len(tied)} best")
+        rated.append(_with_rate(serving, each, requests))
     rated.sort(key=lambda each: -(each.highest_rate or 0.0))
     known = {each.choice for each in rated}
     return rated + [each for each in found if each.choice not in known]
