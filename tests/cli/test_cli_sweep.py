@@ -35,7 +35,7 @@ def test_sweep_prints_lines_a_table_and_where_the_page_is(swept):
     assert lines[0] == "tiny: 20 runs, 2 jobs → reports/tiny"
     assert lines[-1] == "report: reports/tiny/index.html"
     assert (folder / "reports" / "tiny" / "index.html").stat().st_size > 1000
-    phases = ("  ", "reading ", "compiling, once: ", "loading the simulator", "note: ")
+    phases = ("  ", "reading ", "compiling, once: ", "loading the simulator", "writing the page", "note: ")
     progress = [line for line in ended.stderr.splitlines() if not line.startswith(phases)]
     assert len(progress) == 20 and progress[0].startswith("[1/20] ") and progress[-1].startswith("[20/20] ")
     assert all(" decode " in line and " ms, simulated in " in line for line in progress)
@@ -57,12 +57,13 @@ def test_second_sweep_says_that_all_runs_are_kept(swept):
     folder, _ = swept
     ended = archsim(folder, "sweep", "tiny.yaml", "--jobs", "2")
     lines = [line for line in ended.stderr.splitlines() if not line.startswith("  ")]
-    assert ended.returncode == 0 and lines[:3] == [
+    assert ended.returncode == 0 and lines[:4] == [
         "reading tiny.yaml ...",
         "loading the simulator, compiling what is new ...",
         "20 of 20 runs kept from before",
+        "writing the page ...",
     ]
-    assert f"note: {THREE_NUMBERS}" in lines and all(line.startswith("note: ") for line in lines[3:])
+    assert f"note: {THREE_NUMBERS}" in lines and all(line.startswith("note: ") for line in lines[4:])
 
 
 def test_sweep_of_the_manifest(swept):
