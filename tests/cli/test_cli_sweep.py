@@ -101,7 +101,7 @@ def test_terminal_gets_a_bar(tmp_path):
     os.close(leader)
     assert process.wait(60) == 0
     text = shown.decode()
-    assert "10/10" in text and "left" in text and "simulated in" not in text
+    assert "10/10" in text and "━" in text and "simulated in" not in text
 
 
 def test_something_is_shown_before_the_runs(tmp_path):
