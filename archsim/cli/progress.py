@@ -18,6 +18,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
 from archsim.base.code_digest import functions_compiled
@@ -146,9 +147,10 @@ class Bar(AbstractContextManager):
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             _Left(),
-            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
             _Compiled(),
             console=console,
+            expand=True,  # a long name of a run is cut, not the bar
         )
         self._task, self._phase = self._progress.add_task("", total=None, began=0.0, kept=0), ""
 
@@ -165,7 +167,7 @@ class Bar(AbstractContextManager):
 
     def begin(self, runs: int) -> None:
         doing, now = self._phase or "compiling and running", self._progress.get_time()
-        self._progress.update(self._task, total=runs, completed=0, description=doing, began=now, kept=0)
+        self._progress.reset(self._task, total=runs, description=doing, began=now, kept=0)
 
     def kept(self, runs: int) -> None:
         kept = self._progress.tasks[0].fields["kept"] + runs
