@@ -93,7 +93,9 @@ class Worth(Shown):
     def verdict(self) -> str:
         """One sentence."""
         gain = -self.tpot[1], -self.tpot[0]
-        how = f"TPOT {_between(self.tpot)}, goodput {_between(self.goodput)}, TTFT {_between(self.ttft)}"
+        kept = any(row.goodput_per_s for row in self.rows)
+        goodput = f"goodput {_between(self.goodput)}" if kept else "goodput 0 (no request keeps the limits)"
+        how = f"TPOT {_between(self.tpot)}, {goodput}, TTFT {_between(self.ttft)}"
         low, high = max(gain[0], self.goodput[0]), max(gain[1], self.goodput[1])
         if low >= PAYS:
             phase = "decode" if -self.tpot[0] >= -self.ttft[0] else "prefill"

@@ -78,3 +78,8 @@ def test_loads_of_one_matrix_are_refused(tmp_path):
     np.savez(tmp_path / "one.npz", counts=counts, layer_ids=np.load(LOADS)["layer_ids"])
     with pytest.raises(PlacementError, match="one matrix: nothing is left to judge on"):
         ar.worth("eplb", tmp_path / "one.npz", ROOT / "configs" / "serve_olmoe.yaml", FEW)
+
+
+def test_a_goodput_of_nothing_is_told(found):
+    rows = tuple(replace(row, goodput_per_s=0.0) for row in found.rows)
+    assert "goodput 0 (no request keeps the limits)" in replace(found, rows=rows).verdict
