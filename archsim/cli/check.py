@@ -6,7 +6,9 @@ import argparse
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
+from pathlib import Path
 
+from archsim.base.errors import ArchsimError
 from archsim.base.own_code import NO_CODE, CodeNotImported, without_code
 from archsim.cli.arguments import add_experiment
 from archsim.cli.exit_codes import OK
@@ -25,9 +27,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one line."""
+    """Print one line. Raises ArchsimError, which names the file, for one that is not valid or cannot run."""
     with without_code() if args.no_code else nullcontext():
-        return _check(args)
+        try:
+            return _check(args)
+        except ArchsimError as error:
+            if Path(args.file).name in str(error):
+                raise
+            raise ArchsimError(f"{args.file}: {error}") from error
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -242,6 +242,20 @@ def test_bad_files_are_refused(change, told):
         ar.serve(FILE | change)
 
 
+def test_what_a_file_changes_of_a_system_keeps_its_place(tmp_path, capsys):
+    levels = [{"switch": 8, "bandwidth": "450 GB/s", "hop_latency": "0.3 us"}, {"switch": 9.5, "per": "gpu"}]
+    system = {"like": "h100_cluster", "name": "mine", "fabric": {"levels": levels}}
+    (tmp_path / "mine.yaml").write_text(json.dumps(FILE | {"system": system}))
+    assert main(["check", str(tmp_path / "mine.yaml")]) == 2
+    assert "mine.yaml:1: system.fabric.levels.1.switch: expected an integer" in capsys.readouterr().err
+
+
+def test_check_names_the_file_that_cannot_run(tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(json.dumps(FILE | {"parallel": {"attention": {"tp": 1}}}))
+    assert main(["check", str(tmp_path / "mine.yaml")]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"{tmp_path / 'mine.yaml'}: ")
+
+
 def test_the_shipped_example_is_read():
     found = load_serving("configs/serve_h200.yaml")
     assert found.system.dies == 8 and found.spec.requests.arrivals.rate == 4.0

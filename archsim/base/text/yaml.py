@@ -84,9 +84,10 @@ class Tree:
         self.places = kept | {keys + at: place for at, place in other.places.items()}
 
     def underlay(self, keys: Keys, other: "Tree") -> None:
-        """Add to the mapping at ``keys`` what it lacks from another tree, recursively."""
+        """Add to the mapping at ``keys`` what it lacks from another tree, recursively; what it has keeps its place."""
+        added = {keys + at: place for at, place in other.places.items() if not _has(self.data, keys + at)}
         self.get(keys[:-1])[keys[-1]] = _merged(other.data, self.get(keys))
-        self.places = {keys + at: place for at, place in other.places.items()} | self.places
+        self.places = added | self.places
 
     def wrap(self, keys: Keys) -> None:
         """Turn the value at ``keys`` into a list of that one value; places are still shown as written."""
@@ -94,6 +95,15 @@ class Tree:
         depth = len(keys)
         moved = {keys + (0,) + at[depth:]: place for at, place in self.places.items() if at[:depth] == keys}
         self.places = {at: place for at, place in self.places.items() if at[:depth] != keys or at == keys} | moved
+
+
+def _has(value: Any, keys: Keys) -> bool:
+    for key in keys:
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
 
 
 def _merged(below: Any, above: Any) -> Any:
