@@ -5,8 +5,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from support.processes import children, kill
 from support.shared import shared_path
+
+# No test depends on a timer.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 # A parent that ignores SIGINT, such as nohup, would have every process of the tests ignore it, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)

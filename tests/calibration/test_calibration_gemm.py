@@ -136,7 +136,7 @@ class TestSweeps:
 
 
 class TestEvaluation:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.lists(st.integers(1, 10_000), min_size=2, max_size=20, unique=True), st.data())
     def test_times_are_monotone_where_points_are(self, m, data):
         m = np.array(sorted(m))

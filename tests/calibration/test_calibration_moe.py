@@ -28,7 +28,7 @@ def loads(how, ep, tokens, distribution=SKEWED):
 
 
 class TestLoads:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(st.sampled_from(ROUTINGS), st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128]), st.integers(1, 3000))
     def test_a_rank_has_at_least_its_share_and_at_most_all(self, of, ep, tokens):
         distribution, how = of

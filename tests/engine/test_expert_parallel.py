@@ -77,7 +77,7 @@ def test_all_gather_takes_the_measured_time_whatever_the_routing():
         assert parts[[0, 3]] == pytest.approx(measured)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     nodes=st.sampled_from([1, 2, 4]), share=st.floats(0.05, 1), engine=st.sampled_from([EventEngine, AnalyticalEngine])
 )

@@ -55,7 +55,6 @@ def test_the_same_under_every_contention(name, changes):
 
 
 @given(dies=st.integers(1, 40), n_bytes=st.integers(0, 10**6), executor=st.sampled_from(["fsm", "gpu"]))
-@settings(deadline=None)
 def test_statistics_of_every_die_arrive(dies, n_bytes, executor):
     sent = np.zeros((dies, dies), np.int64)
     send_statistics(sent, n_bytes, dies // 2, executor)
@@ -97,7 +96,7 @@ def test_classes_are_all_that_links_of_a_cluster_carry(nodes, dispatch):
 
 
 @given(seed=st.integers(0, 2**16), nodes=st.integers(1, 3))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_a_node_receives_a_vector_at_most_as_often_as_its_gpus_do(seed, nodes):
     run = cluster_engine(cluster(nodes), dispatch="per_rank", transfer_software="free")
     step(run, demand_of(load_model("deepseek-v3"), 8 * nodes, 16, skew=1.0, seed=seed))

@@ -235,7 +235,7 @@ def test_a_mirrored_placement_gives_mirrored_loads_and_the_same_time():
     assert other.step_ns == pytest.approx(one.step_ns, rel=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(tokens=st.integers(1, 5000), window=st.sampled_from([1, 3, 4]))
 def test_one_expert_on_one_die_takes_what_the_formula_says(tokens, window):
     """Three slices of one expert on one die, fetched one after the other (window 1) or all together (3 or more)."""

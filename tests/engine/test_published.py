@@ -94,7 +94,7 @@ def random_trace(rng, model, requests, prompt, decode, layers, skew):
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32 - 1),
     strategy=st.sampled_from(STRATEGIES),

@@ -56,7 +56,7 @@ def test_slices_larger_than_half_the_llc_stream(engine, llc_mib):
     assert outcome.step_ns[1, 0] == pytest.approx(12 * 20_000.0, rel=0.005)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 2**28), st.integers(1, 2**28), st.integers(1, 2**26), st.integers(1, 2**24))
 def test_no_byte_of_an_llc_counts_twice_and_more_of_it_is_more_of_both(less, more, slice_bytes, segment_bytes):
     less, more = sorted((less, more))

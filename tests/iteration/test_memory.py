@@ -68,7 +68,7 @@ def test_the_reserve_of_the_paper_holds_63_tokens_of_qwen3():
 MODELS = st.sampled_from(["qwen3-235b-a22b", "deepseek-v3", "gpt-oss-20b", "llama-4-maverick"])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     model=MODELS,
     batch=st.integers(1, 30_000),
@@ -87,7 +87,7 @@ def test_more_context_or_requests_never_leave_more_room(model, batch, context, m
     assert fit_of(larger, placed(of)).room_bytes.min() <= room.min()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     model=MODELS,
     batch=st.integers(1, 30_000),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import archsim
@@ -35,7 +35,6 @@ def two_batches(*parts):
     return compose(HOW["two_batch"], *parts)
 
 
-@settings(deadline=None)
 @given(NS, NS, NS, NS, NS, NS, PHASES, st.floats(0, 0.5))
 def test_two_batches_take_at_least_their_kernels_and_their_transfers(d, s, k, c, first, then, phase, share):
     half, rest, sms = Layer(d, s, k, c), Rest(first, then), (Sms(share=share), Sms(share=share))
@@ -46,7 +45,6 @@ def test_two_batches_take_at_least_their_kernels_and_their_transfers(d, s, k, c,
     assert found.total <= most + 1e-9 * (most + sum(rest))
 
 
-@settings(deadline=None)
 @given(NS, NS, PHASES)
 def test_without_transfers_two_batches_are_their_kernels(s, k, phase):
     whole = Layer(0.0, s, k, 0.0)

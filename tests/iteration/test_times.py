@@ -54,7 +54,7 @@ def test_causes_add_up(laws, request):
     assert times.ns["attention"] > 0 and times.ns["experts"] > 0 and times.ns["router"] > 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(1, 400), st.integers(0, 4000)), min_size=1, max_size=20),
     st.integers(1, 4000),

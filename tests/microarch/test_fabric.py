@@ -24,7 +24,7 @@ PLANES = st.builds(
 )
 NETWORKS = LINES | PLANES
 MOST_DIES = 64
-law = settings(deadline=None, max_examples=40)
+law = settings(max_examples=40)
 
 
 @st.composite

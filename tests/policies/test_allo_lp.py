@@ -34,7 +34,7 @@ def arrays_ns(step, plan):
     return np.bincount(plan.die, plan.tokens, len(step.hops)) * COSTS.flop_per_token / COSTS.flop_per_ns
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(
     st.integers(0, 999),
     st.sampled_from([(1, 1), (2, 1), (3, 3), (5, 5)]),

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from archsim import balancers
 
-quick = settings(max_examples=60, deadline=None, derandomize=True)
+quick = settings(max_examples=60, derandomize=True)
 small = st.integers(1, 6)
 seeds = st.integers(0, 2**32 - 1)
 

@@ -63,7 +63,7 @@ def step_of(seed, mesh=(3, 3), experts=40, most=400, **charges):
     return step._replace(charged=Fixed(step, **charges))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(
     st.integers(0, 999),
     st.sampled_from([(1, 1), (2, 1), (3, 3), (5, 5)]),

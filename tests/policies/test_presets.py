@@ -54,7 +54,7 @@ def loads(plan):
 
 
 @every_preset
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=seeds)
 def test_every_pair_is_executed_once_and_no_load_beats_its_ceilings(name, seed):
     rng = np.random.default_rng(seed)
@@ -74,7 +74,7 @@ def test_every_pair_is_executed_once_and_no_load_beats_its_ceilings(name, seed):
 
 
 @pytest.mark.parametrize("name", [name for name, parts in PRESETS.items() if parts["rebalancing"] != "none"])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=seeds)
 def test_rebalancing_conserves_experts_slots_and_bytes(name, seed):
     rng = np.random.default_rng(seed)
@@ -99,7 +99,7 @@ def test_rebalancing_conserves_experts_slots_and_bytes(name, seed):
     assert moves["bytes"].sum() == 7 * (np.count_nonzero(new.holds) - kept)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seeds)
 def test_eplb_places_as_the_public_function(seed):
     rng = np.random.default_rng(seed)
@@ -115,7 +115,7 @@ def test_eplb_places_as_the_public_function(seed):
     assert slots % DIES == 0 and (new.holds[0] == holds).all()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seeds)
 def test_shares_among_holders(seed):
     """LPLB is at its bound but for rounding; even splits differ by one token; no die passes by a nearer holder."""
@@ -143,7 +143,7 @@ def test_a_hash_spreads_tokens_as_chance_does():
     assert first.std() == pytest.approx(deviation, rel=0.3)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seeds)
 def test_moves_of_libra_and_harmoeny_are_those_of_the_public_functions(seed):
     rng = np.random.default_rng(seed)
@@ -155,7 +155,7 @@ def test_moves_of_libra_and_harmoeny_are_those_of_the_public_functions(seed):
 
 
 @pytest.mark.parametrize("name", [name for name, parts in PRESETS.items() if parts["replication"] != "none"])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=seeds)
 def test_replicas_fit_their_slots(name, seed):
     rng = np.random.default_rng(seed)
@@ -170,7 +170,7 @@ def test_replicas_fit_their_slots(name, seed):
     assert (more == 2 * built.replication.slots).all()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seeds, st.sampled_from([0.0, 0.5, 1.0]))
 def test_a_look_ahead_is_as_accurate_as_it_says(seed, accuracy):
     rng = np.random.default_rng(seed)
@@ -187,7 +187,7 @@ def _pass(rng, tokens=60, top_k=3):
 
 
 @pytest.mark.parametrize("name", [name for name, parts in PRESETS.items() if parts["routing"] != NEUTRAL["routing"]])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=seeds)
 def test_routing_executes_each_pair_once_and_within_capacity(name, seed):
     rng = np.random.default_rng(seed)
@@ -204,7 +204,7 @@ def test_routing_executes_each_pair_once_and_within_capacity(name, seed):
         assert (np.flatnonzero(load != chosen) == [e for e in balancers.drop_experts(chosen, 1) if chosen[e]]).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seeds)
 def test_pairs_are_dropped_and_rerouted_as_by_the_public_functions(seed):
     rng = np.random.default_rng(seed)
@@ -222,7 +222,7 @@ def test_pairs_are_dropped_and_rerouted_as_by_the_public_functions(seed):
     assert (dense == balancers.reroute(scores, 3, capacity, 3)).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seeds)
 def test_shared_experts_fill_up_to_the_waterline(seed):
     rng = np.random.default_rng(seed)

@@ -25,7 +25,7 @@ def served(rows, name="vllm_v1", blocks=60, ranks=1, instances=1, **more):
     return simulate(opened(rows), Scheduler(name, **SMALL), pool(blocks, instances, ranks), **more)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ROWS, NAMES, st.integers(24, 200), st.integers(1, 3), st.integers(1, 2))
 def test_tokens_are_conserved_and_time_runs_forward(rows, name, blocks, ranks, instances):
     found = served(rows, name, blocks, ranks, instances)
@@ -41,7 +41,7 @@ def test_tokens_are_conserved_and_time_runs_forward(rows, name, blocks, ranks, i
     assert found.gaps.sum() == (requests["output"] - 1).sum()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ROWS, NAMES, st.integers(24, 80), st.booleans())
 def test_all_kv_blocks_come_back(rows, name, blocks, shared):
     asked = opened(rows)
@@ -78,7 +78,7 @@ def test_a_long_prompt_takes_chunks():
     assert found.totals["iterations"] == 3 and found.totals["prefill_tokens"] == 300
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(ROWS)
 def test_first_come_first_served(rows):
     """Without preemption, requests are admitted in order of arrival."""

@@ -47,7 +47,7 @@ def test_no_draft_accepted_gains_nothing_and_costs_the_drafts(layers):
         assert slow.totals["now_ns"] > served(of(3, 0.0, 0, 0)).totals["now_ns"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from(sorted(SCHEDULERS)), st.integers(1, 4), st.floats(0, 1), st.integers(30, 100))
 def test_tokens_and_blocks_are_conserved_with_drafts(name, drafts, rate, blocks):
     found = served(of(drafts, rate, 1, 3), name, blocks=blocks)

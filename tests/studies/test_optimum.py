@@ -66,7 +66,7 @@ def test_no_step_is_shorter_than_its_bound(name, base, changes):
     assert_bounds_hold(run(name, system, small_model(), load_assumptions(base, **changes)))
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8, derandomize=True)
 @given(
     name=st.sampled_from(POLICIES),
     chosen=st.sampled_from(ASSUMPTIONS),
@@ -188,7 +188,7 @@ def test_tiny_steps_equal_brute_force(mesh, tokens, dispatched, copies):
         assert found.ns == pytest.approx(max(least, problem.sure_ns), rel=1e-5)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(seed=st.integers(0, 10_000), dispatched=st.booleans(), copies=st.booleans())
 def test_any_multipliers_prove_a_bound_of_any_plan(seed, dispatched, copies):
     rng = np.random.default_rng(seed)

@@ -117,7 +117,7 @@ def cases(draw):
     return np.array(values, float).reshape(times, layers, experts), ranks, ranks * each
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(cases(), st.sampled_from(sorted(POLICIES)))
 def test_laws_of_every_placement(tmp_path_factory, case, policy):
     loads, ranks, slots = case

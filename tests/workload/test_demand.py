@@ -91,7 +91,7 @@ small_traces = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(small_traces, st.integers(1, 8), st.integers(0, 5), st.integers(1, 6), st.booleans())
 def test_agrees_with_the_oracle(trace, batch, decode_steps, dies, by_fraction):
     predictor = TopFraction(0.3) if by_fraction else TopPositive(2)
@@ -117,7 +117,7 @@ def _nonzero(array):
     return {tuple(map(int, index)): int(array[tuple(index)]) for index in np.argwhere(array)}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data(), st.integers(1, 40))
 def test_predictors_agree_with_sorting(data, experts):
     large = data.draw(st.sampled_from([1, 3, 2**32 - 1]))

@@ -20,7 +20,7 @@ def random_trace(lengths, seed, experts=16, layers=3):
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 12), st.integers(0, 99))
 def test_every_shifted_copy_decodes_the_recorded_steps_once(lengths, more, seed):
     trace = random_trace(lengths, seed)

@@ -23,7 +23,7 @@ EXPERTS, ITERATION = toy_requests(["a/1", "a/2"])["a/2"]
 STEPS = json_request(EXPERTS, ITERATION, LAYERS, 5)
 MINIFIED = json.dumps(STEPS, separators=(",", ":")).encode()
 INDENTED = json.dumps(STEPS, indent=2).encode()
-FEW = settings(max_examples=400, deadline=None, derandomize=True)
+FEW = settings(max_examples=400, derandomize=True)
 
 
 def oracle(content: bytes):
@@ -171,7 +171,7 @@ def test_damaged_npz(content):
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy`")
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(st.data())
 def test_npz_with_damaged_members(data):
     """The checksums of the archive are right; what it holds is not."""
