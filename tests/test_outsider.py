@@ -195,7 +195,7 @@ def test_an_outsider_adds_an_execution_with_columns_memory_sizes_and_page(folder
     page = text_of_report(folder / "mine")
     assert "Every die computes its tokens one after the other, 10 ns each." in page and "idle_ns" in page
     for key, told in (
-        ("workload.batch=[13]", "does not fit on small: die 0 needs 1000000.0 GB of HBM .* execution 1000000.0 GB"),
+        ("workload.batch=[13]", "does not fit on small: die 0 needs 1000000.0 GB of HBM .*execution 1000000.0 GB"),
         ("parallel={attention: {tp: 6}}", "OneByOne runs whole layers on a die"),
     ):
         process = archsim(folder, "check", "mine.yaml", "--set", key)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archsim import load_experiment, simulate
+import archsim as ar
+from archsim import load_experiment
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.runs.economics import Activity, Coefficients, activity_of, build_costs, energy_of, full_load_w
@@ -122,7 +123,7 @@ def test_sow_x_draws_three_times_what_tsmc_states():
 
 def test_columns_follow_from_what_moved():
     experiment = load_experiment("configs/dojo.yaml", ["workload.decode_steps=1", "workload.batch=[8]"])
-    row = simulate(experiment).runs.rows[0]
+    row = ar.run(experiment).runs.rows[0]
     activity = activity_of(experiment.models[0], row)
     moved = row["local_hbm_read_bytes"] + row["remote_hbm_read_bytes"]
     assert activity.hbm_bytes >= moved > 0 and activity.tokens > 0

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.tiny import archsim, tiny, tiny_file
 
-from archsim.api.running import simulate
+import archsim as ar
 from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.tables import INTEGER, REAL, TEXT
@@ -112,7 +112,7 @@ def test_shown_columns_stand_behind_what_they_belong_to():
 
 
 def test_dies_and_links_are_measured_as_declared(tmp_path):
-    results = simulate(tiny(tmp_path))
+    results = ar.run(tiny(tmp_path))
     for name, columns in (("dies", DIES), ("links", LINKS), ("pairs", PAIRS), ("steps", STEPS)):
         assert set(getattr(results, name).rows[0]) == {column.name for column in columns}
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from archsim import load_experiment, simulate
+import archsim as ar
+from archsim import load_experiment
 from archsim.runs.calibration_notes import calibration_notes, die_of, written_die
 from archsim.specs.loading.library import load_system
 
@@ -30,7 +31,7 @@ def test_measured_systems_do_not():
 @pytest.fixture(scope="module")
 def row():
     changes = ["systems=[mi355x_node]", "models=[qwen3-30b-a3b]", "workload.batch=[64]", "workload.layers=2"]
-    return simulate(load_experiment("configs/wafer_or_cluster.yaml", changes)).runs.rows[0]
+    return ar.run(load_experiment("configs/wafer_or_cluster.yaml", changes)).runs.rows[0]
 
 
 def test_every_time_of_it_is_extrapolated(row):

@@ -15,7 +15,7 @@ import pytest
 from support.tiny import SLOW_POLICY, TINY, archsim, start, tiny, tiny_file
 from support.waiting import wait_for
 
-from archsim.api.running import simulate
+import archsim as ar
 from archsim.base.errors import ArchsimError, CapacityError, TraceError
 from archsim.base.files import drafted, read_sealed, sole_writer, write_sealed
 from archsim.runs.columns import RUN_COLUMNS
@@ -77,7 +77,7 @@ def test_a_run_alone_is_the_run_in_the_sweep(tmp_path):
         for system in ("small", "square"):
             for assumptions in ("published", "published+weights=all"):
                 named = {"policy": policy, "system": system, "assumptions": assumptions}
-                row = dict(simulate(experiment, **named, batch=40).runs.rows[0])
+                row = dict(ar.run(experiment, **named, batch=40).runs.rows[0])
                 speedups = ("speedup_vs_base", "speedup_vs_ep")
                 assert {name for name, _ in row.items() - swept[row["run"]].items()} <= set(speedups)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from support.tiny import tiny, tiny_file
 
-from archsim.api.running import simulate
+import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.specs.assumptions import ASSUMPTIONS
@@ -49,7 +49,7 @@ def test_the_chain_closes_and_its_ends_are_the_sets_own_results(made):
             alone = experiment.model_copy(update={"assumptions": (end,)})
             place = {"system": fall.system, "batch": fall.batch}
             own, base = (
-                simulate(alone, policy=each, **place).runs.rows[0]["throughput_tokens_per_s"]
+                ar.run(alone, policy=each, **place).runs.rows[0]["throughput_tokens_per_s"]
                 for each in (fall.policy, "base")
             )
             assert getattr(fall, name) == own / base

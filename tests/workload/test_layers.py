@@ -7,7 +7,7 @@ import pytest
 from support.tiny import tiny, tiny_file
 from support.trace_files import TOY, save_npz, toy_requests
 
-from archsim.api.running import simulate
+import archsim as ar
 from archsim.base.errors import ArchsimError, SpecError, TraceError
 from archsim.engine.run_demand import build_run_demand
 from archsim.runs.capacity import rooms
@@ -134,6 +134,6 @@ def test_memory_holds_every_layer_of_the_model(tmp_path):
 
 def test_throughput_is_that_of_the_layers_that_ran(tmp_path):
     experiment = tiny(tmp_path, *SEVEN, "workload.batch=[12]", "workload.layers=2")
-    row = simulate(experiment, policy="ep").runs.rows[0]
+    row = ar.run(experiment, policy="ep").runs.rows[0]
     assert row["layers"] == 2 and row["decode_steps"] == 4
     assert row["expert_tokens"] == 12 * 2 * 2 * (3 + 4)  # requests · top_k · layers · tokens

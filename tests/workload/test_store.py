@@ -8,7 +8,7 @@ import pytest
 from support.stores import LAYERS, NAMES, contents, imported
 from support.trace_files import TOY, toy_requests, write_tree
 
-from archsim.api.running import simulate
+import archsim as ar
 from archsim.base.errors import TraceError
 from archsim.cli.main import main
 from archsim.engine.run_demand import RunDemand, build_run_demand
@@ -215,7 +215,7 @@ def test_an_experiment_runs_from_a_store(shared, tmp_path):
     for trace in (tree, tmp_path / "store"):
         changes = [f"workload.trace={trace}", "workload.batch=16", "workload.decode_steps=2"]
         experiment = load_experiment("configs/published_llama4.yaml", changes)
-        row = simulate(experiment).runs.rows[0]
+        row = ar.run(experiment).runs.rows[0]
         rows.append({name: value for name, value in row.items() if name not in ("trace", "run")})
     assert rows[0] == rows[1]
 
