@@ -213,9 +213,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("arguments, message", REFUSED.values(), ids=REFUSED)
-def test_run_refuses(tmp_path, capsys, arguments, message):
+def test_run_refuses(tmp_path, capsys, monkeypatch, arguments, message):
     from archsim.cli.main import main
 
+    monkeypatch.chdir(tmp_path)
     assert main(["run", str(tiny_file(tmp_path)), *arguments]) == 2
     assert capsys.readouterr().err.startswith(message)
     assert not (tmp_path / "x").exists()
