@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from archsim.base.kernels import kernel
 from archsim.base.threads import LayerThreads
 from archsim.policies.routing.rules import Pass, Routing
 from archsim.workload.demand import stacked
@@ -79,23 +80,33 @@ class ExecutedPairs:
         self._waiting = [left] if end < len(request) else []
 
     def _run_pass(self, iteration: int, request: np.ndarray, experts: np.ndarray, scores: np.ndarray | None) -> None:
-        now, die = self._now, self._die[request].astype(np.int64)
+        now, die = self._now, self._die[request]
         now["residents"] += np.bincount(die, minlength=self._dies).astype(np.int32)
         now["rows"] += len(request)
         for layer in range(self._layers):
             chosen = experts[:, layer]
             of_layer = None if scores is None else scores[:, layer].astype(np.float64)
             done = self._routing.rule(Pass(chosen, self._experts, (iteration, self._passes, layer), of_layer))
-            token, at = np.nonzero(done.experts >= 0)
-            expert = done.experts[token, at].astype(np.int64)
-            pairs = np.bincount(die[token] * self._experts + expert, minlength=self._dies * self._experts)
-            now["origins"][layer] += pairs.reshape(self._dies, self._experts).astype(np.int32)
+            executed = np.ascontiguousarray(done.experts)
+            count_pairs(executed, die, now["origins"][layer])
+            expert = executed[executed >= 0].astype(np.int64)
             _append_new(now["first_seen"][layer], now["tokens"][layer], expert)
             now["tokens"][layer] += np.bincount(expert, minlength=self._experts).astype(np.int32)
             now["lost_pairs"][layer] += chosen.size - len(expert)
             now["mass"][layer] += done.chosen_mass
             now["lost"][layer] += done.chosen_mass - done.executed_mass
         self._passes += 1
+
+
+@kernel
+def count_pairs(executed, die, origins):
+    """Add the tokens of every die and expert to int32[die, expert]; ``executed``: experts int[token, k], negative where
+    a pair is not executed; ``die``: int32[token].
+    """
+    for token in range(len(executed)):
+        for at in range(executed.shape[1]):
+            if executed[token, at] >= 0:
+                origins[die[token], executed[token, at]] += 1
 
 
 def _scores_of(pieces: list[StepTokens]) -> np.ndarray | None:

@@ -18,8 +18,8 @@ import numpy as np
 
 from archsim.base.causes import Cause
 from archsim.base.errors import SpecError
-from archsim.base.kernels import kernel
 from archsim.engine.engine import EventEngine
+from archsim.engine.executed_pairs import count_pairs
 from archsim.engine.loop import load_of
 from archsim.policies.placement.placement import Placement, moves_between
 from archsim.policies.rebalancing.rules import History, Rebalanced
@@ -259,7 +259,7 @@ class Group:
         if (routing := self._engine.policy.routing) is not None:
             executed = routing.rule(Pass(chosen, model.experts, (self._turn, 0, layer))).experts
         executed, origins = np.ascontiguousarray(executed), np.zeros((dies, model.experts), np.int32)
-        _count_pairs(executed, die, origins)
+        count_pairs(executed, die, origins)
         tokens = origins.sum(axis=0, dtype=np.int32)
         first_seen = np.full(model.experts, -1, np.int16)
         active = np.flatnonzero(tokens)
@@ -275,17 +275,6 @@ class Group:
             routing=Routing(executed, die) if whole else None,
             residents=None if routing is None else np.bincount(die, minlength=dies).astype(np.int64),
         )
-
-
-@kernel
-def _count_pairs(executed, die, origins):
-    """Count the tokens of every die and expert into int32[die, expert]; ``executed``: experts int[token, k], negative
-    where a pair is not executed; ``die``: int32[token].
-    """
-    for token in range(len(executed)):
-        for at in range(executed.shape[1]):
-            if executed[token, at] >= 0:
-                origins[die[token], executed[token, at]] += 1
 
 
 class Spent(NamedTuple):
