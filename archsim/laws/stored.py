@@ -10,11 +10,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
-from zlib import error as ZlibError
 
 import numpy as np
 
+from archsim.base.archives import UNREADABLE
 from archsim.laws.tables import Fitted
 
 STORED = "stored"  # key of a table in YAML
@@ -85,7 +84,7 @@ def load(path: Path, sha256: str) -> list[Any]:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise
-    except (OSError, EOFError, ValueError, KeyError, RuntimeError, BadZipFile, ZlibError, AttributeError) as error:
+    except (*UNREADABLE, AttributeError) as error:
         raise DamagedNumbers(f"is damaged ({error or type(error).__name__})") from None
     if (content := digest(arrays)) != sha256:
         raise DamagedNumbers(f"holds other numbers (sha256 {content[:12]}…, not {sha256[:12]}…)")

@@ -6,7 +6,6 @@ deleted at any time; the least recently used entries are deleted when the total 
 
 import hashlib
 import time
-import zipfile
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from archsim.base.archives import UNREADABLE
 from archsim.base.code_digest import numbers_digest
 from archsim.base.files import drafted
 from archsim.workload.demand import Demand
@@ -50,7 +50,7 @@ def _load(kind: type[Kind], file: Path) -> Kind | None:
             known = {field.name: _plain(members[field.name]) for field in fields(kind) if field.name in members}
         file.touch()
         return kind(**known)
-    except (OSError, ValueError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile):
+    except (*UNREADABLE, TypeError):
         return None
 
 

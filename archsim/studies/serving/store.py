@@ -9,13 +9,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
+from archsim.base.archives import UNREADABLE
 from archsim.base.files import drafted
 from archsim.base.tables import REAL, TEXT, Table
 from archsim.runs import manifest
@@ -63,7 +62,7 @@ class ServeStore(RecordStore):
                 found = {name: kept[name] for name in _ARRAYS}
                 moves = tuple(Moved(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in kept["moves"].tolist())
                 bin_ns, concurrency = kept["scalars"].tolist()
-        except (OSError, ValueError, KeyError, EOFError, RuntimeError, BadZipFile, zlib.error):
+        except UNREADABLE:
             return None
         totals = found.pop("totals")[()]
         return Served(**found, bin_ns=bin_ns, totals=totals, concurrency=int(concurrency), moves=moves)

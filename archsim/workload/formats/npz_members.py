@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from archsim.base.archives import UNREADABLE
 from archsim.base.errors import TraceError
 
 LEAST_SUSPECT_BYTES = 64 << 20
@@ -18,7 +19,7 @@ def member_names(path: Path) -> set[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return {name.removesuffix(".npy") for name in archive.namelist()}
-    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile):  # RuntimeError: a version or a cipher of zip
+    except UNREADABLE:
         return set()
 
 

@@ -5,15 +5,14 @@ A file of statistics states what is known about a model without a trace: `traffi
 
 import hashlib
 import os
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
+from archsim.base.archives import UNREADABLE
 from archsim.base.errors import TraceError
 from archsim.base.files import regular
 from archsim.base.nearest import did_you_mean
@@ -137,9 +136,7 @@ def load_traffic(like: str, model) -> Parameters:
     try:
         tables = isinstance(head, TrafficTables)
         found = read_tables(head, file) if tables else from_statistics(head, file, shape)
-    except (
-        OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RuntimeError, BadZipFile, zlib.error,
-    ) as error:  # fmt: skip
+    except (*UNREADABLE, TypeError, IndexError) as error:
         raise TraceError(f"{tree.place(())}: not a readable traffic model ({error})") from error
     if (found.experts, found.top_k) != (model.experts, model.top_k):
         raise TraceError(
