@@ -12,6 +12,7 @@ from archsim.iteration.account import ACTIVATIONS, ATTENTION, EXPERTS, SHARED
 from archsim.iteration.account import Room as KvRoom
 from archsim.iteration.memory import KV, Fit, fit_of
 from archsim.iteration.refusal import refuse_misfit
+from archsim.policies.placement.placement import Placement
 from archsim.policies.registry import place_experts
 from archsim.runs.run import LONGEST, Run
 
@@ -69,8 +70,8 @@ def uncounted(rooms: Iterable[Room]) -> list[str]:
 def rooms(runs: Iterable[Run]) -> Iterator[Room]:
     """The room of every run."""
     for run in runs:
-        placement = place_experts(run.policy, run.model, run.system.dies)
-        fit, problem = fit_of(run.scenario, placement), None
+        placement, fit = _placed(run)
+        problem = None
         try:
             refuse_misfit(run.scenario, placement)
         except CapacityError as error:
@@ -84,15 +85,16 @@ def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
     """
     least: dict[tuple[str, str], KvRoom] = {}
     for run in runs:
-        room, of = fit_of(run.scenario, place_experts(run.policy, run.model, run.system.dies)).kv_room, _names(run)
+        room, of = _placed(run)[1].kv_room, (run.model.name, run.system.name)
         if room is not None and (of not in least or room.free_bytes < least[of].free_bytes):
             least[of] = room
     alone = len(least) == 1
     return [room.told if alone else f"{model} on {system}: {room.told}" for (model, system), room in least.items()]
 
 
-def _names(run: Run) -> tuple[str, str]:
-    return run.model.name, run.system.name
+def _placed(run: Run) -> tuple[Placement, Fit]:
+    placement = place_experts(run.policy, run.model, run.system.dies)
+    return placement, fit_of(run.scenario, placement)
 
 
 def refuse_misroutes(runs: Iterable[Run]) -> None:
