@@ -91,14 +91,16 @@ def parse_constraint(text: str) -> Constraint:
 
 @dataclass(frozen=True)
 class Expression:
-    """A sum of a constraint alone: ``text`` as written, the ``names`` in it, its ``tree``; whether a word in
-    it is quoted.
-    """
+    """A sum of a constraint alone: ``text`` as written, the ``names`` in it, its ``tree``."""
 
     text: str
     names: tuple[str, ...]
     tree: tuple
-    has_text: bool
+
+    @property
+    def has_text(self) -> bool:
+        """Whether a word is quoted."""
+        return "'" in self.text
 
     def value(self, lookup: Lookup) -> float:
         """NaN where a name has no value, and for a division by zero."""
@@ -114,7 +116,7 @@ def parse_expression(text: str) -> Expression:
     parser = _Parser(text)
     tree = parser.sum()
     parser.end()
-    return Expression(text, tuple(dict.fromkeys(_names(tree))), tree, "'" in text)
+    return Expression(text, tuple(dict.fromkeys(_names(tree))), tree)
 
 
 class _Parser:
