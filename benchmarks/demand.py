@@ -15,6 +15,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from reference.demand_oracle import oracle_demand
+from timing import least_s
 
 from archsim.engine.run_demand import build_run_demand
 from archsim.policies.prediction.heatmap import TopFraction
@@ -39,29 +40,22 @@ class Replay:
         return iter(self._pieces)
 
 
-def seconds(work, repeats=3):
-    """The best of several runs after a warm-up."""
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def kernels(source):
     """Seconds of the sample by part: generate, count, origins, pairs, rows."""
     predictor, nothing = TopFraction(0.2), lambda heat, changed, out: None
     replay = Replay(source, SAMPLE_REQUESTS, SAMPLE_STEPS)
 
     def demand(**what):
-        return seconds(lambda: build_run_demand(replay, SAMPLE_REQUESTS, SAMPLE_STEPS, 0, **what))
+        return least_s(
+            lambda: build_run_demand(replay, SAMPLE_REQUESTS, SAMPLE_STEPS, 0, **what), clock=time.perf_counter
+        )
 
     count = demand()
     pairs = demand(predictor=nothing)
     return {
-        "generate": seconds(lambda: sum(1 for _ in source.steps(np.arange(SAMPLE_REQUESTS), SAMPLE_STEPS))),
+        "generate": least_s(
+            lambda: sum(1 for _ in source.steps(np.arange(SAMPLE_REQUESTS), SAMPLE_STEPS)), clock=time.perf_counter
+        ),
         "count": count,
         "origins": demand(origin_dies=DIES) - count,
         "pairs": pairs - count,

@@ -2,7 +2,7 @@
 
     python benchmarks/speed.py [--only dies layers …]
 
-Every time is processor time of this process, after compilation, the least of REPEATS. A series fits cost = a · size^b
+Every time is processor time of this process, after compilation, the least of three. A series fits cost = a · size^b
 to the logarithms of its points. With ``--only`` the other series stay as they are in the table. SimPy
 (``pip install simpy``) and Dask are compared where they are installed.
 """
@@ -23,10 +23,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from timing import least_s
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(ROOT / "tests")]
 TABLE, PAGE = ROOT / "docs" / "speed.csv", ROOT / "docs" / "speed.md"
-REPEATS = 3
 MODEL, BATCH, MESH, LAYERS = "deepseek-v3", 4096, 5, 4
 ENGINES = ("event shared", "event reserved", "analytical")
 SIZES = {
@@ -52,17 +55,6 @@ class Point(NamedTuple):
     series: str
     size: int
     value: float
-
-
-def least_s(run: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Least processor time of a call, after one that compiles."""
-    run()
-    taken = []
-    for _ in range(repeats):
-        begin = time.process_time()
-        run()
-        taken.append(time.process_time() - begin)
-    return min(taken)
 
 
 def step_runs(axis: str) -> Iterator[Point]:
