@@ -1,6 +1,7 @@
 """Serving is a plan as sweeps are: axes, kept runs, a manifest that reproduces, nothing half-written, progress."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -144,6 +145,14 @@ def test_progress_has_a_phase_and_an_estimate(capsys):
 def test_bad_axes_are_refused(grid, told):
     with pytest.raises(ArchsimError, match=told):
         ar.serve_plan(FILE | {"sweep": {"grid": grid}})
+
+
+def test_a_page_links_every_other_file_of_its_folder_once(tmp_path):
+    ar.serve_plan(FILE, out=tmp_path)
+    (line,) = (line for line in (tmp_path / "index.html").read_text().splitlines() if 'class="files"' in line)
+    links = re.findall(r'href="([^"]+)"', line)
+    there = {file.name for file in tmp_path.iterdir() if file.is_file() and not file.name.startswith(".")}
+    assert sorted(links) == sorted(there - {"index.html"})
 
 
 def test_the_command_prints_points(tmp_path):

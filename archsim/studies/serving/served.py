@@ -34,7 +34,7 @@ from archsim.studies.serving.plan import (
 from archsim.studies.serving.points_page import write_points_page
 from archsim.studies.serving.runs import ServeRun, measures_of
 from archsim.studies.serving.simulating import Simulator
-from archsim.studies.serving.store import MADE_LAST, ServeStore, table_of, write_manifest
+from archsim.studies.serving.store import MADE_LAST, TABLES, ServeStore, table_of, write_manifest
 
 if TYPE_CHECKING:
     import pandas
@@ -121,7 +121,7 @@ def _write_pages(
     loaded = [_loaded(run, records) for run in runs] if around else []
     for at, outcome in enumerate(outcomes[1:], 1):
         write_outcome(outcome, loaded[at : at + 1], folder / outcome.serving.policy.name)
-    write_outcome(outcomes[0], loaded, folder, outcomes, (*MADE_LAST, MANIFEST))
+    write_outcome(outcomes[0], loaded, folder, outcomes, (*TABLES, MANIFEST))
 
 
 def _loaded(run: ServeRun, records: dict[str, Record]) -> Loaded:

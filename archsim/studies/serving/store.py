@@ -26,7 +26,8 @@ from archsim.serving.simulate import Served
 from archsim.studies.serving.plan import ServePlan
 from archsim.studies.serving.runs import COLUMNS, ServeRun, measures_of
 
-MADE_LAST = ("results.csv", "results.parquet", "index.html", "bench.json", "requests.csv")
+TABLES = ("results.csv", "results.parquet")
+MADE_LAST = (*TABLES, "index.html", "bench.json", "requests.csv")
 _ARRAYS = ("requests", "gaps", "series", "totals", "balance", "log")
 
 
