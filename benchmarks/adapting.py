@@ -11,8 +11,6 @@ was fitted to; 3 decode steps, 1 to 3 layers) on the event engine, with links as
 A name that is no preset is an allocation, a rule or ``package.module:function``.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -8,8 +8,6 @@ Prints
   4096, ``LAYERS`` MoE layers and one decode step.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from itertools import product

@@ -4,8 +4,6 @@ Runs random cases (``tests/support/better_machines.py``) under every kind of ``g
 on both engines, each with some better machines, and prints those that are slower by more than 0.5 %.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

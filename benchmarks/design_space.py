@@ -8,8 +8,6 @@ and includes the sample on the event engine. Existing compiled kernels are used:
 compilation.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

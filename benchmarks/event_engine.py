@@ -12,8 +12,6 @@ Prints, for one core and after compilation,
 * steps per second of ``contention: shared`` with all other assumptions ``physical``.
 """
 
-from __future__ import annotations
-
 import heapq
 import sys
 import time

@@ -7,8 +7,6 @@ folder written by an earlier version, also prints which of the common columns di
 depend on code and spec texts.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import subprocess

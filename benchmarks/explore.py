@@ -6,8 +6,6 @@ Runs a space of about 500 machines completely on the event engine (kept in --out
 searches it with 15 % of those runs, and prints the ratio of both volumes, and how long each took.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from contextlib import contextmanager

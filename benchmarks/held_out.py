@@ -7,8 +7,6 @@ point left out. Collectives are those of the GPU's sibling, as a calibration tak
 (`scaled:`). One line a library and dtype: points, medians and 90 % quantiles of |predicted / measured - 1|.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

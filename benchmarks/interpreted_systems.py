@@ -4,8 +4,6 @@ Runs random systems (``tests/support/random_systems.py``; 500 from number 0 take
 ``engine: interpreted`` and names those that differ in any column. Status 1 if one does.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

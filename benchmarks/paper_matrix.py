@@ -6,8 +6,6 @@ documentation). ``--fraction`` runs this share of the decode steps and projects;
 for the steps that run. Prints wall time, the projection, and the peak memory of all processes together.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

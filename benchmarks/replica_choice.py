@@ -8,8 +8,6 @@ divided exactly (`even`), by a hash (`hashed`), and by the position of the pair 
 number of replicas, as vLLM did before pull request 40810.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -7,8 +7,6 @@ to the logarithms of its points. With ``--only`` the other series stay as they a
 (``pip install simpy``) and Dask are compared where they are installed.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import platform

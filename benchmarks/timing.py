@@ -1,7 +1,5 @@
 """Least time of a call, for benchmarks."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What the time of a step goes to: one table, read by columns (``bound_*``), pages, notes and the glossary."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from types import MappingProxyType
 from typing import NamedTuple

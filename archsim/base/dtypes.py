@@ -1,7 +1,5 @@
 """Bytes of a value in every dtype that archsim knows, of weights and of vectors that travel."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Machine code on disk, sealed: numba's cache with a checksum. What is damaged is compiled anew, after a warning."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import zlib

@@ -1,7 +1,5 @@
 """How much memory this machine has for the process."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

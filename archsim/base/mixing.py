@@ -1,7 +1,5 @@
 """A hash of whole numbers, by which draws depend on a counter alone (SplitMix64: Steele et al., OOPSLA 2014)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -4,8 +4,6 @@ Importing a module executes it (docs/trust.md). With ``ARCHSIM_NO_CODE`` set not
 code can be read, and what would call the code is refused.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

@@ -4,8 +4,6 @@ Both are deepseek-ai/EPLB's (commit d52c72d), with ties to the lowest index. Imp
 loads numba.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How results show themselves in notebooks: their one line, and the first rows of their table."""
 
-from __future__ import annotations
-
 from html import escape
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``archsim ablate``: run every link between two assumption sets, print the effect of each, write the page."""
 
-from __future__ import annotations
-
 import argparse
 
 from archsim.cli.arguments import add_experiment, add_jobs, add_json, add_report

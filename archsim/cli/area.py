@@ -1,7 +1,5 @@
 """``archsim area``: area and power of the decision hardware of every system, beside the published table II."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command-line parser, which suggests the nearest valid word; arguments and types that commands share."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``archsim blocks``: tables, parameters and state diagrams of the hardware blocks."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``archsim calibrate``: fit measurements, write a calibration for each GPU."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -1,7 +1,5 @@
 """``archsim check``: whether a file is valid, and an experiment's points can run; and what it contains."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterable

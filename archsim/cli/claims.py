@@ -1,7 +1,5 @@
 """``archsim claims``: published numbers of papers beside runs of their experiments."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``archsim compare``: two designs, or two policies or systems of one experiment, side by side."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

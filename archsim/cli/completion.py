@@ -1,7 +1,5 @@
 """``archsim completion``: a script that completes commands, options and names in bash, zsh or fish."""
 
-from __future__ import annotations
-
 import argparse
 
 from archsim.cli.exit_codes import OK

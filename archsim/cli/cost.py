@@ -1,7 +1,5 @@
 """``archsim cost``: die area by block, machine price by part, and the coefficients behind them."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 

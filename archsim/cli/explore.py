@@ -1,7 +1,5 @@
 """``archsim explore``: search the points of a sweep, report the recommended designs, print the Pareto front."""
 
-from __future__ import annotations
-
 import argparse
 
 from archsim.cli.arguments import add_experiment, add_jobs, add_json, add_report

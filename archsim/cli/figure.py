@@ -1,7 +1,5 @@
 """``archsim figure``: a figure of a report as a file for print."""
 
-from __future__ import annotations
-
 import argparse
 
 from archsim.cli.exit_codes import OK

@@ -3,8 +3,6 @@
 In a terminal it is one line, written over until the command says something itself; elsewhere each has its own.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import threading

@@ -1,7 +1,5 @@
 """``archsim list``: the names that an experiment may use."""
 
-from __future__ import annotations
-
 import argparse
 
 from archsim.cli.exit_codes import OK

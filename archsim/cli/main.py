@@ -1,7 +1,5 @@
 """The command line: a table of commands. The module of a command is imported only when that command is invoked."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import importlib

@@ -1,7 +1,5 @@
 """``archsim model import``: a model file from an ONNX graph, or from Hugging Face's ``config.json``."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

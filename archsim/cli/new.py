@@ -1,7 +1,5 @@
 """``archsim new``: a commented file to start from."""
 
-from __future__ import annotations
-
 import argparse
 
 from archsim.cli.exit_codes import OK

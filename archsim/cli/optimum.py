@@ -1,7 +1,5 @@
 """``archsim optimum``: run every combination, bound its steps, print the distances, write page and CSV."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -1,7 +1,5 @@
 """``archsim place``: from recorded loads to a placement that a serving engine starts with."""
 
-from __future__ import annotations
-
 import argparse
 
 from archsim.cli.arguments import add_json, add_out, natural, positive

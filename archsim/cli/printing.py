@@ -1,7 +1,5 @@
 """Output that commands share: tables, notes, and where an interrupted command resumes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

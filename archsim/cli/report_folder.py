@@ -1,7 +1,5 @@
 """Where a command writes its report, and which report it replaces there."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path

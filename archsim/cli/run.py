@@ -1,7 +1,5 @@
 """``archsim run``: simulate one combination of an experiment, print it, write a timeline of one of its steps."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from typing import Any

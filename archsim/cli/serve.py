@@ -1,7 +1,5 @@
 """``archsim serve``: requests over time on a deployment."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

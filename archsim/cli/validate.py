@@ -1,7 +1,5 @@
 """``archsim validate``: compare a calibration with measurements, held-out ones included."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``archsim verify``: run a report again from its manifest, and say which numbers moved."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

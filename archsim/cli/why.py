@@ -1,7 +1,5 @@
 """``archsim why``: what limits a step, and what would help; without a step, the worst ones."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

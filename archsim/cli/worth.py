@@ -1,7 +1,5 @@
 """``archsim worth``: whether a balancer pays on a deployment, judged on held-out loads, or a block of silicon."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

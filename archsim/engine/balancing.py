@@ -1,7 +1,5 @@
 """What balancers do between steps: migrations of a rebalancing and replicas for the next layer, and what they cost."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Which cause the time of a state of a request has."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.causes import Cause

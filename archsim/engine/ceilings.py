@@ -7,8 +7,6 @@ holders of the step, solved exactly as a flow (``archsim.policies.allocation.max
 better, allocations to other dies may. perfect <= slots <= placement.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ The policy functions make the decision, whichever executor runs them; see ``micr
 the states, and ``archsim.specs.machine.decision`` for the executors.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from statistics import median

@@ -7,8 +7,6 @@ How a plan becomes work is a named strategy (``archsim.engine.executions``); how
 ``archsim.engine.loop`` goes through the demand of a run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The demand that a policy's routing leaves: pairs of token and expert that are executed, and the gate mass lost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

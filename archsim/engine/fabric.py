@@ -1,7 +1,5 @@
 """From a system to its fabric: the graph of dies and links, and the rate and latency of each link class."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.units import NS_PER_S

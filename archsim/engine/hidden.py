@@ -14,8 +14,6 @@ limited to some groups of experts (DeepSeek-V3: 4 of 8) applies this within a gr
 ``top_groups / groups``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from types import MappingProxyType

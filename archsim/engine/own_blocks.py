@@ -9,8 +9,6 @@ A block that is a function says how long it holds slices, in every engine. One t
 ``engine: interpreted`` runs it (``archsim.engine.interpreted.blocks``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple

@@ -7,8 +7,6 @@ Counts of loads (statistics) pass the fabric as latency and take part in no shar
 are not among the bytes that links count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import ceil, log2
 from typing import NamedTuple

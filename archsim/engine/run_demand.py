@@ -5,8 +5,6 @@ under a policy that predicts: neither is part of the workload (`archsim.workload
 they watch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property

@@ -10,8 +10,6 @@ from one die to another. Resources are numbered ``LLC port 0..D``, ``HBM D..2D``
 links (``contention: shared``: one each way; ``reserved``: one per edge of the fabric).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -3,8 +3,6 @@
 What moves between two steps (weights that rebalancing moves) counts for the next one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

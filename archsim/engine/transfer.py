@@ -11,8 +11,6 @@ scaled with the machine's links, which may be slower; the port never passes more
 Under ``launch: local_cp`` the command processor of a die starts a bundle a cycle of its logic; nothing caps the rate.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import log2
 from typing import NamedTuple

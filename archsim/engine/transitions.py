@@ -17,8 +17,6 @@ The Global CP's table is walked with the durations of its states; Local CPs reco
 of a step runs, in rows that ``Work`` carries. Without a log there are no such rows, and nothing is walked.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 import numpy as np

@@ -10,8 +10,6 @@ latency is added. The engine's kernels do not see these flows. What they do to s
                 and the moves advance by the share of their bytes that the scarcest resource can spare
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

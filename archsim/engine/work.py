@@ -1,7 +1,5 @@
 """The work of one step: from a plan and the demand to the chains and moves that an event kernel runs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.kernels import inner, kernel

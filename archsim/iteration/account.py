@@ -10,8 +10,6 @@ activations       a bound for one step of one layer; see `activation_bytes`
 ================  ==================================================================================================
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import ceil
 from typing import Any, NamedTuple

@@ -8,8 +8,6 @@
 Experts that an engine runs (`archsim.engine`) or a measurement gives are told to `archsim.iteration.times` as ns.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 import numpy as np

@@ -5,8 +5,6 @@ product by columns, projections out of heads and the second FFN product by rows,
 `archsim.iteration.times` gives operators their ns.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection
 from typing import NamedTuple

@@ -13,8 +13,6 @@ activations       a token of every request, or a chunk of a prompt if that is mo
 ================  ==================================================================================================
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

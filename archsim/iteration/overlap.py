@@ -11,8 +11,6 @@ other. A transfer takes SMs, too (`Sms`): those that send and receive for a time
 ===================  =================================================================================================
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Refuses a run that does not fit in HBM: by kind what it needs, and which single change would make it fit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil

@@ -5,8 +5,6 @@ tokens, whatever the assumption ``dispatch``. What runs beside what: ``archsim.i
 iteration is its MoE layers, as long as the engine says, and the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from types import MappingProxyType

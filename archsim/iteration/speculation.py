@@ -7,8 +7,6 @@ Drafts of a multi-token-prediction head take a layer of the model and the head e
 section 2.2); those of n-grams take nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ iteration costs a few look-ups and its attention. Causes follow each other: what
 `archsim.iteration.overlap`.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ tokens; those of other numbers of heads are kriged between the measured ones. Be
 the law continues with the correction of the nearest.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

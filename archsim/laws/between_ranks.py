@@ -5,8 +5,6 @@ corrections are rough) and an unknown mean. At some sizes libraries choose other
 of their neighbours: an EP size that is far from its prediction by the others may lose weight.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.laws.tables import Kriging

@@ -5,8 +5,6 @@ the product fills whole waves of tiles), which decides whether shapes of similar
 128 x 128, 128 x 256 and 64 x 128).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Selects tables of a calibration by name; a missing one raises an error that lists the available ones."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Collectives, and dispatch and combine of MoE libraries: which table, and how many bytes a rank sends."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from types import MappingProxyType

@@ -2,8 +2,6 @@
 and bandwidth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """Products of dense layers (projections, FFN, router, LM head): from whichever table has measured the nearest shape."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

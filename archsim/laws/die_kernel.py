@@ -13,8 +13,6 @@ Received     those with an expert there; active ones of the measured rank that h
 The time of `Received` depends on pairs, tokens and active experts alone: a die does not know how many others there are.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.dtypes import WEIGHT_BYTES

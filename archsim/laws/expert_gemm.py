@@ -1,7 +1,5 @@
 """The three products of an expert (gate, up, down) on a die other than the measured GPU."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ At measured EP and TP sizes corrections are interpolated along ln tokens; at oth
 ``archsim.laws.between_ranks``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.dtypes import WEIGHT_BYTES

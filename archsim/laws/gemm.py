@@ -6,8 +6,6 @@ times are interpolated on log-log axes; beyond the last point the law continues 
 (a tile edge) are kept: times are monotone in m wherever the points are.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@ bits), so each law is reduced to the line through its smallest size and 1 MiB: l
 decision crosses once in both directions; their latencies and times per byte are averaged.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from archsim.base.units import NS_PER_S

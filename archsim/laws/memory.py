@@ -1,7 +1,5 @@
 """The memory of a GPU: latency and rates of its levels (``hbm``), and which of them apply to the HBM of a die."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from archsim.laws.choosing import newest_first

@@ -6,8 +6,6 @@ the whole cost. The rest, and the cost of an expert, gain by whichever of peak a
 are software and stay.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from archsim.base.dtypes import WEIGHT_BYTES

@@ -5,8 +5,6 @@ Pieces need not be continuous: a library that switches protocol too early or too
 ``calibration.fit.segments`` finds the pieces; this module evaluates them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -17,8 +17,6 @@ Draws are not recorded (a point is one draw, or the mean of several: ``DRAWS_OF_
 can predict their scatter (``load_draws``).
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 

@@ -6,8 +6,6 @@ corrections and links between nodes stay. docs/calibration.md has the errors, wh
 of a scaled table counts as extrapolated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 

@@ -4,8 +4,6 @@ A table's ``stored`` maps its fields to entries of the file. An entry is one row
 texts. All rows of a section lie end to end, as planes of their bytes: the high bytes of small numbers are alike.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

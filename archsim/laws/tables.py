@@ -7,8 +7,6 @@ Every table names its source, library and version. Times are in ns, sizes in byt
 ``archsim.laws.laws`` evaluates them; ``archsim.specs.loading.calibrations`` finds and reads files.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import Annotated, Any, Literal

@@ -5,8 +5,6 @@ with a value that no reader asks for and that is not known to be harmless, are r
 attention, experts or layers. ``accept_approximate`` goes on without them and notes them in the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

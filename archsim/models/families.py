@@ -5,8 +5,6 @@ models) and, where a model ships its own, of that (configuration_*.py beside its
 ModelSpec; a key that it does not ask for is refused unless ``config_keys.HARMLESS`` has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from math import ceil
 from typing import Any

@@ -1,7 +1,5 @@
 """Imported models in files: the model as YAML, its operators as CSV."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Mapping
 from pathlib import Path

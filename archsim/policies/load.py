@@ -1,7 +1,5 @@
 """Loads: the input of every balancer, and two measures of how even a load is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

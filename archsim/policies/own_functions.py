@@ -1,7 +1,5 @@
 """A user's own functions as rules of a policy: arguments are copies that they may change; results are checked."""
 
-from __future__ import annotations
-
 import inspect
 import traceback
 from collections.abc import Callable, Mapping

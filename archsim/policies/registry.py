@@ -1,7 +1,5 @@
 """Policies by name: from a ``PolicySpec`` to the functions that decide, built in or a user's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The first words of a page: which policy wins where and by how much, what limits it, how far it is from the bound."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby

@@ -5,8 +5,6 @@ It works on rows of results (name of a column → value), so that pages of runs 
 compared with plain expert parallelism (``ep``) at the same *place*: system, model, routing, batch and assumptions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import exp, log

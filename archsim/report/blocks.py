@@ -1,7 +1,5 @@
 """Hardware blocks as texts and state diagrams, from their tables and parameters."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Figures that look into runs at the largest batch of a place: the roofline of its dies, the time of its steps."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

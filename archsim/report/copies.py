@@ -2,8 +2,6 @@
 exceed HBM capacity, under assumptions that do not bound them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

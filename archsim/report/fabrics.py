@@ -1,7 +1,5 @@
 """The dies and links of a system in a manifest: their number, a description, and their arrangement in a map."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import ceil, sqrt
 from typing import Any

@@ -1,7 +1,5 @@
 """The glossary as a page beside a report, and links from the words of a page to it."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from html import escape

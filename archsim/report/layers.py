@@ -1,7 +1,5 @@
 """Which MoE layers of each model ran, in words."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 Parts = Mapping[str, tuple[tuple[int, ...], int]]  # as of ``archsim.runs.results.layers_that_ran``

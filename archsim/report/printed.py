@@ -1,7 +1,5 @@
 """Figures of a report for print, by matplotlib: the numbers of its files, in the colours of its pages."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Callable, Mapping, Sequence

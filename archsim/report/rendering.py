@@ -1,7 +1,5 @@
 """Pages from Jinja templates: those in ``templates/``, and those of packages with their own pages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ A worker (engine) is a process: its iterations are one thread, with the experts'
 and its queue are counters. Requests are asynchronous slices: queued, prompt, decode, one after the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ and what the rule that allocates does not see.
 Policies are compared at the same place, as in ``archsim.report.balancers``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The timeline of one layer in one iteration of a run, chosen and checked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

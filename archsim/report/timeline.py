@@ -7,8 +7,6 @@ bytes. The process ``critical path`` has the requests that the end of the step w
 arrows from each to the lane where it was served. Of the fabric, the MOST_LINKS links that carry most have lanes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Files in the Trace Event Format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -6,8 +6,6 @@ those with users' functions, because the cache cannot see changes in user code. 
 removed when all exceed `MOST_BYTES`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Notes on the calibrations behind results: used by default, or outside the measured range."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 

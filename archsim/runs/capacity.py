@@ -1,7 +1,5 @@
 """Checks before anything runs: models fit into the HBM of systems, fabrics match the assumptions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

@@ -10,8 +10,6 @@ Its name is the function's, its kind what the function is annotated to return (`
 ``float``), its meaning the first line of its docstring, its unit the end of its name (``_ns``, ``_bytes``, …).
 """
 
-from __future__ import annotations
-
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Tokens of KV cache that a request holds, where the workload does not say it: taken from the requests of the batch."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.iteration.memory import counts_all

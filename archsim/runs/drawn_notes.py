@@ -1,7 +1,5 @@
 """Notes on batches that are larger than their trace."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

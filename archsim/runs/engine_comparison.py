@@ -1,7 +1,5 @@
 """How far the analytical engine is from the event engine: a sample of an experiment's runs on both."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -5,8 +5,6 @@ dies beside each other: events and memory are within a third, time within a fact
 machines memory is a bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import exp
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Measures of a point without a run, for constraints of a sweep: dies, areas, price, and whether the weights fit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@
 ``functions`` (file → SHA-256 of users' code, copied to ``code/``) and ``results`` (file → SHA-256), written last.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

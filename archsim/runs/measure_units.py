@@ -1,7 +1,5 @@
 """Measures of the dies and the links of a finished run: columns, list[die] and list[link]."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.engine.loop import Outcome

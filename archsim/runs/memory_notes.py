@@ -1,7 +1,5 @@
 """Notes on the model of a run: what of it is not modelled, and what it was taken to keep in HBM."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is known of fabrics before anything runs: users' functions that build none, and axes that change no link."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

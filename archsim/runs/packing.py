@@ -1,7 +1,5 @@
 """How a record carries the steps of a run, which are many: a compressed array a column, as text."""
 
-from __future__ import annotations
-
 import base64
 import zlib
 from collections.abc import Mapping

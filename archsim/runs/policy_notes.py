@@ -1,7 +1,5 @@
 """Notes on policies: own functions whose decisions cost nothing, and plans that are worse than ``ep``'s."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

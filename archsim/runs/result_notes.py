@@ -1,7 +1,5 @@
 """All caveats of results: one list for pages and terminals."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

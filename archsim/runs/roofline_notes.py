@@ -1,7 +1,5 @@
 """Notes on times that neither peak FLOP/s nor HBM bandwidth explain."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

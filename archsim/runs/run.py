@@ -2,8 +2,6 @@
 with others.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Runs simulated one after the other in one process; runs that share a demand build it once."""
 
-from __future__ import annotations
-
 import platform
 import time
 from dataclasses import replace

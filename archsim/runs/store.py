@@ -14,8 +14,6 @@ With details (of dies and links), records stay in ``runs/`` for later sweeps, an
 stay, and ``runs/`` holds the current chunk. The metadata of a chunk state its runs and their code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence

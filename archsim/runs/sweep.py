@@ -4,8 +4,6 @@ tables.
 Runs are processed in chunks: memory does not grow with the sweep, and finished runs are kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Notes on generated traffic: what it is not, and the prefill that a preset brings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

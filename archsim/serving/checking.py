@@ -1,7 +1,5 @@
 """What ``archsim check`` asks of a file of ``archsim serve`` beside its keys: what serving would refuse, unserved."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from archsim.base.errors import SpecError, TraceError

@@ -1,7 +1,5 @@
 """How long an iteration of an instance takes, from tables that ``archsim.serving.tables`` fills."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """One engine of a deployment: the laws of its iterations, its KV blocks, and what these rest on."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

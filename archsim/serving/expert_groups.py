@@ -1,7 +1,5 @@
 """From a file to the groups of ranks that share its experts: their machine, their scenario, and their tokens."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Fitted constants of serving engines: the host's time, and how far scaled laws of experts are off."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import prod
 from typing import Annotated

@@ -1,7 +1,5 @@
 """KV blocks of a rank: growing and releasing requests, and the prefix cache by hash ids, evicted by last use."""
 
-from __future__ import annotations
-
 from archsim.base.kernels import inner, outer
 from archsim.serving.records import Limits, State
 

@@ -1,7 +1,5 @@
 """The loop over arrivals, transfers and ends of iterations, in order of time; equal times in this order."""
 
-from __future__ import annotations
-
 import math
 
 from archsim.base.kernels import inner, kernel, outer

@@ -6,8 +6,6 @@ to the last token. Goodput: requests a second within all limits.
 Rates leave out the drain at the end, in which no request comes (``counted``).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """State of a simulated deployment as arrays: requests, ranks, instances, the prefix cache, limits."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

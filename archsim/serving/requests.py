@@ -1,7 +1,5 @@
 """Requests: arrival, prompt, output and hash ids of each; drawn from distributions, or read (``traces``)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which rank a request goes to: a strategy a name of ``scheduler.balance``, and the sessions that one of them keeps."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.kernels import inner, outer

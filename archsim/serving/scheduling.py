@@ -1,7 +1,5 @@
 """Parts of a scheduler (``archsim.serving.schedulers``): queues, admission, preemption, and what the clock sums up."""
 
-from __future__ import annotations
-
 from archsim.base.kernels import inner, outer
 from archsim.serving.kv import available, blocks_of, cached_blocks, grow, hold, release, unheld_of
 from archsim.serving.records import NO_BLOCKS, NOT_LACKING, TOO_MANY, Limits, State

@@ -5,8 +5,6 @@ the rates at which their bytes and products would pass. An expert layer takes th
 with its own sizes, as dies do (``archsim.laws.grouped``).
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import NamedTuple
 

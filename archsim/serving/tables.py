@@ -1,7 +1,5 @@
 """Tables of step times for compiled code, from the laws of an iteration, and how far interpolation is off."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple, TypedDict
 

@@ -4,8 +4,6 @@ Times become ns from the first arrival on; requests are sorted only where a form
 contradicts itself is refused with file, line and reason.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator

@@ -5,8 +5,6 @@ traffic drifts while serving: the i-th draw begins at decode step i, and takes a
 from the beginning again after the last.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

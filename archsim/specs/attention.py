@@ -4,8 +4,6 @@ A kind is one class: of the table ``KINDS``, or a user's own ``package.module:Cl
 model file gives; what it takes to run is told by ``archsim.iteration.attention.kind.Kind``, the base of all of them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache

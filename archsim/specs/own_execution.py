@@ -5,8 +5,6 @@ which its method ``counted()`` gives the values; ``bytes_per_die(system, model, 
 weights and KV; ``refuse_undeployed(scenario)``, in place of the usual checks of parallel sizes.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A scenario: one machine serving one model's traffic under one policy and one assumption set."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from archsim.base.errors import SpecError

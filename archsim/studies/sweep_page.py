@@ -1,7 +1,5 @@
 """The report of a sweep: a page of runs if dies and links are kept, else a page of points; a sample on both engines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

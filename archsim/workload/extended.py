@@ -7,8 +7,6 @@
 ============  ===========================================================================================
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A subset of the layers of routing, evenly spread: runs take less time and still cover every depth."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The demand of one MoE layer in one iteration: everything an engine knows about the traffic when it runs a step."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

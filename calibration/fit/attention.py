@@ -5,8 +5,6 @@ kriged together, over heads, KV heads, batch and tokens; the kriged values fill 
 (long contexts of large batches, points left out). A point far from its prediction by all others is an outlier.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

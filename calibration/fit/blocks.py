@@ -6,8 +6,6 @@ squares on measured / predicted that are at least 0 and weigh large errors linea
 heads) out. Prompts near the floor of a launch are left out, and what the README calls unfit.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measurements to calibration files: which GPUs are fitted, where each is written, what is told of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path

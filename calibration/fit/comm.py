@@ -5,8 +5,6 @@ Points are grouped into series, in each of which only the size varies; a series 
 from leaving sizes out in turn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

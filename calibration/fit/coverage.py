@@ -1,7 +1,5 @@
 """What a calibration covers: its tables by name, their versions, and the sizes of each; and what another one lacks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """From measurements to the parameters of one GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 
 import pandas as pd

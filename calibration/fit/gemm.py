@@ -7,8 +7,6 @@ the prediction more weight; a tenth to a fifth on the grid). A point that is far
 prediction from the other shapes is an outlier; the prediction replaces it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

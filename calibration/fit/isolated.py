@@ -5,8 +5,6 @@ between two kernels is none. The spread of a table is the 95 % quantile of how f
 their neighbours. A point stands apart that is off by more than APART spreads, and by more than LEAST.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

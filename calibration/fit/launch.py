@@ -1,7 +1,5 @@
 """Launch cost of a kernel: on a stream, as a graph node, as a grid-wide sync, and launch plus wait."""
 
-from __future__ import annotations
-
 from archsim.laws.tables import ScalarTable
 from calibration.fit.scalars import scalar_table
 from calibration.measurements.reading import Measurements

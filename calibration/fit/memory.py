@@ -5,8 +5,6 @@ A curve over the working set S is also a law of ``archsim.laws.piecewise``: for 
 over S; for latency, of the time of one dependent load, the line being over S.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fits fused MoE layers: a law of one rank's pairs and active experts, and measured corrections."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 

@@ -4,8 +4,6 @@ Correlation lengths, noise and outlier weighting (``archsim.laws.between_ranks``
 leaving out each EP size in turn; the law without corrections is one of them.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.laws.between_ranks import LEAST_RANKS_TO_LEAVE_OUT, off_the_others, ranks_of

@@ -1,7 +1,5 @@
 """Fits the law of fused MoE layers (``MoeLaw``), and infers how their tokens were routed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Writes calibration files; equal parameters give equal bytes. Schema: ``archsim.laws.tables``."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any

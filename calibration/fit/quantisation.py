@@ -5,8 +5,6 @@ interpolated linearly in m and k, without extrapolation. As these are difference
 by quantisation are left out.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

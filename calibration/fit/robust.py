@@ -4,8 +4,6 @@ A fit goes on far beyond the digits that are written: the default tolerances of 
 1e-4 apart between CPUs, whose numeric libraries round differently; these leave 1e-7.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

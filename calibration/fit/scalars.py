@@ -1,7 +1,5 @@
 """Single numbers with their range: the median of the measurements, with their 5 % and 95 % quantiles."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

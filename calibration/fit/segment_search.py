@@ -2,8 +2,6 @@
 have the least squared error.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 LEAST_SIZES = 3  # distinct sizes of a piece: two would make a line through any outlier

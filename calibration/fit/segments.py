@@ -13,8 +13,6 @@ There are three ways to cut; errors on sizes left out of the fit decide which is
 The fit is deterministic: the same points give the same law.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``python -m calibration.measure all --out measurements/``: measure this machine, as CSV in the schema's layout."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Sequence

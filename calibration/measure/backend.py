@@ -1,7 +1,5 @@
 """The interface between measurement plans and the device: ``torch_backend`` on a GPU, a fake in tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -4,8 +4,6 @@ PyTorch synchronises both GPUs of a copy before and after it, and spends some mi
 small copy or a launch takes. Only the standard library is imported; the context is the one created by PyTorch.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 

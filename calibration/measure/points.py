@@ -2,8 +2,6 @@
 that a machine cannot measure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import product
 from types import MappingProxyType

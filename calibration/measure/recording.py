@@ -1,7 +1,5 @@
 """Writes rows to disk as soon as they are measured, so that a second call measures only the missing ones."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """A measuring session: measures the missing points one by one, with progress, and reports the points left out."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Sequence

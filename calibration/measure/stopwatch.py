@@ -4,8 +4,6 @@ The GPU is kept busy while the host enqueues the work, so that it runs without g
 kernel comes first, then event, work and event (as in NVIDIA's nvbandwidth).
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Measures on NVIDIA GPUs with PyTorch: CUDA graphs and events, warmed up, operands rotated past the L2."""
 
-from __future__ import annotations
-
 import statistics
 
 from calibration.measure.backend import Machine, MeasureError, Point, PointError, Timing

@@ -2,8 +2,6 @@
 is far slower.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import MappingProxyType

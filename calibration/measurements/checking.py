@@ -2,8 +2,6 @@
 points that disagree.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

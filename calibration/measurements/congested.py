@@ -7,8 +7,6 @@ those of 8 nodes 16. A notify passes counts, whose number does not depend on the
 rank that is late.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

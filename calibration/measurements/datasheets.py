@@ -4,8 +4,6 @@ rates given by the user.
 They only scale a calibration to other dies; the fitted rates do not depend on them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ The characters are a hash of the time. So a measurement that came in through ano
 another time at a fitted point nor a point that was only filled in is taken for one of the fit (1 in 4096 is).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

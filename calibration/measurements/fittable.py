@@ -1,7 +1,5 @@
 """GEMM tables of the user with too few points for a law: refused, or told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Files that do not name the measured GPU: it is taken from the folder, from other files or the manifest."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -6,8 +6,6 @@ GPUs) accounts for sizes; the ratio measured / rough varies little among points 
 unit. A factor of 1000 stands out. A size in KiB does not: it shows in the rate at which time rises with size.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """Reads and checks the measurements of a folder: bad files are refused, bad rows quarantined, with file and line."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

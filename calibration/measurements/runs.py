@@ -1,7 +1,5 @@
 """Runs that are off the other runs of the same way of measuring: in another unit, or throttled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import permutations
 

@@ -6,8 +6,6 @@ checks it, and reads public layouts into it (``calibration.measurements.adapters
 below.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """GEMM tables whose columns m and n are swapped."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 WIDTH = 128  # of weights: features are multiples of it, and tokens are not

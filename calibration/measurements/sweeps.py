@@ -1,7 +1,5 @@
 """Finds repetitions among runs: sweeps are pooled, duplicates counted once, versions that disagree kept separate."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -19,8 +19,6 @@ Transitions::
     LOOKUP  AWAY   REQUEST            query the home                  llc.miss_ns, + hbm.latency_ns if the ATU misses
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The blocks of a die combined: one transition table for the path of a request through all of them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from microarch.blocks import atu, compute, global_cp, hbm, link, llc, local_cp, pdu

@@ -10,8 +10,6 @@ Transitions::
     COMPUTE  SERVED  DONE          multiply  flop / flop_per_ns
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from microarch.blocks.parameters import PAPER, SIMULATOR, parameter

@@ -45,8 +45,6 @@ previous step, UPDATE with this one: the excess is exposed. ROWS, SELECT and WRI
 bits take effect when they arrive.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 from math import ceil, log2

@@ -26,8 +26,6 @@ Transitions::
     ACT_WRITE   SERVED  DONE                write arrived vectors             latency_ns + bytes / bytes_per_ns
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

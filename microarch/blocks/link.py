@@ -12,8 +12,6 @@ Transitions (those of DATA are the PDU's, which checks what arrives)::
     ACT_MOVE  SERVED  ACT_WRITE           vectors arrive       hops · hop_ns + bytes / bytes_per_ns
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from microarch.blocks.parameters import PAPER, SIMULATOR, parameter

@@ -12,8 +12,6 @@ Transitions (those of LOOKUP are the ATU's)::
     LLC_FILL    SERVED  DONE          store it as the youngest  write_ns
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

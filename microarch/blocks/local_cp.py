@@ -19,8 +19,6 @@ COMBINE: all are computed, results travel to the dies on which their tokens live
 in EXECUTE.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 

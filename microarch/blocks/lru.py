@@ -5,8 +5,6 @@ Layout: ``ring: RING[entry + 1]``; the last row is the head: its ``older`` is th
 oldest.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.kernels import inner

@@ -2,8 +2,6 @@
 of the default.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -14,8 +14,6 @@ Transitions::
     DATA   KEEP    COMPUTE  COPY    pass it on and keep a copy  hops · link.hop_ns + bytes / link.bytes_per_ns
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from archsim.base.kernels import inner

@@ -24,8 +24,6 @@ DONE        none                         the request is complete
 Each block declares the transitions of the states that it serves; ``microarch.blocks.catalogue`` combines them.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 

@@ -4,8 +4,6 @@ A table is written once as ``{(state, event): Step(next, spawn)}`` and used thre
 compiled engine, as text in the module's docstring (``describe``), and by the contract test that runs every block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum

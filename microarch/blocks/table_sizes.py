@@ -12,8 +12,6 @@ states 4.5 KB, 0.5 MB (50 MB in DRAM), 128 B and 4.25 KB, but no fields. The fie
   address, less 6 for lines of 64 B.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from math import ceil

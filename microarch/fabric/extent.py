@@ -1,7 +1,5 @@
 """Links on all routes of a fabric by formula: what building it takes, before it is built."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import MappingProxyType
 

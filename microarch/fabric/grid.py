@@ -1,7 +1,5 @@
 """Dies in rows and columns: the place of each, and meshes and tori over them with XY routes."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

@@ -19,8 +19,6 @@ The network of a level is one of the topologies of ``microarch.fabric.topology``
 between dies and the shared port of level i of class ``levels + i``. Routes do not depend on traffic.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple

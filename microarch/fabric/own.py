@@ -8,8 +8,6 @@ or any named tuple with its fields::
         return FabricDescription(nodes=dies, edges=edges, classes=[LinkClass("local", 100e9, 500.0)])
 """
 
-from __future__ import annotations
-
 import math
 import traceback
 from collections.abc import Sequence

@@ -21,8 +21,6 @@ mesh and torus; the listed edges, one class each; one class for all other topolo
 and so has a side of two dies of a torus.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from types import MappingProxyType

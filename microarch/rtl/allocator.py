@@ -11,8 +11,6 @@ Cycles: GENERATE ``candidates``; EVALUATE ``blocks · (groups + ⌈log2 min(cand
 Costs are integers of ``cost_bits``; the caller sees to it that no load exceeds them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil
 

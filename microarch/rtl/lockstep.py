@@ -4,8 +4,6 @@ A ``Bench`` of a block draws the stimulus from a seed (or takes a recorded one),
 every event's answer and the cycles of its states.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -6,8 +6,6 @@ counter; a last pass marks the counters above it, and as many of those equal to 
 (``microarch.blocks.global_cp.fsm_ns``). The marks are those of ``archsim.policies.prediction.heatmap.hot_rows``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil
 

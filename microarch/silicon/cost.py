@@ -6,8 +6,6 @@ yield (1 + A·D/α)^-α (Stapper; ITRS). Known-good dies and HBM stacks are bond
 bond loses the whole wafer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, pi, sqrt

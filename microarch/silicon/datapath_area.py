@@ -7,8 +7,6 @@ at 4 to 16 ways and 128 to 1,024 entries, of the heatmap's store at ports of 64 
 bitonic network sorts in place; a merge sorter, which is not in RTL, writes the experts from one buffer to another.
 """
 
-from __future__ import annotations
-
 from archsim.specs.machine.decision import FsmSpec
 from microarch.blocks.table_sizes import TableDesign, bits_to_count
 from microarch.silicon.area_power import MW_PER_W, UM2_PER_MM2, W_PER_PJ_HZ, Cost, Part

@@ -6,8 +6,6 @@ the clock that its powers were fitted to, is ``microarch.blocks.table_sizes.Tabl
 that a configuration is never compared with a row that does not describe it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 

@@ -12,8 +12,6 @@ block             area
 ================  =====================================================================================
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

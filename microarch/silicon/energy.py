@@ -12,8 +12,6 @@ block           energy
 ==============  ========================================================================================
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt

@@ -1,7 +1,5 @@
 """Numbers known only within a range: a value to compute with, its bounds, its unit and its source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache

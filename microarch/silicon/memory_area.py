@@ -5,8 +5,6 @@ The macro factor (area over that of the cells) is that of 37 one-port ASAP7 macr
 cell of 0.029 um2. Large arrays of foundries are denser: `LARGE`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import sqrt
 from types import MappingProxyType

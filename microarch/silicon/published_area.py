@@ -1,7 +1,5 @@
 """Table II of Yu et al., ISCA 2026 (arXiv 2510.05497v4): area and power at 5 nm, and why the model's values differ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType

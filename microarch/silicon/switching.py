@@ -5,8 +5,6 @@ Counted: clock pins of flip-flops and clock gates, changes of flip-flops with th
 counted: logic between registers, wires, the clock tree, memories.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from microarch.silicon.synthesis import Synthesised

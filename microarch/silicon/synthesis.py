@@ -5,8 +5,6 @@ are a quarter larger than flip-flop and inverter. Memories are no part of a comp
 those of cells: no wires, no clock tree, no utilisation.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@ Areas are of cells in the node of the library (ASAP7); the published ones (table
 5 nm is in one place: `TO_5NM`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec

@@ -8,8 +8,6 @@ a length, F = 5 nm, and shrinks older cells by its square, which no process achi
 II of Yu et al. (ISCA 2026, arXiv 2510.05497v4), and explains why they are so small.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from math import log2, sqrt
 from types import MappingProxyType

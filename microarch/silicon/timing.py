@@ -4,8 +4,6 @@ The longest path is that from a register (or an input) to a register's set-up or
 the pins that a net drives.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ copy; times come from nowhere but here: mesh and rates from the system, the leng
 requests.
 """
 
-from __future__ import annotations
-
 from math import ceil, log2
 
 from archsim.engine.interpreted.interpreter import walk

@@ -4,8 +4,6 @@ One object a stage, ``heapq`` for the three orders. It is the oracle of ``archsi
 small inputs only (about 0.15 million events a second).
 """
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass, field
 from math import ceil

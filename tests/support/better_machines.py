@@ -5,8 +5,6 @@ predictions and its traffic are those of the machine as drawn; a better machine 
 bandwidths (HBM, D2D, levels), peak, capacities (HBM, LLC), latencies, efficiencies, launch.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ Point ``i`` is a function of ``i`` alone. Those below ``HELD_OUT`` are for choos
 engine, those from ``HELD_OUT`` on were not looked at for that and are what its errors are stated on.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

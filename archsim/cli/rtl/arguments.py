@@ -1,7 +1,5 @@
 """What the commands on RTL share: the extra that they need, blocks and parameters."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools

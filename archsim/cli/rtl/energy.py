@@ -1,7 +1,5 @@
 """``archsim rtl energy``: what a component's registers and clock take, by its activity on a stimulus."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

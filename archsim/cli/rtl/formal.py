@@ -1,7 +1,5 @@
 """``archsim rtl formal``: invariants of the components by induction."""
 
-from __future__ import annotations
-
 import argparse
 
 from archsim.base.errors import ArchsimError, SpecError

@@ -1,7 +1,5 @@
 """``archsim rtl lockstep``: a component beside its table, on random or recorded stimulus."""
 
-from __future__ import annotations
-
 import argparse
 
 from archsim.cli.arguments import positive

@@ -1,7 +1,5 @@
 """``archsim rtl synth``: components in cells of a library, beside the analytical model."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``archsim trace fit``: estimate the parameters of generated routing from recorded routing."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``archsim trace head``: print the first rows of a store."""
 
-from __future__ import annotations
-
 import argparse
 
 from archsim.cli.arguments import natural

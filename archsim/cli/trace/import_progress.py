@@ -1,7 +1,5 @@
 """Progress of an import, on stderr: one updated line in a terminal, a plain line every few seconds elsewhere."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Any

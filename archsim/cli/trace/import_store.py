@@ -1,7 +1,5 @@
 """``archsim trace import``: read recorded routing into a store."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

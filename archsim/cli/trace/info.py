@@ -1,7 +1,5 @@
 """``archsim trace info``: print what a store contains."""
 
-from __future__ import annotations
-
 import argparse
 
 from archsim.cli.exit_codes import OK

@@ -1,7 +1,5 @@
 """``archsim trace merge``: write a store with all requests of several."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

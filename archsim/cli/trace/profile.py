@@ -1,7 +1,5 @@
 """``archsim trace profile``: measure the patterns of recorded routing."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

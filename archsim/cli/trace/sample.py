@@ -1,7 +1,5 @@
 """``archsim trace sample``: write a store of requests drawn at random."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``archsim trace slice``: write a store with some requests of another."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

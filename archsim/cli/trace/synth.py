@@ -1,7 +1,5 @@
 """``archsim trace synth``: generate routing like a model's."""
 
-from __future__ import annotations
-
 import argparse
 
 from archsim.cli.arguments import natural, positive

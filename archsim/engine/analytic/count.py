@@ -4,8 +4,6 @@
 (2). Under ``contention: reserved`` loads include the latency for which a resource is held.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.kernels import inner, kernel, outer

@@ -4,8 +4,6 @@ Plans, cp_en bits, work, copies and decisions come from the same functions as in
 duration of a step is that of its walk (``archsim.engine.analytic.walk``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import MappingProxyType
 

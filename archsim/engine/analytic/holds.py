@@ -6,8 +6,6 @@ that are already free idle meanwhile. Here every link is booked separately, and 
 for that waste: the fraction by which a transfer over several links takes longer on each of them.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.kernels import inner, outer

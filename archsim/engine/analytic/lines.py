@@ -5,8 +5,6 @@ Lines that start with the step share a resource equally: what is behind ``size``
 has passed after the sum of min(line, size) over all lines. Later, a slice flows from the end of the one before it.
 """
 
-from __future__ import annotations
-
 from archsim.base.kernels import inner, outer
 from archsim.engine.analytic.shares import (
     book,

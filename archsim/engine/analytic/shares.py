@@ -7,8 +7,6 @@ transfer of size b has passed it after the sum of min(b, size) over all of them 
 Queueing Systems II, 1976, section 4.4).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.kernels import inner, outer

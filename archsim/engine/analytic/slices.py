@@ -4,8 +4,6 @@ Look-ups, redirections, copies and contents of LLCs follow from the same functio
 event kernels (``microarch.blocks.atu``, ``llc``, ``pdu``, ``hbm``).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

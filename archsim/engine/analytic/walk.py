@@ -5,8 +5,6 @@ shared``) and ``holds`` (``reserved``). A die has ``window`` slices in flight; i
 which their first segments arrive, as in the event engine, and each slice computed makes room for the next.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -15,8 +15,6 @@ The first two take the geometric mean between measured numbers of nodes. A measu
 times as far as they were measured, and beyond grows as the least.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 

@@ -5,8 +5,6 @@ fetches each such expert from the nearest holder, once a step, over the links th
 meanwhile it computes what it holds. Fetched weights are not kept.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

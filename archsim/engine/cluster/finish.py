@@ -12,8 +12,6 @@ analytical   the same with two of the terms into a port: all bytes from the firs
 ===========  =========================================================================================================
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.kernels import inner, kernel

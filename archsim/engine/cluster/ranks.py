@@ -1,7 +1,5 @@
 """What the GPUs of an expert-parallel group compute in one step: a grouped kernel each, and the shared experts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple

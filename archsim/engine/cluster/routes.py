@@ -1,7 +1,5 @@
 """Bytes of flows on the links of their routes, and what a phase waits for on them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.kernels import kernel

@@ -4,8 +4,6 @@ A product counts as begun when its slice was asked for and the array is idle; it
 (``archsim.engine.state.begun_ns``, ``multiplied_ns``).
 """
 
-from __future__ import annotations
-
 from archsim.base.kernels import inner, outer
 from archsim.engine.event.transfers import HAS_ROOM, IS_COMPUTED, NOBODY, set_timer
 from archsim.engine.state import SLICES, begun_ns, launched_ns, multiplied_ns

@@ -1,7 +1,5 @@
 """State of a step under ``contention: reserved``: its stages, and the claims and queues of the resources."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

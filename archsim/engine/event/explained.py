@@ -1,7 +1,5 @@
 """The critical path of a step by cause (``archsim.base.causes``), and what a product on it was doing."""
 
-from __future__ import annotations
-
 from archsim.base.causes import Cause
 from archsim.base.kernels import inner, outer
 from archsim.engine.causes import CAUSE_OF

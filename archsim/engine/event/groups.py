@@ -6,8 +6,6 @@ HBM to HBM). A network of all of them holds every link of every route three time
 the groups alone that a step can use.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -18,8 +18,6 @@ Calendar, queue and offers read keys by stage when two entries are compared: the
 depend on it (equal keys are everywhere, and the time of a waiting stage may change while it waits).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.engine.state import inner

@@ -10,8 +10,6 @@ slice: if the home is queried, its LLC is looked up at that moment, not when the
 Rows of the pool stay until the step ends; they are also the log from which timelines are drawn.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.engine.causes import CAUSE_OF

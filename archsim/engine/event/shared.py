@@ -28,8 +28,6 @@ the start of the step; everything that starts or ends at one instant is recomput
 are in ``archsim.engine.event.transfers``.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

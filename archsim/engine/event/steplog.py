@@ -17,8 +17,6 @@ column       dtype[stage]      meaning
 ============ ================= ======================================================================
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.engine.state import SLICES, Work

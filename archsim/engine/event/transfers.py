@@ -7,8 +7,6 @@ processed in the order of (time, stage); stages are numbered in order of creatio
 with a group, bytes and a latency; what it means is in ``archsim.engine.event.shared``.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The interface of an execution: it runs the plan of a step on the machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 

@@ -8,8 +8,6 @@ the laws; they differ in how begins at different times meet at a port (``archsim
 What runs beside what: ``archsim.iteration.overlap``.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

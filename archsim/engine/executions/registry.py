@@ -1,7 +1,5 @@
 """Executions by name: the module of that name in this package, or a user's own ``package.module:class``."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from archsim.base.own_code import import_function

@@ -4,8 +4,6 @@ Every plan entry is three chains, one per slice (``archsim.engine.work``); hidde
 if the assumption ``activations`` says so. The engine's kernel runs them.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How long the products of weight slices occupy the array of a die: the strategies of the assumption ``gemm``."""
 
-from __future__ import annotations
-
 from archsim.engine.gemm.calibrated import Calibrated
 from archsim.engine.gemm.grouped import Grouped
 from archsim.engine.gemm.share_of_peak import ShareOfPeak

@@ -14,8 +14,6 @@ A slice fetched alone takes T; one behind others, what of T does not read weight
 or more bandwidth.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """``gemm: tables`` and ``roofline``: a share of peak that depends on the number of tokens."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.kernels import kernel

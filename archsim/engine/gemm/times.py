@@ -1,7 +1,5 @@
 """What every strategy of the assumption ``gemm`` gives: how long entries hold the arrays of their dies."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -9,8 +9,6 @@ each slice for its ns and may remember whatever it likes. With ``SERVES = (State
 shipped block in these states, which it gets as its first argument.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 from archsim.engine.interpreted.memory import DieMemory

@@ -1,7 +1,5 @@
 """What a step moves, counted in the columns of ``archsim.engine.state.Tally``."""
 
-from __future__ import annotations
-
 from archsim.base.causes import Cause
 from archsim.engine.causes import CAUSE_OF
 from archsim.engine.state import DATA_MESSAGES, HIDDEN, REQUESTS, Machine, Tally

@@ -4,8 +4,6 @@ Exact and slow (about a thousand times): for users' blocks with states of their 
 blocks in RTL, and to check the kernels. Plans, work, decisions and results are those of the event engine.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

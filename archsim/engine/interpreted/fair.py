@@ -1,7 +1,5 @@
 """Max–min fairness the slow and obvious way: raise all rates, fix those at the tightest resource, repeat."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from math import inf

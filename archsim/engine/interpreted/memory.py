@@ -1,7 +1,5 @@
 """What dies remember from step to step, as lists and ordered dictionaries."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``contention: reserved``, slow and obvious: a stage claims all of its resources, queues are Python's ``heapq``."""
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass, field
 from math import ceil

@@ -6,8 +6,6 @@ SELECT. There the store counts pairs, a word at a time; for how many the port ha
 states keep their tables. Needs the extra ``rtl``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

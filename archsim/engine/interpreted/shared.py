@@ -2,8 +2,6 @@
 of a user's packet-level network.
 """
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass
 from math import inf

@@ -22,8 +22,6 @@ and each round subtracts once per resource. There is no absolute tolerance: capa
 give rates multiplied by exactly that.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.kernels import inner, outer

@@ -9,8 +9,6 @@ undirected edge of its route, exclusively, from its start to its end; transfers 
 index), each at the earliest time at which all its edges are free, as in the published simulator.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

@@ -30,8 +30,6 @@ Row numbers are unsigned: numba need not ask of each whether it counts from the 
 `build_network`.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

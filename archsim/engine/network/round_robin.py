@@ -32,8 +32,6 @@ field          dtype[shape]         meaning
 The contract of the incremental recompute is that of `fair`. All tolerances are relative.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Grouped attention to the blocks of tokens that an indexer chooses (MiniMax-M3)."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import numpy as np

@@ -6,8 +6,6 @@ seen (``calibration.fit.blocks``). A sparse block has its projections; linear at
 rule (scan), without projections.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple

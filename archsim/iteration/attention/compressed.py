@@ -4,8 +4,6 @@ Its two forms: compressed sparse attention (an entry of 4 tokens; an indexer cho
 attention (an entry of 128 tokens, all of them seen). Geometry: config.json and inference/model.py of DeepSeek-V4.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.dtypes import WEIGHT_BYTES

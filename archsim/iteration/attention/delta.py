@@ -1,7 +1,5 @@
 """Delta rules: the gated delta net (Qwen3-Next; arXiv 2412.06464) and Kimi delta attention (arXiv 2510.26692)."""
 
-from __future__ import annotations
-
 from archsim.base.text.fields import Count, Few, Size
 from archsim.iteration.attention.kind import Product
 from archsim.iteration.attention.linear import Convolved

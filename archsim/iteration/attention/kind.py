@@ -3,8 +3,6 @@
 A new kind is one class below ``Kind`` in a user's own file, named ``package.module:Class`` in a model file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol
 

@@ -1,7 +1,5 @@
 """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from archsim.base.text.fields import Count, MaybeSize, Size, Whole

@@ -1,7 +1,5 @@
 """Lightning attention (arXiv 2401.04658; MiniMax-01, arXiv 2501.08313): linear attention with a fixed decay a head."""
 
-from __future__ import annotations
-
 from archsim.base.text.fields import Count, Size
 from archsim.iteration.attention.kind import Product
 from archsim.iteration.attention.linear import Linear

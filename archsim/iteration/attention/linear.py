@@ -1,7 +1,5 @@
 """What all linear attentions share: no cache that grows, a state of a request, and a short convolution's tail."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.text.fields import Few

@@ -1,7 +1,5 @@
 """State-space layers: Mamba (arXiv 2312.00752; Jamba) and Mamba-2 (arXiv 2405.21060; Nemotron 3, Granite 4)."""
 
-from __future__ import annotations
-
 from archsim.base.text.fields import Count, Size
 from archsim.iteration.attention.kind import Product
 from archsim.iteration.attention.linear import Convolved

@@ -1,7 +1,5 @@
 """Times of grouped and latent attention: a measured table and its law (``archsim.laws.attention``)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ The law is a sum of terms with prices of at least 0: a launch, FLOP and bytes at
 is fitted to relative errors, and judged on every point by the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ rules (delta nets and KDA on four GPUs, Mamba-2's scan on B200) take 0.4 to 1.4 
 prefill.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Latent attention to the tokens that an indexer chooses (DeepSeek-V3.2, arXiv 2512.02556, section 2.1; GLM-5)."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import numpy as np

@@ -12,8 +12,6 @@ it pays for so many moves, or for none. Time that is spent counts for both plans
 are compared, too.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.kernels import inner, kernel

@@ -7,8 +7,6 @@ that it fetches them from, finish earlier. So the experts with most tokens are s
 per token; what a die has fetched may be copied, and makes it a holder. ``first_seen`` ignores copies.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.kernels import inner, kernel

@@ -4,8 +4,6 @@ Doucet et al., HarMoEny, Algorithm 2, and its published code; described in Libra
 Every expert starts on its home GPU e // (experts / GPUs). A destination fetches the experts that it does not hold.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

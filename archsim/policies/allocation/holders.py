@@ -3,8 +3,6 @@
 Splits into whole tokens give the remainder to the largest fractions, or to the first holders.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.mixing import GOLDEN, mix_bits

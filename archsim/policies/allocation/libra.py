@@ -5,8 +5,6 @@ A token runs on its own GPU if that holds its expert, otherwise on the expert's 
 another holder.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

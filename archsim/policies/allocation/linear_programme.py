@@ -6,8 +6,6 @@ on the way from an expert's holder to each candidate. Hidden vectors, shared lin
 of ``home`` is taken where the engine charges less for it (``archsim.policies.allocation.charged.cheaper``).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

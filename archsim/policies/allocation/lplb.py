@@ -5,8 +5,6 @@ every GPU, the shares of the instances on it <= M; for every expert, its shares 
 paper solves it approximately on the GPU; here it is exact (`archsim.policies.allocation.max_flow`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple

@@ -7,8 +7,6 @@ programming, 1967). Earlier shares remain valid. The final level is that of the 
 Import this module where it is used: it loads numba.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Allocations that move tokens from overloaded dies: Libra to other holders, HarMoEny to any die, which fetches."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.policies.allocation.harmoeny import harmoeny as schedule

@@ -5,8 +5,6 @@ common waterline. A token draws among its candidates in proportion to their slac
 count 10/11, as they cost a transfer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ GPUs, place instances greedily. Where the printed algorithms contradict the text
 each layer, gains summed without the factor of replicas, experts and replicas assigned together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

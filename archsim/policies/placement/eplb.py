@@ -5,8 +5,6 @@ into GPUs, the largest first, each into the least loaded GPU that has a free slo
 packed into nodes first, and both steps run within a node, so that no instance leaves its group's node.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A placement from a file: of ``archsim place``, or in the format of a serving engine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

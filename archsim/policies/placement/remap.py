@@ -3,8 +3,6 @@
 Remap moves experts, a fixed number per GPU; Dup leaves them in place and replicates some into extra slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ A user's function may return a ``Placement`` instead (``archsim.policies.placeme
 layers that differ.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.policies.placement.placement import Placement

@@ -13,8 +13,6 @@ other copies, the oldest ones under LRU, the reads that those would have saved a
 Friedman and Manes, ACM Transactions on Storage 13, 2017).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 

@@ -6,8 +6,6 @@ A table for each layer, counted over recorded tokens: which experts followed the
 layer's popularity counts.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ The tables are counted over the first tokens of the batch, up to a sample, and p
 they were counted over. Prediction, too, reads a sample of an iteration's tokens and scales it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.base.threads import LayerThreads

@@ -7,8 +7,6 @@ next iteration on. When a counter is full, its whole row is halved: counts keep 
 Compare ``archsim.policies.prediction.free_heatmap``, which counts every pair at once (``heatmap_update: free``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import groupby
 

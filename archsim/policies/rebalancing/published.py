@@ -4,8 +4,6 @@ All see only loads of iterations that have run. The layers that a run does not s
 counted in operations (a comparison, an addition), from the complexities in each function.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil, log2
 

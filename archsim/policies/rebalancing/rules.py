@@ -6,8 +6,6 @@ user's own ``package.module:function``. The loop that drives an engine calls it 
 the difference between both placements to the engine as weight moves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

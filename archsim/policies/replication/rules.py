@@ -6,8 +6,6 @@ are counted from the paths of tokens (``archsim.policies.prediction.paths``). Li
 router with this layer's hidden states, which no trace has: `look_ahead` draws predictions of a stated accuracy instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import ceil, log2
 from typing import NamedTuple

@@ -5,8 +5,6 @@ discards whole experts. Scores are the gate's; a score of 0 is never chosen. Dev
 algorithm, thresholds are computed over the tokens that chose the expert, and only for experts above C.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -7,8 +7,6 @@ exponential tail do (Rényi 1953); all depends on the seed alone. Candidates bey
 records, are drawn by the popularity of experts in the pass, and their scores continue those of the chosen by that law.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A rule is a function ``(tokens, load, **parameters) -> int64[die, die]``: of ``t
 how many have their shared experts run on each die; ``load: int64[die]`` are the routed pairs assigned to each.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archsim.policies.allocation.holders import whole_shares

@@ -1,7 +1,5 @@
 """The executor of decisions in each system of a report: systems that differ in it alone, and the area a policy adds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The section on decisions: their cost on a host, as firmware and as a state machine, and the gain of cheaper ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The co-design map: speed-up of a policy over base, decisions included, against the area it adds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

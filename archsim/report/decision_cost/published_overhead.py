@@ -4,8 +4,6 @@ Yu et al., arXiv 2510.05497v2, figure 14: overhead of allocation on a host CPU i
 16384.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache

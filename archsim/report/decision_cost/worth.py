@@ -2,8 +2,6 @@
 differs from it in that alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any

@@ -6,8 +6,6 @@ under the frame. A bar has the colour of the fuller direction. Lines to switches
 nodes of 8 there are 2,048.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from math import ceil, sqrt

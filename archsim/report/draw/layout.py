@@ -1,7 +1,5 @@
 """Positions of the nodes of a fabric without coordinates: one row per group of dies; switches beside and below."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

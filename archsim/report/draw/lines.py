@@ -1,7 +1,5 @@
 """Line panels: a few named lines over one linear axis each way."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A matrix of bytes between pairs of dies: rows send, columns receive."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import log10
 

@@ -1,7 +1,5 @@
 """A roofline: FLOP/s over FLOP per byte of HBM, both logarithmic, under the roof of bandwidth and peak."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

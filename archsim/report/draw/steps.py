@@ -1,7 +1,5 @@
 """Time of every layer (row) in every iteration (column)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Waterfall charts: from a first value to a last one, one floating bar for every change between them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The comment above each field of a spec: what the key means, written once, where it is declared."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap

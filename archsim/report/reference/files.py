@@ -1,7 +1,5 @@
 """The generated files: ``docs/reference.md``, ``docs/results.md`` and ``docs/schemas/*.schema.json``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The reference page: a table of keys for every mapping of every file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

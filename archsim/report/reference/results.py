@@ -1,8 +1,6 @@
 # ruff: noqa: E501  (tables of the page)
 """``docs/results.md``: the columns of every file of results. Rows that differ in a word or two of their meaning are one row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple

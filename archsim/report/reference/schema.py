@@ -3,8 +3,6 @@
 They accept what archsim accepts as far as a schema can say it; rules between keys are left to ``archsim check``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

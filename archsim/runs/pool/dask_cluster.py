@@ -6,8 +6,6 @@ is a batch of runs that share a demand. The tasks of a worker that dies are resc
 has a simulator of its own; one thread per worker (``dask worker --nthreads 1``) shares demands best.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

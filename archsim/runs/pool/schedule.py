@@ -2,8 +2,6 @@
 needlessly.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Iterable

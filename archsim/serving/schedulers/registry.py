@@ -1,7 +1,5 @@
 """Schedulers by name: the module of that name in this package, or a user's own ``package.module:function``."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module

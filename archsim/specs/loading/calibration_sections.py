@@ -4,8 +4,6 @@ Such a file has ``tables`` (laws, sources, errors), and names the numbers beside
 gemm.npz, sha256: ...}`` (``archsim.laws.stored``). Paths are relative to the file that has them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

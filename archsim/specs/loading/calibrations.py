@@ -1,8 +1,6 @@
 """Calibrations by name or path: found, read once until the file changes, and identified by a digest of their content.
 """
 
-from __future__ import annotations
-
 import hashlib
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recognises the kind of a file by its keys, and says where each kind belongs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any

@@ -1,7 +1,5 @@
 """Files of ``configs/papers``, by name or path."""
 
-from __future__ import annotations
-
 import os
 
 from archsim.base.errors import SpecError

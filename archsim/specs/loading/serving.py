@@ -1,7 +1,5 @@
 """Reads a file of ``archsim serve`` with the system and the model that it names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commented files to start from: a system, a model, an experiment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError

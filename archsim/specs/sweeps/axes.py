@@ -17,8 +17,6 @@ assumption sets. A path starts with ``system``, ``model``, ``policy``, ``assumpt
 paths, too. Syntax of values: ``archsim.specs.sweeps.axis_values``; constraints: ``archsim.specs.sweeps.constraints``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

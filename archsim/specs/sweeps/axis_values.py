@@ -13,8 +13,6 @@ If ``from`` and ``to`` are integers, so are the values (rounded, each once); wri
 that are not whole in their base unit are rounded to six significant digits. Values are written with a suitable unit.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

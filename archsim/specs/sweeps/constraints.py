@@ -12,8 +12,6 @@ units are compared in base units (B, B/s, FLOP/s, ns, Hz). Put blanks around ope
 other comparison.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import re

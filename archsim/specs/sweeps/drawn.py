@@ -1,7 +1,5 @@
 """Values of a sampled axis, made when asked for: a sample of a million points costs no more than its random numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

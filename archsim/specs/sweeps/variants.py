@@ -5,8 +5,6 @@ A variant is named after its original, with a digest of its content: equal varia
 equal names. Each is validated as a whole, once per combination of the values that change it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

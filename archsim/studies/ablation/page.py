@@ -1,7 +1,5 @@
 """The page of an ablation: a waterfall for every policy, the effect of each assumption, and a table of all values."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator

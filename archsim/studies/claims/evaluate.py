@@ -4,8 +4,6 @@ A quantity is an expression of columns of a row, and of ``other``'s, the row tha
 ``against`` says. Its value is the mean (the most, the least) over all rows that ``at`` selects.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean

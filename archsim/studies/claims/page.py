@@ -1,7 +1,5 @@
 """The page of a paper's claims, and the summary over all papers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """The page of two designs side by side."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from archsim.base.files import own_folder, write_text

@@ -1,7 +1,5 @@
 """What the two names of a comparison mean: experiments, or policies and systems of one experiment."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

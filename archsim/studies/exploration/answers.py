@@ -1,7 +1,5 @@
 """What was asked, and the design that answers it; designs that have the same values, and what differs among them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A step pays where the first objective gets better by a larger factor than the ma
 analytical engine's, which runs every design. An objective that has area, power or price in it is taken as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Run points on one engine, each once, and keep the results."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path

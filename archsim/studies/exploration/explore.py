@@ -1,7 +1,5 @@
 """Explore a sweep: the analytical engine on every point, the event engine on and near the front."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Figures of an exploration: scatter plot with front, small multiples over the axes, tornado plot."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

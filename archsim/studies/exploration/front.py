@@ -1,7 +1,5 @@
 """Pareto fronts and the volume that they dominate. All objectives are minimised; see :func:`as_costs`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

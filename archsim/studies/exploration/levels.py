@@ -1,7 +1,5 @@
 """Levels of an axis, sampled values in bins, and their effect on an objective with its error."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The page of an exploration: one self-contained HTML file, the front as CSV, the YAML of every best design."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """The page of a sweep over points: front, effect of each axis, best points; one self-contained HTML file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An exploration and its report: the page, and a report of every recommended design."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The points of a sweep on one engine, viewed as an exploration: the front by that engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -9,8 +9,6 @@ that grow with a power of the load of the relaxation's plan, vectors included, a
 whatever the programme leaves out, and whatever the solver's tolerances are.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How far a run's steps are from the best possible allocation under the same placement, copies and caches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

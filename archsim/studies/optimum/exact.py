@@ -3,8 +3,6 @@
 It divides by single tokens, finer than any policy, so its optimum bounds every policy.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -3,8 +3,6 @@
 Worst steps beside the relaxation's plan.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass

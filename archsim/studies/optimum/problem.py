@@ -22,8 +22,6 @@ their latency, and a request holds the links of its route. Effects that are not 
 transfers, hidden vectors carried along with weights, the LLC port, new cached copies) are left out.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

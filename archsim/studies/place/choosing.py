@@ -4,8 +4,6 @@ Engines give every layer and rank the same number of slots. Where a policy leave
 copy of an expert whose copies are all on that rank, which changes no load.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Loads over time from whatever was recorded: engines' dumps, load matrices, stores, or traces of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 The load of an expert divides evenly over its copies, as engines dispatch without further knowledge.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The JSON of ``vllm bench serve`` for a simulated run; ``measured_run`` reads those measured."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ A cell is all points of a model, system, engine and precision that are fit to be
 constants of other groups: a rule, and no choice.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Under the schedule that a simulation finds, mean TTFT and TPOT are sums of parts
 one simulation of a point gives all their derivatives, and constants of folds cost no further one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The highest rate that a deployment serves within its limits, by bisection."""
 
-from __future__ import annotations
-
 from archsim.serving.requests import Requests, scaled
 from archsim.serving.serving import Deployment, serve_requests
 from archsim.specs.loading.serving import Serving

@@ -1,7 +1,5 @@
 """A measured run of a user: the JSON of ``vllm bench serve``, with its lists or not, of AIPerf, or of InferenceX."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple

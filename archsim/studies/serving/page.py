@@ -1,7 +1,5 @@
 """The page of a serving run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -2,8 +2,6 @@
 point, and besides the loads that its page shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

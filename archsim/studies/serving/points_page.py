@@ -1,7 +1,5 @@
 """The page of a plan with axes: its best points, goodput over each axis of numbers, and every point."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

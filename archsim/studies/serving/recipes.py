@@ -6,8 +6,6 @@ Scripts are those of SemiAnalysisAI/InferenceX, ``benchmarks/*.sh`` (dsr1_*, gpt
 engines' defaults.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any

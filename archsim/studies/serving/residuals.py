@@ -1,7 +1,5 @@
 """How far measured times of a cell (engine, kind of model, GPU, dtype) are from simulated ones, for configs/serving."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One run of a plan of ``archsim serve``: a deployment with its requests under one policy; its key, code and row."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

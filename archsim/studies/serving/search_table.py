@@ -1,7 +1,5 @@
 """A search of configurations in words: the best, and rows that stand for all configurations with the same numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

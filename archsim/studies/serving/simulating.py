@@ -1,7 +1,5 @@
 """Runs of a plan, one after the other, those of equal deployments together: each is built once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any

@@ -7,8 +7,6 @@
 =================== =================================================================================================
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

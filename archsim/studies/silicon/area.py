@@ -1,7 +1,5 @@
 """Area and power of the decision hardware: table designs, which models fit them, sources of the coefficients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, get_type_hints

@@ -2,8 +2,6 @@
 of sorter, allocator, selector, heatmap store, PDU and ATU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial

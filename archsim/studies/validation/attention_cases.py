@@ -1,7 +1,5 @@
 """Attention of a calibration file against every measured row of the same library."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -8,8 +8,6 @@ Transfers keep segments, and no points: a table is reported whose held-out error
 of its section. Single numbers have nothing beside them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Charts of the validation page: SVG of measured against predicted times, and of errors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from html import escape

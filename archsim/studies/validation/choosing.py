@@ -1,7 +1,5 @@
 """Selects the table or law of a calibration that judges each measurement, and reports substitutes and gaps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pandas as pd

@@ -2,8 +2,6 @@
 nodes: those without a table of their own are judged by what stands in for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

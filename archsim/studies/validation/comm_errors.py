@@ -4,8 +4,6 @@
 given calibration on these measurements, or without one, of laws fitted to them with sizes left out in turn.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

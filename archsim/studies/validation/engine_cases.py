@@ -6,8 +6,6 @@ is done. Its times must equal the law, whatever the engine overlaps elsewhere, a
 measured times.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -5,8 +5,6 @@ which reads its three slices one after the other. HBM and LLC add no time, as th
 and compute time is negligible. A third of the step is one copy, and must equal the law at its size.
 """
 
-from __future__ import annotations
-
 from math import gcd
 
 import numpy as np

@@ -6,8 +6,6 @@ with that of the library measured at these pairs and experts: by name, and with 
 GPU judge a calibration that is scaled to it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

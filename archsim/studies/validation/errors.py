@@ -4,8 +4,6 @@ A case is one measured point. ``error`` = predicted / measured - 1. ``floor``: |
 the same library and release at the same point - 1|: no model can be expected to do better.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

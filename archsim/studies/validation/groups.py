@@ -1,7 +1,5 @@
 """Fused MoE layers with an EP size left out, by group: error targets, and whether they are met."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from archsim.studies.validation.choosing import MOE_NAMES

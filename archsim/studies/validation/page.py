@@ -1,7 +1,5 @@
 """The validation page: predictions of a calibration against measurements, and the largest errors; one HTML file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import asdict

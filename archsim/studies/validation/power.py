@@ -1,7 +1,5 @@
 """Power that the energy coefficients give for a whole GPU, beside what it draws at steady work."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from archsim.base.dtypes import WEIGHT_BYTES

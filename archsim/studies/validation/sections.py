@@ -1,7 +1,5 @@
 """One section of error for every law that an iteration uses, and the measured tables that no law reads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 ``python -m archsim.studies.validation.shipped MEASUREMENTS docs/validation.md [GPU ...]`` writes it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

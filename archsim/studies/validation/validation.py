@@ -1,7 +1,5 @@
 """A calibration judged by measurements: the file as it is, and fits again without what they are judged by."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

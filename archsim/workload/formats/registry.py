@@ -6,8 +6,6 @@ an import): ``(path: pathlib.Path, model: ModelSpec) -> iterable of (experts, pr
 of a pair are the gate's scores, numbers of the shape of ``experts``.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

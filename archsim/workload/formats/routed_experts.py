@@ -6,8 +6,6 @@ layers of the model, or its MoE layers. The last token that is generated is neve
 extract_routed_experts_from_meta_info; vllm-project/vllm, pull request 28284.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

@@ -1,7 +1,5 @@
 """Generated routing in files: parameters fitted to a recording, and a trace drawn from them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -4,8 +4,6 @@ A first skew comes from the expected loads, by bisection; then traffic is genera
 skew is moved, a few times. Experts lie contiguously on the ranks, as every engine starts.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from types import SimpleNamespace
 

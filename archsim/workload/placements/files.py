@@ -1,7 +1,5 @@
 """A placement in the formats of all engines: written, and read back by the rules of each engine's own loader."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The expert in every slot, as serving engines see a placement, and the rules that all of their loaders share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

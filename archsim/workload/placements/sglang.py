@@ -5,8 +5,6 @@ holds expert i mod experts). Rules: slots divide by the EP size, every layer hol
 sgl-project/sglang, python/sglang/srt/eplb/expert_location.py @ 01fec5c2.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

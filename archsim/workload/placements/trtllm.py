@@ -6,8 +6,6 @@ Source: NVIDIA/TensorRT-LLM, MoeLoadBalancerConfig (tensorrt_llm/llmapi/llm_args
 (_torch/modules/fused_moe/).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ keys count the MoE layers from 0. Rules: all MoE layers, ``num_slots`` experts e
 configured, every expert at least once, slots divide by the EP size. Source: the pull request's tests.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

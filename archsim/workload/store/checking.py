@@ -4,8 +4,6 @@ Checksums show damage; these checks show content that no import writes. They rea
 compare smallest and largest ids of columns that are decompressed anyway: less than 5 % of the time to read a store.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a store holds, as text."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from archsim.workload.checks import span

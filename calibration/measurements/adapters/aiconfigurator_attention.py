@@ -4,8 +4,6 @@ Times are of one rank's kernels, KV write included and projections excluded; Ten
 a rank, after tensor parallelism.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from archsim.laws.attention import DECODE, MLA_BLOCK, MLA_POST, MLA_PRE, PREFILL

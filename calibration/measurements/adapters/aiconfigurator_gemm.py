@@ -5,8 +5,6 @@ quantisation of the activation, as do NVFP4 ones (512 x 512 weights take TensorR
 BF16); BF16 rows are the GEMM alone. Each framework version is one sweep.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from archsim.laws.choosing import newest_first

@@ -4,8 +4,6 @@ after DeepEP's dispatch, and the experts of wide-EP deployments with and without
 Times are means over replays of a CUDA graph on one rank, without transfers.
 """
 
-from __future__ import annotations
-
 import re
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Tables of DeepGEMM's README (deepseek-ai/DeepGEMM, MIT): dense and grouped FP8 products on H800, as tidy CSV."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from calibration.measurements.layouts import Layout

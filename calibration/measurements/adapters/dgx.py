@@ -5,8 +5,6 @@ Differences from the schema: ``dtype_a`` and ``scaling`` instead of ``dtype``; n
 ``bytes_per_rank``; models by name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

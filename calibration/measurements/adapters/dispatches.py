@@ -5,8 +5,6 @@ between nodes, and TensorRT-LLM's all-to-all within an NVL72.
 (``archsim.laws.collective.sent_bytes``).
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from archsim.laws.collective import (

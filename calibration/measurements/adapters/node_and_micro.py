@@ -5,8 +5,6 @@ kept here).
 Rows of unknown origin are not used, nor is the occupancy sweep of gpu-benches, which does not state its working set.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from calibration.measurements.layouts import Layout

@@ -2,8 +2,6 @@
 or they have no times.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from calibration.measurements.layouts import Layout

@@ -1,8 +1,6 @@
 """P2P copies and collectives of public sets, as tidy CSV: NCCL in microsoft/vidur (MIT), NCCL in openxla/xla
 (Apache-2.0), nccl-tests and all-reduce kernels in ai-dynamo/aiconfigurator (Apache-2.0)."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from calibration.measurements.layouts import Layout

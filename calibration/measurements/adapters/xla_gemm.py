@@ -3,8 +3,6 @@
 BF16 only: FP8 rows exceed the tensor core peak (2.4 PFLOP/s at 4096^3 on an H100). Weights may stay in the L2.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from calibration.measurements.layouts import Layout

@@ -1,7 +1,5 @@
 """Loads as all readers return them, and the checks that they share."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@
 Rows are the model's MoE layers, or all its layers, dense ones being zero, or what layer_ids says.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path

@@ -5,8 +5,6 @@ only things that are called; objects, methods, extensions and every other opcode
 text or numbers, so that no hostile nesting is ever hashed.
 """
 
-from __future__ import annotations
-
 import pickletools
 from collections.abc import Callable, Mapping
 from typing import Any

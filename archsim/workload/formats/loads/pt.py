@@ -4,8 +4,6 @@ Nothing in a file is executed (`archsim.workload.formats.loads.pickles`). Layout
 ``<name>/data/<key>`` (one storage each), ``<name>/byteorder``.
 """
 
-from __future__ import annotations
-
 import math
 import zipfile
 import zlib

@@ -1,7 +1,5 @@
 """Which reader a source of loads has, and loads of several sources and ranks as one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain, count
 from pathlib import Path

@@ -3,8 +3,6 @@
 Source of the layout: the format section of https://github.com/huggingface/safetensors.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -10,8 +10,6 @@ Records count slots; ``last_physical_to_logical_map`` [layer][slot] says which e
 layers of the model. Source: sgl-project/sglang, python/sglang/srt/eplb/expert_distribution.py @ 02295fe5.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

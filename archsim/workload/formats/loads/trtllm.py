@@ -5,8 +5,6 @@ A folder of ``meta_info.json`` (num_experts, num_experts_per_token) and ``rank<r
 tokens' choices and are not read. Source: NVIDIA/TensorRT-LLM, tensorrt_llm/_torch/expert_statistic.py @ 0fccc5b9.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

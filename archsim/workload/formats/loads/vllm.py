@@ -4,8 +4,6 @@ Read are ``eplb_load_stats``: ``step``, ``expert_load`` [layer][slot] and ``p2l_
 ``eplb_load_meta`` the name of the model; records of other types are skipped. Layers are the MoE layers, from 0.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
