@@ -16,24 +16,7 @@ from archsim.policies.prediction.lina import lina_fit, uniform_split
 from archsim.policies.routing.capacity import drop, drop_experts, expert_capacity, reroute
 
 __all__ = [
-    "balancedness",
-    "craft_assign",
-    "craft_balancedness",
-    "craft_budget",
-    "drop",
-    "drop_experts",
-    "dup",
-    "eplb",
-    "expert_capacity",
-    "greedy_placement",
-    "harmoeny",
-    "imbalance",
-    "libra_plan",
-    "libra_shard",
-    "lina_fit",
-    "lplb",
-    "remap",
-    "reroute",
-    "uniform_split",
-    "waterfill",
+    "balancedness", "craft_assign", "craft_balancedness", "craft_budget", "drop", "drop_experts", "dup", "eplb",
+    "expert_capacity", "greedy_placement", "harmoeny", "imbalance", "libra_plan", "libra_shard", "lina_fit", "lplb",
+    "remap", "reroute", "uniform_split", "waterfill",
 ]

@@ -46,13 +46,9 @@ class Calibrations(Shown):
 
 def calibrate(
     measurements: str | os.PathLike[str] | Measurements,
-    out: str | os.PathLike[str] | None = None,
-    *,
-    gpu: str | None = None,
-    peaks: Mapping[str, float | str] | None = None,
-    hbm: float | str | None = None,
-    told: Callable[[Fitted], None] | None = None,
-    only: Sequence[str] = (),
+    out: str | os.PathLike[str] | None = None, *, gpu: str | None = None,
+    peaks: Mapping[str, float | str] | None = None, hbm: float | str | None = None,
+    told: Callable[[Fitted], None] | None = None, only: Sequence[str] = (),
 ) -> Calibrations:
     """Fit the laws of GEMMs, fused MoE layers, transfers, HBM and launches to measurements.
 
@@ -75,10 +71,7 @@ def calibrate(
 
 def validate(
     measurements: str | os.PathLike[str] | Measurements,
-    calibration: str | os.PathLike[str],
-    out: str | os.PathLike[str] | None = None,
-    *,
-    quick: bool = False,
+    calibration: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, *, quick: bool = False,
 ) -> Validation:
     """Compare a calibration with measurements, and fits with measurements held out of them.
 

@@ -13,10 +13,8 @@ if TYPE_CHECKING:
 
 
 def claims(
-    papers: Sequence[str | os.PathLike[str]] = (),
-    out: str | os.PathLike[str] = "reports/claims",
-    jobs: int | None = None,
-    watcher: Watcher | None = None,
+    papers: Sequence[str | os.PathLike[str]] = (), out: str | os.PathLike[str] = "reports/claims",
+    jobs: int | None = None, watcher: Watcher | None = None,
 ) -> list[Claims]:
     """Run what is missing of the papers' experiments, judge every row of their files, and write their pages.
 

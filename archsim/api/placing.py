@@ -25,15 +25,8 @@ HELD_OUT = 0.25
 
 def place(
     loads: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    model: str | ModelSpec,
-    system: str | SystemSpec,
-    policy: str = "eplb",
-    slots: int = 0,
-    *,
-    num_slots: int | None = None,
-    ranks: int | None = None,
-    tokens: int | None = None,
-    held_out: float = HELD_OUT,
+    model: str | ModelSpec, system: str | SystemSpec, policy: str = "eplb", slots: int = 0, *,
+    num_slots: int | None = None, ranks: int | None = None, tokens: int | None = None, held_out: float = HELD_OUT,
     out: str | os.PathLike[str] | None = None,
 ) -> Placed:
     """Choose the expert in every slot on the first part of recorded loads, and judge it on the last.
@@ -74,10 +67,7 @@ def place(
 def worth(
     policy: str,
     loads: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    deployment: Source,
-    overrides: Sequence[str] = (),
-    *,
-    held_out: float = HELD_OUT,
+    deployment: Source, overrides: Sequence[str] = (), *, held_out: float = HELD_OUT,
     out: str | os.PathLike[str] | None = None,
 ) -> Worth:
     """Whether a balancer pays: its placements on the first part of recorded loads, served on tokens of the last.

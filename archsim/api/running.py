@@ -19,17 +19,9 @@ if TYPE_CHECKING:
 
 
 def run(
-    experiment: Experiment,
-    *,
-    system: str | None = None,
-    model: str | None = None,
-    policy: str | None = None,
-    batch: int | None = None,
-    assumptions: str | None = None,
-    step: int | None = None,
-    layer: int | None = None,
-    timeline: str | os.PathLike[str] | None = None,
-    overrides: Overrides = (),
+    experiment: Experiment, *, system: str | None = None, model: str | None = None, policy: str | None = None,
+    batch: int | None = None, assumptions: str | None = None, step: int | None = None, layer: int | None = None,
+    timeline: str | os.PathLike[str] | None = None, overrides: Overrides = (),
 ) -> Results:
     """Simulate one combination of an experiment in this process: the named parts, else the experiment's first.
 
@@ -65,13 +57,8 @@ def run(
 
 
 def sweep(
-    experiment: Experiment,
-    out: str | os.PathLike[str] | None = None,
-    jobs: int | None = None,
-    watcher: Watcher | None = None,
-    scheduler: str | None = None,
-    *,
-    overrides: Overrides = (),
+    experiment: Experiment, out: str | os.PathLike[str] | None = None, jobs: int | None = None,
+    watcher: Watcher | None = None, scheduler: str | None = None, *, overrides: Overrides = (),
 ) -> Results:
     """Simulate every combination of an experiment, or every point of its ``sweep:`` that the constraints keep.
 

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def serve(
-    source: Source,
-    overrides: Sequence[str] = (),
-    *,
-    out: str | os.PathLike[str] | None = None,
-    around: bool = True,
+    source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True,
     timeline: str | os.PathLike[str] | None = None,
 ) -> Outcome:
     """Serve the requests of a file (or mapping) on its deployment, under the first of its policies.
@@ -56,13 +52,8 @@ def serve_policies(
 
 
 def serve_plan(
-    source: Source,
-    overrides: Sequence[str] = (),
-    *,
-    out: str | os.PathLike[str] | None = None,
-    around: bool = True,
-    first: bool = False,
-    watcher: Watcher | None = None,
+    source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True,
+    first: bool = False, watcher: Watcher | None = None,
 ) -> ServedPlan:
     """Serve every point of a file's ``sweep:`` (or the file) under every policy.
 
@@ -97,10 +88,7 @@ def compare_serving(source: Source, measured: str | os.PathLike[str], overrides:
 
 
 def calibrate_serving(
-    source: Source,
-    measured: str | os.PathLike[str],
-    overrides: Sequence[str] = (),
-    *,
+    source: Source, measured: str | os.PathLike[str], overrides: Sequence[str] = (), *,
     told: Callable[[str], None] = lambda text: None,
 ) -> Calibrated:
     """The host's constants that a measured run implies (JSON of ``vllm bench serve``, AIPerf or InferenceX), and how

@@ -29,12 +29,8 @@ if TYPE_CHECKING:
 
 
 def ablate(
-    experiment: Experiment,
-    start: str = "published",
-    end: str = "physical",
-    out: str | os.PathLike[str] | None = None,
-    jobs: int | None = None,
-    watcher: Watcher | None = None,
+    experiment: Experiment, start: str = "published", end: str = "physical", out: str | os.PathLike[str] | None = None,
+    jobs: int | None = None, watcher: Watcher | None = None,
 ) -> Ablation:
     """Effect of each assumption: from one set to another, one field at a time and in a chain.
 
@@ -60,12 +56,8 @@ def ablate(
 
 
 def explore(
-    experiment: Experiment,
-    out: str | os.PathLike[str] | None = None,
-    jobs: int | None = None,
-    watching: Watching | None = None,
-    *,
-    overrides: Overrides = (),
+    experiment: Experiment, out: str | os.PathLike[str] | None = None, jobs: int | None = None,
+    watching: Watching | None = None, *, overrides: Overrides = (),
 ) -> Exploration:
     """Search the points of a ``sweep:`` for the Pareto-optimal designs by the objectives of ``explore:``.
 
@@ -91,12 +83,8 @@ def explore(
 
 
 def optimum(
-    experiment: Experiment,
-    out: str | os.PathLike[str] | None = None,
-    steps: int = 200,
-    told: Callable[[Measured], None] | None = None,
-    *,
-    overrides: Overrides = (),
+    experiment: Experiment, out: str | os.PathLike[str] | None = None, steps: int = 200,
+    told: Callable[[Measured], None] | None = None, *, overrides: Overrides = (),
 ) -> Optimum:
     """How far every policy's steps are above a lower bound over all allocations.
 
@@ -118,13 +106,8 @@ def optimum(
 
 
 def compare(
-    a: Source | ExperimentSpec,
-    b: Source | ExperimentSpec,
-    *,
-    inside: Source | ExperimentSpec | None = None,
-    out: str | os.PathLike[str] | None = None,
-    overrides: Sequence[str] = (),
-    **chosen: Any,
+    a: Source | ExperimentSpec, b: Source | ExperimentSpec, *, inside: Source | ExperimentSpec | None = None,
+    out: str | os.PathLike[str] | None = None, overrides: Sequence[str] = (), **chosen: Any,
 ) -> DesignComparison:
     """Two designs side by side: what differs in their specification, and in time by cause, traffic, energy and price.
 
@@ -165,14 +148,8 @@ def engines(experiment: Experiment, sample: int = 40, steps: int = 3, watcher: W
 
 
 def why(
-    experiment: Experiment,
-    overrides: Sequence[str] = (),
-    *,
-    step: int | None = None,
-    layer: int | None = None,
-    worst: int = 10,
-    told: Callable[[str], None] = lambda text: None,
-    **chosen: Any,
+    experiment: Experiment, overrides: Sequence[str] = (), *, step: int | None = None, layer: int | None = None,
+    worst: int = 10, told: Callable[[str], None] = lambda text: None, **chosen: Any,
 ) -> Why:
     """What limits a step of one combination of an experiment, and what would help.
 

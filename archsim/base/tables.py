@@ -105,9 +105,7 @@ def read_csv(path: Path, columns: Mapping[str, str]) -> Table:
     """A table written by :meth:`Table.write_csv`; columns that are not declared are left out. An empty number: None."""
     parse: Mapping[str, Callable[[str], Any]]
     parse = {
-        TEXT: str,
-        INTEGER: lambda text: int(text) if text else None,
-        REAL: lambda text: float(text) if text else None,
+        TEXT: str, INTEGER: lambda text: int(text) if text else None, REAL: lambda text: float(text) if text else None
     }
     with path.open(encoding="utf-8", newline="") as stream:
         rows = [{name: parse[kind](row[name]) for name, kind in columns.items()} for row in csv.DictReader(stream)]

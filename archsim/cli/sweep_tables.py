@@ -62,11 +62,8 @@ def print_points(selection: Selection) -> None:
         point = plan.point(number)
         cells = _cells(plan, point)
         parts = (
-            point.variants["model"].name,
-            str(point.batch),
-            point.variants["policy"].name,
-            point.variants["system"].name,
-            point.assumptions.label,
+            point.variants["model"].name, str(point.batch), point.variants["policy"].name,
+            point.variants["system"].name, point.assumptions.label,
         )
         table.add_row(str(number), *parts, *cells)
     print_fitting(table, kept=4)

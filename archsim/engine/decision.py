@@ -179,17 +179,9 @@ class ChargedDecision(FreeDecision):
         effort = plan.effort
         placed = len(effort.candidates)
         return Counts(
-            dies=self._dies,
-            experts=self._experts,
-            demand_received=effort.global_demand,
-            table_entries=placed,
-            sorted_experts=effort.sorted_experts,
-            candidates=effort.candidates,
-            blocks=effort.blocks,
-            plan_entries=len(plan.expert),
-            rows=rows,
-            copies=copies,
-            operations=effort.operations,
+            dies=self._dies, experts=self._experts, demand_received=effort.global_demand, table_entries=placed,
+            sorted_experts=effort.sorted_experts, candidates=effort.candidates, blocks=effort.blocks,
+            plan_entries=len(plan.expert), rows=rows, copies=copies, operations=effort.operations,
             statistics_bytes=effort.statistics_bytes,
         )
 

@@ -77,10 +77,7 @@ class EventEngine:
     count_pairs: Callable[..., int] | None = None  # what adds to a heatmap behind its port; None: its table
 
     def __init__(
-        self,
-        scenario: Scenario,
-        layer_ids: Sequence[int] | None = None,
-        keep_transitions: bool = False,
+        self, scenario: Scenario, layer_ids: Sequence[int] | None = None, keep_transitions: bool = False,
         rest: Callable[[float, bool], Rest] | None = None,
     ):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
@@ -97,16 +94,8 @@ class EventEngine:
         self.execution = build_execution(
             assumptions.execution,
             Setup(
-                scenario,
-                self.machine,
-                self.fabric,
-                self.memory,
-                self.tally,
-                self.policy.predictor is not None,
-                self._build_kernel,
-                self.analytical,
-                self.placement,
-                rest,
+                scenario, self.machine, self.fabric, self.memory, self.tally, self.policy.predictor is not None,
+                self._build_kernel, self.analytical, self.placement, rest,
             ),
         )
         self.costs = policy_costs(system, model)._replace(quantum_ns=cost_quantum_ns(scenario))

@@ -133,14 +133,8 @@ class LimitedHeatmap:
     def __init__(self, engine: EventEngine, predictor: Predictor, routing: Iterable[StepTokens]):
         model, fsm = engine.scenario.model, engine.scenario.system.decision.fsm
         self._map = PortedHeatmap(
-            iter(routing),
-            engine.scenario.batch,
-            engine.layers,
-            model.experts,
-            model.top_k,
-            predictor,
-            max(1, fsm.heatmap_port_bits // COUNTER_BITS),
-            engine.count_pairs,
+            iter(routing), engine.scenario.batch, engine.layers, model.experts, model.top_k, predictor,
+            max(1, fsm.heatmap_port_bits // COUNTER_BITS), engine.count_pairs,
         )
         cycles = cycles_per_transition(model.experts, model.top_k, fsm.heatmap_port_bits)
         self._ns_per_transition = cycles * NS_PER_S / fsm.clock_hz
@@ -254,9 +248,7 @@ class Replay:
     """
 
     def __init__(
-        self,
-        engine: EventEngine,
-        demands: Iterable[tuple[int, StepDemand]],
+        self, engine: EventEngine, demands: Iterable[tuple[int, StepDemand]],
         routing: Iterable[StepTokens] | None = None,
     ):
         self.engine, self.demands = engine, demands

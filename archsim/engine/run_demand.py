@@ -97,15 +97,8 @@ class RunDemand(Demand):
 
 
 def build_run_demand(
-    source: TokenSource,
-    batch: int,
-    decode_steps: int,
-    seed: int,
-    *,
-    origin_dies: int | None = None,
-    predictor: Predictor | None = None,
-    routing: bool = False,
-    shaped_by: PolicySpec | None = None,
+    source: TokenSource, batch: int, decode_steps: int, seed: int, *, origin_dies: int | None = None,
+    predictor: Predictor | None = None, routing: bool = False, shaped_by: PolicySpec | None = None,
     threads: int | None = None,
 ) -> RunDemand:
     """The demand of a batch, see `build_demand`; with `origins` on ``origin_dies`` dies, the rows of a predictor,

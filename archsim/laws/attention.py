@@ -77,14 +77,8 @@ class AttentionGrid(NamedTuple):
 
 
 def choose_attention(
-    calibration: CalibrationSpec,
-    phase: str,
-    sizes: AttentionSizes,
-    dtype: str,
-    kv_dtype: str | None = None,
-    library: str | None = None,
-    version: str | None = None,
-    products: str = "",
+    calibration: CalibrationSpec, phase: str, sizes: AttentionSizes, dtype: str, kv_dtype: str | None = None,
+    library: str | None = None, version: str | None = None, products: str = "",
 ) -> AttentionTable:
     """The table of a phase, kind, KV dtype (by default ``dtype``) and dtype of ``products`` (of a block), with the
     nearest head size, then the window.
@@ -166,16 +160,8 @@ def work_of(
 
 
 def law_ns(
-    law: AttentionLaw,
-    phase: str,
-    sizes: AttentionSizes,
-    batch,
-    new,
-    context,
-    kv_dtype: str,
-    compute: float = 1.0,
-    memory: float = 1.0,
-    products: str = "",
+    law: AttentionLaw, phase: str, sizes: AttentionSizes, batch, new, context, kv_dtype: str, compute: float = 1.0,
+    memory: float = 1.0, products: str = "",
 ) -> np.ndarray:
     """The law without corrections; ``compute`` and ``memory`` scale its rates. Arrays broadcast."""
     flop, moved = work_of(phase, sizes, batch, new, context, kv_dtype, products)

@@ -37,11 +37,8 @@ def preferred_copy(tables: Sequence[TransferTable]) -> TransferTable:
     best = min(
         tables,
         key=lambda table: (
-            table.library in ONLY_BY_NAME,
-            table.first_bytes == table.last_bytes,
-            table.of.get("concurrent_pairs", "1") != "1",
-            table.of.get("method") != "ce",
-            -table.residuals.points,
+            table.library in ONLY_BY_NAME, table.first_bytes == table.last_bytes,
+            table.of.get("concurrent_pairs", "1") != "1", table.of.get("method") != "ce", -table.residuals.points,
         ),
     )
     return newest(

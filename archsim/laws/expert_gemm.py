@@ -43,12 +43,7 @@ class ExpertGemm:
     """
 
     def __init__(
-        self,
-        calibration: CalibrationSpec,
-        hidden: int,
-        ffn: int,
-        dtype: str,
-        rates: Rates | None = None,
+        self, calibration: CalibrationSpec, hidden: int, ffn: int, dtype: str, rates: Rates | None = None,
         library: str | None = None,
     ):
         self.table = choose_table(calibration, dtype, library)

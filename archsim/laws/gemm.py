@@ -43,13 +43,8 @@ class GemmCurve:
 
 
 def choose_table(
-    calibration: CalibrationSpec,
-    dtype: str,
-    library: str | None = None,
-    version: str | None = None,
-    *,
-    quantisation: str | None = None,
-    groups: int = 1,
+    calibration: CalibrationSpec, dtype: str, library: str | None = None, version: str | None = None, *,
+    quantisation: str | None = None, groups: int = 1,
 ) -> GemmTable:
     """The table of a dtype and number of groups: the library with most shapes unless named, in its newest version.
 

@@ -86,15 +86,8 @@ class GroupedLaw:
     """
 
     def __init__(
-        self,
-        calibration: CalibrationSpec,
-        sizes: MoeSizes,
-        local: float | None,
-        dtype: str,
-        rates: Rates | None = None,
-        library: str | None = None,
-        launched: bool = True,
-        factor: float = 1.0,
+        self, calibration: CalibrationSpec, sizes: MoeSizes, local: float | None, dtype: str,
+        rates: Rates | None = None, library: str | None = None, launched: bool = True, factor: float = 1.0,
     ):
         self._factor, self._launched = factor, launched
         self._calibration, self._sizes = calibration, sizes

@@ -84,11 +84,7 @@ KEYS: MappingProxyType[str, Callable] = MappingProxyType(
     {
         "gemm": lambda table: (table.dtype, table.groups == 1),
         "moe": lambda table: (
-            table.model,
-            table.dtype,
-            table.distribution,
-            table.eplb_slots,
-            table.library in PARTS_OF_LAYERS,
+            table.model, table.dtype, table.distribution, table.eplb_slots, table.library in PARTS_OF_LAYERS
         ),
         "attention": lambda table: (table.phase, table.kind, table.kv_dtype, table.products),
         "collectives": lambda table: (table.library, *(table.of.get(key) for key in ("op", "num_gpus", "nodes"))),

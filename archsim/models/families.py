@@ -21,10 +21,8 @@ def _common(c: ConfigKeys, layers: int | None = None) -> Fields:
     if "tie_word_embeddings" in c.outer:
         tied = c.outer["tie_word_embeddings"]
     return {
-        "layers": layers or c.layers("num_hidden_layers"),
-        "hidden": c.size("hidden_size"),
-        "vocabulary": c.whole("vocab_size"),
-        "tied_embeddings": bool(tied),
+        "layers": layers or c.layers("num_hidden_layers"), "hidden": c.size("hidden_size"),
+        "vocabulary": c.whole("vocab_size"), "tied_embeddings": bool(tied),
     }
 
 
@@ -384,12 +382,8 @@ def _granite(c: ConfigKeys) -> Fields:
     size = c.any("mamba_d_head")
     size = expand * fields["hidden"] // heads if size in (None, "auto") else size
     mamba = {
-        "kind": "mamba2",
-        "heads": heads,
-        "head_dim": size,
-        "groups": c.size("mamba_n_groups"),
-        "state": c.size("mamba_d_state"),
-        "conv": c.whole("mamba_d_conv", default=4),
+        "kind": "mamba2", "heads": heads, "head_dim": size, "groups": c.size("mamba_n_groups"),
+        "state": c.size("mamba_d_state"), "conv": c.whole("mamba_d_conv", default=4),
     }
     fields = _moe(c, range(layers), fields)
     return fields | {"attention": [mamba, _grouped(c) | {"layers": full}]}

@@ -26,19 +26,8 @@ FLAGS = {
 """Field of a ModelSpec → the option of ``archsim model import`` that supplies it."""
 
 OPERATOR_COLUMNS = (
-    "node",
-    "operator",
-    "layer",
-    "part",
-    "weights",
-    "experts",
-    "k",
-    "n",
-    "flop_per_row",
-    "weight_bytes",
-    "flop_per_row_and_context_token",
-    "kv_heads",
-    "head_size",
+    "node", "operator", "layer", "part", "weights", "experts", "k", "n", "flop_per_row", "weight_bytes",
+    "flop_per_row_and_context_token", "kv_heads", "head_size",
 )
 
 

@@ -410,12 +410,8 @@ def _link(where: str, row: dict[str, str]) -> Link:
     read = [column for column in LINK_COLUMNS[1:] if column != "direction" and (row[column] or column not in PLACES)]
     numbers = {column: _number(where, column, row[column]) for column in read}
     return Link(
-        int(numbers["src"]),
-        int(numbers["dst"]),
-        _at(row, "src_x", "src_y"),
-        _at(row, "dst_x", "dst_y"),
-        row["direction"] == "both ways",
-        numbers["utilisation"],
+        int(numbers["src"]), int(numbers["dst"]), _at(row, "src_x", "src_y"), _at(row, "dst_x", "dst_y"),
+        row["direction"] == "both ways", numbers["utilisation"],
     )
 
 

@@ -44,13 +44,8 @@ def render(report: Report) -> str:
 def render_all(report: Report) -> dict[str, str]:
     """File → page: the answers, then all results, the assumptions, files and machines, and the glossary."""
     filters = {
-        "written": _written,
-        "factor": factor,
-        "plain_factor": plain_factor,
-        "percent": percent,
-        "bytes": _bytes,
-        "time": _time,
-        "shape": shape_of,
+        "written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent, "bytes": _bytes,
+        "time": _time, "shape": shape_of,
     }
     context, filters = _context(report), filters | {"anchor": glossary.anchor}
     templates = {name: "page.html.j2" if name == PAGES[0] else f"{name}.j2" for name in PAGES}

@@ -179,9 +179,7 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
 
 
 ONLY_OF_GROUPS = (
-    "all_to_all",
-    "all_to_all_padded",
-    "all_gather",
+    "all_to_all", "all_to_all_padded", "all_gather"
 )  # ways to dispatch that only execution: expert_parallel has
 OPEN = ("execution",)  # may also name a user's own package.module:class
 

@@ -113,11 +113,7 @@ def causes_told(row: Row, most: int = 3) -> str:
 
 
 def explain(
-    experiment: ExperimentSpec,
-    step: int | None,
-    layer: int | None,
-    worst: int,
-    chosen: Mapping[str, Any],
+    experiment: ExperimentSpec, step: int | None, layer: int | None, worst: int, chosen: Mapping[str, Any],
     told: Callable[[str], None],
 ) -> Why:
     """The slowest steps, of iteration ``step`` or of ``layer`` where these are given; with both, what would help.

@@ -60,12 +60,7 @@ class Demand:
 
 
 def build_demand(
-    source: TokenSource,
-    batch: int,
-    decode_steps: int,
-    seed: int,
-    *,
-    watchers: Sequence[Watcher] = (),
+    source: TokenSource, batch: int, decode_steps: int, seed: int, *, watchers: Sequence[Watcher] = (),
     threads: int | None = None,
 ) -> Demand:
     """Sum the routing of `batch` requests (see `draw_requests`) over iterations 0 to `decode_steps`, at most.

@@ -37,11 +37,7 @@ class Fitted:
 
 
 def calibrate_gpus(
-    measurements: Measurements,
-    out: str | None,
-    gpu: str | None,
-    named: Nominal,
-    told: Callable[[Fitted], None],
+    measurements: Measurements, out: str | None, gpu: str | None, named: Nominal, told: Callable[[Fitted], None],
     only: Collection[str] = SECTIONS,
 ) -> tuple[Fitted, ...]:
     """Fit every GPU of the measurements, or one: as named by ``gpu``, or by ``out`` where that is a file.

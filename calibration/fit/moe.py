@@ -79,9 +79,7 @@ def _logs(sweeps: pd.DataFrame) -> pd.Series:
 
 
 def fit_moe(
-    rows: pd.DataFrame,
-    hbm_bytes_per_s: float = np.inf,
-    peaks: Peak = no_peak,
+    rows: pd.DataFrame, hbm_bytes_per_s: float = np.inf, peaks: Peak = no_peak,
     like: Mapping[float, pd.DataFrame] = ALONE,
 ) -> tuple[MoeTable, ...]:
     """Tables of one GPU's MoE rows (of the schema), sorted.
@@ -104,10 +102,7 @@ def _same(one: dict, other: dict) -> bool:
 
 
 def fit_table(
-    sweeps: pd.DataFrame,
-    named: dict,
-    ceiling: Ceiling = NO_CEILING,
-    alike: Sequence[tuple[float, pd.DataFrame]] = (),
+    sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEILING, alike: Sequence[tuple[float, pd.DataFrame]] = ()
 ) -> MoeTable:
     """The table of one pool of sweeps (ln us; index ep, tp, tokens_total); ``alike``: HBM bandwidth and sweeps of other
     GPUs that share its law.
@@ -172,12 +167,7 @@ def _table(
     kriging, errors = choose(axes(corrections), corrections.to_numpy())
     tokens, ranks = _filled(corrections)
     return MoeTable(
-        **named,
-        law=law,
-        routing=routing,
-        tokens=tokens,
-        ranks=ranks,
-        kriging=kriging,
+        **named, law=law, routing=routing, tokens=tokens, ranks=ranks, kriging=kriging,
         unseen=quantiles(np.expm1(-errors)),
     )
 

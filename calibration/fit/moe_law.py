@@ -15,14 +15,7 @@ from calibration.fit.gemm import PRIOR, ROBUST
 from calibration.fit.robust import least_squares, significant
 
 NAMES = (
-    "launch_ns",
-    "ns_per_token",
-    "ns_per_pair",
-    "ns_per_expert",
-    "flop_per_s",
-    "bytes_per_s",
-    "order",
-    "spread",
+    "launch_ns", "ns_per_token", "ns_per_pair", "ns_per_expert", "flop_per_s", "bytes_per_s", "order", "spread",
     "floor_ns",
 )
 # Logs of typical values, and the width of their bounds; for the order, the log of order - 1.

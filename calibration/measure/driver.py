@@ -54,10 +54,7 @@ class Driver:
         """
         call, check = self._cuda.cuMemcpyAsync, self._check
         arguments = (
-            ctypes.c_uint64(target),
-            ctypes.c_uint64(origin),
-            ctypes.c_size_t(size_bytes),
-            ctypes.c_void_p(stream),
+            ctypes.c_uint64(target), ctypes.c_uint64(origin), ctypes.c_size_t(size_bytes), ctypes.c_void_p(stream)
         )
 
         def start() -> None:

@@ -123,10 +123,8 @@ def reference_of(
     fitted = {dtype: rate for dtype, rate in fitted_flop_per_s.items() if dtype not in peaks and dtype not in same}
     bandwidth = named.hbm_bytes_per_s or (sheet.hbm_bytes_per_s if sheet else None)
     return Reference(
-        peak_flop_per_s=peaks | same | fitted,
-        hbm_bytes_per_s=bandwidth or fitted_bytes_per_s,
-        sms=sheet.sms if sheet else UNKNOWN_SMS,
-        fitted=(*fitted, *([] if bandwidth else [HBM])),
+        peak_flop_per_s=peaks | same | fitted, hbm_bytes_per_s=bandwidth or fitted_bytes_per_s,
+        sms=sheet.sms if sheet else UNKNOWN_SMS, fitted=(*fitted, *([] if bandwidth else [HBM])),
     )
 
 

@@ -85,10 +85,7 @@ _NOTES = (
     Column("iters", "size", "repeats behind the median", required=False),
 )
 _NOT_ABOVE = (
-    ("top_k", "experts"),
-    ("ep", "experts"),
-    ("kv_heads", "heads"),
-    ("latency_us_p10", "latency_us_median"),
+    ("top_k", "experts"), ("ep", "experts"), ("kv_heads", "heads"), ("latency_us_p10", "latency_us_median"),
     ("latency_us_median", "latency_us_p90"),
 )
 _DTYPE = Column("dtype", DTYPES, "of weights and activations; fp8: per-tensor scales, fp8_block: 128-blocks")

@@ -126,15 +126,7 @@ TABLE = Table(
         (State.UPDATE, Event.READY): Step(State.DONE, None, "enter copies", "copies"),
     },
 )
-CRITICAL = (
-    State.RECEIVE,
-    State.ORDER,
-    State.GENERATE,
-    State.EVALUATE,
-    State.MERGE,
-    State.DISPATCH,
-    State.COLLECT,
-)
+CRITICAL = (State.RECEIVE, State.ORDER, State.GENERATE, State.EVALUATE, State.MERGE, State.DISPATCH, State.COLLECT)
 ON_THE_PATH = np.array(CRITICAL)
 
 

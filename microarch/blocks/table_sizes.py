@@ -140,10 +140,8 @@ def prediction_table(design: TableDesign) -> Table:
 
 def address_translation_unit(design: TableDesign) -> Table:
     fields = (
-        ("die", design.die_id_bits),
-        ("remote granule", design.granule_address_bits),
-        ("local granule", design.granule_address_bits),
-        ("valid", 1),
+        ("die", design.die_id_bits), ("remote granule", design.granule_address_bits),
+        ("local granule", design.granule_address_bits), ("valid", 1),
     )
     port_bits = sum(bits for _, bits in fields)
     return Table(

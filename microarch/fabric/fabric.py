@@ -167,18 +167,8 @@ def assemble(kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.
     route_ptr, route_links, hops = _routes(np.ascontiguousarray(wiring.following, np.int64), link_of, dies)
     x, y = (None, None) if places is None else (place.astype(np.int32) for place in places)
     return Graph(
-        kind,
-        dies,
-        nodes,
-        hops,
-        np.ascontiguousarray(link_src),
-        np.ascontiguousarray(link_dst),
-        edge,
-        classes[edge].astype(np.int32),
-        route_ptr,
-        route_links,
-        x,
-        y,
+        kind, dies, nodes, hops, np.ascontiguousarray(link_src), np.ascontiguousarray(link_dst), edge,
+        classes[edge].astype(np.int32), route_ptr, route_links, x, y,
     )
 
 

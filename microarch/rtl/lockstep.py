@@ -285,11 +285,7 @@ BENCHES: Mapping[str, tuple[Any, Any]] = {
 
 
 def lockstep(
-    block: str,
-    events: int,
-    seed: int,
-    changes: Mapping[str, Any] | None = None,
-    component: Any = None,
+    block: str, events: int, seed: int, changes: Mapping[str, Any] | None = None, component: Any = None,
     given: Any = None,
 ) -> Found:
     """Component and table with one stimulus of ``seed`` (or the recorded one ``given``), up to the first difference.

@@ -102,12 +102,7 @@ class Activity:
 
 
 def run_energy(
-    activity: Activity,
-    *,
-    dtype_bytes: int,
-    die_mm2: float,
-    dies: int,
-    decision_w: float,
+    activity: Activity, *, dtype_bytes: int, die_mm2: float, dies: int, decision_w: float,
     estimates: EnergyEstimates | None = None,
 ) -> Mapping[str, float]:
     """Block → J of a run. ``decision_w``: power of the tables and cores that decide, of all dies together."""

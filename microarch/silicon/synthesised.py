@@ -75,12 +75,8 @@ def side_by_side(dies: int) -> list[Beside]:
     """Every component with a committed result, at its shipped parameters; ``dies``: of the wafer."""
     found = []
     for component, copies, published in (
-        ("allocator", 1, None),
-        ("select", 1, None),
-        ("sorter", 1, None),
-        ("pdu", dies, "prediction table"),
-        ("atu", dies, "ATU"),
-        ("heatmap", 1, None),
+        ("allocator", 1, None), ("select", 1, None), ("sorter", 1, None), ("pdu", dies, "prediction table"),
+        ("atu", dies, "ATU"), ("heatmap", 1, None),
     ):
         result = read_result(component)
         if result is not None:

@@ -31,16 +31,7 @@ def run(args: argparse.Namespace) -> int:
     library = read_libraries(paths)
     made = grid("component", title="cells of the library, without wires")
     columns = (
-        "parameters",
-        "flip-flops",
-        "gated",
-        "cells",
-        "um²",
-        "sequential um²",
-        "ns",
-        "logic ns",
-        "abc ns",
-        "fJ/cycle",
+        "parameters", "flip-flops", "gated", "cells", "um²", "sequential um²", "ns", "logic ns", "abc ns", "fJ/cycle"
     )
     for name in columns:
         made.add_column(name, justify="right")

@@ -12,11 +12,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
     parser.add_argument("--requests", type=_span, default=(0, None), metavar="A:B", help="requests A to B-1")
     parser.add_argument(
-        "--subject",
-        dest="subjects",
-        action="append",
-        default=[],
-        metavar="NAME",
+        "--subject", dest="subjects", action="append", default=[], metavar="NAME",
         help="only requests of this subject; repeatable",
     )
     add_store_out(parser)

@@ -31,16 +31,8 @@ class WeightStreaming:
     def _work(self, builder: WorkBuilder, order: Order) -> Work:
         demand = order.demand
         return builder.build(
-            order.layer,
-            order.row,
-            order.plan,
-            order.placement,
-            demand.origins if builder.needs_origins else None,
-            demand.top_k,
-            order.cp_en,
-            self._memory,
-            demand.routing,
-            demand.residents,
+            order.layer, order.row, order.plan, order.placement, demand.origins if builder.needs_origins else None,
+            demand.top_k, order.cp_en, self._memory, demand.routing, demand.residents,
         )
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:

@@ -96,14 +96,8 @@ class Interpreter:
     """
 
     def __init__(
-        self,
-        machine,
-        work,
-        memory: DieMemory,
-        served_by: dict[int, Block] | None = None,
-        before_array: Sequence[Block] = (),
-        request: Table = blocks.REQUEST,
-        local: Table = local_cp.TABLE,
+        self, machine, work, memory: DieMemory, served_by: dict[int, Block] | None = None,
+        before_array: Sequence[Block] = (), request: Table = blocks.REQUEST, local: Table = local_cp.TABLE,
     ):
         self.machine, self.request, self.local_table = machine, request, local
         self.served_by = served_by or shipped_blocks(machine, memory)

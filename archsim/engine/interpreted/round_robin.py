@@ -171,10 +171,7 @@ class SharedInTurns(Shared):
         rates = {self.group(flow): flow.rate for flow in self.flows}
         found = [names[i] for i in touched([ways[name] for name in names], self.changed)]
         solver = PortFair(
-            [ways[name] for name in found],
-            [groups[name] for name in found],
-            capacity,
-            self.order,
+            [ways[name] for name in found], [groups[name] for name in found], capacity, self.order,
             lambda name: name[0] == "hbm",
         )
         rates |= dict(zip(found, solver.rates(), strict=True))

@@ -37,12 +37,8 @@ RUN = np.dtype(
 
 
 def simulate_flows(
-    fabric: tuple[int, int] | Graph,
-    flows: Iterable[Sequence[float]],
-    link_bytes_per_s: float | None = None,
-    hop_ns: float | None = None,
-    contention: str = "shared",
-    arbitration: str = "fair",
+    fabric: tuple[int, int] | Graph, flows: Iterable[Sequence[float]], link_bytes_per_s: float | None = None,
+    hop_ns: float | None = None, contention: str = "shared", arbitration: str = "fair",
     die_port_bytes_per_s: float | None = None,
 ) -> np.ndarray:
     """Finish times, float64[flow] in ns, of transfers that share the links of a fabric.

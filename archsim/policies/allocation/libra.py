@@ -95,11 +95,7 @@ def _next_copy(
 
 
 def libra_shard(
-    holds: ArrayLike,
-    local_load: ArrayLike,
-    remote_load: ArrayLike,
-    bound: float,
-    epsilon: float = 0.0,
+    holds: ArrayLike, local_load: ArrayLike, remote_load: ArrayLike, bound: float, epsilon: float = 0.0,
     rule: str = "literal",
 ) -> Sharding:
     """Move remote tokens between holders until no GPU is above (1 + ``epsilon``) * ``bound`` (Libra, Algorithm 2).

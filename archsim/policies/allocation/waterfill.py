@@ -27,12 +27,8 @@ class SharedPlan(NamedTuple):
 
 
 def waterfill(
-    topk_ids: Sequence[ArrayLike],
-    ranks: int,
-    experts_per_rank: int,
-    load_score: str = "routed",
-    candidates: str = "visited",
-    seed: int = 0,
+    topk_ids: Sequence[ArrayLike], ranks: int, experts_per_rank: int, load_score: str = "routed",
+    candidates: str = "visited", seed: int = 0,
 ) -> SharedPlan:
     """Assign every token of ``topk_ids[source] = int[token, k]`` a rank for its shared expert.
 

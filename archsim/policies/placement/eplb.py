@@ -71,9 +71,7 @@ def _check_sizes(experts: int, replicas: int, groups: int, nodes: int, gpus: int
         fits = f"{below} or {above}" if below >= experts else str(above)
         raise ValueError(f"{replicas} replicas do not divide among {gpus} GPUs; {fits} would")
     for many, what, few, by in (
-        (groups, "groups", nodes, "nodes"),
-        (gpus, "GPUs", nodes, "nodes"),
-        (experts, "experts", groups, "groups"),
+        (groups, "groups", nodes, "nodes"), (gpus, "GPUs", nodes, "nodes"), (experts, "experts", groups, "groups")
     ):
         if many % few:
             raise ValueError(

@@ -42,15 +42,8 @@ class PortedHeatmap:
     """
 
     def __init__(
-        self,
-        routing: Iterator[StepTokens],
-        batch: int,
-        layers: int,
-        experts: int,
-        top_k: int,
-        predictor: Callable,
-        per_word: int = 32,
-        count: Callable[..., int] | None = None,
+        self, routing: Iterator[StepTokens], batch: int, layers: int, experts: int, top_k: int, predictor: Callable,
+        per_word: int = 32, count: Callable[..., int] | None = None,
     ):
         self._per_word, self.halvings, self._count = per_word, 0, count or _take_in
         self._iterations = groupby(routing, key=lambda piece: piece.iteration)
@@ -108,15 +101,8 @@ class PortedHeatmap:
         """Count at most ``transitions`` token transitions of the iteration. Returns how many are dropped."""
         taken = min(transitions, len(self._pairs))
         self.halvings += self._count(
-            self._pairs[:taken],
-            self._same,
-            self._request,
-            self._experts[layer],
-            self._last[layer],
-            self._heat[layer],
-            self._bound[layer],
-            self._row_changed[layer],
-            np.int64(self._per_word),
+            self._pairs[:taken], self._same, self._request, self._experts[layer], self._last[layer], self._heat[layer],
+            self._bound[layer], self._row_changed[layer], np.int64(self._per_word),
         )
         return len(self._pairs) - taken
 

@@ -68,11 +68,7 @@ def table_of_paths(load: np.ndarray, accuracy: float, generator: np.random.Gener
 
 
 def libra(
-    layer: LayerView,
-    slots: int = 8,
-    local_share: float = 0.5,
-    accuracy: float = 0.87,
-    rule: str = "literal",
+    layer: LayerView, slots: int = 8, local_share: float = 0.5, accuracy: float = 0.87, rule: str = "literal",
     seed: int = 0,
 ) -> Replicas:
     """Libra's Algorithm 1 on what the look-ahead predicts: ``slots`` experts a die, some for its own tokens."""

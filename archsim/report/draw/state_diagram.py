@@ -204,14 +204,8 @@ def _draw(name: str, rows: list[list[Box]], edges: list[Edge]) -> str:
     label = f"state diagram of {name}"
     return (
         element(
-            "svg",
-            "\n".join(parts),
-            xmlns="http://www.w3.org/2000/svg",
-            viewBox=view,
-            width=width,
-            height=height,
-            role="img",
-            aria_label=label,
+            "svg", "\n".join(parts), xmlns="http://www.w3.org/2000/svg", viewBox=view, width=width, height=height,
+            role="img", aria_label=label,
         )
         + "\n"
     )

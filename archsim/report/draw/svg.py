@@ -35,12 +35,8 @@ def title(content: str) -> str:
 def picture(width: float, height: float, label: str, parts: list[str]) -> str:
     """A drawing of a fixed size, so that its text stays legible; ``label`` is read by screen readers."""
     return element(
-        "svg",
-        "".join(parts),
-        viewBox=f"0 0 {number(width)} {number(height)}",
-        style=f"width:{number(width)}px",
-        role="img",
-        aria_label=label,
+        "svg", "".join(parts), viewBox=f"0 0 {number(width)} {number(height)}", style=f"width:{number(width)}px",
+        role="img", aria_label=label,
     )
 
 

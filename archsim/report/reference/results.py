@@ -20,12 +20,8 @@ class _Row(NamedTuple):
 def results_page() -> str:
     """The page."""
     parts, files = [_HEAD], (
-        ("results.csv, results.parquet", COLUMNS),
-        ("dies.csv", DIES),
-        ("links.csv", LINKS),
-        ("pairs.csv", PAIRS),
-        ("steps.parquet", STEPS),
-        ("timings.csv", TIMINGS),
+        ("results.csv, results.parquet", COLUMNS), ("dies.csv", DIES), ("links.csv", LINKS), ("pairs.csv", PAIRS),
+        ("steps.parquet", STEPS), ("timings.csv", TIMINGS),
     )
     for title, columns in files:
         known = [each for each in columns if columns is not COLUMNS and each in COLUMNS]

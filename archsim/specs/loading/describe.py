@@ -42,11 +42,8 @@ def summary(spec: Spec) -> str:
     if not isinstance(spec, ExperimentSpec):
         return f"ok, a valid {next(name for name, kind in SPECS.items() if kind is type(spec))}"
     counts = {
-        "system": len(spec.systems),
-        "model": len(spec.models),
-        "batch": len(spec.workload.batch),
-        "policy": len(spec.policies),
-        "assumption set": len(spec.assumptions),
+        "system": len(spec.systems), "model": len(spec.models), "batch": len(spec.workload.batch),
+        "policy": len(spec.policies), "assumption set": len(spec.assumptions),
     }
     runs = 1
     for each in counts.values():

@@ -32,19 +32,8 @@ SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType(
 EXPERIMENT_KEYS = (*keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
 # Keys common to all files of configs/traffic, and keys of its three variants.
 _TRAFFIC_KEYS = (
-    "name",
-    "source",
-    "groups",
-    "top_groups",
-    "tables",
-    "tasks",
-    "kinds",
-    "kind_spread",
-    "taste_size",
-    "weights",
-    "prompt_tokens",
-    "subjects",
-    "spread",
+    "name", "source", "groups", "top_groups", "tables", "tasks", "kinds", "kind_spread", "taste_size", "weights",
+    "prompt_tokens", "subjects", "spread",
 )
 _KEYS = MappingProxyType(
     {name: keys_of(kind) for name, kind in SPECS.items()}

@@ -50,12 +50,7 @@ class Maker:
     """
 
     def __init__(
-        self,
-        kind: str,
-        raw: Sequence[dict],
-        axes: Sequence[Axis],
-        groups: Sequence[int],
-        base: Sequence[Variant],
+        self, kind: str, raw: Sequence[dict], axes: Sequence[Axis], groups: Sequence[int], base: Sequence[Variant],
         folder: Path | None,
     ):
         order = sorted(range(len(axes)), key=lambda i: len(axes[i].path))

@@ -164,11 +164,7 @@ def ablated(experiment: ExperimentSpec, start: AssumptionsSpec, end: Assumptions
 
 
 def ablate(
-    experiment: ExperimentSpec,
-    start: AssumptionsSpec,
-    end: AssumptionsSpec,
-    out: str | Path,
-    jobs: int | None = None,
+    experiment: ExperimentSpec, start: AssumptionsSpec, end: AssumptionsSpec, out: str | Path, jobs: int | None = None,
     watcher: Watcher | None = None,
 ) -> Ablation:
     """Run what is missing in ``out`` and compute the effects. Raises as :func:`archsim.runs.sweep.sweep`."""

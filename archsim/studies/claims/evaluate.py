@@ -29,11 +29,7 @@ def value_of(group: ClaimGroup, row: ClaimRow, rows: Sequence[Row], axes: Iterab
 
 
 def taken(
-    quantity: str,
-    at: Mapping[str, Any],
-    against: Mapping[str, Any],
-    rows: Sequence[Row],
-    axes: Iterable[str],
+    quantity: str, at: Mapping[str, Any], against: Mapping[str, Any], rows: Sequence[Row], axes: Iterable[str],
     take: str = "mean",
 ) -> Value:
     """As `value_of`, of a quantity."""

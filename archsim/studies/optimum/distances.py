@@ -105,12 +105,7 @@ def distances(replay: Replay, most_steps: int | None, bounds: Bounds) -> Iterato
 def _compare(result: StepResult, problem: Problem, bound: Bound, hops: np.ndarray) -> StepDistance:
     times = result.times
     return StepDistance(
-        result.step,
-        result.layer,
-        times.end_ns - times.begin_ns,
-        times.exposed_ns,
-        bound,
-        problem,
+        result.step, result.layer, times.end_ns - times.begin_ns, times.exposed_ns, bound, problem,
         plan_loads(problem, times.plan, hops),
     )
 

@@ -83,21 +83,9 @@ def table_of(found: list[Measured]) -> Table:
         run = each.run
         for step in each.steps:
             values = (
-                run.system.name,
-                run.model.name,
-                run.batch,
-                run.assumptions.label,
-                run.policy.name,
-                step.step,
-                int(each.layer_ids[step.layer]),
-                step.bound.ns,
-                step.plan_ns,
-                float(step.step_ns),
-                float(step.exposed_ns),
-                float(step.distance),
-                *step.parts.values(),
-                step.bound_by,
-                step.plan_by,
+                run.system.name, run.model.name, run.batch, run.assumptions.label, run.policy.name, step.step,
+                int(each.layer_ids[step.layer]), step.bound.ns, step.plan_ns, float(step.step_ns),
+                float(step.exposed_ns), float(step.distance), *step.parts.values(), step.bound_by, step.plan_by,
             )
             rows.append(dict(zip(COLUMNS, values, strict=True)))
     return Table(COLUMNS, tuple(rows))
@@ -107,14 +95,9 @@ def render(found: list[Measured], name: str) -> str:
     """The page as text."""
     worst = sorted(found, key=lambda each: -each.worst.distance)[:MOST_SHOWN]
     context = {
-        "name": name,
-        "sentences": sentences(found),
-        "layers": layers.told(_layers(found)),
-        "rows": [_row(each) for each in found],
-        "short": list(_short(found)),
-        "worst": [_picture(each) for each in worst],
-        "colour_bar": colour_bar(),
-        "light": scale_css(dark=False),
+        "name": name, "sentences": sentences(found), "layers": layers.told(_layers(found)),
+        "rows": [_row(each) for each in found], "short": list(_short(found)),
+        "worst": [_picture(each) for each in worst], "colour_bar": colour_bar(), "light": scale_css(dark=False),
         "dark": scale_css(dark=True),
     }
     return rendered("optimum.html.j2", context)

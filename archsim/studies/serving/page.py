@@ -29,10 +29,7 @@ class Loaded(NamedTuple):
 
 
 def write_outcome(
-    outcome: Outcome,
-    loaded: Sequence[Loaded],
-    folder: Path,
-    policies: Sequence[Outcome] = (),
+    outcome: Outcome, loaded: Sequence[Loaded], folder: Path, policies: Sequence[Outcome] = (),
     beside: Sequence[str] = (),
 ) -> None:
     """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made. Equal runs give equal bytes.

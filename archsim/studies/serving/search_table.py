@@ -40,11 +40,8 @@ class Alike(NamedTuple):
 def values(measures: Measures) -> tuple[str, ...]:
     """COLUMNS of a configuration."""
     each = (
-        measures.goodput_per_s,
-        measures.requests_per_s,
-        measures.output_tokens_per_s_device,
-        measures.ttft.percentiles[0],
-        measures.tpot.percentiles[0],
+        measures.goodput_per_s, measures.requests_per_s, measures.output_tokens_per_s_device,
+        measures.ttft.percentiles[0], measures.tpot.percentiles[0],
     )
     return *(f"{value:,.2f}" for value in each), f"{measures.kv_peak:.0%}"
 

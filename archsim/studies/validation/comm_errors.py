@@ -100,16 +100,8 @@ def set_errors(name: str, items: Iterable[Series], ratios: Iterable[np.ndarray])
     ]
     floors = [floor for floor in map(_floor, items) if floor is not None]
     return SetErrors(
-        name,
-        len(items),
-        len(errors),
-        float(errors.mean()),
-        float(np.quantile(errors, 0.95)),
-        float(errors.max()),
-        int(np.sum(errors < 0.05)),
-        float(binned.mean()),
-        float(binned.max()),
-        float(np.concatenate(unrounded).max()),
+        name, len(items), len(errors), float(errors.mean()), float(np.quantile(errors, 0.95)), float(errors.max()),
+        int(np.sum(errors < 0.05)), float(binned.mean()), float(binned.max()), float(np.concatenate(unrounded).max()),
         float(np.mean(floors)) if floors else None,
     )
 

@@ -29,16 +29,7 @@ from calibration.measurements.reading import Measurements
 
 SIZES = tuple(2**octave for octave in range(12, 33))  # 4 KiB to 4 GiB, as figure 12 of Yu et al., ISCA 2026
 COLUMNS = [
-    "library",
-    "version",
-    "method",
-    "bytes",
-    "engine_us",
-    "law_us",
-    "measured_us",
-    "law_error",
-    "error",
-    "extrapolated",
+    "library", "version", "method", "bytes", "engine_us", "law_us", "measured_us", "law_error", "error", "extrapolated"
 ]
 SMALL_BYTES = 2**10  # LLC capacity: less than a slice, so that one is in flight
 WIDEST = 1_000_000  # of a model
@@ -61,16 +52,9 @@ def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
     measured_us = measured.reindex(sizes).to_numpy(float)
     return pd.DataFrame(
         {
-            "library": law.library,
-            "version": law.version,
-            "method": law.of.get("method", ""),
-            "bytes": sizes,
-            "engine_us": engine_us,
-            "law_us": law_us,
-            "measured_us": measured_us,
-            "law_error": engine_us / law_us - 1,
-            "error": engine_us / measured_us - 1,
-            "extrapolated": law_of(law).extrapolates(sizes),
+            "library": law.library, "version": law.version, "method": law.of.get("method", ""), "bytes": sizes,
+            "engine_us": engine_us, "law_us": law_us, "measured_us": measured_us, "law_error": engine_us / law_us - 1,
+            "error": engine_us / measured_us - 1, "extrapolated": law_of(law).extrapolates(sizes),
         }
     )[COLUMNS]
 
@@ -88,22 +72,13 @@ def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
         },
         d2d={"bandwidth_bytes_per_s": fitted["copies"]["bandwidth"], **fitted},
         llc={
-            "capacity_bytes": SMALL_BYTES,
-            "segment_bytes": SMALL_BYTES,
-            "hit_ns": 0.0,
-            "miss_ns": 0.0,
-            "write_ns": 0.0,
+            "capacity_bytes": SMALL_BYTES, "segment_bytes": SMALL_BYTES, "hit_ns": 0.0, "miss_ns": 0.0, "write_ns": 0.0
         },
         compute={"peak_flop_per_s": 1e18, "dtype": "fp8"},
     )
     width = _width(size_bytes)
     model = ModelSpec(
-        **ALIKE,
-        layers=1,
-        moe_layers={"first": 0, "last": 0},
-        hidden=width,
-        expert_ffn=size_bytes // width,
-        experts=1,
+        **ALIKE, layers=1, moe_layers={"first": 0, "last": 0}, hidden=width, expert_ffn=size_bytes // width, experts=1,
         top_k=1,
     )
     policy = PolicySpec(name="base", **PRESETS["base"])
@@ -113,13 +88,8 @@ def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
     workload = WorkloadSpec(trace={"synthetic": {}}, batch=1)
     scenario = Scenario(system, model, assumptions, policy, workload, 1)
     demand = RunDemand(
-        tokens=np.ones((1, 1, 1), np.int32),
-        first_seen=np.zeros((1, 1, 1), np.int16),
-        has_prefill=False,
-        layer_ids=np.zeros(1, np.int32),
-        top_k=1,
-        batch=1,
-        digest="",
+        tokens=np.ones((1, 1, 1), np.int32), first_seen=np.zeros((1, 1, 1), np.int16), has_prefill=False,
+        layer_ids=np.zeros(1, np.int32), top_k=1, batch=1, digest="",
     )
     return float(Replay(EventEngine(scenario), demand).run().step_ns[0, 0]) / SLICES
 
@@ -143,14 +113,7 @@ def _medians(rows: pd.DataFrame, law: TransferTable) -> pd.Series:
 def copies_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """(column names, rows of text): errors of the engine against the law and measurements, by size."""
     names = [
-        "copies",
-        "by",
-        "sizes",
-        "engine from law, max %",
-        "measured sizes",
-        "from measured: <5 %",
-        "mean %",
-        "p95 %",
+        "copies", "by", "sizes", "engine from law, max %", "measured sizes", "from measured: <5 %", "mean %", "p95 %",
         "max %",
     ]
     rows = []

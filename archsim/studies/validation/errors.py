@@ -81,12 +81,7 @@ def summary(cases: pd.DataFrame) -> Summary:
         raise ValueError("no cases")
     floor = float(cases["floor"].mean())
     return Summary(
-        len(errors),
-        errors.mean(),
-        float(np.quantile(errors, 0.95)),
-        errors.max(),
-        int((errors < UNDER).sum()),
-        floor,
+        len(errors), errors.mean(), float(np.quantile(errors, 0.95)), errors.max(), int((errors < UNDER).sum()), floor,
         int(cases["extrapolated"].sum()),
     )
 
@@ -215,22 +210,10 @@ def _predicted(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str,
     predicted = table_times(table, n, k, m, how["sms"]) / NS_PER_US
     return pd.DataFrame(
         {
-            "kind": kind,
-            "what": GEMM,
-            "library": table.library,
-            "version": table.version,
-            "dtype": table.dtype,
-            "sweep": sweep,
-            "groups": table.groups,
-            "n": n,
-            "k": k,
-            "m": m,
-            "measured_us": measured,
-            "predicted_us": predicted,
-            "error": predicted / measured - 1,
-            "floor": np.asarray(floor, float),
-            "table": name_of(table),
-            "extrapolated": outside(table, n, k, m),
+            "kind": kind, "what": GEMM, "library": table.library, "version": table.version, "dtype": table.dtype,
+            "sweep": sweep, "groups": table.groups, "n": n, "k": k, "m": m, "measured_us": measured,
+            "predicted_us": predicted, "error": predicted / measured - 1, "floor": np.asarray(floor, float),
+            "table": name_of(table), "extrapolated": outside(table, n, k, m),
         }
     )
 
@@ -297,16 +280,7 @@ def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     if not frames:
         return pd.DataFrame(
             columns=[
-                "kind",
-                "what",
-                "library",
-                "version",
-                "dtype",
-                "table",
-                "error",
-                "floor",
-                "measured_us",
-                "predicted_us",
+                "kind", "what", "library", "version", "dtype", "table", "error", "floor", "measured_us", "predicted_us",
                 "extrapolated",
             ]
         )

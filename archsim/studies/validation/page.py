@@ -70,17 +70,9 @@ class Heat(NamedTuple):
 
 
 def write_page(
-    calibration: CalibrationSpec,
-    cases: pd.DataFrame,
-    transfers: dict[str, list[SetErrors]],
-    through_engine: pd.DataFrame,
-    copies: pd.DataFrame,
-    notes: list[str],
-    folder: Path,
-    ranks: pd.DataFrame,
-    power: pd.DataFrame,
-    of_laws: pd.DataFrame,
-    unread: list[str],
+    calibration: CalibrationSpec, cases: pd.DataFrame, transfers: dict[str, list[SetErrors]],
+    through_engine: pd.DataFrame, copies: pd.DataFrame, notes: list[str], folder: Path, ranks: pd.DataFrame,
+    power: pd.DataFrame, of_laws: pd.DataFrame, unread: list[str],
 ) -> Path:
     """Write ``index.html``, tables and ``cases.parquet`` into the folder; returns the page. Equal
     inputs give equal bytes.
@@ -289,18 +281,8 @@ def _engine(experts: pd.DataFrame, copies: pd.DataFrame, ranks: pd.DataFrame) ->
 
 def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, Table]]:
     names = [
-        "set",
-        "table",
-        "points",
-        "extrapolated",
-        "under 5 %",
-        "mean",
-        "p95",
-        "max",
-        "half octaves: mean",
-        "max",
-        "max beyond rounding",
-        "floor",
+        "set", "table", "points", "extrapolated", "under 5 %", "mean", "p95", "max", "half octaves: mean", "max",
+        "max beyond rounding", "floor",
     ]
     for heading, errors in transfers.items():
         rows = [

@@ -9,16 +9,7 @@ from microarch.silicon.die_area import GH100_MM2
 from microarch.silicon.energy import Activity, EnergyEstimates, run_energy
 
 COLUMNS = [
-    "work",
-    "dtype",
-    "m",
-    "tflop_per_s",
-    "hbm_tbytes_per_s",
-    "measured_w",
-    "computed_w",
-    "low_w",
-    "high_w",
-    "error",
+    "work", "dtype", "m", "tflop_per_s", "hbm_tbytes_per_s", "measured_w", "computed_w", "low_w", "high_w", "error"
 ]
 # Of one die, in mm2; NVIDIA's white papers on Hopper (H100, 2022), whose die the H200, H800 and H20 have, and Ampere
 DIE_MM2 = {"h100": GH100_MM2, "h200": GH100_MM2, "h800": GH100_MM2, "h20": GH100_MM2, "a100": 826.0}
@@ -65,14 +56,8 @@ def power_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     names = ["work", "dtype", "m", "TFLOP/s", "HBM TB/s", "measured W", "computed W", "range W", "error %"]
     rows = [
         [
-            row.work.replace("_", " "),
-            row.dtype,
-            str(row.m),
-            f"{row.tflop_per_s:.1f}",
-            f"{row.hbm_tbytes_per_s:.2f}",
-            f"{row.measured_w:.0f}",
-            f"{row.computed_w:.0f}",
-            f"{row.low_w:.0f} to {row.high_w:.0f}",
+            row.work.replace("_", " "), row.dtype, str(row.m), f"{row.tflop_per_s:.1f}", f"{row.hbm_tbytes_per_s:.2f}",
+            f"{row.measured_w:.0f}", f"{row.computed_w:.0f}", f"{row.low_w:.0f} to {row.high_w:.0f}",
             f"{100 * row.error:+.0f}",
         ]
         for row in cases.itertuples()

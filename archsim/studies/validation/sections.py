@@ -45,10 +45,8 @@ def judged(calibration: CalibrationSpec, name: str, measurements: Measurements, 
     (``archsim.studies.validation.errors``), of which those of the file count.
     """
     return [
-        *_products(calibration, measurements, cases),
-        *_attention(calibration, measurements),
-        *_moved(name, measurements, calibration.gpu),
-        *_series(calibration, name, measurements),
+        *_products(calibration, measurements, cases), *_attention(calibration, measurements),
+        *_moved(name, measurements, calibration.gpu), *_series(calibration, name, measurements),
     ]
 
 

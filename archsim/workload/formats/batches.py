@@ -53,13 +53,8 @@ def joined_scores(where: str, scores: list[np.ndarray | None]) -> np.ndarray | N
 
 
 def request_rows(
-    where: str,
-    model: ModelSpec,
-    experts: np.ndarray,
-    prompt_tokens: Any,
-    layers: np.ndarray,
-    layer_ids: np.ndarray | None,
-    scores: np.ndarray | None = None,
+    where: str, model: ModelSpec, experts: np.ndarray, prompt_tokens: Any, layers: np.ndarray,
+    layer_ids: np.ndarray | None, scores: np.ndarray | None = None,
 ) -> RequestRows:
     """One request, checked. experts: integers [token, layer, rank], prompt first; layers: int32[layer], their layer
     ids.

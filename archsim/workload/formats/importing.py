@@ -59,14 +59,8 @@ class _Draft:
 
 
 def import_sources(
-    sources: Sequence[Path],
-    out: Path,
-    model: ModelSpec | None,
-    jobs: int,
-    on_error: str,
-    watcher: Watcher,
-    replace: bool,
-    reader: str | None = None,
+    sources: Sequence[Path], out: Path, model: ModelSpec | None, jobs: int, on_error: str, watcher: Watcher,
+    replace: bool, reader: str | None = None,
 ) -> Report:
     """Make `out` a store of the sources' requests. Raises TraceError, and then leaves an existing store unchanged.
 
@@ -129,12 +123,7 @@ def _import_loads(sources, out: Path, model: ModelSpec, name: str, watcher: Watc
 
 
 def _import_tokens(
-    sources: list[tuple[Path, Format]],
-    out: Path,
-    model: ModelSpec,
-    name: str,
-    jobs: int,
-    on_error: str,
+    sources: list[tuple[Path, Format]], out: Path, model: ModelSpec, name: str, jobs: int, on_error: str,
     watcher: Watcher,
 ) -> Report:
     for source, _ in sources:

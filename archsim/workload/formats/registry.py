@@ -117,11 +117,7 @@ def _called(reader: str, path: Path, function: Callable[..., Iterable[Any]], mod
 
 
 def _own_rows(
-    where: str,
-    experts: np.ndarray,
-    prompt_tokens: Any,
-    scores: np.ndarray | None,
-    model: ModelSpec,
+    where: str, experts: np.ndarray, prompt_tokens: Any, scores: np.ndarray | None, model: ModelSpec,
     layer_ids: np.ndarray | None,
 ) -> RequestRows:
     layers = np.array(model.moe_layer_ids, np.int32)

@@ -59,13 +59,8 @@ class GenerativeTraffic:
     """
 
     def __init__(
-        self,
-        model: TrafficModel,
-        requests: int,
-        seed: int,
-        mix: Mapping[str, float] | None = None,
-        lengths: np.ndarray | None = None,
-        request_task: np.ndarray | None = None,
+        self, model: TrafficModel, requests: int, seed: int, mix: Mapping[str, float] | None = None,
+        lengths: np.ndarray | None = None, request_task: np.ndarray | None = None,
     ):
         self.model, self.requests, self.seed = model, requests, seed
         self.layer_ids, self.num_experts, self.top_k = model.layer_ids, model.experts, model.top_k

@@ -62,13 +62,8 @@ class SubjectTraffic:
     """Routing generated from `SeveralSubjects`; a `TokenSource`. Arguments: as those of `GenerativeTraffic`."""
 
     def __init__(
-        self,
-        model: SeveralSubjects,
-        requests: int,
-        seed: int,
-        mix: Mapping[str, float] | None = None,
-        lengths: np.ndarray | None = None,
-        request_task: np.ndarray | None = None,
+        self, model: SeveralSubjects, requests: int, seed: int, mix: Mapping[str, float] | None = None,
+        lengths: np.ndarray | None = None, request_task: np.ndarray | None = None,
     ) -> None:
         self.model, self.requests, self.seed = model, requests, seed
         share = dict(mix) if mix else dict(zip(model.models, model.shares, strict=True))
@@ -127,12 +122,8 @@ Traffic = GenerativeTraffic | SubjectTraffic
 
 
 def traffic_of(
-    model: TrafficModel | SeveralSubjects,
-    requests: int,
-    seed: int,
-    mix: Mapping[str, float] | None = None,
-    lengths: np.ndarray | None = None,
-    request_task: np.ndarray | None = None,
+    model: TrafficModel | SeveralSubjects, requests: int, seed: int, mix: Mapping[str, float] | None = None,
+    lengths: np.ndarray | None = None, request_task: np.ndarray | None = None,
 ) -> Traffic:
     """Routing generated from either kind of model; see `GenerativeTraffic`."""
     kind = SubjectTraffic if isinstance(model, SeveralSubjects) else GenerativeTraffic

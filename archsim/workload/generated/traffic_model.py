@@ -103,14 +103,8 @@ def save_model(model: TrafficModel, path: Path, of: str = "") -> None:
     tables = path.with_suffix(".npz")
     np.savez_compressed(tables, **{name: _coded(name, array) for name, array in model.arrays.items()})
     head = {
-        "name": model.name,
-        **({"model": of} if of else {}),
-        "source": model.source,
-        "top_k": int(model.top_k),
-        "groups": model.groups,
-        "top_groups": model.top_groups,
-        "tasks": list(model.task_names),
-        "tables": tables.name,
+        "name": model.name, **({"model": of} if of else {}), "source": model.source, "top_k": int(model.top_k),
+        "groups": model.groups, "top_groups": model.top_groups, "tasks": list(model.task_names), "tables": tables.name,
     }
     path.write_text(yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
 
@@ -122,13 +116,8 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
     with np.load(regular(path.parent / head.tables), allow_pickle=False) as archive:
         arrays = _completed({name: _decoded(name, archive[name]) for name in archive.files})
     model = TrafficModel(
-        name=head.name,
-        source=head.source,
-        groups=head.groups,
-        top_groups=head.top_groups,
-        top_k=head.top_k,
-        task_names=head.tasks,
-        **arrays,
+        name=head.name, source=head.source, groups=head.groups, top_groups=head.top_groups, top_k=head.top_k,
+        task_names=head.tasks, **arrays,
     )
     _check(model)
     return model
@@ -137,9 +126,7 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
 def without_paths(phases: int, layers: int, experts: int) -> dict[str, np.ndarray]:
     """The arrays of a model whose tokens repeat none and follow no paths."""
     return {
-        "paths": np.zeros((0, experts, experts)),
-        "repeats": np.zeros(0),
-        "repeated": np.zeros(layers),
+        "paths": np.zeros((0, experts, experts)), "repeats": np.zeros(0), "repeated": np.zeros(layers),
         "script": np.zeros(phases),
     }
 

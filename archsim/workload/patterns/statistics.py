@@ -150,13 +150,9 @@ def layer_statistics(trace: Trace) -> dict[str, np.ndarray]:
     """
     counts, prefill = loads(trace), trace.iteration == 0
     found = {
-        "cross_layer_top20": coverage(cross_layer(trace)),
-        "cross_token_top20": coverage(cross_token(trace)),
-        "max_over_mean": max_over_mean(counts),
-        "gini": gini(counts),
-        "load_top20": coverage(counts),
-        "same_expert": same_expert(trace),
-        "same_expert_far": same_expert(trace, FAR),
+        "cross_layer_top20": coverage(cross_layer(trace)), "cross_token_top20": coverage(cross_token(trace)),
+        "max_over_mean": max_over_mean(counts), "gini": gini(counts), "load_top20": coverage(counts),
+        "same_expert": same_expert(trace), "same_expert_far": same_expert(trace, FAR),
     }
     if prefill.any() and not prefill.all():
         found["prefill_decode_spearman"] = spearman(loads(trace, prefill), loads(trace, ~prefill))
@@ -171,10 +167,7 @@ def subset(trace: Trace, requests: np.ndarray) -> Trace:
     offsets = np.concatenate([[0], np.cumsum(length)])
     row = np.repeat(trace.request_offsets[requests] - offsets[:-1], length) + np.arange(offsets[-1])
     return replace(
-        trace,
-        experts=trace.experts[row],
-        request_offsets=offsets,
-        iteration=trace.iteration[row],
+        trace, experts=trace.experts[row], request_offsets=offsets, iteration=trace.iteration[row],
         request_subject=trace.request_subject[requests],
     )
 
@@ -183,9 +176,7 @@ def rows_of(trace: Trace, rows: np.ndarray) -> Trace:
     """The trace of the tokens where bool[token] `rows`; a request may be left with none."""
     before = np.concatenate([[0], np.cumsum(rows)])
     return replace(
-        trace,
-        experts=trace.experts[rows],
-        iteration=trace.iteration[rows],
+        trace, experts=trace.experts[rows], iteration=trace.iteration[rows],
         request_offsets=before[trace.request_offsets],
     )
 

@@ -115,11 +115,8 @@ def check_index(where: str, index: dict[str, np.ndarray], facts: dict, manifest:
         if type(given) is not list or not all(type(each) is str and each.isprintable() for each in given):
             raise TraceError(f"{where}: {name}: expected a list of printable names")
     limits: list[tuple[str, int, Any]] = [
-        ("dataset", 0, len(facts["datasets"]) - 1),
-        ("subject", 0, len(facts["subjects"]) - 1),
-        ("number", 0, MOST),
-        ("rows", 1, MOST),
-        ("prefill_rows", 0, index["rows"]),
+        ("dataset", 0, len(facts["datasets"]) - 1), ("subject", 0, len(facts["subjects"]) - 1), ("number", 0, MOST),
+        ("rows", 1, MOST), ("prefill_rows", 0, index["rows"]),
     ]
     for name, least, most in limits:
         bad = np.flatnonzero((index[name] < least) | (index[name] > most))

@@ -14,14 +14,7 @@ from calibration.measurements.adapters import (
 )
 
 LAYOUTS = (
-    *aiconfigurator_attention.LAYOUTS,
-    *aiconfigurator_gemm.LAYOUTS,
-    *aiconfigurator_moe.LAYOUTS,
-    *deepgemm.LAYOUTS,
-    *xla_gemm.LAYOUTS,
-    *transfers.LAYOUTS,
-    *dispatches.LAYOUTS,
-    *node_and_micro.LAYOUTS,
-    *dgx.LAYOUTS,
+    *aiconfigurator_attention.LAYOUTS, *aiconfigurator_gemm.LAYOUTS, *aiconfigurator_moe.LAYOUTS, *deepgemm.LAYOUTS,
+    *xla_gemm.LAYOUTS, *transfers.LAYOUTS, *dispatches.LAYOUTS, *node_and_micro.LAYOUTS, *dgx.LAYOUTS,
     *not_fitted.LAYOUTS,
 )

@@ -39,14 +39,8 @@ def _sweeps(rows: pd.DataFrame, library: pd.Series, dtype: str, kv_dtype: str) -
 
 def _grouped(rows: pd.DataFrame, phase: str, tokens: str) -> pd.DataFrame:
     return _sweeps(rows, rows["framework"], "attn_dtype", "kv_dtype").assign(
-        phase=phase,
-        kind="gqa",
-        heads=rows["q_heads"],
-        kv_heads=rows["kv_heads"],
-        head_dim=rows["head_dim"],
-        window=rows["window"],
-        batch=rows["batch"],
-        tokens=rows[tokens],
+        phase=phase, kind="gqa", heads=rows["q_heads"], kv_heads=rows["kv_heads"], head_dim=rows["head_dim"],
+        window=rows["window"], batch=rows["batch"], tokens=rows[tokens],
     )
 
 
@@ -86,14 +80,8 @@ def _blocks(rows: pd.DataFrame) -> pd.DataFrame:
 def _absorbed(rows: pd.DataFrame) -> pd.DataFrame:
     """The two batched products of a decode that absorbs the projections of keys and values: a token is a request."""
     return _sweeps(rows, rows["framework"], "dtype", "dtype").assign(
-        phase=DECODE,
-        kind=rows["op"].map(ABSORBED).fillna(rows["op"]),
-        heads=rows["num_heads"],
-        kv_heads=1.0,
-        head_dim=float(MLA_HEAD),
-        window=0.0,
-        batch=rows["num_tokens"],
-        tokens=1.0,
+        phase=DECODE, kind=rows["op"].map(ABSORBED).fillna(rows["op"]), heads=rows["num_heads"], kv_heads=1.0,
+        head_dim=float(MLA_HEAD), window=0.0, batch=rows["num_tokens"], tokens=1.0,
     )
 
 

@@ -47,11 +47,8 @@ def _sweeps(rows: pd.DataFrame) -> pd.DataFrame:
     """
     rows = rows[rows["m"] > 0]
     return _products(rows, rows["dtype"], rows["latency_us"]).assign(
-        run_id=rows["framework_version"],
-        gpu_name=rows["gpu"],
-        library=rows["framework"],
-        library_version=rows["framework_version"],
-        kernel=rows["kernel_source"],
+        run_id=rows["framework_version"], gpu_name=rows["gpu"], library=rows["framework"],
+        library_version=rows["framework_version"], kernel=rows["kernel_source"],
     )
 
 
@@ -104,15 +101,9 @@ def _quantisations(rows: pd.DataFrame) -> pd.DataFrame:
     """Per-tensor scales of FP8 activations."""
     return pd.DataFrame(
         {
-            "run_id": rows["framework_version"],
-            "gpu_name": rows["gpu"],
-            "library": rows["framework"],
-            "library_version": rows["framework_version"],
-            "dtype": "fp8",
-            "op": rows["op"],
-            "m": rows["m"],
-            "k": rows["k"],
-            "latency_us_median": rows["latency_us"],
+            "run_id": rows["framework_version"], "gpu_name": rows["gpu"], "library": rows["framework"],
+            "library_version": rows["framework_version"], "dtype": "fp8", "op": rows["op"], "m": rows["m"],
+            "k": rows["k"], "latency_us_median": rows["latency_us"],
         },
         index=rows.index,
     )

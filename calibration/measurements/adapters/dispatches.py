@@ -34,9 +34,7 @@ DTYPES = {"bfloat16": "bf16"}
 
 def _layer(rows: pd.DataFrame, tokens: str) -> dict:
     return {
-        "tokens_per_rank": rows[tokens],
-        "hidden": rows["hidden_size"],
-        "top_k": rows["topk"],
+        "tokens_per_rank": rows[tokens], "hidden": rows["hidden_size"], "top_k": rows["topk"],
         "experts": rows["num_experts"],
     }
 
@@ -128,10 +126,7 @@ LAYOUTS = (
     Layout("DeepEP low latency", "collective", ("gpu", *_WHOLE), _WHOLE, _within_a_node),
     Layout("DeepEP normal", "collective", ("gpu", "comm_sms", *_WHOLE), ("comm_sms", *_WHOLE), _within_a_node),
     Layout(
-        "DeepEP low latency between nodes",
-        "collective",
-        ("gpu", "nodes", *_WHOLE),
-        ("nodes", *_WHOLE),
+        "DeepEP low latency between nodes", "collective", ("gpu", "nodes", *_WHOLE), ("nodes", *_WHOLE),
         _low_latency_between,
     ),
     Layout("DeepEP normal between nodes", "collective", ("gpu", *_PARTS), _PARTS, _normal_between),

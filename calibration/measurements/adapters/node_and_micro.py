@@ -114,13 +114,7 @@ def _mt4g(rows: pd.DataFrame) -> pd.DataFrame:
         found.append((line, LEVELS[level], size, *figure))
     found = pd.DataFrame(found, columns=["line", "level", "size", "op", "quantity", "value"]).set_index("line")
     return _memory(
-        rows.loc[found.index],
-        "mt4g",
-        found["level"],
-        found["op"],
-        found["size"],
-        found["quantity"],
-        found["value"],
+        rows.loc[found.index], "mt4g", found["level"], found["op"], found["size"], found["quantity"], found["value"]
     )
 
 
@@ -136,11 +130,8 @@ LAYOUTS = (
         _launches,
     ),
     Layout(
-        "gpu-benches bandwidth",
-        "memory",
-        ("gpu", "working_set_bytes", "read_gbytes_per_s"),
-        ("working_set_bytes", "read_gbytes_per_s"),
-        _bandwidth,
+        "gpu-benches bandwidth", "memory", ("gpu", "working_set_bytes", "read_gbytes_per_s"),
+        ("working_set_bytes", "read_gbytes_per_s"), _bandwidth,
     ),
     Layout(
         "gpu-benches chase",

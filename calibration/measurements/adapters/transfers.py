@@ -45,17 +45,8 @@ def _vidur_copies(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _vidur_all_reduce(rows: pd.DataFrame) -> pd.DataFrame:
     return _frame(
-        rows,
-        run_id="vidur",
-        gpu_name=rows["system"],
-        library="nccl",
-        library_version="vidur",
-        op="all_reduce",
-        variant="",
-        num_gpus=rows["num_gpus"],
-        nodes=1.0,
-        bytes=rows["message_bytes"],
-        dtype="",
+        rows, run_id="vidur", gpu_name=rows["system"], library="nccl", library_version="vidur", op="all_reduce",
+        variant="", num_gpus=rows["num_gpus"], nodes=1.0, bytes=rows["message_bytes"], dtype="",
         latency_us_median=rows["median_us"],
     )
 
@@ -100,35 +91,17 @@ def _xla_collectives(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _nccl_tests(rows: pd.DataFrame) -> pd.DataFrame:
     return _frame(
-        rows,
-        run_id=repetition(rows),
-        gpu_name=rows["gpu"],
-        library="nccl",
-        library_version=rows["nccl_version"],
-        op=_op(rows["op"]),
-        variant="",
-        num_gpus=rows["num_gpus"],
-        nodes=1.0,
-        bytes=rows["message_bytes"],
-        dtype=rows["dtype"],
-        latency_us_median=rows["latency_us"],
+        rows, run_id=repetition(rows), gpu_name=rows["gpu"], library="nccl", library_version=rows["nccl_version"],
+        op=_op(rows["op"]), variant="", num_gpus=rows["num_gpus"], nodes=1.0, bytes=rows["message_bytes"],
+        dtype=rows["dtype"], latency_us_median=rows["latency_us"],
     )
 
 
 def _all_reduce_kernels(rows: pd.DataFrame) -> pd.DataFrame:
     return _frame(
-        rows,
-        run_id=repetition(rows),
-        gpu_name=rows["gpu"],
-        library=rows["framework"],
-        library_version=rows["framework_version"],
-        op="all_reduce",
-        variant=rows["variant"],
-        num_gpus=rows["num_gpus"],
-        nodes=1.0,
-        bytes=rows["message_bytes"],
-        dtype=rows["dtype"],
-        latency_us_median=rows["latency_us"],
+        rows, run_id=repetition(rows), gpu_name=rows["gpu"], library=rows["framework"],
+        library_version=rows["framework_version"], op="all_reduce", variant=rows["variant"], num_gpus=rows["num_gpus"],
+        nodes=1.0, bytes=rows["message_bytes"], dtype=rows["dtype"], latency_us_median=rows["latency_us"],
     )
 
 

@@ -15,17 +15,9 @@ def _products(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["dtype"].isin(DTYPES) & (rows["batch"] > 1)]
     return pd.DataFrame(
         {
-            "run_id": "xla",
-            "gpu_name": rows["gpu"],
-            "library": "xla",
-            "library_version": "xla",
-            "dtype": rows["dtype"].map(DTYPES),
-            "quant_included": "0",
-            "groups": rows["batch"],
-            "m": rows["m"],
-            "n": rows["n"],
-            "k": rows["k"],
-            "latency_us_median": rows["latency_us_derived"],
+            "run_id": "xla", "gpu_name": rows["gpu"], "library": "xla", "library_version": "xla",
+            "dtype": rows["dtype"].map(DTYPES), "quant_included": "0", "groups": rows["batch"], "m": rows["m"],
+            "n": rows["n"], "k": rows["k"], "latency_us_median": rows["latency_us_derived"],
         },
         index=rows.index,
     )

@@ -33,14 +33,8 @@ class Loads:
 
 
 def made_loads(
-    where: str,
-    model: ModelSpec,
-    counts: np.ndarray,
-    names: Sequence[str],
-    series: Sequence[str],
-    phase: Sequence[int],
-    layer_ids: Any = None,
-    rank: int | None = None,
+    where: str, model: ModelSpec, counts: np.ndarray, names: Sequence[str], series: Sequence[str], phase: Sequence[int],
+    layer_ids: Any = None, rank: int | None = None,
 ) -> Loads:
     """Loads, checked against a model. Raises TraceError.
 
