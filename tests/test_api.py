@@ -60,10 +60,8 @@ def test_load_takes_overrides_as_strings_and_as_a_mapping():
 @pytest.mark.parametrize(
     ("part", "kind"),
     [
-        (EXPERIMENT["systems"][0], "SystemSpec"),
-        (EXPERIMENT["models"][0], "ModelSpec"),
-        (yaml.safe_load(SWEPT), "SweepPlan"),
-        (yaml.safe_load(EXPLORED), "ExplorationPlan"),
+        (EXPERIMENT["systems"][0], "SystemSpec"), (EXPERIMENT["models"][0], "ModelSpec"),
+        (yaml.safe_load(SWEPT), "SweepPlan"), (yaml.safe_load(EXPLORED), "ExplorationPlan"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -8,10 +8,8 @@ from archsim.base.nearest import nearest
 @pytest.mark.parametrize(
     ("name", "valid", "meant"),
     [
-        ("alo", ["allo", "base"], "allo"),
-        ("h200", ["dojo", "h200_node"], "h200_node"),
-        ("Hop-Latency", ["hop_latency"], "hop_latency"),
-        ("lanes", ["atu_entries", "executor"], None),
+        ("alo", ["allo", "base"], "allo"), ("h200", ["dojo", "h200_node"], "h200_node"),
+        ("Hop-Latency", ["hop_latency"], "hop_latency"), ("lanes", ["atu_entries", "executor"], None),
         ("serving", ["numbering", "name"], None),
     ],
 )

@@ -39,13 +39,7 @@ def law(*, library="torch", version="1", bytes_per_s=200e9, latency_ns=3000.0, f
 def scalar(value, version="1", **of):
     unit = "ns" if of["quantity"] == "latency_ns" else "ratio"
     return ScalarTable(
-        library="torch",
-        version=version,
-        source="none",
-        of={"level": "hbm"} | of,
-        unit=unit,
-        value=value,
-        low=value,
+        library="torch", version=version, source="none", of={"level": "hbm"} | of, unit=unit, value=value, low=value,
         high=value,
     )
 
@@ -88,9 +82,7 @@ def test_links_of_a_gpu_with_a_datasheet_are_shares_of_the_nominal_rate(links, g
 def test_the_fastest_copy_is_a_whole_one_and_not_a_short_steep_piece():
     noisy = law().model_copy(
         update={
-            "from_bytes": (4096, 6144, 2**20),
-            "latency_ns": (3000.0, 3010.0, 3000.0),
-            "ns_per_byte": (0.0, 0.0, 0.005),
+            "from_bytes": (4096, 6144, 2**20), "latency_ns": (3000.0, 3010.0, 3000.0), "ns_per_byte": (0.0, 0.0, 0.005)
         }
     )
     assert fastest_bytes_per_s(noisy) == pytest.approx(200e9, rel=1e-3)

@@ -221,12 +221,9 @@ def test_other_ways_to_write_the_same_file(tmp_path):
     text = "\n".join([HEAD, *ROWS, ""])
     quoted = "\n".join(",".join(f'"{cell}"' for cell in line.split(",")) for line in text.splitlines()) + "\n"
     files = {
-        "a.CSV": text.encode("utf-8-sig"),
-        "b.csv": text.replace("\n", "\r\n").encode(),
-        "c.csv": text.replace("\n", "\r").encode(),
-        "d.csv": quoted.encode(),
-        "e.csv.gz": gzip.compress(text.encode(), mtime=0),
-        "f.csv": text.replace("\n", "\n\n").encode(),
+        "a.CSV": text.encode("utf-8-sig"), "b.csv": text.replace("\n", "\r\n").encode(),
+        "c.csv": text.replace("\n", "\r").encode(), "d.csv": quoted.encode(),
+        "e.csv.gz": gzip.compress(text.encode(), mtime=0), "f.csv": text.replace("\n", "\n\n").encode(),
     }
     plain = read_measurements(written(tmp_path, HEAD, *ROWS)).table("gemm")
     for name, data in files.items():
@@ -334,16 +331,9 @@ def test_public_layout_in_other_folders_and_names(tmp_path):
 @pytest.mark.parametrize(
     ("name", "key"),
     [
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("H100-PCIe", "h100-pcie"),
-        ("sm_90 (H100)", "h100"),
-        ("A100 DGX", "a100"),
-        ("MI300X", "mi300x"),
-        ("NVIDIA GB200", "gb200"),
-        ("NVIDIA GB200 NVL72", "gb200"),
-        ("NVIDIA H100 NVL", "h100-nvl"),
-        ("x" * 99, "x" * 64),
-        ("My card 7", "my-card-7"),
+        ("NVIDIA H100 80GB HBM3", "h100"), ("H100-PCIe", "h100-pcie"), ("sm_90 (H100)", "h100"), ("A100 DGX", "a100"),
+        ("MI300X", "mi300x"), ("NVIDIA GB200", "gb200"), ("NVIDIA GB200 NVL72", "gb200"),
+        ("NVIDIA H100 NVL", "h100-nvl"), ("x" * 99, "x" * 64), ("My card 7", "my-card-7"),
     ],
 )
 def test_short_names_of_gpus(name, key):

@@ -142,12 +142,7 @@ def test_dtypes_that_a_datasheet_does_not_have(tmp_path, gpu, dtype):
         assert (
             main(
                 [
-                    "validate",
-                    "--quick",
-                    "--with",
-                    str(tmp_path / name / "own.yaml"),
-                    str(folder),
-                    "--out",
+                    "validate", "--quick", "--with", str(tmp_path / name / "own.yaml"), str(folder), "--out",
                     str(tmp_path / name / "page"),
                 ]
             )

@@ -92,12 +92,8 @@ def asked_moe(laws, table):
     ep, tp = shape_of(next(iter(table.ranks)))
     tokens = np.array([table.tokens[0], table.tokens[-1], 4 * table.tokens[-1]])
     how = {
-        "model": table.model,
-        "dtype": table.dtype,
-        "distribution": table.distribution,
-        "kernel": table.kernel,
-        "eplb_slots": table.eplb_slots,
-        **who(table),
+        "model": table.model, "dtype": table.dtype, "distribution": table.distribution, "kernel": table.kernel,
+        "eplb_slots": table.eplb_slots, **who(table),
     }
     times = laws.fused_moe(tokens, ep, tp, **how)
     positive(times, tokens.shape)

@@ -79,15 +79,7 @@ def test_terminal_gets_a_bar(tmp_path):
     tiny_file(tmp_path)
     leader, follower = pty.openpty()
     arguments = [
-        sys.executable,
-        "-m",
-        "archsim.cli.main",
-        "sweep",
-        "tiny.yaml",
-        "--jobs",
-        "1",
-        "--set",
-        "workload.batch=12",
+        sys.executable, "-m", "archsim.cli.main", "sweep", "tiny.yaml", "--jobs", "1", "--set", "workload.batch=12"
     ]
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "150"}
     process = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=follower, env=environment)

@@ -89,9 +89,7 @@ def test_more_context_or_requests_never_leave_more_room(model, batch, context, m
 
 @settings(max_examples=40)
 @given(
-    model=MODELS,
-    batch=st.integers(1, 30_000),
-    context=st.integers(1, 20_000),
+    model=MODELS, batch=st.integers(1, 30_000), context=st.integers(1, 20_000),
     system=st.sampled_from(["dojo", "isca26_dojo"]),
 )
 def test_every_suggestion_makes_it_fit(model, batch, context, system):

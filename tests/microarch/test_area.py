@@ -42,14 +42,9 @@ from microarch.silicon.technology import A72, A76, CLOCK, N5, SCALED, TECHNOLOGI
 ROOT = Path(__file__).resolve().parents[2]
 KB, MB = 2**10, 2**20
 DESIGNS = st.builds(
-    TableDesign,
-    experts=st.integers(1, 2048),
-    layers=st.integers(1, 200),
-    dies=st.integers(1, 200),
-    hbm_capacity_bytes=st.integers(10**6, 10**12),
-    counter_bits=st.integers(1, 32),
-    granule_bytes=st.sampled_from([32, 64, 4096]),
-    ports=st.integers(1, 4),
+    TableDesign, experts=st.integers(1, 2048), layers=st.integers(1, 200), dies=st.integers(1, 200),
+    hbm_capacity_bytes=st.integers(10**6, 10**12), counter_bits=st.integers(1, 32),
+    granule_bytes=st.sampled_from([32, 64, 4096]), ports=st.integers(1, 4),
 )
 
 
@@ -407,11 +402,8 @@ def test_design_follows_the_system_and_the_options():
 @pytest.mark.parametrize(
     "text, problem",
     [
-        ("experts", "expected KEY=VALUE"),
-        ("expert=3", "did you mean 'experts'"),
-        ("dies=3", "derived from the system"),
-        ("ports=many", "invalid literal"),
-        ("ports=0", "must be above 0"),
+        ("experts", "expected KEY=VALUE"), ("expert=3", "did you mean 'experts'"),
+        ("dies=3", "derived from the system"), ("ports=many", "invalid literal"), ("ports=0", "must be above 0"),
     ],
 )
 def test_a_bad_design_is_refused(text, problem):

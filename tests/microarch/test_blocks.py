@@ -73,9 +73,7 @@ def test_the_engine_takes_the_parameters_of_the_blocks(system):
     memory, cache, links = (parameters_of(block.Parameters, spec) for block in (hbm, llc, link))
     assert (machine.hbm_latency_ns, machine.hbm_bytes_per_ns) == (memory.latency_ns, memory.bytes_per_ns)
     assert (machine.llc_hit_ns, machine.llc_miss_ns, machine.llc_write_ns) == (
-        cache.hit_ns,
-        cache.miss_ns,
-        cache.write_ns,
+        cache.hit_ns, cache.miss_ns, cache.write_ns
     )
     assert (machine.hop_ns, machine.link_bytes_per_ns) == (links.hop_ns, links.bytes_per_ns)
     assert machine.request_bytes == links.request_bytes

@@ -202,9 +202,7 @@ def test_flows_take_the_bandwidth_and_latency_of_their_links():
     """Four transfers out of a node share its port of 2 bytes/ns; inside the node each has 8."""
     levels = (Level("switch", (4, 1)), Level("switch", (2, 1), "group"))
     classes = [
-        LinkClass("inside", 8e9, 10.0),
-        LinkClass("between", 2e9, 100.0),
-        LinkClass("", 8e9, 0.0),
+        LinkClass("inside", 8e9, 10.0), LinkClass("between", 2e9, 100.0), LinkClass("", 8e9, 0.0),
         LinkClass("port", 2e9, 0.0),
     ]
     fabric = build_levels(levels).with_links("node", classes)

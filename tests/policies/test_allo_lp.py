@@ -36,11 +36,8 @@ def arrays_ns(step, plan):
 
 @settings(max_examples=40, derandomize=True)
 @given(
-    st.integers(0, 999),
-    st.sampled_from([(1, 1), (2, 1), (3, 3), (5, 5)]),
-    st.integers(1, 40),
-    st.sampled_from([0, 1, 7, 3000]),
-    st.booleans(),
+    st.integers(0, 999), st.sampled_from([(1, 1), (2, 1), (3, 3), (5, 5)]), st.integers(1, 40),
+    st.sampled_from([0, 1, 7, 3000]), st.booleans(),
 )
 def test_every_token_is_given_out_once_to_a_candidate_in_order(seed, mesh, experts, most, copies):
     step = step_of(seed, mesh, experts, most, copies)

@@ -35,11 +35,7 @@ def eplb_inputs(draw):
     experts = groups * group
     replicas = -(-experts // gpus) * gpus + gpus * draw(st.integers(0, 3))
     return (
-        draw(loads(draw(st.integers(1, 3)), experts)),
-        replicas,
-        groups,
-        nodes,
-        gpus,
+        draw(loads(draw(st.integers(1, 3)), experts)), replicas, groups, nodes, gpus,
         draw(st.sampled_from([None, True, False])),
     )
 
@@ -153,9 +149,7 @@ def gains(layers):
 
 @quick
 @given(
-    st.integers(1, 4).flatmap(gains),
-    st.integers(0, 14),
-    st.sampled_from(["gain", "replicas_times_gain"]),
+    st.integers(1, 4).flatmap(gains), st.integers(0, 14), st.sampled_from(["gain", "replicas_times_gain"]),
     st.booleans(),
 )
 def test_craft_budget_is_best_of_all_plans(gain, capacity, objective, exactly):

@@ -65,11 +65,8 @@ def step_of(seed, mesh=(3, 3), experts=40, most=400, **charges):
 
 @settings(max_examples=40, derandomize=True)
 @given(
-    st.integers(0, 999),
-    st.sampled_from([(1, 1), (2, 1), (3, 3), (5, 5)]),
-    st.integers(1, 60),
-    st.sampled_from([0.0, 0.01, 10.0]),
-    st.sampled_from([charged, lp]),
+    st.integers(0, 999), st.sampled_from([(1, 1), (2, 1), (3, 3), (5, 5)]), st.integers(1, 60),
+    st.sampled_from([0.0, 0.01, 10.0]), st.sampled_from([charged, lp]),
 )
 def test_every_token_is_given_out_once_at_no_more_than_home_costs(seed, mesh, experts, hop_ns, rule):
     step = step_of(seed, mesh, experts, hop_ns=hop_ns)

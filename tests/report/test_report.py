@@ -37,9 +37,7 @@ def folder(tmp_path_factory) -> Path:
         batches=(4096, 16384),
         policies=POLICIES,
         assumptions=(
-            load_assumptions("published"),
-            load_assumptions("published", ties="sequence"),
-            load_assumptions("physical"),
+            load_assumptions("published"), load_assumptions("published", ties="sequence"), load_assumptions("physical")
         ),
     )
 
@@ -56,13 +54,7 @@ def page(text) -> Page:
 
 def test_names_everything_that_was_run(page):
     for name in (
-        *POLICIES,
-        "dojo",
-        "tsmc_sow",
-        "deepseek-v3",
-        "qwen3-235b-a22b",
-        "published+ties=sequence",
-        "physical",
+        *POLICIES, "dojo", "tsmc_sow", "deepseek-v3", "qwen3-235b-a22b", "published+ties=sequence", "physical"
     ):
         assert name in page.text
     assert "144 runs:" in page.text
@@ -161,11 +153,7 @@ def test_leaves_no_draft_behind(folder, text):
 def test_every_figure_has_a_panel_for_every_place(page):
     spoken = [attrs["aria-label"] for tag, attrs in page.tags if tag == "svg"]
     for figure in (
-        "decode throughput relative to base",
-        "hops of base",
-        "HBM traffic of",
-        "Bottlenecks of",
-        "tokens of the most",
+        "decode throughput relative to base", "hops of base", "HBM traffic of", "Bottlenecks of", "tokens of the most",
         "copies on",
     ):
         assert sum(label.startswith(figure) for label in spoken) == 2 * 2 * 2
@@ -432,20 +420,12 @@ def test_axes_hold_their_values():
 
 def test_numbers_are_written_for_people():
     assert [significant(value) for value in (1234.5, 12.345, 0.0123, 0, 999.9, 0.99996, 99.99)] == [
-        "1,234",
-        "12.3",
-        "0.0123",
-        "0",
-        "1,000",
-        "1.00",
-        "100",
+        "1,234", "12.3", "0.0123", "0", "1,000", "1.00", "100"
     ]
     assert [prefixed(value) for value in (4.35e12, 33, 0)] == ["4.35\u00a0T", "33", "0"]
     assert scaled(1.24e12, BYTE_UNITS) == "1.24\u00a0TB"
     assert scaled(-42300.0, ((1e3, "µs"), (1.0, "ns"))) == "−42.3\u00a0µs"  # a minus, no hyphen
     assert (factor(5.3), plain_factor(5.3)) == ("5.30×", "5.3×")
     assert [signed_percent(change).replace("\u00a0", " ") for change in (0.031, -0.0042, 0)] == [
-        "+3.1 %",
-        "−0.42 %",
-        "0 %",
+        "+3.1 %", "−0.42 %", "0 %"
     ]

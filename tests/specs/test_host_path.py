@@ -75,10 +75,8 @@ def test_what_a_calibration_does_not_have_is_not_made_up(pcie, launches, lacks):
     path = path_of(calibration(pcie, launches))
     assert set(path.missing) == lacks
     values = {
-        "pcie_latency": path.pcie_latency_ns,
-        "pcie_bandwidth": path.pcie_bandwidth_bytes_per_s,
-        "launch": path.launch_ns,
-        "sync": path.sync_ns,
+        "pcie_latency": path.pcie_latency_ns, "pcie_bandwidth": path.pcie_bandwidth_bytes_per_s,
+        "launch": path.launch_ns, "sync": path.sync_ns,
     }
     assert {key for key, value in values.items() if value is None} == lacks
 

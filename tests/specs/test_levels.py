@@ -67,10 +67,7 @@ def test_levels_multiply_are_named_and_read_back(tmp_path, shape):
     system = experiment_of(tmp_path, f"fabric: {STACKED[shape]}").systems[0]
     fabric = build_fabric(system, "row_major")
     assert (system.dies, system.shape, fabric.dies, fabric.name) == (
-        fabric.dies,
-        shape,
-        np.prod([x.size for x in system.fabric.levels]),
-        shape,
+        fabric.dies, shape, np.prod([x.size for x in system.fabric.levels]), shape
     )
     written = system.model_dump(mode="json", by_alias=True)
     assert "mesh" not in written and "topology" not in written

@@ -92,10 +92,7 @@ def test_shipped_system(name):
     found += (system.hbm.capacity_bytes, system.compute.peak_flop_per_s, system.compute.dtype)
     assert found == SYSTEMS[name]
     assert (system.llc.capacity_bytes, system.llc.hit_ns, system.llc.miss_ns, system.llc.write_ns) == (
-        2**26,
-        100,
-        110,
-        30,
+        2**26, 100, 110, 30
     )
     assert (system.d2d.hop_latency_ns, system.d2d.request_bytes, system.hbm.latency_ns) == (200, 16, 300)
     assert (system.hbm.reserved_fraction, system.name) == (0.1, name)
@@ -114,12 +111,7 @@ def test_shipped_cluster(name):
 def test_shipped_model(name):
     model = load_model(name)
     found = (
-        len(model.moe_layer_ids),
-        model.layers,
-        model.moe_layer_ids[0],
-        model.hidden,
-        model.expert_ffn,
-        model.experts,
+        len(model.moe_layer_ids), model.layers, model.moe_layer_ids[0], model.hidden, model.expert_ffn, model.experts
     )
     found += (model.top_k, model.shared_experts, model.shared_ffn)
     assert found == MODELS[name]
@@ -179,21 +171,10 @@ def test_bytes_of_a_weight():
 @pytest.mark.parametrize(
     ("text", "dimension", "value"),
     [
-        ("3.35 TB/s", BANDWIDTH, 3.35e12),
-        ("2TB/s", BANDWIDTH, 2e12),
-        ("1 GiB/s", BANDWIDTH, 2.0**30),
-        ("64 MiB", SIZE, 64 * 2**20),
-        ("80 GB", SIZE, 80e9),
-        ("1.5 kB", SIZE, 1500),
-        ("16 B", SIZE, 16),
-        ("1e3 B", SIZE, 1000),
-        ("200 ns", TIME, 200),
-        ("0.2 us", TIME, 200),
-        ("0.2 \u00b5s", TIME, 200),
-        ("0.2 \u03bcs", TIME, 200),
-        ("1 ms", TIME, 1e6),
-        ("1 s", TIME, 1e9),
-        ("989 TFLOP/s", COMPUTE, 989e12),
+        ("3.35 TB/s", BANDWIDTH, 3.35e12), ("2TB/s", BANDWIDTH, 2e12), ("1 GiB/s", BANDWIDTH, 2.0**30),
+        ("64 MiB", SIZE, 64 * 2**20), ("80 GB", SIZE, 80e9), ("1.5 kB", SIZE, 1500), ("16 B", SIZE, 16),
+        ("1e3 B", SIZE, 1000), ("200 ns", TIME, 200), ("0.2 us", TIME, 200), ("0.2 \u00b5s", TIME, 200),
+        ("0.2 \u03bcs", TIME, 200), ("1 ms", TIME, 1e6), ("1 s", TIME, 1e9), ("989 TFLOP/s", COMPUTE, 989e12),
         ("1 PFLOP/s", COMPUTE, 1e15),
     ],
 )
@@ -306,16 +287,9 @@ def test_overrides():
     experiment = load_experiment(
         DOJO,
         [
-            "workload.batch=[64]",
-            "systems.0.d2d.bandwidth=2TB/s",
-            "systems.0.llc.ways=4",
-            "models=[mixtral-8x7b]",
-            "models.0.top_k=1",
-            "policies=[allo, base]",
-            "policies.0.allocation.block_tokens=128",
-            "assumptions=physical",
-            "assumptions.contention=reserved",
-            "workload.trace.synthetic.seed=1e3",
+            "workload.batch=[64]", "systems.0.d2d.bandwidth=2TB/s", "systems.0.llc.ways=4", "models=[mixtral-8x7b]",
+            "models.0.top_k=1", "policies=[allo, base]", "policies.0.allocation.block_tokens=128",
+            "assumptions=physical", "assumptions.contention=reserved", "workload.trace.synthetic.seed=1e3",
         ],
     )
     assert experiment.workload.batch == (64,)
@@ -449,9 +423,7 @@ def test_published_utilisation():
 ROUND_TRIPS = {
     "as shipped": [],
     "uneven numbers": [
-        "systems.0.d2d.bandwidth=1.2345678901234 TB/s",
-        "systems.0.hbm.latency=0.1 ns",
-        "systems.0.hbm.reserved=1 %",
+        "systems.0.d2d.bandwidth=1.2345678901234 TB/s", "systems.0.hbm.latency=0.1 ns", "systems.0.hbm.reserved=1 %"
     ],
     "changed assumptions": ["assumptions=[{set: published, ties: sequence}, physical]"],
     "top n": ["policies=[base, {name: on, preset: pred, prediction: {top_n: 3}}]"],

@@ -82,11 +82,7 @@ def test_objectives_are_of_all_layers_however_few_ran(file, found):
     plan, outcome = found
     point = plan.point(outcome.front[0].index)
     row = {
-        "tokens_per_s": 600.0,
-        "decode_ns": 100.0,
-        "energy_per_token_j": 0.5,
-        "power_w": 90.0,
-        "silicon_mm2": 1.0,
+        "tokens_per_s": 600.0, "decode_ns": 100.0, "energy_per_token_j": 0.5, "power_w": 90.0, "silicon_mm2": 1.0,
         "cost_usd": 2.0,
     }
     every = len(point.model.moe_layer_ids)
@@ -98,9 +94,7 @@ def test_objectives_are_of_all_layers_however_few_ran(file, found):
     few, spec = load_exploration(
         file,
         [
-            "policies=[base, ep]",
-            "workload.layers=1",
-            "workload.trace.synthetic.prompt_tokens=0",
+            "policies=[base, ep]", "workload.layers=1", "workload.trace.synthetic.prompt_tokens=0",
             "assumptions=physical",
         ],
     )
@@ -299,16 +293,8 @@ def test_page_of_a_sweep_over_points(file, capsys, engine):
     assert (
         main(
             [
-                "sweep",
-                str(file),
-                "--set",
-                "policies=[base, ep]",
-                "--set",
-                f"engine={engine}",
-                "--out",
-                str(file.parent / "swept"),
-                "--jobs",
-                "1",
+                "sweep", str(file), "--set", "policies=[base, ep]", "--set", f"engine={engine}", "--out",
+                str(file.parent / "swept"), "--jobs", "1",
             ]
         )
         == 0

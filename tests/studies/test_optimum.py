@@ -149,19 +149,9 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
     keep = [expert for expert in range(experts) if tokens[expert]]
     token_ns = 6 * 256 * 16 / (system.compute.peak_flop_per_s / 1e9 * system.compute.efficiency)
     least = best_time(
-        [at[e] for e in keep],
-        home[keep],
-        [token_ns] * len(keep),
-        weights / rate[0],
-        weights / rate[1],
-        vector / rate[0],
-        vector / rate[1],
-        fabric.route,
-        dies,
-        fabric.links,
-        problem.base_ns + problem.start_ns,
-        [copied[e] for e in keep],
-        [cached[e] for e in keep],
+        [at[e] for e in keep], home[keep], [token_ns] * len(keep), weights / rate[0], weights / rate[1],
+        vector / rate[0], vector / rate[1], fabric.route, dies, fabric.links, problem.base_ns + problem.start_ns,
+        [copied[e] for e in keep], [cached[e] for e in keep],
     )
     return problem, least
 
@@ -171,10 +161,7 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
 @pytest.mark.parametrize(
     ("mesh", "tokens"),
     [
-        ((2, 2), (1, 2, 1, 1)),
-        ((2, 1), (3, 2, 4, 1, 2, 2)),
-        ((3, 1), (1, 2, 3, 1, 1)),
-        ((4, 1), (2, 1, 2, 1)),
+        ((2, 2), (1, 2, 1, 1)), ((2, 1), (3, 2, 4, 1, 2, 2)), ((3, 1), (1, 2, 3, 1, 1)), ((4, 1), (2, 1, 2, 1)),
         ((2, 2), (1, 1, 0, 1, 1, 1)),
     ],
     ids=str,

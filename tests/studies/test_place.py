@@ -123,14 +123,8 @@ def test_laws_of_every_placement(tmp_path_factory, case, policy):
     loads, ranks, slots = case
     _, layers, experts = loads.shape
     model = ModelSpec(
-        name="any",
-        source="made up",
-        layers=layers + 1,
-        moe_layers={"first": 1, "last": layers},
-        hidden=8,
-        expert_ffn=8,
-        experts=experts,
-        top_k=1,
+        name="any", source="made up", layers=layers + 1, moe_layers={"first": 1, "last": layers}, hidden=8,
+        expert_ffn=8, experts=experts, top_k=1,
     )
     rows = POLICIES[policy](loads, ranks, slots)
     found = PhysicalMap(rows.astype(np.int32), experts, ranks)

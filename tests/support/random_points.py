@@ -78,9 +78,7 @@ def random_point(number: int, contention: str) -> Point:
     topology = TOPOLOGIES[np.random.default_rng([number, len(contention), 1]).integers(len(TOPOLOGIES))]
     system = system.model_copy(update={"topology": TopologySpec(name=topology)})
     spec = SyntheticSpec(
-        prompt_tokens=int(rng.integers(0, 3)),
-        decode_steps=STEPS,
-        seed=number,
+        prompt_tokens=int(rng.integers(0, 3)), decode_steps=STEPS, seed=number,
         popularity_skew=float(rng.uniform(0, 1.2)),
     )
     traffic = SyntheticTraffic(model, spec, batch)

@@ -48,12 +48,8 @@ def random_system(number):
     experts = int(rng.integers(2, 9))
     first = int(rng.integers(0, 2))
     model = small_model(
-        experts=experts,
-        top_k=int(rng.integers(1, min(4, experts) + 1)),
-        hidden=int(rng.choice([256, 512, 1024])),
-        expert_ffn=int(rng.choice([256, 384, 640])),
-        shared_ffn=384,
-        shared_experts=int(rng.integers(0, 2)),
+        experts=experts, top_k=int(rng.integers(1, min(4, experts) + 1)), hidden=int(rng.choice([256, 512, 1024])),
+        expert_ffn=int(rng.choice([256, 384, 640])), shared_ffn=384, shared_experts=int(rng.integers(0, 2)),
         moe_layers=LayerSet(first=first, last=first + 1),
     )
     slice_bytes = model.hidden * model.expert_ffn

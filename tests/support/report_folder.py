@@ -26,17 +26,11 @@ BUSY_AT_HOME = (0.7, 0.55, 0.06)
 
 
 def write_folder(
-    folder: Path,
-    *,
-    systems: tuple[str, ...] = ("dojo",),
-    models: tuple[str, ...] = ("deepseek-v3",),
+    folder: Path, *, systems: tuple[str, ...] = ("dojo",), models: tuple[str, ...] = ("deepseek-v3",),
     batches: tuple[int, ...] = (4096,),
     policies: tuple[str, ...] = ("base", "ep", "allo", "pred", "allo+pred"),
     assumptions: tuple[AssumptionsSpec, ...] | None = None,
-    trace: object = None,
-    decode_steps: int = 4,
-    prefill_ns: int = 12_345_678,
-    changes: dict[str, object] | None = None,
+    trace: object = None, decode_steps: int = 4, prefill_ns: int = 12_345_678, changes: dict[str, object] | None = None,
 ) -> Path:
     """Write the four files. ``changes``: results column → value, or function of the row, put into every row."""
     experiment = ExperimentSpec(
@@ -89,13 +83,7 @@ def _wobble(*key: object) -> float:
 
 
 def _result(
-    system: SystemSpec,
-    model: ModelSpec,
-    batch: int,
-    policy: str,
-    spec: AssumptionsSpec,
-    steps: int,
-    prefill_ns: int,
+    system: SystemSpec, model: ModelSpec, batch: int, policy: str, spec: AssumptionsSpec, steps: int, prefill_ns: int,
     base: bool,
 ) -> dict:
     key = (system.name, model.name, batch, policy, spec.label)

@@ -62,17 +62,8 @@ def step_view(tokens, first_seen, home, copied_slices, hops, costs, placement=No
     placement = placement or Placement.of_homes(home, 1, len(hops))
     pair_bytes_per_ns = np.full(hops.shape, costs.link_bytes_per_ns)
     return StepView(
-        tokens,
-        first_seen,
-        placement.home[0],
-        copied_slices,
-        hops,
-        costs,
-        0,
-        1,
-        placement.holds[0],
-        hops * costs.hop_ns,
-        pair_bytes_per_ns,
+        tokens, first_seen, placement.home[0], copied_slices, hops, costs, 0, 1, placement.holds[0],
+        hops * costs.hop_ns, pair_bytes_per_ns,
     )
 
 

@@ -221,9 +221,7 @@ def test_same_arguments_same_demand_in_another_process(tmp_path):
     )
     runs = [
         subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True,
             check=True,
         ).stdout
         for seed in ("1", "2")
@@ -255,10 +253,7 @@ def test_digest_tells_batches_apart():
 @pytest.mark.parametrize(
     ("lengths", "expected"),
     [
-        ([(2, 1)], True),
-        ([(1, 1)], False),
-        ([(0, 1)], False),
-        ([(5, 1), (1, 1)], True),
+        ([(2, 1)], True), ([(1, 1)], False), ([(0, 1)], False), ([(5, 1), (1, 1)], True),
         ([(1, 1), (5, 1), (0, 4)], True),
     ],
 )

@@ -195,10 +195,7 @@ def test_real_dumps(shared):
 
 def record(**more):
     return {
-        "record_type": "eplb_load_stats",
-        "step": 1,
-        "expert_load": [[1] * 6] * 4,
-        "p2l_map": [[0, 1, 2, 3, 4, 5]] * 4,
+        "record_type": "eplb_load_stats", "step": 1, "expert_load": [[1] * 6] * 4, "p2l_map": [[0, 1, 2, 3, 4, 5]] * 4
     } | more
 
 

@@ -32,10 +32,7 @@ def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("good")
     imported(
         save_npz(
-            folder / "good.npz",
-            REQUESTS,
-            LAYERS,
-            request_subject=np.arange(4, dtype=np.int16),
+            folder / "good.npz", REQUESTS, LAYERS, request_subject=np.arange(4, dtype=np.int16),
             subject_names=np.array(["a", "b", "c", "d"]),
         ),
         folder / "store",

@@ -235,10 +235,7 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
         assert np.array_equal(one, other) and one.dtype == other.dtype
     assert second.predicted_rows is None
     assert (first.has_prefill, first.top_k, first.batch, first.digest) == (
-        second.has_prefill,
-        second.top_k,
-        second.batch,
-        second.digest,
+        second.has_prefill, second.top_k, second.batch, second.digest
     )
     monkeypatch.setattr(demand_cache, "MOST_BYTES", 0)
     demand_cache.cached_demand(RunDemand, "y", build)

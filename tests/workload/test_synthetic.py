@@ -92,15 +92,8 @@ def test_number_of_requests():
 
 def test_digest_and_label_tell_parameters_apart():
     changes = [
-        {},
-        {"seed": 1},
-        {"prompt_tokens": 2},
-        {"popularity_skew": 0.5},
-        {"request_taste": 0.5},
-        {"stickiness": 0.5},
-        {"decode_steps": 3},
-        {"requests": 9},
-        {"model": "mixtral-8x7b"},
+        {}, {"seed": 1}, {"prompt_tokens": 2}, {"popularity_skew": 0.5}, {"request_taste": 0.5}, {"stickiness": 0.5},
+        {"decode_steps": 3}, {"requests": 9}, {"model": "mixtral-8x7b"},
     ]
     assert len({traffic(**change).digest for change in changes}) == len(changes)
     assert traffic().digest == traffic().digest
