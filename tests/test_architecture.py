@@ -8,10 +8,22 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # From bottom to top; no module imports from a later floor. A module belongs to its longest matching prefix.
 FLOORS = [
-    ("archsim.base",), ("archsim.laws",), ("archsim.specs",), ("archsim.workload", "archsim.models"),
-    ("archsim.policies",), ("archsim.balancers",), ("microarch",), ("archsim.iteration",), ("archsim.engine",),
-    ("archsim.runs",), ("archsim.serving",), ("archsim.report",), ("calibration",), ("archsim.studies",),
-    ("archsim.api",), ("archsim.cli", "archsim.__main__"),
+    ("archsim.base",),
+    ("archsim.laws",),
+    ("archsim.specs",),
+    ("archsim.workload", "archsim.models"),
+    ("archsim.policies",),
+    ("archsim.balancers",),
+    ("microarch",),
+    ("archsim.iteration",),
+    ("archsim.engine",),
+    ("archsim.runs",),
+    ("archsim.serving",),
+    ("archsim.report",),
+    ("calibration",),
+    ("archsim.studies",),
+    ("archsim.api",),
+    ("archsim.cli", "archsim.__main__"),
 ]
 RANK = {prefix: rank for rank, floor in enumerate(FLOORS) for prefix in floor}
 SLOW_TO_IMPORT = {"numba", "pandas", "matplotlib", "pyarrow", "numpy", "rich"}
@@ -107,8 +119,13 @@ def is_eval(node: ast.AST) -> bool:
 @pytest.mark.parametrize(
     "package",
     [
-        "archsim.specs", "archsim.laws.tables", "archsim.cli.main", "archsim.cli.sweep", "archsim.api",
-        "archsim.base.code_digest", "archsim",
+        "archsim.specs",
+        "archsim.laws.tables",
+        "archsim.cli.main",
+        "archsim.cli.sweep",
+        "archsim.api",
+        "archsim.base.code_digest",
+        "archsim",
     ],
 )
 def test_what_every_command_imports_is_light(package):
