@@ -120,9 +120,7 @@ def _is_report(manifest: Path) -> bool:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Create the folder and lock it against other processes. Raises ArchsimError if it is locked, and as `own_folder`
-    does.
-    """
+    """Create the folder and lock it to other processes. Raises ArchsimError if locked, and as `own_folder`."""
     with (own_folder(folder) / _LOCK).open("w") as stream:
         _lock(stream, folder)
         yield

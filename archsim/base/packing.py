@@ -24,9 +24,7 @@ class Copies(NamedTuple):
 
 
 def replicate(load: np.ndarray, copies: int) -> Copies:
-    """``copies`` instances of experts, load float64[row, expert]: one each, then one by one to the largest load per
-    instance.
-    """
+    """``copies`` instances of experts, load float64[row, expert]: one each, then each to the largest load of one."""
     rows, experts = load.shape
     expert, rank = np.zeros((2, rows, copies), np.int64)
     expert[:, :experts] = np.arange(experts)

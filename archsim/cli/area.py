@@ -101,9 +101,7 @@ def _print_published(out, system: SystemSpec, built: TableDesign, technology: Te
 
 
 def _print_synthesised(out, systems: Sequence[SystemSpec]) -> None:
-    """The components in RTL: analytical, synthesised and published area, and the clock that they reach; which systems
-    ask for more.
-    """
+    """Components in RTL: analytical, synthesised, published area and clock; which systems ask for more."""
     from microarch.silicon.synthesised import clock_note, local_clock_note, side_by_side
 
     dies = systems[0].dies

@@ -50,9 +50,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _points_checked(found) -> str:
-    """Make the checks of ``archsim sweep`` before it simulates, where they are quick, else say what makes them; and say
-    what it takes.
-    """
+    """The checks of ``archsim sweep`` before it simulates, where quick, else what makes them; what it takes."""
     from archsim.api.loading import ExplorationPlan
     from archsim.specs.experiment import ExperimentSpec
     from archsim.specs.loading.serving import Serving

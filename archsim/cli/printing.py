@@ -69,10 +69,7 @@ def clock_notes(systems) -> list[str]:
 
 
 def print_engine_errors(compared) -> None:
-    """One line per assumption set, then the runs outside the limit.
-
-    compared: ``archsim.runs.engine_comparison.Compared``.
-    """
+    """One line per assumption set, then the runs outside the limit."""
     from archsim.report.units import signed_percent
     from archsim.runs.engine_comparison import OUTSIDE, errors
 

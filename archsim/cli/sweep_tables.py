@@ -23,10 +23,7 @@ _GB = 1e9
 
 
 def print_rooms(runs: Sequence[Run]) -> None:
-    """The runs, and how each fits in the memory of its fullest die; then what is not counted.
-
-    Raises ArchsimError for those that do not.
-    """
+    """The runs, and how each fits in its fullest die; what is not counted. Raises ArchsimError for misfits."""
     from archsim.runs.capacity import rooms, uncounted
 
     table = grid(

@@ -44,9 +44,7 @@ KERNELS: Mapping[str, Callable[..., Kernel]] = MappingProxyType({"reserved": Res
 
 
 class StepTimes(NamedTuple):
-    """``begin_ns``, ``end_ns``: on the clock of the machine without decisions; ``exposed_ns``: time that the decision
-    adds to the step.
-    """
+    """``begin_ns``, ``end_ns``: on the machine's clock without decisions, which add ``exposed_ns``."""
 
     begin_ns: float
     end_ns: float
@@ -174,9 +172,7 @@ class EventEngine:
         return now_ns + waits_ns
 
     def settle(self) -> bool:
-        """An iteration is about to begin: switch to a placement whose weights have arrived. Whether none is on its
-        way.
-        """
+        """An iteration begins: switch to a placement whose weights have arrived. Whether none is on its way."""
         if (placement := self.balancing.arrived()) is not None:
             self._switch(placement)
         return self.balancing.pending is None

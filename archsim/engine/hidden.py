@@ -79,9 +79,7 @@ def send_once(plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: S
 def send_once_to(
     groups: Sequence[np.ndarray], plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes, hops
 ) -> list[np.ndarray]:
-    """As ``send_once``, one vector per token and *group* of dies: [home, group] for each of ``groups: int64[die]``,
-    the group of every die.
-    """
+    """As ``send_once``, a vector per token and *group* of dies: [home, group]; ``groups: int64[die]``."""
     dies = len(hops)
     taken = _tokens_taken(plan.expert, plan.die, plan.tokens, origins, hops)
     if routing is not None:

@@ -1,6 +1,4 @@
-"""Copies between two GPUs (``p2p``): which law calibrates a link, and how the time of a copy splits into link latency
-and bandwidth.
-"""
+"""Copies between two GPUs (``p2p``): which law a link takes, and its split into latency and bandwidth."""
 
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
@@ -23,9 +21,7 @@ NVLINK_BYTES_PER_S = MappingProxyType({
 
 
 def link_table(calibration: CalibrationSpec) -> TransferTable | None:
-    """The law of one-way copies between one pair of GPUs of a server node that covers SLICES_BYTES; None if there is
-    none.
-    """
+    """The law of one-way copies between two GPUs of a server node that covers SLICES_BYTES; or None."""
     tables = [table for table in calibration.p2p if all(holds(table) for holds in WANTED.values())]
     return preferred_copy(tables) if tables else None
 

@@ -103,9 +103,7 @@ def _exponent(distribution: str) -> float | None:
 
 @lru_cache(maxsize=20_000)
 def _rank_draws(batch: tuple, ep: int, rank_by_rank: bool, groups: tuple[int, int] | None) -> np.ndarray:
-    """float64[2, draw] of the most loaded of ``ep`` ranks; batch: experts, top_k, exponent, tokens. The seed is
-    fixed.
-    """
+    """float64[2, draw] of the most loaded of ``ep`` ranks; batch: experts, top_k, exponent, tokens. A fixed seed."""
     counts, left = _counts(*batch)
     more, less = np.maximum(left, 0), np.maximum(-left, 0)
     if rank_by_rank:
@@ -138,9 +136,7 @@ def _counts(experts: int, top_k: int, exponent: float, tokens: int) -> tuple[np.
 
 @lru_cache(maxsize=128)
 def _smallest_first(*batch) -> np.ndarray:
-    """Left-over pairs, given to (or taken from) all experts in turn, starting with the smallest; of equals, the
-    last.
-    """
+    """Left-over pairs, given to (or taken from) all experts in turn, the smallest first; of equals, the last."""
     counts, left = _counts(*batch)
     more, less = np.maximum(left, 0), np.maximum(-left, 0)
     experts = counts.shape[1]

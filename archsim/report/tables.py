@@ -107,9 +107,7 @@ def _cell(value: float | None, column: ShownColumn, worth: float) -> Cell:
 
 
 def overview(report: Report) -> list[dict[str, Any]]:
-    """For every place, the fastest policies at the largest batch (all within CLOSE), and the bottleneck of the
-    first.
-    """
+    """For every place, the fastest policies at the largest batch (all within CLOSE), and the first one's bottleneck."""
     rows = []
     for place in report.places():
         runs = [run for run in report.at(place) if run.get("throughput_tokens_per_s")]
@@ -175,9 +173,7 @@ def _bound(run: RunRow) -> str:
 
 
 def assumptions(report: Report) -> dict[str, list[dict[str, Any]]]:
-    """Every field with its value in each set and the meaning; ``differ``: fields in which sets differ; ``same``: the
-    others.
-    """
+    """Every field, its value in each set, the meaning; ``differ``: fields in which sets differ; ``same``: others."""
     split: dict[str, list[dict[str, Any]]] = {"differ": [], "same": []}
     specs = list(report.assumptions.values())
     for field, meanings in ASSUMPTIONS.items():
@@ -201,9 +197,7 @@ def origins(report: Report) -> dict[str, str]:
 
 
 def ties(report: Report) -> list[dict[str, str]]:
-    """Change of each run when events at equal times are processed in (time, sequence) order; empty without such
-    runs.
-    """
+    """Change of each run when events at equal times are processed in (time, sequence) order; may be empty."""
     rows = []
     for ordered, heaped in report.tie_pairs():
         for run in report.runs:

@@ -150,9 +150,7 @@ def check_experts(where: str, experts: np.ndarray, num_experts: int, row_place) 
 
 
 def checked_scores(where: str, name: str, scores: np.ndarray, experts: np.ndarray) -> np.ndarray:
-    """The gate's scores of ``experts[token, layer, k]`` as float32. Raises TraceError unless there is one number >= 0
-    for each.
-    """
+    """The gate's scores of ``experts[token, layer, k]`` as float32. Raises TraceError for any not >= 0."""
     if scores.dtype.kind not in "iuf" or scores.shape != experts.shape:
         raise TraceError(
             f"{where}: {name}: {scores.dtype} of shape {list(scores.shape)}; expected a number for every expert, "

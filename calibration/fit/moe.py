@@ -136,9 +136,7 @@ def left_out_errors(sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEI
 
 
 def draw_noise(table: MoeTable, ep, tp, tokens) -> np.ndarray:
-    """Mean deviation of the draws of a collector from their median at each point, by the law,
-    float64[point]; nan: nothing is drawn.
-    """
+    """Mean deviation of draws from their median at each point, by the law, float64[point]; nan: none drawn."""
     named, found = named_of(table), np.full(len(ep), np.nan)
     for at, (e, p, t) in enumerate(zip(ep, tp, tokens, strict=True)):
         draws = load_draws(named, routing_of(table), e, t)

@@ -19,9 +19,7 @@ class PointError(ArchsimError):
 
 @dataclass(frozen=True)
 class Machine:
-    """The measured machine. ``l2_bytes``: L2 of one GPU; ``free_bytes``: its free memory before the first
-    measurement.
-    """
+    """The measured machine. ``l2_bytes``: L2 of one GPU; ``free_bytes``: its free memory before measurements."""
 
     gpu_name: str
     gpus: int

@@ -1,6 +1,4 @@
-"""Measurements that are faster than their GPU can be (a wrong unit, dtype or shape, or a wrong peak), and memory that
-is far slower.
-"""
+"""Measurements faster than their GPU can be (a wrong unit, dtype, shape or peak), and far slower memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,6 +1,4 @@
-"""CSV files as text cells: lines with the wrong number of cells are quarantined, files that are not tables are
-refused.
-"""
+"""CSV files as text cells: lines with a wrong number of cells are quarantined, what is no table is refused."""
 
 import csv
 import gzip

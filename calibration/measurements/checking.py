@@ -1,6 +1,4 @@
-"""Checks rows of measurements: within the ranges of their columns, in one unit, of one GPU, without
-points that disagree.
-"""
+"""Checks rows of measurements: in the ranges of columns, one unit, one GPU, no points that disagree."""
 
 from dataclasses import dataclass
 

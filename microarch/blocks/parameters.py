@@ -1,6 +1,4 @@
-"""Parameters of hardware blocks: frozen dataclasses whose fields record the spec key that sets them and the source
-of the default.
-"""
+"""Parameters of hardware blocks: frozen dataclasses that record each field's spec key and source."""
 
 import dataclasses
 from typing import Any

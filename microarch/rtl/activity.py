@@ -18,9 +18,7 @@ SYNC, COMB = "sync", "comb"
 
 @dataclass
 class Activity:
-    """Of a run: ``bits`` of registers, ``cycles``; ``clocked``: bits · cycles whose enable was set; ``toggled``: bits
-    that changed.
-    """
+    """Of a run: ``bits`` of registers, ``cycles``; ``clocked``: bits · cycles enabled; ``toggled``: bits changed."""
 
     bits: int
     cycles: int = 0

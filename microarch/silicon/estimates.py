@@ -32,9 +32,7 @@ class Estimates:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def changed(self: Group, changes: Mapping[str, float]) -> Group:
-        """The group with changed values. A user's value has no range. Raises ValueError for a negative one, KeyError
-        for an unknown name.
-        """
+        """The group with a user's values, without ranges. Raises ValueError for negative, KeyError for unknown."""
         known = self.named()
         return replace(
             self,

@@ -100,9 +100,7 @@ def _surface(group: Group) -> Surface:
 
 @dataclass(frozen=True)
 class Arc:
-    """From an input pin to an output: ``tables``: delay and slew of a rising, then of a falling output; of a setup arc
-    the constraints.
-    """
+    """From an input to an output: ``tables``: delay, slew of a rising, a falling output; of setups, limits."""
 
     source: str
     sense: str  # positive_unate, negative_unate, non_unate

@@ -57,9 +57,7 @@ class Technology:
         return {name: value for name, value in values.items() if isinstance(value, Coefficient)}
 
     def cell_um2(self, ports: int) -> float:
-        """A bit cell: every further port adds two bit lines to its width and a word line to its height (CACTI's
-        rule).
-        """
+        """A bit cell: every further port adds two bit lines to its width and a word line to its height (CACTI)."""
         side, pitch = sqrt(self.bitcell.value), self.port_pitch.value * (ports - 1)
         return (side + 2 * pitch) * (side + pitch)
 

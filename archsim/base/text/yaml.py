@@ -75,9 +75,7 @@ class Tree:
         return SpecError(f"{self.place(keys)}: {problem}")
 
     def graft(self, keys: Keys, other: "Tree") -> None:
-        """Replace what is at ``keys`` by another tree with its own places (if it has none, those of the ancestors
-        apply).
-        """
+        """Replace what is at ``keys`` by another tree with its places (without any, those of the ancestors)."""
         parent = self.get(keys[:-1])
         parent[keys[-1]] = other.data
         kept = {at: place for at, place in self.places.items() if at[: len(keys)] != keys or at == keys}

@@ -96,9 +96,7 @@ def flows_direct(vectors: np.ndarray, grid: Grid, vector_bytes: float) -> Flows:
 
 
 def outer_ports(grid: Grid, networks: int) -> np.ndarray:
-    """The port (a die, or a node whose GPUs share one) of every member of the networks between nodes, int64[network,
-    member].
-    """
+    """The port (a die, or a node of GPUs that share one) of the networks' members, int64[network, member]."""
     if grid.shared:
         return np.arange(grid.nodes)[None]
     return np.arange(grid.dies).reshape(grid.nodes, grid.size).T if networks > 1 else np.arange(grid.dies)[None]

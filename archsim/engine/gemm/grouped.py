@@ -164,9 +164,7 @@ def _shared(system, model, machine: Machine) -> Calibrated:
 
 @lru_cache(maxsize=64)
 def _law(name: str | None, digest: str, rank: _Rank) -> GroupedLaw:
-    """The law, cached: interpolation between EP sizes takes a while, so that dies of all rates share it. ``digest``:
-    of the calibration's file.
-    """
+    """The law, cached for dies of all rates (it is slow to make). ``digest``: of the calibration's file."""
     if rank.rates is None:
         return GroupedLaw(calibration_named(name), *rank)
     return _law(name, digest, rank._replace(rates=None)).on(rank.rates)

@@ -270,9 +270,7 @@ def _water_level(ports, first, last, capacity):
 
 @inner
 def _offer(ports, first, last, capacity, k):
-    """Share of ``capacity`` that port ``k`` would get if it requested all of it and the others what they request
-    now.
-    """
+    """Share of ``capacity`` that port ``k`` would get if it requested all and the others what they request now."""
     kept = ports[k].asked
     ports[k].asked = np.inf
     level = _water_level(ports, first, last, capacity)

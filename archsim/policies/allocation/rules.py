@@ -272,9 +272,7 @@ def _holds(step, expert, die):
 
 @inner
 def _rank_candidates(step, expert, extra_ns, loads, ranked):
-    """Holders at their die time, the home's other neighbours at die time plus the fetch; by (time, die). Returns
-    count.
-    """
+    """Holders at their die time, the home's other neighbours with the fetch; by (time, die). Returns count."""
     n = 0
     for die in range(len(loads)):
         holds = _holds(step, expert, die)

@@ -65,9 +65,7 @@ class Placement:
 
     @classmethod
     def of_holds(cls, holds: np.ndarray, home: np.ndarray, room: np.ndarray | None = None) -> Placement:
-        """Homes stay at ``home: int[layer, expert]`` where that die still holds the expert, else go to its lowest
-        holder.
-        """
+        """Homes stay at ``home: int[layer, expert]`` where it still holds the expert, else go to its lowest holder."""
         stays = np.take_along_axis(holds, home[:, :, None].astype(np.int64), axis=2)[:, :, 0]
         return cls(np.where(stays, home, holds.argmax(axis=2)).astype(np.int32), holds, room)
 

@@ -1,7 +1,4 @@
-"""Which experts a heatmap predicts to follow each expert.
-
-A predictor is called as ``predictor(heat, changed, out)``; see `Predictor`.
-"""
+"""Which experts a heatmap predicts to follow each; called as `Predictor`: ``(heat, changed, out)``."""
 
 import math
 from dataclasses import dataclass

@@ -18,9 +18,7 @@ MARGIN = 1.15  # area axis beyond the outermost points
 
 @dataclass(frozen=True)
 class Point:
-    """One configuration: a system and a policy. ``mm2``: added area, ``speedup``: over base on the family's first
-    system.
-    """
+    """A system and a policy. ``mm2``: added area, ``speedup``: over base on the family's first system."""
 
     run: RunRow
     who: str

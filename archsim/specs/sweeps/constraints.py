@@ -50,9 +50,7 @@ class Absent(Exception):
 
 @dataclass(frozen=True)
 class Constraint:
-    """``text`` as written; the ``names`` in it; ``words``: names that may be text; ``tests``: trees of tuples, all of
-    which must hold.
-    """
+    """``text`` as written, its ``names``; ``words``: names that may be text; ``tests``: trees; all must hold."""
 
     text: str
     names: tuple[str, ...]
@@ -60,9 +58,7 @@ class Constraint:
     tests: tuple[tuple, ...]
 
     def holds(self, lookup: Lookup) -> bool:
-        """Whether a point is kept. A constraint on a key that the point lacks does not apply. Raises ValueError for
-        invalid comparisons.
-        """
+        """Whether a point is kept; constraints on keys it lacks do not apply. Raises ValueError for bad comparisons."""
         try:
             return all(_test(test, lookup) for test in self.tests)
         except Absent:

@@ -39,10 +39,7 @@ _COMPARED = ("system", "model", "batch", "policy")
 
 @dataclass(frozen=True)
 class Link:
-    """A field and its two values.
-
-    ``alone``: the first set with only this field changed; ``chain``: with all fields up to it changed.
-    """
+    """A field and its two values. ``alone``: the first set with it changed; ``chain``: with all up to it."""
 
     field: str
     before: str
@@ -53,10 +50,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Effect:
-    """Effect of a link on one policy.
-
-    Speed-ups are over base under the same assumptions; ``throughput`` in tokens/s.
-    """
+    """Effect of a link on one policy. Speed-ups: over base under the same assumptions; ``throughput`` in tokens/s."""
 
     link: Link
     speedup_before: float

@@ -227,9 +227,7 @@ def _cases(rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
 
 
 def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
-    """Every MoE row, judged by the calibration file's table of the same model, library, release,
-    dtype and distribution.
-    """
+    """Every MoE row, judged by the file's table of the same model, library, release, dtype and distribution."""
     found = []
     rows = measurements.table("moe", calibration.gpu)
     rows = with_defaults(rows)

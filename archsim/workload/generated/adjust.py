@@ -124,9 +124,7 @@ def simulate(model: TrafficModel, lengths: np.ndarray, task: np.ndarray, seed: i
 
 
 def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0) -> TrafficModel:
-    """Move the parameters until generated traffic measures like the trace, whose loads have the shares [phase, layer,
-    expert].
-    """
+    """Move the parameters until generated traffic measures like the trace; shares [phase, layer, expert]."""
     agreed = _decided(phase_agreement(trace))
     copies = COPIES[agreed is not None]
     requests, starts = trace.requests, model.phase_starts

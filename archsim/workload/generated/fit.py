@@ -53,9 +53,7 @@ FIRST_REPEATED = 0.8
 def fit_trace(
     trace: Trace, name: str, source: str, groups: int = 1, top_groups: int = 1, seed: int = 0
 ) -> TrafficModel:
-    """A model of the routing of a trace. groups, top_groups: of the router, see `TrafficModel`; a trace does not show
-    them.
-    """
+    """A model of a trace's routing. groups, top_groups: of the router, see `TrafficModel`; traces lack them."""
     names, task = known_tasks(trace)
     trace = replace(trace, request_subject=task, subject_names=names)
     kind, kind_counts = token_kinds(trace, min(KINDS, max(8, LARGEST_TABLE // kind_size(trace))), seed)

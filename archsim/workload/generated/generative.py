@@ -97,9 +97,7 @@ class GenerativeTraffic:
             yield StepTokens(iteration, position, draw(iteration, position, token))
 
     def drawing(self, requests: np.ndarray) -> Callable[[int, np.ndarray, np.ndarray], np.ndarray]:
-        """Of a batch: (iteration, position int32[n], token int64[n] within its request) → int16[n, layer, k]. Tokens of
-        a request in order.
-        """
+        """Of a batch: (iteration, position int32[n], token int64[n] in its request, in order) → int16[n, layer, k]."""
         layers = len(self.layer_ids)
         last = np.zeros((len(requests), layers, self.top_k), np.int16)
         history = np.zeros((2, len(requests), max(len(self.model.repeats), 1)), np.int32)

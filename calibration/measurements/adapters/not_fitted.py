@@ -1,6 +1,4 @@
-"""Public layouts that are recognised but not read, each with the reason: no law is fitted to them,
-or they have no times.
-"""
+"""Public layouts that are recognised but not read, each with the reason: no law takes them, or no times."""
 
 import pandas as pd
 
