@@ -78,7 +78,7 @@ def _points_checked(found) -> str:
     plan = plan_of(found.plan if isinstance(found, ExplorationPlan) else found)
     cost = f"; {told(plan, available_cores())}"
     if plan.combinations > _MOST_POINTS:
-        return f"{cost}; `archsim sweep --dry-run` checks whether every point can run"
+        return f"{cost}; `archsim sweep --dry-run` checks whether points can run"
     selection = select(plan, lambda text: print(text, file=sys.stderr, flush=True))
     return cost + _indented(kv_rooms_told(selection.runs()))
 

@@ -11,6 +11,9 @@ from archsim.base.cores import available_cores
 from archsim.cli.arguments import add_experiment, add_jobs, add_json, add_report, natural
 from archsim.cli.exit_codes import OK
 
+_MOST_CHECKED = 20_000  # points that a dry run looks at one by one, a millisecond each
+_SAMPLED = 200  # points of a larger sweep
+
 if TYPE_CHECKING:
     from archsim.runs.plan import Selection
     from archsim.runs.results import Results
@@ -112,13 +115,14 @@ def _dry_run(plan: SweepPlan) -> int:
     """Print every run of an experiment and how it fits in memory; of a sweep with axes, the first points."""
     from archsim.cli.sweep_tables import print_dropped, print_points, print_rooms
     from archsim.runs.estimate import told
-    from archsim.runs.plan import select
+    from archsim.runs.plan import drawn, select
 
     print(told(plan, available_cores()), flush=True)
     if not plan.sweep.axes:
         print_rooms(select(plan, refuse=False).runs())
         return OK
-    selection = select(plan, lambda text: print(text, file=sys.stderr, flush=True))
+    among = drawn(plan, _SAMPLED) if plan.combinations > _MOST_CHECKED else None
+    selection = select(plan, lambda text: print(text, file=sys.stderr, flush=True), among=among)
     print_dropped(selection, "would run")
     print_points(selection)
     return OK

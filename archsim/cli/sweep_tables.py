@@ -69,11 +69,18 @@ def print_points(selection: Selection) -> None:
 
 
 def print_dropped(selection: Selection, verb: str = "run") -> None:
-    """How many points run (``verb``: ran, or would), and how many each constraint dropped."""
+    """How many points run (``verb``: ran, or would), and how many each constraint dropped; of a sample of the points,
+    how many of all that makes.
+    """
+    kept, every = len(selection.kept), selection.plan.combinations
+    asked = kept + selection.dropped.total
+    if asked < every:
+        error = (kept * (asked - kept) / asked) ** 0.5 / asked
+        print(f"{asked:,} points were drawn and checked: about {kept / asked:.0%} ± {2 * error:.0%} of all {verb}")
     parts = [f"{count:,} dropped by `{text}`" for text, count in selection.dropped.by_constraint.items()]
     if selection.dropped.repeats:
         parts.append(f"{selection.dropped.repeats:,} repeat another")
-    print("; ".join([f"{len(selection.kept):,} of {selection.plan.combinations:,} points {verb}", *parts]))
+    print("; ".join([f"{kept:,} of {asked:,} points {verb}", *parts]))
 
 
 def print_speedups(results: Results, policies: Iterable[str]) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
+import numpy as np
+
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.base.nearest import did_you_mean
 from archsim.base.text.fields import Spec
@@ -212,8 +214,21 @@ def plan_of(planned: ExperimentSpec | SweepPlan) -> SweepPlan:
     return planned if isinstance(planned, SweepPlan) else plan_without_axes(planned)
 
 
-def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, refuse: bool = True) -> Selection:
-    """Evaluate the constraints of every point; open its trace. tell: called with progress texts.
+def drawn(plan: SweepPlan, most: int) -> list[int] | None:
+    """Numbers of ``most`` points of a plan, drawn at random, always the same ones; None if it has no more."""
+    if plan.combinations <= most:
+        return None
+    return sorted(np.random.default_rng(0).choice(plan.combinations, most, replace=False).tolist())
+
+
+def select(
+    planned: ExperimentSpec | SweepPlan,
+    tell: Tell = lambda text: None,
+    refuse: bool = True,
+    among: Sequence[int] | None = None,
+) -> Selection:
+    """Evaluate the constraints of every point, or of those ``among`` them; open its trace. tell: called with progress
+    texts.
 
     Raises TraceError; LawMissing (a SpecError) for a calibration without the tables that points read; ArchsimError if
     no point is left; CapacityError for systems that this machine's memory cannot hold; with ``refuse`` CapacityError
@@ -223,12 +238,12 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
     dropped, maker = Dropped(), RunMaker(tell, plan.experiment.all_columns, plan if plan.sweep.axes else None)
     measures = Measures(maker.contexts)
     kept, misfits = [], []
-    checked = _Checked(plan.combinations, tell)
+    checked = _Checked(plan.combinations if among is None else len(among), tell)
     functions: dict[tuple, tuple[str, ...]] = {}
     routing: dict[str, dict[str, None]] = {}
     routes: dict[tuple, Point] = {}
-    for point in plan.points(measures.functions(), dropped):
-        checked.say(point.index)
+    for point in plan.points(measures.functions(), dropped, among):
+        checked.say(point.index if among is None else len(kept) + dropped.total)
         kept.append(point.index)
         routing.setdefault(point.model.name, {})[maker.routing(point)] = None
         decides = id(point.system), id(point.policy), id(point.assumptions), point.engine
@@ -243,7 +258,7 @@ def select(planned: ExperimentSpec | SweepPlan, tell: Tell = lambda text: None, 
             routes[machine] = point
     if not kept:
         said = ", ".join(f"{count:,} by `{text}`" for text, count in dropped.by_constraint.items())
-        raise ArchsimError(f"no point is left of {plan.combinations:,}: dropped {said}")
+        raise ArchsimError(f"no point is left of {dropped.total:,}: dropped {said}")
     if misfits:
         raise CapacityError(_misfits_told(plan, misfits, len(kept), maker))
     if refuse:

@@ -2,14 +2,18 @@
 found again.
 """
 
+import re
+
 import numpy as np
 import pytest
 from pyarrow import parquet
+from scipy.stats import qmc
 from support.dask_processes import Cluster
 from support.tiny import TINY, archsim, start
 
 from archsim.base.errors import ArchsimError, CapacityError, SpecError
 from archsim.base.text.yaml import dump_yaml
+from archsim.cli.main import main
 from archsim.runs import cache
 from archsim.runs import plan as planning
 from archsim.runs import sweep as sweeping
@@ -19,7 +23,8 @@ from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.loading.library import load_experiment, load_planned
 from archsim.specs.sweeps.axis_values import counted_values
 from archsim.specs.sweeps.constraints import parse_constraint
-from archsim.specs.sweeps.plan import MEASURES, Dropped, in_words
+from archsim.specs.sweeps.drawn import draw_shares
+from archsim.specs.sweeps.plan import MEASURES, Dropped, SweepPlan, in_words
 
 FIRST_LINE = len(TINY.splitlines()) + 1
 
@@ -487,6 +492,26 @@ def test_points_that_do_not_fit_are_told_before_anything_runs(tmp_path):
     assert len(select(one_of_everything(tmp_path, f"{sweep}  where: hbm_capacity fits\n")).kept) == 2
     with pytest.raises(ArchsimError, match="no point is left of 4: dropped 4 by `dies > 99`"):
         select(one_of_everything(tmp_path, f"{sweep}  where: dies > 99\n"))
+
+
+def test_a_latin_hypercube_has_the_shares_of_scipy():
+    for count, axes, seed in ((1, 1, 0), (7, 3, 1), (2250, 9, 6)):
+        expected = qmc.LatinHypercube(axes, seed=np.random.default_rng(seed)).random(count)
+        assert (draw_shares("latin_hypercube", axes, count, seed) == expected).all()
+
+
+def test_a_dry_run_of_a_million_points_looks_at_a_sample_of_them(tmp_path, monkeypatch, capsys):
+    looked_at = []
+    point = SweepPlan.point
+    monkeypatch.setattr(SweepPlan, "point", lambda plan, index: looked_at.append(index) or point(plan, index))
+    linear = "{{from: 1 TB/s, to: 9 TB/s, linear: {}}}".format
+    axes = f"{{hbm.bandwidth: {linear(1000)}, d2d.bandwidth: {linear(100)}}}"
+    file = file_of(tmp_path, f"  grid: {axes}\n  where: hbm.bandwidth > d2d.bandwidth\n")
+    assert main(["sweep", str(file), "--dry-run", "--set", "policies=[base]", "--set", "assumptions=physical"]) == 0
+    said = capsys.readouterr().out
+    assert "400,000 points" in said and "200 points were drawn and checked" in said
+    about, error = map(int, re.search(r"about (\d+)% ± (\d+)% of all would run", said).groups())
+    assert abs(about - 50) <= 2 * error and len(looked_at) < 1000
 
 
 def test_runs_of_variants_are_named_with_their_points(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,15 +172,20 @@ class SweepPlan:
         """Whether all constraints hold. Raises SpecError as :meth:`points` does."""
         return all(each.holds(point, measures) for each in self._constraints)
 
-    def points(self, measures: Mapping[str, Callable[[Point], Any]], dropped: Dropped | None = None) -> Iterator[Point]:
+    def points(
+        self,
+        measures: Mapping[str, Callable[[Point], Any]],
+        dropped: Dropped | None = None,
+        among: Iterable[int] | None = None,
+    ) -> Iterator[Point]:
         """The points that satisfy all constraints, in order, without repeats. measures: a function for every name in
-        MEASURES.
+        MEASURES; among: numbers of the points to look at; None: all.
 
         Raises SpecError for an invalid combination, or one on which a constraint cannot be evaluated.
         """
         dropped = Dropped() if dropped is None else dropped
         seen: set[tuple] = set()
-        for index in range(self.combinations):
+        for index in range(self.combinations) if among is None else among:
             point = self.point(index)
             kinds = [id(variant.spec) for variant in point.variants.values()]
             same = (*kinds, point.batch, point.engine, id(point.deployment))
