@@ -98,7 +98,7 @@ class RequestSpec(Spec):
         return self
 
 
-class HostSpec(Spec):
+class EngineHostSpec(Spec):
     """Time of the host in place of an engine's fitted constants."""
 
     iteration_ns: Time = Field(0.0, alias="iteration")
@@ -273,7 +273,7 @@ class ServeSpec(Spec):
     precision: PrecisionSpec = PrecisionSpec()
     # Whose host constants and attention: fitted ones of configs/serving/hosts.yaml. none: no host time.
     engine: Literal["vllm", "sglang", "trtllm", "none"] = "vllm"
-    host: HostSpec | None = None
+    host: EngineHostSpec | None = None
     # uniform: by chance; else a distribution of the fused MoE laws of the calibration, such as power_law_1.2; or
     # {like: model}: from traffic, by the engine's execution, under policies.
     routing: str | RoutingSpec = "uniform"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from archsim.base.text.fields import Spec
 from archsim.base.text.yaml import read_yaml
 from archsim.cli.main import main
 from archsim.report.reference.files import generated
@@ -76,7 +77,18 @@ def test_schemas_refuse_what_is_unknown_or_out_of_range():
 
 def test_every_assumption_is_in_the_reference_with_its_values():
     text = generated()["reference.md"]
-    assert "| `contention` | `" in text and "`like`" in text and "`prompt_tokens`" in text
+    assert "[`contention`](assumptions.md#contention)" in text and "`like`" in text and "`prompt_tokens`" in text
+
+
+def test_files_have_no_two_mappings_of_one_name():
+    """The reference would describe the keys of one by the other: decisions and engines both have a host."""
+    names = [each.__name__ for each in _specs(Spec) if each.__module__.startswith("archsim.specs")]
+    assert len(names) > 40 and sorted({name for name in names if names.count(name) > 1}) == []
+    assert "`front_end" in generated()["reference.md"]
+
+
+def _specs(base):
+    return [found for each in base.__subclasses__() for found in (each, *_specs(each))]
 
 
 def test_the_links_of_the_changelog_are_pages_of_the_site():

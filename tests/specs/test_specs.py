@@ -390,15 +390,15 @@ def test_a_mapping_without_a_set_starts_from_physical(tmp_path):
 
 
 def test_documentation_agrees_with_the_table_of_assumptions():
-    """docs/assumptions.md: '## `field`', then a row '| `value` | sets | meaning |' for every value."""
+    """docs/assumptions.md: '## `field`', then an item '- `value` (sets): meaning' for every value."""
     documented: dict[str, dict[str, tuple[str, str]]] = {}
     for line in (ROOT / "docs" / "assumptions.md").read_text().splitlines():
         if line.startswith("## `"):
             field = line.split("`")[1]
             documented[field] = {}
-        elif line.startswith("| `"):
-            value, sets, meaning = (cell.strip() for cell in line.strip("|").split("|"))
-            documented[field][value.strip("`")] = (sets, meaning)
+        elif item := re.match(r"- `(\w+)`(?: \((.*?)\))?: (.*)", line):
+            value, sets, meaning = item.groups()
+            documented[field][value] = (sets or "", meaning)
     expected = {
         field: {
             value: (", ".join(name for name, each in shipped_sets().items() if getattr(each, field) == value), meaning)

@@ -1,42 +1,48 @@
-"""The reference page: a table of keys for every mapping of every file."""
+"""The reference page: a list of keys for every mapping of every file."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
+from archsim.base.text.quantities import DIMENSIONS, FRACTION, format_quantity
 from archsim.specs.assumptions import ASSUMPTIONS
 
 Schema = Mapping[str, Any]
 _HEAD = """# Reference of files
 
-Generated from the specs by `python -m archsim.report.reference`; a test compares. Values with units are text, such as
-`80 GB`. `archsim check FILE` checks a file and names its line; `archsim new` writes a commented one. For an editor that
-knows JSON Schema, name one of the schemas in the first line of a file:
-`# yaml-language-server: $schema=docs/schemas/system.schema.json`.
+Generated from the specs by `python -m archsim.report.reference`; a test compares. A key stands with its default
+(`ways: 2`), then its values and its meaning. Values with units are text, such as `80 GB`. `archsim check FILE` checks a
+file and names its line; `archsim new` writes a commented one. For an editor that knows JSON Schema, name one of the
+schemas in the first line of a file: `# yaml-language-server: $schema=docs/schemas/system.schema.json`.
 
-`source` says where the numbers of a system, model or traffic file come from. It changes nothing that is simulated;
-pages print it beside the numbers.
+`name`: letters, digits and . _ + -; tables and file names use it. `source`: where the numbers come from (a datasheet, a
+paper, a measurement, or `assumed`); pages print it beside them, and nothing that is simulated depends on it.
 """
 
 
 # Definitions that are files, too.
 _FILES = {"SystemSpec": "system", "ModelSpec": "model", "AssumptionsSpec": "assumptions"}
+_DIMENSIONS = {each.name: each for each in DIMENSIONS if each is not FRACTION}
+_SAID = ("name", "source")  # whose meaning the head says
 
 
 def reference(schemas: Mapping[str, Schema]) -> str:
     """The page. schemas: file kind → its schema."""
-    parts, told = [_HEAD], set(_FILES)
+    parts = [_HEAD]
+    told: dict[str, Schema] = {name: {} for name in _FILES}
     for kind, schema in schemas.items():
-        parts.append(_section(f"## {kind[0].upper()}{kind[1:]} file", schema))
+        parts.append(_section(f"## {kind[0].upper()}{kind[1:]} file", schema, told))
         for name, part in _reachable(schema):
             if name not in told and part.get("properties"):
-                told.add(name)
-                parts.append(_section(f"### {_named(name)}", part))
+                parts.append(_section(f"### {_named(name)}", part, told))
+                told[name] = part["properties"]
     return "\n".join(parts)
 
 
-def _section(heading: str, schema: Schema) -> str:
-    return f"{heading}\n\n{_text(schema.get('description', ''))}\n\n{_table(schema)}"
+def _section(heading: str, schema: Schema, told: Mapping[str, Schema]) -> str:
+    return f"{heading}\n\n{schema.get('description', '').strip()}\n\n{_list(schema, told)}\n"
 
 
 def _reachable(schema: Schema) -> Iterator[tuple[str, Schema]]:
@@ -69,23 +75,43 @@ def _named(definition: str) -> str:
     return definition.removesuffix("Spec")
 
 
-def _table(schema: Schema) -> str:
-    needed = schema.get("required", ())
-    lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
-    for key, entry in schema.get("properties", {}).items():
-        default = "**required**" if key in needed else _default(entry)
-        told = _text(entry.get("description", ""))
-        if key in ASSUMPTIONS and told.startswith(f"{next(iter(ASSUMPTIONS[key]))}: "):
-            told = f"[values](assumptions.md#{key})"
-        lines.append(f"| `{key}` | {_kind(entry)} | {default} | {told} |")
-    return "\n".join(lines) + "\n"
+def _list(schema: Schema, told: Mapping[str, Schema]) -> str:
+    """An item a key; keys of another mapping, and neighbours of one value and no meaning, share theirs."""
+    keys, needed = dict(schema.get("properties", {})), schema.get("required", ())
+    lines = []
+    for name, others in told.items():
+        if len(others) > 1 and others.items() <= keys.items():
+            lines.append(f"- the keys of [{_named(name)}](#{_named(name).lower()})")
+            keys = {key: entry for key, entry in keys.items() if key not in others}
+    if set(ASSUMPTIONS) <= keys.keys():
+        each = ", ".join(f"[`{_with_default(key, keys.pop(key))}`](assumptions.md#{key})" for key in ASSUMPTIONS)
+        lines.append(f"- {each}: **required**, but for those with a default")
+    items = [_item(key, entry, key in needed) for key, entry in keys.items()]
+    for told_alike, group in groupby(items, lambda item: item[1:]):
+        names = [name for name, *_ in group]
+        value, meaning = told_alike
+        for some in [names] if not meaning else [[name] for name in names]:
+            lines.append(f"- {', '.join(some)}{': ' if value else ''}{value}. {meaning}".rstrip(". "))
+    return "\n".join(lines)
 
 
-def _default(entry: Schema) -> str:
+def _item(key: str, entry: Schema, needed: bool) -> tuple[str, str, str]:
+    """(Key with its default, values, meaning)."""
+    name, meaning = f"`{_with_default(key, entry)}`", "" if key in _SAID else entry.get("description", "").strip()
+    kind = "" if isinstance(entry.get("default"), bool) else _kind(entry)
+    if kind.casefold() == f"[{key}](#{key})":  # the mapping of its name
+        name, kind = f"[{name}](#{key})", ""
+    return name, ", ".join(filter(None, (kind, "**required**" if needed else ""))), meaning
+
+
+def _with_default(key: str, entry: Schema) -> str:
+    """The key as a file would have it: ``ways: 2``; one without a default alone."""
     value = entry.get("default")
-    if value is None or isinstance(value, dict):
-        return ""
-    return f"`{json.dumps(value, ensure_ascii=False)}`".replace('"', "")
+    if value is None or value == [] or isinstance(value, dict):
+        return key
+    if entry.get("format") in _DIMENSIONS:
+        return f"{key}: {format_quantity(value, _DIMENSIONS[entry['format']])}"
+    return f"{key}: {json.dumps(value, ensure_ascii=False)}".replace('"', "").removesuffix(".0")
 
 
 def _kind(entry: Schema) -> str:
@@ -101,7 +127,8 @@ def _kind(entry: Schema) -> str:
     if "enum" in entry:
         return ", ".join(f"`{value}`" for value in entry["enum"])
     if "format" in entry:
-        return f"{entry['format']}, {entry['title']}"
+        ends = re.sub(r"^(\d.*) to (?=\d)", r"\1–", entry["title"])
+        return ends if ends[0].isdigit() else f"{entry['format']}, {ends}"
     types = entry.get("type", "any")
     first = next((each for each in types if each != "null"), "any") if isinstance(types, list) else types
     if first == "array":
@@ -109,7 +136,3 @@ def _kind(entry: Schema) -> str:
     words = {"integer": "integer", "number": "number", "string": "text", "object": "mapping", "boolean": "true, false"}
     ends = f" {entry['minimum']:,}–{entry['maximum']:,}" if "maximum" in entry else ""
     return f"{words.get(first, 'any')}{ends}"
-
-
-def _text(text: str) -> str:
-    return text.replace("|", "\\|").strip()

@@ -2,7 +2,6 @@
 """``docs/results.md``: the columns of every file of results. Rows that differ in a word or two of their meaning are one row."""
 
 from collections.abc import Iterator
-from itertools import groupby
 from typing import NamedTuple
 
 from archsim.runs.columns import COLUMNS, DIES, LINKS, PAIRS, STEPS, TIMINGS, Column
@@ -24,13 +23,25 @@ def results_page() -> str:
         ("steps.parquet", STEPS), ("timings.csv", TIMINGS),
     )
     for title, columns in files:
-        known = [each for each in columns if columns is not COLUMNS and each in COLUMNS]
-        rows = [_Row((each.name,), each.unit, each.meaning + _used(each, columns)) for each in columns if each not in known]
-        lines = (f"| {', '.join(f'`{name}`' for name in row.names)} | {row.unit} | {row.meaning} |" for row in _folded(rows))
-        names = ", ".join(f"`{each.name}`" for each in known)
-        before = [f"Of the run, as above: {names}.", ""] if known else []
-        parts.append("\n".join([f"## {title}", "", *before, "| column | unit | meaning |", "|---|---|---|", *lines]))
+        own = [each for each in columns if columns is COLUMNS or each not in COLUMNS]
+        rows = [_Row((each.name,), each.unit, _meaning(each) + _used(each, columns)) for each in own]
+        parts.append("\n".join([f"## {title}", "", *map(_line, _folded(rows))]))
     return "\n\n".join(parts) + "\n"
+
+
+def _line(row: _Row) -> str:
+    """An item. The unit stands in it where the names do not end with it."""
+    last = {name.removesuffix("_low").removesuffix("_high").rpartition("_")[2] for name in row.names}
+    known = last <= {row.unit, row.unit.casefold()} or "_percent" in row.names[0] or "_bytes_per_" in row.names[0]
+    names, unit = ", ".join(f"`{name}`" for name in row.names), "" if known or not row.unit else f" ({row.unit})"
+    return f"- {names}{unit}: {row.meaning}".removesuffix(": ")
+
+
+def _meaning(column: Column) -> str:
+    """Its meaning; of a cause, where the causes are; of a bound, that of the column whose bound it is."""
+    if column.name.startswith("bound_"):
+        return "of the critical path, by [cause](glossary.md#what-time-goes-to); empty for a run without time"
+    return column.meaning.replace(f"as {column.name.rpartition('_')[0]},", "as without the ending,")
 
 
 def _used(column: Column, columns: tuple[Column, ...]) -> str:
@@ -46,16 +57,35 @@ def _folded(rows: list[_Row]) -> Iterator[_Row]:
         key = row.unit, row.meaning or row.names[0]
         together[key] = together.get(key, ()) + row.names
     same = [_Row(names, unit, "" if meaning in names else meaning) for (unit, meaning), names in together.items()]
-    for _, group in groupby(same, lambda row: (row.unit, row.names[0].partition("_")[0])):
-        family = list(group)
+    for family in _families(same):
         words = [row.meaning.split() for row in family]
         first, last = _shared(words), _shared([each[::-1] for each in words])
-        own = "; ".join(" ".join(each[first : len(each) - last]) for each in words)
-        if len(family) < 3 or first + last < 2 or ",;" in own:
+        differ = [each[first : len(each) - last] for each in words]
+        own = "; ".join(" ".join(each).strip(";") for each in differ)
+        if len(family) < 2 or first + last < 3 or ",;" in own or (len(family) == 2 and max(map(len, differ)) > 3):
             yield from family
             continue
-        around = " ".join([*words[0][:first], "…", *words[0][len(words[0]) - last :]])
+        around = " ".join([*words[0][:first], "…", *words[0][len(words[0]) - last :]]).replace(": …", " …")
         yield _Row(tuple(name for row in family for name in row.names), family[0].unit, f"{around}: {own}")
+
+
+def _families(rows: list[_Row]) -> Iterator[list[_Row]]:
+    """Neighbours of one unit whose names, or whose meanings, begin alike."""
+    family: list[_Row] = []
+    for row in rows:
+        alike = (
+            family
+            and row.unit == family[0].unit
+            and (
+                row.names[0].partition("_")[0] == family[0].names[0].partition("_")[0]
+                or row.meaning.split()[:3] == family[0].meaning.split()[:3] != []
+            )
+        )
+        if family and not alike:
+            yield family
+            family = []
+        family.append(row)
+    yield from filter(None, [family])
 
 
 def _shared(words: list[list[str]]) -> int:
@@ -71,18 +101,17 @@ _HEAD = """\
 
 | file | |
 |---|---|
-| `results.csv`, `results.parquet` | one row per run, in the order of the experiment; with a `sweep:` first `point` and a column for every axis |
-| `dies.csv`, `links.csv`, `pairs.csv` | a row for every die, every link and every pair of dies (of at most 32) between which anything moved, of every run; left out for more than 1,000 runs, and with `details: dropped` |
+| `results.csv`, `results.parquet` | a row per run, in the order of the experiment; with a `sweep:` first `point` and a column for every axis |
+| `dies.csv`, `links.csv`, `pairs.csv` | of every run a row for every die, link and pair of dies (of at most 32) between which anything moved; left out above 1,000 runs, and with `details: dropped` |
 | `steps.parquet` | a row for every layer of every iteration, of runs of at most 12,000 such steps; with `dies.csv` |
-| `timings.csv` | how long each run took to simulate, where and when; the only file that differs from one machine to the next |
+| `timings.csv` | how long each run took to simulate; the only file that differs between machines |
 | `manifest.yaml` | the full experiment: `archsim sweep manifest.yaml` reproduces the results |
-| `results.partial.csv` | while a sweep runs: rows of the finished runs, in order of completion, without speed-ups |
+| `results.partial.csv` | while a sweep runs: rows of finished runs, in order of completion, without speed-ups |
 
-Throughput on pages and terminals is `tokens_per_s`: one definition under every set of assumptions, for all MoE layers of the model.
-`throughput_tokens_per_s` counts as the assumption `throughput` says, which under `published` is one iteration more, and the layers that ran alone.
+Pages and terminals show `tokens_per_s`: one definition under every set of assumptions, for all MoE layers of the model.
+`throughput_tokens_per_s` counts as the assumption [`throughput`](assumptions.md#throughput) says, the layers that ran alone.
 
-`steps.parquet` says which step was slow and why. The hottest link of every step is a column; the ten slowest steps of a run, what bound them and their
-busiest link:
+The ten slowest steps of a run, what bound them, their busiest link, and the links that are most often the busiest:
 
 ```python
 import pandas as pd
@@ -91,7 +120,9 @@ steps = pd.read_parquet("reports/dojo/steps.parquet")
 one = steps[(steps.policy == "allo") & (steps.assumptions == "physical") & (steps.batch == 4096) & (steps.model == "deepseek-v3")]
 slow = one.nlargest(10, "time_ns")
 print(slow[["step", "layer", "time_ns", "bound_hbm_ns", "bound_compute_ns", "link_src", "link_dst", "link_bytes"]])
-print(one.groupby(["link_src", "link_dst"]).size().nlargest(5))      # links that are most often the hottest
+print(one.groupby(["link_src", "link_dst"]).size().nlargest(5))
 ```
 
-The tables below are those of `archsim/runs/columns.py`, written by `python -m archsim.report.reference`. Names in one row stand in the order of their meanings."""
+Below are the columns of `archsim/runs/columns.py`, written by `python -m archsim.report.reference`: a unit that the name does not say stands behind it;
+names in one item stand in the order of their meanings; "empty" names what a cell needs. `dies.csv`, `links.csv`, `pairs.csv` and `steps.parquet` begin with `run`, `system`, `model`,
+`batch`, `policy` and `assumptions` of the run."""

@@ -102,21 +102,22 @@ def page(found: Sequence[Cell], folds: int, most_clients: int, rest: str) -> str
     lines = [
         "# Accuracy of serving",
         "",
-        "Written by `python benchmarks/serving_accuracy.py DATA --page docs/accuracy.md`, with the table beside it. "
-        "Measured: closed loops of aiconfigurator's sample (InferenceX's nightly runs, and NVIDIA's own). A cell is "
-        "all points of a model, system, engine and precision that are not marked as host-bound or not monotone, of up "
-        f"to {most_clients} clients ({MOST_OF_LONG} where outputs have {LONG:,} tokens or more). Groups (one "
+        "Written by `python benchmarks/serving_accuracy.py DATA --page docs/accuracy.md`, with its CSV beside "
+        "it. Measured: closed loops of aiconfigurator's sample (InferenceX's nightly runs, and NVIDIA's own). A cell "
+        "is all points of a model, system, engine and precision that are not marked as host-bound or not monotone, of "
+        f"up to {most_clients} clients ({MOST_OF_LONG} where outputs have {LONG:,} tokens or more). Groups (one "
         f"configuration, all clients and versions) are in {folds} folds by their names; each is simulated with "
         "constants that were fitted on the other folds, as `configs/serving/hosts.yaml` is on all. Errors are medians "
-        "of absolute errors; *bias* is the median with its sign; *nearest* is the error of a look-up: the most alike "
-        "measured point of another group, instead of the simulation. `--against docs/accuracy.csv` fails where a cell "
-        f"has worsened by 2 points and by 10 %. {rest}",
+        "of absolute errors, in percent; behind them, the median with its sign. The CSV has beside them the error of "
+        "a look-up: the most alike measured point of another group, instead of the simulation. `--against "
+        f"docs/accuracy.csv` fails where a cell has worsened by 2 points and by 10 %. {rest}",
         "",
-        "| model | system | engine | precision | points | TPOT | bias | nearest | TTFT | bias | nearest |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| cell | points | TPOT | TTFT |",
+        "|---|---|---|---|",
     ]
     for cell in found:
-        tpot = f"{cell.tpot:.1%} | {cell.tpot_bias:+.1%} | {cell.tpot_nearest:.1%}"
-        ttft = f"{cell.ttft:.1%} | {cell.ttft_bias:+.1%} | {cell.ttft_nearest:.1%}"
-        lines.append(f"| {' | '.join(cell.key)} | {cell.points} | {tpot} | {ttft} |")
+        name = " ".join(dict.fromkeys(cell.key))
+        tpot = f"{100 * cell.tpot:.1f} ({100 * cell.tpot_bias:+.1f})"
+        ttft = f"{100 * cell.ttft:.1f} ({100 * cell.ttft_bias:+.1f})"
+        lines.append(f"| {name} | {cell.points} | {tpot} | {ttft} |")
     return "\n".join([*lines, ""])

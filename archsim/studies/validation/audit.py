@@ -30,7 +30,6 @@ from calibration.fit.gemm import LEAST_SHAPES_TO_KRIGE
 from calibration.fit.isolated import APART, LEAST, LEAST_OF_ROW, apart, off_span, spread_of
 
 WITH_POINTS, TRANSFERS = ("gemm", "moe", "attention"), ("p2p", "collectives", "pcie", "hbm")
-MOST_ON_PAGE = 3  # findings of a section
 
 
 class Finding(NamedTuple):
@@ -149,8 +148,7 @@ def told(calibration: CalibrationSpec) -> Iterator[str]:
     for each in audit(calibration):
         if each.tables:
             points = f" with {each.points:,} points" if each.points else ""
-            first = each.found[0] if each.found else None
-            far = f", the farthest {first.table}, {first.row}, {first.at}" if first else ""
+            far = f", the farthest {_line(each.found[0])}" if each.found else ""
             yield f"{calibration.gpu} {each.section}: {each.tables} tables{points}: {len(each.found)} apart{far}"
 
 
@@ -160,24 +158,17 @@ def page_of(calibrations: Sequence[CalibrationSpec]) -> str:
         "# Audit of shipped calibrations",
         "",
         "Written by `archsim validate --audit --out docs/audit.md`. Every point of every table is left out in turn and",
-        "compared with those beside it. Reported are points that lie outside the span of their neighbours by more than",
+        "compared with those beside it. Apart are points outside the span of their neighbours by more than",
         f"{APART:g} times the spread of their table (95 % of its points are nearer to the mean of their neighbours)",
         f"and by more than {LEAST:.0%}; of transfers, tables whose held-out error is {APART:g} times that of the",
         "median table of their section. Tables scaled from another GPU are audited there. `archsim calibrate` leaves",
         "out what stands apart in fused layers, unless several sweeps measured it or the routing was drawn.",
         "",
-        "| GPU | section | tables | points | stand apart |",
-        "|---|---|---|---|---|",
     ]
-    audits = [(calibration.gpu, each) for calibration in calibrations for each in audit(calibration) if each.tables]
-    lines += [f"| {gpu} | {a.section} | {a.tables} | {a.points or '–'} | {len(a.found)} |" for gpu, a in audits]
-    shown = [(f"{gpu} {each.section}", one) for gpu, each in audits for one in each.found[:MOST_ON_PAGE]]
-    if shown:
-        lines += ["", f"The farthest of every section, {MOST_ON_PAGE} at most:", ""]
-        lines += ["| section | table | row | at | off | spreads | |", "|---|---|---|---|---|---|---|"]
-        lines += [f"| {section} {_line(one)}" for section, one in shown]
+    lines += [f"- {line}" for calibration in calibrations for line in told(calibration)]
     return "\n".join(lines) + "\n"
 
 
 def _line(one: Finding) -> str:
-    return f"| {one.table} | {one.row} | {one.at} | {np.expm1(one.off):+.0%} | {one.spreads:.1f} | {one.why} |"
+    at = ", ".join(filter(None, (one.table, one.row, one.at)))
+    return f"{at}: {np.expm1(one.off):+.0%}, {one.spreads:.1f} spreads ({one.why})"
