@@ -159,6 +159,13 @@ class Memory(NamedTuple):
     atu: Translations
 
 
+def counted_in(memory: Memory) -> Memory:
+    """What a run that has ended counted in its memory: without the tables, which are larger than all else it leaves."""
+    few = {name: getattr(memory.copies, name)[:0].copy() for name in ("present", "was_read", "slices", "ring")}
+    tags, atu = memory.llc_tags[:0].copy(), memory.atu._replace(tags=memory.atu.tags[:0].copy())
+    return Memory(tags, memory.copies._replace(**few), atu)
+
+
 class Tally(NamedTuple):
     """Counted over a run."""
 
@@ -307,6 +314,6 @@ def new_tally(machine: Machine) -> Tally:
 __all__ = [
     "CLASSES", "COMBINE", "DATA_MESSAGES", "DISPATCH", "EXECUTE", "FETCH", "ENTRY", "HELD", "HIDDEN", "LOCAL_CP",
     "MOVE", "Machine", "Memory", "NOTE", "NO_NOTES", "PARTS", "REPLICAS", "REQUESTS", "SLICES", "STATISTICS", "Tally",
-    "UNITS", "Work", "awaits_tokens", "count_arrived", "count_computed", "hold", "inner", "kernel", "launching_ns",
-    "move_of", "new_tally", "outer", "phase_of", "room_for_slices", "room_of", "room_to_ask",
+    "UNITS", "Work", "awaits_tokens", "counted_in", "count_arrived", "count_computed", "hold", "inner", "kernel",
+    "launching_ns", "move_of", "new_tally", "outer", "phase_of", "room_for_slices", "room_of", "room_to_ask",
 ]

@@ -11,6 +11,7 @@ from archsim.engine.engine import EventEngine
 from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.loop import Outcome, Replay
 from archsim.engine.run_demand import RunDemand, build_run_demand
+from archsim.engine.state import counted_in
 from archsim.policies.prediction.heatmap import Predictor
 from archsim.policies.registry import build_policy
 from archsim.runs.columns import measured
@@ -80,7 +81,7 @@ class Simulator:
         outcome = replay.run()
         found = outcome, time.perf_counter() - begin
         if not run.own_code:
-            self._outcomes[run.simulation] = found
+            self._outcomes[run.simulation] = replace(outcome, memory=counted_in(outcome.memory)), found[1]
         if len(self._outcomes) > _MOST_OUTCOMES:
             del self._outcomes[next(iter(self._outcomes))]
         return found

@@ -9,13 +9,13 @@ import numpy as np
 
 from archsim.base.kernels import inner
 
-RING = np.dtype([("older", "i8"), ("newer", "i8")])
+RING = np.dtype([("older", "i4"), ("newer", "i4")])
 
 
 def empty_rings(dies: int, entries: int) -> np.ndarray:
     """A ring without entries for every die, RING[die, entry + 1]."""
     rings = np.zeros((dies, entries + 1), RING)
-    rings["older"] = rings["newer"] = entries
+    rings[:, entries] = entries, entries  # a row is written before it is read: rings of no entries take no memory
     return rings
 
 
@@ -41,7 +41,7 @@ def link_youngest(ring, entry):
 @inner
 def oldest(ring):
     """The next entry to evict; the head's own number if there is none."""
-    return ring[ring.shape[0] - 1].newer
+    return np.int64(ring[ring.shape[0] - 1].newer)
 
 
 @inner
