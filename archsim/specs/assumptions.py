@@ -68,15 +68,12 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 ),
             },
             "dispatch": {
-                "per_token_expert": "A hidden vector is sent once for every token and expert (on a GPU: DeepEP's low_latency "
-                "kernels).",
+                "per_token_expert": "A hidden vector is sent once for every token and expert (on a GPU: DeepEP's low_latency kernels).",
                 "per_rank": "A hidden vector is sent once for every token and die that runs some of its experts, and partial "
                 "results are summed before they return (on a GPU: DeepEP's normal kernels).",
                 "all_to_all": "As per_token_expert, by NCCL's all-to-all (execution: expert_parallel).",
-                "all_to_all_padded": "As all_to_all, of equal parts: what a rank sends to another is padded to the largest of all "
-                "(execution: expert_parallel).",
-                "all_gather": "Every die gets every token by an all-gather, and a reduce-scatter sums the results "
-                "(execution: expert_parallel).",
+                "all_to_all_padded": "As all_to_all, of equal parts: what a rank sends to another is padded to the largest of all (execution: expert_parallel).",
+                "all_gather": "Every die gets every token by an all-gather, and a reduce-scatter sums the results (execution: expert_parallel).",
             },
             "overlap": {
                 "none": "Dispatch, shared experts, routed experts and combine follow each other (execution: expert_parallel).",
@@ -103,23 +100,14 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "dropped and counted. Counters have 16 bits; when one is full, its row is halved.",
                 "free": "The heatmap accepts every pair of a step at once.",
             },
-            "weights": {
-                "all": "Shared experts run too: every die runs them for its own tokens.",
-                "routed": "Only routed experts run.",
-            },
+            "weights": {"all": "Shared experts run too: every die runs them for its own tokens.", "routed": "Only routed experts run."},
             "llc": {
                 "segments": "Weights stream through the LLC in segments; as many slices are in flight as fit, and compute "
                 "starts with the first segment.",
                 "slices": "One line holds a slice. Sets of 2 ways, set = expert id mod sets, LRU by store.",
             },
-            "hops": {
-                "all": "Data and requests both count, each with its Manhattan distance.",
-                "requests": "Only request messages count, each with its Manhattan distance.",
-            },
-            "source": {
-                "interleaved": "The outgoing transfers of a die share its HBM and links.",
-                "queued": "The outgoing transfers of a die are served one at a time.",
-            },
+            "hops": {"all": "Data and requests both count, each with its Manhattan distance.", "requests": "Only request messages count, each with its Manhattan distance."},
+            "source": {"interleaved": "The outgoing transfers of a die share its HBM and links.", "queued": "The outgoing transfers of a die are served one at a time."},
             "gemm": {
                 "tables": "Expert GEMMs reach the share of peak that the published simulator's tables list for their number of "
                 "tokens.",
@@ -132,10 +120,7 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
                 "time fitted to measured fused MoE layers, for the die's tokens and active experts, scaled as for calibrated; weights "
                 "arrive as the engine simulates it.",
             },
-            "numbering": {
-                "row_major": "Die id = x + X·y.",
-                "column_major": "Die id = y + Y·x; homes, and ties broken by die id, follow it (published simulator).",
-            },
+            "numbering": {"row_major": "Die id = x + X·y.", "column_major": "Die id = y + Y·x; homes, and ties broken by die id, follow it (published simulator)."},
             "order": {
                 "local_first": (
                     "A die first runs sub-kernels whose weights it holds, then the others as their operands arrive."

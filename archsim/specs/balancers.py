@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a case: a table is read across)
 """Rules and presets of the published balancers: EPLB, CRAFT, Lina, Libra, HarMoEny, LPLB, Waterfill, capacity-aware
 routing, Remap and Dup.
 
@@ -132,38 +133,14 @@ SHARED: Mapping[str, Rule] = {
     ),
 }
 PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
-    (
-        "eplb",
-        "EPLB: redundant slots, filled anew by recent loads; tokens divided evenly among replicas",
-        {"placement": "redundant", "allocation": "even", "rebalancing": "eplb"},
-    ),
-    (
-        "lplb",
-        "LPLB: redundant slots as they are; the best shares among replicas",
-        {"placement": "redundant", "allocation": "lplb"},
-    ),
-    (
-        "eplb+lplb",
-        "EPLB's replicas with LPLB's shares",
-        {"placement": "redundant", "allocation": "lplb", "rebalancing": "eplb"},
-    ),
+    ("eplb", "EPLB: redundant slots, filled anew by recent loads; tokens divided evenly among replicas", {"placement": "redundant", "allocation": "even", "rebalancing": "eplb"}),
+    ("lplb", "LPLB: redundant slots as they are; the best shares among replicas", {"placement": "redundant", "allocation": "lplb"}),
+    ("eplb+lplb", "EPLB's replicas with LPLB's shares", {"placement": "redundant", "allocation": "lplb", "rebalancing": "eplb"}),
     ("waterfill", "expert parallelism; shared experts fill less loaded dies", {"shared": "waterfill"}),
-    (
-        "eplb+waterfill",
-        "EPLB, and shared experts fill less loaded dies",
-        {"placement": "redundant", "allocation": "even", "rebalancing": "eplb", "shared": "waterfill"},
-    ),
+    ("eplb+waterfill", "EPLB, and shared experts fill less loaded dies", {"placement": "redundant", "allocation": "even", "rebalancing": "eplb", "shared": "waterfill"}),
     ("craft", "CRAFT: a few replicas, for the layers that gain most", {"allocation": "even", "rebalancing": "craft"}),
-    (
-        "lina",
-        "Lina: the next layer's popular experts replicated, predicted from paths",
-        {"allocation": "even", "replication": "lina"},
-    ),
-    (
-        "libra",
-        "Libra: the next layer's experts replicated by look-ahead, remote tokens sharded",
-        {"allocation": "libra", "replication": "libra"},
-    ),
+    ("lina", "Lina: the next layer's popular experts replicated, predicted from paths", {"allocation": "even", "replication": "lina"}),
+    ("libra", "Libra: the next layer's experts replicated by look-ahead, remote tokens sharded", {"allocation": "libra", "replication": "libra"}),
     ("harmoeny", "HarMoEny: overloaded dies pass tokens on, which fetch the expert", {"allocation": "harmoeny"}),
     ("capacity_drop", "capacity-aware: an expert drops tokens above its capacity", {"routing": "drop"}),
     ("capacity_reroute", "capacity-aware: tokens above an expert's capacity choose others", {"routing": "reroute"}),

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a case: a table is read across)
 """Policies: each part (placement, allocation, prediction, rebalancing, routing, replication, shared) a named rule with
 parameters.
 
@@ -111,9 +112,7 @@ RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
                 ),
             }
         ),
-        "rebalancing": MappingProxyType(
-            {"none": Rule("experts stay where the placement put them"), **balancers.REBALANCING}
-        ),
+        "rebalancing": MappingProxyType({"none": Rule("experts stay where the placement put them"), **balancers.REBALANCING}),
         "routing": MappingProxyType(balancers.ROUTING),
         "replication": MappingProxyType(balancers.REPLICATION),
         "shared": MappingProxyType(balancers.SHARED),
@@ -149,29 +148,13 @@ _PRESETS: MappingProxyType[str, tuple[str, MappingProxyType[str, str]]] = Mappin
     {
         name: (meaning, MappingProxyType(parts))
         for name, meaning, parts in (
-            (
-                "base",
-                "baseline of the paper: dies take experts in order of appearance, wherever their weights are",
-                {"allocation": "first_seen"},
-            ),
+            ("base", "baseline of the paper: dies take experts in order of appearance, wherever their weights are", {"allocation": "first_seen"}),
             ("ep", "expert parallelism: every expert runs on its home die", {}),
-            (
-                "allo",
-                "allocation of the paper: blocks of tokens go to holders or neighbours that finish earliest (its code)",
-                {"allocation": "isca26"},
-            ),
+            ("allo", "allocation of the paper: blocks of tokens go to holders or neighbours that finish earliest (its code)", {"allocation": "isca26"}),
             ("allo-paper", "allocation as the paper's text has it", {"allocation": "paper"}),
-            (
-                "allo-charged",
-                "ep, except where moving tokens makes a step faster by all that the engine charges",
-                {"allocation": "charged"},
-            ),
+            ("allo-charged", "ep, except where moving tokens makes a step faster by all that the engine charges", {"allocation": "charged"}),
             ("allo-lp", "allocation by linear programming", {"allocation": "lp"}),
-            (
-                "pred",
-                "base, and dies keep copies of experts that a heatmap predicts to follow",
-                {"allocation": "first_seen", "prediction": "heatmap"},
-            ),
+            ("pred", "base, and dies keep copies of experts that a heatmap predicts to follow", {"allocation": "first_seen", "prediction": "heatmap"}),
             ("allo+pred", "allo, with the copies of pred", {"allocation": "isca26", "prediction": "heatmap"}),
             *balancers.PRESETS,
         )

@@ -1,13 +1,10 @@
 """Adapters: the columns of one public file layout, and the conversion of its rows to the schema."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
+from pandas import DataFrame
 
 UNKNOWN_VERSION = "unknown"
 
@@ -34,3 +31,21 @@ class Layout:
     leaves_out: str = ""
     of_user: bool = False
     skip: str = ""
+
+
+def layout(
+    name: str, kind: str, convert: Callable[[DataFrame], DataFrame], texts: str, figures: str, **more: Any
+) -> Layout:
+    """A layout that needs all of its columns: ``texts`` and ``figures``, names with blanks between."""
+    return Layout(name, kind, (*texts.split(), *figures.split()), tuple(figures.split()), convert, **more)
+
+
+def frame(rows: DataFrame, of: str = "", **columns: Any) -> DataFrame:
+    """Rows of the schema: ``columns``, and those taken from ``rows``, ``name`` or ``name=theirs``, blanks between."""
+    taken = (pair.partition("=") for pair in of.split())
+    return DataFrame({name: rows[theirs or name] for name, _, theirs in taken} | columns, index=rows.index)
+
+
+def renamed(names, known: dict[str, str]):
+    """A column of names in the words of the schema; unknown ones stay, for the reader to quarantine."""
+    return names.map(known).fillna(names)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a case: a table is read across)
 """``archsim sweep`` and ``archsim run`` from the user's side."""
 
 import csv
@@ -175,30 +176,15 @@ def test_run_writes_a_timeline(tmp_path, assumptions):
 
 REFUSED = {
     "policy": (["--policy", "alo"], "policy 'alo' is not in the experiment; did you mean 'allo'? (it has: base, ep,"),
-    "system": (
-        ["--system", "smal"],
-        "system 'smal' is not in the experiment; did you mean 'small'? (it has: small, square)",
-    ),
+    "system": (["--system", "smal"], "system 'smal' is not in the experiment; did you mean 'small'? (it has: small, square)"),
     "model": (["--model", "Toy"], "model 'Toy' is not in the experiment; did you mean 'toy'? (it has: toy)"),
     "batch": (["--batch", "13"], "batch size 13 is not in the experiment (it has: 12, 40)"),
-    "assumptions": (
-        ["--assumptions", "physical"],
-        "assumption set 'physical' is not in the experiment (it has: published)",
-    ),
-    "step": (
-        ["--step", "5", "--layer", "1", "--timeline", "x"],
-        "step 5: the run has iterations 0 (the prefill) to 4",
-    ),
-    "layer": (
-        ["--step", "1", "--layer", "0", "--timeline", "x"],
-        "layer 0: not an MoE layer of the routing; it has 1 to 2; nearest is 1",
-    ),
+    "assumptions": (["--assumptions", "physical"], "assumption set 'physical' is not in the experiment (it has: published)"),
+    "step": (["--step", "5", "--layer", "1", "--timeline", "x"], "step 5: the run has iterations 0 (the prefill) to 4"),
+    "layer": (["--step", "1", "--layer", "0", "--timeline", "x"], "layer 0: not an MoE layer of the routing; it has 1 to 2; nearest is 1"),
     "no layer": (["--step", "1", "--timeline", "x"], "a timeline needs all of step, layer and timeline"),
     "no file": (["--step", "1", "--layer", "1"], "a timeline needs all of step, layer and timeline"),
-    "no folder": (
-        ["--step", "1", "--layer", "1", "--timeline", "/nowhere/x"],
-        "/nowhere/x: cannot be written to: /nowhere is not a directory",
-    ),
+    "no folder": (["--step", "1", "--layer", "1", "--timeline", "/nowhere/x"], "/nowhere/x: cannot be written to: /nowhere is not a directory"),
     "a folder": (["--step", "1", "--layer", "1", "--timeline", "/"], "/: cannot be written to: is a directory"),
     "no room": (FINITE + ["--set", "systems.0.hbm.capacity=1MB"], "toy does not fit on small: die 0 needs "),
 }

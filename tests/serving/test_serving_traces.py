@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a case: a table is read across)
 """Traces: the six formats, and what is refused with file, line and reason."""
 
 import json
@@ -15,22 +16,14 @@ SAMPLES = {
         '{"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [7, 9]}\n'
         '{"timestamp": 2000, "input_length": 1024, "output_length": 5, "hash_ids": [7, 8]}\n',
     ),
-    "azure": (
-        "a.csv",
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,600,3\n"
-        "2023-11-16 18:17:05.9799600,1024,5",
-    ),
+    "azure": ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,600,3\n2023-11-16 18:17:05.9799600,1024,5"),
     "burstgpt": (
         "b.csv",
         "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,600,3,603,API log\n"
         "6,GPT-4,9,0,9,API log\n7,GPT-4,1024,5,1029,API log\n",
     ),
     "vidur": ("v.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n1.5,600,3\n3.5,1024,5\n"),
-    "llmservingsim": (
-        "l.jsonl",
-        '{"input_toks": 600, "output_toks": 3, "arrival_time_ns": 0}\n'
-        '{"input_toks": 1024, "output_toks": 5, "arrival_time_ns": 2000000000}\n',
-    ),
+    "llmservingsim": ("l.jsonl", '{"input_toks": 600, "output_toks": 3, "arrival_time_ns": 0}\n' '{"input_toks": 1024, "output_toks": 5, "arrival_time_ns": 2000000000}\n'),
 }
 
 
@@ -67,10 +60,7 @@ def test_sharegpt_gives_lengths(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (
-            '{"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [7]}',
-            ":1: 1 hash ids, but .* 2 blocks",
-        ),
+        ('{"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [7]}', ":1: 1 hash ids, but .* 2 blocks"),
         ('{"timestamp": 0, "input_length": 0, "output_length": 3}', ":1: a prompt of 0 tokens"),
         ('{"timestamp": 0, "input_length": 4, "output_length": 0}', ":1: an output of 0 tokens"),
         ('{"timestamp": 0, "input_length": "x", "output_length": 3}', ":1: input_length is 'x'; expected a number"),

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a case: a table is read across)
 """What is refused, and the exact message each gets."""
 
 import copy
@@ -45,10 +46,7 @@ FILES = {
     "text": (b"hello\n", "bad.yaml:1: expected a mapping of keys at the top level"),
     "bad UTF-8": (b"name: \xff\n", "bad.yaml: not UTF-8 text (byte 0xff at offset 6); expected a YAML file"),
     "control character": (b"name: a\nb: \x01\n", "bad.yaml:2: invalid YAML: character U+0001 is not allowed"),
-    "alias of itself": (
-        b"name: &a [*a]\n",
-        "bad.yaml:1: name.0: an alias refers to itself or expands indefinitely",
-    ),
+    "alias of itself": (b"name: &a [*a]\n", "bad.yaml:1: name.0: an alias refers to itself or expands indefinitely"),
     "unknown alias": (b"name: *a\n", "bad.yaml:1: invalid YAML: found undefined alias 'a'"),
     "nested too deeply": (b"name: " + b"[" * 1500, "bad.yaml: invalid YAML: nested too deeply"),
     "rows of rows": (b"name: \n" + b"- " * 450 + b"a", "bad.yaml: invalid YAML: nested too deeply"),
@@ -83,29 +81,14 @@ def test_missing_file_and_directory(tmp_path):
 OVERRIDES = {
     "unknown key": ("systems.0.d2d.bandwith=2TB/s", "unknown key; did you mean 'bandwidth'?"),
     "unknown key above": ("sytems.0.d2d=1", "sytems: unknown key; did you mean 'systems'?"),
-    "unknown key inside a value": (
-        "systems.0.d2d={bandwidth: 1 TB/s, hop_latncy: 2}",
-        "hop_latncy: unknown key; did you mean 'hop_latency'?",
-    ),
-    "wrong dimension": (
-        "systems.0.d2d.bandwidth=2 GB",
-        "'2 GB' is a size; expected a bandwidth such as '3.35 TB/s'",
-    ),
-    "path of an axis": (
-        "hbm.bandwidth=3TB/s",
-        "an experiment has no key 'hbm'; did you mean 'systems.0.hbm.bandwidth'?",
-    ),
+    "unknown key inside a value": ("systems.0.d2d={bandwidth: 1 TB/s, hop_latncy: 2}", "hop_latncy: unknown key; did you mean 'hop_latency'?"),
+    "wrong dimension": ("systems.0.d2d.bandwidth=2 GB", "'2 GB' is a size; expected a bandwidth such as '3.35 TB/s'"),
+    "path of an axis": ("hbm.bandwidth=3TB/s", "an experiment has no key 'hbm'; did you mean 'systems.0.hbm.bandwidth'?"),
     "singular": ("policy.allocation=home", "an experiment has no key 'policy'; did you mean 'policies.0.allocation'?"),
     "field of assumptions": ("gemm=roofline", "an experiment has no key 'gemm'; did you mean 'assumptions.gemm'?"),
     "half a mesh": ("systems.0.mesh=3x", "expected two sides such as 5x5, or {x: 5, y: 5}, not '3x'"),
-    "cache below a segment": (
-        "systems.0.llc={capacity: 1 KiB}",
-        "capacity: 1 KiB is less than a segment, which is 1 MiB; give llc.segment as well",
-    ),
-    "function in place of a policy": (
-        "policies=[mymod:fn]",
-        f"0: unknown policy 'mymod:fn' {PRESET_NAMES}your own function is {{name: mine, allocation: 'mymod:fn'}})",
-    ),
+    "cache below a segment": ("systems.0.llc={capacity: 1 KiB}", "capacity: 1 KiB is less than a segment, which is 1 MiB; give llc.segment as well"),
+    "function in place of a policy": ("policies=[mymod:fn]", f"0: unknown policy 'mymod:fn' {PRESET_NAMES}your own function is {{name: mine, allocation: 'mymod:fn'}})"),
     "no such item": ("systems.1.mesh.x=2", "systems has no item 1; it has 1, numbered from 0"),
     "negative item": ("systems.-1.mesh.x=2", "systems is a list; say which item: systems.0.-1"),
     "item not said": ("systems.mesh.x=2", "systems is a list; say which item: systems.0.mesh"),
@@ -114,20 +97,11 @@ OVERRIDES = {
     "no equals sign": ("workload.batch", "expected key.path=value, such as workload.batch=[64]"),
     "no key": ("=3", "expected key.path=value, such as workload.batch=[64]"),
     "empty key": ("workload..batch=3", "expected key.path=value, such as workload.batch=[64]"),
-    "bad YAML": (
-        "workload.batch=[64",
-        "invalid YAML: expected ',' or ']', but got '<stream end>'",
-    ),
+    "bad YAML": ("workload.batch=[64", "invalid YAML: expected ',' or ']', but got '<stream end>'"),
     "batch 0": ("workload.batch=0", "0 is out of range; expected 1 to 10000000"),
     "unknown system": ("systems=[dojoo]", f"0: unknown system 'dojoo'; did you mean 'dojo'? {KNOWN_SYSTEMS}"),
-    "unknown parameter": (
-        "policies.1.allocation.block=64",
-        "unknown parameter; did you mean 'block_tokens'?",
-    ),
-    "unknown value": (
-        "assumptions.contention=sharde",
-        "unknown value 'sharde'; did you mean 'shared'? (valid: shared, reserved)",
-    ),
+    "unknown parameter": ("policies.1.allocation.block=64", "unknown parameter; did you mean 'block_tokens'?"),
+    "unknown value": ("assumptions.contention=sharde", "unknown value 'sharde'; did you mean 'shared'? (valid: shared, reserved)"),
 }
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a case: a table is read across)
 """What malformed traces are told: file, request, iteration and layer, what was found and what was expected."""
 
 import json
@@ -16,14 +17,8 @@ LAYERS = [1, 2, 3, 4]
 
 # What is done to the second of two good requests (a list of iterations; layer id → null or rows) → the message.
 BAD_JSON = {
-    "too many ids in a row": (
-        lambda request: request[2]["3"][0].append(5),
-        "a/2.json: request a/2, iteration 2, layer 3: row 0 has 3 ids; expected top_k = 2 of toy",
-    ),
-    "too few ids in a row": (
-        lambda request: request[0]["4"][1].pop(),
-        "a/2.json: request a/2, iteration 0, layer 4: row 1 has 1 ids; expected top_k = 2 of toy",
-    ),
+    "too many ids in a row": (lambda request: request[2]["3"][0].append(5), "a/2.json: request a/2, iteration 2, layer 3: row 0 has 3 ids; expected top_k = 2 of toy"),
+    "too few ids in a row": (lambda request: request[0]["4"][1].pop(), "a/2.json: request a/2, iteration 0, layer 4: row 1 has 1 ids; expected top_k = 2 of toy"),
     "wrong top-k everywhere": (
         lambda request: [row.pop() for t in request for rows in t.values() for row in rows or []],
         "a/2.json: request a/2, iteration 0, layer 1: row 0 has 1 ids; expected top_k = 2 of toy",
@@ -32,10 +27,7 @@ BAD_JSON = {
         lambda request: request[1]["2"][0].__setitem__(1, 6),
         "a/2.json: request a/2, iteration 1, layer 2: expert id 6 at rank 1 is out of range; expected 0 to 5",
     ),
-    "negative id": (
-        lambda request: request[3]["1"][0].__setitem__(0, -1),
-        "a/2.json: request a/2, iteration 3, layer 1: expert id -1 at rank 0 is out of range; expected 0 to 5",
-    ),
+    "negative id": (lambda request: request[3]["1"][0].__setitem__(0, -1), "a/2.json: request a/2, iteration 3, layer 1: expert id -1 at rank 0 is out of range; expected 0 to 5"),
     "id that is no integer": (
         lambda request: request[3]["1"][0].__setitem__(0, 2.5),
         "a/2.json: request a/2, iteration 3, layer 1: expert id 2.5 at rank 0 of row 0; expected an integer from 0 to "
@@ -46,23 +38,13 @@ BAD_JSON = {
         "a/2.json: request a/2, iteration 1, layer 1: expert id '2' at rank 0 of row 0; expected an integer from 0 to "
         "5",
     ),
-    "missing layer": (
-        lambda request: request[2].pop("3"),
-        "a/2.json: request a/2, iteration 2, layer 3: the layer is missing; expected layers 1, 2, 3, 4 in every "
-        "iteration",
-    ),
-    "layer without routing once": (
-        lambda request: request[2].update({"3": None}),
-        "a/2.json: request a/2, iteration 2, layer 3: expected a list of rows, found null",
-    ),
+    "missing layer": (lambda request: request[2].pop("3"), "a/2.json: request a/2, iteration 2, layer 3: the layer is missing; expected layers 1, 2, 3, 4 in every iteration"),
+    "layer without routing once": (lambda request: request[2].update({"3": None}), "a/2.json: request a/2, iteration 2, layer 3: expected a list of rows, found null"),
     "dense layer with routing": (
         lambda request: request[2].update({"0": [[1, 2]]}),
         "a/2.json: request a/2, iteration 2, layer 0: has routing, but had none in the first iteration of the trace",
     ),
-    "ragged prefill": (
-        lambda request: request[0]["3"].pop(),
-        "a/2.json: request a/2, iteration 0, layer 3: 1 rows; expected 2, as in layer 1",
-    ),
+    "ragged prefill": (lambda request: request[0]["3"].pop(), "a/2.json: request a/2, iteration 0, layer 3: 1 rows; expected 2, as in layer 1"),
     "decode step with two rows": (
         lambda request: [rows.append(rows[0]) for rows in request[1].values() if rows],
         "a/2.json: request a/2, iteration 1, layer 1: 2 rows; expected 1 row in a decode step",
@@ -71,14 +53,8 @@ BAD_JSON = {
         lambda request: [rows.clear() for rows in request[1].values() if rows],
         "a/2.json: request a/2, iteration 1, layer 1: expected a list of rows, found nothing",
     ),
-    "iteration that is no object": (
-        lambda request: request.__setitem__(1, [[1, 2]]),
-        "a/2.json: request a/2, iteration 1: expected an object of layers, found a list",
-    ),
-    "no iterations": (
-        lambda request: request.clear(),
-        "a/2.json: request a/2: expected a list of 1 to 32767 iterations",
-    ),
+    "iteration that is no object": (lambda request: request.__setitem__(1, [[1, 2]]), "a/2.json: request a/2, iteration 1: expected an object of layers, found a list"),
+    "no iterations": (lambda request: request.clear(), "a/2.json: request a/2: expected a list of 1 to 32767 iterations"),
 }
 
 
@@ -198,71 +174,26 @@ def changed(name, index, value):
 
 # What is done to the members of a good file (requests of 4 and 5 tokens, 4 layers, top-2 of 6) → the message.
 BAD_NPZ = {
-    "id out of range": (
-        changed("experts", (5, 2, 1), 6),
-        "request 1, iteration 0, layer 3: expert id 6 at rank 1 is out of range; expected 0 to 5",
-    ),
-    "negative id": (
-        changed("experts", (8, 0, 0), -3),
-        "request 1, iteration 3, layer 1: expert id -3 at rank 0 is out of range; expected 0 to 5",
-    ),
-    "wrong top-k": (
-        lambda members: members.update(experts=members["experts"][:, :, :1]),
-        "the trace has top_k = 1, but model toy has top_k = 2",
-    ),
-    "stated top-k": (
-        lambda members: members.update(top_k=np.int32(8)),
-        "the trace has top_k = 8, but model toy has top_k = 2",
-    ),
-    "stated number of experts": (
-        lambda members: members.update(num_experts=np.int32(8)),
-        "the trace has experts = 8, but model toy has experts = 6",
-    ),
-    "stated number of layers": (
-        lambda members: members.update(num_layers_total=np.int32(48)),
-        "the trace has layers = 48, but model toy has layers = 5",
-    ),
-    "stated shape that is no number": (
-        lambda members: members.update(top_k=np.array("two")),
-        "member 'top_k' is array('two', dtype='<U3'); expected one integer",
-    ),
-    "dense layer": (
-        changed("layer_ids", 0, 0),
-        "layer 0 is dense in model toy; nearest MoE layer 1, valid are 1 to 4",
-    ),
-    "layer there is not": (
-        changed("layer_ids", 3, 7),
-        "layer 7 is not a layer of model toy; nearest MoE layer 4, valid are 1 to 4",
-    ),
+    "id out of range": (changed("experts", (5, 2, 1), 6), "request 1, iteration 0, layer 3: expert id 6 at rank 1 is out of range; expected 0 to 5"),
+    "negative id": (changed("experts", (8, 0, 0), -3), "request 1, iteration 3, layer 1: expert id -3 at rank 0 is out of range; expected 0 to 5"),
+    "wrong top-k": (lambda members: members.update(experts=members["experts"][:, :, :1]), "the trace has top_k = 1, but model toy has top_k = 2"),
+    "stated top-k": (lambda members: members.update(top_k=np.int32(8)), "the trace has top_k = 8, but model toy has top_k = 2"),
+    "stated number of experts": (lambda members: members.update(num_experts=np.int32(8)), "the trace has experts = 8, but model toy has experts = 6"),
+    "stated number of layers": (lambda members: members.update(num_layers_total=np.int32(48)), "the trace has layers = 48, but model toy has layers = 5"),
+    "stated shape that is no number": (lambda members: members.update(top_k=np.array("two")), "member 'top_k' is array('two', dtype='<U3'); expected one integer"),
+    "dense layer": (changed("layer_ids", 0, 0), "layer 0 is dense in model toy; nearest MoE layer 1, valid are 1 to 4"),
+    "layer there is not": (changed("layer_ids", 3, 7), "layer 7 is not a layer of model toy; nearest MoE layer 4, valid are 1 to 4"),
     "layer twice": (changed("layer_ids", 1, 1), "layer 1 follows layer 1; expected ascending layer ids"),
-    "too few layer ids": (
-        lambda members: members.update(layer_ids=members["layer_ids"][:3]),
-        "member 'layer_ids' has 3 entries; 'experts' has 4 layers",
-    ),
-    "missing member": (
-        lambda members: members.pop("iteration"),
-        "member 'iteration' is missing; expected experts, request_offsets, iteration, layer_ids (token-level layout)",
-    ),
-    "wrong dtype": (
-        lambda members: members.update(experts=members["experts"].astype(np.float32)),
-        "member 'experts' has dtype float32; expected integers",
-    ),
-    "wrong number of dimensions": (
-        lambda members: members.update(experts=members["experts"][:, 0]),
-        "member 'experts' has shape (9, 2); expected 3 dimension(s)",
-    ),
+    "too few layer ids": (lambda members: members.update(layer_ids=members["layer_ids"][:3]), "member 'layer_ids' has 3 entries; 'experts' has 4 layers"),
+    "missing member": (lambda members: members.pop("iteration"), "member 'iteration' is missing; expected experts, request_offsets, iteration, layer_ids (token-level layout)"),
+    "wrong dtype": (lambda members: members.update(experts=members["experts"].astype(np.float32)), "member 'experts' has dtype float32; expected integers"),
+    "wrong number of dimensions": (lambda members: members.update(experts=members["experts"][:, 0]), "member 'experts' has shape (9, 2); expected 3 dimension(s)"),
     "offsets that fall": (
         lambda members: members.update(request_offsets=np.array([0, 5, 4, 9])),
         "request 1: request_offsets falls from 5 to 4; expected offsets that never decrease",
     ),
-    "offsets that do not cover all tokens": (
-        changed("request_offsets", 2, 8),
-        "request_offsets runs from 0 to 8; expected 0 to 9 (all tokens)",
-    ),
-    "no requests": (
-        lambda members: members.update(request_offsets=np.array([0])),
-        "no requests (request_offsets has 1 entries; expected at least 2)",
-    ),
+    "offsets that do not cover all tokens": (changed("request_offsets", 2, 8), "request_offsets runs from 0 to 8; expected 0 to 9 (all tokens)"),
+    "no requests": (lambda members: members.update(request_offsets=np.array([0])), "no requests (request_offsets has 1 entries; expected at least 2)"),
     "iteration that repeats": (
         changed("iteration", 7, 1),
         "request 1: iteration 1 follows iteration 1; expected a later one (only iteration 0, the prefill, has more "
@@ -278,10 +209,7 @@ BAD_NPZ = {
         lambda members: members.update(iteration=members["iteration"].astype(int) + 40_000 * (np.arange(9) == 8)),
         "request 1: iteration 40003 is out of range; expected at most 32766",
     ),
-    "too few iterations": (
-        lambda members: members.update(iteration=members["iteration"][:5]),
-        "member 'iteration' has 5 rows; expected 9, as 'experts'",
-    ),
+    "too few iterations": (lambda members: members.update(iteration=members["iteration"][:5]), "member 'iteration' has 5 rows; expected 9, as 'experts'"),
     "subject without a name": (
         lambda members: members.update(request_subject=np.array([0, 1]), subject_names=np.array(["a"])),
         "request 1: subject 1 has no name; expected 0 to 0",
@@ -336,11 +264,7 @@ def test_npz_that_holds_python_objects_is_not_unpickled(tmp_path):
         ("llama4-maverick/mmlu_abstract_algebra_anatomy.npz", "qwen3-235b-a22b", "the trace is of llama-4-maverick"),
         ("meta-llama", "deepseek-v3", "the trace is of llama-4-maverick"),
         ("deepseek-v2-lite/moe_beyond_prompts.npz", "olmoe-1b-7b", "the trace is of deepseek-v2-lite"),
-        (
-            "gpt-oss-20b/mmlu_decode.npz",
-            "mixtral-8x7b",
-            "the trace is of gpt-oss-20b ('openai/gpt-oss-20b'), the model is mixtral-8x7b",
-        ),
+        ("gpt-oss-20b/mmlu_decode.npz", "mixtral-8x7b", "the trace is of gpt-oss-20b ('openai/gpt-oss-20b'), the model is mixtral-8x7b"),
         ("deepseek-v3-r1/sglang_logical_count.npz", "deepseek-v3", "member 'experts' is missing"),
     ],
 )

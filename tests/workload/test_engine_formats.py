@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a case: a table is read across)
 """Loads and routing in the formats of serving engines: every reader arrives at the same counts, or says why not."""
 
 import base64
@@ -211,20 +212,14 @@ def passes(**more):
 
 
 BAD = {
-    (
-        "a.jsonl",
-        lines(record(p2l_map=None)),
-    ): "line 1: counts of physical slots without a map to experts; expected p2l_map",
+    ("a.jsonl", lines(record(p2l_map=None))): "line 1: counts of physical slots without a map to experts; expected p2l_map",
     ("b.jsonl", lines(record(p2l_map=[[0, 1, 2, 3, 4, 6]] * 4))): "p2l_map has expert ids 0 to 6; toy has 0 to 5",
     ("c.jsonl", lines(record(p2l_map=[[-1, 1, 2, 3, 4, 5]] * 4))): "an empty slot of row 0 has counts",
     ("d.jsonl", lines(record(p2l_map=[[0, 1]]))): r"p2l_map is int64\[1, 2\]; expected integers \[4, 6\]",
     ("e.jsonl", lines(record(), record())[:-20]): "line 2: not valid JSON .* is the file truncated",
     ("f.jsonl", lines({"record_type": "session_metadata"})): "has no eplb_load_stats records",
     ("g.jsonl", lines(record(num_layers=3))): "num_layers is 3, but expert_load has 4 layers",
-    (
-        "h.jsonl",
-        lines(record(expert_load=[[1] * 6] * 3, p2l_map=[[0, 1, 2, 3, 4, 5]] * 3)),
-    ): "3 layers; toy has 5 layers",
+    ("h.jsonl", lines(record(expert_load=[[1] * 6] * 3, p2l_map=[[0, 1, 2, 3, 4, 5]] * 3))): "3 layers; toy has 5 layers",
     ("i.jsonl", lines(record(), record(expert_load=[[1] * 6] * 5, p2l_map=[[0] * 6] * 5))): "number of layers differs",
     ("j.jsonl", lines(record(expert_load="x"))): "expert_load: .*expected numbers",
     ("k.json", passes(last_physical_to_logical_map=None)): "expected last_physical_to_logical_map",
@@ -234,16 +229,10 @@ BAD = {
     ("o.json", passes(record={"global_physical_count": [[1] * 6] * 5})): "a dense layer of toy has counts",
     ("p.json", passes(record={"global_physical_count": [[1] * 5] * 5})): r"is \[5, 5\]; expected \[5, 6\]",
     ("q.json", passes(record={"forward_pass_id": "x"})): "forward_pass_id is 'x'; expected a whole number",
-    (
-        "r.json",
-        '{"records": [{"rank": 0}], "last_physical_to_logical_map": [[0]]}',
-    ): "has neither global_physical_count nor",
+    ("r.json", '{"records": [{"rank": 0}], "last_physical_to_logical_map": [[0]]}'): "has neither global_physical_count nor",
     ("s.json", '{"logical_count": [[[0,0,0,0,0,0]]]}'): "1 layers; toy has 5 layers",
     ("t.json", json.dumps({"logical_count": [[0] * 6] * 4})): "all counts are zero: the recorder did not run",
-    (
-        "u.csv",
-        "layer_id,expert_id,count\n1,6,3\n",
-    ): "line 2: layer 1, expert 6; toy has layers 0 to 4 and experts 0 to 5",
+    ("u.csv", "layer_id,expert_id,count\n1,6,3\n"): "line 2: layer 1, expert 6; toy has layers 0 to 4 and experts 0 to 5",
     ("v.csv", "layer_id,expert_id,count\n1,2,-3\n"): "line 2: expected layer, expert and count, all numbers from 0",
     ("w.csv", "layer_id,expert_id,count\n1,2,3\n1,2,3\n"): "line 3: layer 1, expert 2 appears twice",
     ("x.csv", "layer_id,expert_id,count\n0,2,3\n"): "a dense layer of toy has counts",
@@ -351,10 +340,7 @@ BAD_RESPONSES = {
     "no base64": ({"prompt_tokens": 3, "routed_experts": "?"}, "routed_experts is not base64"),
     "cut": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS)[:-4]}, "routed_experts has .* expected"),
     "no prompt": ({"routed_experts": encoded(TOKENS)}, "prompt_tokens is None; expected a number from 0 to 7"),
-    "another model": (
-        {"prompt_tokens": 3, "routed_experts": encoded(TOKENS[:, :3, :1])},
-        "has 21 ids; expected a multiple of 5",
-    ),
+    "another model": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS[:, :3, :1])}, "has 21 ids; expected a multiple of 5"),
     "out of range": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS + 1)}, "is out of range; expected 0 to 5"),
     "cut npy": ({"prompt_tokens": 3, "routed_experts": as_npy(TOKENS)[:-8]}, "not a readable .npy file"),
     "flat npy": ({"prompt_tokens": 3, "routed_experts": as_npy(TOKENS.ravel())}, r"has shape \[70\]"),

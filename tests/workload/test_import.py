@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a case: a table is read across)
 """Imports: every source gives the same store, damage is named and leaves what was there, what was stopped goes on."""
 
 import gzip
@@ -98,12 +99,12 @@ BAD_LINES = {
     "{": "line 1: not valid JSON",
     "[]": "line 1: expected an object with topk_ids",
     '{"prompt_tokens": 1}': "line 1: has no topk_ids",
-    '{"topk_ids": [[[1, 2]]], "prompt_tokens": 1}': r"experts have shape \[1, 1, 2\]; expected \[tokens, 4 layers, top_k = 2\]",  # noqa: E501
+    '{"topk_ids": [[[1, 2]]], "prompt_tokens": 1}': r"experts have shape \[1, 1, 2\]; expected \[tokens, 4 layers, top_k = 2\]",
     '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1]]], "prompt_tokens": 1}': "topk_ids: expected integers in 3 nested",
-    '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, true]]], "prompt_tokens": 1}': "topk_ids: expected integers in 3 nested",  # noqa: E501
+    '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, true]]], "prompt_tokens": 1}': "topk_ids: expected integers in 3 nested",
     '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, 6]]], "prompt_tokens": 1}': "token 0, layer 4: expert id 6 at rank 1",
     '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, 5]]]}': "prompt_tokens is None",
-    '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, 5]]], "prompt_tokens": 2}': "prompt_tokens is 2; expected a number from 0 to 1",  # noqa: E501
+    '{"topk_ids": [[[1, 2], [1, 2], [1, 2], [1, 5]]], "prompt_tokens": 2}': "prompt_tokens is 2; expected a number from 0 to 1",
     '{"topk_ids": [[[1, 2]]], "layer_ids": [0], "prompt_tokens": 1}': "layer 0 is dense in model toy",
 }
 
@@ -177,25 +178,13 @@ def add(archive, name, content=b"[]", **changes):
 BAD_MEMBERS = {
     "path traversal": (lambda archive: add(archive, "org/toy/set/../../../../etc/1.json"), "leads out of the archive"),
     "absolute path": (lambda archive: add(archive, "/etc/1.json"), "leads out of the archive"),
-    "link": (
-        lambda archive: add(archive, "org/toy/set/a/7.json", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
-        "is a link or a device",
-    ),
-    "device": (
-        lambda archive: add(archive, "org/toy/set/a/7.json", b"", type=tarfile.CHRTYPE),
-        "is a link or a device",
-    ),
+    "link": (lambda archive: add(archive, "org/toy/set/a/7.json", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"), "is a link or a device"),
+    "device": (lambda archive: add(archive, "org/toy/set/a/7.json", b"", type=tarfile.CHRTYPE), "is a link or a device"),
     "no number": (lambda archive: add(archive, "org/toy/set/a/x.json"), "expected <dataset>/<subject>/<n>.json"),
-    "another model": (
-        lambda archive: add(archive, "org/other/set/a/7.json"),
-        "holds requests of org/toy and of org/other",
-    ),
+    "another model": (lambda archive: add(archive, "org/other/set/a/7.json"), "holds requests of org/toy and of org/other"),
     "no iterations": (lambda archive: add(archive, "org/toy/set/a/7.json"), "a/7: expected a list of 1 to 32767"),
     "binary rubbish": (lambda archive: add(archive, "org/toy/set/a/7.json", b"\xff\x00\x81"), "a/7: not valid JSON"),
-    "a request twice": (
-        lambda archive: add(archive, "org/toy/set/a/1.json", archive.again),
-        "request set/a/1 appears twice",
-    ),
+    "a request twice": (lambda archive: add(archive, "org/toy/set/a/1.json", archive.again), "request set/a/1 appears twice"),
 }
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from archsim.laws.attention import DECODE, MLA_BLOCK, MLA_POST, MLA_PRE, PREFILL
 from calibration.measurements.adapters.aiconfigurator_gemm import DTYPES
-from calibration.measurements.layouts import UNKNOWN_VERSION, Layout
+from calibration.measurements.layouts import UNKNOWN_VERSION, frame, layout, renamed
 
 # No column names the version of a library; the README of the tidy set does.
 VERSIONS = {"trtllm": "1.3.0rc20", "vllm": "0.24.0", "sglang": "0.5.14"}
@@ -23,25 +23,16 @@ def _sweeps(rows: pd.DataFrame, library: pd.Series, dtype: str, kv_dtype: str) -
     version = library.map(VERSIONS_A100).where(old, library.map(VERSIONS)).fillna(UNKNOWN_VERSION)
     version = rows.get("framework_version", version)
     again = rows["repeat"] if "repeat" in rows else pd.Series("0", index=rows.index)
-    return pd.DataFrame(
-        {
-            "run_id": version.where(again == "0", version + " run " + again),
-            "gpu_name": rows["gpu"],
-            "library": library,
-            "library_version": version,
-            "dtype": rows[dtype].map(DTYPES).fillna(rows[dtype]),
-            "kv_dtype": rows[kv_dtype].map(DTYPES).fillna(rows[kv_dtype]),
-            "latency_us_median": rows["latency_us"],
-        },
-        index=rows.index,
+    return frame(
+        rows, "gpu_name=gpu latency_us_median=latency_us", library=library, library_version=version,
+        run_id=version.where(again == "0", version + " run " + again),
+        dtype=renamed(rows[dtype], DTYPES), kv_dtype=renamed(rows[kv_dtype], DTYPES),
     )
 
 
 def _grouped(rows: pd.DataFrame, phase: str, tokens: str) -> pd.DataFrame:
-    return _sweeps(rows, rows["framework"], "attn_dtype", "kv_dtype").assign(
-        phase=phase, kind="gqa", heads=rows["q_heads"], kv_heads=rows["kv_heads"], head_dim=rows["head_dim"],
-        window=rows["window"], batch=rows["batch"], tokens=rows[tokens],
-    )
+    heads = frame(rows, f"heads=q_heads kv_heads head_dim window batch tokens={tokens}", phase=phase, kind="gqa")
+    return _sweeps(rows, rows["framework"], "attn_dtype", "kv_dtype").join(heads)
 
 
 def _context(rows: pd.DataFrame) -> pd.DataFrame:
@@ -56,14 +47,8 @@ def _latent(rows: pd.DataFrame) -> pd.DataFrame:
     """``isl`` new tokens of each request after ``step`` cached ones; prompts have no cached ones."""
     library = rows.get("framework", pd.Series("trtllm", index=rows.index))
     return _sweeps(rows, library, "mla_dtype", "kv_cache_dtype").assign(
-        phase=rows["phase"].map(PHASES).fillna(rows["phase"]),
-        kind="mla",
-        heads=rows["num_heads"],
-        kv_heads=1.0,
-        head_dim=float(MLA_HEAD),
-        window=0.0,
-        batch=rows["batch_size"],
-        tokens=rows["isl"] + rows["step"],
+        phase=renamed(rows["phase"], PHASES), kind="mla", heads=rows["num_heads"], kv_heads=1.0,
+        head_dim=float(MLA_HEAD), window=0.0, batch=rows["batch_size"], tokens=rows["isl"] + rows["step"],
     )
 
 
@@ -72,55 +57,27 @@ def _blocks(rows: pd.DataFrame) -> pd.DataFrame:
     wide = rows["scope"] == "wideep_module"
     return _latent(rows).assign(
         library=rows["framework"].where(~wide, rows["framework"] + "-wideep"),
-        kind=MLA_BLOCK,
-        products=rows["gemm_type"].map(DTYPES).fillna(rows["gemm_type"]),
+        kind=MLA_BLOCK, products=renamed(rows["gemm_type"], DTYPES),
     )
 
 
 def _absorbed(rows: pd.DataFrame) -> pd.DataFrame:
     """The two batched products of a decode that absorbs the projections of keys and values: a token is a request."""
     return _sweeps(rows, rows["framework"], "dtype", "dtype").assign(
-        phase=DECODE, kind=rows["op"].map(ABSORBED).fillna(rows["op"]), heads=rows["num_heads"], kv_heads=1.0,
+        phase=DECODE, kind=renamed(rows["op"], ABSORBED), heads=rows["num_heads"], kv_heads=1.0,
         head_dim=float(MLA_HEAD), window=0.0, batch=rows["num_tokens"], tokens=1.0,
     )
 
 
-_HEADS = ("q_heads", "kv_heads", "head_dim", "window", "batch")
-_LATENT = ("num_heads", "batch_size", "isl", "step", "latency_us")
+_HEADS, _WHO = "q_heads kv_heads head_dim window batch", "gpu framework attn_dtype kv_dtype"
+_LATENT, _MLA = "num_heads batch_size isl step latency_us", "gpu phase mla_dtype kv_cache_dtype"
 LAYOUTS = (
-    Layout(
-        "aiconfigurator GQA prefill",
-        "attention",
-        ("gpu", "framework", "attn_dtype", "kv_dtype", *_HEADS, "input_tokens", "latency_us"),
-        (*_HEADS, "input_tokens", "latency_us"),
-        _context,
-    ),
-    Layout(
-        "aiconfigurator GQA decode",
-        "attention",
-        ("gpu", "framework", "attn_dtype", "kv_dtype", *_HEADS, "context_tokens", "latency_us"),
-        (*_HEADS, "context_tokens", "latency_us"),
-        _generation,
-    ),
-    Layout(
-        "aiconfigurator MLA",
-        "attention",
-        ("gpu", "phase", "mla_dtype", "kv_cache_dtype", *_LATENT),
-        _LATENT,
-        _latent,
-    ),
-    Layout(
-        "aiconfigurator MLA block",
-        "attention",
-        ("gpu", "framework", "scope", "phase", "mla_dtype", "kv_cache_dtype", "gemm_type", *_LATENT),
-        _LATENT,
-        _blocks,
-    ),
-    Layout(
-        "aiconfigurator MLA products",
-        "attention",
-        ("gpu", "framework", "op", "dtype", "num_heads", "num_tokens", "latency_us"),
-        ("num_heads", "num_tokens", "latency_us"),
-        _absorbed,
+    layout("aiconfigurator GQA prefill", "attention", _context, _WHO, f"{_HEADS} input_tokens latency_us"),
+    layout("aiconfigurator GQA decode", "attention", _generation, _WHO, f"{_HEADS} context_tokens latency_us"),
+    layout("aiconfigurator MLA", "attention", _latent, _MLA, _LATENT),
+    layout("aiconfigurator MLA block", "attention", _blocks, f"framework scope gemm_type {_MLA}", _LATENT),
+    layout(
+        "aiconfigurator MLA products", "attention", _absorbed, "gpu framework op dtype",
+        "num_heads num_tokens latency_us",
     ),
 )

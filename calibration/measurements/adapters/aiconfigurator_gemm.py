@@ -8,17 +8,11 @@ BF16); BF16 rows are the GEMM alone. Each framework version is one sweep.
 import pandas as pd
 
 from archsim.laws.choosing import newest_first
-from calibration.measurements.layouts import Layout
+from calibration.measurements.layouts import frame, layout, renamed
 
 DTYPES = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "fp8": "fp8",
-    "fp8_block": "fp8_block",
-    "nvfp4": "nvfp4",
-    "w4a16_mxfp4": "mxfp4",
-    "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
-    "int4_wo": "int4",
+    "bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
+    "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8", "int4_wo": "int4",
 }
 QUANTISED = ("fp8", "fp8_block", "nvfp4")
 DENSE = "trtllm-dense"
@@ -27,17 +21,9 @@ GRID_GPU = "H100-SXM5-80GB"  # the grid of the layout without a GPU column
 
 
 def _products(rows: pd.DataFrame, dtype: pd.Series, latency_us: pd.Series) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "dtype": dtype.map(DTYPES).fillna(dtype),
-            "quant_included": dtype.isin(QUANTISED).map({True: "1", False: "0"}),
-            "groups": 1.0,
-            "m": rows["m"],
-            "n": rows["n"],
-            "k": rows["k"],
-            "latency_us_median": latency_us,
-        },
-        index=rows.index,
+    included = dtype.isin(QUANTISED).map({True: "1", False: "0"})
+    return frame(
+        rows, "m n k", dtype=renamed(dtype, DTYPES), quant_included=included, groups=1.0, latency_us_median=latency_us
     )
 
 
@@ -97,42 +83,24 @@ def _dense_projections(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _quantisations(rows: pd.DataFrame) -> pd.DataFrame:
     """Per-tensor scales of FP8 activations."""
-    return pd.DataFrame(
-        {
-            "run_id": rows["framework_version"], "gpu_name": rows["gpu"], "library": rows["framework"],
-            "library_version": rows["framework_version"], "dtype": "fp8", "op": rows["op"], "m": rows["m"],
-            "k": rows["k"], "latency_us_median": rows["latency_us"],
-        },
-        index=rows.index,
-    )
+    who = "run_id=framework_version gpu_name=gpu library=framework library_version=framework_version"
+    return frame(rows, f"{who} op m k latency_us_median=latency_us", dtype="fp8")
 
 
-_ENGINES = ("gpu", "dtype", "n", "k", "m", *(f"{TIMES}{name}" for name in ("trtllm_1_3_0rc20", "vllm_0_24_0")))
-_SWEEP = ("gpu", "dtype", "framework", "framework_version", "kernel_source")
+_ENGINES = "gpu dtype latency_us_trtllm_1_3_0rc20 latency_us_vllm_0_24_0"
 LAYOUTS = (
-    Layout(
-        "aiconfigurator gemm", "gemm", (*_SWEEP, "m", "n", "k", "latency_us"), ("m", "n", "k", "latency_us"), _sweeps
+    layout(
+        "aiconfigurator gemm", "gemm", _sweeps, "gpu dtype framework framework_version kernel_source",
+        "m n k latency_us",
     ),
-    Layout(
-        "aiconfigurator gemm grid",
-        "gemm",
-        ("dtype", "n", "k", "m", "latency_us_run1", "latency_us_run2"),
-        ("n", "k", "m", "latency_us_run1", "latency_us_run2"),
-        _grid,
+    layout("aiconfigurator gemm grid", "gemm", _grid, "dtype", "n k m latency_us_run1 latency_us_run2"),
+    layout("aiconfigurator gemm of engines", "gemm", _engines, _ENGINES, "m n k"),
+    layout(
+        "aiconfigurator dense projections", "gemm", _dense_projections, "gpu framework_version dtype",
+        "n k m latency_us",
     ),
-    Layout("aiconfigurator gemm of engines", "gemm", _ENGINES, ("m", "n", "k"), _engines),
-    Layout(
-        "aiconfigurator dense projections",
-        "gemm",
-        ("gpu", "framework_version", "dtype", "n", "k", "m", "latency_us"),
-        ("n", "k", "m", "latency_us"),
-        _dense_projections,
-    ),
-    Layout(
-        "aiconfigurator quantisation",
-        "quantisation",
-        ("gpu", "op", "framework", "framework_version", "m", "k", "latency_us"),
-        ("m", "k", "latency_us"),
-        _quantisations,
+    layout(
+        "aiconfigurator quantisation", "quantisation", _quantisations, "gpu op framework framework_version",
+        "m k latency_us",
     ),
 )

@@ -10,7 +10,7 @@ import pandas as pd
 
 from archsim.laws.choosing import newest_first
 from calibration.measurements.adapters.aiconfigurator_gemm import DTYPES
-from calibration.measurements.layouts import Layout
+from calibration.measurements.layouts import frame, layout, renamed
 
 # hidden, FFN width, experts, top-k: from the models' public configurations.
 MODELS = {
@@ -87,23 +87,11 @@ def _layers_of(rows: pd.DataFrame, library: pd.Series, version: pd.Series, kerne
     found = pd.DataFrame(
         [sizes[model] for model in rows["model"]], index=rows.index, columns=["hidden", "ffn", "experts", "top_k"]
     )
-    return pd.DataFrame(
-        {
-            "run_id": version + again.map(lambda number: f" run {number + 1}" if number else ""),
-            "gpu_name": rows["gpu"],
-            "library": library,
-            "library_version": version,
-            "model": rows["model"],
-            "dtype": rows["dtype"].map(DTYPES).fillna(rows["dtype"]),
-            "ep": rows["ep"],
-            "tp": rows["tp"],
-            "distribution": rows["distribution"],
-            "tokens_total": rows["num_tokens"],
-            "kernel": kernel,
-            "tokens_seen": rows["seen"] if "seen" in rows else "group",
-            "latency_us_median": rows["latency_us"],
-        },
-        index=rows.index,
+    return frame(
+        rows, "gpu_name=gpu model ep tp distribution tokens_total=num_tokens latency_us_median=latency_us",
+        run_id=version + again.map(lambda number: f" run {number + 1}" if number else ""),
+        library=library, library_version=version, dtype=renamed(rows["dtype"], DTYPES), kernel=kernel,
+        tokens_seen=rows["seen"] if "seen" in rows else "group",
     ).join(found.astype(float))
 
 
@@ -123,58 +111,26 @@ def _sizes(model: str) -> tuple[int, int, int, int] | None:
 
 def _wide_ep(rows: pd.DataFrame) -> pd.DataFrame:
     """The grouped GEMMs of the most loaded rank, with EPLB (slots of all ranks) and without."""
-    return pd.DataFrame(
-        {
-            "run_id": WIDE_EP_VERSION,
-            "gpu_name": rows["gpu"],
-            "library": WIDE_EP,
-            "library_version": WIDE_EP_VERSION,
-            "model": rows["model"],
-            "dtype": rows["dtype"].map(DTYPES).fillna(rows["dtype"]),
-            "hidden": rows["hidden_size"],
-            "ffn": rows["inter_size"],
-            "experts": rows["num_experts"],
-            "top_k": rows["topk"],
-            "ep": rows["ep"],
-            "tp": 1.0,
-            "distribution": rows["distribution"],
-            "tokens_total": rows["num_tokens"],
-            "eplb_slots": rows["num_slots"].where(rows["eplb"] == 1, 0.0),
-            "tokens_rank": rows["tokens_on_measured_rank"],
-            "kernel": rows["kernel_source"],
-            "latency_us_median": rows["latency_us"],
-        },
-        index=rows.index,
+    return frame(
+        rows, "gpu_name=gpu model hidden=hidden_size ffn=inter_size experts=num_experts top_k=topk ep distribution "
+        "tokens_total=num_tokens tokens_rank=tokens_on_measured_rank kernel=kernel_source latency_us_median=latency_us",
+        run_id=WIDE_EP_VERSION, library=WIDE_EP, library_version=WIDE_EP_VERSION,
+        dtype=renamed(rows["dtype"], DTYPES), tp=1.0, eplb_slots=rows["num_slots"].where(rows["eplb"] == 1, 0.0),
     )
 
 
-_SWEEP = ("gpu", "dtype", "framework", "framework_version", "kernel_source")
-_WIDE_EP = (
-    *("hidden_size", "inter_size", "topk", "num_experts", "num_slots", "ep", "eplb"),
-    *("num_tokens", "tokens_on_measured_rank", "latency_us"),
-)
 LAYOUTS = (
-    Layout(
-        "aiconfigurator moe",
-        "moe",
-        (*_SWEEP, "model", "distribution", "tp", "ep", "num_tokens", "latency_us"),
-        ("tp", "ep", "num_tokens", "latency_us"),
-        _layers,
+    layout(
+        "aiconfigurator moe", "moe", _layers,
+        "gpu dtype framework framework_version kernel_source model distribution", "tp ep num_tokens latency_us",
         leaves_out=UNKNOWN_MODELS,
     ),
-    Layout(
-        "aiconfigurator grouped GEMM after DeepEP",
-        "moe",
-        ("gpu", "model", "phase", "dtype", "kernel_source", "distribution", "ep", "num_tokens", "latency_us"),
-        ("ep", "num_tokens", "latency_us"),
-        _after_dispatch,
-        leaves_out=UNKNOWN_MODELS,
+    layout(
+        "aiconfigurator grouped GEMM after DeepEP", "moe", _after_dispatch,
+        "gpu model phase dtype kernel_source distribution", "ep num_tokens latency_us", leaves_out=UNKNOWN_MODELS,
     ),
-    Layout(
-        "aiconfigurator wide EP",
-        "moe",
-        ("gpu", "model", "dtype", "kernel_source", "distribution", *_WIDE_EP),
-        _WIDE_EP,
-        _wide_ep,
+    layout(
+        "aiconfigurator wide EP", "moe", _wide_ep, "gpu model dtype kernel_source distribution",
+        "hidden_size inter_size topk num_experts num_slots ep eplb num_tokens tokens_on_measured_rank latency_us",
     ),
 )

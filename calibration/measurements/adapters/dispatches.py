@@ -17,7 +17,7 @@ from archsim.laws.collective import (
     sent_bytes,
 )
 from calibration.measurements.adapters.transfers import repetition
-from calibration.measurements.layouts import Layout
+from calibration.measurements.layouts import frame, layout
 
 # DeepEP builds that sglang ships; not in a column (README of the tidy set).
 WITHIN_A_NODE, BETWEEN_NODES = "sglang-0.5.12", "sglang-0.5.6.post2"
@@ -32,34 +32,15 @@ KERNELS = {"NVLinkOneSided": "nvlink_one_sided", "NVLinkTwoSided": "nvlink_two_s
 DTYPES = {"bfloat16": "bf16"}
 
 
-def _layer(rows: pd.DataFrame, tokens: str) -> dict:
-    return {
-        "tokens_per_rank": rows[tokens], "hidden": rows["hidden_size"], "top_k": rows["topk"],
-        "experts": rows["num_experts"],
-    }
-
-
 def _phases(rows: pd.DataFrame, version: str, variant: str, latency_us: dict[str, pd.Series]) -> pd.DataFrame:
     """Rows of every operation; ``latency_us``: operation → its times."""
     sms = rows["comm_sms"] if "comm_sms" in rows else float("nan")
     found = [
-        pd.DataFrame(
-            {
-                "run_id": repetition(rows),
-                "gpu_name": rows["gpu"],
-                "library": "deepep",
-                "library_version": version,
-                "op": op,
-                "variant": variant,
-                "num_gpus": rows["num_gpus"],
-                "nodes": rows["nodes"] if "nodes" in rows else 1.0,
-                "bytes": sent_bytes(PAYLOAD_OF[op], rows["tokens_per_rank"], rows["topk"], rows["hidden_size"]).round(),
-                "dtype": PAYLOAD_OF[op],
-                "sms": sms,
-                **_layer(rows, "tokens_per_rank"),
-                "latency_us_median": times,
-            },
-            index=rows.index,
+        frame(
+            rows, f"{_ROWS} num_gpus tokens_per_rank", run_id=repetition(rows), library="deepep",
+            library_version=version, op=op, variant=variant, nodes=rows["nodes"] if "nodes" in rows else 1.0,
+            bytes=sent_bytes(PAYLOAD_OF[op], rows["tokens_per_rank"], rows["topk"], rows["hidden_size"]).round(),
+            dtype=PAYLOAD_OF[op], sms=sms, latency_us_median=times,
         )
         for op, times in latency_us.items()
     ]
@@ -94,47 +75,24 @@ def _all_to_all(rows: pd.DataFrame) -> pd.DataFrame:
         sent_bytes(dtype, *row)
         for dtype, row in zip(sent, rows[["num_tokens", "topk", "hidden_size"]].to_numpy(), strict=True)
     ]
-    return pd.DataFrame(
-        {
-            "run_id": layer,
-            "gpu_name": rows["gpu"],
-            "library": "trtllm",
-            "library_version": ALL_TO_ALL_VERSION,
-            "op": op,
-            "variant": rows["kernel_source"].replace(KERNELS),
-            "num_gpus": rows["ep"],
-            "nodes": 1.0,
-            "bytes": pd.Series(sizes, index=rows.index, dtype=float).round(),
-            "dtype": sent,
-            **_layer(rows, "num_tokens"),
-            "latency_us_median": rows["latency_us"],
-        },
-        index=rows.index,
+    return frame(
+        rows, f"{_ROWS} num_gpus=ep tokens_per_rank=num_tokens latency_us_median=latency_us", run_id=layer,
+        library="trtllm", library_version=ALL_TO_ALL_VERSION, op=op, variant=rows["kernel_source"].replace(KERNELS),
+        nodes=1.0, bytes=pd.Series(sizes, index=rows.index, dtype=float).round(), dtype=sent,
     )
 
 
-_LAYER = ("num_gpus", "hidden_size", "topk", "num_experts", "tokens_per_rank")
-_WHOLE = (*_LAYER, "dispatch_us", "combine_us")
-_PARTS = (
-    *_LAYER,
-    "nodes",
-    "comm_sms",
-    *(f"{op}_{part}_us" for op in (DISPATCH, COMBINE) for part in ("transmit", "notify")),
-)
-_TOKENS = ("hidden_size", "topk", "num_experts", "ep", "num_tokens", "latency_us")
+_ROWS = "gpu_name=gpu hidden=hidden_size top_k=topk experts=num_experts"
+_LAYER = "num_gpus hidden_size topk num_experts tokens_per_rank"
+_WHOLE = f"{_LAYER} dispatch_us combine_us"
+_PARTS = "nodes comm_sms dispatch_transmit_us dispatch_notify_us combine_transmit_us combine_notify_us"
 LAYOUTS = (
-    Layout("DeepEP low latency", "collective", ("gpu", *_WHOLE), _WHOLE, _within_a_node),
-    Layout("DeepEP normal", "collective", ("gpu", "comm_sms", *_WHOLE), ("comm_sms", *_WHOLE), _within_a_node),
-    Layout(
-        "DeepEP low latency between nodes", "collective", ("gpu", "nodes", *_WHOLE), ("nodes", *_WHOLE),
-        _low_latency_between,
-    ),
-    Layout("DeepEP normal between nodes", "collective", ("gpu", *_PARTS), _PARTS, _normal_between),
-    Layout(
-        "TensorRT-LLM all-to-all",
-        "collective",
-        ("gpu", "op", "kernel_source", "dtype", "distribution", *_TOKENS),
-        _TOKENS,
-        _all_to_all,
+    layout("DeepEP low latency", "collective", _within_a_node, "gpu", _WHOLE),
+    layout("DeepEP normal", "collective", _within_a_node, "gpu", f"comm_sms {_WHOLE}"),
+    layout("DeepEP low latency between nodes", "collective", _low_latency_between, "gpu", f"nodes {_WHOLE}"),
+    layout("DeepEP normal between nodes", "collective", _normal_between, "gpu", f"{_LAYER} {_PARTS}"),
+    layout(
+        "TensorRT-LLM all-to-all", "collective", _all_to_all, "gpu op kernel_source dtype distribution",
+        "hidden_size topk num_experts ep num_tokens latency_us",
     ),
 )

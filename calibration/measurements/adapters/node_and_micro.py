@@ -7,7 +7,7 @@ Rows of unknown origin are not used, nor is the occupancy sweep of gpu-benches, 
 
 import pandas as pd
 
-from calibration.measurements.layouts import Layout
+from calibration.measurements.layouts import frame, layout, renamed
 
 ORIGIN_UNKNOWN = ("A", "F")  # source keys of the node file
 # Default copy sizes of these tools
@@ -34,52 +34,41 @@ def _who(rows: pd.DataFrame, library: pd.Series | str, version: str = "unknown",
     return {"run_id": run, "gpu_name": gpu, "library": library, "library_version": version}
 
 
+def _of_metric(rows: pd.DataFrame, metrics: dict[str, tuple], at: int) -> pd.Series:
+    return rows["metric"].map(lambda metric: metrics[metric][at])
+
+
 def _copies(rows: pd.DataFrame) -> pd.DataFrame:
     rows = _endpoints(rows, COPIES)
     size = rows["tool"].map(TOOL_BYTES)
-    directions = rows["metric"].map(lambda metric: COPIES[metric][1])
-    columns = {
-        **_who(rows, rows["tool"]),
-        "placement": "intra_node",
-        "src": "any",
-        "dst": "any",
-        "method": "ce",
-        "direction": rows["metric"].map(lambda metric: COPIES[metric][0]),
-        "concurrent_pairs": 1.0,
-        "bytes": size,
-        "latency_us_median": size * directions / (rows["mean"] * 1e3),
-    }
-    return pd.DataFrame(columns, index=rows.index)
+    return frame(
+        rows, **_who(rows, rows["tool"]), placement="intra_node", src="any", dst="any", method="ce",
+        direction=_of_metric(rows, COPIES, 0), concurrent_pairs=1.0, bytes=size,
+        latency_us_median=size * _of_metric(rows, COPIES, 1) / (rows["mean"] * 1e3),
+    )
 
 
 def _host_copies(rows: pd.DataFrame) -> pd.DataFrame:
     rows = _endpoints(rows, HOST_COPIES)
     size = rows["tool"].map(TOOL_BYTES)
-    columns = {
-        **_who(rows, rows["tool"]),
-        "direction": rows["metric"].map(lambda metric: HOST_COPIES[metric][0]),
-        "pinned": "1",
-        "method": rows["metric"].map(lambda metric: HOST_COPIES[metric][1]),
-        "bytes": size,
-        "latency_us_median": size / (rows["mean"] * 1e3),
-    }
-    return pd.DataFrame(columns, index=rows.index)
+    return frame(
+        rows, **_who(rows, rows["tool"]), direction=_of_metric(rows, HOST_COPIES, 0), pinned="1",
+        method=_of_metric(rows, HOST_COPIES, 1), bytes=size, latency_us_median=size / (rows["mean"] * 1e3),
+    )
 
 
 def _launches(rows: pd.DataFrame) -> pd.DataFrame:
     """One run per block size."""
-    columns = {
-        **_who(rows, "gpu-benches", run="block-" + rows["block_size"].astype(int).astype(str)),
-        "kind": rows["mode"].map(LAUNCHES).fillna(rows["mode"]),
-        "kernel_bytes": rows["bytes_moved"],
-        "latency_us_median": rows["time_per_kernel_us_derived"],
-    }
-    return pd.DataFrame(columns, index=rows.index)
+    run = "block-" + rows["block_size"].astype(int).astype(str)
+    return frame(
+        rows, "kernel_bytes=bytes_moved latency_us_median=time_per_kernel_us_derived",
+        **_who(rows, "gpu-benches", run=run), kind=renamed(rows["mode"], LAUNCHES),
+    )
 
 
 def _memory(rows: pd.DataFrame, library, level, op, size, quantity, value) -> pd.DataFrame:
-    columns = {"level": level, "op": op, "working_set_bytes": size, "quantity": quantity, "value": value}
-    return pd.DataFrame({**_who(rows, library), **columns}, index=rows.index)
+    what = {"level": level, "op": op, "working_set_bytes": size, "quantity": quantity, "value": value}
+    return frame(rows, **_who(rows, library), **what)
 
 
 def _bandwidth(rows: pd.DataFrame) -> pd.DataFrame:
@@ -118,35 +107,17 @@ def _mt4g(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-_NODE = ("system", "metric", "unit", "mean", "tool", "source_key")
 LAYOUTS = (
-    Layout("node p2p", "p2p", _NODE, ("mean",), _copies),
-    Layout("node host path", "hostpath", _NODE, ("mean",), _host_copies),
-    Layout(
-        "gpu-benches launch",
-        "launch",
-        ("gpu", "mode", "block_size", "bytes_moved", "time_per_kernel_us_derived"),
-        ("block_size", "bytes_moved", "time_per_kernel_us_derived"),
-        _launches,
+    layout("node p2p", "p2p", _copies, "system metric unit tool source_key", "mean"),
+    layout("node host path", "hostpath", _host_copies, "system metric unit tool source_key", "mean"),
+    layout(
+        "gpu-benches launch", "launch", _launches, "gpu mode", "block_size bytes_moved time_per_kernel_us_derived"
     ),
-    Layout(
-        "gpu-benches bandwidth", "memory", ("gpu", "working_set_bytes", "read_gbytes_per_s"),
-        ("working_set_bytes", "read_gbytes_per_s"), _bandwidth,
-    ),
-    Layout(
-        "gpu-benches chase",
-        "memory",
-        ("gpu", "clock_mhz", "buffer_bytes", "latency_ns_derived"),
-        ("clock_mhz", "buffer_bytes", "latency_ns_derived"),
-        _chase,
-    ),
-    Layout(
-        "gpu-benches occupancy",
-        "memory",
-        ("gpu", "block_size", "occupancy_pct", "read_gbytes_per_s"),
-        ("block_size", "occupancy_pct", "read_gbytes_per_s"),
-        _nothing,
+    layout("gpu-benches bandwidth", "memory", _bandwidth, "gpu", "working_set_bytes read_gbytes_per_s"),
+    layout("gpu-benches chase", "memory", _chase, "gpu", "clock_mhz buffer_bytes latency_ns_derived"),
+    layout(
+        "gpu-benches occupancy", "memory", _nothing, "gpu", "block_size occupancy_pct read_gbytes_per_s",
         leaves_out="bandwidth over occupancy, which has no table",
     ),
-    Layout("mt4g", "memory", ("gpu", "level", "quantity", "value", "unit"), ("value",), _mt4g),
+    layout("mt4g", "memory", _mt4g, "gpu level quantity unit", "value"),
 )

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from calibration.measurements.layouts import Layout
+from calibration.measurements.layouts import Layout, layout
 
 ATTENTION = "attention of prompts and decodes in one kernel; tables have each apart"
 NO_TIMES = "model sizes without times"
@@ -15,7 +15,7 @@ def _never(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _skipped(name: str, columns: str, why: str) -> Layout:
-    return Layout(name, "", tuple(columns.split()), (), _never, skip=why)
+    return layout(name, "", _never, columns, "", skip=why)
 
 
 LAYOUTS = (

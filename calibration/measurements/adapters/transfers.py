@@ -3,15 +3,11 @@
 
 import pandas as pd
 
-from calibration.measurements.layouts import Layout
+from calibration.measurements.layouts import frame, layout, renamed
 
 PLACEMENTS = {"intra_node_nvlink": "intra_node", "intra_node": "intra_node", "inter_node": "inter_node"}
 OPERATIONS = {"alltoall": "all_to_all", "all-to-all": "all_to_all"}
 PATTERNS = {"one_way_pairs": "uni", "two_way_pairs": "bi", "ring": "ring"}
-
-
-def _frame(rows: pd.DataFrame, **columns) -> pd.DataFrame:
-    return pd.DataFrame(columns, index=rows.index)
 
 
 def repetition(rows: pd.DataFrame) -> pd.Series:
@@ -26,111 +22,60 @@ def _op(names: pd.Series) -> pd.Series:
 
 def _vidur_copies(rows: pd.DataFrame) -> pd.DataFrame:
     """Kernel times at a resolution of 1 us."""
-    return _frame(
-        rows,
-        run_id="vidur",
-        gpu_name=rows["system"],
-        library="nccl",
-        library_version="vidur",
-        placement=rows["placement"].map(PLACEMENTS).fillna(rows["placement"]),
-        src="0",
-        dst="1",
-        method="nccl",
-        direction="uni",
-        concurrent_pairs=1.0,
-        bytes=rows["message_bytes"],
-        latency_us_median=rows["median_us"],
+    return frame(
+        rows, _VIDUR_ROWS, **_VIDUR, placement=renamed(rows["placement"], PLACEMENTS), src="0", dst="1", method="nccl",
+        direction="uni", concurrent_pairs=1.0,
     )
 
 
 def _vidur_all_reduce(rows: pd.DataFrame) -> pd.DataFrame:
-    return _frame(
-        rows, run_id="vidur", gpu_name=rows["system"], library="nccl", library_version="vidur", op="all_reduce",
-        variant="", num_gpus=rows["num_gpus"], nodes=1.0, bytes=rows["message_bytes"], dtype="",
-        latency_us_median=rows["median_us"],
-    )
+    return frame(rows, f"{_VIDUR_ROWS} num_gpus", **_VIDUR, op="all_reduce", variant="", nodes=1.0, dtype="")
 
 
 def _xla_copies(rows: pd.DataFrame) -> pd.DataFrame:
     """Eight GPUs of a server node, in pairs or in a ring."""
     rows = rows[rows["op"] == "p2p_send_recv"]
-    return _frame(
-        rows,
-        run_id="xla",
-        gpu_name=rows["gpu"],
-        library="nccl-xla",
-        library_version="xla",
-        placement="intra_node",
-        src="any",
-        dst="any",
-        method="nccl",
-        direction=rows["pattern"].map(PATTERNS).fillna(rows["pattern"]),
-        concurrent_pairs=4.0,
-        bytes=rows["tensor_bytes"],
-        latency_us_median=rows["latency_us_derived"],
+    return frame(
+        rows, _XLA_ROWS, **_XLA, placement="intra_node", src="any", dst="any", method="nccl",
+        direction=renamed(rows["pattern"], PATTERNS), concurrent_pairs=4.0,
     )
 
 
 def _xla_collectives(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["op"] != "p2p_send_recv"]
-    return _frame(
-        rows,
-        run_id="xla",
-        gpu_name=rows["gpu"],
-        library="nccl-xla",
-        library_version="xla",
-        op=_op(rows["op"]),
-        variant="",
-        num_gpus=pd.to_numeric(rows["group_size"]).astype(float),
-        nodes=1.0,
-        bytes=rows["tensor_bytes"],
-        dtype="",
-        latency_us_median=rows["latency_us_derived"],
-    )
+    ranks = pd.to_numeric(rows["group_size"]).astype(float)
+    return frame(rows, _XLA_ROWS, **_XLA, op=_op(rows["op"]), variant="", num_gpus=ranks, nodes=1.0, dtype="")
 
 
 def _nccl_tests(rows: pd.DataFrame) -> pd.DataFrame:
-    return _frame(
-        rows, run_id=repetition(rows), gpu_name=rows["gpu"], library="nccl", library_version=rows["nccl_version"],
-        op=_op(rows["op"]), variant="", num_gpus=rows["num_gpus"], nodes=1.0, bytes=rows["message_bytes"],
-        dtype=rows["dtype"], latency_us_median=rows["latency_us"],
+    return frame(
+        rows, f"{_MESSAGE_ROWS} library_version=nccl_version", run_id=repetition(rows), library="nccl",
+        op=_op(rows["op"]), variant="", nodes=1.0,
     )
 
 
 def _all_reduce_kernels(rows: pd.DataFrame) -> pd.DataFrame:
-    return _frame(
-        rows, run_id=repetition(rows), gpu_name=rows["gpu"], library=rows["framework"],
-        library_version=rows["framework_version"], op="all_reduce", variant=rows["variant"], num_gpus=rows["num_gpus"],
-        nodes=1.0, bytes=rows["message_bytes"], dtype=rows["dtype"], latency_us_median=rows["latency_us"],
+    return frame(
+        rows, f"{_MESSAGE_ROWS} library=framework library_version=framework_version variant", run_id=repetition(rows),
+        op="all_reduce", nodes=1.0,
     )
 
 
-_XLA = ("gpu", "op", "pattern", "group_size", "tensor_bytes", "throughput_bytes_per_s", "latency_us_derived")
-_XLA_FIGURES = ("tensor_bytes", "throughput_bytes_per_s", "latency_us_derived")
-_MESSAGE = ("num_gpus", "message_bytes", "latency_us")
+_VIDUR = {"run_id": "vidur", "library": "nccl", "library_version": "vidur"}
+_VIDUR_ROWS = "gpu_name=system bytes=message_bytes latency_us_median=median_us"
+_XLA = {"run_id": "xla", "library": "nccl-xla", "library_version": "xla"}
+_XLA_ROWS = "gpu_name=gpu bytes=tensor_bytes latency_us_median=latency_us_derived"
+_XLA_COLUMNS = ("gpu op pattern group_size", "tensor_bytes throughput_bytes_per_s latency_us_derived")
+_MESSAGE = "num_gpus message_bytes latency_us"
+_MESSAGE_ROWS = "gpu_name=gpu num_gpus bytes=message_bytes dtype latency_us_median=latency_us"
 LAYOUTS = (
-    Layout(
-        "vidur send_recv",
-        "p2p",
-        ("system", "placement", "message_bytes", "median_us"),
-        ("message_bytes", "median_us"),
-        _vidur_copies,
-    ),
-    Layout(
-        "vidur all_reduce",
-        "collective",
-        ("system", "num_gpus", "message_bytes", "median_us"),
-        ("num_gpus", "message_bytes", "median_us"),
-        _vidur_all_reduce,
-    ),
-    Layout("xla send_recv", "p2p", _XLA, _XLA_FIGURES, _xla_copies),
-    Layout("xla collectives", "collective", _XLA, _XLA_FIGURES, _xla_collectives),
-    Layout("nccl-tests", "collective", ("gpu", "nccl_version", "op", "dtype", *_MESSAGE), _MESSAGE, _nccl_tests),
-    Layout(
-        "all-reduce kernels",
-        "collective",
-        ("gpu", "framework", "framework_version", "variant", "dtype", *_MESSAGE),
+    layout("vidur send_recv", "p2p", _vidur_copies, "system placement", "message_bytes median_us"),
+    layout("vidur all_reduce", "collective", _vidur_all_reduce, "system", "num_gpus message_bytes median_us"),
+    layout("xla send_recv", "p2p", _xla_copies, *_XLA_COLUMNS),
+    layout("xla collectives", "collective", _xla_collectives, *_XLA_COLUMNS),
+    layout("nccl-tests", "collective", _nccl_tests, "gpu nccl_version op dtype", _MESSAGE),
+    layout(
+        "all-reduce kernels", "collective", _all_reduce_kernels, "gpu framework framework_version variant dtype",
         _MESSAGE,
-        _all_reduce_kernels,
     ),
 )
