@@ -7,7 +7,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_experiment(parser)
     parser.add_argument(
         "--from", dest="start", default="published", metavar="SET", help="first set (default: published)"

@@ -29,7 +29,6 @@ COUNTED = (
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_experiment(parser, "experiment, or folder of a report: then what prediction cost and was worth in it, too")
     parser.add_argument(
         "--design",

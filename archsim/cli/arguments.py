@@ -71,7 +71,6 @@ def add_out(parser: argparse.ArgumentParser, meaning: str, required: bool = Fals
 
 
 def add_jobs(parser: argparse.ArgumentParser, meaning: str = "runs in parallel") -> None:
-    """``--jobs``."""
     parser.add_argument("--jobs", type=positive, metavar="N", help=f"{meaning} (default: number of cores)")
 
 

@@ -8,7 +8,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="one block, such as pdu (default: all)")
     parser.add_argument("--diagram", metavar="FILE", help="write the block's state diagram as SVG")
     parser.add_argument("--diagram-dir", metavar="DIR", help="write the diagrams of all blocks, or of BLOCK")

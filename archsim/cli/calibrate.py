@@ -10,7 +10,6 @@ MOST_NOTES = 10  # printed of one GPU
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("measurements", metavar="DIR", help="folder of CSV files, or one file")
     parser.add_argument(
         "--out",

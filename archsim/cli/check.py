@@ -15,7 +15,6 @@ _MOST_POINTS = 1000  # a second or so to check
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_experiment(parser, "file to check")
     parser.add_argument(
         "--no-code",

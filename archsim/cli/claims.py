@@ -11,7 +11,6 @@ FOLDER = "reports/claims"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("papers", nargs="*", metavar="PAPER", help="name or file of configs/papers (default: all)")
     add_report(parser, FOLDER)
     add_jobs(parser)

@@ -9,7 +9,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     for name in ("A", "B"):
         parser.add_argument(
             name.lower(), metavar=name, help="experiment (path or name); with --in: a policy or system of it"

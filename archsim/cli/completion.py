@@ -31,7 +31,6 @@ NAMES = {"--system": "systems", "--model": "models", "--policy": "policies", "--
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("shell", nargs="?", choices=sorted(SCRIPTS), help="print its script")
     parser.add_argument("--words", nargs=argparse.REMAINDER, metavar="WORD", help=argparse.SUPPRESS)
 

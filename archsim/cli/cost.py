@@ -12,7 +12,6 @@ from microarch.silicon.cost import CARRIER_MM2, tiles_of
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_experiment(parser)
     add_json(parser)
     parser.add_argument(

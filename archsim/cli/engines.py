@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_experiment(parser)
     add_json(parser)
     parser.add_argument("--sample", type=positive, metavar="N", default=40, help="runs drawn at random (default: 40)")

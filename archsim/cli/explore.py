@@ -9,7 +9,6 @@ _SHOWN = 20  # printed points of the front
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_experiment(parser, "experiment with `sweep:` and `explore:`")
     add_report(parser, "reports/NAME-exploration")
     add_jobs(parser)

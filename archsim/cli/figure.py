@@ -6,7 +6,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("report", metavar="REPORT", help="folder of a sweep, serve or explore")
     parser.add_argument("name", metavar="NAME", nargs="?", help="a figure (default: list those that the report has)")
     parser.add_argument("--out", metavar="FILE", help="as its ending says: .pdf, .png or .svg (default: NAME.pdf)")

@@ -6,14 +6,12 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "what", choices=("experiments", "systems", "models", "policies", "assumptions", "calibrations", "traffic")
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table."""
     from archsim.specs.loading.describe import listing
 
     print(listing(args.what))

@@ -10,7 +10,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("graph", metavar="MODEL.onnx|config.json", help="ONNX graph, or config.json of Hugging Face")
     parser.add_argument("--out", required=True, metavar="FILE", help="model file to write (YAML)")
     parser.add_argument("--name", help="name of the model (default: that in config.json, or the graph's file name)")

@@ -8,7 +8,6 @@ KINDS = ("system", "model", "experiment")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("name", metavar="NAME", help="name of the system, model or experiment")
     parser.add_argument("--out", metavar="FILE", help="file to write (default: NAME.yaml)")

@@ -8,7 +8,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_experiment(parser)
     add_report(parser, "reports/NAME-optimum")
     add_json(parser)
@@ -43,7 +42,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_run(measured) -> None:
-    """One line for a finished run."""
     from archsim.report.units import percent
 
     mean, p95, worst = (percent(share, 1) for share in measured.summary())

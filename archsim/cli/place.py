@@ -7,7 +7,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("loads", nargs="+", metavar="LOADS", help="dump of an engine, load matrix or store")
     parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
     parser.add_argument("--system", required=True, metavar="NAME", help="system by name or file; a die is a rank")

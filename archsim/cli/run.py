@@ -11,7 +11,6 @@ NARROW = 120  # columns of a terminal
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_experiment(parser)
     add_chosen(parser)
     add_json(parser)
@@ -21,7 +20,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the result and its caveats."""
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_result_notes
     from archsim.runs.capacity import kv_rooms_told

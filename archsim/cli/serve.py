@@ -13,7 +13,6 @@ MOST_POINTS = 30  # rows of a file with axes
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_experiment(parser, "deployment and requests")
     add_report(parser, "nothing is written")
     add_json(parser)

@@ -11,7 +11,6 @@ _MOST_SETS = 12  # printed sets of transfers
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("measurements", metavar="DIR", nargs="?", help="folder of CSV files, or one file")
     parser.add_argument("--with", dest="calibration", metavar="FILE", help="calibration by name or file")
     parser.add_argument(

@@ -11,7 +11,6 @@ _SHOWN = 20  # columns that moved
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("report", metavar="REPORT", help="folder of a sweep, serve or explore, or its manifest.yaml")
     add_jobs(parser)
     add_json(parser)

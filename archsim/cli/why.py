@@ -11,7 +11,6 @@ _WORST = 10
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_experiment(parser, "experiment, or folder of a report")
     add_chosen(parser)
     parser.add_argument("--step", type=natural, metavar="N", help="iteration (0: prefill)")

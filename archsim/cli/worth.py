@@ -10,7 +10,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "what", metavar="WHAT", help="a balancer: eplb, craft, remap or dup; or a block: prediction or allocator"
     )

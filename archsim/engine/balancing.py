@@ -104,7 +104,6 @@ class Balancing:
         return (1 - advance(transfer, spare_bytes)) * transfer.ns
 
     def begin_step(self) -> None:
-        """A step begins."""
         if self._how == "overlapped":
             self._counted = self._mover.counted_bytes()
 

@@ -114,12 +114,10 @@ class EventEngine:
 
     @property
     def layers(self) -> int:
-        """MoE layers that run."""
         return len(self.rows)
 
     @property
     def expert_bytes(self) -> int:
-        """Weights of one routed expert."""
         return SLICES * self.machine.slice_bytes
 
     def _build_decision(self) -> FreeDecision:

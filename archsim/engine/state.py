@@ -294,7 +294,6 @@ def hold(work, die, chain):
 
 
 def new_tally(machine: Machine) -> Tally:
-    """An empty tally."""
     return Tally(
         hops=np.zeros((3, 2), np.int64),
         dies=np.zeros(machine.dies, DIE),

@@ -18,7 +18,6 @@ class HbmReads(NamedTuple):
 
 
 def hbm_reads(calibration: CalibrationSpec) -> HbmReads:
-    """Measured parameters of the HBM."""
     tables = [table for table in calibration.hbm if isinstance(table, ScalarTable) and table.of.get("level") == "hbm"]
     latencies = [table for table in tables if table.of.get("quantity") == "latency_ns"]
     shares = [table for table in tables if (table.of.get("op"), table.of.get("quantity")) == ("read", "efficiency")]

@@ -49,7 +49,6 @@ def pair_bytes(layer: Layer) -> float:
 
 
 def scaled_law(law: MoeLaw, layer: Layer, scale: Scale) -> MoeLaw:
-    """The law on a die with these rates."""
     least = min(scale)
 
     def moved(ns: float, n_bytes: float) -> float:

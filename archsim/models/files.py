@@ -12,7 +12,6 @@ from archsim.specs.model import ModelSpec
 
 
 def write_model(model: ModelSpec, path: Path) -> None:
-    """Write a model file as a whole."""
     write_text(path, dump_yaml(model.model_dump(mode="json", by_alias=True, exclude={"aliases"}, exclude_none=True)))
 
 

@@ -167,7 +167,6 @@ def attribute(node: onnx.NodeProto, name: str, default):
 
 
 def bits_of(data_type: int) -> int:
-    """Bits per element."""
     types = onnx.TensorProto
     if data_type in (types.INT4, types.UINT4):
         return 4

@@ -40,7 +40,6 @@ def full_text(name: str) -> str:
 
 
 def diagram_of(name: str) -> str:
-    """SVG."""
     return state_diagram(DIAGRAMS[name], owners_of(DIAGRAMS[name]))
 
 
@@ -52,7 +51,6 @@ def owners_of(table: Table) -> dict[State, str]:
 
 
 def write_diagrams(folder: Path, names: Iterable[str]) -> None:
-    """One SVG a block."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / f"{name}.svg").write_text(diagram_of(name), encoding="utf-8")

@@ -29,7 +29,6 @@ class Copied:
 
     @property
     def saved_over_written(self) -> float | None:
-        """For the page's table."""
         return self.saved / self.written if self.written else None
 
 

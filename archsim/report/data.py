@@ -177,21 +177,17 @@ class Report:
 
     @property
     def synthetic(self) -> bool:
-        """Whether the routing was generated."""
         return not isinstance(self.experiment["workload"]["trace"], str)
 
     @property
     def traces(self) -> list[str]:
-        """The traces of the runs."""
         return list(dict.fromkeys(run.trace for run in self.runs))
 
     def moe_layers(self, model: str) -> int:
-        """Number of MoE layers of a model."""
         layers = self.models[model]["moe_layers"]
         return len(range(layers["first"], layers["last"] + 1, layers["every"]))
 
     def dies_of(self, run: RunRow) -> int:
-        """Number of dies of the run's system."""
         x, y = run.get("mesh_x"), run.get("mesh_y")
         return dies_of(self.systems[run.place.system]) if x is None or y is None else int(x * y)
 

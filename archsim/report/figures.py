@@ -231,8 +231,6 @@ def _groups(report: Report, place: Place, bar: Callable[[RunRow], Bar]) -> list[
 def _ratio_panels(
     report: Report, axis: Axis, unit: str, value_and_label: Callable[[RunRow], tuple[float | None, str]]
 ) -> list[Panel]:
-    """Bars of a ratio to base."""
-
     def bar(run: RunRow) -> Bar:
         value, label = value_and_label(run)
         kind = policy_class(run.policy, report.policies)

@@ -131,7 +131,6 @@ def _time(value: float) -> str:
 
 
 def _plain(report: Report) -> list[dict[str, Any]]:
-    """Runs as rows of results."""
     return [
         {**run.numbers, "system": run.place.system, "model": run.place.model, "assumptions": run.place.assumptions}
         | {"batch": run.batch, "policy": run.policy, "trace": run.trace}
@@ -151,7 +150,6 @@ def _rows(report: Report) -> list[dict[str, Any]]:
 
 
 def _written(value: Any) -> str:
-    """A value of the manifest on one line."""
     if isinstance(value, dict):
         return "; ".join(f"{key}: {_written(each)}" for key, each in value.items())
     return ", ".join(map(_written, value)) if isinstance(value, list) else str(value)
@@ -165,7 +163,6 @@ def _clock_note(name: str, system: dict[str, Any]) -> str:
 
 
 def _planned(report: Report) -> int:
-    """Number of runs in the experiment."""
     experiment = report.experiment
     counts = [len(experiment[key]) for key in ("systems", "models", "policies", "assumptions")]
     planned = len(report.batches)

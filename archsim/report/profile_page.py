@@ -51,7 +51,6 @@ def csv_of(found: Profile) -> str:
 
 
 def render(found: Profile) -> str:
-    """The page as text."""
     names = [name for name in DEFINITIONS if name in found.layers]
     coverage = {_NAMES[name]: list(zip(POINTS, values, strict=True)) for name, values in found.coverage.items()}
     of_batch = zip(BATCHES, found.working_set, strict=True)

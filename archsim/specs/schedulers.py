@@ -54,12 +54,10 @@ OWN = Row("a user's own function")
 
 
 def is_function(name: str) -> bool:
-    """Whether a scheduler is a user's own."""
     return ":" in name
 
 
 def row_of(name: str) -> Row:
-    """What is known of a scheduler."""
     return OWN if is_function(name) else SCHEDULERS[name]
 
 

@@ -249,7 +249,6 @@ class AxesSpec(Spec):
 
     @property
     def axes(self) -> dict[str, tuple[Any, ...]]:
-        """All of them."""
         return self.grid | self.zip
 
     @property

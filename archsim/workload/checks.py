@@ -79,7 +79,6 @@ def check_name(where: str, model: ModelSpec, name: str) -> None:
 
 @lru_cache
 def shipped_models() -> tuple[ModelSpec, ...]:
-    """The models shipped with archsim."""
     return tuple(load_model(str(file)) for file in sorted((shipped_configs() / "models").glob("*.yaml")))
 
 
@@ -184,7 +183,6 @@ def span(ids: tuple[int, ...]) -> str:
 
 
 def owner(offsets: np.ndarray, row: int) -> int:
-    """The request that owns a row."""
     return int(np.searchsorted(offsets, row, side="right")) - 1
 
 

@@ -79,7 +79,6 @@ def model_of(kind: str, model: str, heads: int) -> tuple[int, AttentionKind]:
 
 
 def block_matrix(rows: pd.DataFrame, kind: str, phase: str, machine: Machine) -> pd.DataFrame:
-    """Terms of every row."""
     parts = []
     for (model, heads, gemm, kv), mine in rows.groupby(["model", "q_heads", "gemm_type", "kv_dtype"]):
         hidden, attention = model_of(kind, model, int(heads))

@@ -47,7 +47,6 @@ def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
 
 
 def _source(rows: pd.DataFrame, sweeps: pd.DataFrame) -> str:
-    """The files of the sweeps."""
     named = {name for column in sweeps for name in column.split(SAME)}
     return ", ".join(sorted(set(rows["file"][(rows["library_version"] + "/" + rows["run_id"]).isin(named)])))
 

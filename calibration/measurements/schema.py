@@ -271,7 +271,6 @@ def gpu_key(gpu_name: str) -> str:
 
 
 def describe() -> str:
-    """The tables as Markdown."""
     lines = []
     for table in TABLES.values():
         lines += [f"### {table.kind}.csv: {table.meaning}", "", "| column | values | meaning |", "| --- | --- | --- |"]

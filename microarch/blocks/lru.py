@@ -21,7 +21,6 @@ def empty_rings(dies: int, entries: int) -> np.ndarray:
 
 @inner
 def unlink(ring, entry):
-    """Remove an entry."""
     older, newer = ring[entry].older, ring[entry].newer
     ring[older].newer = newer
     ring[newer].older = older

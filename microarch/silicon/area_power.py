@@ -52,7 +52,6 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 
 def table_cost(table: Table, clock_hz: float, technology: Technology = N5) -> Cost:
-    """Cost of one instance of ``table``."""
     if table.storage is Storage.DRAM:
         return Cost(0.0, 0.0)
     if table.storage is Storage.REGISTERS:

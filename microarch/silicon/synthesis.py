@@ -124,7 +124,6 @@ def _register_at(module: Mapping[str, Any], pin: str) -> str:
 
 
 def digest_of(source: Path) -> str:
-    """SHA-256 of a component's file."""
     return hashlib.sha256(source.read_bytes()).hexdigest()
 
 
@@ -160,7 +159,6 @@ def _mapped(block: str, text: str, texts: Sequence[tuple[str, str]], folder: Pat
 
 
 def written(found: Synthesised) -> str:
-    """A result as the text of its file."""
     return json.dumps(asdict(found), indent=1, sort_keys=True) + "\n"
 
 

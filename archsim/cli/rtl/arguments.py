@@ -29,7 +29,6 @@ def known_block(name: str) -> str:
 
 
 def add_parameters(parser: argparse.ArgumentParser) -> None:
-    """Add ``--set``."""
     parser.add_argument(
         "--set", dest="changes", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
         help="a parameter of the component, such as lanes=4; lanes=1,4 runs each",
@@ -37,7 +36,6 @@ def add_parameters(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add ``--run``."""
     parser.add_argument(
         "--run", dest="recorded", metavar="FILE",
         help="take the stimulus of a run of this experiment, simulated by engine: interpreted",

@@ -16,7 +16,6 @@ COLUMNS = (
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="one component (default: all)")
     parser.add_argument("--events", type=positive, default=300, metavar="N", help="of its stimulus (default: 300)")
     parser.add_argument("--seed", type=int, default=0, help="of random stimulus (default: 0)")

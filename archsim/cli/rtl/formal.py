@@ -8,7 +8,6 @@ from archsim.cli.rtl.arguments import benches
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="allocator, atu, heatmap or pdu (default: all)")
 
 

@@ -10,7 +10,6 @@ LANES = {"allocator": {"lanes": (1, 4, 8, 16)}}  # that run where none are given
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("block", metavar="BLOCK", help="allocator, select, sorter, pdu, atu or heatmap")
     parser.add_argument(
         "--events", "--blocks", dest="events", type=positive, default=1000, metavar="N",

@@ -11,7 +11,6 @@ from archsim.cli.rtl.arguments import add_parameters, benches, built, combinatio
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="one component (default: all)")
     parser.add_argument("--liberty", nargs="+", default=[], metavar="FILE", help="cell library, .lib or .lib.xz")
     parser.add_argument("--out", metavar="DIR", help="write a JSON file a component here")

@@ -7,7 +7,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("store", metavar="STORE")
     parser.add_argument("-n", dest="rows", type=natural, default=5, metavar="N", help="number of tokens (default: 5)")
 

@@ -10,7 +10,6 @@ from archsim.cli.exit_codes import INTERRUPTED, OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "sources",
         nargs="+",

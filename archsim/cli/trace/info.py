@@ -6,7 +6,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("store", metavar="STORE")
     parser.add_argument("--verify", action="store_true", help="read everything and check every checksum")
 

@@ -8,7 +8,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("stores", nargs="+", metavar="STORE")
     add_store_out(parser)
 

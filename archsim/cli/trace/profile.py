@@ -8,7 +8,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("source", metavar="SRC", help="store, .npz or directory of JSON requests")
     parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
     add_out(parser, "folder of the page", required=True)

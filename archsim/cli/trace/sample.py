@@ -8,7 +8,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("store", metavar="STORE")
     parser.add_argument("-n", dest="requests", type=positive, required=True, metavar="N", help="number of requests")
     parser.add_argument("--seed", type=natural, default=0, metavar="N")

@@ -8,7 +8,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("store", metavar="STORE")
     parser.add_argument("--requests", type=_span, default=(0, None), metavar="A:B", help="requests A to B-1")
     parser.add_argument(

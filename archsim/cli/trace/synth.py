@@ -7,7 +7,6 @@ from archsim.cli.exit_codes import OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     preset = parser.add_mutually_exclusive_group(required=True)
     preset.add_argument(
         "preset", nargs="?", metavar="PRESET", help="name in configs/traffic, or a .yaml written by archsim trace fit"
@@ -20,7 +19,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate, and print a summary."""
     from archsim.workload.generated.files import generate_trace
 
     trace = generate_trace(args.preset or args.like, args.model, args.requests, args.seed, args.out)

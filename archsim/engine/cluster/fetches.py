@@ -36,7 +36,6 @@ class Fetches:
         self._mover = WeightMover(machine, fabric, tally)
 
     def of(self, order: Order) -> Fetched:
-        """What a step fetches."""
         plan, dies = order.plan, self._machine.dies
         holds = order.placement.holds[order.row]
         away = ~holds[plan.expert, plan.die]

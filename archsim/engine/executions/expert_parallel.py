@@ -198,5 +198,4 @@ def _refuse(assumptions) -> None:
 
 
 def build(setup: Setup) -> ExpertParallel:
-    """The execution of a run."""
     return ExpertParallel(setup)

@@ -70,5 +70,4 @@ class WeightStreaming:
 
 
 def build(setup: Setup) -> WeightStreaming:
-    """The execution of a run."""
     return WeightStreaming(setup)

@@ -81,7 +81,6 @@ def draw(points: list[Point], best: list[Point], policies: list[str], spoken: st
 
 
 def _area_axis(low: float, high: float) -> Axis:
-    """Ticks at 1, 2 and 5 of every decade."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [digit * 10.0**power for power in decades for digit in (1, 2, 5)]
     return Axis(low, high, tuple(tick for tick in ticks if low <= tick <= high), plain, log=True)

@@ -96,7 +96,6 @@ def _graph(table: Table, owners: Mapping[object, str]) -> tuple[list[Box], list[
 
 
 def _turn_back_edges(boxes: list[Box], edges: list[Edge]) -> None:
-    """Reverse the edges that close a cycle."""
     leaving = {box: [edge for edge in edges if edge.start is box] for box in boxes}
     done: set[Box] = set()
 

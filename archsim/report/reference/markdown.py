@@ -115,7 +115,6 @@ def _with_default(key: str, entry: Schema) -> str:
 
 
 def _kind(entry: Schema) -> str:
-    """What a value may be, in words."""
     if "$ref" in entry:
         definition = entry["$ref"].rpartition("/")[2]
         if definition in _FILES:

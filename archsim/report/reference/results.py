@@ -17,7 +17,6 @@ class _Row(NamedTuple):
 
 
 def results_page() -> str:
-    """The page."""
     parts, files = [_HEAD], (
         ("results.csv, results.parquet", COLUMNS), ("dies.csv", DIES), ("links.csv", LINKS), ("pairs.csv", PAIRS),
         ("steps.parquet", STEPS), ("timings.csv", TIMINGS),

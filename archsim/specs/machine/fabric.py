@@ -319,7 +319,6 @@ class TopologySpec(Spec):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of ``classes``."""
         if self.name in _GRIDS:
             return "horizontal", "vertical", "horizontal wrap", "vertical wrap"
         return (

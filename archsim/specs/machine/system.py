@@ -217,7 +217,6 @@ class SystemSpec(Spec):
 
     @property
     def dies(self) -> int:
-        """The number of dies."""
         if self.fabric is not None:
             return self.fabric.dies
         return self.mesh.x * self.mesh.y if self.mesh is not None else self.topology.dies or 0

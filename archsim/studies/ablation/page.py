@@ -46,7 +46,6 @@ def csv_of(found: Ablation) -> str:
 
 
 def render(found: Ablation, name: str) -> str:
-    """The page as text."""
     context = {
         "name": name,
         "found": found,

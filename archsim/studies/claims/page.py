@@ -35,7 +35,6 @@ class Counts(NamedTuple):
 
 
 def counts_of(claims: Sequence[Claims]) -> Counts:
-    """Added up."""
     kinds = [sum(len(each.of(kind)) for each in claims) for kind in ("met", "missed", "fit", "none")]
     outside = sum(len(each.outside) for each in claims)
     return Counts(sum(each.numbers for each in claims), sum(kinds[:3]), *kinds, outside)
@@ -102,7 +101,6 @@ def write_summary(claims: Sequence[Claims], folder: Path) -> Path:
 
 
 def table_of(claims: Sequence[Claims]) -> Table:
-    """A row a number."""
     rows = [
         {
             "paper": each.paper.paper, "id": judged.row.id, "what": judged.group.what, "at": place_of(judged),
@@ -117,7 +115,6 @@ def table_of(claims: Sequence[Claims]) -> Table:
 
 
 def shown(value: Value, unit: str) -> str:
-    """A simulated value with its unit."""
     if value is None or isinstance(value, str):
         return value or "–"
     return f"{significant(value)}{_gap(unit)}"

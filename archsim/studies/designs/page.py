@@ -22,7 +22,6 @@ def write_comparison_page(found: DesignComparison, folder: Path) -> Path:
 
 
 def render(found: DesignComparison) -> str:
-    """The page as text."""
     groups = list(dict.fromkeys(each.group for each in found.quantities))
     context = {
         "found": found,
@@ -54,7 +53,6 @@ def answer(found: DesignComparison) -> str:
 
 
 def shown(each: Quantity, value: float | None) -> str:
-    """A value with its unit."""
     if value is None:
         return "–"
     match each.unit:

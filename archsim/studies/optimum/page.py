@@ -86,7 +86,6 @@ def table_of(found: list[Measured]) -> Table:
 
 
 def render(found: list[Measured], name: str) -> str:
-    """The page as text."""
     worst = sorted(found, key=lambda each: -each.worst.distance)[:MOST_SHOWN]
     context = {
         "name": name, "sentences": sentences(found), "layers": layers.told(_layers(found)),

@@ -77,7 +77,6 @@ def write_cells(found: Iterable[Cell], file: Path) -> None:
 
 
 def read_cells(file: Path) -> list[Cell]:
-    """What ``write_cells`` wrote."""
     with file.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     values = Cell._fields[2:]

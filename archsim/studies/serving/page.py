@@ -45,7 +45,6 @@ def write_outcome(
 
 
 def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outcome] = ()) -> dict[str, Any]:
-    """What the template shows."""
     measures, serving = outcome.measures, outcome.serving
     metrics = (("TTFT", measures.ttft), ("TPOT", measures.tpot), ("ITL", measures.itl), ("E2E", measures.e2e))
     rows = [(name, *(f"{each:,.2f}" for each in (spread.mean, *spread.percentiles))) for name, spread in metrics]

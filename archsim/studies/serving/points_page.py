@@ -40,7 +40,6 @@ def write_points_page(plan: ServePlan, table: Table, folder: Path) -> Path:
 
 
 def ordered(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Most goodput first, refused ones last."""
     return sorted(rows, key=_order)
 
 

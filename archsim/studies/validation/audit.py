@@ -144,7 +144,6 @@ def _named(section: str, table: Fitted) -> str:
 
 
 def told(calibration: CalibrationSpec) -> Iterator[str]:
-    """A line for every section with tables."""
     for each in audit(calibration):
         if each.tables:
             points = f" with {each.points:,} points" if each.points else ""
@@ -153,7 +152,6 @@ def told(calibration: CalibrationSpec) -> Iterator[str]:
 
 
 def page_of(calibrations: Sequence[CalibrationSpec]) -> str:
-    """The page of the audit, Markdown."""
     lines = [
         "# Audit of shipped calibrations",
         "",

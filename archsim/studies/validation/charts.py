@@ -100,7 +100,6 @@ def shares_within(caption: str, errors: dict[str, np.ndarray]) -> str:
 
 
 def colour_of(dtype: str) -> str:
-    """Colour class."""
     return COLOUR_OF.get(dtype, OTHER_COLOUR)
 
 

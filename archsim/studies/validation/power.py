@@ -52,7 +52,6 @@ def gpu_power_w(
 
 
 def power_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Names and rows as text."""
     names = ["work", "dtype", "m", "TFLOP/s", "HBM TB/s", "measured W", "computed W", "range W", "error %"]
     rows = [
         [

@@ -69,7 +69,6 @@ def unread(found: list[Judged], measurements: Measurements) -> list[str]:
 
 
 def section_table(found: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names, and rows of text."""
     names = ["law", "what", "library", "points", "median", "90 %", "worst", "within 25 %"]
     rows = [
         [row.law, row.what, row.library, f"{row.points:,}"]

@@ -49,7 +49,6 @@ def pack_frames(columns: dict[str, np.ndarray], facts: dict[str, Any]) -> bytes:
 
 
 def write_frames(path: Path, columns: dict[str, np.ndarray], facts: dict[str, Any]) -> None:
-    """Write a file atomically."""
     with drafted(path, durable=True) as draft:
         draft.write_bytes(pack_frames(columns, facts))
 

@@ -103,12 +103,10 @@ class Store:
 
     @property
     def files(self) -> list[dict]:
-        """The manifest's entries of all files."""
         return [self.manifest[part] for part in ("index", "loads") if part in self.manifest] + self.manifest["rows"]
 
     @property
     def digest(self) -> str:
-        """Names the content."""
         return hashlib.sha256(
             repr((self.kind, self.shape, [about["file"] for about in self.files])).encode()
         ).hexdigest()
