@@ -15,15 +15,7 @@ import pandas as pd
 from scipy.optimize import nnls
 
 from archsim.base.units import NS_PER_US
-from archsim.iteration.attention.blocks import (
-    BLOCK,
-    CONVOLUTION,
-    RULE,
-    Machine,
-    block_terms,
-    linear_terms,
-    machine_of,
-)
+from archsim.iteration.attention import blocks
 from archsim.laws.tables import BlockTable
 from archsim.specs.attention import AttentionKind, read_kind
 from archsim.specs.loading.calibrations import read_calibration
@@ -78,18 +70,18 @@ def model_of(kind: str, model: str, heads: int) -> tuple[int, AttentionKind]:
     return MINIMAX_HIDDEN, read_kind({"kind": "block_sparse", **keys})
 
 
-def block_matrix(rows: pd.DataFrame, kind: str, phase: str, machine: Machine) -> pd.DataFrame:
+def block_matrix(rows: pd.DataFrame, kind: str, phase: str, machine: blocks.Machine) -> pd.DataFrame:
     parts = []
     for (model, heads, gemm, kv), mine in rows.groupby(["model", "q_heads", "gemm_type", "kv_dtype"]):
         hidden, attention = model_of(kind, model, int(heads))
         at = mine["batch"].to_numpy(), mine["input_tokens"].to_numpy(), (mine["past_tokens"] + mine["input_tokens"])
         dtypes = DTYPES[gemm], DTYPES[kv]
-        terms = block_terms(attention, phase, hidden, 1, (at[0], at[1], at[2].to_numpy()), dtypes, machine)
+        terms = blocks.block_terms(attention, phase, hidden, 1, (at[0], at[1], at[2].to_numpy()), dtypes, machine)
         parts.append(pd.DataFrame(terms, index=mine.index))
     return pd.concat(parts).loc[rows.index]
 
 
-def linear_matrix(rows: pd.DataFrame, kind: str, part: str, machine: Machine) -> pd.DataFrame:
+def linear_matrix(rows: pd.DataFrame, kind: str, part: str, machine: blocks.Machine) -> pd.DataFrame:
     """Terms of every row of one kernel."""
     columns, parts = [*_heads(kind), "phase"], []
     for values, mine in rows.groupby(columns):
@@ -103,7 +95,7 @@ def linear_matrix(rows: pd.DataFrame, kind: str, part: str, machine: Machine) ->
             keys = {key: first[key] for key in ("k_heads", "v_heads", "k_dim", "v_dim")}
         attention = read_kind({"kind": kind, **{key: int(value) for key, value in keys.items()}})
         new = np.ones(len(mine)) if phase == "generation" else mine["seq_len"].to_numpy()
-        terms = linear_terms(attention, part, 1, (mine["batch"].to_numpy(), new), machine)
+        terms = blocks.linear_terms(attention, part, 1, (mine["batch"].to_numpy(), new), machine)
         parts.append(pd.DataFrame(terms, index=mine.index))
     return pd.concat(parts).loc[rows.index]
 
@@ -147,7 +139,7 @@ def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.sample(min(len(rows), MOST_ROWS), random_state=0).reset_index(drop=True)
 
 
-def fit_blocks(folder: Path, gpu: str, machine: Machine) -> Iterator[BlockTable]:
+def fit_blocks(folder: Path, gpu: str, machine: blocks.Machine) -> Iterator[BlockTable]:
     """Tables of one GPU, as the set names it."""
     for stem, kinds in FILES.items():
         for word, phase in (("context", "prefill"), ("generation", "decode")):
@@ -162,18 +154,18 @@ def fit_blocks(folder: Path, gpu: str, machine: Machine) -> Iterator[BlockTable]
                     if (kind, library) == ("block_sparse", "trtllm"):
                         continue  # the README: a floor of 120 us, do not calibrate on it
                     drawn = _drawn(each)
-                    named = {"kind": kind, "part": BLOCK, "phase": phase, "kernel": "block", "library": library}
+                    named = {"kind": kind, "part": blocks.BLOCK, "phase": phase, "kernel": "block", "library": library}
                     named |= {"version": str(drawn["framework_version"].iloc[0]), "source": f"{stem}_{word}"}
                     yield table_of(drawn, block_matrix(drawn, kind, phase, machine), ["model", "q_heads"], named)
 
 
-def fit_linear(folder: Path, gpu: str, machine: Machine) -> Iterator[BlockTable]:
+def fit_linear(folder: Path, gpu: str, machine: blocks.Machine) -> Iterator[BlockTable]:
     """As `fit_blocks`, of linear attention."""
     for stem, kind in LINEAR.items():
         rows = pd.read_csv(folder / "linear" / f"aic_{stem}.csv.gz")
         rows = rows[rows["gpu"] == gpu]
         for (library, phase, kernel), each in rows.groupby(["framework", "phase", "kernel_source"]):
-            part, drawn = (CONVOLUTION if "conv" in kernel else RULE), _drawn(each)
+            part, drawn = (blocks.CONVOLUTION if "conv" in kernel else blocks.RULE), _drawn(each)
             named = {"kind": kind, "part": part, "phase": PHASES[phase], "kernel": kernel, "library": library}
             named |= {"version": str(drawn["framework_version"].iloc[0]), "source": f"linear/aic_{stem}"}
             yield table_of(drawn, linear_matrix(drawn, kind, part, machine), _heads(kind), named)
@@ -186,7 +178,7 @@ def main(folder: str, calibrations: str = "configs/calibrations") -> None:
         if not path.is_file():
             continue
         calibration = read_calibration(path)
-        machine = machine_of(calibration)
+        machine = blocks.machine_of(calibration)
         tables = (*fit_blocks(Path(folder), gpu, machine), *fit_linear(Path(folder), gpu, machine))
         write_calibration(rounded(calibration.model_copy(update={"blocks": tables})), path, {"blocks"})
         for table in tables:

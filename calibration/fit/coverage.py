@@ -3,15 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from archsim.laws.tables import (
-    SECTIONS,
-    AttentionTable,
-    CalibrationSpec,
-    Fitted,
-    GemmTable,
-    MoeTable,
-    TransferTable,
-)
+from archsim.laws import tables
 from calibration.measurements.sweeps import release
 
 # Fields that tell tables of a section apart, besides the version and ``of``; those at their defaults are not named.
@@ -31,7 +23,7 @@ class _Covered:
     sizes: dict[str, set[float]] = field(default_factory=dict)
 
 
-def name_of(section: str, table: Fitted) -> str:
+def name_of(section: str, table: tables.Fitted) -> str:
     """Section and configuration of a table, without its version: 'gemm torch bf16 apart'."""
     fields = type(table).model_fields
     words = [
@@ -40,15 +32,15 @@ def name_of(section: str, table: Fitted) -> str:
     return " ".join([section, *words, *(f"{key} {value}" for key, value in getattr(table, "of", {}).items())])
 
 
-def notes_of(calibration: CalibrationSpec) -> Iterator[str]:
+def notes_of(calibration: tables.CalibrationSpec) -> Iterator[str]:
     """The notes of the tables: what was decided where sweeps disagree."""
-    for section in SECTIONS:
+    for section in tables.SECTIONS:
         for table in getattr(calibration, section):
             if table.note:
                 yield f"{name_of(section, table)}, version {table.version}: {table.note}"
 
 
-def lost(before: CalibrationSpec, now: CalibrationSpec) -> Iterator[str]:
+def lost(before: tables.CalibrationSpec, now: tables.CalibrationSpec) -> Iterator[str]:
     """A line for each table of ``before`` of which ``now`` covers less: versions, shapes or sizes. Two tables of one
     name and version count once.
     """
@@ -79,9 +71,9 @@ def _listed(names: set[str]) -> str:
     return ", ".join([*sorted(names)[:_MOST_NAMED], *more])
 
 
-def _covered(calibration: CalibrationSpec) -> dict[str, _Covered]:
+def _covered(calibration: tables.CalibrationSpec) -> dict[str, _Covered]:
     found: dict[str, _Covered] = {}
-    for section in SECTIONS:
+    for section in tables.SECTIONS:
         for table in getattr(calibration, section):
             mine = found.setdefault(name_of(section, table), _Covered())
             mine.versions.add(release(table.version))
@@ -92,13 +84,13 @@ def _covered(calibration: CalibrationSpec) -> dict[str, _Covered]:
     return found
 
 
-def _points(table: Fitted) -> tuple[set[str], dict[str, set[float]]]:
-    if isinstance(table, GemmTable):
+def _points(table: tables.Fitted) -> tuple[set[str], dict[str, set[float]]]:
+    if isinstance(table, tables.GemmTable):
         return set(table.shapes), {"m": set(table.m)}
-    if isinstance(table, MoeTable):
+    if isinstance(table, tables.MoeTable):
         return set(table.ranks), {"tokens": set(table.tokens)}
-    if isinstance(table, AttentionTable):
+    if isinstance(table, tables.AttentionTable):
         return set(table.shapes), {"batch": set(table.batch), "tokens": set(table.tokens)}
-    if isinstance(table, TransferTable):
+    if isinstance(table, tables.TransferTable):
         return set(), {"bytes": {table.first_bytes, table.last_bytes}}
     return set(), {}

@@ -9,18 +9,8 @@ import pandas as pd
 from archsim.laws.collective import PAYLOAD_OF
 from archsim.laws.piecewise import law_of
 from archsim.laws.tables import CalibrationSpec
+from archsim.studies.validation import choosing
 from archsim.studies.validation.attention_cases import attention_errors, attention_groups
-from archsim.studies.validation.choosing import (
-    GEMM_KEYS,
-    MOE,
-    MOE_KEYS,
-    all_series,
-    gemm_groups,
-    gemm_table_for,
-    law_for,
-    moe_groups,
-    moe_table_for,
-)
 from archsim.studies.validation.cluster_cases import moved
 from archsim.studies.validation.errors import FITTED, NEW, SHAPES_OF_EXPERTS
 from calibration.measurements.adapters.not_fitted import NO_TIMES
@@ -83,17 +73,17 @@ def _products(calibration, measurements, cases) -> Iterator[Judged]:
     if len(of_file):
         shapes = of_file.reindex(columns=["n", "k"]).itertuples(index=False, name=None)
         experts = [pair in SHAPES_OF_EXPERTS for pair in shapes]
-        shape = np.where(of_file["what"] == MOE, "fused MoE", np.where(experts, "expert GEMM", "dense GEMM"))
+        shape = np.where(of_file["what"] == choosing.MOE, "fused MoE", np.where(experts, "expert GEMM", "dense GEMM"))
         for (law, dtype, library), mine in of_file.groupby([shape, "dtype", "library"], sort=True):
             yield Judged(law, dtype, library, len(mine), mine["error"].to_numpy(float))
     gpu = calibration.gpu
-    for key, rows in gemm_groups(measurements, gpu):
-        if gemm_table_for(calibration, *key) is None:
-            of = dict(zip([*GEMM_KEYS, "version"], key, strict=True))
+    for key, rows in choosing.gemm_groups(measurements, gpu):
+        if choosing.gemm_table_for(calibration, *key) is None:
+            of = dict(zip([*choosing.GEMM_KEYS, "version"], key, strict=True))
             yield Judged("GEMM", of["dtype"], f"{of['library']} {of['version']}", len(rows), None)
-    for key, rows in moe_groups(measurements, gpu):
-        if moe_table_for(calibration, *key) is None:
-            of = dict(zip(MOE_KEYS, key, strict=True))
+    for key, rows in choosing.moe_groups(measurements, gpu):
+        if choosing.moe_table_for(calibration, *key) is None:
+            of = dict(zip(choosing.MOE_KEYS, key, strict=True))
             what = f"{of['model']} {of['dtype']} {of['distribution']}"
             yield Judged("fused MoE", what, f"{of['library']} {of['version']}", len(rows), None)
 
@@ -118,8 +108,8 @@ def _series(calibration, name, measurements) -> Iterator[Judged]:
     payloads that an engine does not take, too.
     """
     taken = {(each.of["op"], each.of["variant"]) for each in moved(name, measurements, calibration.gpu)}
-    for item in all_series(measurements, calibration.gpu):
-        of, table = item.of, law_for(calibration, item)
+    for item in choosing.all_series(measurements, calibration.gpu):
+        of, table = item.of, choosing.law_for(calibration, item)
         if (of.get("op"), of.get("variant")) in taken and table is None:
             continue
         error = None if table is None else law_of(table).time_ns(item.size_bytes) / item.time_ns - 1

@@ -13,20 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from archsim.workload.generated import traffic_model
 from archsim.workload.generated.adjust import MOST_LAGS, adjust, moved_acceptance, phase_loads, simulate
 from archsim.workload.generated.densities import count_kinds, densities, nearest, path_density, reweight
 from archsim.workload.generated.subjects import SeveralSubjects, between_subjects, own_subjects
-from archsim.workload.generated.traffic_model import (
-    COMPONENTS,
-    KEEP,
-    KIND,
-    KIND_COMPONENTS,
-    OTHER,
-    PATH,
-    QUANTILES,
-    TASTE,
-    TrafficModel,
-)
 from archsim.workload.patterns import statistics
 from archsim.workload.trace import Trace
 
@@ -52,7 +42,7 @@ FIRST_REPEATED = 0.8
 
 def fit_trace(
     trace: Trace, name: str, source: str, groups: int = 1, top_groups: int = 1, seed: int = 0
-) -> TrafficModel:
+) -> traffic_model.TrafficModel:
     """A model of a trace's routing. groups, top_groups: of the router, see `TrafficModel`; traces lack them."""
     names, task = known_tasks(trace)
     trace = replace(trace, request_subject=task, subject_names=names)
@@ -65,8 +55,8 @@ def fit_trace(
     kind_weights = _kind_weights(kinds, task_kinds, following)
     lengths, starts = trace.lengths, phase_starts(trace)
     weights, script = _expert_weights(trace, starts, kind, by_task, kind_counts)
-    at, shares = np.linspace(0, 1, QUANTILES), phase_shares(trace, starts)
-    model = TrafficModel(
+    at, shares = np.linspace(0, 1, traffic_model.QUANTILES), phase_shares(trace, starts)
+    model = traffic_model.TrafficModel(
         name=name,
         source=source,
         groups=groups,
@@ -97,7 +87,7 @@ def fit_trace(
     return adjust(model, trace, shares, seed)
 
 
-def fit_subjects(trace: Trace, name: str, source: str, seed: int = 0) -> TrafficModel | SeveralSubjects:
+def fit_subjects(trace: Trace, name: str, source: str, seed: int = 0) -> traffic_model.TrafficModel | SeveralSubjects:
     """A model for each of the subjects of a trace with enough requests, or one of all, where fewer than two have."""
     rows = own_subjects(trace)
     if len(rows) < 2:
@@ -111,7 +101,7 @@ def fit_subjects(trace: Trace, name: str, source: str, seed: int = 0) -> Traffic
     return SeveralSubjects(name, source, models, shares, between_subjects(list(parts.values())))
 
 
-def fit_loads(model: TrafficModel, seed: int = 0, rounds: int = 10) -> TrafficModel:
+def fit_loads(model: traffic_model.TrafficModel, seed: int = 0, rounds: int = 10) -> traffic_model.TrafficModel:
     """A model built from loads only, with acceptance adjusted until generated traffic reproduces those loads."""
     lengths = np.tile([[32, 32]], (max(256, 4 * model.experts), 1))
     for step in range(rounds):
@@ -129,7 +119,7 @@ def known_tasks(trace: Trace) -> tuple[tuple[str, ...], np.ndarray]:
     index[kept] = np.arange(len(kept))
     task = index[trace.request_subject]
     names = [trace.subject_names[subject] for subject in kept]
-    return tuple(names + [OTHER] * bool((task == len(kept)).any())), task
+    return tuple(names + [traffic_model.OTHER] * bool((task == len(kept)).any())), task
 
 
 def kind_size(trace: Trace) -> int:
@@ -192,7 +182,7 @@ def _taste_size(trace: Trace, weights: np.ndarray) -> np.ndarray:
     share = counts / counts.sum(axis=1, keepdims=True)
     base = np.minimum(trace.top_k * (share**2).sum(axis=1), 1)
     excess = np.maximum(np.nan_to_num(statistics.same_expert(trace, statistics.FAR) - base, nan=0.02), 0.005)
-    return np.clip(trace.top_k * weights[:, TASTE] ** 2 * (1 - base) / excess, 2, 256)
+    return np.clip(trace.top_k * weights[:, traffic_model.TASTE] ** 2 * (1 - base) / excess, 2, 256)
 
 
 def first_acceptance(shares: np.ndarray, top_k: int) -> np.ndarray:
@@ -251,14 +241,14 @@ def _expert_weights(
     for phase in np.flatnonzero(np.diff(starts) == 1)[1:]:
         script[phase] = _mixed(np.concatenate([each[phase] for each in scripted], axis=1))
     weights = np.array(weights)
-    weights[:, [KEEP, TASTE]] = 0
-    weights[: 1 if trace.top_k == 1 else None, PATH] = 0
+    weights[:, [traffic_model.KEEP, traffic_model.TASTE]] = 0
+    weights[: 1 if trace.top_k == 1 else None, traffic_model.PATH] = 0
     return weights / weights.sum(axis=1, keepdims=True), script
 
 
 def _layer_densities(trace: Trace, layer: int, kind: np.ndarray, by_task: np.ndarray, kinds: np.ndarray) -> np.ndarray:
     """float32[selection, component]: how probable each component makes each selection of a layer."""
-    density = np.zeros((len(trace.experts) * trace.top_k, len(COMPONENTS)), np.float32)
+    density = np.zeros((len(trace.experts) * trace.top_k, len(traffic_model.COMPONENTS)), np.float32)
     chosen = np.ascontiguousarray(trace.experts[:, layer]).astype(np.int64)
     densities(chosen, kind, trace.request_offsets, trace.request_subject.astype(np.int64),
               by_task[:, layer].astype(np.int64), kinds[:, layer].astype(np.int64), density)  # fmt: skip
@@ -266,7 +256,7 @@ def _layer_densities(trace: Trace, layer: int, kind: np.ndarray, by_task: np.nda
         before = np.ascontiguousarray(trace.experts[:, layer - 1]).astype(np.int64)
         pairs = np.zeros((trace.num_experts, trace.num_experts), np.int64)
         np.add.at(pairs, (before[:, :, None], chosen[:, None, :]), 1)
-        path_density(before, chosen, trace.request_offsets, pairs, density[:, PATH])
+        path_density(before, chosen, trace.request_offsets, pairs, density[:, traffic_model.PATH])
     return density
 
 
@@ -297,12 +287,12 @@ def _kind_weights(kinds: Trace, by_task: np.ndarray, following: np.ndarray) -> n
     """The weights by which kinds are drawn; transitions take the place of kinds."""
     kind = kinds.experts[:, :, 0].astype(np.int64)
     before, starts = np.concatenate([kind[:1, 0], kind[:-1, 0]]), kinds.request_offsets[:-1]
-    density = np.zeros((len(kind), len(KIND_COMPONENTS)), np.float32)
+    density = np.zeros((len(kind), len(traffic_model.KIND_COMPONENTS)), np.float32)
     counts = following.astype(np.int64)
     np.add.at(counts, (before[starts], kind[starts, 0]), 1)  # no effect: the kernel subtracts them again
     densities(kind, before, kinds.request_offsets, kinds.request_subject.astype(np.int64), by_task.astype(np.int64),
                counts, density)  # fmt: skip
-    density[starts, KIND] = 0
+    density[starts, traffic_model.KIND] = 0
     return _expectation_maximisation(density)
 
 

@@ -20,15 +20,7 @@ import numpy as np
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import checks
-from archsim.workload.store import column_cache
-from archsim.workload.store.checking import (
-    check_index,
-    check_loads,
-    check_manifest,
-    check_rows,
-    check_scores,
-    check_steps,
-)
+from archsim.workload.store import checking, column_cache
 from archsim.workload.store.frames import read_frames
 from archsim.workload.trace import Trace
 
@@ -88,7 +80,7 @@ class Store:
         """The requests in the order of the store. Raises TraceError."""
         file = self.path / self.manifest["index"]["file"]
         index, facts = read_frames(file)
-        check_index(str(file), index, facts, self.manifest)
+        checking.check_index(str(file), index, facts, self.manifest)
         names, subjects = facts["datasets"], facts["subjects"]
         found, at = [], 0
         for about in self.manifest["rows"]:
@@ -128,7 +120,7 @@ class Store:
         for about in self.manifest["rows"]:
             file = self.path / about["file"]
             found = rows_of(file, self.shape, "scores")["scores"]
-            check_scores(str(file), found, (about["tokens"], len(self.shape.layer_ids), self.shape.top_k))
+            checking.check_scores(str(file), found, (about["tokens"], len(self.shape.layer_ids), self.shape.top_k))
             every.append(found)
         return np.concatenate(every)
 
@@ -167,7 +159,7 @@ class Store:
         for about in self.manifest["rows"]:
             file = self.path / about["file"]
             iteration = rows_of(file, self.shape, "iteration")["iteration"]
-            check_steps(str(file), iteration, about["tokens"])
+            checking.check_steps(str(file), iteration, about["tokens"])
             every.append(iteration)
         iteration = np.concatenate(every)
         checks.check_iterations(str(self.path), iteration, offsets)
@@ -182,7 +174,7 @@ class Store:
         file = self.path / self.manifest["loads"]["file"]
         columns, facts = read_frames(file)
         shape = self.manifest["matrices"], len(self.shape.layer_ids), self.shape.num_experts
-        check_loads(str(file), columns, facts, shape)
+        checking.check_loads(str(file), columns, facts, shape)
         return columns, facts
 
     def require(self, kind: str) -> None:
@@ -206,7 +198,7 @@ def open_store(path: str | Path) -> Store:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT or manifest["version"] != VERSION:
             raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
-        check_manifest(manifest)
+        checking.check_manifest(manifest)
         shape = Shape(**{**manifest["shape"], "layer_ids": tuple(manifest["shape"]["layer_ids"])})
         store = Store(folder, manifest["kind"], shape, manifest)
         for about in store.files:
@@ -241,10 +233,10 @@ def rows_of(file: Path, shape: Shape, *only: str) -> dict[str, np.ndarray]:
         if columns["experts"].dtype not in (np.uint8, np.int16):
             raise TraceError(f"{file}: column 'experts' is {columns['experts'].dtype}; expected uint8 or int16")
         columns["experts"] = np.ascontiguousarray(columns["experts"].transpose(1, 0, 2), np.int16)
-        check_rows(str(file), columns["experts"], (len(shape.layer_ids), shape.top_k), shape.num_experts)
+        checking.check_rows(str(file), columns["experts"], (len(shape.layer_ids), shape.top_k), shape.num_experts)
     if "iteration" in columns:
         iteration = np.cumsum(columns["iteration"], dtype=np.int64)
-        check_steps(str(file), iteration, len(iteration))
+        checking.check_steps(str(file), iteration, len(iteration))
         columns["iteration"] = iteration.astype(np.int16)
     if "scores" in columns:
         columns["scores"] = np.ascontiguousarray(columns["scores"].transpose(1, 0, 2))

@@ -14,20 +14,8 @@ from archsim.base.errors import TraceError
 from archsim.base.files import DRAFT_SUFFIX, drafted, sole_writer, write_text
 from archsim.base.threads import in_order
 from archsim.workload.formats.loads.loads import Loads
+from archsim.workload.store import store
 from archsim.workload.store.frames import pack_frames
-from archsim.workload.store.store import (
-    DRAFTS,
-    LOADS,
-    MANIFEST,
-    SCORED,
-    TOKENS,
-    Entry,
-    Shape,
-    is_store,
-    manifest_of,
-    row_columns,
-    rows_of,
-)
 
 FILE_TOKENS = 8192
 """A file of rows ends with the request that brings it to this many tokens: 1–4 MB of the larger models."""
@@ -37,15 +25,15 @@ FILE_TOKENS = 8192
 def writing(out: Path, replace: bool) -> Iterator[None]:
     """Lock a folder that is, or will become, a store. Raises TraceError if a store exists, unless it may be replaced.
     """
-    if is_store(out) and not replace:
+    if store.is_store(out) and not replace:
         raise TraceError(f"{out}: is already a trace store; give another folder, or --replace")
-    if out.exists() and not is_store(out) and not _is_unfinished(out):
+    if out.exists() and not store.is_store(out) and not _is_unfinished(out):
         raise TraceError(f"{out}: exists and is not a trace store; nothing is written there")
     with sole_writer(out):
         yield
 
 
-def write_tokens(out: Path, shape: Shape, entries: Sequence[Entry], jobs: int) -> None:
+def write_tokens(out: Path, shape: store.Shape, entries: Sequence[store.Entry], jobs: int) -> None:
     """Make `out` (see `writing`) a store of these requests, put in order. Raises TraceError for a duplicate request."""
     ordered = sorted(entries, key=lambda entry: entry[:3])
     if not ordered:
@@ -66,19 +54,19 @@ def write_tokens(out: Path, shape: Shape, entries: Sequence[Entry], jobs: int) -
     prefill = sum(entry.prefill_rows for entry in ordered)
     counted = {"requests": len(ordered), "tokens": tokens, "prefill_tokens": prefill, "subjects": facts["subjects"]}
     if with_scores:
-        counted[SCORED] = True
+        counted[store.SCORED] = True
     parts = {"index": _write(out, "index", pack_frames(index, facts)), "rows": rows, **counted}
-    _finish(out, manifest_of(TOKENS, shape, **parts))
+    _finish(out, store.manifest_of(store.TOKENS, shape, **parts))
 
 
-def write_loads(out: Path, shape: Shape, loads: Loads) -> None:
+def write_loads(out: Path, shape: store.Shape, loads: Loads) -> None:
     """Make `out` (see `writing`) a store of load matrices."""
     columns = {"counts": loads.counts, "phase": np.array(loads.phase, np.int8)}
     about = _write(out, "loads", pack_frames(columns, {"names": loads.names, "series": loads.series}))
-    _finish(out, manifest_of(LOADS, shape, loads=about, matrices=len(loads.names)))
+    _finish(out, store.manifest_of(store.LOADS, shape, loads=about, matrices=len(loads.names)))
 
 
-def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
+def _groups(entries: list[store.Entry]) -> Iterator[list[store.Entry]]:
     """Consecutive requests of one file of rows."""
     group, tokens = [], 0
     for entry in entries:
@@ -91,7 +79,7 @@ def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
         yield group
 
 
-def _pack_rows(shape: Shape, entries: list[Entry]) -> tuple[bytes, bool]:
+def _pack_rows(shape: store.Shape, entries: list[store.Entry]) -> tuple[bytes, bool]:
     """The content of a file of rows, and whether it has scores."""
     tokens = sum(entry.rows for entry in entries)
     experts = np.empty((tokens, len(shape.layer_ids), shape.top_k), np.int16)
@@ -101,7 +89,7 @@ def _pack_rows(shape: Shape, entries: list[Entry]) -> tuple[bytes, bool]:
     ends = np.cumsum([entry.rows for entry in entries])
     placed = sorted(zip(entries, ends, strict=True), key=lambda pair: str(pair[0].file))
     for file, pairs in groupby(placed, key=lambda pair: pair[0].file):
-        columns = rows_of(file, shape)
+        columns = store.rows_of(file, shape)
         for entry, end in pairs:
             rows = slice(entry.first, entry.first + entry.rows)
             experts[end - entry.rows : end] = columns["experts"][rows]
@@ -113,10 +101,10 @@ def _pack_rows(shape: Shape, entries: list[Entry]) -> tuple[bytes, bool]:
     if 0 < unscored < len(entries):
         raise TraceError(f"{entries[0].file}: {unscored} of {len(entries)} requests have no scores, the others have")
     kept = None if unscored else scores
-    return pack_frames(row_columns(experts, iteration, shape.num_experts, kept), {}), kept is not None
+    return pack_frames(store.row_columns(experts, iteration, shape.num_experts, kept), {}), kept is not None
 
 
-def _index(entries: list[Entry]) -> tuple[dict[str, np.ndarray], dict]:
+def _index(entries: list[store.Entry]) -> tuple[dict[str, np.ndarray], dict]:
     datasets = sorted({entry.dataset for entry in entries})
     subjects = sorted({entry.subject for entry in entries})
     dataset_of = {name: n for n, name in enumerate(datasets)}
@@ -140,17 +128,17 @@ def _write(out: Path, part: str, content: bytes, **more: int) -> dict:
 
 
 def _finish(out: Path, manifest: dict) -> None:
-    write_text(out / MANIFEST, json.dumps(manifest, indent=1), durable=True)
+    write_text(out / store.MANIFEST, json.dumps(manifest, indent=1), durable=True)
     named = {about["file"] for about in [*manifest["rows"], manifest.get("index"), manifest.get("loads")] if about}
     for file in [*out.glob("*.col"), *out.glob(f".*{DRAFT_SUFFIX}")]:
         if file.name not in named:
             file.unlink(missing_ok=True)
-    shutil.rmtree(out / DRAFTS, ignore_errors=True)
+    shutil.rmtree(out / store.DRAFTS, ignore_errors=True)
 
 
 def _is_unfinished(out: Path) -> bool:
     """Whether a folder holds only the drafts of an interrupted import."""
     return out.is_dir() and all(
-        file.name in (DRAFTS, ".lock") or file.suffix == ".col" or file.name.endswith(DRAFT_SUFFIX)
+        file.name in (store.DRAFTS, ".lock") or file.suffix == ".col" or file.name.endswith(DRAFT_SUFFIX)
         for file in out.iterdir()
     )

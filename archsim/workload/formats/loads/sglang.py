@@ -18,15 +18,7 @@ import numpy as np
 
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
-from archsim.workload.formats.loads.loads import (
-    UNKNOWN_PHASE,
-    Loads,
-    logical_counts,
-    made_loads,
-    numbers,
-    phase_of,
-    series_of,
-)
+from archsim.workload.formats.loads import loads
 from archsim.workload.formats.loads.pt import MOST_BYTES, read_pt
 
 MAP = "last_physical_to_logical_map"
@@ -34,7 +26,7 @@ _PHASE_OF_MODE = {1: 0, 2: 1}
 _TENSOR = "__tensor__"
 
 
-def read_json_dump(path: Path, model: ModelSpec) -> Loads:
+def read_json_dump(path: Path, model: ModelSpec) -> loads.Loads:
     """Raises TraceError."""
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -50,12 +42,12 @@ def _tensor(members: dict) -> Any:
     return members.get("data") if _TENSOR in members else members
 
 
-def read_pt_dump(path: Path, model: ModelSpec) -> Loads:
+def read_pt_dump(path: Path, model: ModelSpec) -> loads.Loads:
     """Raises TraceError."""
     return _from_dump(path, read_pt(path), model)
 
 
-def _from_dump(path: Path, data: Any, model: ModelSpec) -> Loads:
+def _from_dump(path: Path, data: Any, model: ModelSpec) -> loads.Loads:
     if isinstance(data, dict) and "logical_count" in data:
         return _from_counts(path, data["logical_count"], model)
     if isinstance(data, dict) and "records" in data:
@@ -66,44 +58,44 @@ def _from_dump(path: Path, data: Any, model: ModelSpec) -> Loads:
     )
 
 
-def _from_counts(path: Path, values: Any, model: ModelSpec) -> Loads:
-    counts = numbers(str(path), "logical_count", values, 2, 3)
+def _from_counts(path: Path, values: Any, model: ModelSpec) -> loads.Loads:
+    counts = loads.numbers(str(path), "logical_count", values, 2, 3)
     counts = counts.reshape(-1, *counts.shape[-2:])
     names = [path.stem] if len(counts) == 1 else [f"{path.stem} {n}" for n in range(len(counts))]
-    phase = [phase_of(path.stem)] * len(counts)
-    return made_loads(str(path), model, counts, names, [path.stem] * len(counts), phase)
+    phase = [loads.phase_of(path.stem)] * len(counts)
+    return loads.made_loads(str(path), model, counts, names, [path.stem] * len(counts), phase)
 
 
-def _from_records(path: Path, data: dict, model: ModelSpec) -> Loads:
+def _from_records(path: Path, data: dict, model: ModelSpec) -> loads.Loads:
     records, where = data["records"], str(path)
     if not isinstance(records, list) or not records or not all(isinstance(each, dict) for each in records):
         raise TraceError(f"{where}: records: expected a list of one forward pass or more")
     if data.get(MAP) is None:
         raise TraceError(f"{where}: counts of physical slots without a map to experts; expected {MAP} [layer][slot]")
-    slots = numbers(where, MAP, data[MAP], 2)
+    slots = loads.numbers(where, MAP, data[MAP], 2)
     counts = np.stack([_slots_of(f"{where}: record {n}", record, slots.shape) for n, record in enumerate(records)])
-    series = series_of(path.stem)
+    series = loads.series_of(path.stem)
     names, phase = [], []
     for n, record in enumerate(records):
         number = _integer(f"{where}: record {n}", record, "forward_pass_id", n)
         names.append(f"{series} pass {number}")
-        phase.append(_PHASE_OF_MODE.get(record.get("forward_mode"), UNKNOWN_PHASE))
+        phase.append(_PHASE_OF_MODE.get(record.get("forward_mode"), loads.UNKNOWN_PHASE))
     rank = _integer(f"{where}: record 0", records[0], "rank", 0)
-    counts = logical_counts(where, model, counts, slots, MAP)
-    return made_loads(where, model, counts, names, [series] * len(names), phase, rank=rank)
+    counts = loads.logical_counts(where, model, counts, slots, MAP)
+    return loads.made_loads(where, model, counts, names, [series] * len(names), phase, rank=rank)
 
 
 def _slots_of(where: str, record: dict, shape: tuple[int, ...]) -> np.ndarray:
     """Tokens of every slot in one pass, [layer, slot]."""
     if "global_physical_count" in record:
-        counts = numbers(where, "global_physical_count", record["global_physical_count"], 2)
+        counts = loads.numbers(where, "global_physical_count", record["global_physical_count"], 2)
         if counts.shape != shape:
             found, expected = list(counts.shape), list(shape)
             raise TraceError(f"{where}: global_physical_count is {found}; expected {expected}, as {MAP}")
         return counts
     if "topk_ids_of_layer" not in record:
         raise TraceError(f"{where}: has neither global_physical_count nor topk_ids_of_layer")
-    ids = numbers(where, "topk_ids_of_layer", record["topk_ids_of_layer"], 3)
+    ids = loads.numbers(where, "topk_ids_of_layer", record["topk_ids_of_layer"], 3)
     layers, slots = shape
     if ids.dtype.kind not in "iu" or len(ids) != layers or (ids.size and (ids.min() < -1 or ids.max() >= slots)):
         raise TraceError(
