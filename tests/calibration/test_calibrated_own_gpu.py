@@ -168,8 +168,7 @@ def test_without_them_the_fitted_rates_stand_and_it_is_said(fitted):
     found, said = fitted()
     table = choose_table(found, "bf16")
     assert found.reference.peak_flop_per_s == {"bf16": table.law.flop_per_s} and found.reference.fitted == (
-        "bf16",
-        "hbm",
+        "bf16", "hbm"
     )
     assert found.reference.hbm_bytes_per_s == 1.8e12 and [
         table.value for table in found.hbm if table.unit == "ratio"

@@ -132,8 +132,7 @@ class TestPublicSets:
     def test_every_file_is_read_without_a_problem(self, public):
         told = [problem for found in public.values() for problem in found.problems]
         assert {(problem.file, problem.kind) for problem in told} <= {
-            ("gpu_benches_stream_vs_occupancy.csv", "warning"),
-            ("aic_deepep_normal_internode.csv", "quarantined"),
+            ("gpu_benches_stream_vs_occupancy.csv", "warning"), ("aic_deepep_normal_internode.csv", "quarantined")
         }
         congested = [problem.reason for problem in told if problem.kind == "quarantined"]
         assert all(" on 8 nodes: " in each or "_notify on 2 nodes: " in each for each in congested)
@@ -315,8 +314,7 @@ class TestMeasure:
             kind: set(zip(rows["library"], rows["library_version"], strict=True)) for kind, rows in found.tables.items()
         }
         assert versions == {
-            **dict.fromkeys(("p2p", "hostpath", "launch"), {("cuda", "555")}),
-            "memory": {("fake", "1.0")},
+            **dict.fromkeys(("p2p", "hostpath", "launch"), {("cuda", "555")}), "memory": {("fake", "1.0")}
         }
 
     def test_interrupted_and_cut_off_it_goes_on_with_what_is_missing(self, models, console, tmp_path):

@@ -106,8 +106,7 @@ def test_all_six_files_are_read_whole(node):
     for kind in HEADS:
         assert len(found.table(kind, "h100")) == sum(1 for run in RUNS for _ in points(kind, run)), kind
     assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [
-        ("moe.csv", 2, "warning"),
-        ("p2p.csv", 2 + 2 * len(SIZES), "warning"),
+        ("moe.csv", 2, "warning"), ("p2p.csv", 2 + 2 * len(SIZES), "warning")
     ]
     assert all("no version of the library" in problem.reason for problem in found.problems)
     versions = {

@@ -167,8 +167,7 @@ def test_a_whole_series_in_another_unit_is_quarantined(tmp_path):
     found = read_measurements(written(tmp_path, HEAD, *(row for row in ROWS if row not in slow), *other))
     assert [problem.line for problem in found.problems] == list(range(14, 20))
     assert all("another unit" in problem.reason for problem in found.problems) and set(found.table("gemm")["n"]) == {
-        512,
-        2048,
+        512, 2048
     }
 
 
@@ -240,8 +239,7 @@ def test_what_is_no_table_is_told_once(tmp_path):
     written(tmp_path, HEAD, name="nothing.csv")
     found = read_measurements(written(tmp_path, "# mine", HEAD, *ROWS, name="remark.csv"))
     assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [
-        ("broken.csv.gz", 1, "refused"),
-        ("nothing.csv", 1, "warning"),
+        ("broken.csv.gz", 1, "refused"), ("nothing.csv", 1, "warning")
     ]
     assert list(found.skipped) == ["remark.csv"] and not found.tables
 
@@ -353,9 +351,7 @@ def test_ranks_of_one_node_and_of_two_and_their_builds_are_never_pooled(tmp_path
     """As many ranks in one node and in two, and one node by two builds, at the same sizes."""
     points = [(tokens, 10 + tokens / 10) for tokens in (1, 8, 64, 256)]
     written(
-        tmp_path,
-        DISPATCH.format(""),
-        *(f"H100,8,7168,8,256,{tokens},{time},{time}" for tokens, time in points),
+        tmp_path, DISPATCH.format(""), *(f"H100,8,7168,8,256,{tokens},{time},{time}" for tokens, time in points),
         name="a.csv",
     )
     between = [
@@ -368,8 +364,7 @@ def test_ranks_of_one_node_and_of_two_and_their_builds_are_never_pooled(tmp_path
         (table.version, table.of["nodes"]): law_of(table).time_ns(256 * 8 * 7168 * (1 + 4 / 128)) for table in tables
     }
     assert named == {
-        ("sglang-0.5.12", "1"): pytest.approx(35.6e3),
-        ("sglang-0.5.6.post2", "1"): pytest.approx(71.2e3),
+        ("sglang-0.5.12", "1"): pytest.approx(35.6e3), ("sglang-0.5.6.post2", "1"): pytest.approx(71.2e3),
         ("sglang-0.5.6.post2", "2"): pytest.approx(106.8e3),
     }
 
@@ -417,8 +412,7 @@ def test_a_sweep_whose_file_names_its_version_is_apart(tmp_path):
     assert found.problems == []
     tables = fit_moe(found.table("moe"))
     assert [(table.version, table.source) for table in tables] == [
-        ("0.5.10", "sweep.csv"),
-        ("0.5.6.post2", "sweep_sglang056.csv"),
+        ("0.5.10", "sweep.csv"), ("0.5.6.post2", "sweep_sglang056.csv")
     ]
 
 

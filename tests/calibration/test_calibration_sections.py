@@ -65,8 +65,7 @@ def test_numbers_come_back_as_they_were(shape, own):
     changed = {
         "of_dicts": {"ends": {f"{n}x64": (0.5, float(n)) for n in range(1, 20)}},
         "of_rows": {"m": tuple(float(m) for m in range(1, 2**31, 2**27))},
-        "of_texts": {"prints": ("ab" * 200, "", "é" * 100)},
-        "empty": {"prints": (), "ends": {}},
+        "of_texts": {"prints": ("ab" * 200, "", "é" * 100)}, "empty": {"prints": (), "ends": {}},
     }[shape]
     calibration = read_calibration(own)
     wanted = calibration.model_copy(update={"gemm": (table.model_copy(update=changed), table)})

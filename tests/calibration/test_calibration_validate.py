@@ -64,10 +64,7 @@ def test_a_case_is_in_the_fit_by_its_time_and_not_by_the_name_of_its_run(judge):
     assert kinds(renamed) == {"file: in its fit": len(again) - 1, "file: not in its fit": 1}
     measured_again = judge(fitted, {"gemm": gemm(factor=1.02), "moe": layers()}, "--quick")[2]
     by_what = {what: kinds(cases) for what, cases in measured_again.groupby("what")}
-    assert by_what == {
-        "GEMM": {"file: not in its fit": len(gemm())},
-        "fused MoE": {"file: in its fit": len(layers())},
-    }
+    assert by_what == {"GEMM": {"file: not in its fit": len(gemm())}, "fused MoE": {"file: in its fit": len(layers())}}
 
 
 def test_sweeps_that_disagree_somewhere_are_not_averaged_and_it_is_said(judge):
@@ -110,8 +107,7 @@ def test_a_layer_is_not_judged_by_a_model_of_the_same_name_and_other_sizes(judge
 
 def test_sizes_that_were_left_out_are_not_in_the_fit_and_extrapolated_where_they_lie_outside(judge):
     fitted = {
-        "gemm": gemm(m=(4, 16, 64), shapes=SHAPES[1:]),
-        "moe": layers(ep=(1, 4, 8)),
+        "gemm": gemm(m=(4, 16, 64), shapes=SHAPES[1:]), "moe": layers(ep=(1, 4, 8)),
         "p2p": copies(2**e for e in range(14, 24)),
     }
     everything = {"gemm": gemm(), "moe": layers(ep=(1, 2, 4, 8, 16)), "p2p": copies(2**e for e in range(12, 26))}

@@ -221,8 +221,7 @@ class TestDefaults:
 
     def test_products(self):
         assert who(laws_of("h100").gemm(64, 2048, 7168, dtype="bf16").table) == {
-            "library": "trtllm",
-            "version": "1.3.0",
+            "library": "trtllm", "version": "1.3.0"
         }
         assert laws_of("h100").gemm(64, 2048, 7168, dtype="fp8").table.quantisation == "apart"
 

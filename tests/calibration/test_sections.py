@@ -33,8 +33,7 @@ def test_four_nodes_without_a_table_are_judged(tmp_path):
 def test_sections_pool_and_unread_lists():
     found = [
         Judged("attention", "gqa", "trtllm", 2, np.array([0.1, -0.3])),
-        Judged("attention", "gqa", "trtllm", 2, np.array([0.0, 0.2])),
-        Judged("attention", "gqa", "vllm 1", 7, None),
+        Judged("attention", "gqa", "trtllm", 2, np.array([0.0, 0.2])), Judged("attention", "gqa", "vllm 1", 7, None),
     ]
     (row,) = sections(found).itertuples()
     assert (row.points, row.worst, row.within_25) == (4, 0.3, 0.75)

@@ -59,9 +59,7 @@ def test_second_sweep_says_that_all_runs_are_kept(swept):
     ended = archsim(folder, "sweep", "tiny.yaml", "--jobs", "2")
     lines = [line for line in ended.stderr.splitlines() if not line.startswith("  ")]
     assert ended.returncode == 0 and lines[:4] == [
-        "reading tiny.yaml ...",
-        "loading the simulator, compiling what is new ...",
-        "20 of 20 runs kept from before",
+        "reading tiny.yaml ...", "loading the simulator, compiling what is new ...", "20 of 20 runs kept from before",
         "writing the page ...",
     ]
     assert f"note: {THREE_NUMBERS}" in lines and all(line.startswith("note: ") for line in lines[4:])

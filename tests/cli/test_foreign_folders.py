@@ -6,15 +6,9 @@ from support.tiny import tiny_file
 from archsim.cli.main import main
 
 COMMANDS = (
-    "sweep tiny.yaml",
-    "ablate tiny.yaml --set assumptions=[published]",
-    "optimum tiny.yaml",
-    "compare dojo h200_node",
-    "serve serve_h200",
-    "serve serve_h200 --search",
-    "place loads.npz --model deepseek-v3 --system h200_node",
-    "trace profile loads.npz --model deepseek-v3",
-    "explore explore_dojo",
+    "sweep tiny.yaml", "ablate tiny.yaml --set assumptions=[published]", "optimum tiny.yaml", "compare dojo h200_node",
+    "serve serve_h200", "serve serve_h200 --search", "place loads.npz --model deepseek-v3 --system h200_node",
+    "trace profile loads.npz --model deepseek-v3", "explore explore_dojo",
 )
 
 

@@ -70,12 +70,8 @@ MODELS = st.sampled_from(["qwen3-235b-a22b", "deepseek-v3", "gpt-oss-20b", "llam
 
 @settings(max_examples=40)
 @given(
-    model=MODELS,
-    batch=st.integers(1, 30_000),
-    context=st.integers(0, 20_000),
-    more=st.integers(0, 5_000),
-    kv=st.sampled_from(["bf16", "fp8"]),
-    weights=st.sampled_from(["replicated", "sharded"]),
+    model=MODELS, batch=st.integers(1, 30_000), context=st.integers(0, 20_000), more=st.integers(0, 5_000),
+    kv=st.sampled_from(["bf16", "fp8"]), weights=st.sampled_from(["replicated", "sharded"]),
 )
 def test_more_context_or_requests_never_leave_more_room(model, batch, context, more, kv, weights):
     said = {"kv": kv, "attention_weights": weights}
@@ -140,13 +136,10 @@ def test_a_context_that_nothing_says_must_be_written():
 @pytest.mark.parametrize(
     ("trace", "keys", "tokens"),
     [
-        ({"synthetic": {"prompt_tokens": 100}}, {"decode_steps": 28}, 128),
-        ({"synthetic": {}}, {}, 16 + 127),
+        ({"synthetic": {"prompt_tokens": 100}}, {"decode_steps": 28}, 128), ({"synthetic": {}}, {}, 16 + 127),
         ({"synthetic": {"prompt_tokens": 100, "decode_steps": 5}}, {}, 105),
-        ({"synthetic": {"prompt_tokens": 100}}, {"context": 7}, 7),
-        ({"synthetic": {"prompt_tokens": 0}}, {}, None),
-        ({"synthetic": {"like": "deepseek-v3"}}, {}, None),
-        ("some/trace", {}, None),
+        ({"synthetic": {"prompt_tokens": 100}}, {"context": 7}, 7), ({"synthetic": {"prompt_tokens": 0}}, {}, None),
+        ({"synthetic": {"like": "deepseek-v3"}}, {}, None), ("some/trace", {}, None),
     ],
 )
 def test_default_context(trace, keys, tokens):

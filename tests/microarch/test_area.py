@@ -434,8 +434,7 @@ def test_command_prints_sums_of_its_rows(capsys):
     )
     (system,) = experiment.systems
     for sums, parts in (
-        (configured, decision_parts(system.decision, design_of(system))),
-        (published, parts_of(TableDesign())),
+        (configured, decision_parts(system.decision, design_of(system))), (published, parts_of(TableDesign()))
     ):
         expected = total(part.cost for part in parts)
         assert sums == [f"{expected.area_mm2:.4f}", f"{expected.power_mw:.2f}"]

@@ -84,8 +84,7 @@ def test_the_table_can_be_walked_from_the_new_state():
         decompressor.REQUEST, State.EXPAND, lambda state: (Event.SERVED, EXPAND_NS if state == State.EXPAND else 7.0)
     )
     assert [(t.time, t.state, t.next) for t in only] == [
-        (EXPAND_NS, State.EXPAND, State.COMPUTE),
-        (EXPAND_NS + 7.0, State.COMPUTE, State.DONE),
+        (EXPAND_NS, State.EXPAND, State.COMPUTE), (EXPAND_NS + 7.0, State.COMPUTE, State.DONE)
     ]
 
 

@@ -215,9 +215,7 @@ def routings(draw):
 
 @quick
 @given(
-    routings(),
-    st.sampled_from(["routed", "routed_plus_local"]),
-    st.sampled_from(["visited", "all", "sglang_dynamic"]),
+    routings(), st.sampled_from(["routed", "routed_plus_local"]), st.sampled_from(["visited", "all", "sglang_dynamic"]),
     seeds,
 )
 def test_waterfill_gives_each_token_one_open_rank(given, score, candidates, seed):
@@ -239,11 +237,7 @@ def test_waterfill_gives_each_token_one_open_rank(given, score, candidates, seed
 
 @quick
 @given(
-    st.data(),
-    st.integers(1, 20),
-    small,
-    st.integers(1, 8),
-    st.integers(0, 12),
+    st.data(), st.integers(1, 20), small, st.integers(1, 8), st.integers(0, 12),
     st.sampled_from(["score", "order", "reverse_order", "random"]),
 )
 def test_drop_keeps_exactly_what_fits(data, count, experts, top_k, capacity, keep):

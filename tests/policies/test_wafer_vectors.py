@@ -23,16 +23,9 @@ def step_of(given):
         home[expert] = dies[0]
         copied[expert, dies[1:]] = SLICES
     known = {
-        "tokens": tokens,
-        "first_seen": np.full(experts, -1, np.int16),
-        "home": home,
-        "copied_slices": copied,
-        "hops": mesh.hops,
-        "costs": policy_costs(load_system("dojo"), load_model("deepseek-v3")),
-        "layer": 0,
-        "step": 0,
-        "holders": (copied > 0) | (home[:, None] == np.arange(mesh.dies)),
-        "pair_ns": mesh.hops.astype(float),
+        "tokens": tokens, "first_seen": np.full(experts, -1, np.int16), "home": home, "copied_slices": copied,
+        "hops": mesh.hops, "costs": policy_costs(load_system("dojo"), load_model("deepseek-v3")), "layer": 0, "step": 0,
+        "holders": (copied > 0) | (home[:, None] == np.arange(mesh.dies)), "pair_ns": mesh.hops.astype(float),
         "pair_bytes_per_ns": np.ones(mesh.hops.shape),
     }
     return StepView(**{field: known[field] for field in StepView._fields if field in known})
@@ -71,8 +64,7 @@ def test_heatmap_update(case):
     from archsim.policies.prediction.free_heatmap import _count_pairs
 
     experts, selections = (
-        case["input"]["num_experts"],
-        np.array(case["input"]["selections"], np.int16),
+        case["input"]["num_experts"], np.array(case["input"]["selections"], np.int16)
     )  # [token, request, k]
     length, requests, top_k = selections.shape
     tokens = selections.transpose(1, 0, 2).reshape(-1, 1, top_k)

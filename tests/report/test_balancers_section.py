@@ -67,10 +67,8 @@ def test_a_glance_names_the_fastest_of_every_machine_traffic_and_model():
         for system, speed in (("dojo", 1.0), ("node", 2.0))
         for trace in ("synthetic seed=0 skew=1", "synthetic seed=0 drift=1")
         for policy, throughput, load, more in (
-            ("ep", 100.0, 2.0, {}),
-            ("eplb", 100.0 * speed, 1.4, {"migrated_bytes": 8e9}),
-            ("harmoeny", 110.0, 1.2, {"remote_hbm_read_bytes": 4e9}),
-            ("capacity_drop", 900.0, 1.0, {"pairs_lost": 5}),
+            ("ep", 100.0, 2.0, {}), ("eplb", 100.0 * speed, 1.4, {"migrated_bytes": 8e9}),
+            ("harmoeny", 110.0, 1.2, {"remote_hbm_read_bytes": 4e9}), ("capacity_drop", 900.0, 1.0, {"pairs_lost": 5}),
         )
     ]
     found = section(rows)

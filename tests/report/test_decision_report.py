@@ -32,12 +32,7 @@ VARIANTS = {
 }
 # System → overhead in percent of its runs; what it exposes a step follows, for a step of 400 us.
 OVERHEAD = {
-    "dojo": 0.5,
-    "dojo-host": 20.0,
-    "dojo-timed": 20.0,
-    "dojo-a72": 4.0,
-    "dojo-slow": 0.9,
-    "dojo-narrow": 1.5,
+    "dojo": 0.5, "dojo-host": 20.0, "dojo-timed": 20.0, "dojo-a72": 4.0, "dojo-slow": 0.9, "dojo-narrow": 1.5,
     "dojo-narrow-slow": 3.0,
 }
 STEP_NS, DECODE_STEPS, LAYERS = 400e3, 2, 58

@@ -73,8 +73,7 @@ def test_notes_of_many_batches_are_few():
 @pytest.mark.parametrize(
     ("command", "hint"),
     [
-        ("swep tiny.yaml", "; did you mean 'sweep'?"),
-        ("trace imprt x", "; did you mean 'import'?"),
+        ("swep tiny.yaml", "; did you mean 'sweep'?"), ("trace imprt x", "; did you mean 'import'?"),
         ("sweep tiny.yaml --sett name=x", "; did you mean '--set'?"),
         ("sweep tiny.yaml another.yaml", "unrecognized arguments: another.yaml\n"),
     ],

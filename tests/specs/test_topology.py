@@ -30,11 +30,7 @@ LISTED = (
     "900 ns}, [5, 0]]}"
 )
 EVERY = [
-    "torus",
-    "ring",
-    "fully_connected",
-    "switch",
-    LISTED,
+    "torus", "ring", "fully_connected", "switch", LISTED,
     "{name: mesh, vertical: {bandwidth: 300 GB/s, hop_latency: 700 ns}}",
 ]
 

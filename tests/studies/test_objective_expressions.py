@@ -13,10 +13,8 @@ from archsim.studies.exploration.outcome import unit_of
 @pytest.mark.parametrize(
     ("text", "sense", "unit"),
     [
-        ("throughput", "max", "tokens/s"),
-        ("throughput / area", "max", "tokens/s/mm²"),
-        ("throughput / (cost + 20000)", "max", "tokens/s/USD"),
-        ("energy / throughput", "min", "J/token/tokens/s"),
+        ("throughput", "max", "tokens/s"), ("throughput / area", "max", "tokens/s/mm²"),
+        ("throughput / (cost + 20000)", "max", "tokens/s/USD"), ("energy / throughput", "min", "J/token/tokens/s"),
         ("2 * time * power", "min", "ns·W"),
     ],
 )

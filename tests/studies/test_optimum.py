@@ -68,23 +68,16 @@ def test_no_step_is_shorter_than_its_bound(name, base, changes):
 
 @settings(max_examples=8, derandomize=True)
 @given(
-    name=st.sampled_from(POLICIES),
-    chosen=st.sampled_from(ASSUMPTIONS),
-    mesh=st.sampled_from([(1, 1), (2, 1), (4, 1), (2, 3), (3, 3)]),
-    link=st.sampled_from([2e10, 3e11, 2e13]),
-    llc=st.sampled_from([2**20, 2**26, 2**30]),
-    capacity=st.sampled_from([2**27, 2**34]),
-    hidden=st.sampled_from([256, 4096]),
-    latency=st.sampled_from([0.0, 3000.0]),
-    seed=st.integers(0, 99),
+    name=st.sampled_from(POLICIES), chosen=st.sampled_from(ASSUMPTIONS),
+    mesh=st.sampled_from([(1, 1), (2, 1), (4, 1), (2, 3), (3, 3)]), link=st.sampled_from([2e10, 3e11, 2e13]),
+    llc=st.sampled_from([2**20, 2**26, 2**30]), capacity=st.sampled_from([2**27, 2**34]),
+    hidden=st.sampled_from([256, 4096]), latency=st.sampled_from([0.0, 3000.0]), seed=st.integers(0, 99),
 )
 def test_no_step_of_any_machine_is_shorter_than_its_bound(
     name, chosen, mesh, link, llc, capacity, hidden, latency, seed
 ):
     system = small_system(
-        *mesh,
-        d2d={"bandwidth_bytes_per_s": link},
-        llc={"capacity_bytes": llc},
+        *mesh, d2d={"bandwidth_bytes_per_s": link}, llc={"capacity_bytes": llc},
         hbm={"capacity_bytes": capacity, "latency_ns": latency},
     )
     assumptions = load_assumptions(chosen[0], **chosen[1])
@@ -112,11 +105,9 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
     """A random step of one layer, with some copies and cached slices, and the oracle's answer."""
     # Vectors, slices and GEMMs of similar cost, so that all kinds of resources matter.
     system = small_system(
-        *mesh,
-        compute={"peak_flop_per_s": 10.0 ** rng.uniform(11, 14)},
+        *mesh, compute={"peak_flop_per_s": 10.0 ** rng.uniform(11, 14)},
         d2d={"bandwidth_bytes_per_s": 10.0 ** rng.uniform(10, 13)},
-        hbm={"bandwidth_bytes_per_s": 10.0 ** rng.uniform(10.5, 12.5)},
-        llc={"segment_bytes": 2**20},
+        hbm={"bandwidth_bytes_per_s": 10.0 ** rng.uniform(10.5, 12.5)}, llc={"segment_bytes": 2**20},
     )
     model = small_model(hidden=256, expert_ffn=16, experts=experts, layers=4, shared_experts=0)
     assumptions = load_assumptions(

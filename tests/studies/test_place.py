@@ -65,8 +65,7 @@ def test_files_have_the_engines_layer_numbers(loads, tmp_path):
     assert (record["num_slots"], record["num_redundant_experts"]) == (12, 6)
     config = yaml.safe_load(trt)
     assert config == {
-        "num_slots": 12,
-        "layer_updates_per_iter": 0,
+        "num_slots": 12, "layer_updates_per_iter": 0,
         "initial_global_assignments": dict(zip((1, 2, 3, 4), rows, strict=True)),
     }
 

@@ -100,8 +100,7 @@ def test_of_pythons_own_modules_and_installed_ones_nothing_is_copied(tmp_path):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("nosuch", "nosuch: no such folder"),
-        ("empty", "empty: no manifest.yaml: not the folder of a report"),
+        ("nosuch", "nosuch: no such folder"), ("empty", "empty: no manifest.yaml: not the folder of a report"),
         ("tiny.yaml", "tiny.yaml: not the manifest of a report"),
     ],
 )

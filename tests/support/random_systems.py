@@ -11,23 +11,13 @@ from archsim.workload.trace import draw_requests
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
 CHOICES = {
-    "contention": ("shared", "shared", "reserved"),
-    "arbitration": ("fair", "fair", "round_robin"),
-    "reads": ("in_order", "together"),
-    "activations": ("dispatched", "dispatched", "ignored"),
-    "dispatch": ("per_rank", "per_token_expert"),
-    "combine": ("bf16", "weights_dtype"),
-    "transfer_software": ("charged", "free"),
-    "decision_cost": ("charged", "free"),
-    "heatmap_update": ("limited", "free"),
-    "weights": ("all", "routed"),
-    "llc": ("segments", "slices"),
-    "source": ("interleaved", "queued"),
-    "gemm": ("roofline", "calibrated"),
-    "numbering": ("row_major", "column_major"),
-    "order": ("local_first", "as_created"),
-    "tables": ("finite", "unbounded"),
-    "copy_writes": ("barrier", "background"),
+    "contention": ("shared", "shared", "reserved"), "arbitration": ("fair", "fair", "round_robin"),
+    "reads": ("in_order", "together"), "activations": ("dispatched", "dispatched", "ignored"),
+    "dispatch": ("per_rank", "per_token_expert"), "combine": ("bf16", "weights_dtype"),
+    "transfer_software": ("charged", "free"), "decision_cost": ("charged", "free"),
+    "heatmap_update": ("limited", "free"), "weights": ("all", "routed"), "llc": ("segments", "slices"),
+    "source": ("interleaved", "queued"), "gemm": ("roofline", "calibrated"), "numbering": ("row_major", "column_major"),
+    "order": ("local_first", "as_created"), "tables": ("finite", "unbounded"), "copy_writes": ("barrier", "background"),
     "ties": ("sequence", "heapq"),
 }
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
@@ -60,8 +50,7 @@ def random_system(number):
         hbm={"bandwidth_bytes_per_s": rng.uniform(0.2, 4) * 1e12, "latency_ns": float(rng.integers(50, 500))},
         d2d={"bandwidth_bytes_per_s": rng.uniform(0.1, 3) * 1e12, "hop_latency_ns": float(rng.integers(20, 400))},
         llc={
-            "capacity_bytes": int(slice_bytes * rng.uniform(1.5, 12)),
-            "segment_bytes": 2 ** int(rng.integers(15, 19)),
+            "capacity_bytes": int(slice_bytes * rng.uniform(1.5, 12)), "segment_bytes": 2 ** int(rng.integers(15, 19))
         },
         decision={"atu_entries": int(rng.integers(1, 8))},
     )

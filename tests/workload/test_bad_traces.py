@@ -82,10 +82,7 @@ BAD_FIRST = {
         "layer 9 is not a layer of model toy; nearest MoE layer 4, valid are 1 to 4",
     ),
     "layer id that is no number": (lambda first: first.update({"lm_head": None}), "layer id 'lm_head' is not a number"),
-    "no routing": (
-        lambda first: first.update(dict.fromkeys(first)),
-        "no MoE layer; model toy has layers 1 to 4",
-    ),
+    "no routing": (lambda first: first.update(dict.fromkeys(first)), "no MoE layer; model toy has layers 1 to 4"),
 }
 
 

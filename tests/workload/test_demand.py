@@ -31,14 +31,8 @@ SHARED_TRACES = [
 ]
 
 GPT_OSS = ModelSpec(
-    name="gpt-oss-20b",
-    source="openai/gpt-oss-20b, config.json (Hugging Face)",
-    layers=24,
-    moe_layers={"first": 0, "last": 23},
-    hidden=2880,
-    expert_ffn=2880,
-    experts=32,
-    top_k=4,
+    name="gpt-oss-20b", source="openai/gpt-oss-20b, config.json (Hugging Face)", layers=24,
+    moe_layers={"first": 0, "last": 23}, hidden=2880, expert_ffn=2880, experts=32, top_k=4,
 )
 
 
@@ -49,16 +43,9 @@ def make_trace(lengths, layers=1, experts=8, top_k=1, seed=0, start=0):
     rng = np.random.default_rng(seed)
     routing = rng.random((offsets[-1], layers, experts)).argsort(axis=2)[:, :, :top_k]
     return Trace(
-        experts=routing.astype(np.int16),
-        request_offsets=offsets,
-        iteration=np.concatenate(iteration).astype(np.int16),
-        layer_ids=np.arange(layers, dtype=np.int32),
-        num_experts=experts,
-        top_k=top_k,
-        model="",
-        source="made up",
-        request_subject=np.zeros(len(lengths), np.int16),
-        subject_names=("",),
+        experts=routing.astype(np.int16), request_offsets=offsets, iteration=np.concatenate(iteration).astype(np.int16),
+        layer_ids=np.arange(layers, dtype=np.int32), num_experts=experts, top_k=top_k, model="", source="made up",
+        request_subject=np.zeros(len(lengths), np.int16), subject_names=("",),
     )
 
 
@@ -66,10 +53,8 @@ def one_request(trace, request):
     rows = slice(trace.request_offsets[request], trace.request_offsets[request + 1])
     return Trace(
         **{
-            **{name: getattr(trace, name) for name in trace.__dataclass_fields__},
-            "experts": trace.experts[rows],
-            "iteration": trace.iteration[rows],
-            "request_offsets": np.array([0, rows.stop - rows.start]),
+            **{name: getattr(trace, name) for name in trace.__dataclass_fields__}, "experts": trace.experts[rows],
+            "iteration": trace.iteration[rows], "request_offsets": np.array([0, rows.stop - rows.start]),
         }
     )
 
@@ -128,8 +113,7 @@ def test_predictors_agree_with_sorting(data, experts):
     changed = np.zeros((1, experts), bool)
     changed[0, -1] = True
     for predictor, expected in (
-        (TopFraction(0.2), oracle_top_fraction(counts, Fraction(1, 5))),
-        (TopFraction(1.0), set(range(experts))),
+        (TopFraction(0.2), oracle_top_fraction(counts, Fraction(1, 5))), (TopFraction(1.0), set(range(experts))),
         (TopPositive(n), oracle_top_positive(counts, n)),
     ):
         hot = np.full((1, experts, (experts + 7) // 8), 255, np.uint8)

@@ -25,8 +25,7 @@ from archsim.workload.patterns import statistics
 
 TRACES = {
     "llama-4-maverick": "llama4-maverick/mmlu_abstract_algebra_anatomy.npz",
-    "deepseek-v2-lite": "deepseek-v2-lite/esft_vanilla_lite_4tasks.npz",
-    "gpt-oss-20b": "gpt-oss-20b/mmlu_decode.npz",
+    "deepseek-v2-lite": "deepseek-v2-lite/esft_vanilla_lite_4tasks.npz", "gpt-oss-20b": "gpt-oss-20b/mmlu_decode.npz",
 }
 
 

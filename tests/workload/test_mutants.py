@@ -136,14 +136,10 @@ BAD_COLUMNS = {
     "no iterations": ("rows", dropped("iteration"), "has no column 'iteration'"),
     "flat experts": ("rows", changed("experts", np.ravel), "has no column 'experts' of integers in 3"),
     "experts as fractions": (
-        "rows",
-        changed("experts", lambda x: x.astype(np.float32)),
-        "has no column 'experts' of integers",
+        "rows", changed("experts", lambda x: x.astype(np.float32)), "has no column 'experts' of integers"
     ),
     "an iteration out of range": (
-        "rows",
-        changed("iteration", lambda x: first(32767)(x.astype(np.int32))),
-        "iterations .* expected 0 to",
+        "rows", changed("iteration", lambda x: first(32767)(x.astype(np.int32))), "iterations .* expected 0 to"
     ),
     "a negative iteration": ("rows", changed("iteration", first(-1)), "iterations -1 to"),
     "an iteration that falls": ("rows", changed("iteration", lambda x: x[::-1]), "iteration"),

@@ -95,11 +95,8 @@ def test_sweep_and_import_read_it(tmp_path, source):
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        ("broken", r"RuntimeError: no such luck \(.*my_format.py:\d+\)"),
-        ("outside", "expert id 6"),
-        ("unlike", "expected integers"),
-        ("empty", "yields no requests"),
-        ("missing", "has no function 'missing'"),
+        ("broken", r"RuntimeError: no such luck \(.*my_format.py:\d+\)"), ("outside", "expert id 6"),
+        ("unlike", "expected integers"), ("empty", "yields no requests"), ("missing", "has no function 'missing'"),
     ],
 )
 def test_what_a_reader_does_wrong_is_named(source, function, said):

@@ -98,8 +98,7 @@ def test_bad_scores_are_refused(tmp_path, requests, scores, change, told):
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        ("capacity_drop", {"name": "drop", "gamma": 0.5}),
-        ("capacity_reroute", {"name": "reroute", "gamma": 0.5}),
+        ("capacity_drop", {"name": "drop", "gamma": 0.5}), ("capacity_reroute", {"name": "reroute", "gamma": 0.5}),
         ("expert_drop", {"name": "expert_drop", "share": 0.5}),
     ],
 )

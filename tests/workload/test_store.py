@@ -36,8 +36,7 @@ def store(tree, tmp_path):
 def test_frames_are_read_as_written(tmp_path):
     rng = np.random.default_rng(0)
     columns = {
-        "z": rng.integers(0, 200, (3, 50, 2)).astype(np.uint8),
-        "a": np.arange(-5, 5, dtype=np.int64),
+        "z": rng.integers(0, 200, (3, 50, 2)).astype(np.uint8), "a": np.arange(-5, 5, dtype=np.int64),
         "none": np.zeros(0, np.int16),
     }
     write_frames(tmp_path / "x.col", columns, {"name": "é"})

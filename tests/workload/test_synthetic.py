@@ -78,8 +78,7 @@ def test_seeds_requests_layers_and_tokens_differ():
 def test_lengths():
     source = traffic(prompt_tokens=3, decode_steps=5)
     assert [(piece.iteration, len(piece.request)) for piece in source.steps(np.arange(4), 9)] == [
-        (0, 12),
-        *((t, 4) for t in range(1, 6)),
+        (0, 12), *((t, 4) for t in range(1, 6))
     ]
     assert [piece.iteration for piece in source.steps(np.arange(4), 2)] == [0, 1, 2]
     assert [piece.iteration for piece in traffic(prompt_tokens=0).steps(np.arange(4), 2)] == [1, 2]
@@ -203,10 +202,8 @@ def test_layers_of_other_depth_may_be_skewed_otherwise():
 @pytest.mark.parametrize(
     ("imbalance", "wanted"),
     [
-        ({"max_over_mean": 1.3, "ranks": 8}, (1.3, 1.3)),
-        ({"max_over_min": 1.5, "ranks": 4}, (1.5, 1.5)),
-        ({"hottest_expert": (2.5, 7)}, (2.5, 7.0)),
-        ({"eplb_gain": 1.2, "ranks": 8, "slots": 1}, (1.2, 1.2)),
+        ({"max_over_mean": 1.3, "ranks": 8}, (1.3, 1.3)), ({"max_over_min": 1.5, "ranks": 4}, (1.5, 1.5)),
+        ({"hottest_expert": (2.5, 7)}, (2.5, 7.0)), ({"eplb_gain": 1.2, "ranks": 8, "slots": 1}, (1.2, 1.2)),
     ],
 )
 def test_popularity_is_fitted_to_a_published_imbalance(imbalance, wanted):
@@ -226,8 +223,7 @@ def test_popularity_is_fitted_to_a_published_imbalance(imbalance, wanted):
 @pytest.mark.parametrize(
     ("imbalance", "problem"),
     [
-        ({"max_over_mean": 1.3}, "is missing"),
-        ({"hottest_expert": 3, "ranks": 8}, "not of hottest_expert"),
+        ({"max_over_mean": 1.3}, "is missing"), ({"hottest_expert": 3, "ranks": 8}, "not of hottest_expert"),
         ({"max_over_mean": 2, "max_over_min": 3, "ranks": 8}, "expected one of"),
         ({"max_over_min": 3, "ranks": 8, "slots": 1}, "are those of eplb_gain"),
     ],
