@@ -1,4 +1,4 @@
-# ruff: noqa: E501  (one row a case: a table is read across)
+# ruff: noqa: E501  (one row a rule: a table is read across)
 """Policies: each part (placement, allocation, prediction, rebalancing, routing, replication, shared) a named rule with
 parameters.
 
@@ -8,7 +8,7 @@ it, a linear programme, and the published balancers of ``archsim.specs.balancers
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -22,106 +22,52 @@ from archsim.specs import balancers
 from archsim.specs.rules import Choice, Parameter, Rule
 
 _BLOCK = "tokens per block; experts with more are split, the remainder joins the last block"
-RULES: MappingProxyType[str, MappingProxyType[str, Rule]] = MappingProxyType(
-    {
-        "placement": MappingProxyType(
-            {
-                "linear": Rule("⌊E/D⌋ experts per die in order of id, the rest one each; the same in every layer"),
-                "balanced": Rule("expert e on die ⌊e·D/E⌋: contiguous, and die counts differ by at most one"),
-                **balancers.PLACEMENT,
-            }
-        ),
-        "allocation": MappingProxyType(
-            {
-                "first_seen": Rule(
-                    "experts in order of first appearance in the demand, the i-th on die (i + offset) mod D",
-                    MappingProxyType({"offset": Parameter(7, 0, 1e6, "die of the first expert")}),
-                ),
-                "home": Rule("every expert on its home die (expert parallelism)"),
-                "isca26": Rule(
-                    "published simulator: a block goes where the larger of the executor's and the data source's time "
-                    "grows least",
-                    MappingProxyType(
-                        {
-                            "block_tokens": Parameter(512, 1, 1e9, _BLOCK),
-                            "candidates": Parameter(
-                                5,
-                                1,
-                                4096,
-                                "minimum number of dies considered: holders of the expert and neighbours of its home",
-                            ),
-                        }
-                    ),
-                ),
-                "paper": Rule(
-                    "paper's text: blocks of an expert go to the least loaded die near a holder",
-                    MappingProxyType(
-                        {
-                            "block_tokens": Parameter(50, 1, 1e9, _BLOCK),
-                            "distance": Parameter(
-                                1, 0, 126, "most hops from a holder at which another die may run the expert"
-                            ),
-                        }
-                    ),
-                ),
-                "copy_aware": Rule(
-                    "blocks of an expert go to dies that hold it or a copy; to another only if those finish late",
-                    MappingProxyType(
-                        {
-                            "block_tokens": Parameter(128, 1, 1e9, _BLOCK),
-                            "slack": Parameter(
-                                0.05, 0, 100, "how much later than the mean die a holder may finish", float
-                            ),
-                        }
-                    ),
-                ),
-                "charged": Rule(
-                    "as home, unless the engine charges less for a plan that moves tokens from full dies to others",
-                    MappingProxyType(
-                        {
-                            "slack": Parameter(
-                                0.02, 0, 100, "how much fuller than the mean die the fullest may stay", float
-                            ),
-                            "asking": Parameter(
-                                0.005, 0, 100, "share of the mean die's time that asking for the demand may take", float
-                            ),
-                        }
-                    ),
-                ),
-                "lp": Rule("shares of experts by linear programming, rounded; shows the remaining gain and its cost"),
-                **balancers.ALLOCATION,
-            }
-        ),
-        "prediction": MappingProxyType(
-            {
-                "none": Rule("no copies"),
-                "heatmap": Rule(
-                    "experts that most often followed those that a die runs now; give top_fraction or top_n",
-                    MappingProxyType(
-                        {
-                            "top_fraction": Parameter(0.2, 1e-6, 1, "share of experts per row of the heatmap", float),
-                            "top_n": Parameter(None, 1, 32767, "number of experts per row of the heatmap"),
-                            "admission": Choice(
-                                None,
-                                ("reread",),
-                                "which predicted experts are copied; reread: those that save a read for their write "
-                                "before they are evicted; all, if not given",
-                            ),
-                        }
-                    ),
-                ),
-            }
-        ),
-        "rebalancing": MappingProxyType({"none": Rule("experts stay where the placement put them"), **balancers.REBALANCING}),
-        "routing": MappingProxyType(balancers.ROUTING),
-        "replication": MappingProxyType(balancers.REPLICATION),
-        "shared": MappingProxyType(balancers.SHARED),
-    }
-)
+RULES: Mapping[str, Mapping[str, Rule]] = {
+    "placement": {
+        "linear": Rule("⌊E/D⌋ experts per die in order of id, the rest one each; the same in every layer"),
+        "balanced": Rule("expert e on die ⌊e·D/E⌋: contiguous, and die counts differ by at most one"),
+        **balancers.PLACEMENT,
+    },
+    "allocation": {
+        "first_seen": Rule("experts in order of first appearance in the demand, the i-th on die (i + offset) mod D", {
+            "offset": Parameter(7, 0, 1e6, "die of the first expert"),
+        }),
+        "home": Rule("every expert on its home die (expert parallelism)"),
+        "isca26": Rule("published simulator: a block goes where the larger of the executor's and the data source's time grows least", {
+            "block_tokens": Parameter(512, 1, 1e9, _BLOCK),
+            "candidates": Parameter(5, 1, 4096, "minimum number of dies considered: holders of the expert and neighbours of its home"),
+        }),
+        "paper": Rule("paper's text: blocks of an expert go to the least loaded die near a holder", {
+            "block_tokens": Parameter(50, 1, 1e9, _BLOCK),
+            "distance": Parameter(1, 0, 126, "most hops from a holder at which another die may run the expert"),
+        }),
+        "copy_aware": Rule("blocks of an expert go to dies that hold it or a copy; to another only if those finish late", {
+            "block_tokens": Parameter(128, 1, 1e9, _BLOCK),
+            "slack": Parameter(0.05, 0, 100, "how much later than the mean die a holder may finish", float),
+        }),
+        "charged": Rule("as home, unless the engine charges less for a plan that moves tokens from full dies to others", {
+            "slack": Parameter(0.02, 0, 100, "how much fuller than the mean die the fullest may stay", float),
+            "asking": Parameter(0.005, 0, 100, "share of the mean die's time that asking for the demand may take", float),
+        }),
+        "lp": Rule("shares of experts by linear programming, rounded; shows the remaining gain and its cost"),
+        **balancers.ALLOCATION,
+    },
+    "prediction": {
+        "none": Rule("no copies"),
+        "heatmap": Rule("experts that most often followed those that a die runs now; give top_fraction or top_n", {
+            "top_fraction": Parameter(0.2, 1e-6, 1, "share of experts per row of the heatmap", float),
+            "top_n": Parameter(None, 1, 32767, "number of experts per row of the heatmap"),
+            "admission": Choice(None, ("reread",), "which predicted experts are copied; reread: those that save a read for their write before they are evicted; all, if not given"),
+        }),
+    },
+    "rebalancing": {"none": Rule("experts stay where the placement put them"), **balancers.REBALANCING},
+    "routing": balancers.ROUTING,
+    "replication": balancers.REPLICATION,
+    "shared": balancers.SHARED,
+}  # fmt: skip
 RULE_TYPES = tuple(RULES)
-EVERY_STEPS = (
-    "every_steps"  # parameter of a user's own rebalancing that the loop consumes: iterations between two calls
-)
+# Parameter of a user's own rebalancing that the loop consumes: iterations between two calls.
+EVERY_STEPS = "every_steps"
 # How many arguments a user's own function of each kind gets by position; parameters that the loop takes before it.
 _ARGUMENTS = MappingProxyType(
     {"placement": 2, "allocation": 1, "prediction": 3, "rebalancing": 2, "routing": 1, "replication": 1, "shared": 2}
@@ -131,41 +77,25 @@ PATHS = ("path_length", "sample_tokens")  # parameters of replication by paths t
 _USE_ORIGINS = ("nearest", "static", "libra", "harmoeny")  # allocations that ask where tokens live
 _EXCLUSIVE = ("top_fraction", "top_n")
 
-NEUTRAL: MappingProxyType[str, str] = MappingProxyType(
-    {
-        "placement": "linear",
-        "allocation": "home",
-        "prediction": "none",
-        "rebalancing": "none",
-        "routing": "as_chosen",
-        "replication": "none",
-        "shared": "local",
-    }
-)
+NEUTRAL: Mapping[str, str] = {
+    "placement": "linear", "allocation": "home", "prediction": "none", "rebalancing": "none", "routing": "as_chosen",
+    "replication": "none", "shared": "local",
+}  # fmt: skip
 """The rule of each part that a preset leaves out: expert parallelism."""
 
-_PRESETS: MappingProxyType[str, tuple[str, MappingProxyType[str, str]]] = MappingProxyType(
-    {
-        name: (meaning, MappingProxyType(parts))
-        for name, meaning, parts in (
-            ("base", "baseline of the paper: dies take experts in order of appearance, wherever their weights are", {"allocation": "first_seen"}),
-            ("ep", "expert parallelism: every expert runs on its home die", {}),
-            ("allo", "allocation of the paper: blocks of tokens go to holders or neighbours that finish earliest (its code)", {"allocation": "isca26"}),
-            ("allo-paper", "allocation as the paper's text has it", {"allocation": "paper"}),
-            ("allo-charged", "ep, except where moving tokens makes a step faster by all that the engine charges", {"allocation": "charged"}),
-            ("allo-lp", "allocation by linear programming", {"allocation": "lp"}),
-            ("pred", "base, and dies keep copies of experts that a heatmap predicts to follow", {"allocation": "first_seen", "prediction": "heatmap"}),
-            ("allo+pred", "allo, with the copies of pred", {"allocation": "isca26", "prediction": "heatmap"}),
-            *balancers.PRESETS,
-        )
-    }
+_PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
+    ("base", "baseline of the paper: dies take experts in order of appearance, wherever their weights are", {"allocation": "first_seen"}),
+    ("ep", "expert parallelism: every expert runs on its home die", {}),
+    ("allo", "allocation of the paper: blocks of tokens go to holders or neighbours that finish earliest (its code)", {"allocation": "isca26"}),
+    ("allo-paper", "allocation as the paper's text has it", {"allocation": "paper"}),
+    ("allo-charged", "ep, except where moving tokens makes a step faster by all that the engine charges", {"allocation": "charged"}),
+    ("allo-lp", "allocation by linear programming", {"allocation": "lp"}),
+    ("pred", "base, and dies keep copies of experts that a heatmap predicts to follow", {"allocation": "first_seen", "prediction": "heatmap"}),
+    ("allo+pred", "allo, with the copies of pred", {"allocation": "isca26", "prediction": "heatmap"}),
+    *balancers.PRESETS,
 )
-PRESETS: MappingProxyType[str, MappingProxyType[str, Any]] = MappingProxyType(
-    {name: MappingProxyType({**NEUTRAL, **parts}) for name, (_, parts) in _PRESETS.items()}
-)
-PRESET_MEANINGS: MappingProxyType[str, str] = MappingProxyType(
-    {name: meaning for name, (meaning, _) in _PRESETS.items()}
-)
+PRESETS: Mapping[str, Mapping[str, Any]] = {name: {**NEUTRAL, **parts} for name, _, parts in _PRESETS}
+PRESET_MEANINGS: Mapping[str, str] = {name: meaning for name, meaning, _ in _PRESETS}
 
 
 class RuleSpec(Spec):
