@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a column: a table is read across)
 """The CSV layout of measurements: one kind of table per file, one row per measured point and repetition.
 
 Units are in the column names (``_us`` microseconds, ``_bytes``, ``_bytes_per_s``); each repetition has a ``run_id``,
@@ -119,20 +120,9 @@ MOE = _table(
         Column("tp", "size", "ranks that share each expert"),
         Column("distribution", "text", "balanced, or the skew of the routing"),
         Column("tokens_total", "size", "tokens of the whole EP group"),
-        Column(
-            "eplb_slots",
-            "count",
-            "slots over which EPLB spread replicas of experts by load; 0 or missing: no replicas",
-            required=False,
-        ),
+        Column("eplb_slots", "count", "slots over which EPLB spread replicas of experts by load; 0 or missing: no replicas", required=False),
         Column("kernel", "text", "kernel or back end", required=False),
-        Column(
-            "tokens_seen",
-            ("group", "received"),
-            "tokens that pass this rank: group: all of the group (the default); received: those that have an expert on "
-            "it, as behind a dispatch",
-            required=False,
-        ),
+        Column("tokens_seen", ("group", "received"), "tokens that pass this rank: group: all of the group (the default); received: those that have an expert on it, as behind a dispatch", required=False),
         Column("tokens_rank", "count", "tokens that this rank computes", required=False),
         Column("active_experts_rank", "count", "its experts that have tokens", required=False),
         Column("max_tokens_per_expert", "count", "tokens of its most loaded expert", required=False),
@@ -144,12 +134,7 @@ ATTENTION = _table(
     "attention of one rank, without its projections: whole prompts, or one new token of each request",
     (
         Column("phase", ("prefill", "decode"), "all tokens of each prompt, or one new token of each request"),
-        Column(
-            "kind",
-            ("gqa", "mla", "mla_block", "mla_pre", "mla_post"),
-            "grouped queries (multi-head and multi-query among them), latent KV, with its projections, or the "
-            "products before and after it alone",
-        ),
+        Column("kind", ("gqa", "mla", "mla_block", "mla_pre", "mla_post"), "grouped queries (multi-head and multi-query among them), latent KV, with its projections, or the products before and after it alone"),
         _DTYPE,
         Column("kv_dtype", DTYPES, "of the KV cache"),
         Column("heads", "size", "query heads of the rank"),

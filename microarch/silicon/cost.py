@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a coefficient: a table is read across)
 """Manufacturing cost of a machine: good dies, HBM, carrier, and bonding that may fail.
 
 A die: price of a wafer divided by the good dies on it, plus test. Dies on a wafer: Hennessy and Patterson, Computer
@@ -25,33 +26,13 @@ HBM_STACK_BYTES = 24e9  # the usual stack of eight dies
 
 @dataclass(frozen=True)
 class CostEstimates(Estimates):
-    wafer_usd: Estimate = Estimate(
-        16988.0,
-        13000.0,
-        18000.0,
-        "USD",
-        "Khan and Mann, AI Chips: What They Are and Why They Matter, CSET 2020: a 5 nm wafer",
-    )
-    defects_per_cm2: Estimate = Estimate(
-        0.10, 0.06, 0.11, "1/cm2", "TSMC Technology Symposium 2020, in AnandTech: N5 at 0.10 to 0.11, and falling"
-    )
+    wafer_usd: Estimate = Estimate(16988.0, 13000.0, 18000.0, "USD", "Khan and Mann, AI Chips: What They Are and Why They Matter, CSET 2020: a 5 nm wafer")
+    defects_per_cm2: Estimate = Estimate(0.10, 0.06, 0.11, "1/cm2", "TSMC Technology Symposium 2020, in AnandTech: N5 at 0.10 to 0.11, and falling")
     cluster: Estimate = Estimate(2.0, 2.0, 10.0, "", "ITRS: 2; chiplet cost models use up to 10")
-    test_share: Estimate = Estimate(
-        0.10, 0.05, 0.20, "of the die's cost", "assumed: probing and burn-in that make a known-good die"
-    )
-    hbm_usd_per_gb: Estimate = Estimate(
-        10.0, 8.0, 20.0, "USD/GB", "assumed: press reports of HBM3E contract prices, 2024 to 2026"
-    )
-    carrier_usd: Estimate = Estimate(
-        4000.0, 2000.0, 8000.0, "USD", "assumed: a wafer of redistribution layers costs as much as one of an older node"
-    )
-    bond_loss: Estimate = Estimate(
-        0.001,
-        0.0001,
-        0.01,
-        "of bonds",
-        "assumed: at 0.01 a carrier of 100 bonds would be lost in two out of three cases",
-    )
+    test_share: Estimate = Estimate(0.10, 0.05, 0.20, "of the die's cost", "assumed: probing and burn-in that make a known-good die")
+    hbm_usd_per_gb: Estimate = Estimate(10.0, 8.0, 20.0, "USD/GB", "assumed: press reports of HBM3E contract prices, 2024 to 2026")
+    carrier_usd: Estimate = Estimate(4000.0, 2000.0, 8000.0, "USD", "assumed: a wafer of redistribution layers costs as much as one of an older node")
+    bond_loss: Estimate = Estimate(0.001, 0.0001, 0.01, "of bonds", "assumed: at 0.01 a carrier of 100 bonds would be lost in two out of three cases")
 
 
 def dies_per_wafer(die_mm2: float) -> float:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a coefficient: a table is read across)
 """Area and power of logic that decides: lanes of the Global CP that evaluate candidates, slots that keep them,
 comparators and buffers that sort, the heatmap's adders; on the dies the PDUs' second registers and the ATUs' order.
 
@@ -14,54 +15,14 @@ from microarch.silicon.technology import N5, PJ_PER_FJ, Coefficient, Technology
 
 SHADOW, ORDER, ADDERS = "PDU: second register", "ATU: order of use", "Global CP: heatmap adders"
 _RTL = "area of cells over that of a flip-flop, ASAP7, pipeline of 3 (archsim rtl synth)"
-LANE = Coefficient(
-    298.0,
-    "flip-flops per lane",
-    f"synthesis of the allocator, 8 and 16 lanes: {_RTL}",
-    (250.0, 350.0),
-)
-CANDIDATE = Coefficient(
-    255.0,
-    "flip-flops per die",
-    f"synthesis of the allocator, 25 dies: slot, load and their multiplexers; {_RTL}",
-    (215.0, 280.0),
-)
-COMPARATOR = Coefficient(
-    50.0,
-    "flip-flops per comparator",
-    f"synthesis of the selector, 32 comparators: 48; {_RTL}",
-    (35.0, 100.0),
-)
-SORTER = Coefficient(
-    181.0,
-    "flip-flops per comparator of a bitonic sorter",
-    f"synthesis of the sorter, 32 comparators and 512 experts: two keys, and what brings them there and back; {_RTL}",
-    (120.0, 240.0),
-)
-ORDER_BIT = Coefficient(
-    2.3,
-    "flip-flops per pair of ways of a set",
-    f"synthesis of the ATU: its bit of the order of use, the set's choice and update, comparison of tags; {_RTL}",
-    (2.2, 2.5),
-)
-ADDER_BIT = Coefficient(
-    2.43,
-    "flip-flops per bit of the heatmap's port",
-    f"synthesis of the heatmap's store: a bit of the word, its adder and its halving; {_RTL}",
-    (2.4, 2.5),
-)
-ADDER_REST = Coefficient(
-    60.0,
-    "flip-flops beside the heatmap's word",
-    f"synthesis of the heatmap's store: addresses, states; {_RTL}",
-    (50.0, 80.0),
-)
-TOKENS = Coefficient(
-    16.0,
-    "flip-flops per expert, plus its id",
-    "assumed: a count of tokens has the bits of a heatmap counter",
-    (16.0, 24.0),
-)
+LANE = Coefficient(298.0, "flip-flops per lane", f"synthesis of the allocator, 8 and 16 lanes: {_RTL}", (250.0, 350.0))
+CANDIDATE = Coefficient(255.0, "flip-flops per die", f"synthesis of the allocator, 25 dies: slot, load and their multiplexers; {_RTL}", (215.0, 280.0))
+COMPARATOR = Coefficient(50.0, "flip-flops per comparator", f"synthesis of the selector, 32 comparators: 48; {_RTL}", (35.0, 100.0))
+SORTER = Coefficient(181.0, "flip-flops per comparator of a bitonic sorter", f"synthesis of the sorter, 32 comparators and 512 experts: two keys, and what brings them there and back; {_RTL}", (120.0, 240.0))
+ORDER_BIT = Coefficient(2.3, "flip-flops per pair of ways of a set", f"synthesis of the ATU: its bit of the order of use, the set's choice and update, comparison of tags; {_RTL}", (2.2, 2.5))
+ADDER_BIT = Coefficient(2.43, "flip-flops per bit of the heatmap's port", f"synthesis of the heatmap's store: a bit of the word, its adder and its halving; {_RTL}", (2.4, 2.5))
+ADDER_REST = Coefficient(60.0, "flip-flops beside the heatmap's word", f"synthesis of the heatmap's store: addresses, states; {_RTL}", (50.0, 80.0))
+TOKENS = Coefficient(16.0, "flip-flops per expert, plus its id", "assumed: a count of tokens has the bits of a heatmap counter", (16.0, 24.0))
 
 
 def atu_flops(entries: int, ways: int) -> float:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a coefficient: a table is read across)
 """Energy of a run by block, from its activity: bits moved, FLOP, time.
 
 ==============  ========================================================================================
@@ -53,23 +54,9 @@ class EnergyEstimates(Estimates):
         "an H100 that reads 3.03 TB/s, 392 W, without what it draws waiting and its L2; high: the same of products "
         "with one row; low: device, PHY and controller (O'Connor et al., MICRO 2017: 3.9 for HBM2 alone)",
     )
-    d2d_pj_per_bit: Estimate = Estimate(
-        0.3,
-        0.25,
-        0.6,
-        "pJ/bit",
-        "UCIe: 0.25 to 0.3 in advanced, 0.5 to 0.6 in standard packages (Das Sharma, Hot Interconnects 2025)",
-    )
-    wire_pj_per_bit_mm: Estimate = Estimate(
-        _WIRE_PJ_PER_MM,
-        0.05,
-        0.16,
-        "pJ/bit/mm",
-        "assumed: on-chip wires with repeaters, 14 to 5 nm, as in talks by W. Dally",
-    )
-    sram_pj_per_bit: Estimate = Estimate(
-        _SRAM_PJ, 0.1, 0.3, "pJ/bit", f"{_JOUPPI}: 1 MB bank, 64 bits"
-    )
+    d2d_pj_per_bit: Estimate = Estimate(0.3, 0.25, 0.6, "pJ/bit", "UCIe: 0.25 to 0.3 in advanced, 0.5 to 0.6 in standard packages (Das Sharma, Hot Interconnects 2025)")
+    wire_pj_per_bit_mm: Estimate = Estimate(_WIRE_PJ_PER_MM, 0.05, 0.16, "pJ/bit/mm", "assumed: on-chip wires with repeaters, 14 to 5 nm, as in talks by W. Dally")
+    sram_pj_per_bit: Estimate = Estimate(_SRAM_PJ, 0.1, 0.3, "pJ/bit", f"{_JOUPPI}: 1 MB bank, 64 bits")
     flop_pj: Estimate = Estimate(
         _SUSTAINED_FLOP_W / _SUSTAINED_TFLOP_PER_S,
         _B200_W / _B200_TFLOP_PER_S,

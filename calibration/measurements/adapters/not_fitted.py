@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row a layout: a table is read across)
 """Public layouts that are recognised but not read, each with the reason: no law takes them, or no times."""
 
 import pandas as pd
@@ -20,22 +21,12 @@ def _skipped(name: str, columns: str, why: str) -> Layout:
 
 LAYOUTS = (
     _skipped("LLMServingSim attention", "profile prefill_chunk kv_prefill n_decode kv_decode latency_us", ATTENTION),
-    _skipped(
-        "LLMServingSim mixed context", "regime n_decode n_decode_long kv_short kv_long latency_skewed_us", ATTENTION
-    ),
+    _skipped("LLMServingSim mixed context", "regime n_decode n_decode_long kv_short kv_long latency_skewed_us", ATTENTION),
     _skipped("LLMServingSim dense layers", "profile layer tokens latency_us", SERVING),
     _skipped("LLMServingSim layers of sequences", "profile layer sequences latency_us", SERVING),
     _skipped("LLMServingSim MoE", "profile tokens activated_experts latency_us", SERVING),
-    _skipped(
-        "Frontier MoE",
-        "gpu model measurement experts_on_rank ep tp num_tokens shuffling_median_us grouped_gemm_median_us",
-        OPERATORS,
-    ),
-    _skipped(
-        "DeepEP README",
-        "gpu kernel scope ep tokens_per_rank phase dtype latency_us bottleneck",
-        "one size for each number of ranks; a law needs several",
-    ),
+    _skipped("Frontier MoE", "gpu model measurement experts_on_rank ep tp num_tokens shuffling_median_us grouped_gemm_median_us", OPERATORS),
+    _skipped("DeepEP README", "gpu kernel scope ep tokens_per_rank phase dtype latency_us bottleneck", "one size for each number of ranks; a law needs several"),
     _skipped(
         "aiconfigurator GEMM grid of three engines",
         "gpu dtype n k m latency_us_sglang_0_5_10 latency_us_vllm_0_14_0 latency_us_trtllm_1_0_0",
