@@ -15,82 +15,46 @@ from typing import TYPE_CHECKING, Any
 from archsim.base.code_digest import keep_machine_code
 
 if TYPE_CHECKING:
-    from archsim.api.calibrating import Calibrations as Calibrations
-    from archsim.api.calibrating import calibrate as calibrate
-    from archsim.api.calibrating import validate as validate
-    from archsim.api.claiming import claims as claims
-    from archsim.api.loading import ExplorationPlan as ExplorationPlan
-    from archsim.api.loading import load as load
-    from archsim.api.placing import block_worth as block_worth
-    from archsim.api.placing import place as place
-    from archsim.api.placing import worth as worth
-    from archsim.api.running import run as run
-    from archsim.api.running import sweep as sweep
-    from archsim.api.serving import calibrate_serving as calibrate_serving
-    from archsim.api.serving import compare_serving as compare_serving
-    from archsim.api.serving import search_serving as search_serving
-    from archsim.api.serving import serve as serve
-    from archsim.api.serving import serve_plan as serve_plan
-    from archsim.api.serving import serve_policies as serve_policies
-    from archsim.api.studying import ablate as ablate
-    from archsim.api.studying import compare as compare
-    from archsim.api.studying import engines as engines
-    from archsim.api.studying import explore as explore
-    from archsim.api.studying import optimum as optimum
-    from archsim.api.studying import verify as verify
-    from archsim.api.studying import why as why
-    from archsim.base.errors import ArchsimError as ArchsimError
-    from archsim.engine.network.flows import simulate_flows as simulate_flows
-    from archsim.policies.allocation.rules import Effort as Effort
-    from archsim.policies.allocation.rules import Plan as Plan
-    from archsim.policies.allocation.rules import StepView as StepView
-    from archsim.runs.results import Results as Results
-    from archsim.specs.loading.library import load_assumptions as load_assumptions
-    from archsim.specs.loading.library import load_experiment as load_experiment
-    from archsim.specs.loading.library import load_model as load_model
-    from archsim.specs.loading.library import load_system as load_system
+    from archsim.api.calibrating import Calibrations, calibrate, validate
+    from archsim.api.claiming import claims
+    from archsim.api.loading import ExplorationPlan, load
+    from archsim.api.placing import block_worth, place, worth
+    from archsim.api.running import run, sweep
+    from archsim.api.serving import (
+        calibrate_serving,
+        compare_serving,
+        search_serving,
+        serve,
+        serve_plan,
+        serve_policies,
+    )
+    from archsim.api.studying import ablate, compare, engines, explore, optimum, verify, why
+    from archsim.base.errors import ArchsimError
+    from archsim.engine.network.flows import simulate_flows
+    from archsim.policies.allocation.rules import Effort, Plan, StepView
+    from archsim.runs.results import Results
+    from archsim.specs.loading.library import load_assumptions, load_experiment, load_model, load_system
 
     __version__: str
 
 keep_machine_code()
 
-# Public name → defining module. Loaded on first use, so that `archsim --help` does not wait for numba.
-_PUBLIC = {
-    "ArchsimError": "archsim.base.errors",
-    "Calibrations": "archsim.api.calibrating",
-    "ExplorationPlan": "archsim.api.loading",
-    "Effort": "archsim.policies.allocation.rules",
-    "Plan": "archsim.policies.allocation.rules",
-    "Results": "archsim.runs.results",
-    "StepView": "archsim.policies.allocation.rules",
-    "ablate": "archsim.api.studying",
-    "block_worth": "archsim.api.placing",
-    "calibrate": "archsim.api.calibrating",
-    "calibrate_serving": "archsim.api.serving",
-    "claims": "archsim.api.claiming",
-    "compare": "archsim.api.studying",
-    "compare_serving": "archsim.api.serving",
-    "engines": "archsim.api.studying",
-    "explore": "archsim.api.studying",
-    "load": "archsim.api.loading",
-    "load_assumptions": "archsim.specs.loading.library",
-    "load_experiment": "archsim.specs.loading.library",
-    "load_model": "archsim.specs.loading.library",
-    "load_system": "archsim.specs.loading.library",
-    "optimum": "archsim.api.studying",
-    "place": "archsim.api.placing",
-    "run": "archsim.api.running",
-    "search_serving": "archsim.api.serving",
-    "serve": "archsim.api.serving",
-    "serve_plan": "archsim.api.serving",
-    "serve_policies": "archsim.api.serving",
-    "simulate_flows": "archsim.engine.network.flows",
-    "sweep": "archsim.api.running",
-    "validate": "archsim.api.calibrating",
-    "verify": "archsim.api.studying",
-    "why": "archsim.api.studying",
-    "worth": "archsim.api.placing",
+# Module → its public names. Loaded on first use, so that `archsim --help` does not wait for numba.
+_NAMES = {
+    "archsim.api.calibrating": "Calibrations calibrate validate",
+    "archsim.api.claiming": "claims",
+    "archsim.api.loading": "ExplorationPlan load",
+    "archsim.api.placing": "block_worth place worth",
+    "archsim.api.running": "run sweep",
+    "archsim.api.serving": "calibrate_serving compare_serving search_serving serve serve_plan serve_policies",
+    "archsim.api.studying": "ablate compare engines explore optimum verify why",
+    "archsim.base.errors": "ArchsimError",
+    "archsim.engine.network.flows": "simulate_flows",
+    "archsim.policies.allocation.rules": "Effort Plan StepView",
+    "archsim.runs.results": "Results",
+    "archsim.specs.loading.library": "load_assumptions load_experiment load_model load_system",
 }
+_PUBLIC = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [  # noqa: F822 (defined by __getattr__)
     "ArchsimError", "Calibrations", "Effort", "ExplorationPlan", "Plan", "Results", "StepView", "__version__",
