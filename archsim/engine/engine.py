@@ -99,11 +99,8 @@ class EventEngine:
         self.costs = policy_costs(system, model)._replace(quantum_ns=cost_quantum_ns(scenario))
         self._charges = Charges(self.execution, self.machine, self.decision)
         self.balancing = Balancing(
-            assumptions.migration,
-            WeightMover(self.machine, self.fabric, self.tally),
-            self.fabric.hops,
-            self.expert_bytes,
-            self.decision.aside_ns,
+            assumptions.migration, WeightMover(self.machine, self.fabric, self.tally), self.fabric.hops,
+            self.expert_bytes, self.decision.aside_ns,
         )
         self._shares = assumptions.weights == "all" and model.shared_experts > 0 and self.policy.share is not None
         self._ids = model.experts + model.shared_experts

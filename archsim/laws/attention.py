@@ -114,13 +114,8 @@ def choose_attention(
 
 def _preference(table: AttentionTable, sizes: AttentionSizes, dtype: str) -> tuple:
     return (
-        bool(table.scaled_from),
-        table.dtype != dtype,
-        abs(float(np.log2(table.head_dim / sizes.head_dim))),
-        table.window != sizes.window,
-        table.window != 0,
-        -len(table.shapes),
-        table.library,
+        bool(table.scaled_from), table.dtype != dtype, abs(float(np.log2(table.head_dim / sizes.head_dim))),
+        table.window != sizes.window, table.window != 0, -len(table.shapes), table.library,
     )
 
 

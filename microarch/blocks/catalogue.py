@@ -24,11 +24,7 @@ TABLES = {
     for block in REQUEST_BLOCKS
 } | {"local_cp": local_cp.TABLE, "global_cp": global_cp.TABLE}
 REQUEST = Table(
-    name="request",
-    states=State,
-    events=Event,
-    initial=(State.LOOKUP, State.ACT_READ),
-    final=State.DONE,
+    name="request", states=State, events=Event, initial=(State.LOOKUP, State.ACT_READ), final=State.DONE,
     steps=_merged(block.STEPS for block in REQUEST_BLOCKS),
 )
 SERVED_BY = _merged([*(block.SERVES for block in REQUEST_BLOCKS), {State.DONE: Unit.NONE}])

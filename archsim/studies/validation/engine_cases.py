@@ -75,13 +75,8 @@ def expert_ns(
     workload = WorkloadSpec(trace={"synthetic": {}}, batch=int(tokens.max()))
     scenario = Scenario(system, model, assumptions, policy, workload, int(tokens.max()))
     demand = RunDemand(
-        tokens=tokens.astype(np.int32).reshape(-1, 1, 1),
-        first_seen=np.zeros((len(tokens), 1, 1), np.int16),
-        has_prefill=False,
-        layer_ids=np.zeros(1, np.int32),
-        top_k=1,
-        batch=int(tokens.max()),
-        digest="",
+        tokens=tokens.astype(np.int32).reshape(-1, 1, 1), first_seen=np.zeros((len(tokens), 1, 1), np.int16),
+        has_prefill=False, layer_ids=np.zeros(1, np.int32), top_k=1, batch=int(tokens.max()), digest="",
     )
     return Replay(EventEngine(scenario), demand).run().step_ns[:, 0]
 

@@ -116,16 +116,9 @@ class SyntheticTraffic:
             for position, token in _rows(len(requests), tokens, rows_per_piece(len(self.layer_ids), self.top_k)):
                 experts = np.empty((len(position), len(self.layer_ids), self.top_k), np.int16)
                 _generate(
-                    np.uint64(seed),
-                    requests[position],
-                    token,
-                    position,
-                    self.layer_ids,
-                    alias,
+                    np.uint64(seed), requests[position], token, position, self.layer_ids, alias,
                     np.uint64(round(spec.stickiness * (1 << 20))),
-                    np.uint64(round((1 - spec.request_taste) * (1 << 20))),
-                    last,
-                    experts,
+                    np.uint64(round((1 - spec.request_taste) * (1 << 20))), last, experts,
                 )
                 yield StepTokens(iteration, position, experts)
 
