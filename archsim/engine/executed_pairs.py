@@ -33,11 +33,8 @@ class ExecutedPairs:
             "tokens": np.zeros((layers, experts), np.int32),
             "first_seen": np.full((layers, experts), -1, np.int16),
             "origins": np.zeros((layers, self._dies, experts), np.int32),
-            "residents": np.zeros(self._dies, np.int32),
-            "rows": np.zeros((), np.int64),
-            "lost_pairs": np.zeros(layers, np.int64),
-            "mass": np.zeros(layers),
-            "lost": np.zeros(layers),
+            "residents": np.zeros(self._dies, np.int32), "rows": np.zeros((), np.int64),
+            "lost_pairs": np.zeros(layers, np.int64), "mass": np.zeros(layers), "lost": np.zeros(layers),
         }
         self._passes = 0
 

@@ -60,40 +60,27 @@ def _context(report: Report) -> dict[str, Any]:
     places = report.places()
     dies = [(name, written_die(system)) for name, system in report.systems.items()]
     return {
-        "report": report,
-        "places": places,
-        "layers": layers.told(report.layers()),
-        "parts": layers.partial(report.layers()),
-        "planned": _planned(report),
-        "overview": tables.overview(report),
+        "report": report, "places": places, "layers": layers.told(report.layers()),
+        "parts": layers.partial(report.layers()), "planned": _planned(report), "overview": tables.overview(report),
         "notes": result_notes(_rows(report), dies)
         + traffic_notes(report.experiment["workload"]["trace"])
         + [note for name, system in report.systems.items() if (note := _clock_note(name, system))],
-        "assumptions": tables.assumptions(report),
-        "origins": tables.origins(report),
-        "close": tables.CLOSE,
-        "ties": tables.ties(report),
-        "decisions": decisions.section(report),
-        "engines": engines.section(report.folder),
-        "hidden_percent": decisions.HIDDEN_PERCENT,
-        "deciders": deciders(report),
+        "assumptions": tables.assumptions(report), "origins": tables.origins(report), "close": tables.CLOSE,
+        "ties": tables.ties(report), "decisions": decisions.section(report), "engines": engines.section(report.folder),
+        "hidden_percent": decisions.HIDDEN_PERCENT, "deciders": deciders(report),
         "policies": [
             (name, figures.policy_class(name, report.policies), PRESET_MEANINGS.get(name, "a policy of the experiment"))
             for name in report.policies
         ],
-        "sentences": answers.sentences(report),
-        "glossary": glossary.sections(),
-        "picture": picture,
+        "sentences": answers.sentences(report), "glossary": glossary.sections(), "picture": picture,
         "gains": [panel for panel in gains if panel not in picture],
         "speedups": [panel for panel in speedups if panel not in picture],
-        "hops": figures.hop_panels(report),
-        "traffic": figures.traffic_panels(report),
+        "hops": figures.hop_panels(report), "traffic": figures.traffic_panels(report),
         "traffic_parts": list(figures.TRAFFIC.values()),
         "bounds": figures.bound_panels(report),
         "bound_parts": list(figures.BOUND_NAMES.values()),
         "imbalance": figures.imbalance_panels(report),
-        "replicas": figures.replica_panels(report),
-        "copied": copied(report),
+        "replicas": figures.replica_panels(report), "copied": copied(report),
         "beyond_memory": list(beyond_memory(report)),
         "maps": [
             (place, [(run, svg, figures.busiest(report, run)) for run, svg in figures.map_panels(report, place)])
@@ -105,13 +92,8 @@ def _context(report: Report) -> dict[str, Any]:
         "matrices": [(place, drawn) for place in places if (drawn := figures.matrix_panels(report, place))],
         "balancers": balancers.section(_plain(report)),
         "slower": slower.section(_plain(report), report.experiment["policies"], report.assumptions),
-        "step_data": closer.step_data(report),
-        "has_pairs": bool(report.pairs),
-        "has_steps": bool(report.steps),
-        "light": scale_css(dark=False),
-        "dark": scale_css(dark=True),
-        "headers": headers,
-        "rows": rows,
+        "step_data": closer.step_data(report), "has_pairs": bool(report.pairs), "has_steps": bool(report.steps),
+        "light": scale_css(dark=False), "dark": scale_css(dark=True), "headers": headers, "rows": rows,
     }
 
 

@@ -120,19 +120,15 @@ def overview(report: Report) -> list[dict[str, Any]]:
         best = fastest[0]
         rows.append(
             {
-                "place": place,
-                "batch": _count(batch),
+                "place": place, "batch": _count(batch),
                 "policies": ", ".join(run.policy for run in fastest),
                 "throughput": _shown(best, "tokens_per_s", RATE_UNITS),
                 "step": _shown(best, "decode_step_ns", TIME_UNITS),
                 "token": _shown(best, "decode_batch_token_ns", TIME_UNITS),
                 "mfu": _used(best, "mfu"),
                 "hbm": _used(best, "hbm_bandwidth_utilisation"),
-                "over": _roofline(best),
-                "gain": _over("ep", best),
-                "distance": _distance(best),
-                "speedup": _over("base", best),
-                "bound": _bound(best),
+                "over": _roofline(best), "gain": _over("ep", best), "distance": _distance(best),
+                "speedup": _over("base", best), "bound": _bound(best),
             }
         )
     return rows

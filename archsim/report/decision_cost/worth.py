@@ -44,13 +44,10 @@ def _row(run, other, system: SystemSpec, policy: Mapping[str, Any]) -> dict[str,
     added = added_cost(system, allocates, predicts=True).minus(added_cost(system, allocates, predicts=False))
     copied, gain = run["local_hbm_write_bytes"], run[THROUGHPUT] / other[THROUGHPUT]
     return {
-        "run": run,
-        "against": other.policy,
-        "who": words(system.decision),
+        "run": run, "against": other.policy, "who": words(system.decision),
         "mm2": f"{significant(added.area_mm2, 2)} mm²",
         "ppm": f"{significant(added.area_mm2 / WAFER_MM2 * PPM, 2)} ppm",
         "mw": f"{significant(added.power_mw, 2)} mW",
         "copies": scaled(copied, BYTE_UNITS) if copied else "none",
-        "throughput": percent(gain, 1),
-        "gains": gain > 1.0,
+        "throughput": percent(gain, 1), "gains": gain > 1.0,
     }

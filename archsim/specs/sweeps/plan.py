@@ -260,14 +260,10 @@ class SweepPlan:
         one = self.experiment.model_copy(
             update={
                 "name": f"{self.experiment.name[:60]}.{point.index}",
-                "systems": (point.system,),
-                "models": (point.model,),
+                "systems": (point.system,), "models": (point.model,),
                 "workload": point.workload.model_copy(update={"batch": (point.batch,)}),
-                "policies": (point.policy,),
-                "assumptions": (point.assumptions,),
-                "engine": point.engine,
-                "parallel": point.deployment.parallel,
-                "precision": point.deployment.precision,
+                "policies": (point.policy,), "assumptions": (point.assumptions,), "engine": point.engine,
+                "parallel": point.deployment.parallel, "precision": point.deployment.precision,
             }
         )
         return one.resolved()

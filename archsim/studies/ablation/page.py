@@ -47,13 +47,8 @@ def csv_of(found: Ablation) -> str:
 
 def render(found: Ablation, name: str) -> str:
     context = {
-        "name": name,
-        "found": found,
-        "layers": layers.told(found.layers),
-        "start": found.start.label,
-        "end": found.end.label,
-        "groups": list(groups_of(found)),
-        "worth": list(worth_of(found)),
+        "name": name, "found": found, "layers": layers.told(found.layers), "start": found.start.label,
+        "end": found.end.label, "groups": list(groups_of(found)), "worth": list(worth_of(found)),
         "meanings": [
             (link, ASSUMPTIONS[link.field][link.before], ASSUMPTIONS[link.field][link.after]) for link in found.links
         ],

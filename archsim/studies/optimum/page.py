@@ -136,14 +136,10 @@ def _row(each: Measured) -> dict:
     plan = float(np.mean([step.plan_ns / step.bound.ns - 1 for step in steps]))
     bare = float(np.mean([step.step_ns / step.bound.ns - 1 for step in steps]))
     return {
-        "system": run.system.name,
-        "model": run.model.name,
-        "batch": run.batch,
-        "assumptions": run.assumptions.label,
+        "system": run.system.name, "model": run.model.name, "batch": run.batch, "assumptions": run.assumptions.label,
         "policy": run.policy.name,
         "numbers": [(value, percent(value, 1)) for value in (*each.summary(), bare, plan)],
-        "worst": each.name_of(each.worst),
-        "steps": len(steps),
+        "worst": each.name_of(each.worst), "steps": len(steps),
         "by": ", ".join(f"{NAMES[kind]} {percent(by[kind] / len(steps))}" for kind in KINDS if by[kind]),
     }
 

@@ -25,14 +25,11 @@ def write_points_page(plan: ServePlan, table: Table, folder: Path) -> Path:
     served = [row for row in table.rows if not row["refused"]]
     keys = ("point", *serving.axes, "policy")
     context = {
-        "model": serving.model.name,
-        "system": serving.system.name,
-        "points": len(plan.points),
+        "model": serving.model.name, "system": serving.system.name, "points": len(plan.points),
         "policies": ", ".join(policy.name for policy in serving.policies),
         "headers": [*keys, *(header for _, header in SHOWN), "note"],
         "rows": [cells(row, keys) for row in ordered(table.rows)],
-        "texts": len(keys),
-        "refused": len(table.rows) - len(served),
+        "texts": len(keys), "refused": len(table.rows) - len(served),
         "plots": [_over(path, served, serving.axes) for path in serving.axes if _is_number(served, path)],
     }
     write_text(target, rendered("serving_points.html.j2", context))

@@ -92,20 +92,13 @@ def write_page(
     layers = layer_groups(cases)
     tables = {
         "cases.csv": cases[_worth_listing(cases)] if len(cases) else cases,
-        "summary.csv": by,
-        "moe_groups.csv": layers,
-        "transfers.csv": _transfer_rows(transfers),
-        "engine.csv": through_engine,
-        "engine_copies.csv": copies,
-        "engine_layers.csv": ranks,
-        "power.csv": power,
+        "summary.csv": by, "moe_groups.csv": layers, "transfers.csv": _transfer_rows(transfers),
+        "engine.csv": through_engine, "engine_copies.csv": copies, "engine_layers.csv": ranks, "power.csv": power,
         "sections.csv": of_laws,
     }
     _write_tables(folder, tables)
     context = {
-        "gpu": calibration.gpu,
-        "notes": notes,
-        "no_floor": NO_FLOOR,
+        "gpu": calibration.gpu, "notes": notes, "no_floor": NO_FLOOR,
         "files": [CASES, *(name for name, table in tables.items() if len(table))],
         "short": list(in_short(cases, layers, transfers, through_engine, copies)),
         "overview": _summary_table(overview(cases), OVERVIEW) if len(cases) else None,
@@ -113,15 +106,12 @@ def write_page(
         "dtypes": [(dtype, colour_of(dtype)) for dtype in COLOUR_OF if (cases["dtype"] == dtype).any()],
         "curves": _curves(cases),
         "experts": _folded(_judged_experts(cases), [*BY[:1], *BY[2:], "model"]),
-        "heats": list(_heats(cases)),
-        "layers": _layer_table(layers),
-        "scatters": _scatters(cases),
+        "heats": list(_heats(cases)), "layers": _layer_table(layers), "scatters": _scatters(cases),
         "engine": _engine(through_engine, copies, ranks),
         "power": Table(*power_table(power), 3) if len(power) else None,
         "transfers": list(_transfers(transfers)),
         "laws": Table(*section_table(of_laws), 3) if len(of_laws) else None,
-        "unread": unread,
-        "wrong": list(_wrong(cases)),
+        "unread": unread, "wrong": list(_wrong(cases)),
         "all": _summary_table(by, BY) if len(by) else None,
     }
     write_text(folder / "index.html", rendered("validation.html.j2", context, folder=TEMPLATES))
