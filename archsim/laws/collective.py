@@ -16,16 +16,14 @@ PREPARE, COMBINE_LOW_PRECISION = "prepare", "combine_low_precision"
 # wait for all (deepseek-ai/DeepEP, csrc/kernels/internode.cu, notify_dispatch and cached_notify).
 NOTIFY_OF = MappingProxyType({DISPATCH: "dispatch_notify", COMBINE: "combine_notify"})
 # Default payload of operations: DeepEP dispatches FP8 and combines BF16 (deepseek-ai/DeepEP, README).
-PAYLOAD_OF = MappingProxyType(
-    {
-        DISPATCH: "fp8",
-        COMBINE: "bf16",
-        PREPARE: "bf16",
-        COMBINE_LOW_PRECISION: "nvfp4",
-        NOTIFY_OF[DISPATCH]: "fp8",
-        NOTIFY_OF[COMBINE]: "bf16",
-    }
-)
+PAYLOAD_OF = MappingProxyType({
+    DISPATCH: "fp8",
+    COMBINE: "bf16",
+    PREPARE: "bf16",
+    COMBINE_LOW_PRECISION: "nvfp4",
+    NOTIFY_OF[DISPATCH]: "fp8",
+    NOTIFY_OF[COMBINE]: "bf16",
+})
 
 GROUPS_TAKEN = 4  # DeepEP's benchmark routes to at most 4 of the nodes (tests/test_internode.py, num_topk_groups)
 

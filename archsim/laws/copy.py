@@ -30,13 +30,10 @@ def preferred_copy(tables: Sequence[TransferTable]) -> TransferTable:
     """Preference: more than one size, then one pair of GPUs at a time, then copy engine, then the library with most
     points, in its newest version.
     """
-    best = min(
-        tables,
-        key=lambda table: (
-            table.library in ONLY_BY_NAME, table.first_bytes == table.last_bytes,
-            table.of.get("concurrent_pairs", "1") != "1", table.of.get("method") != "ce", -table.residuals.points,
-        ),
-    )
+    best = min(tables, key=lambda table: (
+        table.library in ONLY_BY_NAME, table.first_bytes == table.last_bytes,
+        table.of.get("concurrent_pairs", "1") != "1", table.of.get("method") != "ce", -table.residuals.points,
+    ))
     return newest(
         table for table in tables if (table.library, table.of.get("method")) == (best.library, best.of.get("method"))
     )

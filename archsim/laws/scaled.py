@@ -80,13 +80,11 @@ def _link_ratio(table: TransferTable, wanted: str, base: str) -> float:
 
 
 # What tells tables of a section apart: where the GPU has one, it lacks nothing.
-KEYS: MappingProxyType[str, Callable] = MappingProxyType(
-    {
-        "gemm": lambda table: (table.dtype, table.groups == 1),
-        "moe": lambda table: (
-            table.model, table.dtype, table.distribution, table.eplb_slots, table.library in PARTS_OF_LAYERS
-        ),
-        "attention": lambda table: (table.phase, table.kind, table.kv_dtype, table.products),
-        "collectives": lambda table: (table.library, *(table.of.get(key) for key in ("op", "num_gpus", "nodes"))),
-    }
-)
+KEYS: MappingProxyType[str, Callable] = MappingProxyType({
+    "gemm": lambda table: (table.dtype, table.groups == 1),
+    "moe": lambda table: (
+        table.model, table.dtype, table.distribution, table.eplb_slots, table.library in PARTS_OF_LAYERS
+    ),
+    "attention": lambda table: (table.phase, table.kind, table.kv_dtype, table.products),
+    "collectives": lambda table: (table.library, *(table.of.get(key) for key in ("op", "num_gpus", "nodes"))),
+})

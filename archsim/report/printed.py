@@ -255,17 +255,15 @@ def _of_requests(column: str, about: str) -> Figure:
     return Figure(about, "requests.csv", column, _requests(column, f"{about}, ms"))
 
 
-FIGURES: Mapping[str, Figure] = MappingProxyType(
-    {
-        "gain": _of_runs("speedup_vs_ep", "decode throughput over ep", 1.0),
-        "speedup": _of_runs("speedup_vs_base", "decode throughput over base", 1.0),
-        "limits": Figure("share of time by cause", "results.parquet", next(iter(BOUND_NAMES)), _limits),
-        "load": _of_runs("load_max_over_mean", "tokens of the busiest die over the mean", 1.0),
-        "energy": _of_runs("energy_per_token_j", "energy a token, estimated, with its range", unit="J"),
-        "front": Figure(
-            "designs by throughput and price: the front, and what it dominates", "front.csv", "front", _front
-        ),
-        "ttft": _of_requests("ttft_ns", "time to first token"),
-        "tpot": _of_requests("tpot_ns", "time per output token"),
-    }
-)
+FIGURES: Mapping[str, Figure] = MappingProxyType({
+    "gain": _of_runs("speedup_vs_ep", "decode throughput over ep", 1.0),
+    "speedup": _of_runs("speedup_vs_base", "decode throughput over base", 1.0),
+    "limits": Figure("share of time by cause", "results.parquet", next(iter(BOUND_NAMES)), _limits),
+    "load": _of_runs("load_max_over_mean", "tokens of the busiest die over the mean", 1.0),
+    "energy": _of_runs("energy_per_token_j", "energy a token, estimated, with its range", unit="J"),
+    "front": Figure(
+        "designs by throughput and price: the front, and what it dominates", "front.csv", "front", _front
+    ),
+    "ttft": _of_requests("ttft_ns", "time to first token"),
+    "tpot": _of_requests("tpot_ns", "time per output token"),
+})

@@ -118,19 +118,17 @@ def overview(report: Report) -> list[dict[str, Any]]:
         highest = max(run["throughput_tokens_per_s"] for run in runs)
         fastest = [run for run in runs if run["throughput_tokens_per_s"] >= highest * (1 - CLOSE)]
         best = fastest[0]
-        rows.append(
-            {
-                "place": place, "batch": _count(batch),
-                "policies": ", ".join(run.policy for run in fastest),
-                "throughput": _shown(best, "tokens_per_s", RATE_UNITS),
-                "step": _shown(best, "decode_step_ns", TIME_UNITS),
-                "token": _shown(best, "decode_batch_token_ns", TIME_UNITS),
-                "mfu": _used(best, "mfu"),
-                "hbm": _used(best, "hbm_bandwidth_utilisation"),
-                "over": _roofline(best), "gain": _over("ep", best), "distance": _distance(best),
-                "speedup": _over("base", best), "bound": _bound(best),
-            }
-        )
+        rows.append({
+            "place": place, "batch": _count(batch),
+            "policies": ", ".join(run.policy for run in fastest),
+            "throughput": _shown(best, "tokens_per_s", RATE_UNITS),
+            "step": _shown(best, "decode_step_ns", TIME_UNITS),
+            "token": _shown(best, "decode_batch_token_ns", TIME_UNITS),
+            "mfu": _used(best, "mfu"),
+            "hbm": _used(best, "hbm_bandwidth_utilisation"),
+            "over": _roofline(best), "gain": _over("ep", best), "distance": _distance(best),
+            "speedup": _over("base", best), "bound": _bound(best),
+        })
     return rows
 
 

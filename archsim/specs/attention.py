@@ -19,20 +19,18 @@ from archsim.base.text.quantities import describe
 from archsim.specs.layers import LayerSet
 
 _HERE = "archsim.iteration.attention"
-KINDS = MappingProxyType(
-    {
-        "grouped": f"{_HERE}.grouped:Grouped",
-        "latent": f"{_HERE}.latent:Latent",
-        "sparse": f"{_HERE}.sparse:Sparse",
-        "block_sparse": f"{_HERE}.block_sparse:BlockSparse",
-        "compressed": f"{_HERE}.compressed:Compressed",
-        "gated_delta_net": f"{_HERE}.delta:GatedDeltaNet",
-        "kda": f"{_HERE}.delta:KimiDelta",
-        "lightning": f"{_HERE}.lightning:Lightning",
-        "mamba": f"{_HERE}.mamba:Mamba",
-        "mamba2": f"{_HERE}.mamba:Mamba2",
-    }
-)
+KINDS = MappingProxyType({
+    "grouped": f"{_HERE}.grouped:Grouped",
+    "latent": f"{_HERE}.latent:Latent",
+    "sparse": f"{_HERE}.sparse:Sparse",
+    "block_sparse": f"{_HERE}.block_sparse:BlockSparse",
+    "compressed": f"{_HERE}.compressed:Compressed",
+    "gated_delta_net": f"{_HERE}.delta:GatedDeltaNet",
+    "kda": f"{_HERE}.delta:KimiDelta",
+    "lightning": f"{_HERE}.lightning:Lightning",
+    "mamba": f"{_HERE}.mamba:Mamba",
+    "mamba2": f"{_HERE}.mamba:Mamba2",
+})
 """Kind of attention → its class."""
 
 

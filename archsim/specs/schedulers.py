@@ -30,26 +30,22 @@ class Row:
     preempts: bool = True
 
 
-SCHEDULERS: Mapping[str, Row] = MappingProxyType(
-    {
-        "vllm_v1": Row("decodes and chunks of prompts in one budget; preemption by recomputation"),
-        "sglang": Row(
-            "prompts go before decodes and are not mixed with them; an admission keeps room for output still to come",
-            MappingProxyType(
-                {
-                    "poll_every": Parameter(1, 1, 10_000, "decodes between two looks (--scheduler-recv-interval)"),
-                    "kept_share": Parameter(0.7, 0, 1, "of the output still to come (its new_token_ratio)", float),
-                }
-            ),
-        ),
-        "trtllm": Row(
-            "as vllm_v1, but an admission reserves the blocks of its whole output, so that nothing is preempted "
-            "(GUARANTEED_NO_EVICT); takes prompts whole unless `chunked_prefill: true`",
-            chunked=False,
-            preempts=False,
-        ),
-    }
-)
+SCHEDULERS: Mapping[str, Row] = MappingProxyType({
+    "vllm_v1": Row("decodes and chunks of prompts in one budget; preemption by recomputation"),
+    "sglang": Row(
+        "prompts go before decodes and are not mixed with them; an admission keeps room for output still to come",
+        MappingProxyType({
+            "poll_every": Parameter(1, 1, 10_000, "decodes between two looks (--scheduler-recv-interval)"),
+            "kept_share": Parameter(0.7, 0, 1, "of the output still to come (its new_token_ratio)", float),
+        }),
+    ),
+    "trtllm": Row(
+        "as vllm_v1, but an admission reserves the blocks of its whole output, so that nothing is preempted "
+        "(GUARANTEED_NO_EVICT); takes prompts whole unless `chunked_prefill: true`",
+        chunked=False,
+        preempts=False,
+    ),
+})
 OWN = Row("a user's own function")
 
 

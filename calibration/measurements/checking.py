@@ -62,12 +62,9 @@ def checked(rows: pd.DataFrame, table: Table, label: str, problems: list[Problem
         )
     for small, large in table.not_above:
         wrong = (rows[small].astype(float) > rows[large].astype(float)).to_numpy()
-        quarantine(
-            wrong,
-            lambda row, names=(small, large): (
-                f"{names[0]}: {row[names[0]]:g} is more than {names[1]}, {row[names[1]]:g}"
-            ),
-        )
+        quarantine(wrong, lambda row, names=(small, large): (
+            f"{names[0]}: {row[names[0]]:g} is more than {names[1]}, {row[names[1]]:g}"
+        ))
     keys = {name: gpu_key(name) for name in rows["gpu_name"].unique()}
     nameless = rows["gpu_name"].map(keys).eq("").to_numpy(bool)
     quarantine(nameless, lambda row: f"gpu_name: {row['gpu_name']!r} has no letters or digits")

@@ -52,18 +52,16 @@ class Measurements:
 
 
 # Section of a calibration → the measurements that it is fitted to.
-KINDS = MappingProxyType(
-    {
-        "gemm": ("gemm", "quantisation", "memory"),
-        "moe": ("moe",),
-        "attention": ("attention",),
-        "p2p": ("p2p",),
-        "collectives": ("collective",),
-        "pcie": ("hostpath",),
-        "hbm": ("memory",),
-        "launch": ("launch",),
-    }
-)
+KINDS = MappingProxyType({
+    "gemm": ("gemm", "quantisation", "memory"),
+    "moe": ("moe",),
+    "attention": ("attention",),
+    "p2p": ("p2p",),
+    "collectives": ("collective",),
+    "pcie": ("hostpath",),
+    "hbm": ("memory",),
+    "launch": ("launch",),
+})
 
 
 def kinds_of(sections: Sequence[str]) -> frozenset[str]:

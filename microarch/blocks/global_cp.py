@@ -98,34 +98,27 @@ class Event(IntEnum):
     READY = 1  # the state's work is done
 
 
-TABLE = Table(
-    name="global_cp",
-    states=State,
-    events=Event,
-    initial=(State.IDLE,),
-    final=State.DONE,
-    steps={
-        (State.IDLE, Event.START): Step(State.RECEIVE, None, "request the demand", "waits"),
-        (State.RECEIVE, Event.READY): Step(State.READ, None, "sum the demand", "message + dies · experts / lanes"),
-        (State.READ, Event.READY): Step(State.ORDER, None, "read the table", "entries · 72 / table_port_bits"),
-        (State.ORDER, Event.READY): Step(State.GENERATE, None, "sort experts", "stages · experts / 2 / comparators"),
-        (State.GENERATE, Event.READY): Step(State.EVALUATE, None, "rank candidates", "candidates"),
-        (State.EVALUATE, Event.READY): Step(
-            State.MERGE, None, "assign blocks", "blocks · (candidates / lanes + log2 lanes + pipeline)"
-        ),
-        (State.MERGE, Event.READY): Step(State.DISPATCH, State.ROWS, "form sub-kernels", "plan entries"),
-        (State.ROWS, Event.READY): Step(
-            State.SELECT, None, "read heatmap rows", "rows · experts · 16 / heatmap_port_bits"
-        ),
-        (State.SELECT, Event.READY): Step(State.WRITE, None, "select the top", "rows · 17 · experts / comparators"),
-        (State.WRITE, Event.READY): Step(
-            State.DONE, None, "set cp_en bits", "message + experts / prediction_port_bits"
-        ),
-        (State.DISPATCH, Event.READY): Step(State.COLLECT, None, "command the dies", "message"),
-        (State.COLLECT, Event.READY): Step(State.UPDATE, None, "receive reports", "message"),
-        (State.UPDATE, Event.READY): Step(State.DONE, None, "enter copies", "copies"),
-    },
-)
+TABLE = Table(name="global_cp", states=State, events=Event, initial=(State.IDLE,), final=State.DONE, steps={
+    (State.IDLE, Event.START): Step(State.RECEIVE, None, "request the demand", "waits"),
+    (State.RECEIVE, Event.READY): Step(State.READ, None, "sum the demand", "message + dies · experts / lanes"),
+    (State.READ, Event.READY): Step(State.ORDER, None, "read the table", "entries · 72 / table_port_bits"),
+    (State.ORDER, Event.READY): Step(State.GENERATE, None, "sort experts", "stages · experts / 2 / comparators"),
+    (State.GENERATE, Event.READY): Step(State.EVALUATE, None, "rank candidates", "candidates"),
+    (State.EVALUATE, Event.READY): Step(
+        State.MERGE, None, "assign blocks", "blocks · (candidates / lanes + log2 lanes + pipeline)"
+    ),
+    (State.MERGE, Event.READY): Step(State.DISPATCH, State.ROWS, "form sub-kernels", "plan entries"),
+    (State.ROWS, Event.READY): Step(
+        State.SELECT, None, "read heatmap rows", "rows · experts · 16 / heatmap_port_bits"
+    ),
+    (State.SELECT, Event.READY): Step(State.WRITE, None, "select the top", "rows · 17 · experts / comparators"),
+    (State.WRITE, Event.READY): Step(
+        State.DONE, None, "set cp_en bits", "message + experts / prediction_port_bits"
+    ),
+    (State.DISPATCH, Event.READY): Step(State.COLLECT, None, "command the dies", "message"),
+    (State.COLLECT, Event.READY): Step(State.UPDATE, None, "receive reports", "message"),
+    (State.UPDATE, Event.READY): Step(State.DONE, None, "enter copies", "copies"),
+})
 CRITICAL = (State.RECEIVE, State.ORDER, State.GENERATE, State.EVALUATE, State.MERGE, State.DISPATCH, State.COLLECT)
 ON_THE_PATH = np.array(CRITICAL)
 

@@ -16,15 +16,13 @@ def _circle(x: int) -> float:
 
 
 # Mean links of a route over all ordered pairs of dies, those of a die and itself with none; routes are shortest.
-MEAN_LINKS: MappingProxyType[str, Callable[[int, int], float]] = MappingProxyType(
-    {
-        "mesh": lambda x, y: _row(x) + _row(y),
-        "torus": lambda x, y: _circle(x) + _circle(y),
-        "ring": lambda x, y: _circle(x * y),
-        "fully_connected": lambda x, y: 1 - 1 / (x * y),
-        "switch": lambda x, y: 2 * (1 - 1 / (x * y)),
-    }
-)
+MEAN_LINKS: MappingProxyType[str, Callable[[int, int], float]] = MappingProxyType({
+    "mesh": lambda x, y: _row(x) + _row(y),
+    "torus": lambda x, y: _circle(x) + _circle(y),
+    "ring": lambda x, y: _circle(x * y),
+    "fully_connected": lambda x, y: 1 - 1 / (x * y),
+    "switch": lambda x, y: 2 * (1 - 1 / (x * y)),
+})
 
 
 def route_links(kind: str, x: int, y: int) -> float:

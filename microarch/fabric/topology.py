@@ -91,16 +91,14 @@ def _of_one_class(edges: np.ndarray, following: np.ndarray) -> Wiring:
     return Wiring(edges, np.zeros(len(edges), np.int64), following)
 
 
-BUILDERS: MappingProxyType[str, Callable[[Site], Wiring]] = MappingProxyType(
-    {
-        "mesh": _mesh,
-        "torus": _torus,
-        "ring": _ring,
-        "fully_connected": _fully_connected,
-        "switch": _switch,
-        "edges": _listed,
-    }
-)
+BUILDERS: MappingProxyType[str, Callable[[Site], Wiring]] = MappingProxyType({
+    "mesh": _mesh,
+    "torus": _torus,
+    "ring": _ring,
+    "fully_connected": _fully_connected,
+    "switch": _switch,
+    "edges": _listed,
+})
 
 
 @lru_cache(maxsize=64)

@@ -34,13 +34,10 @@ class Estimates:
     def changed(self: Group, changes: Mapping[str, float]) -> Group:
         """The group with a user's values, without ranges. Raises ValueError for negative, KeyError for unknown."""
         known = self.named()
-        return replace(
-            self,
-            **{
-                name: Estimate(value, value, value, known[name].unit, "set by the user")
-                for name, value in changes.items()
-            },
-        )
+        return replace(self, **{
+            name: Estimate(value, value, value, known[name].unit, "set by the user")
+            for name, value in changes.items()
+        })
 
     def at(self: Group, bound: str) -> Group:
         """The group with every value at its ``low`` or ``high`` bound."""

@@ -11,16 +11,14 @@ from microarch.silicon.technology import N5, SCALED, Technology
 TOLERANCE = 0.25  # a larger difference gets a sentence
 # Table II: area and power of all copies, 512 experts and 25 dies. "About" 7.5, 7000, 1.1 and 1000 in the paper.
 PUBLISHED_DESIGN = TableDesign()
-PUBLISHED: Mapping[str, Cost] = MappingProxyType(
-    {
-        "prediction table": Cost(0.0020, 55.75),
-        "ATU": Cost(0.0048, 334.25),
-        "Local CP (Cortex-A72)": Cost(7.5, 7000.0),
-        "expert distribution table": Cost(0.0002, 13.94),
-        "heatmap cache": Cost(0.0278, 184.67),
-        "Global CP (Cortex-A76)": Cost(1.1, 1000.0),
-    }
-)
+PUBLISHED: Mapping[str, Cost] = MappingProxyType({
+    "prediction table": Cost(0.0020, 55.75),
+    "ATU": Cost(0.0048, 334.25),
+    "Local CP (Cortex-A72)": Cost(7.5, 7000.0),
+    "expert distribution table": Cost(0.0002, 13.94),
+    "heatmap cache": Cost(0.0278, 184.67),
+    "Global CP (Cortex-A76)": Cost(1.1, 1000.0),
+})
 PUBLISHED_TOTAL = Cost(6.13, 8588.61)
 _PUBLISHED_TABLES = MappingProxyType({table.name: table for table in tables_of(PUBLISHED_DESIGN)})
 

@@ -5,13 +5,10 @@ import pytest
 from archsim.base.nearest import nearest
 
 
-@pytest.mark.parametrize(
-    ("name", "valid", "meant"),
-    [
-        ("alo", ["allo", "base"], "allo"), ("h200", ["dojo", "h200_node"], "h200_node"),
-        ("Hop-Latency", ["hop_latency"], "hop_latency"), ("lanes", ["atu_entries", "executor"], None),
-        ("serving", ["numbering", "name"], None),
-    ],
-)
+@pytest.mark.parametrize(("name", "valid", "meant"), [
+    ("alo", ["allo", "base"], "allo"), ("h200", ["dojo", "h200_node"], "h200_node"),
+    ("Hop-Latency", ["hop_latency"], "hop_latency"), ("lanes", ["atu_entries", "executor"], None),
+    ("serving", ["numbering", "name"], None),
+])
 def test_the_nearest_name(name, valid, meant):
     assert nearest(name, valid) == meant

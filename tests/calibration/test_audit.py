@@ -72,19 +72,16 @@ def audited(gpu):
     return {each.section: each for each in audit(calibration_named(gpu)) if each.points}
 
 
-@pytest.mark.parametrize(
-    ("gpu", "section"),
-    [
-        pytest.param(
-            *place,
-            marks=[pytest.mark.xfail(strict=True, reason=f"{STAND_APART[place]} points stand apart, mostly vLLM's FP8")]
-            if place in STAND_APART
-            else [],
-        )
-        for gpu in sorted(calibrations_shipped())
-        for place in itertools.product((gpu,), SECTIONS)
-    ],
-)
+@pytest.mark.parametrize(("gpu", "section"), [
+    pytest.param(
+        *place,
+        marks=[pytest.mark.xfail(strict=True, reason=f"{STAND_APART[place]} points stand apart, mostly vLLM's FP8")]
+        if place in STAND_APART
+        else [],
+    )
+    for gpu in sorted(calibrations_shipped())
+    for place in itertools.product((gpu,), SECTIONS)
+])
 def test_few_points_of_shipped_tables_stand_apart(gpu, section):
     if each := audited(gpu).get(section):
         assert len(each.found) <= max(0.002 * each.points, 1)

@@ -80,11 +80,9 @@ def test_links_of_a_gpu_with_a_datasheet_are_shares_of_the_nominal_rate(links, g
 
 
 def test_the_fastest_copy_is_a_whole_one_and_not_a_short_steep_piece():
-    noisy = law().model_copy(
-        update={
-            "from_bytes": (4096, 6144, 2**20), "latency_ns": (3000.0, 3010.0, 3000.0), "ns_per_byte": (0.0, 0.0, 0.005)
-        }
-    )
+    noisy = law().model_copy(update={
+        "from_bytes": (4096, 6144, 2**20), "latency_ns": (3000.0, 3010.0, 3000.0), "ns_per_byte": (0.0, 0.0, 0.005)
+    })
     assert fastest_bytes_per_s(noisy) == pytest.approx(200e9, rel=1e-3)
 
 

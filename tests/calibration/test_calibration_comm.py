@@ -25,12 +25,9 @@ from calibration.measurements.adapters.dispatches import WITHIN_A_NODE
 from calibration.measurements.reading import UNKNOWN_LAYOUT, Measurements, read_measurements
 from calibration.measurements.schema import IDLE_US, TABLES
 
-NOTIFY_SCATTERS = pytest.mark.xfail(
-    strict=True,
-    reason=(
-        "dispatch misses the bar: its exchange of counts takes 30 to 66 us on 2 nodes and 73 to 225 us on 8, at random"
-    ),
-)
+NOTIFY_SCATTERS = pytest.mark.xfail(strict=True, reason=(
+    "dispatch misses the bar: its exchange of counts takes 30 to 66 us on 2 nodes and 73 to 225 us on 8, at random"
+))
 SIZES = np.unique(np.geomspace(1024, 2**30, 200).round())
 
 

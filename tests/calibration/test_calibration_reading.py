@@ -251,14 +251,11 @@ def test_unknown_layout_is_skipped_and_nothing_at_all_is_an_error(tmp_path):
         read_measurements(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize(
-    ("head", "why"),
-    [
-        (HEAD.replace(",", ";"), "columns are not separated by commas"),
-        (HEAD.upper(), "expected the column 'run_id', not 'RUN_ID'"),
-        (HEAD.replace(",m,", ", m,"), "expected the column 'm', not ' m'"),
-    ],
-)
+@pytest.mark.parametrize(("head", "why"), [
+    (HEAD.replace(",", ";"), "columns are not separated by commas"),
+    (HEAD.upper(), "expected the column 'run_id', not 'RUN_ID'"),
+    (HEAD.replace(",m,", ", m,"), "expected the column 'm', not ' m'"),
+])
 def test_headers_written_in_another_way_are_refused(tmp_path, capsys, head, why):
     written(tmp_path, head, *ROWS)
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
@@ -326,14 +323,11 @@ def test_public_layout_in_other_folders_and_names(tmp_path):
     assert list(rows["line"]) == [3, 4, 6, 7]
 
 
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("NVIDIA H100 80GB HBM3", "h100"), ("H100-PCIe", "h100-pcie"), ("sm_90 (H100)", "h100"), ("A100 DGX", "a100"),
-        ("MI300X", "mi300x"), ("NVIDIA GB200", "gb200"), ("NVIDIA GB200 NVL72", "gb200"),
-        ("NVIDIA H100 NVL", "h100-nvl"), ("x" * 99, "x" * 64), ("My card 7", "my-card-7"),
-    ],
-)
+@pytest.mark.parametrize(("name", "key"), [
+    ("NVIDIA H100 80GB HBM3", "h100"), ("H100-PCIe", "h100-pcie"), ("sm_90 (H100)", "h100"), ("A100 DGX", "a100"),
+    ("MI300X", "mi300x"), ("NVIDIA GB200", "gb200"), ("NVIDIA GB200 NVL72", "gb200"),
+    ("NVIDIA H100 NVL", "h100-nvl"), ("x" * 99, "x" * 64), ("My card 7", "my-card-7"),
+])
 def test_short_names_of_gpus(name, key):
     assert gpu_key(name) == key
 
@@ -369,13 +363,10 @@ def test_ranks_of_one_node_and_of_two_and_their_builds_are_never_pooled(tmp_path
     }
 
 
-@pytest.mark.parametrize(
-    ("nodes", "ranks", "times"),
-    [
-        (1, 8, {"dispatch": 30, "combine": 50}),  # a node has no notify: 0 in its 23 public rows
-        (2, 16, {"dispatch": 30, "dispatch_notify": 12, "combine": 50}),
-    ],
-)
+@pytest.mark.parametrize(("nodes", "ranks", "times"), [
+    (1, 8, {"dispatch": 30, "combine": 50}),  # a node has no notify: 0 in its 23 public rows
+    (2, 16, {"dispatch": 30, "dispatch_notify": 12, "combine": 50}),
+])
 def test_a_notify_is_a_time_of_its_own_between_nodes(tmp_path, nodes, ranks, times):
     parts = ("dispatch_transmit_us", "dispatch_notify_us", "combine_transmit_us", "combine_notify_us")
     head = (

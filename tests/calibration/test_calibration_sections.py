@@ -85,17 +85,14 @@ def other(path: Path) -> None:
     stored.save(path, arrays | {"0": arrays["0"] ^ np.uint8(1)})
 
 
-@pytest.mark.parametrize(
-    ("file", "change", "why"),
-    [
-        ("gemm.npz", Path.unlink, r"gemm.yaml:2: numbers.file: no such file: .*gemm.npz; fit the section again"),
-        ("gemm.npz", damaged, r"gemm.yaml:2: numbers.sha256: .*gemm.npz is damaged|holds other numbers"),
-        ("gemm.npz", other, r"gemm.yaml:2: numbers.sha256: .*gemm.npz holds other numbers \(sha256 "),
-        ("gemm.npz", lambda path: path.write_bytes(b""), r"gemm.npz is damaged"),
-        ("gemm.yaml", Path.unlink, r"h100.yaml:\d+: gemm: no such file: .*gemm.yaml"),
-        ("gemm.yaml", lambda path: path.write_text("tables: 3\n"), r"gemm.yaml:1: tables: expected a list, not"),
-    ],
-)
+@pytest.mark.parametrize(("file", "change", "why"), [
+    ("gemm.npz", Path.unlink, r"gemm.yaml:2: numbers.file: no such file: .*gemm.npz; fit the section again"),
+    ("gemm.npz", damaged, r"gemm.yaml:2: numbers.sha256: .*gemm.npz is damaged|holds other numbers"),
+    ("gemm.npz", other, r"gemm.yaml:2: numbers.sha256: .*gemm.npz holds other numbers \(sha256 "),
+    ("gemm.npz", lambda path: path.write_bytes(b""), r"gemm.npz is damaged"),
+    ("gemm.yaml", Path.unlink, r"h100.yaml:\d+: gemm: no such file: .*gemm.yaml"),
+    ("gemm.yaml", lambda path: path.write_text("tables: 3\n"), r"gemm.yaml:1: tables: expected a list, not"),
+])
 def test_what_is_missing_or_damaged_is_refused_with_file_and_reason(own, file, change, why):
     change(own.parent / "h100" / file)
     for load in (load_calibration, ar.load):

@@ -136,12 +136,10 @@ def test_dtypes_that_a_datasheet_does_not_have(tmp_path, gpu, dtype):
     for name in ("a", "b"):
         assert main(["calibrate", str(folder), "--out", str(tmp_path / name / "own.yaml")]) == 0
         assert (
-            main(
-                [
-                    "validate", "--quick", "--with", str(tmp_path / name / "own.yaml"), str(folder), "--out",
-                    str(tmp_path / name / "page"),
-                ]
-            )
+            main([
+                "validate", "--quick", "--with", str(tmp_path / name / "own.yaml"), str(folder), "--out",
+                str(tmp_path / name / "page"),
+            ])
             == 0
         )
         engine = pd.read_csv(tmp_path / name / "page" / "engine.csv")

@@ -11,16 +11,13 @@ from archsim.cli.completion import SCRIPTS, completions
 from archsim.cli.main import main
 
 
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("swe", ["sweep"]), ("sweep explo", ["explore_dojo"]), ("sweep dojo --sched", ["--scheduler"]),
-        ("trace im", ["import"]), ("list sys", ["systems"]), ("new mo", ["model"]),
-        ("run dojo --policy allo-", ["allo-paper", "allo-charged", "allo-lp"]),
-        ("run dojo --model deepseek-v3", ["deepseek-v3", "deepseek-v3.2"]),
-        ("place x.npz --system isca26_d", ["isca26_dojo"]), ("validate --with h2", ["h20", "h200"]), ("nothing he", []),
-    ],
-)
+@pytest.mark.parametrize(("line", "found"), [
+    ("swe", ["sweep"]), ("sweep explo", ["explore_dojo"]), ("sweep dojo --sched", ["--scheduler"]),
+    ("trace im", ["import"]), ("list sys", ["systems"]), ("new mo", ["model"]),
+    ("run dojo --policy allo-", ["allo-paper", "allo-charged", "allo-lp"]),
+    ("run dojo --model deepseek-v3", ["deepseek-v3", "deepseek-v3.2"]),
+    ("place x.npz --system isca26_d", ["isca26_dojo"]), ("validate --with h2", ["h20", "h200"]), ("nothing he", []),
+])
 def test_a_word_is_completed(line, found):
     words = line.split()
     assert completions(words, len(words)) == found

@@ -14,14 +14,11 @@ from archsim.cli.main import main
 FULL = "/dev/full"
 
 
-@pytest.mark.parametrize(
-    "number, file, said",
-    [
-        (errno.ENOSPC, None, "mine.yaml: No space left on device; what was finished before is kept: make room"),
-        (errno.EROFS, "other.yaml", "other.yaml: cannot be read or written: Read-only file system"),
-        (errno.ENOENT, None, "mine.yaml: cannot be read or written: No such file or directory"),
-    ],
-)
+@pytest.mark.parametrize("number, file, said", [
+    (errno.ENOSPC, None, "mine.yaml: No space left on device; what was finished before is kept: make room"),
+    (errno.EROFS, "other.yaml", "other.yaml: cannot be read or written: Read-only file system"),
+    (errno.ENOENT, None, "mine.yaml: cannot be read or written: No such file or directory"),
+])
 def test_what_the_machine_refuses_is_said_in_a_sentence(monkeypatch, capsys, tmp_path, number, file, said):
     def fail(args):
         raise OSError(number, os.strerror(number), file)

@@ -43,14 +43,12 @@ def one_die(calibration="h100", dtype="bf16", library=None, peak=989e12, hbm=3.3
     """A die that holds at most one slice in flight, and keeps none in its LLC."""
     system = load_system("isca26_dojo")
     compute = {"calibration": calibration, "dtype": dtype, "library": library, "peak_flop_per_s": peak}
-    return system.model_copy(
-        update={
-            "mesh": system.mesh.model_copy(update={"x": 1, "y": 1}),
-            "hbm": system.hbm.model_copy(update={"bandwidth_bytes_per_s": hbm}),
-            "llc": system.llc.model_copy(update={"capacity_bytes": llc_bytes}),
-            "compute": system.compute.model_copy(update=compute),
-        }
-    )
+    return system.model_copy(update={
+        "mesh": system.mesh.model_copy(update={"x": 1, "y": 1}),
+        "hbm": system.hbm.model_copy(update={"bandwidth_bytes_per_s": hbm}),
+        "llc": system.llc.model_copy(update={"capacity_bytes": llc_bytes}),
+        "compute": system.compute.model_copy(update=compute),
+    })
 
 
 def fitted_ns(system, model, tokens):

@@ -76,15 +76,12 @@ def test_plain_links_do_not_depend_on_slices():
     assert plain.of_slices(4096) is plain
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "problem"),
-    [
-        (HbmSpec, "b200", "'b200' has no HBM measurements"),
-        (D2DSpec, "b200", "'b200' has measurements of copies between GPUs, but none other than XLA's"),
-        (D2DSpec, "h800", r"'h800' has no measurements of copies between GPUs \(p2p.csv\)"),
-        (D2DSpec, "h10", "unknown calibration 'h10'; did you mean 'h100'"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "name", "problem"), [
+    (HbmSpec, "b200", "'b200' has no HBM measurements"),
+    (D2DSpec, "b200", "'b200' has measurements of copies between GPUs, but none other than XLA's"),
+    (D2DSpec, "h800", r"'h800' has no measurements of copies between GPUs \(p2p.csv\)"),
+    (D2DSpec, "h10", "unknown calibration 'h10'; did you mean 'h100'"),
+])
 def test_what_was_not_measured_is_refused(kind, name, problem):
     keys = {"bandwidth": "2 TB/s", "calibration": name} | ({"capacity": "80 GB"} if kind is HbmSpec else {})
     with pytest.raises(SpecError, match=problem) as refused:
@@ -110,11 +107,9 @@ def test_the_shipped_validation_experiments_are_one_expert_on_one_die_and_a_copy
 def test_runs_whose_slices_are_outside_of_the_measured_copies_say_so(tmp_path, capsys):
     """In the results, on the page, and on the terminal: for copies of an experiment, and for points of a sweep."""
     copies = load_experiment(CONFIGS / "validate_h100_copies.yaml")
-    some = copies.model_copy(
-        update={
-            "models": tuple(model for model in copies.models if model.name in ("copy_of_64_MiB", "copy_of_256_MiB"))
-        }
-    )
+    some = copies.model_copy(update={
+        "models": tuple(model for model in copies.models if model.name in ("copy_of_64_MiB", "copy_of_256_MiB"))
+    })
     rows = archsim.sweep(some, tmp_path).runs.rows
     assert [(row["model"], row["copies_extrapolated"]) for row in rows] == [
         ("copy_of_64_MiB", 0.0),

@@ -136,12 +136,10 @@ def _loads(folder):
 def _requests(folder):
     rows = [f"{at},{at * 100 + 50},{at + 10}" for at in range(5)]
     (folder / "azure.csv").write_text(
-        "\n".join(
-            [
-                "TIMESTAMP,ContextTokens,GeneratedTokens",
-                *(f"2023-11-16 18:15:{at:02d}.6805900,{at * 100 + 50},{at + 10}" for at in range(5)),
-            ]
-        )
+        "\n".join([
+            "TIMESTAMP,ContextTokens,GeneratedTokens",
+            *(f"2023-11-16 18:15:{at:02d}.6805900,{at * 100 + 50},{at + 10}" for at in range(5)),
+        ])
     )
     (folder / "plain.csv").write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *rows]))
     lines = [{"timestamp": at, "input_length": 600, "output_length": 5, "hash_ids": [0, at]} for at in range(5)]

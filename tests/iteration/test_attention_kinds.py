@@ -143,15 +143,12 @@ def test_blocks_of_unseen_heads_are_within_twenty_percent():
     assert len(tables) > 150 and len(good) > 0.9 * len(tables)
 
 
-@pytest.mark.parametrize(
-    ("attention", "problem"),
-    [
-        ([{"layers": [0, 1]}, {"layers": [1]}], "layer 1 has an attention already"),
-        ([{"layers": [7]}], "layer 7 is out of range; the model has 0 to 3"),
-        ([{}, {}], "one entry alone may have the remaining layers"),
-        ([{"layers": [1, 1]}], "a layer is listed twice"),
-    ],
-)
+@pytest.mark.parametrize(("attention", "problem"), [
+    ([{"layers": [0, 1]}, {"layers": [1]}], "layer 1 has an attention already"),
+    ([{"layers": [7]}], "layer 7 is out of range; the model has 0 to 3"),
+    ([{}, {}], "one entry alone may have the remaining layers"),
+    ([{"layers": [1, 1]}], "a layer is listed twice"),
+])
 def test_layers_that_do_not_fit_are_refused(attention, problem):
     grouped = {"heads": 8, "kv_heads": 2, "head_dim": 64}
     with pytest.raises(ValueError, match=problem):

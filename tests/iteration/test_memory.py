@@ -133,15 +133,12 @@ def test_a_context_that_nothing_says_must_be_written():
     ]
 
 
-@pytest.mark.parametrize(
-    ("trace", "keys", "tokens"),
-    [
-        ({"synthetic": {"prompt_tokens": 100}}, {"decode_steps": 28}, 128), ({"synthetic": {}}, {}, 16 + 127),
-        ({"synthetic": {"prompt_tokens": 100, "decode_steps": 5}}, {}, 105),
-        ({"synthetic": {"prompt_tokens": 100}}, {"context": 7}, 7), ({"synthetic": {"prompt_tokens": 0}}, {}, None),
-        ({"synthetic": {"like": "deepseek-v3"}}, {}, None), ("some/trace", {}, None),
-    ],
-)
+@pytest.mark.parametrize(("trace", "keys", "tokens"), [
+    ({"synthetic": {"prompt_tokens": 100}}, {"decode_steps": 28}, 128), ({"synthetic": {}}, {}, 16 + 127),
+    ({"synthetic": {"prompt_tokens": 100, "decode_steps": 5}}, {}, 105),
+    ({"synthetic": {"prompt_tokens": 100}}, {"context": 7}, 7), ({"synthetic": {"prompt_tokens": 0}}, {}, None),
+    ({"synthetic": {"like": "deepseek-v3"}}, {}, None), ("some/trace", {}, None),
+])
 def test_default_context(trace, keys, tokens):
     assert WorkloadSpec(trace=trace, batch=1, **keys).context_tokens == tokens
 

@@ -20,14 +20,11 @@ def test_every_named_topology_but_listed_edges_has_a_formula():
     assert 0 < route_links("edges", 6, 1) <= len(build_topology("edges", 6, 1, "row_major", edges).route_links)
 
 
-@pytest.mark.parametrize(
-    "levels",
-    [
-        (Level("switch", (8, 1)), Level("switch", (4, 1), "gpu")),
-        (Level("mesh", (3, 2)), Level("switch", (4, 1), "group")),
-        (Level("mesh", (3, 2)), Level("mesh", (2, 3), "edge")),
-        (Level("fully_connected", (4, 1)), Level("ring", (3, 1), "group"), Level("switch", (2, 1), "gpu")),
-    ],
-)
+@pytest.mark.parametrize("levels", [
+    (Level("switch", (8, 1)), Level("switch", (4, 1), "gpu")),
+    (Level("mesh", (3, 2)), Level("switch", (4, 1), "group")),
+    (Level("mesh", (3, 2)), Level("mesh", (2, 3), "edge")),
+    (Level("fully_connected", (4, 1)), Level("ring", (3, 1), "group"), Level("switch", (2, 1), "gpu")),
+])
 def test_so_do_those_of_levels(levels):
     assert round(route_links_of_levels(levels)) == len(build_levels(levels).route_links)

@@ -66,16 +66,13 @@ def test_the_command_writes_a_model_that_checks(tmp_path, capsys):
     assert "name: qwen3-235b-a22b" in out.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"model_type": "llama", "hidden_size": 4096}, "no experts"),
-        (QWEN_3 | {"num_experts_per_tok": None}, "does not say top_k; give --top-k"),
-        (QWEN_3 | {"num_experts_per_tok": 200}, "top_k: Value error, 200 experts per token exceed"),
-        (QWEN_3 | {"num_attention_heads": "many"}, "num_attention_heads is 'many'; expected a whole"),
-        ([1], "expected an object"),
-    ],
-)
+@pytest.mark.parametrize(("config", "said"), [
+    ({"model_type": "llama", "hidden_size": 4096}, "no experts"),
+    (QWEN_3 | {"num_experts_per_tok": None}, "does not say top_k; give --top-k"),
+    (QWEN_3 | {"num_experts_per_tok": 200}, "top_k: Value error, 200 experts per token exceed"),
+    (QWEN_3 | {"num_attention_heads": "many"}, "num_attention_heads is 'many'; expected a whole"),
+    ([1], "expected an object"),
+])
 def test_what_cannot_be_a_model_is_told(config, said, tmp_path):
     with pytest.raises(SpecError, match=said):
         import_config(written(tmp_path, config))
@@ -92,15 +89,12 @@ def test_a_known_type_gets_no_note(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"model_type": "minimax_m9"}, "model_type 'minimax_m9' is not known"),
-        ({"zero_expert_num": 64}, "zero_expert_num = 64 is not read"),
-        ({"moe_latent_size": 1024}, "moe_latent_size = 1024 is not read"),
-        ({"cross_layer_kv": {"share": 2}}, 'cross_layer_kv = {"share": 2} is not read'),
-    ],
-)
+@pytest.mark.parametrize(("config", "said"), [
+    ({"model_type": "minimax_m9"}, "model_type 'minimax_m9' is not known"),
+    ({"zero_expert_num": 64}, "zero_expert_num = 64 is not read"),
+    ({"moe_latent_size": 1024}, "moe_latent_size = 1024 is not read"),
+    ({"cross_layer_kv": {"share": 2}}, 'cross_layer_kv = {"share": 2} is not read'),
+])
 def test_what_nothing_reads_is_refused_by_name_or_noted(config, said, tmp_path, capsys):
     path, out = written(tmp_path, QWEN_3 | config), tmp_path / "mine.yaml"
     assert main(["model", "import", str(path), "--out", str(out)]) != 0
@@ -111,13 +105,10 @@ def test_what_nothing_reads_is_refused_by_name_or_noted(config, said, tmp_path, 
     assert load_model(out).approximate[0] == said
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 40}, None),
-        ({"layer_types": ["full_attention"] * 94}, None),
-    ],
-)
+@pytest.mark.parametrize(("config", "said"), [
+    ({"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 40}, None),
+    ({"layer_types": ["full_attention"] * 94}, None),
+])
 def test_windows_by_layer(config, said, tmp_path):
     model = import_config(written(tmp_path, QWEN_3 | config))
     windowed = 54 if config.get("use_sliding_window") else 0
@@ -272,18 +263,15 @@ def test_blocks_that_an_indexer_chooses_are_imported(tmp_path):
     assert model.attention_layers[1][0].index_topk == 2048 and model.dense_layers == 3
 
 
-@pytest.mark.parametrize(
-    ("base", "changed", "said"),
-    [
-        (QWEN_3, {"layer_types": ["linear_attention"] * 94}, "layer_types has linear_attention"),
-        (QWEN_3, {"layer_types": ["full_attention"] * 9}, "layer_types has 9 layers of 94"),
-        (QWEN_3, {"layer_types": ["sliding_attention"] * 94}, "no sliding_window is used"),
-        (GLM_5, {"mlp_layer_types": ["banded"] * 78}, "mlp_layer_types has banded"),
-        (M3, {"sparse_attention_config": {"sparse_attention_freq": [1] * 6}}, "which of 60 layers choose"),
-        ({"model_type": "dbrx", "ffn_config": {"moe_num_experts": 16}}, {}, "'dbrx', which is not known"),
-        ({"model_type": "step3_text", "moe_num_experts": 48}, {}, "model_type 'step3_text' is not known"),
-    ],
-)
+@pytest.mark.parametrize(("base", "changed", "said"), [
+    (QWEN_3, {"layer_types": ["linear_attention"] * 94}, "layer_types has linear_attention"),
+    (QWEN_3, {"layer_types": ["full_attention"] * 9}, "layer_types has 9 layers of 94"),
+    (QWEN_3, {"layer_types": ["sliding_attention"] * 94}, "no sliding_window is used"),
+    (GLM_5, {"mlp_layer_types": ["banded"] * 78}, "mlp_layer_types has banded"),
+    (M3, {"sparse_attention_config": {"sparse_attention_freq": [1] * 6}}, "which of 60 layers choose"),
+    ({"model_type": "dbrx", "ffn_config": {"moe_num_experts": 16}}, {}, "'dbrx', which is not known"),
+    ({"model_type": "step3_text", "moe_num_experts": 48}, {}, "model_type 'step3_text' is not known"),
+])
 def test_kinds_of_layers_that_no_reader_knows_are_refused(base, changed, said, tmp_path):
     with pytest.raises(SpecError, match=said):
         import_config(written(tmp_path, base | changed))

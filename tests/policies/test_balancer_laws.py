@@ -131,12 +131,10 @@ def test_lplb_agrees_with_a_general_solver(seed, gpus, experts):
     ]
     gpu, expert = np.concatenate(holders), np.repeat(np.arange(experts), list(map(len, holders)))
     copies = np.arange(len(gpu))
-    above = csc_array(
-        (
-            np.append(np.ones(len(gpu)), -np.ones(gpus)),
-            (np.append(gpu, np.arange(gpus)), np.append(copies, np.full(gpus, len(gpu)))),
-        )
-    )
+    above = csc_array((
+        np.append(np.ones(len(gpu)), -np.ones(gpus)),
+        (np.append(gpu, np.arange(gpus)), np.append(copies, np.full(gpus, len(gpu)))),
+    ))
     once = csc_array((np.ones(len(gpu)), (expert, copies)), shape=(experts, len(gpu) + 1))
     solved = linprog(np.append(np.zeros(len(gpu)), 1.0), above, np.zeros(gpus), once, load, method="highs")
     assert balancers.lplb(load, holders, gpus).max_load == pytest.approx(solved.fun, rel=1e-6, abs=1e-9)

@@ -234,17 +234,14 @@ def test_missing_links_are_reported(tmp_path):
         write_report(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"decode_ns": "soon"}, "results.csv:2: decode_ns: 'soon' is not a number"),
-        ({"decode_ns": ""}, "results.csv:2: decode_ns: '' is not a number"),
-        (
-            {"policy": "magic"},
-            "results.csv:2: policy 'magic' is not in manifest.yaml (it has base, ep, allo, pred, allo+pred)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"decode_ns": "soon"}, "results.csv:2: decode_ns: 'soon' is not a number"),
+    ({"decode_ns": ""}, "results.csv:2: decode_ns: '' is not a number"),
+    (
+        {"policy": "magic"},
+        "results.csv:2: policy 'magic' is not in manifest.yaml (it has base, ep, allo, pred, allo+pred)",
+    ),
+])
 def test_bad_rows_are_reported(tmp_path, change, message):
     write_folder(tmp_path)
     rows = read_csv(tmp_path / "results.csv")

@@ -158,15 +158,12 @@ def test_a_users_column_is_in_the_manifest_and_the_command(own):
     assert (own / "out" / "results.csv").read_text().splitlines()[0].endswith(",over_roofline,longest_step_ns")
 
 
-@pytest.mark.parametrize(
-    ("function", "error", "problem"),
-    [
-        ("decode_ns", SpecError, "columns: 'decode_ns' is a column of the results already"),
-        ("pairs", SpecError, "columns: own_columns:pairs: returns <class 'tuple'>; a column holds int, float or str"),
-        ("fails", ArchsimError, "own_columns:fails: RuntimeError: no idea"),
-        ("faults", SpecError, "has no function 'faults'; did you mean 'fails'?"),
-    ],
-)
+@pytest.mark.parametrize(("function", "error", "problem"), [
+    ("decode_ns", SpecError, "columns: 'decode_ns' is a column of the results already"),
+    ("pairs", SpecError, "columns: own_columns:pairs: returns <class 'tuple'>; a column holds int, float or str"),
+    ("fails", ArchsimError, "own_columns:fails: RuntimeError: no idea"),
+    ("faults", SpecError, "has no function 'faults'; did you mean 'fails'?"),
+])
 def test_what_is_wrong_with_a_users_column_is_told(own, function, error, problem):
     with pytest.raises(error) as told:
         sweep(tiny(own, f"columns=[own_columns:{function}]", "workload.batch=12"), "out", jobs=1)

@@ -52,14 +52,11 @@ def here(tmp_path):
     return written
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        ("nowhere", "mine:nowhere: edges[5, 1]: 6; expected 0 to 5"),
-        ("apart", "mine:apart: no route from die 2 to die 0"),
-        ("wrong", "mine:wrong: returns int without 'nodes'"),
-    ],
-)
+@pytest.mark.parametrize(("function", "said"), [
+    ("nowhere", "mine:nowhere: edges[5, 1]: 6; expected 0 to 5"),
+    ("apart", "mine:apart: no route from die 2 to die 0"),
+    ("wrong", "mine:wrong: returns int without 'nodes'"),
+])
 @pytest.mark.parametrize("file", ["own.yaml", "experiment.yaml"])
 def test_check_calls_own_topologies_and_reports_once(here, function, said, file):
     done = archsim(here(function), "check", file)

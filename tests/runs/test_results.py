@@ -216,13 +216,10 @@ def test_no_base_is_no_speedup(tmp_path):
 
 
 def test_cells_are_short_and_exact(tmp_path):
-    table = Table(
-        {"name": TEXT, "end_ns": REAL, "share": REAL, "bytes": INTEGER},
-        (
-            {"name": "a, b", "end_ns": 3.0, "share": 1.0, "bytes": 2**60},
-            {"name": "c", "end_ns": 0.1 + 0.2, "share": None, "bytes": 0},
-        ),
-    )
+    table = Table({"name": TEXT, "end_ns": REAL, "share": REAL, "bytes": INTEGER}, (
+        {"name": "a, b", "end_ns": 3.0, "share": 1.0, "bytes": 2**60},
+        {"name": "c", "end_ns": 0.1 + 0.2, "share": None, "bytes": 0},
+    ))
     assert table.to_csv() == 'name,end_ns,share,bytes\n"a, b",3,1.0,1152921504606846976\nc,0.30000000000000004,,0\n'
     table.write_csv(tmp_path / "table.csv")
     assert read_csv(tmp_path / "table.csv", table.columns) == table

@@ -52,40 +52,34 @@ def one_of_everything(folder, sweep):
     return load_planned(file_of(folder, sweep, head + rest[rest.index("models:") :]))
 
 
-@pytest.mark.parametrize(
-    ("given", "values"),
-    [
-        ({"from": "1 TB/s", "to": "4 TB/s", "step": "1 TB/s"}, ("1 TB/s", "2 TB/s", "3 TB/s", "4 TB/s")),
-        ({"from": "0.1 TB/s", "to": "0.35 TB/s", "step": "0.1 TB/s"}, ("100 GB/s", "200 GB/s", "300 GB/s")),
-        ({"from": "1 TB/s", "to": "8 TB/s", "log": 3}, ("1 TB/s", "2.82843 TB/s", "8 TB/s")),
-        ({"from": "32 MiB", "to": "128 MiB", "factor": 2}, ("32 MiB", "64 MiB", "128 MiB")),
-        ({"from": 1, "to": 64, "factor": 4}, (1, 4, 16, 64)),
-        ({"from": 1, "to": 4, "linear": 7}, (1, 2, 3, 4)),
-        ({"from": 0.0, "to": 1.0, "linear": 3}, (0.0, 0.5, 1.0)),
-        ({"from": "10 %", "to": "30 %", "step": "10 %"}, ("10 %", "20 %", "30 %")),
-    ],
-)
+@pytest.mark.parametrize(("given", "values"), [
+    ({"from": "1 TB/s", "to": "4 TB/s", "step": "1 TB/s"}, ("1 TB/s", "2 TB/s", "3 TB/s", "4 TB/s")),
+    ({"from": "0.1 TB/s", "to": "0.35 TB/s", "step": "0.1 TB/s"}, ("100 GB/s", "200 GB/s", "300 GB/s")),
+    ({"from": "1 TB/s", "to": "8 TB/s", "log": 3}, ("1 TB/s", "2.82843 TB/s", "8 TB/s")),
+    ({"from": "32 MiB", "to": "128 MiB", "factor": 2}, ("32 MiB", "64 MiB", "128 MiB")),
+    ({"from": 1, "to": 64, "factor": 4}, (1, 4, 16, 64)),
+    ({"from": 1, "to": 4, "linear": 7}, (1, 2, 3, 4)),
+    ({"from": 0.0, "to": 1.0, "linear": 3}, (0.0, 0.5, 1.0)),
+    ({"from": "10 %", "to": "30 %", "step": "10 %"}, ("10 %", "20 %", "30 %")),
+])
 def test_ranges_are_counted_out(given, values):
     assert counted_values(given) == values
 
 
-@pytest.mark.parametrize(
-    ("text", "holds"),
-    [
-        ("a <= 2", True),
-        ("a < 2", False),
-        ("1 < a <= 2 < b", True),
-        ("a + 1 >= b and b > a", True),
-        ("a * (b - 1) == 4", True),
-        ("b / a < 1.5", False),
-        ("-a < 0", True),
-        ("size == 1 kB and 1 TB/s == 1000 GB/s", True),
-        ("word == torus", True),
-        ("word != 'torus'", False),
-        ("inside fits", True),
-        ("nothing > 5", True),
-    ],
-)
+@pytest.mark.parametrize(("text", "holds"), [
+    ("a <= 2", True),
+    ("a < 2", False),
+    ("1 < a <= 2 < b", True),
+    ("a + 1 >= b and b > a", True),
+    ("a * (b - 1) == 4", True),
+    ("b / a < 1.5", False),
+    ("-a < 0", True),
+    ("size == 1 kB and 1 TB/s == 1000 GB/s", True),
+    ("word == torus", True),
+    ("word != 'torus'", False),
+    ("inside fits", True),
+    ("nothing > 5", True),
+])
 def test_constraints_mean_what_they_say(text, holds):
     values = {"a": 2, "b": 3, "size": 1000, "word": "torus", "torus": "torus", "inside": True, "nothing": None}
     assert parse_constraint(text).holds(values.__getitem__) is holds
@@ -237,48 +231,45 @@ def test_measures_are_those_of_the_machine(tmp_path):
     assert 0.9 * 4e6 > weights * (16 / 64 + 1) and 0.9 * 4e6 < weights * (16 / 4 + 1)
 
 
-@pytest.mark.parametrize(
-    ("line", "sweep", "problem"),
-    [
-        (2, "  gird: {mesh: [2x2]}", "sweep.gird: unknown key; did you mean 'grid'?"),
-        (2, "  grid: {hbm.bandwith: [1 TB/s]}", "sweep.grid.hbm.bandwith.0: unknown key; did you mean 'bandwidth'?"),
-        (2, "  grid: {hmb.bandwidth: [1 TB/s]}", "unknown key 'hmb'; did you mean 'hbm'?"),
-        (2, "  grid: {source: [a]}", "write system.source or model.source or assumptions.source"),
-        (2, "  grid: {mesh: 2x2}", "expected a list of values or a range"),
-        (2, "  grid: {mesh: []}", "needs at least one value"),
-        (2, "  grid: [mesh]", "expected a mapping of paths and values"),
-        (3, "  grid:\n    mesh: [2x2, 0x2]", "sweep.grid.mesh.1.x: 0 is out of range; expected 1 to 64"),
-        (4, "  grid:\n    mesh:\n    - two by two", "expected two sides such as 5x5, or {x: 5, y: 5}, not 'two by two'"),
-        (2, "  grid: {topology: [torus, rign]}", "unknown value 'rign'; did you mean 'ring'?"),
-        (2, "  grid: {model: [deepseek-v4]}", "unknown model 'deepseek-v4'; did you mean 'deepseek-v3'?"),
-        (2, "  grid: {workload.batch: [8, many]}", "sweep.grid.workload.batch.1: expected a batch, an integer from 1 to 10000000, not the text 'many'"),
-        (2, "  grid: {engine: [evnet]}", "unknown value 'evnet'; did you mean 'event'?"),
-        (2, "  grid: {policy.allocation.block_token: [8]}", "no policy of the experiment has the parameter 'block_token'; did you mean 'block_tokens'?"),
-        (2, "  grid: {policy.allocation.block_tokens: [0]}", "block_tokens.0: 0 is out of range; expected 1 to"),
-        (2, "  grid: {assumptions.set: [physical]}", "vary the whole entry instead, assumptions: [...]"),
-        (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB}}", "from is a bandwidth, to is a size"),
-        (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s}}", "a range needs exactly one of step, factor, linear, log; none is given"),
-        (2, "  grid: {hbm.bandwidth: {from: 2 TB/s, to: 1 TB/s, log: 3}}", "from '2 TB/s' is not below to '1 TB/s'"),
-        (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s, lgo: 3}}", "unknown key 'lgo' of a range; did you mean 'log'?"),
-        (2, "  grid: {mesh.x: {from: 1, to: 4, step: 1 ns}}", "step: expected a pure number above 0"),
-        (2, "  grid: {llc: {capacity: [1 MiB]}, system.llc.capacity: [2 MiB]}", "system.llc.capacity is already an axis"),
-        (2, "  zip: {mesh: [2x2, 3x2], llc.capacity: [1 MiB]}", "the same number of values; system.mesh has 2, system.llc.capacity has 1"),
-        (2, "  sample: {method: sobel, count: 4, over: {mesh: [2x2]}}", "sweep.sample.method: unknown value 'sobel'; did you mean 'sobol'?"),
-        (2, "  sample: {over: {mesh: [2x2]}}", "sweep.sample.count: expected a whole number from 1"),
-        (2, "  sample: {count: 3}", "needs axes in over"),
-        (1, "  where: [dies < 3]", "varies nothing; give axes in grid, zip or sample"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [dies <= ]", "sweep.where.0: 'dies <=': expected a number, a name or '(' at the end"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [dies 8]", "expected one of <= < >= > == != instead of '8'"),
-        (3, '  grid: {mesh: [2x2]}\n  where: ["dies < 8; import os"]', "not understood from"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [area_mm <= 8]", "unknown name 'area_mm'; did you mean 'area_mm2'?"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [hbm.bandwith > 1 TB/s]", "unknown name 'hbm.bandwith'; did you mean 'hbm.bandwidth'?"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [mesh == 4]", "'mesh' is not a single value; compare one of its keys: x, y"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [dies fits]", "only hbm_capacity can be tested with `fits`; dies is a number"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [hbm_capacity <= 4]", "write `hbm_capacity fits`"),
-        (2, "  grid: {d2d.bandwidth: [1 TB/s, 1000 GB/s]}", "1 TB/s and 1000 GB/s are the same value; keep one"),
-        (3, "  grid: {mesh: [2x2]}\n  where: [5]", "expected a constraint such as dies <= 64, not the number 5"),
-    ],
-)
+@pytest.mark.parametrize(("line", "sweep", "problem"), [
+    (2, "  gird: {mesh: [2x2]}", "sweep.gird: unknown key; did you mean 'grid'?"),
+    (2, "  grid: {hbm.bandwith: [1 TB/s]}", "sweep.grid.hbm.bandwith.0: unknown key; did you mean 'bandwidth'?"),
+    (2, "  grid: {hmb.bandwidth: [1 TB/s]}", "unknown key 'hmb'; did you mean 'hbm'?"),
+    (2, "  grid: {source: [a]}", "write system.source or model.source or assumptions.source"),
+    (2, "  grid: {mesh: 2x2}", "expected a list of values or a range"),
+    (2, "  grid: {mesh: []}", "needs at least one value"),
+    (2, "  grid: [mesh]", "expected a mapping of paths and values"),
+    (3, "  grid:\n    mesh: [2x2, 0x2]", "sweep.grid.mesh.1.x: 0 is out of range; expected 1 to 64"),
+    (4, "  grid:\n    mesh:\n    - two by two", "expected two sides such as 5x5, or {x: 5, y: 5}, not 'two by two'"),
+    (2, "  grid: {topology: [torus, rign]}", "unknown value 'rign'; did you mean 'ring'?"),
+    (2, "  grid: {model: [deepseek-v4]}", "unknown model 'deepseek-v4'; did you mean 'deepseek-v3'?"),
+    (2, "  grid: {workload.batch: [8, many]}", "sweep.grid.workload.batch.1: expected a batch, an integer from 1 to 10000000, not the text 'many'"),
+    (2, "  grid: {engine: [evnet]}", "unknown value 'evnet'; did you mean 'event'?"),
+    (2, "  grid: {policy.allocation.block_token: [8]}", "no policy of the experiment has the parameter 'block_token'; did you mean 'block_tokens'?"),
+    (2, "  grid: {policy.allocation.block_tokens: [0]}", "block_tokens.0: 0 is out of range; expected 1 to"),
+    (2, "  grid: {assumptions.set: [physical]}", "vary the whole entry instead, assumptions: [...]"),
+    (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB}}", "from is a bandwidth, to is a size"),
+    (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s}}", "a range needs exactly one of step, factor, linear, log; none is given"),
+    (2, "  grid: {hbm.bandwidth: {from: 2 TB/s, to: 1 TB/s, log: 3}}", "from '2 TB/s' is not below to '1 TB/s'"),
+    (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s, lgo: 3}}", "unknown key 'lgo' of a range; did you mean 'log'?"),
+    (2, "  grid: {mesh.x: {from: 1, to: 4, step: 1 ns}}", "step: expected a pure number above 0"),
+    (2, "  grid: {llc: {capacity: [1 MiB]}, system.llc.capacity: [2 MiB]}", "system.llc.capacity is already an axis"),
+    (2, "  zip: {mesh: [2x2, 3x2], llc.capacity: [1 MiB]}", "the same number of values; system.mesh has 2, system.llc.capacity has 1"),
+    (2, "  sample: {method: sobel, count: 4, over: {mesh: [2x2]}}", "sweep.sample.method: unknown value 'sobel'; did you mean 'sobol'?"),
+    (2, "  sample: {over: {mesh: [2x2]}}", "sweep.sample.count: expected a whole number from 1"),
+    (2, "  sample: {count: 3}", "needs axes in over"),
+    (1, "  where: [dies < 3]", "varies nothing; give axes in grid, zip or sample"),
+    (3, "  grid: {mesh: [2x2]}\n  where: [dies <= ]", "sweep.where.0: 'dies <=': expected a number, a name or '(' at the end"),
+    (3, "  grid: {mesh: [2x2]}\n  where: [dies 8]", "expected one of <= < >= > == != instead of '8'"),
+    (3, '  grid: {mesh: [2x2]}\n  where: ["dies < 8; import os"]', "not understood from"),
+    (3, "  grid: {mesh: [2x2]}\n  where: [area_mm <= 8]", "unknown name 'area_mm'; did you mean 'area_mm2'?"),
+    (3, "  grid: {mesh: [2x2]}\n  where: [hbm.bandwith > 1 TB/s]", "unknown name 'hbm.bandwith'; did you mean 'hbm.bandwidth'?"),
+    (3, "  grid: {mesh: [2x2]}\n  where: [mesh == 4]", "'mesh' is not a single value; compare one of its keys: x, y"),
+    (3, "  grid: {mesh: [2x2]}\n  where: [dies fits]", "only hbm_capacity can be tested with `fits`; dies is a number"),
+    (3, "  grid: {mesh: [2x2]}\n  where: [hbm_capacity <= 4]", "write `hbm_capacity fits`"),
+    (2, "  grid: {d2d.bandwidth: [1 TB/s, 1000 GB/s]}", "1 TB/s and 1000 GB/s are the same value; keep one"),
+    (3, "  grid: {mesh: [2x2]}\n  where: [5]", "expected a constraint such as dies <= 64, not the number 5"),
+])
 def test_what_is_wrong_is_told_with_its_place(tmp_path, line, sweep, problem):
     with pytest.raises(SpecError) as told:
         plan_of(tmp_path, f"{sweep}\n")

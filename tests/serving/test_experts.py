@@ -166,29 +166,26 @@ def test_files_are_checked(capsys):
     assert "a valid deployment of qwen3-235b-a22b on h200_node" in said and "experts from traffic under ep" in said
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"routing": "uniform", "policies": ["eplb"]}, "eplb need routing from traffic"),
-        ({"routing": "uniform", "assumptions": {"migration": "free"}}, "are of routing from traffic"),
-        ({"scheduler": {"poll_every": 9}}, "unknown key 'poll_every' of scheduler vllm_v1: it is one of sglang"),
-        ({"model": "llama-3.1-70b"}, "has no experts"),
-        ({"policies": ["ep", "ep"]}, "two have the same name"),
-        ({"policies": ["epbl"]}, "unknown policy 'epbl'"),
-        ({"policies": ["lina"]}, "replication: lina follows the paths of tokens"),
-        ({"policies": ["waterfill"]}, "shared: waterfill moves shared experts"),
-        ({"routing": {}}, "expected one of like, synthetic and trace, not none"),
-        ({"routing": {"like": "qwen3"}}, "unknown traffic preset 'qwen3'"),
-        ({"routing": {"trace": "nowhere.npz"}}, "no such file: 'nowhere.npz'"),
-        ({"parallel": {"attention": {"tp": 8}, "experts": {"ep": 4, "tp": 2}}}, "places whole experts"),
-        ({"parallel": {"attention": {"tp": 8}, "pp": 2}}, "pipeline parallelism is not modelled"),
-        ({"precision": {"experts": "bf16"}}, "experts have the dtype of the system, fp8_block"),
-        ({"assumptions": {"migration": "sometimes"}}, "unknown value 'sometimes'"),
-        ({"system": "dojo", "parallel": {"attention": {"tp": 5}}}, "collectives were measured on GPUs, not on dojo"),
-        ({"system": "dojo", "parallel": {"attention": {"dp": 25}}, "routing": "uniform"}, "runs experts by the engine"),
-        ({"system": "dojo", "parallel": {"attention": {"dp": 5}}}, "5 ranks are no part of dojo"),
-    ],
-)
+@pytest.mark.parametrize(("change", "told"), [
+    ({"routing": "uniform", "policies": ["eplb"]}, "eplb need routing from traffic"),
+    ({"routing": "uniform", "assumptions": {"migration": "free"}}, "are of routing from traffic"),
+    ({"scheduler": {"poll_every": 9}}, "unknown key 'poll_every' of scheduler vllm_v1: it is one of sglang"),
+    ({"model": "llama-3.1-70b"}, "has no experts"),
+    ({"policies": ["ep", "ep"]}, "two have the same name"),
+    ({"policies": ["epbl"]}, "unknown policy 'epbl'"),
+    ({"policies": ["lina"]}, "replication: lina follows the paths of tokens"),
+    ({"policies": ["waterfill"]}, "shared: waterfill moves shared experts"),
+    ({"routing": {}}, "expected one of like, synthetic and trace, not none"),
+    ({"routing": {"like": "qwen3"}}, "unknown traffic preset 'qwen3'"),
+    ({"routing": {"trace": "nowhere.npz"}}, "no such file: 'nowhere.npz'"),
+    ({"parallel": {"attention": {"tp": 8}, "experts": {"ep": 4, "tp": 2}}}, "places whole experts"),
+    ({"parallel": {"attention": {"tp": 8}, "pp": 2}}, "pipeline parallelism is not modelled"),
+    ({"precision": {"experts": "bf16"}}, "experts have the dtype of the system, fp8_block"),
+    ({"assumptions": {"migration": "sometimes"}}, "unknown value 'sometimes'"),
+    ({"system": "dojo", "parallel": {"attention": {"tp": 5}}}, "collectives were measured on GPUs, not on dojo"),
+    ({"system": "dojo", "parallel": {"attention": {"dp": 25}}, "routing": "uniform"}, "runs experts by the engine"),
+    ({"system": "dojo", "parallel": {"attention": {"dp": 5}}}, "5 ranks are no part of dojo"),
+])
 def test_bad_files_are_refused(change, told):
     with pytest.raises(ArchsimError, match=told):
         ar.serve(FILE | change)

@@ -134,14 +134,11 @@ def test_progress_has_a_phase_and_an_estimate(capsys):
     assert "ep: serving" in said and "left" in said and len(said.splitlines()) >= 3
 
 
-@pytest.mark.parametrize(
-    ("grid", "told"),
-    [
-        ({"requests.rate": ["1/s"]}, "requests: unknown key 'rate'|rate"),
-        ({"requests.arrivals.rate": []}, "key: .value, ...."),
-        ({"policies": [["ep"]]}, "an? "),
-    ],
-)
+@pytest.mark.parametrize(("grid", "told"), [
+    ({"requests.rate": ["1/s"]}, "requests: unknown key 'rate'|rate"),
+    ({"requests.arrivals.rate": []}, "key: .value, ...."),
+    ({"policies": [["ep"]]}, "an? "),
+])
 def test_bad_axes_are_refused(grid, told):
     with pytest.raises(ArchsimError, match=told):
         ar.serve_plan(FILE | {"sweep": {"grid": grid}})

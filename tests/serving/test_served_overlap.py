@@ -79,13 +79,10 @@ def test_two_batches_overlap_under_even_routing_too():
     assert alone.dispatch[64] > 0 and (halves.experts == alone.experts).all()
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"system": "dojo", "parallel": {"attention": {"dp": 25}}}, "execution: weight_streaming has no dispatch"),
-        ({"routing": "uniform", "assumptions": {"overlap": "two_batch", "migration": "free"}}, "overlap alone goes"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    ({"system": "dojo", "parallel": {"attention": {"dp": 25}}}, "execution: weight_streaming has no dispatch"),
+    ({"routing": "uniform", "assumptions": {"overlap": "two_batch", "migration": "free"}}, "overlap alone goes"),
+])
 def test_overlaps_that_cannot_be_are_refused(change, said):
     with pytest.raises(SpecError, match=said):
         deploy(load_serving(FILE | {"assumptions": {"overlap": "two_batch"}} | change))

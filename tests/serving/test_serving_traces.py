@@ -57,26 +57,23 @@ def test_sharegpt_gives_lengths(tmp_path):
     assert found.input.tolist() == [10] and found.output.tolist() == [20]
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ('{"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [7]}', ":1: 1 hash ids, but .* 2 blocks"),
-        ('{"timestamp": 0, "input_length": 0, "output_length": 3}', ":1: a prompt of 0 tokens"),
-        ('{"timestamp": 0, "input_length": 4, "output_length": 0}', ":1: an output of 0 tokens"),
-        ('{"timestamp": 0, "input_length": "x", "output_length": 3}', ":1: input_length is 'x'; expected a number"),
-        ('{"timestamp": 0, "input_length": 1.5, "output_length": 3}', ":1: input_length is 1.5; expected a whole"),
-        (
-            '{"timestamp": 5, "input_length": 4, "output_length": 1}\n{"timestamp": 4, "input_length": 4, '
-            '"output_length": 1}',
-            ":2: arrives at 0.004 s, before the request above it",
-        ),
-        ('{"timestamp": 0,', ":1: not JSON"),
-        ("", "columns none are of no known format"),
-        ("a,b\n1,2\n", "columns a, b are of no known format"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,1,1\n", ":2: TIMESTAMP is 'noon'"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "no requests"),
-    ],
-)
+@pytest.mark.parametrize(("text", "told"), [
+    ('{"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [7]}', ":1: 1 hash ids, but .* 2 blocks"),
+    ('{"timestamp": 0, "input_length": 0, "output_length": 3}', ":1: a prompt of 0 tokens"),
+    ('{"timestamp": 0, "input_length": 4, "output_length": 0}', ":1: an output of 0 tokens"),
+    ('{"timestamp": 0, "input_length": "x", "output_length": 3}', ":1: input_length is 'x'; expected a number"),
+    ('{"timestamp": 0, "input_length": 1.5, "output_length": 3}', ":1: input_length is 1.5; expected a whole"),
+    (
+        '{"timestamp": 5, "input_length": 4, "output_length": 1}\n{"timestamp": 4, "input_length": 4, '
+        '"output_length": 1}',
+        ":2: arrives at 0.004 s, before the request above it",
+    ),
+    ('{"timestamp": 0,', ":1: not JSON"),
+    ("", "columns none are of no known format"),
+    ("a,b\n1,2\n", "columns a, b are of no known format"),
+    ("TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,1,1\n", ":2: TIMESTAMP is 'noon'"),
+    ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "no requests"),
+])
 def test_what_contradicts_itself_is_refused(tmp_path, text, told):
     with pytest.raises(TraceError, match=told):
         read_requests(written(tmp_path, "t.jsonl", text))
@@ -87,19 +84,16 @@ def test_unknown_formats_are_named(tmp_path):
         read_requests(written(tmp_path, *SAMPLES["mooncake"]), "moncake")
 
 
-@pytest.mark.parametrize(
-    ("name", "requests", "tokens"),
-    [
-        ("azure_llm_2023_code.csv", 8819, 2048),
-        ("azure_llm_2023_conv.csv", 19366, 1155),
-        ("mooncake_conversation_trace.jsonl", 12031, 12035),
-        ("samples/burstgpt_6col.csv", None, None),
-        ("samples/burstgpt_8col.csv", None, None),
-        ("samples/sharegpt_conversations.json", None, None),
-        ("samples/vidur_splitwise_conv_500.csv", 500, None),
-        ("samples/llmservingsim_flat_example.jsonl", 10, None),
-    ],
-)
+@pytest.mark.parametrize(("name", "requests", "tokens"), [
+    ("azure_llm_2023_code.csv", 8819, 2048),
+    ("azure_llm_2023_conv.csv", 19366, 1155),
+    ("mooncake_conversation_trace.jsonl", 12031, 12035),
+    ("samples/burstgpt_6col.csv", None, None),
+    ("samples/burstgpt_8col.csv", None, None),
+    ("samples/sharegpt_conversations.json", None, None),
+    ("samples/vidur_splitwise_conv_500.csv", 500, None),
+    ("samples/llmservingsim_flat_example.jsonl", 10, None),
+])
 def test_published_traces_are_read(shared, name, requests, tokens):
     path = shared / "data" / "requests" / name
     if not path.is_file():

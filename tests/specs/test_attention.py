@@ -67,17 +67,14 @@ def test_a_model_without_geometry_is_valid_and_says_what_is_missing():
         _ = model.dense_weights
 
 
-@pytest.mark.parametrize(
-    ("given_keys", "problem"),
-    [
-        ({"heads": 8, "kv_heads": 2}, "head_dim\n  Field required"),
-        ({**LATENT, "v_head_dim": None}, "v_head_dim\n  .* expected an integer"),
-        ({**LATENT, "kv_heads": 2}, "unknown key of latent attention"),
-        ({**GROUPED, "kind": "groped"}, "unknown kind 'groped'; did you mean 'grouped'"),
-        ({**GROUPED, "kind": "archsim.specs.model:ModelSpec"}, "is not a kind of attention"),
-        ({**GROUPED, "kv_heads": 3}, "3 KV heads do not divide 8 heads"),
-    ],
-)
+@pytest.mark.parametrize(("given_keys", "problem"), [
+    ({"heads": 8, "kv_heads": 2}, "head_dim\n  Field required"),
+    ({**LATENT, "v_head_dim": None}, "v_head_dim\n  .* expected an integer"),
+    ({**LATENT, "kv_heads": 2}, "unknown key of latent attention"),
+    ({**GROUPED, "kind": "groped"}, "unknown kind 'groped'; did you mean 'grouped'"),
+    ({**GROUPED, "kind": "archsim.specs.model:ModelSpec"}, "is not a kind of attention"),
+    ({**GROUPED, "kv_heads": 3}, "3 KV heads do not divide 8 heads"),
+])
 def test_refuses(given_keys, problem):
     with pytest.raises(ValueError, match=problem):
         read_kind(given_keys)

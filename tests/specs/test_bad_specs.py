@@ -189,15 +189,12 @@ def test_command_line_prints_the_message_alone(tmp_path, capsys):
     assert printed.err == f"{file}:29: engin: unknown key; did you mean 'engine'?\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["sweep", "x.yaml", "--jobs", "0"], "argument --jobs: must be at least 1"),
-        (["run", "x.yaml", "--step", "-1"], "argument --step: "),
-        (["list", "dies"], "argument what: invalid choice: 'dies'"),
-        ([], "required: COMMAND"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["sweep", "x.yaml", "--jobs", "0"], "argument --jobs: must be at least 1"),
+    (["run", "x.yaml", "--step", "-1"], "argument --step: "),
+    (["list", "dies"], "argument what: invalid choice: 'dies'"),
+    ([], "required: COMMAND"),
+])
 def test_bad_arguments(capsys, arguments, message):
     with pytest.raises(SystemExit) as caught:
         main(arguments)

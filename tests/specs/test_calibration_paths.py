@@ -74,14 +74,11 @@ def test_an_axis_may_be_files_beside_the_experiment(folder):
     assert [point.system.compute.calibration for point in plan.points({})] == ["../there/fits/my_h100.yaml", "h100"]
 
 
-@pytest.mark.parametrize(
-    ("axis", "given"),
-    [
-        ("compute", "{{peak: 989 TFLOP/s, dtype: bf16, calibration: {}}}"),
-        ("d2d", "{{bandwidth: 450 GB/s, calibration: {}}}"),
-        ("hbm", "{{bandwidth: 3.35 TB/s, capacity: 80 GB, calibration: {}}}"),
-    ],
-)
+@pytest.mark.parametrize(("axis", "given"), [
+    ("compute", "{{peak: 989 TFLOP/s, dtype: bf16, calibration: {}}}"),
+    ("d2d", "{{bandwidth: 450 GB/s, calibration: {}}}"),
+    ("hbm", "{{bandwidth: 3.35 TB/s, capacity: 80 GB, calibration: {}}}"),
+])
 def test_an_axis_may_be_mappings_with_files_beside_the_experiment(folder, axis, given):
     more = "sweep: {{grid: {{{}: [{}]}}}}"
     system = SYSTEM.format(compute="h200", d2d="a100")
@@ -98,13 +95,10 @@ def test_an_axis_may_be_mappings_with_files_beside_the_experiment(folder, axis, 
 
 
 def test_a_file_that_is_nowhere_is_told_with_where_it_was_looked_for(folder):
-    with pytest.raises(
-        SpecError,
-        match=(
-            r"experiment.yaml:3: systems.0.compute.calibration: no such file: 'fits/none.yaml' \(searched the current "
-            r"directory, "
-        ),
-    ):
+    with pytest.raises(SpecError, match=(
+        r"experiment.yaml:3: systems.0.compute.calibration: no such file: 'fits/none.yaml' \(searched the current "
+        r"directory, "
+    )):
         load_experiment(experiment(folder, SYSTEM.format(compute="fits/none.yaml", d2d="h100")))
 
 

@@ -63,14 +63,11 @@ def test_the_best_of_several_laws_is_taken():
     assert path.pcie_bandwidth_bytes_per_s == pytest.approx(50e9)
 
 
-@pytest.mark.parametrize(
-    "pcie, launches, lacks",
-    [
-        ([transfer("d2h")], [("stream", 1.0)], {"pcie_latency", "pcie_bandwidth"}),
-        ([transfer("d2h", first=2**29, last=2**29), transfer("h2d")], [("stream", 1.0)], {"pcie_latency"}),
-        ([transfer("d2h"), transfer("h2d")], [("graph_node", 1.0)], {"launch", "sync"}),
-    ],
-)
+@pytest.mark.parametrize("pcie, launches, lacks", [
+    ([transfer("d2h")], [("stream", 1.0)], {"pcie_latency", "pcie_bandwidth"}),
+    ([transfer("d2h", first=2**29, last=2**29), transfer("h2d")], [("stream", 1.0)], {"pcie_latency"}),
+    ([transfer("d2h"), transfer("h2d")], [("graph_node", 1.0)], {"launch", "sync"}),
+])
 def test_what_a_calibration_does_not_have_is_not_made_up(pcie, launches, lacks):
     path = path_of(calibration(pcie, launches))
     assert set(path.missing) == lacks
@@ -96,27 +93,24 @@ def test_a_manifest_has_the_numbers_and_where_they_are_from(tmp_path):
     assert load_experiment(manifest).systems[0].decision.host == host
 
 
-@pytest.mark.parametrize(
-    "host, problem",
-    [
-        ("{calibration: h10}", "unknown calibration 'h10'; did you mean 'h100'?"),
-        ("{calibration: nowhere.yaml}", "no such file: 'nowhere.yaml' (searched the current directory, "),
-        (
-            "{calibration: h100}",
-            "'h100' has no transfers of at most 64 KiB (hostpath.csv); the smallest is 512 MiB; give pcie_latency here",
-        ),
-        (
-            "{calibration: a100, pcie_latency: 2 us, pcie_bandwidth: 50 GB/s}",
-            "'a100' has no launch on a stream (launch.csv); it has grid_sync; give launch and sync here",
-        ),
-        (
-            "{calibration: h100, pcie_latency: 2 us, pcie_bandwidth: 1 GB/s, launch: 2 us, sync: 2 us}",
-            "are all given; omit",
-        ),
-        ("{calibration: 100}", "expected text, not the number 100"),
-        ("{calibraton: h100}", "unknown key; did you mean 'calibration'?"),
-    ],
-)
+@pytest.mark.parametrize("host, problem", [
+    ("{calibration: h10}", "unknown calibration 'h10'; did you mean 'h100'?"),
+    ("{calibration: nowhere.yaml}", "no such file: 'nowhere.yaml' (searched the current directory, "),
+    (
+        "{calibration: h100}",
+        "'h100' has no transfers of at most 64 KiB (hostpath.csv); the smallest is 512 MiB; give pcie_latency here",
+    ),
+    (
+        "{calibration: a100, pcie_latency: 2 us, pcie_bandwidth: 50 GB/s}",
+        "'a100' has no launch on a stream (launch.csv); it has grid_sync; give launch and sync here",
+    ),
+    (
+        "{calibration: h100, pcie_latency: 2 us, pcie_bandwidth: 1 GB/s, launch: 2 us, sync: 2 us}",
+        "are all given; omit",
+    ),
+    ("{calibration: 100}", "expected text, not the number 100"),
+    ("{calibraton: h100}", "unknown key; did you mean 'calibration'?"),
+])
 def test_a_calibration_that_cannot_be_used_is_told_with_its_place(tmp_path, host, problem):
     tiny_file(tmp_path)
     with pytest.raises(SpecError) as told:

@@ -9,20 +9,17 @@ from archsim.specs.loading.file_kinds import EXPERIMENT, TRAFFIC, kind_of
 from archsim.specs.loading.library import load_experiment
 
 
-@pytest.mark.parametrize(
-    ("file", "message"),
-    [
-        ("systems/dojo.yaml", "this is a system; an experiment names it under `systems:`"),
-        ("models/kimi-k2.yaml", "this is a model; an experiment names it under `models:`"),
-        ("assumptions/physical.yaml", "this is an assumption set; an experiment names it under `assumptions:`"),
-        ("calibrations/h100.yaml", "this is a calibration; a system names it under `compute.calibration`"),
-        ("papers/craft.yaml", "this is a paper; `archsim claims` takes it"),
-        (
-            "traffic/deepseek-v3.yaml",
-            "this is a traffic preset; an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("file", "message"), [
+    ("systems/dojo.yaml", "this is a system; an experiment names it under `systems:`"),
+    ("models/kimi-k2.yaml", "this is a model; an experiment names it under `models:`"),
+    ("assumptions/physical.yaml", "this is an assumption set; an experiment names it under `assumptions:`"),
+    ("calibrations/h100.yaml", "this is a calibration; a system names it under `compute.calibration`"),
+    ("papers/craft.yaml", "this is a paper; `archsim claims` takes it"),
+    (
+        "traffic/deepseek-v3.yaml",
+        "this is a traffic preset; an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
+    ),
+])
 def test_a_file_of_another_kind_is_recognised(file, message):
     path = shipped_configs() / file
     with pytest.raises(SpecError) as caught:

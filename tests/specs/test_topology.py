@@ -214,23 +214,20 @@ def test_machines_of_a_topology_share_its_arrays(tmp_path):
         assert getattr(meshes[0], array) is getattr(meshes[1], array)
 
 
-@pytest.mark.parametrize(
-    ("topology", "problem"),
-    [
-        ("toruss", "topology.name: unknown value 'toruss'; did you mean 'torus'"),
-        ("{name: ring, vertical: {bandwidth: 2 TB/s}}", "topology.vertical: links of topology ring have no direction"),
-        ("{name: mesh, wrap: {bandwidth: 2 TB/s}}", "topology.wrap: only a torus has links that wrap around"),
-        ("{name: mesh, edges: [[0, 1]]}", "topology.edges: topology mesh lists no edges"),
-        ("edges", "topology.edges: no route from die 0 to dies 1, 2, 3, 4, 5; list the links"),
-        ("{name: edges, edges: [[0, 1], [1, 2], [4, 5]]}", "topology.edges: no route from die 0 to dies 3, 4, 5"),
-        ("{name: edges, edges: [[0, 1], [1, 6]]}", "topology.edges.1: there is no die 6 (end 2 of 2); expected 0 to 5"),
-        ("{name: edges, edges: [[0, 1], [1, 0]]}", "topology.edges.1: dies 0 and 1 are already linked, by item 0"),
-        ("{name: edges, edges: [[2, 2]]}", "topology.edges.0: links die 2 to itself"),
-        ("{name: edges, edges: [[0, 1, 2]]}", "topology.edges.0.dies: an edge has two dies, not 3"),
-        ("{name: edges, edges: [{dies: [0, 1], bandwith: 1 TB/s}]}", "bandwith: unknown key; did you mean 'bandwidth'"),
-        ("{name: edges, edges: [{dies: [0, 1], bandwidth: 7}]}", "topology.edges.0.bandwidth: 7 has no unit"),
-    ],
-)
+@pytest.mark.parametrize(("topology", "problem"), [
+    ("toruss", "topology.name: unknown value 'toruss'; did you mean 'torus'"),
+    ("{name: ring, vertical: {bandwidth: 2 TB/s}}", "topology.vertical: links of topology ring have no direction"),
+    ("{name: mesh, wrap: {bandwidth: 2 TB/s}}", "topology.wrap: only a torus has links that wrap around"),
+    ("{name: mesh, edges: [[0, 1]]}", "topology.edges: topology mesh lists no edges"),
+    ("edges", "topology.edges: no route from die 0 to dies 1, 2, 3, 4, 5; list the links"),
+    ("{name: edges, edges: [[0, 1], [1, 2], [4, 5]]}", "topology.edges: no route from die 0 to dies 3, 4, 5"),
+    ("{name: edges, edges: [[0, 1], [1, 6]]}", "topology.edges.1: there is no die 6 (end 2 of 2); expected 0 to 5"),
+    ("{name: edges, edges: [[0, 1], [1, 0]]}", "topology.edges.1: dies 0 and 1 are already linked, by item 0"),
+    ("{name: edges, edges: [[2, 2]]}", "topology.edges.0: links die 2 to itself"),
+    ("{name: edges, edges: [[0, 1, 2]]}", "topology.edges.0.dies: an edge has two dies, not 3"),
+    ("{name: edges, edges: [{dies: [0, 1], bandwith: 1 TB/s}]}", "bandwith: unknown key; did you mean 'bandwidth'"),
+    ("{name: edges, edges: [{dies: [0, 1], bandwidth: 7}]}", "topology.edges.0.bandwidth: 7 has no unit"),
+])
 def test_bad_topologies_are_told_with_their_place(tmp_path, topology, problem):
     file = tmp_path / "tiny.yaml"
     file.write_text(

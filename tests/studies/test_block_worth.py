@@ -73,14 +73,11 @@ def test_the_verdict_follows_from_the_runs(gains, pays, said):
     assert BlockWorth("prediction", (), tuple(replace(run, gain=each) for each in gains)).verdict.startswith(said)
 
 
-@pytest.mark.parametrize(
-    ("block", "executor", "policies", "said"),
-    [
-        ("predicton", "fsm", "[allo, allo+pred]", "did you mean 'prediction'"),
-        ("prediction", "fsm", "[ep, allo]", "no two differ in prediction alone"),
-        ("prediction", "gpu", "[allo, allo+pred]", "no block of silicon"),
-    ],
-)
+@pytest.mark.parametrize(("block", "executor", "policies", "said"), [
+    ("predicton", "fsm", "[allo, allo+pred]", "did you mean 'prediction'"),
+    ("prediction", "fsm", "[ep, allo]", "no two differ in prediction alone"),
+    ("prediction", "gpu", "[allo, allo+pred]", "no block of silicon"),
+])
 def test_what_cannot_be_judged_is_refused_by_name(block, executor, policies, said):
     overrides = [f"systems=[{{like: dojo, name: dojo, decision: {{executor: {executor}}}}}]", f"policies={policies}"]
     rows = _rows(("allo", 64, 1.0, 1.0), ("allo+pred", 64, 1.0, 1.0))

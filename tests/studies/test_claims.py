@@ -36,22 +36,19 @@ def row(**more) -> ClaimRow:
     return ClaimRow.model_validate({"id": "h001", "published": 2.5} | more)
 
 
-@pytest.mark.parametrize(
-    ("at", "more", "value"),
-    [
-        ({"policy": "fast", "batch": 8}, {}, 2.0),
-        ({"policy": "fast", "batch": 16}, {}, 3.0),
-        ({"policy": "fast"}, {}, 2.5),
-        ({"policy": "fast"}, {"take": "most"}, 3.0),
-        ({"policy": "fast"}, {"take": "least"}, 2.0),
-        ({"policy": ["fast", "ep"]}, {}, 1.75),
-        ({"policy": "fast"}, {"quantity": "100 * time - -1", "against": {}}, 251.0),
-        ({"policy": "fast", "batch": 16}, {"against": {"policy": "fast", "batch": 8}}, 2 / 3),
-        ({"policy": "full"}, {}, NO_ROOM),
-        ({"policy": "slow"}, {}, None),
-        ({"policy": "fast"}, {"quantity": "time / gone"}, None),
-    ],
-)
+@pytest.mark.parametrize(("at", "more", "value"), [
+    ({"policy": "fast", "batch": 8}, {}, 2.0),
+    ({"policy": "fast", "batch": 16}, {}, 3.0),
+    ({"policy": "fast"}, {}, 2.5),
+    ({"policy": "fast"}, {"take": "most"}, 3.0),
+    ({"policy": "fast"}, {"take": "least"}, 2.0),
+    ({"policy": ["fast", "ep"]}, {}, 1.75),
+    ({"policy": "fast"}, {"quantity": "100 * time - -1", "against": {}}, 251.0),
+    ({"policy": "fast", "batch": 16}, {"against": {"policy": "fast", "batch": 8}}, 2 / 3),
+    ({"policy": "full"}, {}, NO_ROOM),
+    ({"policy": "slow"}, {}, None),
+    ({"policy": "fast"}, {"quantity": "time / gone"}, None),
+])
 def test_a_quantity_is_taken_over_the_rows_that_are_meant(at, more, value):
     found = value_of(group(**more), row(at=at), ROWS, ())
     assert found == (pytest.approx(value) if isinstance(value, float) else value)

@@ -91,13 +91,10 @@ def test_objectives_are_of_all_layers_however_few_ran(file, found):
     assert whole == objectives_of(point.model, row | {"layers": None})  # of an older version
     assert part["time"] == pytest.approx(whole["time"] * every)
     assert {name for name in OBJECTIVES if part[name] != whole[name]} == {"time"}
-    few, spec = load_exploration(
-        file,
-        [
-            "policies=[base, ep]", "workload.layers=1", "workload.trace.synthetic.prompt_tokens=0",
-            "assumptions=physical",
-        ],
-    )
+    few, spec = load_exploration(file, [
+        "policies=[base, ep]", "workload.layers=1", "workload.trace.synthetic.prompt_tokens=0",
+        "assumptions=physical",
+    ])
     seen = explore(few, spec, file.parent / "few layers", 1, unwatched)
     assert all(
         each.values["throughput"] * each.values["energy"] == pytest.approx(each.values["power"]) for each in seen.points
@@ -255,20 +252,17 @@ def test_designs_with_equal_values_are_one_and_say_what_does_not_matter():
     assert collapse_told(designs([5.0, 6.0], axes[:2]), ["throughput"]) == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("objectives: [throughput, enrgy]", "unknown objective 'enrgy'; did you mean 'energy'?"),
-        ("objectives: []", "objectives"),
-        ("objectives: [cost, cost]", "objective 'cost' is listed twice"),
-        ("objectives: [cost]\n  where: [cots < 3]", "unknown result 'cots'; did you mean 'cost'?"),
-        ("objectives: [cost]\n  where: ['cost <']", "cost <"),
-        ("objectives: [cost]\n  budgets: cost", "expected a list of constraints"),
-        ("objectives: [cost]\n  event_runs: 120 %", "a share must be above 0 and at most 1"),
-        ("objectives: [cost]\n  event_runs: many", "expected a share of the points such as 15 %"),
-        ("objective: [cost]", "explore.objective: unknown key; did you mean 'objectives'?"),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), [
+    ("objectives: [throughput, enrgy]", "unknown objective 'enrgy'; did you mean 'energy'?"),
+    ("objectives: []", "objectives"),
+    ("objectives: [cost, cost]", "objective 'cost' is listed twice"),
+    ("objectives: [cost]\n  where: [cots < 3]", "unknown result 'cots'; did you mean 'cost'?"),
+    ("objectives: [cost]\n  where: ['cost <']", "cost <"),
+    ("objectives: [cost]\n  budgets: cost", "expected a list of constraints"),
+    ("objectives: [cost]\n  event_runs: 120 %", "a share must be above 0 and at most 1"),
+    ("objectives: [cost]\n  event_runs: many", "expected a share of the points such as 15 %"),
+    ("objective: [cost]", "explore.objective: unknown key; did you mean 'objectives'?"),
+])
 def test_bad_explorations_are_reported_with_their_line(tmp_path, text, says):
     file = tmp_path / "bad.yaml"
     file.write_text(f"{SWEPT}explore:\n  {text}\n", encoding="utf-8")
@@ -291,12 +285,10 @@ def test_an_exploration_needs_a_sweep_and_objectives(tmp_path, capsys):
 def test_page_of_a_sweep_over_points(file, capsys, engine):
     """Every number of the page's table is in the results, and the front is that of all points."""
     assert (
-        main(
-            [
-                "sweep", str(file), "--set", "policies=[base, ep]", "--set", f"engine={engine}", "--out",
-                str(file.parent / "swept"), "--jobs", "1",
-            ]
-        )
+        main([
+            "sweep", str(file), "--set", "policies=[base, ep]", "--set", f"engine={engine}", "--out",
+            str(file.parent / "swept"), "--jobs", "1",
+        ])
         == 0
     )
     assert f"report: {file.parent / 'swept' / 'index.html'}" in capsys.readouterr().out

@@ -10,28 +10,22 @@ from archsim.specs.sweeps.explore import sense_of, with_expressions
 from archsim.studies.exploration.outcome import unit_of
 
 
-@pytest.mark.parametrize(
-    ("text", "sense", "unit"),
-    [
-        ("throughput", "max", "tokens/s"), ("throughput / area", "max", "tokens/s/mm²"),
-        ("throughput / (cost + 20000)", "max", "tokens/s/USD"), ("energy / throughput", "min", "J/token/tokens/s"),
-        ("2 * time * power", "min", "ns·W"),
-    ],
-)
+@pytest.mark.parametrize(("text", "sense", "unit"), [
+    ("throughput", "max", "tokens/s"), ("throughput / area", "max", "tokens/s/mm²"),
+    ("throughput / (cost + 20000)", "max", "tokens/s/USD"), ("energy / throughput", "min", "J/token/tokens/s"),
+    ("2 * time * power", "min", "ns·W"),
+])
 def test_an_expression_has_a_sense_and_a_unit(text, sense, unit):
     assert (sense_of(text), unit_of(text)) == (sense, unit)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("throughput * area", "more of one part is better and of the other worse"),
-        ("area / cost", "more of one part is better and of the other worse"),
-        ("throughputt / area", "unknown objective 'throughputt'; did you mean 'throughput'"),
-        ("throughput /", "expected a number, a name or '('"),
-        ("3 + 4", "names no result"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("throughput * area", "more of one part is better and of the other worse"),
+    ("area / cost", "more of one part is better and of the other worse"),
+    ("throughputt / area", "unknown objective 'throughputt'; did you mean 'throughput'"),
+    ("throughput /", "expected a number, a name or '('"),
+    ("3 + 4", "names no result"),
+])
 def test_what_has_no_sense_is_refused(text, said):
     tree = yaml.safe_load(SWEPT) | {"explore": {"objectives": [text, "cost"]}}
     with pytest.raises(SpecError) as refused:

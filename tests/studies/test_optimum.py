@@ -189,13 +189,11 @@ def test_page_summary_names_the_nearest_policy(tmp_path):
         rows = list(csv.DictReader(stream))
     assert "Steps of 1 of 2 MoE layers of toy" in page
     of = {
-        policy: np.mean(
-            [
-                float(row["distance"])
-                for row in rows
-                if (row["system"], row["batch"], row["policy"]) == ("small", "40", policy)
-            ]
-        )
+        policy: np.mean([
+            float(row["distance"])
+            for row in rows
+            if (row["system"], row["batch"], row["policy"]) == ("small", "40", policy)
+        ])
         for policy in ("base", "ep")
     }
     near, far = sorted(of, key=of.get)

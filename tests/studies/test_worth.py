@@ -52,13 +52,10 @@ def test_no_note_names_an_option_that_worth_lacks(found):
     assert found.rows[0].experts_ms is None and not any("--tokens" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(
-    ("tpot", "goodput", "said"),
-    [
-        ((-0.05, -0.02), (0.0, 0.0), "worth it, with"), ((-0.004, 0.004), (0.0, 0.0), "not worth it"),
-        ((-0.05, 0.01), (-0.01, 0.0), "undecided"), ((0.02, 0.03), (0.02, 0.04), "worth it, with"),
-    ],
-)
+@pytest.mark.parametrize(("tpot", "goodput", "said"), [
+    ((-0.05, -0.02), (0.0, 0.0), "worth it, with"), ((-0.004, 0.004), (0.0, 0.0), "not worth it"),
+    ((-0.05, 0.01), (-0.01, 0.0), "undecided"), ((0.02, 0.03), (0.02, 0.04), "worth it, with"),
+])
 def test_the_verdict_follows_from_the_range(found, tpot, goodput, said):
     assert replace(found, tpot=tpot, goodput=goodput).verdict.startswith(said)
 

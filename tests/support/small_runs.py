@@ -91,21 +91,18 @@ def engine_of(system, model, spec, assumptions, seed=1):
 
 CASES = [
     (name, changes)
-    for name, changes in itertools.product(
-        STRATEGIES,
-        (
-            {},
-            {"contention": "reserved"},
-            {"decision_cost": "free", "heatmap_update": "free", "tables": "unbounded"},
-            {"llc": "slices"},
-            {"activations": "ignored"},
-            {"source": "queued"},
-            {"reads": "together", "gemm": "calibrated", "copy_writes": "barrier"},
-            {"dispatch": "per_token_expert", "combine": "weights_dtype", "transfer_software": "free"},
-            {"arbitration": "round_robin"},
-            {"contention": "reserved", "llc": "slices", "activations": "ignored"},
-        ),
-    )
+    for name, changes in itertools.product(STRATEGIES, (
+        {},
+        {"contention": "reserved"},
+        {"decision_cost": "free", "heatmap_update": "free", "tables": "unbounded"},
+        {"llc": "slices"},
+        {"activations": "ignored"},
+        {"source": "queued"},
+        {"reads": "together", "gemm": "calibrated", "copy_writes": "barrier"},
+        {"dispatch": "per_token_expert", "combine": "weights_dtype", "transfer_software": "free"},
+        {"arbitration": "round_robin"},
+        {"contention": "reserved", "llc": "slices", "activations": "ignored"},
+    ))
 ]
 
 

@@ -255,16 +255,13 @@ def test_npz_that_holds_python_objects_is_not_unpickled(tmp_path):
         open_trace(file, TOY)
 
 
-@pytest.mark.parametrize(
-    ("layout", "model", "message"),
-    [
-        ("llama4-maverick/mmlu_abstract_algebra_anatomy.npz", "qwen3-235b-a22b", "the trace is of llama-4-maverick"),
-        ("meta-llama", "deepseek-v3", "the trace is of llama-4-maverick"),
-        ("deepseek-v2-lite/moe_beyond_prompts.npz", "olmoe-1b-7b", "the trace is of deepseek-v2-lite"),
-        ("gpt-oss-20b/mmlu_decode.npz", "mixtral-8x7b", "the trace is of gpt-oss-20b ('openai/gpt-oss-20b'), the model is mixtral-8x7b"),
-        ("deepseek-v3-r1/sglang_logical_count.npz", "deepseek-v3", "member 'experts' is missing"),
-    ],
-)
+@pytest.mark.parametrize(("layout", "model", "message"), [
+    ("llama4-maverick/mmlu_abstract_algebra_anatomy.npz", "qwen3-235b-a22b", "the trace is of llama-4-maverick"),
+    ("meta-llama", "deepseek-v3", "the trace is of llama-4-maverick"),
+    ("deepseek-v2-lite/moe_beyond_prompts.npz", "olmoe-1b-7b", "the trace is of deepseek-v2-lite"),
+    ("gpt-oss-20b/mmlu_decode.npz", "mixtral-8x7b", "the trace is of gpt-oss-20b ('openai/gpt-oss-20b'), the model is mixtral-8x7b"),
+    ("deepseek-v3-r1/sglang_logical_count.npz", "deepseek-v3", "member 'experts' is missing"),
+])
 def test_model_that_does_not_match(layout, model, message, shared):
     with pytest.raises(TraceError) as error:
         open_trace(shared / "data/traces" / layout, load_model(model))

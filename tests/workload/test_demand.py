@@ -51,12 +51,10 @@ def make_trace(lengths, layers=1, experts=8, top_k=1, seed=0, start=0):
 
 def one_request(trace, request):
     rows = slice(trace.request_offsets[request], trace.request_offsets[request + 1])
-    return Trace(
-        **{
-            **{name: getattr(trace, name) for name in trace.__dataclass_fields__}, "experts": trace.experts[rows],
-            "iteration": trace.iteration[rows], "request_offsets": np.array([0, rows.stop - rows.start]),
-        }
-    )
+    return Trace(**{
+        **{name: getattr(trace, name) for name in trace.__dataclass_fields__}, "experts": trace.experts[rows],
+        "iteration": trace.iteration[rows], "request_offsets": np.array([0, rows.stop - rows.start]),
+    })
 
 
 def bits(hot_row, experts):
@@ -234,13 +232,10 @@ def test_digest_tells_batches_apart():
     )
 
 
-@pytest.mark.parametrize(
-    ("lengths", "expected"),
-    [
-        ([(2, 1)], True), ([(1, 1)], False), ([(0, 1)], False), ([(5, 1), (1, 1)], True),
-        ([(1, 1), (5, 1), (0, 4)], True),
-    ],
-)
+@pytest.mark.parametrize(("lengths", "expected"), [
+    ([(2, 1)], True), ([(1, 1)], False), ([(0, 1)], False), ([(5, 1), (1, 1)], True),
+    ([(1, 1), (5, 1), (0, 4)], True),
+])
 def test_a_prompt_of_several_rows_makes_step_0_a_prefill_wherever_it_stands(lengths, expected):
     assert build_run_demand(make_trace(lengths), len(lengths), 9, 0).has_prefill is expected
 

@@ -255,13 +255,10 @@ def test_bad_loads_of_engines(case, tmp_path):
 def test_ranks_are_summed_once(tmp_path):
     first, second = per_pass(tmp_path)
     shutil.copy(first, tmp_path / "other_rank0.pt")
-    again = save_pt(
-        tmp_path / "expert_distribution_recorder_177_rank5.pt",
-        {
-            "records": [{"forward_pass_id": 7, "rank": 1, "global_physical_count": physical(1, 0)}],
-            "last_physical_to_logical_map": MAP,
-        },
-    )
+    again = save_pt(tmp_path / "expert_distribution_recorder_177_rank5.pt", {
+        "records": [{"forward_pass_id": 7, "rank": 1, "global_physical_count": physical(1, 0)}],
+        "last_physical_to_logical_map": MAP,
+    })
     with pytest.raises(TraceError, match="a second matrix named .* of rank 1; give the files different names"):
         read_all_loads([first, second, again], TOY)
     with pytest.raises(TraceError, match="a second matrix named"):

@@ -92,13 +92,10 @@ def test_sweep_and_import_read_it(tmp_path, source):
     )
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        ("broken", r"RuntimeError: no such luck \(.*my_format.py:\d+\)"), ("outside", "expert id 6"),
-        ("unlike", "expected integers"), ("empty", "yields no requests"), ("missing", "has no function 'missing'"),
-    ],
-)
+@pytest.mark.parametrize(("function", "said"), [
+    ("broken", r"RuntimeError: no such luck \(.*my_format.py:\d+\)"), ("outside", "expert id 6"),
+    ("unlike", "expected integers"), ("empty", "yields no requests"), ("missing", "has no function 'missing'"),
+])
 def test_what_a_reader_does_wrong_is_named(source, function, said):
     with pytest.raises(TraceError, match=said):
         open_trace(source, TOY, f"my_format:{function}")

@@ -95,13 +95,10 @@ def test_bad_scores_are_refused(tmp_path, requests, scores, change, told):
         open_trace(file, TOY)
 
 
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("capacity_drop", {"name": "drop", "gamma": 0.5}), ("capacity_reroute", {"name": "reroute", "gamma": 0.5}),
-        ("expert_drop", {"name": "expert_drop", "share": 0.5}),
-    ],
-)
+@pytest.mark.parametrize(("name", "rule"), [
+    ("capacity_drop", {"name": "drop", "gamma": 0.5}), ("capacity_reroute", {"name": "reroute", "gamma": 0.5}),
+    ("expert_drop", {"name": "expert_drop", "share": 0.5}),
+])
 def test_lost_mass_is_that_of_recorded_scores(npz, name, rule):
     """Scores of 1 for rank 0 and 0 for others: what is lost is the share of tokens that lose their first expert."""
     recorded = open_trace(npz, TOY)

@@ -26,14 +26,12 @@ from microarch.fabric.routes import narrowest, per_route
 CONTENTIONS = ("shared", "reserved")
 ARBITRATIONS = ("fair", "round_robin")
 SPENT = 1e-12  # a transfer with less than this share of its bytes left is complete
-RUN = np.dtype(
-    [
-        ("rate", "f8"),  # bytes/ns
-        ("left", "f8"),  # bytes at the last change of rate
-        ("since", "f8"),  # time of that change, from the flow's start
-        ("takes", "f8"),  # time of the end, from the flow's start
-    ]
-)
+RUN = np.dtype([
+    ("rate", "f8"),  # bytes/ns
+    ("left", "f8"),  # bytes at the last change of rate
+    ("since", "f8"),  # time of that change, from the flow's start
+    ("takes", "f8"),  # time of the end, from the flow's start
+])
 
 
 def simulate_flows(

@@ -15,14 +15,12 @@ from archsim.specs.loading.library import load_system
 from archsim.specs.machine.system import SystemSpec
 
 # (system of configs/systems, model) → percent, smallest and largest
-PUBLISHED = MappingProxyType(
-    {
-        ("dojo", "deepseek-v3"): (5.2, 6.4),
-        ("dojo", "qwen3-235b-a22b"): (11.1, 14.2),
-        ("dojo_enhanced", "deepseek-v3"): (19.3, 23.8),
-        ("dojo_enhanced", "qwen3-235b-a22b"): (42.0, 51.6),
-    }
-)
+PUBLISHED = MappingProxyType({
+    ("dojo", "deepseek-v3"): (5.2, 6.4),
+    ("dojo", "qwen3-235b-a22b"): (11.1, 14.2),
+    ("dojo_enhanced", "deepseek-v3"): (19.3, 23.8),
+    ("dojo_enhanced", "qwen3-235b-a22b"): (42.0, 51.6),
+})
 BATCHES = (4096, 8192, 16384)
 POLICIES = ("allo", "allo+pred")  # the published range covers allocation only
 

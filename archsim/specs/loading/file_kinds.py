@@ -19,16 +19,14 @@ from archsim.specs.sweeps.explore import EXPLORE_KEY
 
 EXPERIMENT, TRAFFIC, SERVE = "experiment", "traffic preset", "deployment"
 # Kind → class; traffic files have none here, as archsim.workload reads them, nor deployments, which name others.
-SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType(
-    {
-        EXPERIMENT: ExperimentSpec,
-        "system": SystemSpec,
-        "model": ModelSpec,
-        "assumption set": NamedSet,
-        "calibration": CalibrationSpec,
-        "paper": PaperSpec,
-    }
-)
+SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType({
+    EXPERIMENT: ExperimentSpec,
+    "system": SystemSpec,
+    "model": ModelSpec,
+    "assumption set": NamedSet,
+    "calibration": CalibrationSpec,
+    "paper": PaperSpec,
+})
 EXPERIMENT_KEYS = (*keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
 # Keys common to all files of configs/traffic, and keys of its three variants.
 _TRAFFIC_KEYS = (
@@ -39,18 +37,16 @@ _KEYS = MappingProxyType(
     {name: keys_of(kind) for name, kind in SPECS.items()}
     | {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS, SERVE: keys_of(ServeSpec)}
 )
-_BELONGS = MappingProxyType(
-    {
-        EXPERIMENT: "`archsim sweep` takes it",
-        SERVE: "`archsim serve` takes it",
-        "system": "an experiment names it under `systems:`",
-        "model": "an experiment names it under `models:`",
-        "assumption set": "an experiment names it under `assumptions:`",
-        "paper": "`archsim claims` takes it",
-        "calibration": "a system names it under `compute.calibration`",
-        TRAFFIC: "an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
-    }
-)
+_BELONGS = MappingProxyType({
+    EXPERIMENT: "`archsim sweep` takes it",
+    SERVE: "`archsim serve` takes it",
+    "system": "an experiment names it under `systems:`",
+    "model": "an experiment names it under `models:`",
+    "assumption set": "an experiment names it under `assumptions:`",
+    "paper": "`archsim claims` takes it",
+    "calibration": "a system names it under `compute.calibration`",
+    TRAFFIC: "an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
+})
 
 
 def kind_of(data: Mapping[str, Any]) -> str:

@@ -95,14 +95,12 @@ class FirmwareSpec(Spec):
 
 
 # YAML key → attribute and dimension of the values that a calibration can give.
-_PATH = MappingProxyType(
-    {
-        "pcie_bandwidth": ("pcie_bandwidth_bytes_per_s", BANDWIDTH),
-        "pcie_latency": ("pcie_latency_ns", TIME),
-        "launch": ("launch_ns", TIME),
-        "sync": ("sync_ns", TIME),
-    }
-)
+_PATH = MappingProxyType({
+    "pcie_bandwidth": ("pcie_bandwidth_bytes_per_s", BANDWIDTH),
+    "pcie_latency": ("pcie_latency_ns", TIME),
+    "launch": ("launch_ns", TIME),
+    "sync": ("sync_ns", TIME),
+})
 
 
 def _fitted(value: float, dimension: Dimension) -> str:

@@ -32,16 +32,14 @@ class Objective(NamedTuple):
     sense: str
 
 
-OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
-    {
-        "throughput": Objective("tokens_per_s", "max"),
-        "time": Objective("decode_ns", "min"),
-        "energy": Objective("energy_per_token_j", "min"),
-        "power": Objective("power_w", "min"),
-        "area": Objective("silicon_mm2", "min"),
-        "cost": Objective("cost_usd", "min"),
-    }
-)
+OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType({
+    "throughput": Objective("tokens_per_s", "max"),
+    "time": Objective("decode_ns", "min"),
+    "energy": Objective("energy_per_token_j", "min"),
+    "power": Objective("power_w", "min"),
+    "area": Objective("silicon_mm2", "min"),
+    "cost": Objective("cost_usd", "min"),
+})
 _OPPOSITE = {"max": "min", "min": "max"}
 
 

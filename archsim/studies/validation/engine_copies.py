@@ -50,13 +50,11 @@ def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
     engine_us = np.array([copy_ns(calibration, int(size)) for size in sizes]) / NS_PER_US
     law_us = law_of(law).time_ns(sizes) / NS_PER_US
     measured_us = measured.reindex(sizes).to_numpy(float)
-    return pd.DataFrame(
-        {
-            "library": law.library, "version": law.version, "method": law.of.get("method", ""), "bytes": sizes,
-            "engine_us": engine_us, "law_us": law_us, "measured_us": measured_us, "law_error": engine_us / law_us - 1,
-            "error": engine_us / measured_us - 1, "extrapolated": law_of(law).extrapolates(sizes),
-        }
-    )[COLUMNS]
+    return pd.DataFrame({
+        "library": law.library, "version": law.version, "method": law.of.get("method", ""), "bytes": sizes,
+        "engine_us": engine_us, "law_us": law_us, "measured_us": measured_us, "law_error": engine_us / law_us - 1,
+        "error": engine_us / measured_us - 1, "extrapolated": law_of(law).extrapolates(sizes),
+    })[COLUMNS]
 
 
 def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
@@ -126,15 +124,13 @@ def copies_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         figures = (errors.mean(), np.quantile(errors, 0.95), errors.max()) if len(errors) else (np.nan,) * 3
         errors_shown = ["–" if np.isnan(figure) else f"{100 * figure:.2f}" for figure in figures]
         law = f"{100 * group['law_error'].abs().max():.2f}"
-        rows.append(
-            [
-                name,
-                f"{group['library'].iloc[0]} {group['version'].iloc[0]}",
-                str(len(group)),
-                law,
-                str(len(errors)),
-                str(int((errors < 0.05).sum())),
-                *errors_shown,
-            ]
-        )
+        rows.append([
+            name,
+            f"{group['library'].iloc[0]} {group['version'].iloc[0]}",
+            str(len(group)),
+            law,
+            str(len(errors)),
+            str(int((errors < 0.05).sum())),
+            *errors_shown,
+        ])
     return names, rows

@@ -208,14 +208,12 @@ def _predicted(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str,
     n, k, m = _sizes(judged)
     measured = np.exp(judged.to_numpy())
     predicted = table_times(table, n, k, m, how["sms"]) / NS_PER_US
-    return pd.DataFrame(
-        {
-            "kind": kind, "what": GEMM, "library": table.library, "version": table.version, "dtype": table.dtype,
-            "sweep": sweep, "groups": table.groups, "n": n, "k": k, "m": m, "measured_us": measured,
-            "predicted_us": predicted, "error": predicted / measured - 1, "floor": np.asarray(floor, float),
-            "table": name_of(table), "extrapolated": outside(table, n, k, m),
-        }
-    )
+    return pd.DataFrame({
+        "kind": kind, "what": GEMM, "library": table.library, "version": table.version, "dtype": table.dtype,
+        "sweep": sweep, "groups": table.groups, "n": n, "k": k, "m": m, "measured_us": measured,
+        "predicted_us": predicted, "error": predicted / measured - 1, "floor": np.asarray(floor, float),
+        "table": name_of(table), "extrapolated": outside(table, n, k, m),
+    })
 
 
 def _cases(rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
@@ -276,12 +274,10 @@ def _sizes(indexed) -> tuple[np.ndarray, ...]:
 
 def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     if not frames:
-        return pd.DataFrame(
-            columns=[
-                "kind", "what", "library", "version", "dtype", "table", "error", "floor", "measured_us", "predicted_us",
-                "extrapolated",
-            ]
-        )
+        return pd.DataFrame(columns=[
+            "kind", "what", "library", "version", "dtype", "table", "error", "floor", "measured_us", "predicted_us",
+            "extrapolated",
+        ])
     return pd.concat(frames, ignore_index=True)
 
 
