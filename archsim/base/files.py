@@ -31,10 +31,7 @@ def regular(path: Path) -> Path:
 
 @contextmanager
 def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
-    """A temporary path to write to; it is renamed to ``path`` when the block ends without an error.
-
-    durable: sync the content to disk before the rename.
-    """
+    """A temporary path, renamed to ``path`` when the block ends without an error. durable: synced to disk before."""
     draft = path.with_name(f".{path.name}{DRAFT_SUFFIX}")
     try:
         yield draft

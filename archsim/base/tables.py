@@ -123,9 +123,7 @@ def write_parquet_stream(path: Path, columns: Mapping[str, str], tables: Iterabl
 
 
 def read_parquet(path: Path | BinaryIO, columns: Mapping[str, str]) -> Table:
-    """Read a table written by :meth:`Table.write_parquet`, from a file or what it holds. Raises ValueError or OSError
-    for a damaged file: every page has a checksum.
-    """
+    """Read a table of :meth:`Table.write_parquet`, a file or bytes. Raises ValueError or OSError for a damaged one."""
     from pyarrow import parquet
 
     found = parquet.read_table(path, columns=list(columns), page_checksum_verification=True)

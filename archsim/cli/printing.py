@@ -111,9 +111,7 @@ def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ())
 
 
 def print_fitting(table, kept: int) -> None:
-    """Print a table; in a terminal that is too narrow, without its last columns, of which the first ``kept`` stay.
-    Name those that are left out.
-    """
+    """Print a table; in a narrow terminal without its last columns, which are named; the first ``kept`` stay."""
     out = console()
     left: list[str] = []
     while len(table.columns) > kept and natural_width(table) > out.width:

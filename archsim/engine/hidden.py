@@ -130,9 +130,7 @@ SENDS: Mapping[str, Send] = MappingProxyType({"per_token_expert": send_selection
 
 
 def expected_ranks(sizes: Sizes, ranks: int) -> float:
-    """Ranks that a token is sent to, on average, where experts lie evenly on ``ranks`` in order of id and all are
-    equally popular; see the module.
-    """
+    """Ranks that a token is sent to, on average, with experts evenly on ``ranks`` by id, all equally popular."""
     per_rank = np.bincount(np.arange(sizes.experts) * ranks // sizes.experts, minlength=ranks)
     expert = np.arange(sizes.experts, dtype=np.int32)
     rank = np.repeat(np.arange(ranks, dtype=np.int32), per_rank)

@@ -27,9 +27,7 @@ def link_table(calibration: CalibrationSpec) -> TransferTable | None:
 
 
 def preferred_copy(tables: Sequence[TransferTable]) -> TransferTable:
-    """Preference: more than one size, then one pair of GPUs at a time, then copy engine, then the library with most
-    points, in its newest version.
-    """
+    """Preference: several sizes, one pair of GPUs at a time, copy engine, the library with most points, the newest."""
     best = min(tables, key=lambda table: (
         table.library in ONLY_BY_NAME, table.first_bytes == table.last_bytes,
         table.of.get("concurrent_pairs", "1") != "1", table.of.get("method") != "ce", -table.residuals.points,

@@ -191,9 +191,7 @@ class Laws:
         concurrent_pairs: int | None = None, method: str | None = None, library: str | None = None,
         version: str | None = None,
     ) -> Times:
-        """A copy from GPU to GPU. ``direction``: uni, bi or ring; ``method``: ce (copy engine), nccl. Raises
-        LawMissing.
-        """
+        """A copy from GPU to GPU. ``direction``: uni, bi, ring; ``method``: ce (copy engine), nccl; else LawMissing."""
         asked = {"placement": placement, "direction": direction, "concurrent_pairs": concurrent_pairs, "method": method}
         tables = self._matching("copy (p2p)", self.calibration.p2p, asked | {"library": library, "version": version})
         return _transfer(preferred_copy(tables), size_bytes)

@@ -103,9 +103,7 @@ def _same(one: dict, other: dict) -> bool:
 def fit_table(
     sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEILING, alike: Sequence[tuple[float, pd.DataFrame]] = ()
 ) -> MoeTable:
-    """The table of one pool of sweeps (ln us; index ep, tp, tokens_total); ``alike``: HBM bandwidth and sweeps of other
-    GPUs that share its law.
-    """
+    """The table of a pool of sweeps (ln us; ep, tp, tokens_total); ``alike``: (HBM, sweeps) of GPUs of one law."""
     of_sweeps = {"sweeps": tuple(sorted(sweeps.columns)), "note": note_of(sweeps), "prints": fingerprints(sweeps)}
     hosted = named["kernel"] in LAUNCHED_ONE_BY_ONE  # hosts differ between machines
     others = [] if hosted else [Set(_logs(theirs), hbm) for hbm, theirs in alike]

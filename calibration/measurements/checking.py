@@ -121,9 +121,7 @@ def _other_run(table: Table, row: pd.Series) -> str:
 
 
 def without_contradictions(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, list[Problem]]:
-    """(rows of several files, each point once, without points on which files disagree and without runs in another unit
-    or throttled; those points and runs)
-    """
+    """(rows, each point once, without points on which files disagree and runs in another unit or throttled; those)"""
     rows, problems = _without_odd_runs(rows, table)
     bad = _disagreeing(rows, table)
     problems += [

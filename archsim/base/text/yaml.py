@@ -210,9 +210,7 @@ def resolve_scalar(text: str) -> None | bool | int | float | str:
 
 
 def dump_yaml(data: Any, *, flow: bool | None = False) -> str:
-    """YAML text that :func:`parse_yaml` reads back as equal data; keys keep their order. flow: on one line, in
-    brackets; None: only what holds nothing but scalars.
-    """
+    """YAML that :func:`parse_yaml` reads back as equal, in order. flow: on one line; None: only scalars are."""
     if flow:
         return yaml.dump(
             data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True

@@ -108,9 +108,7 @@ def port_bytes(flows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def refuse_unequal(slots: np.ndarray, experts: int) -> None:
-    """Raise SpecError where GPUs hold different numbers of experts, as no measured kernel does. ``slots``: int64[layer,
-    die]. GPUs may outnumber experts.
-    """
+    """Raise SpecError where GPUs hold different numbers of experts. ``slots``: int64[layer, die]."""
     dies = slots.shape[1]
     if (slots.max(axis=1) == slots.min(axis=1)).all() or slots.max() == 1:
         return

@@ -138,9 +138,7 @@ class _Rows:
 
 
 def law_of_ranks(system, model, dies: int, dispatched: bool) -> GroupedLaw:
-    """The law of a die: behind a dispatch, or with its part of a model's experts where all dies see all tokens. Raises
-    LawMissing (a SpecError).
-    """
+    """The law of a die: behind a dispatch, or of its experts where all dies see all tokens. Raises LawMissing."""
     compute = system.compute
     rank = _Rank(
         MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),

@@ -43,10 +43,7 @@ HORIZON = 1.25  # the short list holds the resources with up to this multiple of
 
 @outer
 def fair_rates(net, ports):
-    """Max–min rates (`network.FlowNetwork`); returns how many groups were recomputed.
-
-    ``ports`` is not used: all solvers are called alike.
-    """
+    """Max–min rates (`network.FlowNetwork`); returns how many groups were recomputed. Does not use ``ports``."""
     net.counts[STAMP] += 1
     n_open = _undo_rounds(net)
     kept = net.counts[FIXED_GROUPS]

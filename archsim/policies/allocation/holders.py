@@ -32,9 +32,7 @@ def hashed(step: StepView) -> Plan:
 
 
 def _instances(step: StepView) -> tuple[np.ndarray, ...]:
-    """Expert and die of every instance, int64[instance], in order of both; the first instance of each expert, and how
-    many it has, int64[expert].
-    """
+    """Expert and die of every instance, int64[instance], in order; each expert's first, and how many, int64[expert]."""
     expert, die = np.nonzero(step.holders)
     counts = np.bincount(expert, minlength=len(step.tokens))
     return expert, die, np.cumsum(counts) - counts, counts

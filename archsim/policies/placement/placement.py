@@ -107,10 +107,7 @@ class Placement:
         return self.layer_slots.sum(axis=0) + self.buffers
 
     def sources(self, layer: int, expert: np.ndarray, die: np.ndarray, hops: np.ndarray) -> np.ndarray:
-        """Where each die reads each expert: int32[n], the holder with the fewest hops, ties to the lowest die.
-
-        ``expert``, ``die``: int[n]; ``hops``: int32[die, die].
-        """
+        """Where dies read experts: int32[n], the nearest holder by ``hops: int32[die, die]``, then the lowest."""
         if not self.replicated:
             return self.home[layer, expert]
         return nearest_holders(self.holds[layer, expert], die, hops)
