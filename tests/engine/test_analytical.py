@@ -75,12 +75,7 @@ def test_counts_and_lower_bounds(name, changes):
     event = engine_of(system, model, spec, load_assumptions("physical", **changes)).run()
     twin = engine_of(system, model, spec, load_assumptions("physical", **changes))
     analytical = replay(
-        system,
-        model,
-        spec,
-        load_assumptions("physical", **changes),
-        twin.demands,
-        routing_of(model),
+        system, model, spec, load_assumptions("physical", **changes), twin.demands, routing_of(model),
         engine=AnalyticalEngine,
     )
     outcome = analytical.run()

@@ -53,9 +53,7 @@ def test_a_remote_read_over_calibrated_links_takes_what_a_copy_of_its_size_took(
         assert 2 * hop_ns + size / (nominal * share) * 1e9 == pytest.approx(float(law.time_ns(size)), rel=1e-9)
         of_slices = link.of_slices(int(size))
         assert (of_slices.hop_latency_ns, of_slices.efficiency, of_slices.bandwidth_bytes_per_s) == (
-            hop_ns,
-            share,
-            450e9,
+            hop_ns, share, 450e9
         )
     again = read(D2DSpec, **link.model_dump(mode="json", by_alias=True))
     assert again == link  # a manifest does not need the calibration
@@ -112,8 +110,7 @@ def test_runs_whose_slices_are_outside_of_the_measured_copies_say_so(tmp_path, c
     })
     rows = archsim.sweep(some, tmp_path).runs.rows
     assert [(row["model"], row["copies_extrapolated"]) for row in rows] == [
-        ("copy_of_64_MiB", 0.0),
-        ("copy_of_256_MiB", 1.0),
+        ("copy_of_64_MiB", 0.0), ("copy_of_256_MiB", 1.0)
     ]
     said = "1 of 2 runs read slices of a size at which the copies of the calibration in d2d were not measured"
     write_report(tmp_path)

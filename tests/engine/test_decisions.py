@@ -167,9 +167,7 @@ def test_a_host_whose_time_is_given_does_the_same_every_time():
 def test_only_an_allocation_takes_the_time_that_is_given_for_it():
     for name, times in (("base", 0), ("ep", 0), ("allo", 1)):
         engine = engine_of(
-            system_deciding("host", time_ns=20_000.0),
-            small_model(),
-            policy(name),
+            system_deciding("host", time_ns=20_000.0), small_model(), policy(name),
             load_assumptions("physical", decision_cost="charged"),
         )
         decision = engine.run().decision
@@ -216,12 +214,8 @@ def test_more_of_anything_never_takes_longer():
     counts = Counts(25, 256, True, 200, 200, np.full(200, 7), np.full(200, 3), 400, 200, 30)
     base = global_cp.fsm_ns(counts, FsmSpec())
     for field, value in (
-        ("lanes", 16),
-        ("comparators", 64),
-        ("heatmap_port_bits", 1024),
-        ("prediction_port_bits", 32),
-        ("table_port_bits", 144),
-        ("clock_hz", 4e9),
+        ("lanes", 16), ("comparators", 64), ("heatmap_port_bits", 1024), ("prediction_port_bits", 32),
+        ("table_port_bits", 144), ("clock_hz", 4e9),
     ):
         better = global_cp.fsm_ns(counts, FsmSpec().model_copy(update={field: value}))
         assert (better <= base).all() and (field == "table_port_bits" or better.sum() < base.sum())

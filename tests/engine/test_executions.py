@@ -94,9 +94,7 @@ def test_a_sweep_runs_it_and_its_code_is_part_of_the_run(tmp_path):
     from support.tiny import tiny
 
     own = tiny(
-        tmp_path,
-        "assumptions={set: physical, execution: 'test_executions:Toy'}",
-        "policies=[ep]",
+        tmp_path, "assumptions={set: physical, execution: 'test_executions:Toy'}", "policies=[ep]",
         "workload.batch=[12]",
     )
     run = prepare(own).runs[0]

@@ -32,12 +32,7 @@ port_limits = st.sampled_from([None, 1.0, 0.75])
 def finish(flows, arbitration="fair", mesh=(X, Y), link=1.0, hop_ns=20.0, port=None, contention="shared"):
     """`simulate_flows` with bandwidths in bytes/ns."""
     return simulate_flows(
-        mesh,
-        flows,
-        link * GB_PER_S,
-        hop_ns,
-        contention=contention,
-        arbitration=arbitration,
+        mesh, flows, link * GB_PER_S, hop_ns, contention=contention, arbitration=arbitration,
         die_port_bytes_per_s=None if port is None else port * GB_PER_S,
     )
 
@@ -50,8 +45,7 @@ def hops(src, dst):
 
 
 @pytest.mark.parametrize(("arbitration", "policy", "duration_bar", "makespan_bar"), [
-    ("fair", "fq_perflow", 0.02, 0.01),
-    ("round_robin", "rr_shared16", 0.05, 0.02),
+    ("fair", "fq_perflow", 0.02, 0.01), ("round_robin", "rr_shared16", 0.05, 0.02),
     ("fair", "rr_shared16", math.inf, 0.05),
 ])
 def test_errors_against_flit_level_simulation(shared, arbitration, policy, duration_bar, makespan_bar):
@@ -239,11 +233,8 @@ def test_round_robin_recomputes_only_the_component_too():
 def test_rates_times_a_power_of_two_divide_times_exactly(arbitration, flows, port, power):
     factor = 2.0**power
     faster = finish(
-        [(s, d, size, start / factor) for s, d, size, start in flows],
-        arbitration,
-        link=1.7 * factor,
-        hop_ns=20 / factor,
-        port=None if port is None else port * factor,
+        [(s, d, size, start / factor) for s, d, size, start in flows], arbitration, link=1.7 * factor,
+        hop_ns=20 / factor, port=None if port is None else port * factor,
     )
     assert (faster * factor).tolist() == finish(flows, arbitration, link=1.7, port=port).tolist()
 

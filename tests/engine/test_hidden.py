@@ -69,9 +69,7 @@ def test_fewer_are_sent_once_than_for_every_expert(seed, tokens, top_k, dies, kn
 
 def test_the_expected_number_is_the_mean_of_random_routing():
     for sizes, ranks, published in (
-        (Sizes(256, 8), 25, 1.13),
-        (Sizes(256, 8), 8, 1.51),
-        (Sizes(256, 8, groups=8, top_groups=4), 8, 2.20),
+        (Sizes(256, 8), 25, 1.13), (Sizes(256, 8), 8, 1.51), (Sizes(256, 8, groups=8, top_groups=4), 8, 2.20)
     ):
         rng = np.random.default_rng(ranks)
         score = rng.random((20_000, sizes.experts))

@@ -75,9 +75,7 @@ def better(system, block, field, factor):
 BETTER = [
     (block, field, factor)
     for block, field in (
-        ("llc", "capacity_bytes"),
-        ("hbm", "bandwidth_bytes_per_s"),
-        ("d2d", "bandwidth_bytes_per_s"),
+        ("llc", "capacity_bytes"), ("hbm", "bandwidth_bytes_per_s"), ("d2d", "bandwidth_bytes_per_s"),
         ("compute", "peak_flop_per_s"),
     )
     for factor in (1.4, 2)

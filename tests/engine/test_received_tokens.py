@@ -45,8 +45,7 @@ def demand_of(model, dies, tokens, routed):
     np.add.at(origins[0, 0], (home[:, None], experts), 1)
     counts = origins.sum(axis=2)
     routing = {
-        "routed": experts[:, None, :].astype(np.int16),
-        "routed_die": home.astype(np.int32),
+        "routed": experts[:, None, :].astype(np.int16), "routed_die": home.astype(np.int32),
         "routed_from": np.array([0, len(home)]),
     }
     return RunDemand(

@@ -50,9 +50,7 @@ def rebalanced(rule, every=1, **changes):
 @pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
 def test_every_run_conserves_bytes_with_replicas(name, changes):
     run = engine_of(
-        small_system(),
-        small_model(),
-        policy(name, placement="support.placements:replicated"),
+        small_system(), small_model(), policy(name, placement="support.placements:replicated"),
         load_assumptions("physical", **changes),
     )
     outcome = run.run()
@@ -150,9 +148,7 @@ def test_every_steps_is_asked_for():
 
 def test_bounds_are_refused_where_experts_have_several_holders():
     run = engine_of(
-        small_system(),
-        small_model(),
-        policy("ep", placement="support.placements:replicated"),
+        small_system(), small_model(), policy("ep", placement="support.placements:replicated"),
         load_assumptions("physical"),
     )
     with pytest.raises(ArchsimError, match="one holder"):

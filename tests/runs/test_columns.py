@@ -141,15 +141,8 @@ def test_a_user_adds_columns(own):
 
 def test_a_users_column_is_in_the_manifest_and_the_command(own):
     swept = archsim(
-        own,
-        "sweep",
-        tiny_file(own),
-        "--set",
-        "columns=[own_columns:longest_step_ns]",
-        "--set",
-        "workload.batch=12",
-        "--out",
-        "out",
+        own, "sweep", tiny_file(own), "--set", "columns=[own_columns:longest_step_ns]", "--set", "workload.batch=12",
+        "--out", "out",
     )
     assert swept.returncode == 0, swept.stderr
     again = archsim(own, "sweep", "out/manifest.yaml", "--out", "again")

@@ -19,12 +19,8 @@ LENGTHS = ((5, 4), (9, 1), (2, 9))
 def run_of(trace, batch, model=None, assumptions="physical", **workload):
     return prepare(
         load_experiment({
-            "name": "x",
-            "systems": ["dojo"],
-            "models": [model or MODEL | ATTENTION],
-            "workload": {"trace": trace, "batch": batch} | workload,
-            "policies": ["ep"],
-            "assumptions": assumptions,
+            "name": "x", "systems": ["dojo"], "models": [model or MODEL | ATTENTION],
+            "workload": {"trace": trace, "batch": batch} | workload, "policies": ["ep"], "assumptions": assumptions,
         })
     ).runs[0]
 

@@ -53,8 +53,7 @@ def here(tmp_path):
 
 
 @pytest.mark.parametrize(("function", "said"), [
-    ("nowhere", "mine:nowhere: edges[5, 1]: 6; expected 0 to 5"),
-    ("apart", "mine:apart: no route from die 2 to die 0"),
+    ("nowhere", "mine:nowhere: edges[5, 1]: 6; expected 0 to 5"), ("apart", "mine:apart: no route from die 2 to die 0"),
     ("wrong", "mine:wrong: returns int without 'nodes'"),
 ])
 @pytest.mark.parametrize("file", ["own.yaml", "experiment.yaml"])

@@ -22,10 +22,7 @@ CALIBRATION = ("decode_ns_low", "decode_ns_high", "gemm_extrapolated", "copies_e
 OPTIONAL = {column.name for column in COLUMNS if column.optional}
 HOST_TIMES = tuple(name for name in RUN_COLUMNS if name.startswith("host_p"))
 SETS = [
-    "published",
-    "{set: published, hops: all, weights: all}",
-    "physical",
-    "{set: physical, arbitration: round_robin}",
+    "published", "{set: published, hops: all, weights: all}", "physical", "{set: physical, arbitration: round_robin}"
 ]
 ISSUE_COLUMNS = (
     "system, mesh_x, mesh_y, model, trace, batch, policy, engine, assumptions, decode_steps, prefill_ns, decode_ns, "

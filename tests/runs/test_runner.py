@@ -175,9 +175,7 @@ def test_trace_of_another_model_is_refused_before_anything_runs(tmp_path):
 
 def test_misfits_are_all_told_before_anything_runs(tmp_path):
     experiment = tiny(
-        tmp_path,
-        "systems.0.hbm.capacity=1 MB",
-        "systems.1.hbm.capacity=2 MB",
+        tmp_path, "systems.0.hbm.capacity=1 MB", "systems.1.hbm.capacity=2 MB",
         "assumptions=[published, {set: published, capacity: finite}]",
     )
     with pytest.raises(CapacityError) as error:
@@ -188,16 +186,9 @@ def test_misfits_are_all_told_before_anything_runs(tmp_path):
 
 
 FIELDS = [
-    "systems.0.name=other",
-    "systems.0.mesh.x=4",
-    "systems.0.hbm.latency=301ns",
-    "models.0.hidden=513",
-    "policies=[{preset: base, name: base, allocation: {offset: 8}}]",
-    "assumptions={set: published, hops: all}",
-    "workload.batch=[13]",
-    "workload.decode_steps=5",
-    "workload.seed=1",
-    "workload.trace.synthetic.stickiness=0.2",
+    "systems.0.name=other", "systems.0.mesh.x=4", "systems.0.hbm.latency=301ns", "models.0.hidden=513",
+    "policies=[{preset: base, name: base, allocation: {offset: 8}}]", "assumptions={set: published, hops: all}",
+    "workload.batch=[13]", "workload.decode_steps=5", "workload.seed=1", "workload.trace.synthetic.stickiness=0.2",
 ]
 
 
@@ -306,8 +297,7 @@ def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):
     assert len(heard.ran) == 2
     details = heard.failures[0].details.splitlines()
     assert details == [
-        f'  File "{tmp_path / "faulty.py"}", line 2, in wrong',
-        "    raise RuntimeError('no idea')",
+        f'  File "{tmp_path / "faulty.py"}", line 2, in wrong', "    raise RuntimeError('no idea')",
         "RuntimeError: no idea",
     ]
     assert len((tmp_path / "out" / "results.partial.csv").read_text().splitlines()) == 1 + 4

@@ -67,18 +67,10 @@ def test_ranges_are_counted_out(given, values):
 
 
 @pytest.mark.parametrize(("text", "holds"), [
-    ("a <= 2", True),
-    ("a < 2", False),
-    ("1 < a <= 2 < b", True),
-    ("a + 1 >= b and b > a", True),
-    ("a * (b - 1) == 4", True),
-    ("b / a < 1.5", False),
-    ("-a < 0", True),
-    ("size == 1 kB and 1 TB/s == 1000 GB/s", True),
-    ("word == torus", True),
-    ("word != 'torus'", False),
-    ("inside fits", True),
-    ("nothing > 5", True),
+    ("a <= 2", True), ("a < 2", False), ("1 < a <= 2 < b", True), ("a + 1 >= b and b > a", True),
+    ("a * (b - 1) == 4", True), ("b / a < 1.5", False), ("-a < 0", True),
+    ("size == 1 kB and 1 TB/s == 1000 GB/s", True), ("word == torus", True), ("word != 'torus'", False),
+    ("inside fits", True), ("nothing > 5", True),
 ])
 def test_constraints_mean_what_they_say(text, holds):
     values = {"a": 2, "b": 3, "size": 1000, "word": "torus", "torus": "torus", "inside": True, "nothing": None}
@@ -92,11 +84,7 @@ def test_every_combination_is_a_point_once(tmp_path):
     assert plan.combinations == 8 * 2 * 2 * 2 and dropped.total + len(points) == plan.combinations
     seen = {
         (
-            p.system.mesh.x,
-            p.system.hbm.bandwidth_bytes_per_s,
-            p.system.topology.name,
-            p.system.source,
-            p.batch,
+            p.system.mesh.x, p.system.hbm.bandwidth_bytes_per_s, p.system.topology.name, p.system.source, p.batch,
             p.policy.name,
         )
         for p in points
@@ -115,16 +103,10 @@ def test_linked_axes_move_together_and_groups_multiply(tmp_path):
     )
     points, _ = points_of(one_of_everything(tmp_path, sweep))
     assert [(p.system.mesh.x, p.system.llc.capacity_bytes >> 20) for p in points] == [
-        (3, 1),
-        (3, 1),
-        (4, 2),
-        (4, 2),
-        (5, 3),
-        (5, 3),
+        (3, 1), (3, 1), (4, 2), (4, 2), (5, 3), (5, 3)
     ]
     assert {(p.system.d2d.bandwidth_bytes_per_s, p.system.compute.dtype) for p in points} == {
-        (1e12, "fp8"),
-        (2e12, "fp16"),
+        (1e12, "fp8"), (2e12, "fp16")
     }
 
 
@@ -185,8 +167,7 @@ def test_what_follows_from_a_key_follows_its_axis(tmp_path):
     plan = one_of_everything(tmp_path, "  grid: {decision.firmware.core: [a72, a76], model.expert_ffn: [256, 128]}\n")
     points, _ = points_of(plan)
     assert {(p.system.decision.firmware.core, p.system.decision.firmware.clock_hz) for p in points} == {
-        ("a72", 2.5e9),
-        ("a76", 3e9),
+        ("a72", 2.5e9), ("a76", 3e9)
     }
     assert all(p.model.shared_ffn == p.model.expert_ffn for p in points)
 
@@ -206,10 +187,7 @@ def test_constraints_drop_what_breaks_them_and_count_it(tmp_path):
     )
     points, dropped = points_of(one_of_everything(tmp_path, sweep))
     assert [(p.system.dies, p.system.hbm.bandwidth_bytes_per_s) for p in points] == [
-        (4, 2e12),
-        (4, 4e12),
-        (8, 2e12),
-        (8, 4e12),
+        (4, 2e12), (4, 4e12), (8, 2e12), (8, 4e12)
     ]
     assert dropped.by_constraint == {"dies <= 8": 3, "hbm.bandwidth >= 2 * d2d.bandwidth": 2}
 
@@ -519,10 +497,7 @@ def test_the_shipped_design_space_has_ten_thousand_points():
     selection = select(plan)
     assert len(selection.kept) >= 10_000 and selection.dropped.total == plan.combinations - len(selection.kept)
     assert {plan.point(index).system.topology.name for index in selection.kept[::97]} >= {
-        "mesh",
-        "torus",
-        "switch",
-        "fully_connected",
+        "mesh", "torus", "switch", "fully_connected"
     }
 
 

@@ -136,8 +136,7 @@ def test_progress_has_a_phase_and_an_estimate(capsys):
 
 @pytest.mark.parametrize(("grid", "told"), [
     ({"requests.rate": ["1/s"]}, "requests: unknown key 'rate'|rate"),
-    ({"requests.arrivals.rate": []}, "key: .value, ...."),
-    ({"policies": [["ep"]]}, "an? "),
+    ({"requests.arrivals.rate": []}, "key: .value, ...."), ({"policies": [["ep"]]}, "an? "),
 ])
 def test_bad_axes_are_refused(grid, told):
     with pytest.raises(ArchsimError, match=told):

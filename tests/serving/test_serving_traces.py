@@ -85,14 +85,10 @@ def test_unknown_formats_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "requests", "tokens"), [
-    ("azure_llm_2023_code.csv", 8819, 2048),
-    ("azure_llm_2023_conv.csv", 19366, 1155),
-    ("mooncake_conversation_trace.jsonl", 12031, 12035),
-    ("samples/burstgpt_6col.csv", None, None),
-    ("samples/burstgpt_8col.csv", None, None),
-    ("samples/sharegpt_conversations.json", None, None),
-    ("samples/vidur_splitwise_conv_500.csv", 500, None),
-    ("samples/llmservingsim_flat_example.jsonl", 10, None),
+    ("azure_llm_2023_code.csv", 8819, 2048), ("azure_llm_2023_conv.csv", 19366, 1155),
+    ("mooncake_conversation_trace.jsonl", 12031, 12035), ("samples/burstgpt_6col.csv", None, None),
+    ("samples/burstgpt_8col.csv", None, None), ("samples/sharegpt_conversations.json", None, None),
+    ("samples/vidur_splitwise_conv_500.csv", 500, None), ("samples/llmservingsim_flat_example.jsonl", 10, None),
 ])
 def test_published_traces_are_read(shared, name, requests, tokens):
     path = shared / "data" / "requests" / name
