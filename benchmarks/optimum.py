@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import numpy as np
 from support.small_runs import policy, scenario_of, step_view
 
-from archsim.engine.machine import build_memory, policy_costs, refuse_misfit
+from archsim.engine.machine import build_memory, policy_costs
 from archsim.engine.run_demand import build_run_demand
+from archsim.iteration.refusal import refuse_misfit
 from archsim.policies.allocation.linear_programme import lp
 from archsim.policies.placement.placement import Placement
 from archsim.policies.placement.rules import linear

@@ -23,8 +23,8 @@ from archsim.workload.formats.json_tree_batches import ARCHIVES
 from archsim.workload.formats.loads.reading import holds_loads, load_files, loads_name, read_all_loads
 from archsim.workload.formats.registry import Format, format_of, own_format
 from archsim.workload.store.frames import read_frames, write_frames
-from archsim.workload.store.store import Entry, Shape, row_columns
-from archsim.workload.store.store_writer import DRAFTS, write_loads, write_tokens, writing
+from archsim.workload.store.store import DRAFTS, Entry, Shape, row_columns
+from archsim.workload.store.store_writer import write_loads, write_tokens, writing
 
 STOP = "stop"
 _DRAFT_LAYOUT = 2
