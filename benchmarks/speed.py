@@ -45,9 +45,14 @@ ABOUT = {
     "requests": "requests of `configs/serve_h200.yaml`: drawing, serving and measuring, on laws that are tabulated",
 }
 
+RATIOS = {
+    "ratio": "Ratios, in one run",
+    "before": "Against itself before: processor time of a commit over now, compiled, in one run",
+}
+
 
 class Point(NamedTuple):
-    """A row of the table: processor seconds of one size, or a ratio (axis ``ratio``, size 0)."""
+    """A row of the table: processor seconds of one size, or a ratio (axes of ``RATIOS``, size 0)."""
 
     axis: str
     series: str
@@ -135,6 +140,13 @@ def ratios() -> Iterator[Point]:
     yield Point("ratio", "layer-steps/s of the analytical engine", 0, 16 / walk)
     yield Point("ratio", "the analytical engine over the event engine", 0, event / walk)
     yield from dask_overhead()
+
+
+def before() -> Iterator[Point]:
+    from before import ratios as of_commit
+
+    for series, ratio in of_commit():
+        yield Point("before", series, 0, ratio)
 
 
 def simpy_events_per_s(processes: int = 100, turns: int = 200) -> float | None:
@@ -228,8 +240,9 @@ def page(table: list[Point], machine: str) -> str:
             cells = " | ".join(shown(value) for value in values)
             rows.append(f"| {series} | {cells} | {axis}^{fitted(sizes, values)[1]:.2f} |")
         parts.append(f"## By {axis}\n\nSeconds by {about}.\n\n" + "\n".join(rows))
-    rows = [f"| {point.series} | {shown(point.value)} |" for point in table if point.axis == "ratio"]
-    parts.append("## Ratios, in one run\n\n| | |\n|---|---:|\n" + "\n".join(rows))
+    for axis, title in RATIOS.items():
+        rows = [f"| {point.series} | {shown(point.value)} |" for point in table if point.axis == axis]
+        parts.append(f"## {title}\n\n| | |\n|---|---:|\n" + "\n".join(rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -254,7 +267,7 @@ def kept() -> tuple[str, list[Point]]:
 
 def main() -> None:
     kinds = {axis: partial(step_runs, axis) for axis in ("dies", "layers", "batch")}
-    kinds |= {"points": points, "requests": requests, "ratio": ratios}
+    kinds |= {"points": points, "requests": requests, "ratio": ratios, "before": before}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=kinds, default=list(kinds))
     only = parser.parse_args().only
