@@ -273,7 +273,9 @@ def host_for(serving: Serving) -> Host:
         return found
     return found._replace(
         iteration_ns=given.iteration_ns, sequence_ns=given.sequence_ns, prompt_ns=given.prompt_ns,
-        request_ns=given.request_ns, front_end_ns=given.front_end_ns, first_after=given.first_after, laws=given.laws,
+        request_ns=given.request_ns, front_end_ns=given.front_end_ns, first_after=given.first_after,
+        decodes=found.decodes if given.decodes is None else given.decodes,
+        prompts=found.prompts if given.prompts is None else given.prompts,
         captured=found.captured if given.captured is None else given.captured,
     )  # fmt: skip
 

@@ -47,7 +47,7 @@ class Host(NamedTuple):
     most tokens of a rank in a graph with prompts; 0: graphs cover decodes alone. ``first_after``: iterations
     of its engine after which a client sees a first token, its own among them; it sees all tokens as late. ``experts``:
     time of routed experts relative to their law; ``decodes``, ``prompts``: of all that laws give in iterations without
-    and with prompts; ``laws``: of both.
+    and with prompts.
     """
 
     iteration_ns: float = 0.0
@@ -60,7 +60,6 @@ class Host(NamedTuple):
     experts: float = 1.0
     decodes: float = 1.0
     prompts: float = 1.0
-    laws: float = 1.0
 
     @property
     def told(self) -> str:
@@ -68,15 +67,15 @@ class Host(NamedTuple):
         names = ("iteration", "sequence", "prompt", "request", "front_end")
         times = {name: getattr(self, f"{name}_ns") for name in names}
         each = [f"{name}: {ns / 1e6 if ns >= 1 else 0:.4g} ms" for name, ns in times.items()]
-        return f"{{{', '.join([*each, f'first_after: {self.first_after}', f'laws: {self.laws:.3g}'])}}}"
+        factors = [f"{name}: {getattr(self, name):.4g}" for name in ("decodes", "prompts")]
+        return f"{{{', '.join([*each, f'first_after: {self.first_after}', *factors])}}}"
 
     def of_iterations(self, most_requests: int) -> np.ndarray:
         """As in ``StepTable``. The largest captured graph has twice the requests of a batch, up to ``captured`` (vLLM
         v0.10 to v0.19, vllm/config: cuda_graph_sizes and max_cudagraph_capture_size, min(2 x max_num_seqs, 512)).
         """
         graph = float(min(self.captured, 2 * most_requests))
-        factors = self.laws * self.decodes, self.laws * self.prompts
-        return np.array([self.iteration_ns, self.sequence_ns, self.prompt_ns, graph, *factors])
+        return np.array([self.iteration_ns, self.sequence_ns, self.prompt_ns, graph, self.decodes, self.prompts])
 
     @property
     def of_requests(self) -> OfRequests:

@@ -110,8 +110,9 @@ class EngineHostSpec(Spec):
     front_end_ns: Time = Field(0.0, alias="front_end")
     # Most tokens of a rank in a captured graph with prompts; 0: graphs cover decodes alone; null: the engine's.
     captured: Annotated[int | None, count(0, 1_000_000, none=True)] = None
-    # Times all times of laws.
-    laws: Annotated[float, number(0.05, 20)] = 1.0
+    # Times all times of laws, in iterations without and with prompts; null: the engine's.
+    decodes: Annotated[float, number(0.05, 20)] | None = None
+    prompts: Annotated[float, number(0.05, 20)] | None = None
     # Iterations of its engine after which a client sees a first token; it sees all tokens as late.
     first_after: Annotated[int, count(1, 10_000)] = 1
 

@@ -111,7 +111,7 @@ def test_the_host_of_a_measurement_is_found(tmp_path):
     assert 1 < len(said) <= MOST_SIMULATIONS
     host = found.host
     assert host.iteration_ns == pytest.approx(3e6, rel=0.25) and host.request_ns == pytest.approx(20e6, rel=0.35)
-    assert host.sequence_ns > 0 and host.prompt_ns > 0 and host.laws == 1
+    assert host.sequence_ns > 0 and host.prompt_ns > 0 and (host.decodes, host.prompts) == (1, 1)
     outcome, measured = found.compared.outcome, json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
     assert outcome.measures.input_tokens == measured["total_input_tokens"]
     unseen = times_ns(outcome.served)["tpot"][60:] / 1e9
@@ -121,10 +121,19 @@ def test_the_host_of_a_measurement_is_found(tmp_path):
     assert any("host.iteration" in each for each in bad.advice)
 
 
-def test_a_factor_on_laws_is_fitted_where_no_constant_would_do(tmp_path):
+def test_factors_on_laws_are_fitted_where_no_constant_would_do(tmp_path):
     """A machine faster than its laws: no host time of 0 or more gives its times."""
-    ar.serve(OPEN | {"host": {"laws": 0.7}}, out=tmp_path, around=False)
-    assert ar.calibrate_serving(OPEN, tmp_path / "bench.json").host.laws == pytest.approx(0.7, abs=0.03)
+    factors = {"decodes": 0.75, "prompts": 1.4}
+    ar.serve(OPEN | {"host": factors}, out=tmp_path, around=False)
+    found = ar.calibrate_serving(OPEN, tmp_path / "bench.json")
+    assert found.host.decodes == pytest.approx(factors["decodes"], rel=0.1) and found.host.prompts != 1
+    rows = {row.key: row.error for row in found.compared.rows}
+    assert rows["mean_ttft_ms"] == pytest.approx(0, abs=0.04) and rows["mean_tpot_ms"] == pytest.approx(0, abs=0.02)
+
+
+def test_the_iteration_that_shows_a_first_token_is_told_by_the_measurement(tmp_path):
+    ar.serve(OPEN | {"host": SLOW}, out=tmp_path, around=False)
+    assert ar.calibrate_serving(OPEN | {"engine": "vllm"}, tmp_path / "bench.json").host.first_after == 1
 
 
 @pytest.mark.parametrize("kind", ["aiperf", "inferencex"])

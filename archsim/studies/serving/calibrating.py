@@ -1,8 +1,9 @@
 """The host's constants that a measured run implies: fitted to its first half where it has single requests, and judged
 on the other.
 
-Least squares on logarithms of times. What a run cannot tell apart stays as the engine's constants are, to which a weak
-prior draws; a factor on all laws is drawn to 1, so that it moves only where no constant of the host can close the gap.
+Least squares of logarithms of times. What a run cannot tell apart stays as the engine's constants are, to which a weak
+prior draws; the engine's factors on laws, of iterations without and with prompts, move only where no constant of the
+host can close the gap.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
 # Constants in the order of the fit, and their scales in ns: a prior of this size.
 CONSTANTS = ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns")
 SCALES = np.array([1e6, 2e4, 5e6, 2e7])
-STEPS = np.array([0.3, 0.3, 0.3, 0.3, 0.05])  # of the constants in scales, and of ln of the factor
+FACTORS = ("decodes", "prompts")
+STEPS = np.array([1.0] * len(CONSTANTS) + [0.3] * len(FACTORS))  # first ones, of constants in scales, of ln of factors
 # Of ln time: how far a mean may be off before it outweighs one scale of a constant, and a factor e on laws.
-SURE, SURE_OF_LAWS = 0.005, 0.5
-MOST_OF_LAWS = 1.5  # ln of the factor on laws
-# A round takes one simulation, and one for every constant; with the factor on laws there are as many rounds again.
-ROUNDS, MEANS, CLOSE = 8, 2, 0.03  # MEANS: of `_off`, first: TTFT and TPOT
-MOST_SIMULATIONS = ROUNDS * (1 + len(CONSTANTS)) + 1 + ROUNDS * (2 + len(CONSTANTS))
+SURE, SURE_OF_LAWS = 0.02, 0.2
+MOST_OF_LAWS = 1.5  # ln of a factor on laws, from the engine's
+MEANS, CLOSE = 2, 0.03  # MEANS: of `_off`, first: TTFT and TPOT
+MOST_A_CONSTANT, XATOL, FATOL = 40, 1e-3, 1e-4  # simulations of a fit, and when it ends
+MOST_SIMULATIONS = MOST_A_CONSTANT * (2 * len(CONSTANTS) + len(STEPS)) + 1
 FEWEST = 20  # requests of which a half tells anything
 
 
@@ -91,34 +93,48 @@ def hosted(deployment: Deployment, host: Host) -> Deployment:
 
 
 def _fitted(start: Host, off: Callable[[Host], np.ndarray]) -> Host:
-    """The constants; and a factor on laws besides where these alone leave a mean further off than ``CLOSE``."""
-    known = np.append(np.array([getattr(start, name) for name in CONSTANTS]) / SCALES, 0.0)
+    """The constants; and factors on laws besides where these alone leave a mean further off than ``CLOSE``. A client
+    may see a token with its iteration, or as late as with the engine: what is nearer.
+    """
+    known = np.append(
+        [getattr(start, name) / scale for name, scale in zip(CONSTANTS, SCALES, strict=True)],
+        np.log([getattr(start, name) for name in FACTORS]),
+    )
 
-    def host_at(x: np.ndarray) -> Host:
-        return start._replace(**dict(zip(CONSTANTS, x[:-1] * SCALES, strict=True)), laws=float(np.exp(x[-1])))
+    def host_at(x: np.ndarray, first_after: int) -> Host:
+        values = np.append(x[: len(CONSTANTS)] * SCALES, np.exp(x[len(CONSTANTS) :])).tolist()
+        return start._replace(first_after=first_after, **dict(zip(CONSTANTS + FACTORS, values, strict=True)))
 
-    def off_at(x: np.ndarray) -> np.ndarray:
-        return off(host_at(x))
+    def solved(first_after: int, free: int) -> tuple[float, np.ndarray]:
+        return _solved(known, lambda x: off(host_at(x, first_after)), free)
 
-    found = _solved(known, off_at, free=len(CONSTANTS))
-    if np.abs(off_at(found)[:MEANS]).max() > CLOSE:
-        found = _solved(known, off_at, free=len(known))
-    return host_at(found)
+    tried = {after: solved(after, len(CONSTANTS)) for after in sorted({1, start.first_after}, reverse=True)}
+    first_after = min(tried, key=lambda after: tried[after][0])
+    x = tried[first_after][1]
+    if np.abs(off(host_at(x, first_after))[:MEANS]).max() > CLOSE:
+        _, x = min(tried[first_after], solved(first_after, len(known)), key=lambda each: each[0])
+    return host_at(x, first_after)
 
 
-def _solved(known: np.ndarray, off: Callable[[np.ndarray], np.ndarray], free: int) -> np.ndarray:
-    """Gauss-Newton with bounds; derivatives are differences of whole simulations. Only the first ``free`` move."""
-    from scipy.optimize import lsq_linear
+def _solved(known: np.ndarray, off: Callable[[np.ndarray], np.ndarray], free: int) -> tuple[float, np.ndarray]:
+    """The least sum of squares, and where: of what ``off`` gives, and of how far the first ``free`` are from what is
+    known; the others stay. Schedules make times jump, so nothing is derived (Nelder and Mead, 1965).
+    """
+    from scipy.optimize import minimize
 
-    sure = np.append(SURE / np.maximum(known[:-1], 1.0), SURE_OF_LAWS)[:free]
-    low, x = np.append(np.zeros(len(CONSTANTS)), -MOST_OF_LAWS)[:free], known.copy()
-    for _ in range(ROUNDS):
-        base = off(x)
-        slopes = [(off(x + step) - base) / step.sum() for step in np.diag(STEPS)[:free]]
-        matrix = np.concatenate([np.stack(slopes, axis=1), np.diag(sure)])
-        right = -np.concatenate([base, sure * (x - known)[:free]])
-        x[:free] = np.maximum(x[:free] + lsq_linear(matrix, right, (low - x[:free] - 1e-12, np.inf)).x, low)
-    return x
+    split = len(CONSTANTS)
+    sure = np.append(SURE / np.maximum(known[:split], 1.0), np.full(len(FACTORS), SURE_OF_LAWS))
+    low = np.append(np.zeros(split), known[split:] - MOST_OF_LAWS)
+
+    def cost(x: np.ndarray) -> float:
+        whole = np.append(x, known[free:])
+        return float((off(whole) ** 2).sum() + ((sure * (whole - known)) ** 2).sum())
+
+    corners = known[:free] + np.concatenate([np.zeros((1, free)), np.diag(STEPS[:free])])
+    options = {"initial_simplex": corners, "maxfev": MOST_A_CONSTANT * free, "xatol": XATOL, "fatol": FATOL}
+    found = minimize(cost, known[:free], method="Nelder-Mead", bounds=[(each, None) for each in low[:free]],
+                     options=options)  # fmt: skip
+    return float(found.fun), np.append(found.x, known[free:])
 
 
 def _has_halves(lists: Lists | None) -> bool:
@@ -126,7 +142,7 @@ def _has_halves(lists: Lists | None) -> bool:
 
 
 def _off(served: Served, measured: MeasuredRun, half: int | None) -> np.ndarray:
-    """ln (simulated / measured) of what is fitted: means first, and of single requests as much together as a mean."""
+    """ln (simulated / measured) of what is fitted: means, then single requests, together as much as a mean."""
     if half is None or measured.lists is None:
         return np.log([
             max(ours, 1e-6) / measured.values[key]
