@@ -1,9 +1,11 @@
 """Median errors of simulated TPOT and TTFT against measured serving, by model, system, engine and precision.
 
 .venv/bin/python benchmarks/serving_accuracy.py ../shared/data/serving/silicon_agg.csv [--most-clients 128]
-    [--page docs/accuracy.md] [--against docs/accuracy.csv] [--residuals]
+    [--disaggregated ../shared/data/serving/silicon_disagg.csv] [--page docs/accuracy.md]
+    [--against docs/accuracy.csv] [--residuals]
 
-Points of up to ``--most-clients`` are simulated, each by constants that are fitted here on the groups of other folds.
+Points of up to ``--most-clients`` are simulated, each by constants that are fitted here on the groups of other folds;
+``--disaggregated``: all of its points, too. It ends with what a choice of configurations by simulation loses.
 ``--page`` writes a page and, beside it, the table of its cells; ``--against`` compares with such a table, and fails
 where a cell has worsened by 2 points and 10 %. ``--residuals`` prints the rows of configs/serving/hosts.yaml that say
 how far measured points of a cell are from simulated ones.
@@ -12,16 +14,21 @@ how far measured points of a cell are from simulated ones.
 import argparse
 from pathlib import Path
 
+from archsim.base.units import NS_PER_MS
+from archsim.serving.hosts import HostFile
 from archsim.studies.serving.accuracy import cases_of, judged_rows, median_errors, points_of, with_few_clients
-from archsim.studies.serving.cells import cells, page, read_cells, worse, write_cells
+from archsim.studies.serving.cells import Cell, cells, page, read_cells, worse, write_cells
+from archsim.studies.serving.choices import with_clients, within_limits
 from archsim.studies.serving.fitting import FOLDS, fitted, fold_of, means_of
 from archsim.studies.serving.residuals import residual_rows
+from archsim.studies.serving.split import handoffs_ns, judged, named, plain_points, split_cases_of, split_rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--most-clients", type=int, default=128)
+    parser.add_argument("--disaggregated", type=Path)
     parser.add_argument("--page", type=Path)
     parser.add_argument("--against", type=Path)
     parser.add_argument("--residuals", action="store_true")
@@ -33,8 +40,12 @@ def main() -> int:
     known = [fitted([each for each in means if fold[each.group] != left]) for left in range(FOLDS)]
     points = [point for case in cases for point in points_of(case, known[fold[case.rows[0]["group"]]])]
     found = cells(points)
+    if args.disaggregated:
+        split, said, why = _disaggregated(args.disaggregated, fitted(means))
+        found += split
+        refused |= why
     before = read_cells(args.against) if args.against else []
-    rest = f"{len(points)} of {len(rows)} points are simulated."
+    rest = f"{len(points)} of {len(rows)} points are simulated{said if args.disaggregated else ''}."
     if refused:
         rest += f" Refused: {'; '.join(sorted(set(refused.values())))}."
     text = page(found, FOLDS, args.most_clients, rest)
@@ -45,11 +56,23 @@ def main() -> int:
     for moe, kind in ((1, "MoE"), (0, "dense")):
         tpot, ttft, warm, count = median_errors(point for point in points if point.row["is_moe"] == moe)
         print(f"{kind}: {count} points, TPOT {tpot:.1%}, TTFT {ttft:.1%}, warmed up {warm:.1%}")
+    print(f"configurations with the same clients, {with_clients(points).told}")
+    print(f"configurations within limits of TPOT, {within_limits(points).told}")
     if args.residuals:
         print("residuals:", *(f"  - {row}" for row in residual_rows(points)), sep="\n")
     grown = list(worse(before, found))
     print(*(f"WORSE: {each}" for each in grown), sep="\n")
     return 1 if grown else 0
+
+
+def _disaggregated(path: Path, known: HostFile) -> tuple[list[Cell], str, dict[str, str]]:
+    """Cells, how many points they have, and why others were refused."""
+    rows = split_rows(path)
+    cases, refused = split_cases_of(rows)
+    plain = plain_points(cases, known)
+    points = judged(cases, known, plain)
+    print("handoff, ms:", {engine: ns / NS_PER_MS for engine, ns in handoffs_ns(plain).items()})
+    return cells(map(named, points), "disaggregated"), f", and {len(points)} of {len(rows)} disaggregated ones", refused
 
 
 if __name__ == "__main__":

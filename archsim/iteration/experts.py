@@ -18,6 +18,9 @@ from archsim.specs.deployment import Parallelism
 from archsim.specs.model import ModelSpec
 
 NOT_GATED = "nongated"  # ending of kernels without the product of a gate
+# Kernels that vLLM, SGLang and TensorRT-LLM have in common, by whichever they were measured: FlashInfer packs those of
+# TensorRT-LLM (flashinfer/fused_moe: trtllm-gen, CUTLASS).
+SHARED = "flashinfer"
 
 
 class ExpertTimes(NamedTuple):
@@ -57,8 +60,8 @@ BALANCED = FusedLaw()
 
 
 class ByChance(NamedTuple):
-    """Of the E / ep experts of a rank, (1 - top_k / E)^tokens stay idle. ``library``: an engine's, whose kernels it
-    takes where they were measured; else those of all.
+    """Of the E / ep experts of a rank, (1 - top_k / E)^tokens stay idle. ``library``: an engine's, which takes its own
+    kernels and FlashInfer's where they were measured; else those of all.
     """
 
     library: str | None = None
@@ -95,8 +98,8 @@ def _shape(model: ModelSpec) -> MoeSizes:
 
 
 def _kernels(laws: Laws, model: ModelSpec, dtype: str, own: str | None) -> list[tuple[str, str]]:
-    """(library, kernel) of the measured ones of these sizes and dtype: of the library ``own``, if it has any, else all.
-    Raises LawMissing for none.
+    """(library, kernel) of the measured ones of these sizes and dtype: SHARED ones and those of the library ``own``, if
+    it has any; else all. Raises LawMissing for none.
     """
     asked = (*_shape(model), dtype, "balanced")
     there = {
@@ -109,4 +112,5 @@ def _kernels(laws: Laws, model: ModelSpec, dtype: str, own: str | None) -> list[
         raise LawMissing(
             f"calibration {laws.calibration.gpu} has no fused MoE table of {dtype} for the experts of {model.name}"
         )
-    return sorted({each for each in there if each[0] == own} or there)
+    known = any(library == own for library, _ in there)
+    return sorted(each for each in there if not known or each[0] == own or SHARED in each[1])

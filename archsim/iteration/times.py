@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from archsim.base.units import NS_PER_S
 from archsim.iteration.attention.kind import DECODE, PREFILL, AttentionTimes
+from archsim.iteration.collectives import all_reduce_ns, gathered_ns
 from archsim.iteration.experts import BALANCED, Experts
 from archsim.iteration.layers import (
     ALL_REDUCE,
@@ -43,8 +44,7 @@ from archsim.laws.dense import dense_product
 from archsim.laws.expert_gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.laws.memory import hbm_reads
-from archsim.laws.piecewise import law_of
-from archsim.laws.tables import CalibrationSpec, TransferTable
+from archsim.laws.tables import CalibrationSpec
 from archsim.specs.deployment import ALONE, BF16, Parallelism, Precision, refuse_uneven
 from archsim.specs.model import ModelSpec
 
@@ -250,7 +250,7 @@ class _Timing(NamedTuple):
     def _collective(self, given: Collective) -> _Timed:
         size = np.maximum(self._rows * given.row_bytes, 1)
         if given.op == ALL_REDUCE:
-            found = fastest_all_reduce_ns(self.laws, size, given.ranks)
+            found = all_reduce_ns(self.laws, size, given.ranks)
         else:
             found = gathered_ns(self.laws, given.op, size, given.ranks)
         return _Timed(np.where(self._rows > 0, found, 0.0))
@@ -301,35 +301,6 @@ def _looked_up(table: np.ndarray, size: np.ndarray) -> np.ndarray:
         more = np.where(over, size - last, 0.0)
         found = found + (more[:, None] * slope if table.ndim == 2 else more * slope)
     return found
-
-
-def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
-    """Engines choose among NCCL and one-shot kernels by size: the least of those that cover it, float64[size], for
-    sizes in order; kernels of another GPU cover what was measured there. A message never takes longer than a larger
-    one, so sizes below the measured ones take their time.
-    """
-    found = laws.collective("all_reduce", size_bytes, ranks=ranks).ns
-    for library, variant in (("trtllm", None), ("vllm", "vllm_graph"), ("sglang", "sglang_graph")):
-        try:
-            times = laws.collective("all_reduce", size_bytes, ranks=ranks, library=library, variant=variant)
-        except LawMissing:
-            continue
-        assert isinstance(times.table, TransferTable)
-        outside_it = law_of(times.table).extrapolates(size_bytes)
-        found = np.where(outside_it, found, np.minimum(found, times.ns))
-    return np.minimum.accumulate(found[::-1])[::-1]
-
-
-def gathered_ns(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
-    """float64[size] of an all-gather or a reduce-scatter of all ranks, as vLLM, SGLang and TensorRT-LLM do without
-    DeepEP. Between nodes, the law of the largest measured number of ranks. Raises LawMissing.
-    """
-    for measured in (ranks, *(n for n in (64, 32, 16, 8, 4, 2) if n < ranks)):
-        try:
-            return laws.collective(op, size_bytes, ranks=measured).ns
-        except LawMissing:
-            continue
-    raise LawMissing(f"calibration {laws.calibration.gpu} has no {op}")
 
 
 def _launch_ns(laws: Laws) -> float:

@@ -7,9 +7,10 @@ import numpy as np
 from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.base.errors import CapacityError
 from archsim.iteration import account
+from archsim.iteration.collectives import gathered_ns
 from archsim.iteration.experts import ByChance, Experts, FusedLaw
 from archsim.iteration.layers import ACTIVATION_BYTES, ELSEWHERE, has_experts
-from archsim.iteration.times import IterationLaws, gathered_ns, iteration_laws
+from archsim.iteration.times import IterationLaws, iteration_laws
 from archsim.laws.expert_gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.laws.tables import CalibrationSpec

@@ -22,7 +22,7 @@ class HostRow(Spec):
     """Constants of an engine with MoE or dense models. ``iteration``, and ``layer`` for each layer: of every iteration;
     ``eager_layer``: of a layer, in one that no captured graph covers; ``captured``, ``front_end``: as in ``Host``;
     ``first_after``: engines choose an iteration while the one before runs, and send its tokens when the next one is
-    over.
+    over; ``handoff``: of a request that goes from an engine that prefills to one that decodes.
     """
 
     engine: str
@@ -35,6 +35,7 @@ class HostRow(Spec):
     front_end: Time
     captured: Annotated[int, count(0, 1_000_000)]
     first_after: Annotated[int, count(1, 1000)]
+    handoff: Time = 0.0
 
 
 class FactorRow(Spec):
@@ -115,6 +116,7 @@ def host_of(
         experts=prod(each.routed for each in factors),
         decodes=prod(each.decodes for each in factors),
         prompts=prod(each.prompts for each in factors),
+        handoff_ns=row.handoff,
     )
 
 

@@ -42,7 +42,7 @@ def run(state: State, table: StepTable, decode_table: StepTable, limits: Limits,
         if what == 0:
             _queue(state, limits)
         elif what == 1:
-            _arrive(state, which)
+            _arrive(state, which, limits)
         else:
             _end(state, which, now, limits, transfer)
         if _more_at(state, now, limits):
@@ -122,17 +122,15 @@ def _queue(state: State, limits: Limits):
 
 
 @outer
-def _arrive(state: State, i):
-    """The KV of a request has reached its decode rank: it waits there, and its first token is out."""
+def _arrive(state: State, i, limits: Limits):
+    """The KV of a request has reached its decode rank: it waits there."""
     instance = state.instances[i]
     r = instance.head
     request = state.requests[r]
     instance.head = request.next
     if instance.head < 0:
         instance.tail = -1
-    request.first_ns = request.ready_ns
-    request.last_ns = request.ready_ns
-    enqueue(state, request.rank, r)
+    enqueue(state, choose(state, DECODE, r, limits), r)
 
 
 @outer
@@ -293,7 +291,6 @@ def _send(state: State, i, r, now, limits: Limits, transfer: Transfer):
     begin = max(now, instance.link_free_ns)
     instance.link_free_ns = begin + request.input * transfer.ns_per_token
     request.ready_ns = instance.link_free_ns + transfer.latency_ns
-    request.rank = choose(state, DECODE, r, limits)
     request.next = -1
     if instance.tail >= 0:
         state.requests[instance.tail].next = r

@@ -44,6 +44,7 @@ RANK = np.dtype(
         ("tail", "i8"),
         ("waiting", "i8"),
         ("running", "i8"),
+        ("most", "i8"),  # requests that may run
         ("capacity", "i8"),  # KV blocks
         ("free", "i8"),
         ("oldest", "i8"),  # prefix cache: blocks that no request holds, by last use

@@ -99,7 +99,7 @@ def admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
     Returns its tokens of this iteration; 0: it has to wait.
     """
     rank = state.ranks[k]
-    if rank.held:
+    if rank.held or rank.running >= rank.most:
         return 0
     r = rank.head
     request = state.requests[r]
@@ -123,6 +123,8 @@ def admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
     if request.scheduled_ns < 0:
         request.scheduled_ns = now_ns
         request.hit = start if request.made == 0 else 0
+    elif start == request.input and request.made == 1:  # computed elsewhere: its first token is out when it decodes
+        request.first_ns = request.last_ns = now_ns
     state.slots[k, rank.running] = r
     state.new[k, rank.running] = new
     rank.running += 1

@@ -202,7 +202,7 @@ def deploy(serving: Serving) -> Deployment:
         decode = _built(decodes_alone(serving, sides.decode.parallel), sides.decode, scheduler, host)
         if isinstance(prefilled, SideSpec):
             prefill = _built(serving, prefilled, scheduler, host)
-            transfer = transfer_of(serving, engine_of(serving, prefilled.parallel), sides.transfer)
+            transfer = transfer_of(serving, engine_of(serving, prefilled.parallel), sides.transfer, host)
         else:
             prefill, decode = decode._replace(pool=decode.pool._replace(prefilled=True)), None
     devices = sum(pool.instances * pool.parallel.ranks for pool in spec.pools)
@@ -227,7 +227,9 @@ def decodes_alone(serving: Serving, parallel: ParallelSpec) -> Serving:
 
 def _built(serving: Serving, side: SideSpec, scheduler: Scheduler, host: Host) -> Built:
     engine = engine_of(serving, side.parallel)
-    return with_experts(serving, engine, build(engine, scheduler, host, side.instances), scheduler, host)
+    built = build(engine, scheduler, host, side.instances)
+    built = built._replace(pool=built.pool._replace(most=side.max_num_seqs or 0))
+    return with_experts(serving, engine, built, scheduler, host)
 
 
 def with_experts(serving: Serving, engine: Engine, built: Built, scheduler: Scheduler, host: Host) -> Built:
@@ -308,11 +310,12 @@ def rooms_told(serving: Serving) -> list[str]:
     ]
 
 
-def transfer_of(serving: Serving, engine: Engine, given: TransferSpec) -> Transfer:
-    """Every rank of a prefill engine sends its part of a request's KV at once."""
+def transfer_of(serving: Serving, engine: Engine, given: TransferSpec, host: Host) -> Transfer:
+    """Every rank of a prefill engine sends its part of a request's KV at once; the host hands the request over."""
     links = serving.system.d2d
     rate = given.bandwidth_bytes_per_s or links.bandwidth_bytes_per_s * links.efficiency
-    return Transfer(np.float64(given.latency_ns), np.float64(kv_token_bytes(engine) / rate * NS_PER_S))
+    latency_ns = given.latency_ns + host.handoff_ns
+    return Transfer(np.float64(latency_ns), np.float64(kv_token_bytes(engine) / rate * NS_PER_S))
 
 
 def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str, ...]:

@@ -98,6 +98,7 @@ class Scheduler(NamedTuple):
 class Pool(NamedTuple):
     """``instances`` alike, of ``ranks`` that step together; ``kv_blocks``: of a rank. ``experts``: a new group of
     experts for instance i; None: they are in the table. ``prefilled``: requests come with their KV and a first token.
+    ``most``: requests that a rank may run; 0: as many as the scheduler.
     """
 
     instances: int
@@ -106,6 +107,7 @@ class Pool(NamedTuple):
     table: StepTable
     experts: Callable[[int, Say], Group] | None = None
     prefilled: bool = False
+    most: int = 0
 
 
 class Served(NamedTuple):
@@ -299,7 +301,7 @@ def _state(
         records[name] = -1.0
     if pool.prefilled:
         records["computed"], records["made"] = requests.input, 1
-    ranks, instances = _ranks(pool, decode)
+    ranks, instances = _ranks(pool, decode, scheduler.max_num_seqs)
     blocks = int(requests.hash_ids.max()) + 1 if limits.hash_blocks and len(requests.hash_ids) else 1
     seen = (len(ranks), blocks)
     return State(
@@ -324,7 +326,7 @@ def _state(
     )
 
 
-def _ranks(pool: Pool, decode: Pool | None) -> tuple[np.ndarray, np.ndarray]:
+def _ranks(pool: Pool, decode: Pool | None, most: int) -> tuple[np.ndarray, np.ndarray]:
     alone = DECODE if pool.prefilled else BOTH
     kinds = [(pool, alone)] if decode is None else [(pool, PREFILL), (decode, DECODE)]
     owners = [(each, does) for each, does in kinds for _ in range(each.instances)]
@@ -334,7 +336,7 @@ def _ranks(pool: Pool, decode: Pool | None) -> tuple[np.ndarray, np.ndarray]:
         mine = slice(first, first + each.ranks)
         instances[at]["pause_at"], instances[at]["pause_ns"] = SPOKEN, np.inf
         instances[at]["first"], instances[at]["last"], instances[at]["does"] = mine.start, mine.stop, does
-        ranks["instance"][mine] = at
+        ranks["instance"][mine], ranks["most"][mine] = at, min(each.most or most, most)
         ranks["capacity"][mine] = ranks["free"][mine] = each.kv_blocks
         first = mine.stop
     return ranks, instances

@@ -12,6 +12,7 @@ import numpy as np
 
 from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.iteration.attention.kind import PHASES
+from archsim.iteration.experts import NOT_GATED
 from archsim.iteration.layers import attentions
 from archsim.laws.copy import NVLINK_BYTES_PER_S
 from archsim.laws.scaled import with_scaled
@@ -50,6 +51,7 @@ class StandIns(NamedTuple):
     notes: tuple[str, ...]
 
 
+NEAR = 1.0  # doublings of sizes within which a kernel's law holds for a shape that it was not measured on
 FUSED = "fp8"  # dtype of products whose activations engines quantise in the kernel before
 # Products of experts apart from the rest of their layer; kernels that engines all-reduce small messages with.
 NOT_FUSED, ONE_SHOT = ("sglang-deepep", "trtllm-wideep"), ("trtllm", "vllm", "sglang")
@@ -74,15 +76,12 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
     for what, dtype, like in (("products", products, like_products), ("experts", experts, like_experts)):
         if dtype != like:
             notes.append(f"{what} in {dtype}: {like} tables of {calibration.gpu}, with fewer bytes of weights")
-    if model.experts > 1 and (like := _nearest(calibration, model, like_experts)):
-        shape = {"hidden": model.hidden, "ffn": model.expert_ffn, "experts": model.experts, "top_k": model.top_k}
-        copies = [
-            table.model_copy(update=shape | {"scaled_from": table.model})
-            for table in calibration.moe
-            if (table.model, table.dtype) == (like, like_experts) and not table.eplb_slots
-        ]
+    if model.experts > 1:
+        copies = _of_other_shapes(calibration, model, like_experts)
         calibration = calibration.model_copy(update={"moe": (*calibration.moe, *copies)})
-        notes.append(f"experts of {model.name}: the law of {like}, with their own sizes")
+        likes = sorted({f"{table.scaled_from} ({table.kernel})" for table in copies})
+        if likes:
+            notes.append(f"experts of {model.name}: the laws of {', '.join(likes)}, with their own sizes")
     return StandIns(calibration, like_products, like_experts, tuple(notes))
 
 
@@ -127,18 +126,26 @@ def _faster(table, compute: float, memory: float):
     return table.model_copy(update={"law": table.law.model_copy(update=rates), "scaled_from": table.dtype})
 
 
-def _nearest(calibration: CalibrationSpec, model: ModelSpec, dtype: str) -> str:
-    """The measured model nearest in shape, with most distributions of routing; '' if the shape itself was measured."""
+def _of_other_shapes(calibration: CalibrationSpec, model: ModelSpec, dtype: str) -> list[MoeTable]:
+    """The tables of each kernel that was not measured on the model's shape: those of the nearest one, if it is near, or
+    if no kernel was measured on the shape.
+    """
+    kernels: dict[tuple[str, str], list[MoeTable]] = {}
+    for table in calibration.moe:
+        if table.dtype == dtype and not table.eplb_slots and not table.kernel.endswith(NOT_GATED):
+            kernels.setdefault((table.library, table.kernel), []).append(table)
+    nearest = {key: min(balanced, key=lambda table: _apart(table, model)) for key, tables in kernels.items()
+               if (balanced := [table for table in tables if table.distribution == "balanced"])}  # fmt: skip
+    least = min((_apart(table, model)[0] for table in nearest.values()), default=0.0)
+    shape = {"hidden": model.hidden, "ffn": model.expert_ffn, "experts": model.experts, "top_k": model.top_k}
+    return [
+        table.model_copy(update=shape | {"scaled_from": table.model})
+        for key, like in nearest.items() if 0 < _apart(like, model)[0] <= max(least, NEAR)
+        for table in kernels[key] if table.model == like.model
+    ]  # fmt: skip
 
-    def far(table: MoeTable) -> tuple[float, int]:
-        sizes = ((table.hidden, model.hidden), (table.ffn, model.expert_ffn), (table.experts, model.experts))
-        return sum(abs(float(np.log2(a / b))) for a, b in sizes), -len(table.ranks)
 
-    there = [
-        table
-        for table in calibration.moe
-        if table.dtype == dtype and not table.eplb_slots and table.distribution == "balanced"
-    ]
-    if not there or min(far(table)[0] for table in there) == 0:
-        return ""
-    return min(there, key=far).model
+def _apart(table: MoeTable, model: ModelSpec) -> tuple[float, int]:
+    """Doublings of sizes between a table's shape and the model's; of the same, most distributions of routing first."""
+    sizes = ((table.hidden, model.hidden), (table.ffn, model.expert_ffn), (table.experts, model.experts))
+    return sum(abs(float(np.log2(a / b))) for a, b in sizes), -len(table.ranks)

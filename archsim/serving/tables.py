@@ -47,7 +47,7 @@ class Host(NamedTuple):
     most tokens of a rank in a graph with prompts; 0: graphs cover decodes alone. ``first_after``: iterations
     of its engine after which a client sees a first token, its own among them; it sees all tokens as late. ``experts``:
     time of routed experts relative to their law; ``decodes``, ``prompts``: of all that laws give in iterations without
-    and with prompts.
+    and with prompts. ``handoff_ns``: of a request between engines that prefill and decode.
     """
 
     iteration_ns: float = 0.0
@@ -60,6 +60,7 @@ class Host(NamedTuple):
     experts: float = 1.0
     decodes: float = 1.0
     prompts: float = 1.0
+    handoff_ns: float = 0.0
 
     @property
     def told(self) -> str:

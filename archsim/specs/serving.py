@@ -118,10 +118,11 @@ class EngineHostSpec(Spec):
 
 
 class SideSpec(Spec):
-    """Engines that prefill, or decode."""
+    """Engines that prefill, or decode. ``max_num_seqs``: of a rank; null: as the scheduler's."""
 
     parallel: ParallelSpec = ParallelSpec()
     instances: Annotated[int, count(1, 10_000)] = 1
+    max_num_seqs: Annotated[int, count(1, 65_536)] | None = None
 
 
 class TransferSpec(Spec):

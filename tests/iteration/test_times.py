@@ -6,13 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archsim.base.errors import SpecError
+from archsim.iteration.collectives import all_reduce_ns, fastest_all_reduce_ns
 from archsim.iteration.layers import CAUSES, Product, counted, program
-from archsim.iteration.times import (
-    batches_of,
-    fastest_all_reduce_ns,
-    iteration_laws,
-    iteration_times,
-)
+from archsim.iteration.times import batches_of, iteration_laws, iteration_times
+from archsim.laws.choosing import LawMissing
 from archsim.laws.expert_gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.specs.deployment import Parallelism, Precision
@@ -173,6 +170,16 @@ def test_all_reduces_grow_with_their_size():
     ns = fastest_all_reduce_ns(laws, sizes, 8)
     assert np.all(np.diff(ns) >= 0)
     assert np.all(ns <= np.maximum.accumulate(laws.collective("all_reduce", sizes, ranks=8).ns))
+
+
+def test_an_all_reduce_of_two_nodes_is_one_of_a_node_and_two_copies_between_them():
+    laws, size = Laws(calibration_named("h100")), np.array([1e4, 1e6, 1e8])
+    copies = laws.copy(size / 16, placement="inter_node").ns
+    found = all_reduce_ns(laws, size, 16)
+    assert found == pytest.approx(fastest_all_reduce_ns(laws, size, 8) + 2 * copies)
+    assert np.all(all_reduce_ns(laws, size, 24) > found)
+    with pytest.raises(LawMissing, match="h200"):  # no copy between nodes was measured
+        all_reduce_ns(Laws(calibration_named("h200")), size, 16)
 
 
 @pytest.mark.parametrize(

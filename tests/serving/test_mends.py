@@ -10,15 +10,17 @@ import pytest
 import archsim as ar
 from archsim.base.errors import ArchsimError, TraceError
 from archsim.cli.main import main
-from archsim.iteration.times import fastest_all_reduce_ns
+from archsim.iteration.collectives import fastest_all_reduce_ns
+from archsim.iteration.experts import ByChance
 from archsim.laws.laws import Laws
 from archsim.serving.expert_groups import NOT_MOVED, groups_of
 from archsim.serving.groups import SELDOM, Group
 from archsim.serving.requests import refuse_too_long, without_hashes
 from archsim.serving.serving import deploy, engine_of
 from archsim.serving.simulate import _put
-from archsim.serving.stand_ins import ONE_SHOT, with_stand_ins
+from archsim.serving.stand_ins import NEAR, ONE_SHOT, with_stand_ins
 from archsim.serving.tables import Host
+from archsim.specs.deployment import Parallelism
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_model
 from archsim.specs.loading.serving import load_serving
@@ -180,3 +182,28 @@ def test_rates_need_a_trace_that_has_one(tmp_path):
     at_once = SMALL | {"requests": {"trace": str(trace)}, "loads": {"rates": ["1/s", "2/s"]}}
     with pytest.raises(TraceError, match=r"at_once\.jsonl: all requests arrive at once: .* loads\.rates"):
         ar.serve(at_once)
+
+
+def test_engines_share_the_kernels_of_flashinfer():
+    """TensorRT-LLM's own table is of an older kernel than the one that FlashInfer packs."""
+    model = load_model("deepseek-v3")
+    laws = Laws(with_stand_ins(calibration_named("b200"), model, "nvfp4", "nvfp4").calibration)
+    one = Parallelism(tp=8, expert_tp=8)
+    own, none, other = (ByChance(each).times(laws, model, one, "nvfp4", 65).ns[64] for each in ("trtllm", None, "vllm"))
+    assert own == pytest.approx(none) and other == pytest.approx(none)
+    assert "trtllm" in ByChance("trtllm").times(laws, model, one, "nvfp4", 65).library
+
+
+def test_a_kernel_that_was_not_measured_on_a_shape_takes_a_near_one():
+    model = load_model("deepseek-v3")
+    found = with_stand_ins(calibration_named("b300"), model, "fp8_block", "fp8_block")
+    copies = {table.kernel: table for table in found.calibration.moe
+              if table.scaled_from and (table.hidden, table.dtype) == (model.hidden, "fp8_block")}  # fmt: skip
+    assert copies["sglang_flashinfer_trtllm_moe"].scaled_from == "GLM-5"
+    assert "deepgemm" not in copies  # measured
+    shapes = {table.model.lower(): table for table in calibration_named("b300").moe}
+    for table in copies.values():
+        like = shapes[table.scaled_from.lower()]
+        sizes = ((like.hidden, model.hidden), (like.ffn, model.expert_ffn), (like.experts, model.experts))
+        assert sum(abs(np.log2(a / b)) for a, b in sizes) <= NEAR
+    assert any("GLM-5 (sglang_flashinfer_trtllm_moe)" in note for note in found.notes)

@@ -83,6 +83,14 @@ def test_a_decode_pool_waits_for_its_kv():
     assert slow.measures.ttft.mean > fast.measures.ttft.mean + 10
 
 
+def test_requests_beyond_a_decode_batch_wait_for_their_first_token():
+    side = {"parallel": {"attention": {"tp": 4}, "experts": {"ep": 4}}}
+    free = ar.serve(FILE | {"disaggregated": {"prefill": side, "decode": side}})
+    bound = ar.serve(FILE | {"disaggregated": {"prefill": side, "decode": side | {"max_num_seqs": 2}}})
+    assert bound.measures.ttft.mean > free.measures.ttft.mean + 5 * bound.measures.tpot.mean  # of 20 tokens
+    assert bound.measures.tpot.mean < 1.01 * free.measures.tpot.mean
+
+
 def test_data_parallel_attention_gathers_hidden_vectors():
     ranks = {"attention": {"tp": 1, "dp": 8}, "experts": {"ep": 8}}
     found = ar.serve(FILE | {"parallel": ranks})

@@ -19,7 +19,7 @@ from archsim.iteration.times import IterationLaws
 from archsim.serving.deployment import Engine, kv_blocks, laws_of, with_host
 from archsim.serving.hosts import HostFile, host_of
 from archsim.serving.measures import times_ns
-from archsim.serving.requests import lengths, without_hashes
+from archsim.serving.requests import Requests, lengths, without_hashes
 from archsim.serving.simulate import Pool, Scheduler, Served, simulate
 from archsim.serving.tables import Host
 from archsim.specs.deployment import Parallelism
@@ -33,10 +33,11 @@ MODELS = MappingProxyType({
     "Qwen3-235B-A22B": "qwen3-235b-a22b", "gpt-oss-120b": "gpt-oss-120b", "GLM-5": "glm-5",
     "Qwen3.5-397B-A17B": "qwen3.5-397b-a17b",
 })  # fmt: skip
-# Calibration and HBM of a system, as CUDA reports it (79.1, 139.8 and 178.4 GiB); of the last three by datasheets.
+# Calibration and HBM of a system, as CUDA reports it (79.1, 139.8, 178.4, of the last two 184.31 and 276.50 GiB); of
+# B300 by its datasheet.
 SYSTEMS = MappingProxyType({
     "H100-SXM5-80GB": ("h100", 84.9e9), "H200-SXM-141GB": ("h200", 150.1e9), "B200-SXM": ("b200", 191.5e9),
-    "B300-SXM": ("b300", 288e9), "GB200": ("gb200", 186e9), "GB300": ("gb300", 279e9),
+    "B300-SXM": ("b300", 288e9), "GB200": ("gb200", 197.9e9), "GB300": ("gb300", 296.9e9),
 })  # fmt: skip
 UNFIT = ("host_bound_suspect", "nonmonotone")  # notes of points that nothing should be judged on
 REQUESTS_A_CLIENT = 10
@@ -138,7 +139,7 @@ def pool_of(case: Case, host: Host) -> Pool:
 
 def serve_point(pool: Pool, host: Host, row: Mapping[str, Any], logged: bool = False) -> Served:
     """The clients of a point; ``logged``: with a log of all iterations."""
-    requests = _requests(row)
+    requests = requests_of_row(row)
     most = 2 * int(requests.output.sum()) if logged else 0
     return simulate(requests, scheduler_of(row), pool, **host.of_requests, logged=most)
 
@@ -152,14 +153,18 @@ def points_of(case: Case, known: HostFile) -> Iterator[Point]:
         yield Point(row, times["ttft"].mean() / NS_PER_MS, times["tpot"].mean() / NS_PER_MS)
 
 
-def _requests(row: Mapping[str, Any]):
+def requests_of_row(row: Mapping[str, Any], most_tokens: float = np.inf) -> Requests:
+    """The requests of a point's clients, so many each as the benchmark sends; fewer, but two each, where all outputs
+    together have more than ``most_tokens``.
+    """
     clients = int(row["concurrency"])
+    each = int(np.clip(most_tokens / (clients * row["osl_tokens"]), 2, REQUESTS_A_CLIENT))
     low, high = shares_of(row)
     sizes = (
-        lengths(REQUESTS_A_CLIENT * clients, "uniform", (max(1, int(low * size)), int(high * size)), clients, stream)
+        lengths(each * clients, "uniform", (max(1, int(low * size)), int(high * size)), clients, stream)
         for stream, size in enumerate((row["isl_tokens"], row["osl_tokens"]), 1)
     )
-    return without_hashes(np.zeros(REQUESTS_A_CLIENT * clients), *sizes, clients)
+    return without_hashes(np.zeros(each * clients), *sizes, clients)
 
 
 def median_errors(points: Iterable[Point]) -> tuple[float, float, float, int]:

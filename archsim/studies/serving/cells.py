@@ -36,15 +36,15 @@ class Cell(NamedTuple):
     ttft_nearest: float
 
 
-def cells(points: Iterable[Point]) -> list[Cell]:
-    """The last one is of all points."""
+def cells(points: Iterable[Point], whole: str = "all") -> list[Cell]:
+    """The last one is of all points, under the name ``whole``."""
     every = list(points)
     chosen = list(zip(every, nearest_errors([point.row for point in every]), strict=True))
     groups: dict[tuple[str, ...], list] = {}
     for point, off in chosen:
         groups.setdefault(tuple(str(point.row[key]) for key in KEYS), []).append((point, off))
-    whole = [(("all",) * len(KEYS), chosen)] if chosen else []
-    return [_cell(key, found) for key, found in [*sorted(groups.items()), *whole]]
+    last = [((whole, "all", "all", "all"), chosen)] if chosen else []
+    return [_cell(key, found) for key, found in [*sorted(groups.items()), *last]]
 
 
 def _cell(key: tuple[str, ...], found: Sequence[tuple[Point, np.ndarray]]) -> Cell:
@@ -109,7 +109,9 @@ def page(found: Sequence[Cell], folds: int, most_clients: int, rest: str) -> str
         "constants that were fitted on the other folds, as `configs/serving/hosts.yaml` is on all. Errors are medians "
         "of absolute errors, in percent; behind them, the median with its sign. The CSV has beside them the error of "
         "a look-up: the most alike measured point of another group, instead of the simulation. `--against "
-        f"docs/accuracy.csv` fails where a cell has worsened by 2 points and by 10 %. {rest}",
+        f"docs/accuracy.csv` fails where a cell has worsened by 2 points and by 10 %. Disaggregated: "
+        "engines that prefill and others that decode, by constants of engines that do both, but for the time to hand a "
+        f"request over, which is of other folds of these points. {rest}",
         "",
         "| cell | points | TPOT | TTFT |",
         "|---|---|---|---|",

@@ -243,5 +243,6 @@ def _deployed(serving: Serving, sides: Sequence[tuple[Engine, Built]], choice: C
     devices, first = choice.instances * choice.parallel.ranks, built[0]
     if not choice.prefill:
         return Deployment(scheduler, host_for(serving), first, None, None, devices, first.notes)
-    moved = transfer_of(serving, sides[0][0], TransferSpec())
-    return Deployment(scheduler, host_for(serving), first, built[1], moved, devices, first.notes)
+    host = host_for(serving)
+    moved = transfer_of(serving, sides[0][0], TransferSpec(), host)
+    return Deployment(scheduler, host, first, built[1], moved, devices, first.notes)
