@@ -11,17 +11,9 @@ import pandas as pd
 
 from archsim.base.errors import SpecError
 from archsim.base.units import NS_PER_US
-from archsim.engine.engine import EventEngine
-from archsim.engine.loop import Replay
-from archsim.engine.run_demand import RunDemand
 from archsim.laws.gemm import choose_table, table_times
 from archsim.laws.tables import CalibrationSpec, GemmTable
-from archsim.specs.loading.library import load_assumptions
-from archsim.specs.machine.system import SystemSpec
-from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.scenario import Scenario
-from archsim.specs.workload import WorkloadSpec
+from archsim.studies.validation.alone import steps_ns
 from archsim.studies.validation.errors import EXPERTS
 from calibration.fit.fit import products
 from calibration.measurements.reading import Measurements
@@ -30,7 +22,6 @@ from calibration.measurements.sweeps import release
 HIDDEN_AND_FFN = dict(zip(EXPERTS, ((7168, 2048), (4096, 1536), (2048, 768)), strict=True))
 DTYPES = ("bf16", "fp8")
 COLUMNS = ["model", "dtype", "library", "version", "m", "engine_us", "law_us", "measured_us", "law_error", "error"]
-ALIKE = {"name": "validation", "source": "validation of a calibration"}
 
 
 def engine_cases(calibration: CalibrationSpec, named: str, measurements: Measurements) -> pd.DataFrame:
@@ -58,27 +49,16 @@ def expert_ns(
 ) -> np.ndarray:
     """Times of one expert on one die by the event engine, float64[n] ns, for tokens int64[n]."""
     reference = calibration.reference
-    system = SystemSpec(
-        **ALIKE,
-        mesh={"x": 1, "y": 1},
-        hbm={"bandwidth_bytes_per_s": reference.hbm_bytes_per_s, "capacity_bytes": 10**12},
-        d2d={"bandwidth_bytes_per_s": 1e12},
-        llc={"capacity_bytes": 2**20},  # less than a slice: one in flight, none kept
-        compute={"peak_flop_per_s": reference.peak_flop_per_s[dtype], "dtype": dtype, "calibration": named},
-    )
-    model = ModelSpec(
-        **ALIKE, layers=1, moe_layers={"first": 0, "last": 0}, hidden=hidden, expert_ffn=ffn, experts=1, top_k=1
-    )
-    policy = PolicySpec(name="ep", **PRESETS["ep"])
+    machine = {
+        "mesh": {"x": 1, "y": 1},
+        "hbm": {"bandwidth_bytes_per_s": reference.hbm_bytes_per_s, "capacity_bytes": 10**12},
+        "d2d": {"bandwidth_bytes_per_s": 1e12},
+        "llc": {"capacity_bytes": 2**20},  # less than a slice: one in flight, none kept
+        "compute": {"peak_flop_per_s": reference.peak_flop_per_s[dtype], "dtype": dtype, "calibration": named},
+    }
     as_measured = {"activations": "ignored", "decision_cost": "free", "gemm": "calibrated", "reads": "together"}
-    assumptions = load_assumptions("physical", **as_measured, memory="experts")
-    workload = WorkloadSpec(trace={"synthetic": {}}, batch=int(tokens.max()))
-    scenario = Scenario(system, model, assumptions, policy, workload, int(tokens.max()))
-    demand = RunDemand(
-        tokens=tokens.astype(np.int32).reshape(-1, 1, 1), first_seen=np.zeros((len(tokens), 1, 1), np.int16),
-        has_prefill=False, layer_ids=np.zeros(1, np.int32), top_k=1, batch=int(tokens.max()), digest="",
-    )
-    return Replay(EventEngine(scenario), demand).run().step_ns[:, 0]
+    sizes = {"hidden": hidden, "expert_ffn": ffn, "top_k": 1}
+    return steps_ns(machine, sizes, "ep", tokens.reshape(-1, 1), **as_measured, memory="experts")
 
 
 def _medians(rows: pd.DataFrame, table: GemmTable) -> pd.Series:

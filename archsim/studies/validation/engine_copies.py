@@ -11,20 +11,12 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.units import NS_PER_US
-from archsim.engine.engine import EventEngine
-from archsim.engine.loop import Replay
-from archsim.engine.run_demand import RunDemand
 from archsim.engine.state import SLICES
 from archsim.laws.copy import link_table
 from archsim.laws.piecewise import law_of
 from archsim.laws.tables import CalibrationSpec, TransferTable
-from archsim.specs.loading.library import load_assumptions
 from archsim.specs.machine.measured import link_measured
-from archsim.specs.machine.system import SystemSpec
-from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.scenario import Scenario
-from archsim.specs.workload import WorkloadSpec
+from archsim.studies.validation.alone import steps_ns
 from calibration.measurements.reading import Measurements
 
 SIZES = tuple(2**octave for octave in range(12, 33))  # 4 KiB to 4 GiB, as figure 12 of Yu et al., ISCA 2026
@@ -33,7 +25,6 @@ COLUMNS = [
 ]
 SMALL_BYTES = 2**10  # LLC capacity: less than a slice, so that one is in flight
 WIDEST = 1_000_000  # of a model
-ALIKE = {"name": "validation", "source": "validation of a calibration"}
 
 
 def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
@@ -60,36 +51,19 @@ def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
 def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
     """Time of one copy of ``size_bytes`` from die to die on the event engine."""
     fitted = link_measured(calibration).values
-    system = SystemSpec(
-        **ALIKE,
-        mesh={"x": 2, "y": 1},
-        hbm={
-            "bandwidth_bytes_per_s": calibration.reference.hbm_bytes_per_s,
-            "capacity_bytes": 10**12,
-            "latency_ns": 0.0,
-        },
-        d2d={"bandwidth_bytes_per_s": fitted["copies"]["bandwidth"], **fitted},
-        llc={
-            "capacity_bytes": SMALL_BYTES, "segment_bytes": SMALL_BYTES, "hit_ns": 0.0, "miss_ns": 0.0, "write_ns": 0.0
-        },
-        compute={"peak_flop_per_s": 1e18, "dtype": "fp8"},
-    )
+    hbm = {"bandwidth_bytes_per_s": calibration.reference.hbm_bytes_per_s, "capacity_bytes": 10**12, "latency_ns": 0.0}
+    machine = {
+        "mesh": {"x": 2, "y": 1}, "hbm": hbm,
+        "d2d": {"bandwidth_bytes_per_s": fitted["copies"]["bandwidth"], **fitted},
+        "llc": dict.fromkeys(("capacity_bytes", "segment_bytes"), SMALL_BYTES)
+        | dict.fromkeys(("hit_ns", "miss_ns", "write_ns"), 0.0),
+        "compute": {"peak_flop_per_s": 1e18, "dtype": "fp8"},
+    }
     width = _width(size_bytes)
-    model = ModelSpec(
-        **ALIKE, layers=1, moe_layers={"first": 0, "last": 0}, hidden=width, expert_ffn=size_bytes // width, experts=1,
-        top_k=1,
-    )
-    policy = PolicySpec(name="base", **PRESETS["base"])
-    assumptions = load_assumptions(
-        "physical", activations="ignored", decision_cost="free", gemm="roofline", reads="together", memory="experts"
-    )
-    workload = WorkloadSpec(trace={"synthetic": {}}, batch=1)
-    scenario = Scenario(system, model, assumptions, policy, workload, 1)
-    demand = RunDemand(
-        tokens=np.ones((1, 1, 1), np.int32), first_seen=np.zeros((1, 1, 1), np.int16), has_prefill=False,
-        layer_ids=np.zeros(1, np.int32), top_k=1, batch=1, digest="",
-    )
-    return float(Replay(EventEngine(scenario), demand).run().step_ns[0, 0]) / SLICES
+    sizes = {"hidden": width, "expert_ffn": size_bytes // width, "top_k": 1}
+    free = {"activations": "ignored", "decision_cost": "free", "gemm": "roofline", "reads": "together"}
+    one = np.ones((1, 1), np.int64)
+    return float(steps_ns(machine, sizes, "base", one, **free, memory="experts")[0]) / SLICES
 
 
 def _text(value) -> str:

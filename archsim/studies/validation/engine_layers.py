@@ -11,9 +11,6 @@ import pandas as pd
 
 from archsim.base.errors import SpecError
 from archsim.base.units import NS_PER_US
-from archsim.engine.engine import EventEngine
-from archsim.engine.loop import Replay
-from archsim.engine.run_demand import RunDemand
 from archsim.laws.choosing import PARTS_OF_LAYERS, newest_first
 from archsim.laws.expert_gemm import Rates
 from archsim.laws.fused_moe import EPLB, SIZES
@@ -23,12 +20,7 @@ from archsim.laws.rank_load import BALANCED, TILED, candidates, rank_loads
 from archsim.laws.tables import CalibrationSpec
 from archsim.specs.loading.calibrations import load_calibration
 from archsim.specs.loading.config_files import shipped_configs
-from archsim.specs.loading.library import load_assumptions
-from archsim.specs.machine.system import SystemSpec
-from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.scenario import Scenario
-from archsim.specs.workload import WorkloadSpec
+from archsim.studies.validation.alone import steps_ns
 from calibration.fit.moe import with_defaults
 from calibration.measurements.reading import Measurements
 
@@ -39,7 +31,6 @@ COLUMNS = [
     "experts_a_rank", "tokens_an_expert", "engine_us", "law_us", "measured_us",
     "law_error", "error", "extrapolated", "within",
 ]  # fmt: skip
-ALIKE = {"name": "validation", "source": "validation of a calibration"}
 LIMIT_GROUPS = ("vllm",)  # libraries that route a token to some groups of experts only, where the model says so
 CELL = ["model", "dtype", "ep", "pairs", "active"]
 
@@ -163,31 +154,14 @@ def rank_ns(
     named: str, sizes: MoeSizes, ep: int, dtype: str, rates, library: str | None, tokens: np.ndarray, **changed
 ) -> np.ndarray:
     """Times of steps on one rank of ``ep``, float64[step] ns; tokens: int64[step, expert]; changed: assumptions."""
-    system = SystemSpec(
-        **ALIKE,
+    machine = {
         **({"mesh": {"x": 1, "y": 1}} if ep == 1 else {"fabric": {"levels": [{"switch": ep}]}}),
-        hbm={"bandwidth_bytes_per_s": rates.hbm_bytes_per_s, "capacity_bytes": 10**13},
-        d2d={"bandwidth_bytes_per_s": 1e12},
-        compute={
+        "hbm": {"bandwidth_bytes_per_s": rates.hbm_bytes_per_s, "capacity_bytes": 10**13},
+        "d2d": {"bandwidth_bytes_per_s": 1e12},
+        "compute": {
             "peak_flop_per_s": rates.peak_flop_per_s, "dtype": dtype, "calibration": named, "library": library,
         },
-    )  # fmt: skip
-    model = ModelSpec(
-        **ALIKE, layers=1, moe_layers={"first": 0, "last": 0}, hidden=sizes.hidden, expert_ffn=sizes.ffn,
-        experts=sizes.experts, top_k=sizes.top_k,
-    )  # fmt: skip
-    assumptions = load_assumptions(
-        "physical",
-        **{"gemm": "grouped", "activations": "ignored", "decision_cost": "free", "tables": "unbounded"} | changed,
-    )
-    batch = int(tokens.max())
-    scenario = Scenario(
-        system, model, assumptions, PolicySpec(name="ep", **PRESETS["ep"]),
-        WorkloadSpec(trace={"synthetic": {}}, batch=batch), batch,
-    )  # fmt: skip
-    demand = RunDemand(
-        tokens=tokens.astype(np.int32)[:, None, :],
-        first_seen=np.zeros((len(tokens), 1, sizes.experts), np.int16),
-        has_prefill=False, layer_ids=np.zeros(1, np.int32), top_k=sizes.top_k, batch=batch, digest="",
-    )  # fmt: skip
-    return Replay(EventEngine(scenario), demand).run().step_ns[:, 0]
+    }  # fmt: skip
+    of_model = {"hidden": sizes.hidden, "expert_ffn": sizes.ffn, "top_k": sizes.top_k}
+    assumed = {"gemm": "grouped", "activations": "ignored", "decision_cost": "free", "tables": "unbounded"}
+    return steps_ns(machine, of_model, "ep", tokens, **assumed | changed)
