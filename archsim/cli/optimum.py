@@ -12,11 +12,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_report(parser, "reports/NAME-optimum")
     add_json(parser)
     parser.add_argument(
-        "--steps",
-        type=positive,
-        default=200,
-        metavar="N",
-        help="steps per run to bound, evenly spread (default: 200)",
+        "--steps", type=positive, default=200, metavar="N", help="steps per run to bound, evenly spread (default: 200)"
     )
 
 

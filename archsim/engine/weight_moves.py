@@ -66,10 +66,7 @@ class WeightMover:
             resource_bytes[[dies + origin, dies + target]] += moves * n_bytes
             flows.append((origin, target, float(moves * n_bytes), 0.0))
         finish = simulate_flows(
-            self._fabric,
-            flows,
-            contention=self._contention,
-            die_port_bytes_per_s=machine.hbm_bytes_per_ns * NS_PER_S,
+            self._fabric, flows, contention=self._contention, die_port_bytes_per_s=machine.hbm_bytes_per_ns * NS_PER_S
         )
         hbm_ns = resource_bytes[dies : 2 * dies] / machine.hbm_bytes_per_ns
         arrival_ns = np.zeros(dies)

@@ -56,9 +56,7 @@ def scaled_law(law: MoeLaw, layer: Layer, scale: Scale) -> MoeLaw:
         return of_bytes / scale.memory + (ns - of_bytes) / least
 
     return law.model_copy(update={
-        "flop_per_s": law.flop_per_s * scale.compute,
-        "bytes_per_s": law.bytes_per_s * scale.memory,
+        "flop_per_s": law.flop_per_s * scale.compute, "bytes_per_s": law.bytes_per_s * scale.memory,
         "ns_per_token": moved(law.ns_per_token, token_bytes(layer)),
-        "ns_per_pair": moved(law.ns_per_pair, pair_bytes(layer)),
-        "ns_per_expert": law.ns_per_expert / least,
+        "ns_per_pair": moved(law.ns_per_pair, pair_bytes(layer)), "ns_per_expert": law.ns_per_expert / least,
     })

@@ -267,16 +267,10 @@ def read_report(folder: Path) -> Report:
         raise ReportError(f"{folder / 'results.csv'}: no runs")
     runs = tuple(run for _, run in sorted(rows, key=lambda each: each[0]))
     report = Report(
-        folder=folder,
-        experiment=experiment,
-        made=tree.data.get(MANIFEST_KEY) or {},
-        assumptions={spec.label: spec for spec in specs},
-        runs=runs,
-        dies=_by_run(folder / "dies.csv", DIE_COLUMNS, _die),
-        links=_by_run(folder / "links.csv", LINK_COLUMNS, _link),
-        pairs=_pairs(folder / "pairs.csv"),
-        steps=_steps(folder / STEPS),
-        own=own,
+        folder=folder, experiment=experiment, made=tree.data.get(MANIFEST_KEY) or {},
+        assumptions={spec.label: spec for spec in specs}, runs=runs,
+        dies=_by_run(folder / "dies.csv", DIE_COLUMNS, _die), links=_by_run(folder / "links.csv", LINK_COLUMNS, _link),
+        pairs=_pairs(folder / "pairs.csv"), steps=_steps(folder / STEPS), own=own,
     )
     _check_complete(report)
     return report
@@ -371,9 +365,7 @@ def _steps(path: Path) -> dict[str, Steps]:
         waited = {name.removeprefix("bound_").removesuffix("_ns"): float(own[name][at]) for name in bounds}
         ends = own["link_src"][at], own["link_dst"][at]
         slowest = Step(
-            int(own["step"][at]),
-            int(own["layer"][at]),
-            float(own["time_ns"][at]),
+            int(own["step"][at]), int(own["layer"][at]), float(own["time_ns"][at]),
             {name: ns for name, ns in waited.items() if ns},
             None if np.isnan(ends[0]) else (int(ends[0]), int(ends[1])),
         )

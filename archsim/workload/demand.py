@@ -90,12 +90,8 @@ def build_demand(
             watcher.end(iteration, layer_threads)
     return Demand(
         tokens=stacked(every_tokens, (layers, experts), np.int32),
-        first_seen=stacked(every_order, (layers, experts), np.int16),
-        has_prefill=bool(prefill_rows.max(initial=0) > 1),
-        layer_ids=source.layer_ids,
-        top_k=source.top_k,
-        batch=batch,
-        digest=_digest(source, requests, decode_steps),
+        first_seen=stacked(every_order, (layers, experts), np.int16), has_prefill=bool(prefill_rows.max(initial=0) > 1),
+        layer_ids=source.layer_ids, top_k=source.top_k, batch=batch, digest=_digest(source, requests, decode_steps),
     )
 
 

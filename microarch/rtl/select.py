@@ -69,10 +69,8 @@ class Selector(Elaboratable):
         self.above = Signal(range(p.experts + 1), reset_less=True)
         number, ends_pass, finished = Signal(range(p.words)), Signal(), Signal()
         m.d.comb += [
-            self.at.eq(p.words - 1 - number if p.larger_wins else number),
-            ends_pass.eq(number == p.words - 1),
-            self.marking.eq(self.state & bit[-1]),
-            finished.eq(ends_pass & bit[-1]),
+            self.at.eq(p.words - 1 - number if p.larger_wins else number), ends_pass.eq(number == p.words - 1),
+            self.marking.eq(self.state & bit[-1]), finished.eq(ends_pass & bit[-1]),
         ]
         with m.If(self.state):
             m.d.sync += number.eq(Mux(ends_pass, 0, number + 1))

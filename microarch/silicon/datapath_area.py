@@ -40,10 +40,8 @@ def datapath_parts(
 ) -> tuple[Part, ...]:
     """Lanes, candidates, comparators and buffers, placed; ``experts``: the number to sort; ``dies``: the candidates."""
     counted = [
-        ("lanes", fsm.lanes, LANE.value),
-        ("candidates", dies, CANDIDATE.value),
-        ("comparators", fsm.comparators, COMPARATOR.value),
-        ("heatmap adders", 1, heatmap_flops(fsm.heatmap_port_bits)),
+        ("lanes", fsm.lanes, LANE.value), ("candidates", dies, CANDIDATE.value),
+        ("comparators", fsm.comparators, COMPARATOR.value), ("heatmap adders", 1, heatmap_flops(fsm.heatmap_port_bits)),
     ]
     if fsm.sorter == "bitonic":
         counted.append(("sorter", fsm.comparators, SORTER.value))

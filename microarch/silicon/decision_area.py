@@ -26,13 +26,9 @@ def design_of(system: SystemSpec, changes: Mapping[str, float] = MappingProxyTyp
     """The tables as the system configures them, with ``changes`` applied."""
     decision = system.decision
     configured = {
-        "dies": system.dies,
-        "hbm_capacity_bytes": system.hbm.capacity_bytes,
-        "atu_entries": decision.atu_entries,
-        "table_port_bits": decision.fsm.table_port_bits,
-        "heatmap_port_bits": decision.fsm.heatmap_port_bits,
-        "prediction_port_bits": decision.fsm.prediction_port_bits,
-        "clock_hz": decision.local_clock_hz,
+        "dies": system.dies, "hbm_capacity_bytes": system.hbm.capacity_bytes, "atu_entries": decision.atu_entries,
+        "table_port_bits": decision.fsm.table_port_bits, "heatmap_port_bits": decision.fsm.heatmap_port_bits,
+        "prediction_port_bits": decision.fsm.prediction_port_bits, "clock_hz": decision.local_clock_hz,
     }
     return TableDesign(**(configured | dict(changes)))
 

@@ -226,13 +226,9 @@ def _table_row(run: RunRow, value: int) -> dict[str, Any]:
     speedup = run.get("speedup_vs_base")
     copied = run["local_hbm_write_bytes"]
     return {
-        "run": run,
-        "value": f"{value:,}",
-        "dropped": f"{run['heatmap_dropped']:,.0f}",
-        "misses": f"{run['atu_misses']:,.0f}",
-        "copies": scaled(copied, BYTE_UNITS) if copied else "none",
-        "overhead": _percent(run.get(OVERHEAD)),
-        "speedup": NO_TIME if speedup is None else factor(speedup),
+        "run": run, "value": f"{value:,}", "dropped": f"{run['heatmap_dropped']:,.0f}",
+        "misses": f"{run['atu_misses']:,.0f}", "copies": scaled(copied, BYTE_UNITS) if copied else "none",
+        "overhead": _percent(run.get(OVERHEAD)), "speedup": NO_TIME if speedup is None else factor(speedup),
     }
 
 

@@ -143,15 +143,10 @@ def _systems() -> str:
     for name, file in named_files("systems").items():
         system = load_system(name)
         rows.append((
-            name,
-            system.shape,
-            format_quantity(system.hbm.bandwidth_bytes_per_s, BANDWIDTH),
+            name, system.shape, format_quantity(system.hbm.bandwidth_bytes_per_s, BANDWIDTH),
             format_quantity(system.hbm.capacity_bytes, SIZE),
-            format_quantity(system.d2d.bandwidth_bytes_per_s, BANDWIDTH),
-            _nic(system),
-            format_quantity(system.compute.peak_flop_per_s, COMPUTE),
-            system.compute.dtype,
-            display(file),
+            format_quantity(system.d2d.bandwidth_bytes_per_s, BANDWIDTH), _nic(system),
+            format_quantity(system.compute.peak_flop_per_s, COMPUTE), system.compute.dtype, display(file),
         ))
     return aligned(rows)
 

@@ -108,18 +108,8 @@ class ProblemBuilder:
         token_ns = SLICES * self._token_ns[tokens[expert]]
         start_ns, sure_ns = self._latencies(bool(cached.any()), float(token_ns.min()))
         return Problem(
-            self.fabric,
-            expert,
-            tokens[expert].astype(np.int64),
-            home[expert],
-            token_ns,
-            asks,
-            reads,
-            fetches,
-            origins.T[expert].astype(np.int64) if dispatched else None,
-            base_ns,
-            start_ns,
-            sure_ns,
+            self.fabric, expert, tokens[expert].astype(np.int64), home[expert], token_ns, asks, reads, fetches,
+            origins.T[expert].astype(np.int64) if dispatched else None, base_ns, start_ns, sure_ns,
         )
 
     def _best_rates(self, placement: Placement, memory: Memory) -> np.ndarray:

@@ -99,12 +99,7 @@ def copies_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         errors_shown = ["–" if np.isnan(figure) else f"{100 * figure:.2f}" for figure in figures]
         law = f"{100 * group['law_error'].abs().max():.2f}"
         rows.append([
-            name,
-            f"{group['library'].iloc[0]} {group['version'].iloc[0]}",
-            str(len(group)),
-            law,
-            str(len(errors)),
-            str(int((errors < 0.05).sum())),
-            *errors_shown,
+            name, f"{group['library'].iloc[0]} {group['version'].iloc[0]}", str(len(group)), law, str(len(errors)),
+            str(int((errors < 0.05).sum())), *errors_shown,
         ])
     return names, rows
