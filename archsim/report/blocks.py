@@ -32,11 +32,12 @@ def overview() -> str:
 
 
 def full_text(name: str) -> str:
-    """What the block's module says of itself, and its parameters."""
+    """What the block's module says of itself, its table, and its parameters."""
     if name == "request":
         return f"{importlib.import_module('microarch.blocks.request').__doc__.rstrip()}\n\n{blocks.REQUEST.describe()}"
-    block = _module(name).Parameters
-    return f"{_module(name).__doc__.rstrip()}\n\nParameters: {block.__doc__}\n\n{_indented(parameters.describe(block))}"
+    module, table = _module(name), _indented(DIAGRAMS[name].describe())
+    of_it = f"Parameters: {module.Parameters.__doc__}\n\n{_indented(parameters.describe(module.Parameters))}"
+    return f"{module.__doc__.rstrip()}\n\nTransitions:\n\n{table}\n\n{of_it}"
 
 
 def diagram_of(name: str) -> str:

@@ -9,14 +9,6 @@ hardware.)
 
 State layout: ``tags: int64[die, set, way]``, experts in the order of their use, oldest first, -1 where empty;
 ``misses: int64[die]``.
-
-Transitions::
-
-    state   event  next       spawns  action                          latency
-    ------  -----  ---------  ------  ------------------------------  -----------------------------------------------
-    LOOKUP  HIT    COMPUTE            use the slice in the local LLC  llc.hit_ns
-    LOOKUP  HERE   LOCAL_HBM          redirect to the local HBM       llc.miss_ns, + hbm.latency_ns if the ATU misses
-    LOOKUP  AWAY   REQUEST            query the home                  llc.miss_ns, + hbm.latency_ns if the ATU misses
 """
 
 from dataclasses import dataclass

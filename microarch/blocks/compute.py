@@ -2,12 +2,6 @@
 
 State layout: none of its own; under ``shared`` ``archsim.engine.event.transfers.DIE[die]`` has the chain that it works
 on and its queue.
-
-Transitions::
-
-    state    event   next  spawns  action    latency
-    -------  ------  ----  ------  --------  ------------------
-    COMPUTE  SERVED  DONE          multiply  flop / flop_per_ns
 """
 
 from dataclasses import dataclass

@@ -6,24 +6,6 @@ are this project's (``docs/decisions.md``). Counts of work come from the policy 
 
 State layout: the tables of ``archsim area`` (distribution table, heatmap, prediction table); work counts in ``Counts``.
 
-Transitions::
-
-    state     event  next      spawns  action              latency
-    --------  -----  --------  ------  ------------------  -----------------------------------------------------
-    IDLE      START  RECEIVE           request the demand  waits
-    RECEIVE   READY  READ              sum the demand      message + dies · experts / lanes
-    READ      READY  ORDER             read the table      entries · 72 / table_port_bits
-    ORDER     READY  GENERATE          sort experts        stages · experts / 2 / comparators
-    GENERATE  READY  EVALUATE          rank candidates     candidates
-    EVALUATE  READY  MERGE             assign blocks       blocks · (candidates / lanes + log2 lanes + pipeline)
-    MERGE     READY  DISPATCH  ROWS    form sub-kernels    plan entries
-    ROWS      READY  SELECT            read heatmap rows   rows · experts · 16 / heatmap_port_bits
-    SELECT    READY  WRITE             select the top      rows · 17 · experts / comparators
-    WRITE     READY  DONE              set cp_en bits      message + experts / prediction_port_bits
-    DISPATCH  READY  COLLECT           command the dies    message
-    COLLECT   READY  UPDATE            receive reports     message
-    UPDATE    READY  DONE              enter copies        copies
-
 =========  ======================================================================================================
 RECEIVE    the demand arrives, tokens per expert of every die (16 bits each), and is summed
 READ       the expert distribution table, one entry per cycle

@@ -13,17 +13,6 @@ array           layout                    meaning
 ``ring``        lru.RING[die, key + 1]    the order in which copies were last used
 ``room``        ROOM[die]                 bytes used and limit in bytes; slices evicted, and found; bytes unwritten
 ==============  ========================  ==================================================================
-
-Transitions::
-
-    state       event   next      spawns    action                            latency
-    ----------  ------  --------  --------  --------------------------------  ---------------------------------
-    LOCAL_HBM   SERVED  COMPUTE   LLC_FILL  read the slice                    latency_ns + bytes / bytes_per_ns
-    REMOTE_HBM  SERVED  DATA      LLC_FILL  read it for another die           latency_ns + bytes / bytes_per_ns
-    COPY        SERVED  DONE                enter the copy, evict the oldest  latency_ns + bytes / bytes_per_ns
-    ACT_READ    SERVED  ACT_MOVE            read outgoing vectors             latency_ns + bytes / bytes_per_ns
-    ACT_READ    HERE    DONE                read vectors that stay            latency_ns + bytes / bytes_per_ns
-    ACT_WRITE   SERVED  DONE                write arrived vectors             latency_ns + bytes / bytes_per_ns
 """
 
 from dataclasses import dataclass

@@ -3,13 +3,7 @@
 State layout: none of their own; the kernels keep the use of a link with its resource (``CLAIM`` under ``reserved``,
 ``FLOW`` under ``shared``) and its traffic in ``archsim.engine.state.RESOURCE[resource]``.
 
-Transitions (those of DATA are the PDU's, which checks what arrives)::
-
-    state     event   next        spawns  action               latency
-    --------  ------  ----------  ------  -------------------  --------------------------------------------
-    REQUEST   HIT     REMOTE_LLC          read the home's LLC  hops · hop_ns + request_bytes / bytes_per_ns
-    REQUEST   MISS    REMOTE_HBM          read the home's HBM  hops · hop_ns + request_bytes / bytes_per_ns
-    ACT_MOVE  SERVED  ACT_WRITE           vectors arrive       hops · hop_ns + bytes / bytes_per_ns
+Transitions of DATA are the PDU's, which checks what arrives.
 """
 
 from dataclasses import dataclass

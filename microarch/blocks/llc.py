@@ -4,12 +4,7 @@ State layout: ``tags: int64[die, set, way]``, slice keys in the order of their s
 A look-up does not change the order (published simulator). A slice that is larger than the cache never stays
 (``ways`` = 0): it streams through.
 
-Transitions (those of LOOKUP are the ATU's)::
-
-    state       event   next  spawns  action                    latency
-    ----------  ------  ----  ------  ------------------------  --------
-    REMOTE_LLC  SERVED  DATA          read the slice            hit_ns
-    LLC_FILL    SERVED  DONE          store it as the youngest  write_ns
+Transitions of LOOKUP are the ATU's.
 """
 
 from dataclasses import dataclass

@@ -7,13 +7,6 @@ when the last slice is computed. (Yu et al., ISCA 2026, arXiv 2510.05497v4, sect
 State layout: ``archsim.engine.state.LOCAL_CP[die]`` (state, next and last slice to start, bundles and slices that are
 left, slices held) and ``HELD[chain]`` (queue of those held).
 
-Transitions::
-
-    state    event      next     spawns  action                   latency
-    -------  ---------  -------  ------  -----------------------  -------
-    FETCH    TOKENS     EXECUTE          release the slices held  waits
-    EXECUTE  LAST_DONE  COMBINE          send the results         waits
-
 FETCH: slices are fetched, tokens are in flight. EXECUTE: the tokens have arrived, slices are computed as they arrive.
 COMBINE: all are computed, results travel to the dies on which their tokens live. A die that receives no tokens starts
 in EXECUTE.

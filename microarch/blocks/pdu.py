@@ -5,13 +5,6 @@ Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V: when remote data re
 of the expert and whether it is already local, and may write the slice to the local HBM and enter it in the ATU.
 
 State layout: ``cp_en: uint8[die, expert]``, one bit of hardware each.
-
-Transitions::
-
-    state  event   next     spawns  action                      latency
-    -----  ------  -------  ------  --------------------------  ----------------------------------------------
-    DATA   SERVED  COMPUTE          pass the slice on           hops · link.hop_ns + bytes / link.bytes_per_ns
-    DATA   KEEP    COMPUTE  COPY    pass it on and keep a copy  hops · link.hop_ns + bytes / link.bytes_per_ns
 """
 
 from dataclasses import dataclass

@@ -2,12 +2,6 @@
 here.
 
 State layout: none.
-
-Transitions::
-
-    state   event   next     spawns  action            latency
-    ------  ------  -------  ------  ----------------  ---------
-    EXPAND  SERVED  COMPUTE          expand the slice  expand_ns
 """
 
 from dataclasses import dataclass
