@@ -140,8 +140,14 @@ def test_factors_on_laws_are_fitted_where_no_constant_would_do(tmp_path):
 
 
 def test_the_iteration_that_shows_a_first_token_is_told_by_the_measurement(tmp_path):
+    """Requests whose times are unknown load the engine, and are in no half."""
     ar.serve(OPEN | {"host": SLOW}, out=tmp_path, around=False)
-    assert ar.calibrate_serving(OPEN | {"engine": "vllm"}, tmp_path / "bench.json").host.first_after == 1
+    measured = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    measured |= {name: measured[name][:80] + [None] * 40 for name in ("ttfts", "tpots")} | {"itls": None}
+    (tmp_path / "bench.json").write_text(json.dumps(measured))
+    found = ar.calibrate_serving(OPEN | {"engine": "vllm"}, tmp_path / "bench.json")
+    assert found.host.first_after == 1
+    assert [", 40 requests: TTFT" in each for each in found.halves] == [True, True]
 
 
 @pytest.mark.parametrize("kind", ["aiperf", "inferencex"])

@@ -65,7 +65,7 @@ def calibrate_host(serving: Serving, path: Path, told: Callable[[str], None] = l
     measured, start = read_measured(path), host_for(serving)
     deployment = deploy(serving)
     requests = requests_measured(requests_of(serving), measured.lists)
-    half = len(requests.input) // 2 if _has_halves(measured.lists) else None
+    half = _half(measured.lists)
 
     count = itertools.count(1)
 
@@ -137,8 +137,10 @@ def _solved(known: np.ndarray, off: Callable[[np.ndarray], np.ndarray], free: in
     return float(found.fun), np.append(found.x, known[free:])
 
 
-def _has_halves(lists: Lists | None) -> bool:
-    return lists is not None and len(lists.input) >= 2 * FEWEST
+def _half(lists: Lists | None) -> int | None:
+    """The first request of the second half of those whose times are known; None for too few."""
+    known = [] if lists is None else np.flatnonzero(np.isfinite(lists.ttft_ms))
+    return int(known[len(known) // 2]) if len(known) >= 2 * FEWEST else None
 
 
 def _off(served: Served, measured: MeasuredRun, half: int | None) -> np.ndarray:

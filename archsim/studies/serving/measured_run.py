@@ -21,7 +21,7 @@ AIPERF_STATISTICS = {"avg": "mean", "p50": "median", "p99": "p99"}
 
 class Lists(NamedTuple):
     """Of every request that ended, in the order in which they were sent. ``start_ns``: float64[request] from the first
-    one on, None where the file lacks it; ``ttft_ms``, ``tpot_ms``: float64[request], TPOT nan where unknown.
+    one on, None where the file lacks it; ``ttft_ms``, ``tpot_ms``: float64[request], nan where a file has null.
     """
 
     input: np.ndarray
