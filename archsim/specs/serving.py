@@ -159,8 +159,9 @@ class SearchSpec(Spec):
     max_num_batched_tokens: tuple[Annotated[int, count(1, 10_000_000)], ...] = (2048, 4096, 8192, 16384)
     # Empty: that of the file.
     precision: tuple[PrecisionSpec, ...] = ()
-    # disaggregated: engines alike, some of which prefill and the others decode.
-    pools: tuple[Literal["colocated", "disaggregated"], ...] = Field(("colocated",), min_length=1)
+    # disaggregated: engines alike, some of which prefill and the others decode; unlike: of two sizes, such as TP 4 that
+    # prefill and DP 8 that decode.
+    pools: tuple[Literal["colocated", "disaggregated", "unlike"], ...] = Field(("colocated",), min_length=1)
 
 
 class LoadsSpec(Spec):

@@ -171,6 +171,14 @@ def test_measurements_of_other_tools_are_read(tmp_path, kind, outcome):
     assert found.compared.outcome._repr_html_().count("<tr") == 5
 
 
+def test_a_search_tries_engines_that_prefill_unlike_those_that_decode():
+    sizes = {"devices": 4, "max_num_seqs": [8], "max_num_batched_tokens": [1024], "pools": ["unlike"]}
+    found = [each.choice for each in ar.search_serving(FILE | {"model": "llama-3.1-8b", "search": sizes})]
+    kinds = {(one.prefill, one.parallel.ranks, one.instances - one.prefill, one.decode.ranks) for one in found}
+    assert kinds == {(1, 2, 2, 1), (2, 1, 1, 2)} and all(one.devices == 4 for one in found)
+    assert "1 x tp 2 dp 1 prefill, 2 x tp 1 dp 1 decode" in {one.ranks for one in found}
+
+
 def test_a_search_puts_most_goodput_first_over_pools_and_precisions():
     """Engines together and apart, under every precision; a configuration of the front beats all others in something."""
     sizes = {

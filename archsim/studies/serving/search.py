@@ -33,6 +33,7 @@ from archsim.studies.serving.highest_rate import highest_rate
 if TYPE_CHECKING:
     import pandas
 
+Known = dict[tuple[ParallelSpec, bool], tuple[Engine, Built]]  # engines by their sizes, and whether they decode alone
 RATED = 8  # configurations whose highest rate is found, of those whose goodput is within NEAR of the best
 NEAR = 0.99
 ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draws them once
@@ -40,7 +41,8 @@ ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draw
 
 class Choice(NamedTuple):
     """One configuration. ``instances`` engines of ``parallel`` each, of which ``prefill`` only prefill and the others
-    only decode; 0: all do both. ``policy``: '' without routing from traffic; ``precision``: None: that of the file.
+    only decode; 0: all do both. ``policy``: '' without routing from traffic; ``precision``: None: that of the file;
+    ``decode``: of engines that decode, None: as those that prefill.
     """
 
     parallel: ParallelSpec
@@ -50,22 +52,45 @@ class Choice(NamedTuple):
     policy: str = ""
     prefill: int = 0
     precision: PrecisionSpec | None = None
+    decode: ParallelSpec | None = None
+
+    @property
+    def devices(self) -> int:
+        """Of all engines."""
+        prefill = self.prefill if self.decode else self.instances
+        return prefill * self.parallel.ranks + (self.instances - prefill) * (self.decode or self.parallel).ranks
 
     @property
     def ranks(self) -> str:
         """``2 x tp 4 dp 1, ep 4 tp 1``, and what tells them apart beside batch limits and policy."""
-        attention, experts = self.parallel.attention, self.parallel.experts
-        spread = f", ep {experts.ep} tp {experts.tp}" if experts else ""
-        apart = f" ({self.prefill} prefill, {self.instances - self.prefill} decode)" if self.prefill else ""
+        decodes = self.instances - self.prefill
+        if self.decode:
+            sizes = f"{self.prefill} x {_told(self.parallel)} prefill, {decodes} x {_told(self.decode)} decode"
+        else:
+            apart = f" ({self.prefill} prefill, {decodes} decode)" if self.prefill else ""
+            sizes = f"{self.instances} x {_told(self.parallel)}{apart}"
         given = self.precision.model_dump(exclude_none=True) if self.precision else {}
         dtypes = "".join(f", {key} {dtype}" for key, dtype in given.items())
-        return f"{self.instances} x tp {attention.tp} dp {attention.dp}{spread}{apart}{dtypes}"
+        return sizes + dtypes
 
     @property
     def name(self) -> str:
         """``2 x tp 4 dp 1, ep 4 tp 1, 256 seqs, 8192 tokens``."""
         policy = f", {self.policy}" if self.policy else ""
         return f"{self.ranks}, {self.max_num_seqs} seqs, {self.max_num_batched_tokens} tokens{policy}"
+
+
+def _told(parallel: ParallelSpec) -> str:
+    attention, experts = parallel.attention, parallel.experts
+    return f"tp {attention.tp} dp {attention.dp}" + (f", ep {experts.ep} tp {experts.tp}" if experts else "")
+
+
+class Layout(NamedTuple):
+    """Sizes of engines, of those that decode where they are unlike, and (instances, prefill) of `Choice`."""
+
+    parallel: ParallelSpec
+    decode: ParallelSpec | None
+    counts: Sequence[tuple[int, int]]
 
 
 class Found(NamedTuple):
@@ -109,11 +134,13 @@ def search(serving: Serving, told: Callable[[str], None] = lambda text: None) ->
             "{pools: [colocated, disaggregated]} to try both"
         )
     requests, found = requests_of(serving), []
-    engines = list(product(serving.spec.search.precision or (None,), serving.policies, _sizes(serving)))
-    for at, (precision, policy, (parallel, instances)) in enumerate(engines, 1):
-        told(f"serving with sizes {at} of {len(engines)}, {len(found)} configurations so far")
+    kinds, layouts = list(product(serving.spec.search.precision or (None,), serving.policies)), _layouts(serving)
+    for kind, (precision, policy) in enumerate(kinds):
         served = _drawn_once(serving, policy, precision)
-        found += _of_engine(served, parallel, instances, requests, precision)
+        known: Known = {}
+        for at, layout in enumerate(layouts, 1 + kind * len(layouts)):
+            told(f"serving with sizes {at} of {len(kinds) * len(layouts)}, {len(found)} configurations so far")
+            found += _of_layout(served, layout, requests, precision, known)
     if not found:
         raise SpecError("search: no sizes divide the devices, heads and experts")
     found = sorted(found, key=_order)
@@ -146,29 +173,29 @@ def _with_rate(serving: Serving, found: Found, requests: Requests) -> Found:
     choice = found.choice
     policy = next((each for each in serving.policies if each.name == choice.policy), serving.policy)
     served = _drawn_once(serving, policy, choice.precision)
-    deployment = _deployed(served, _sides(served, choice.parallel, choice.prefill > 0), choice)
+    deployment = _deployed(served, _sides(served, choice.parallel, choice.decode, choice.prefill > 0, {}), choice)
     return found._replace(highest_rate=highest_rate(served, deployment, requests))
 
 
-def _of_engine(
-    serving: Serving, parallel: ParallelSpec, instances: int, requests: Requests, precision: PrecisionSpec | None
+def _of_layout(
+    serving: Serving, layout: Layout, requests: Requests, precision: PrecisionSpec | None, known: Known
 ) -> Iterator[Found]:
-    """All batch limits of one engine under one policy, all together or some of them apart."""
+    """All batch limits of engines of some sizes under one policy."""
     given, policy = serving.spec.search, serving.policy.name if serving.has_traffic else ""
-    prefills = [0] if "colocated" in given.pools else []
-    prefills += range(1, instances) if "disaggregated" in given.pools else ()
     choices = [
-        Choice(parallel, instances, seqs, tokens, policy, prefill, precision)
-        for prefill in prefills for tokens in given.max_num_batched_tokens for seqs in given.max_num_seqs
+        Choice(layout.parallel, instances, seqs, tokens, policy, prefill, precision, layout.decode)
+        for instances, prefill in layout.counts for tokens in given.max_num_batched_tokens
+        for seqs in given.max_num_seqs
     ]  # fmt: skip
     try:
-        known = _sides(serving, parallel, max(prefills, default=0) > 0)
+        apart = any(prefill for _, prefill in layout.counts)
+        sides = _sides(serving, layout.parallel, layout.decode, apart, known)
     except ArchsimError as error:
         yield from (Found(choice, None, str(error)) for choice in choices)
         return
     for choice in choices:
         try:
-            yield Found(choice, serve_requests(serving, _deployed(serving, known, choice), requests).measures, "")
+            yield Found(choice, serve_requests(serving, _deployed(serving, sides, choice), requests).measures, "")
         except ArchsimError as error:
             yield Found(choice, None, str(error))
 
@@ -189,18 +216,36 @@ def _order(found: Found) -> tuple:
     return (0, -found.measures.goodput_per_s, -found.measures.output_tokens_per_s, found.choice.name)
 
 
-def _sizes(serving: Serving) -> Iterator[tuple[ParallelSpec, int]]:
-    devices = serving.spec.search.devices or serving.system.dies
+def _layouts(serving: Serving) -> list[Layout]:
+    """Those of the file's pools, on all devices."""
+    pools, devices = serving.spec.search.pools, serving.spec.search.devices or serving.system.dies
+    sizes, found = list(_sizes(serving, devices)), []
+    for parallel in sizes:
+        instances = devices // parallel.ranks
+        apart = range(1, instances) if "disaggregated" in pools else ()
+        counts = [(instances, prefill) for prefill in (*((0,) if "colocated" in pools else ()), *apart)]
+        found.append(Layout(parallel, None, counts))
+    for parallel, decode in product(sizes, sizes) if "unlike" in pools else ():
+        counts = [
+            (prefill + left // decode.ranks, prefill) for prefill in range(1, devices // parallel.ranks + 1)
+            if (left := devices - prefill * parallel.ranks) and not left % decode.ranks
+        ]  # fmt: skip
+        if parallel != decode:
+            found.append(Layout(parallel, decode, counts))
+    return [layout for layout in found if layout.counts]
+
+
+def _sizes(serving: Serving, devices: int) -> Iterator[ParallelSpec]:
     moe = has_experts(serving.model)
     for ranks in _divisors(devices):
         for tp in _divisors(ranks):
             attention = AttentionRanks(tp=tp, dp=ranks // tp)
             if not moe:
                 if attention.dp == 1:
-                    yield ParallelSpec(attention=attention), devices // ranks
+                    yield ParallelSpec(attention=attention)
                 continue
             for ep in dict.fromkeys((ranks, 1)):
-                yield ParallelSpec(attention=attention, experts=ExpertRanks(ep=ep, tp=ranks // ep)), devices // ranks
+                yield ParallelSpec(attention=attention, experts=ExpertRanks(ep=ep, tp=ranks // ep))
 
 
 def _divisors(number: int) -> Sequence[int]:
@@ -211,11 +256,21 @@ def _scheduler(serving: Serving, seqs: int, tokens: int) -> Scheduler:
     return Scheduler.of(serving.spec.scheduler, max_num_seqs=seqs, max_num_batched_tokens=tokens)
 
 
-def _sides(serving: Serving, parallel: ParallelSpec, apart: bool) -> tuple[tuple[Engine, Built], ...]:
-    """An engine that does both or prefills, and one that decodes alone, which may have other kernels."""
-    host, one = host_for(serving), decodes_alone(serving, parallel)
-    first = _largest(serving, parallel, host)
-    return (first, first if one is serving else _largest(one, parallel, host)) if apart else (first,)
+def _sides(
+    serving: Serving, parallel: ParallelSpec, decode: ParallelSpec | None, apart: bool, known: Known
+) -> tuple[tuple[Engine, Built], ...]:
+    """An engine that does both or prefills, and one that decodes alone, which may have other kernels. ``known``: those
+    that were built before.
+    """
+    host, alone = host_for(serving), decode or parallel
+    kinds = [(serving, parallel), (decodes_alone(serving, alone), alone)][: 1 + apart]
+    found = []
+    for one, sizes in kinds:
+        key = sizes, one is not serving
+        if key not in known:
+            known[key] = _largest(one, sizes, host)
+        found.append(known[key])
+    return tuple(found)
 
 
 def _largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engine, Built]:
@@ -240,9 +295,9 @@ def _deployed(serving: Serving, sides: Sequence[tuple[Engine, Built]], choice: C
         known._replace(pool=known.pool._replace(instances=count, kv_blocks=kv_blocks(engine, scheduler)))
         for (engine, known), count in zip(sides, counts, strict=False)
     ]
-    devices, first = choice.instances * choice.parallel.ranks, built[0]
+    first = built[0]
     if not choice.prefill:
-        return Deployment(scheduler, host_for(serving), first, None, None, devices, first.notes)
+        return Deployment(scheduler, host_for(serving), first, None, None, choice.devices, first.notes)
     host = host_for(serving)
     moved = transfer_of(serving, sides[0][0], TransferSpec(), host)
-    return Deployment(scheduler, host, first, built[1], moved, devices, first.notes)
+    return Deployment(scheduler, host, first, built[1], moved, choice.devices, first.notes)

@@ -61,10 +61,9 @@ def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
         return
     first, best = alike(found)[0], served[0]
     choice = first.choices[0]
-    devices = choice.instances * choice.parallel.ranks
     yield (
-        f"best: goodput {best.goodput_per_s:.3f} requests/s on {devices} devices, {best.within_slo:.1%} of requests "
-        f"within {_limits(serving.spec.slo)}: {choice.name}"
+        f"best: goodput {best.goodput_per_s:.3f} requests/s on {choice.devices} devices, {best.within_slo:.1%} of "
+        f"requests within {_limits(serving.spec.slo)}: {choice.name}"
     )
     if len(first.choices) > 1:
         yield f"the same numbers, {len(first.choices)} configurations: {first.name}"
