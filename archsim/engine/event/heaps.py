@@ -34,6 +34,12 @@ def time_bits(time_ns):
 
 
 @inner
+def time_of(bits):
+    """The time of `time_bits`."""
+    return np.int64(bits).view(np.float64)
+
+
+@inner
 def queue_key(time_ns, priority):
     """Of a stage that waits: those of priority 1 before those of priority 0, then by time."""
     return time_bits(time_ns) | (FIRST if priority else np.int64(0))

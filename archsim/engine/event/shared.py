@@ -46,7 +46,6 @@ from archsim.engine.event.groups import (
 )
 from archsim.engine.event.steplog import step_log
 from archsim.engine.event.transfers import (
-    FLOWS,
     HAS_ROOM,
     HAS_SEGMENT,
     IS_COMPUTED,
@@ -462,16 +461,16 @@ def _served(s, stage, now):
 
 @outer
 def _tell(s, timer, now):
-    """Handle the event of a timer."""
-    row = s.traffic.pool.timers[timer]
-    if row.tells == IS_SERVED:
-        _served(s, row.stage, now)
-    elif row.tells == HAS_SEGMENT:
-        _operand_ready(s, s.traffic.pool.stages[row.stage].item, row.stage, now)
-    elif row.tells == HAS_ROOM:
-        _has_room(s, row.stage, now)
+    """Handle the event of a timer: ``(stage, event)``."""
+    stage, tells = timer
+    if tells == IS_SERVED:
+        _served(s, stage, now)
+    elif tells == HAS_SEGMENT:
+        _operand_ready(s, s.traffic.pool.stages[stage].item, stage, now)
+    elif tells == HAS_ROOM:
+        _has_room(s, stage, now)
     else:
-        _multiplied(s, row.stage, now)
+        _multiplied(s, stage, now)
 
 
 @outer
@@ -514,7 +513,7 @@ def _run(s, ports, solve):
         if flow_time <= now:
             work_flows(traffic, now)
             if traffic.net.counts[TOUCHED] == 0:
-                flow_time = next_flow_time(pool.flows, pool.count[FLOWS])
+                flow_time = next_flow_time(pool)
         while next_timer_time(pool) <= now:
             _tell(s, take_timer(pool), now)
     s.tally.events[0] += pool.count[TIMERS]

@@ -13,7 +13,7 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.kernels import inner, outer
-from archsim.engine.event.heaps import calendar_pop, calendar_push
+from archsim.engine.event.heaps import BOOKING, bookings_pop, bookings_push, time_bits, time_of
 from archsim.engine.network.flows import SPENT
 from archsim.engine.network.network import FlowNetwork, enter, leave
 from archsim.engine.network.round_robin import UNCOUPLED, rank_links
@@ -23,9 +23,12 @@ from microarch.fabric.fabric import Fabric
 NOBODY = np.int64(-1)
 STAGES, TIMERS, WAITING, FLOWS = np.arange(4)  # counters: rows used, timers created, timers waiting, flows under way
 IS_SERVED, HAS_SEGMENT, IS_COMPUTED, HAS_ROOM = np.arange(4)  # events that a timer raises for its stage
+TELLS_BITS = np.int64(2)  # of a timer's number: which event; the others are its stage, which alone decides ties
+TIE_BITS = np.int64(-1) << TELLS_BITS
 STAGES_PER_CHAIN, STAGES_PER_MOVE, TIMERS_PER_STAGE = 9, 4, 2
 # (port-fair rates settle to 1e-4) a resource with more than this share of its capacity left is not a bottleneck
 UNSATURATED = 1e-3
+ROUNDING = 1e-9  # of a time, more than its sums are off
 
 STAGE = np.dtype(
     [
@@ -46,19 +49,15 @@ STAGE = np.dtype(
         ("event", "i8"),  # microarch.blocks.request.Event that ends it; a look-up's is known at its start
     ]
 )
-# tie: the stage, in order of creation
-TIMER = np.dtype([("time", "f8"), ("tie", "i8"), ("stage", "i8"), ("tells", "i8")])
 FLOW = np.dtype(
     [
         ("start", "f8"),
-        ("rate", "f8"),  # bytes/ns
         ("left", "f8"),  # bytes at the last change of rate
         ("since", "f8"),  # time of that change, from the start
         ("goal", "f8"),  # bytes left at the flow's next event: first segment arrived, or 0
         ("takes", "f8"),  # time of that event, from the start
         ("size", "f8"),
-        ("stage", "u4"),
-        ("group", "u4"),
+        ("stage", "i8"),
         ("hbm_bound", "i8"),  # whether an HBM is its bottleneck now
     ]
 )
@@ -100,9 +99,12 @@ class Pool(NamedTuple):
     """The step's stages and their queues."""
 
     stages: np.ndarray  # STAGE[stage]
-    timers: np.ndarray  # TIMER[timer]
-    calendar: np.ndarray  # uint32[timer]: heap of timers
-    flows: np.ndarray  # FLOW[flow], the first count[FLOWS] are under way
+    calendar: np.ndarray  # BOOKING[timer]: heap of those that wait; ``stage``: stage << TELLS_BITS | event
+    flows: np.ndarray  # FLOW[flow], the first count[FLOWS] are under way; what is read of all of them at every event:
+    groups: np.ndarray  # uint32[flow]
+    rates: np.ndarray  # float64[flow] bytes/ns
+    ends: np.ndarray  # float64[flow]: time of its next event
+    not_before: np.ndarray  # float64[flow]: it has no event before this time, whatever rounding does
     chains: np.ndarray  # CHAIN[chain]
     dies: np.ndarray  # DIE[die]: queues for the compute array
     count: np.ndarray  # int64[4]
@@ -143,11 +145,15 @@ def new_pool(machine: Machine, chains: int, moves: int) -> Pool:
     every die copies that are still to be written.
     """
     stages = STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves + machine.dies
+    flows = 2 * chains + moves + machine.dies
     return Pool(
         stages=np.zeros(stages, STAGE),
-        timers=np.zeros(TIMERS_PER_STAGE * stages, TIMER),
-        calendar=np.zeros(TIMERS_PER_STAGE * stages, np.uint32),
-        flows=np.zeros(2 * chains + moves + machine.dies, FLOW),
+        calendar=np.zeros(TIMERS_PER_STAGE * stages, BOOKING),
+        flows=np.zeros(flows, FLOW),
+        groups=np.zeros(flows, np.uint32),
+        rates=np.zeros(flows),
+        ends=np.zeros(flows),
+        not_before=np.zeros(flows),
         chains=np.zeros(chains, CHAIN),
         dies=np.zeros(machine.dies, DIE),
         count=np.zeros(4, np.int64),
@@ -172,24 +178,22 @@ def reset(t, chains):
 @outer
 def set_timer(pool, stage, time, tells):
     """Raise the event ``tells`` for the stage at ``time``."""
-    timer = pool.count[TIMERS]
     pool.count[TIMERS] += 1
-    row = pool.timers[timer]
-    row.time, row.tie, row.stage, row.tells = time, stage, stage, tells
-    pool.count[WAITING] = calendar_push(pool.calendar, pool.count[WAITING], timer, pool.timers)
+    timer = time_bits(time), np.int64(stage) << TELLS_BITS | tells
+    pool.count[WAITING] = bookings_push(pool.calendar, pool.count[WAITING], timer, TIE_BITS)
 
 
 @inner
 def next_timer_time(pool):
     """Time of the next timer; infinity if none waits."""
-    return pool.timers[pool.calendar[0]].time if pool.count[WAITING] > 0 else np.inf
+    return time_of(pool.calendar[0].time_bits) if pool.count[WAITING] > 0 else np.inf
 
 
 @inner
 def take_timer(pool):
-    """Remove the next timer from the calendar; returns its row."""
-    timer, pool.count[WAITING] = calendar_pop(pool.calendar, pool.count[WAITING], pool.timers)
-    return timer
+    """Remove the next timer from the calendar; returns its stage and its event."""
+    (_, timer), pool.count[WAITING] = bookings_pop(pool.calendar, pool.count[WAITING], TIE_BITS)
+    return timer >> TELLS_BITS, timer & ~TIE_BITS
 
 
 @inner
@@ -212,21 +216,32 @@ def _meter(t, group, now, n_bytes):
 
 
 @inner
-def _begin_bytes(t, flow, stage, now):
+def _expect(pool, index):
+    """Note when the flow's next event comes, and before when it cannot: `_is_due` is asked from then on."""
+    flow, rate = pool.flows[index], pool.rates[index]
+    ends = flow.start + flow.takes
+    pool.ends[index] = pool.not_before[index] = ends
+    if rate > 0.0:
+        pool.not_before[index] = ends - (2.0 * SPENT * flow.size / rate + ROUNDING * ends)
+
+
+@inner
+def _begin_bytes(t, index, stage, now):
     """The flow now moves the bytes of this stage, at the rate that it has."""
-    row = t.pool.stages[stage]
+    flow, rate, row = t.pool.flows[index], t.pool.rates[index], t.pool.stages[stage]
     flow.start, flow.left, flow.since, flow.size = now, row.bytes, 0.0, row.bytes
     flow.goal, flow.stage = row.bytes - row.first_bytes, stage
-    flow.takes = (flow.left - flow.goal) / flow.rate if flow.rate > 0.0 else np.inf
+    flow.takes = (flow.left - flow.goal) / rate if rate > 0.0 else np.inf
+    _expect(t.pool, index)
     _meter(t, row.group, now, np.int64(row.bytes))
 
 
 @outer
 def _start_flow(t, stage, now):
-    flow, group = t.pool.flows[t.pool.count[FLOWS]], t.pool.stages[stage].group
+    index, group = t.pool.count[FLOWS], t.pool.stages[stage].group
     t.pool.count[FLOWS] += 1
-    flow.group, flow.rate, flow.hbm_bound = group, 0.0, 0
-    _begin_bytes(t, flow, stage, now)
+    t.pool.groups[index], t.pool.rates[index], t.pool.flows[index].hbm_bound = group, 0.0, 0
+    _begin_bytes(t, index, stage, now)
     enter(t.net, group)
 
 
@@ -275,23 +290,34 @@ def _end_flow(t, index, now):
     """The flow ends. If the next one in its line takes the same way, it continues at its rate; else the flow leaves the
     network, and the last row takes its place.
     """
-    flow = t.pool.flows[index]
-    stage, group = np.int64(flow.stage), np.int64(flow.group)
-    row = t.pool.stages[stage]
+    pool, flow = t.pool, t.pool.flows[index]
+    stage, group = flow.stage, np.int64(pool.groups[index])
+    row = pool.stages[stage]
     if flow.hbm_bound:
         row.hbm_ns += now - (flow.start + flow.since)
     served = max(flow.start + (flow.takes + row.latency), row.time + row.least_ns + row.latency)
-    set_timer(t.pool, stage, served, IS_SERVED)
+    set_timer(pool, stage, served, IS_SERVED)
     following = _next_in_line(t, group, stage, now)
-    if following >= 0 and t.pool.stages[following].group == group:
-        _begin_bytes(t, flow, following, now)
+    if following >= 0 and pool.stages[following].group == group:
+        _begin_bytes(t, index, following, now)
         return
     _meter(t, group, now, np.int64(0))
     leave(t.net, group)
-    t.pool.count[FLOWS] -= 1
-    t.pool.flows[index] = t.pool.flows[t.pool.count[FLOWS]]
+    pool.count[FLOWS] -= 1
+    last = pool.count[FLOWS]
+    pool.flows[index], pool.groups[index], pool.rates[index] = pool.flows[last], pool.groups[last], pool.rates[last]
+    pool.ends[index], pool.not_before[index] = pool.ends[last], pool.not_before[last]
     if following >= 0:
         _start_flow(t, following, now)
+
+
+@inner
+def _is_due(pool, index, now):
+    """Whether a flow has reached its goal, or has less left than rounding."""
+    flow = pool.flows[index]
+    return (
+        flow.start + flow.takes <= now or (flow.takes - (now - flow.start)) * pool.rates[index] <= SPENT * flow.size
+    )
 
 
 @outer
@@ -299,15 +325,16 @@ def work_flows(t, now):
     """Process flows that have reached their goal: the first segment has arrived, or the last byte."""
     index = 0
     while index < t.pool.count[FLOWS]:
-        flow = t.pool.flows[index]
-        due = flow.start + flow.takes <= now or (flow.takes - (now - flow.start)) * flow.rate <= SPENT * flow.size
-        if not due:
+        if t.pool.not_before[index] > now or not _is_due(t.pool, index, now):
             index += 1
-        elif flow.goal > 0.0:
+            continue
+        flow = t.pool.flows[index]
+        if flow.goal > 0.0:
             latency = t.pool.stages[flow.stage].latency
-            set_timer(t.pool, np.int64(flow.stage), flow.start + (flow.takes + latency), HAS_SEGMENT)
+            set_timer(t.pool, flow.stage, flow.start + (flow.takes + latency), HAS_SEGMENT)
             flow.goal = 0.0
-            flow.takes = flow.since + flow.left / flow.rate
+            flow.takes = flow.since + flow.left / t.pool.rates[index]
+            _expect(t.pool, index)
         else:
             _end_flow(t, index, now)
 
@@ -329,29 +356,33 @@ def _hbm_is_bottleneck(net, group, dies):
     return tight
 
 
+@inner
+def _change_rate(t, index, rate, now):
+    flow = t.pool.flows[index]
+    elapsed = now - flow.start
+    if flow.hbm_bound:
+        t.pool.stages[flow.stage].hbm_ns += elapsed - flow.since
+    flow.left = max(0.0, flow.left - t.pool.rates[index] * (elapsed - flow.since))
+    flow.since, t.pool.rates[index] = elapsed, rate
+    flow.takes = flow.since + max(0.0, flow.left - flow.goal) / rate
+    flow.hbm_bound = np.int64(_hbm_is_bottleneck(t.net, np.int64(t.pool.groups[index]), t.dies))
+    _expect(t.pool, index)
+
+
 @outer
 def apply_rates(t, now):
     """Update the flows whose rate has changed. Returns the time of the next event of any flow."""
-    soonest = np.inf
     for index in range(t.pool.count[FLOWS]):
-        flow = t.pool.flows[index]
-        group = t.net.groups[flow.group]
-        if group.rate != flow.rate:
-            elapsed = now - flow.start
-            if flow.hbm_bound:
-                t.pool.stages[flow.stage].hbm_ns += elapsed - flow.since
-            flow.left = max(0.0, flow.left - flow.rate * (elapsed - flow.since))
-            flow.since, flow.rate = elapsed, group.rate
-            flow.takes = flow.since + max(0.0, flow.left - flow.goal) / flow.rate
-            flow.hbm_bound = np.int64(_hbm_is_bottleneck(t.net, flow.group, t.dies))
-        soonest = min(soonest, flow.start + flow.takes)
-    return soonest
+        rate = t.net.groups[t.pool.groups[index]].rate
+        if rate != t.pool.rates[index]:
+            _change_rate(t, index, rate, now)
+    return next_flow_time(t.pool)
 
 
 @inner
-def next_flow_time(flows, count):
+def next_flow_time(pool):
     """Time of the next event of any flow; infinity if none is under way."""
-    soonest = np.inf
-    for index in range(count):
-        soonest = min(soonest, flows[index].start + flows[index].takes)
-    return soonest
+    soonest = time_bits(np.inf)
+    for index in range(pool.count[FLOWS]):  # of integers, as processors take the least of several at once
+        soonest = min(soonest, time_bits(pool.ends[index]))
+    return time_of(soonest)

@@ -140,15 +140,16 @@ def copy_bits(plan_expert, plan_die, hot, dies, ids, until_own_id):
     plan_*: int32[entry] in order of expert. hot: uint8[expert, ceil(E/8)], little-endian bitset. until_own_id: a die's
     list of experts ends with the one whose id equals the die's, if there is one (an error of the published simulator).
     """
-    experts = hot.shape[0]
-    bits = np.zeros((dies, ids), np.uint8)
+    experts, row_bytes = hot.shape
+    marked, bits = np.zeros((dies, row_bytes), np.uint8), np.zeros((dies, ids), np.uint8)
     closed = np.zeros(dies, np.bool_)
     for entry in range(len(plan_expert)):
         die = plan_die[entry]
-        if closed[die]:
-            continue
-        row = hot[plan_expert[entry]]
+        if not closed[die]:
+            for byte in range(row_bytes):
+                marked[die, byte] |= hot[plan_expert[entry], byte]
+            closed[die] = until_own_id and plan_expert[entry] == die
+    for die in range(dies):
         for expert in range(experts):
-            bits[die, expert] |= (row[expert >> 3] >> (expert & 7)) & 1
-        closed[die] = until_own_id and plan_expert[entry] == die
+            bits[die, expert] = (marked[die, expert >> 3] >> (expert & 7)) & 1
     return bits
