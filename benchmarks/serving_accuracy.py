@@ -14,14 +14,15 @@ how far measured points of a cell are from simulated ones.
 import argparse
 from pathlib import Path
 
+from measured_serving.accuracy import cases_of, judged_rows, median_errors, points_of, with_few_clients
+from measured_serving.cells import Cell, cells, page, read_cells, worse, write_cells
+from measured_serving.choices import with_clients, within_limits
+from measured_serving.fitting import FOLDS, fitted, fold_of, means_of
+from measured_serving.residuals import residual_rows
+from measured_serving.split import handoffs_ns, judged, named, plain_points, split_cases_of, split_rows
+
 from archsim.base.units import NS_PER_MS
 from archsim.serving.hosts import HostFile
-from archsim.studies.serving.accuracy import cases_of, judged_rows, median_errors, points_of, with_few_clients
-from archsim.studies.serving.cells import Cell, cells, page, read_cells, worse, write_cells
-from archsim.studies.serving.choices import with_clients, within_limits
-from archsim.studies.serving.fitting import FOLDS, fitted, fold_of, means_of
-from archsim.studies.serving.residuals import residual_rows
-from archsim.studies.serving.split import handoffs_ns, judged, named, plain_points, split_cases_of, split_rows
 
 
 def main() -> int:

@@ -8,10 +8,11 @@ Begins at the constants of the file, and simulates all points twice: the schedul
 import sys
 from pathlib import Path
 
+from measured_serving.accuracy import cases_of, judged_rows, with_few_clients
+from measured_serving.fitting import HOST, fitted, means_of
+
 from archsim.base.units import NS_PER_MS
 from archsim.serving.hosts import FactorRow, HostFile, HostRow
-from archsim.studies.serving.accuracy import cases_of, judged_rows, with_few_clients
-from archsim.studies.serving.fitting import HOST, fitted, means_of
 
 MOST_CLIENTS, SIMULATIONS = 128, 2
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from measured_serving.accuracy import case_of, host_of_case, pool_of, serve_point
+from measured_serving.fitting import FOLDS, HOST, PARTS, Means, fitted, fold_of, means_of
 
 from archsim.base.units import NS_PER_MS
 from archsim.serving.hosts import FactorRow, host_file, host_of
 from archsim.serving.measures import times_ns
 from archsim.specs.loading.library import load_model
-from archsim.studies.serving.accuracy import case_of, host_of_case, pool_of, serve_point
-from archsim.studies.serving.fitting import FOLDS, HOST, PARTS, Means, fitted, fold_of, means_of
 
 ROW = {
     "model": "Llama-3.1-8B", "system": "H100-SXM5-80GB", "backend": "sglang", "precision": "bf16", "group": "A",

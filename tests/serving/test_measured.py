@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+from measured_serving.accuracy import cases_of, judged_rows, median_errors, points_of
 
 from archsim.base.units import NS_PER_MS
 from archsim.serving.hosts import host_file
@@ -11,7 +12,6 @@ from archsim.serving.measures import times_ns
 from archsim.serving.requests import without_hashes
 from archsim.serving.serving import deploy, serve_requests
 from archsim.specs.loading.serving import load_serving
-from archsim.studies.serving.accuracy import cases_of, judged_rows, median_errors, points_of
 
 RUN = "qwen3-30b-a3b_rtxpro6000_dp2ep2"
 

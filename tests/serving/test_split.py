@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from measured_serving.accuracy import Point
+from measured_serving.choices import with_clients, within_limits
+from measured_serving.recipes import decode_batches
+from measured_serving.split import handoffs_ns, with_handoffs
 
 from archsim.serving.hosts import host_file
-from archsim.studies.serving.accuracy import Point
-from archsim.studies.serving.choices import with_clients, within_limits
-from archsim.studies.serving.recipes import decode_batches
-from archsim.studies.serving.split import handoffs_ns, with_handoffs
 
 
 def rows(precision, workers, *clients, backend="trtllm"):

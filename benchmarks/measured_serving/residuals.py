@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from archsim.serving.hosts import ANY
-from archsim.studies.serving.accuracy import SYSTEMS, Point, case_dtype
+from measured_serving.accuracy import SYSTEMS, Point, case_dtype
 
 SHRINK_GROUPS = 4.0  # groups as which those of the whole engine count in a cell, and of all engines in an engine's
 QUANTILE = 1.2816  # standard deviations within which 80 % of a normal distribution lie

@@ -12,7 +12,7 @@ import numpy as np
 from archsim.base.units import NS_PER_MS
 from archsim.serving.hosts import FactorRow, HostFile, host_file
 from archsim.serving.simulate import Pool, Served
-from archsim.studies.serving.accuracy import SYSTEMS, Case, case_dtype, host_of_case, pool_of, serve_point
+from measured_serving.accuracy import SYSTEMS, Case, case_dtype, host_of_case, pool_of, serve_point
 
 # ms of what is not routed experts and of these, in iterations without and with prompts; then of the host's constants.
 TIMES = ("rest_decodes", "rest_prompts", "routed_decodes", "routed_prompts")

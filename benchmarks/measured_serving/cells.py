@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.studies.serving.accuracy import LONG, MOST_OF_LONG, Point
+from measured_serving.accuracy import LONG, MOST_OF_LONG, Point
 
 KEYS = ("model", "system", "backend", "precision")
 # Doublings of a size that count as much as another model, system, engine or precision.

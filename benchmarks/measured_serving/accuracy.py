@@ -25,7 +25,7 @@ from archsim.serving.tables import Host
 from archsim.specs.deployment import Parallelism
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_model
-from archsim.studies.serving.recipes import captured_of, precision_of, scheduler_of, shares_of
+from measured_serving.recipes import captured_of, precision_of, scheduler_of, shares_of
 
 MODELS = MappingProxyType({
     "Llama-3.1-70B": "llama-3.1-70b", "Llama-3.1-8B": "llama-3.1-8b", "Qwen3-32B": "qwen3-32b",

@@ -19,7 +19,7 @@ from archsim.serving.measures import times_ns
 from archsim.serving.records import Transfer
 from archsim.serving.simulate import Pool, simulate
 from archsim.serving.tables import Host
-from archsim.studies.serving.accuracy import (
+from measured_serving.accuracy import (
     MODELS,
     REQUESTS_A_CLIENT,
     SYSTEMS,
@@ -30,8 +30,8 @@ from archsim.studies.serving.accuracy import (
     pool_of,
     requests_of_row,
 )
-from archsim.studies.serving.fitting import FOLDS, OUTLIER, fold_of
-from archsim.studies.serving.recipes import INFERENCEX, decode_batches, link_bytes_per_s, scheduler_of
+from measured_serving.fitting import FOLDS, OUTLIER, fold_of
+from measured_serving.recipes import INFERENCEX, decode_batches, link_bytes_per_s, scheduler_of
 
 PREFILL, DECODE = "prefill", "decode"
 SIZES = ("tp", "attention_dp", "moe_tp", "moe_ep")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.studies.serving.accuracy import Point
+from measured_serving.accuracy import Point
 
 COHORT = ("model", "system", "backend", "isl_tokens", "osl_tokens")
 SIZES = ("tp", "attention_dp", "moe_tp", "moe_ep", "precision")  # of a configuration
