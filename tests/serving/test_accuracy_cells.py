@@ -1,6 +1,7 @@
 """The public accuracy page: cells by a rule, a look-up beside them, an alert, and the range that residuals say."""
 
 import pytest
+from measured_serving import cells as cells_of
 from measured_serving.accuracy import Point
 from measured_serving.cells import cells, nearest_errors, page, read_cells, worse, write_cells
 from measured_serving.residuals import residual_rows
@@ -8,7 +9,6 @@ from measured_serving.residuals import residual_rows
 from archsim.serving.hosts import ResidualRow, host_file
 from archsim.serving.serving import range_of, serve
 from archsim.specs.loading.serving import load_serving
-from archsim.studies.serving import cells as cells_of
 
 
 def row(group="A", clients=4, tpot=10.0, ttft=100.0, **more):
