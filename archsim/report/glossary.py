@@ -7,7 +7,7 @@ from html import escape
 from archsim.specs.loading.config_files import shipped_docs
 
 FILE = "glossary.html"
-_ROW = re.compile(r"^\| (?P<words>\*\*.+?\*\*[^|]*?) \|(?P<rest>.*)\|$")
+_ROW = re.compile(r"^(?:- (?P<item>\*\*.+?\*\*): (?P<meaning>.*)|\| (?P<words>\*\*.+?\*\*[^|]*?) \|(?P<rest>.*)\|)$")
 _BOLD, _CODE = re.compile(r"\*\*(.+?)\*\*"), re.compile(r"`([^`]+)`")
 _EMPHASIS = re.compile(r"\*([^*]+)\*")
 # Elements in which nothing is linked, and those whose text is.
@@ -26,8 +26,9 @@ def sections() -> tuple[tuple[str, tuple[tuple[tuple[str, ...], str], ...]], ...
         if line.startswith("## "):
             found.append((line[3:], []))
         elif (row := _ROW.match(line)) and found:
-            words = tuple(word.strip("` ") for part in _BOLD.findall(row["words"]) for word in part.split(", "))
-            found[-1][1].append((words, _html(row["rest"].strip())))
+            bold = _BOLD.findall(row["item"] or row["words"])
+            words = tuple(word.strip("` ") for part in bold for word in part.split(", "))
+            found[-1][1].append((words, _html((row["meaning"] or row["rest"]).strip())))
     return tuple((heading, tuple(rows)) for heading, rows in found if rows)
 
 

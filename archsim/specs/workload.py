@@ -167,8 +167,7 @@ class WorkloadSpec(Spec):
     reader: Annotated[str, Field(min_length=1)] | None = None
     # Batch N: the first N requests in file order; if a recorded trace has fewer, see `extend`.
     batch: tuple[BatchSize, ...] = Field(min_length=1)
-    # Requests beyond the recorded ones: redraw with replacement (copies are alike at every step), copies shifted by a
-    # part of their decode steps, or all generated from a traffic model fitted to the trace.
+    # Requests beyond the recorded ones (docs/traces.md).
     extend: Literal["redraw", "shifted", "fitted"] = "redraw"
     # Maximum; requests that end earlier stop contributing. 127 after the prefill, as in the published simulator.
     decode_steps: DecodeSteps = 127
@@ -178,11 +177,9 @@ class WorkloadSpec(Spec):
     layers: Annotated[int | None, count(1, 10_000, none=True)] = None
     # Seed of the draw with replacement.
     seed: Seed = 0
-    # Tokens of KV cache that a request holds, under ``memory: all``; 0 leaves the cache out. Null: `context_tokens`,
-    # else of the longest request of the batch, recorded or of a preset (archsim/runs/contexts.py).
+    # Tokens of KV cache that a request holds, under `memory: all`; 0 leaves the cache out. Null: docs/assumptions.md.
     context: Annotated[int | None, count(0, 100_000_000, none=True)] = None
-    # Attention, dense layers, routers and embeddings: all of them on every die (data-parallel attention, as
-    # DeepSeek-V3 is served), or a share of them on each.
+    # Attention, dense layers, routers and embeddings: all of them on every die (data-parallel attention), or a share.
     attention_weights: Literal["replicated", "sharded"] = "replicated"
 
     @model_validator(mode="after")

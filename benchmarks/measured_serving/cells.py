@@ -18,6 +18,7 @@ KEYS = ("model", "system", "backend", "precision")
 APART = (8.0, 3.0, 3.0, 1.0)
 SIZES = ("concurrency", "isl_tokens", "osl_tokens", "gpus", "tp")
 # A cell has worsened where its median error grew by so much, both.
+FAR_TPOT, FAR_TTFT = 0.1, 0.2  # of a cell on the page
 WORSE_POINTS, WORSE_SHARE = 0.02, 0.10
 
 
@@ -97,7 +98,7 @@ def worse(before: Iterable[Cell], now: Iterable[Cell]) -> Iterator[str]:
 
 
 def page(found: Sequence[Cell], folds: int, most_clients: int, rest: str) -> str:
-    """Markdown: every cell with its errors. ``rest``: what of the rule's points has none, in words."""
+    """Markdown: cells that are far off, and all points. ``rest``: what of the rule's points has none, in words."""
     lines = [
         "# Accuracy of serving",
         "",
@@ -107,8 +108,9 @@ def page(found: Sequence[Cell], folds: int, most_clients: int, rest: str) -> str
         f"up to {most_clients} clients ({MOST_OF_LONG} where outputs have {LONG:,} tokens or more). Groups (one "
         f"configuration, all clients and versions) are in {folds} folds by their names; each is simulated with "
         "constants that were fitted on the other folds, as `configs/serving/hosts.yaml` is on all. Errors are medians "
-        "of absolute errors, in percent; behind them, the median with its sign. The CSV has beside them the error of "
-        "a look-up: the most alike measured point of another group, instead of the simulation. `--against "
+        "of absolute errors, in percent; behind them, the median with its sign. The CSV has all cells, with the error "
+        "of a look-up beside each: the most alike measured point of another group. Here are cells that are off by "
+        f"{FAR_TPOT:.0%} of TPOT or {FAR_TTFT:.0%} of TTFT, and all points. `--against "
         f"docs/accuracy.csv` fails where a cell has worsened by 2 points and by 10 %. Disaggregated: "
         "engines that prefill and others that decode, by constants of engines that do both, but for the time to hand a "
         f"request over, which is of other folds of these points. {rest}",
@@ -117,6 +119,8 @@ def page(found: Sequence[Cell], folds: int, most_clients: int, rest: str) -> str
         "|---|---|---|---|",
     ]
     for cell in found:
+        if cell.tpot < FAR_TPOT and cell.ttft < FAR_TTFT and set(cell.key[1:]) != {"all"}:
+            continue
         name = " ".join(dict.fromkeys(cell.key))
         tpot = f"{100 * cell.tpot:.1f} ({100 * cell.tpot_bias:+.1f})"
         ttft = f"{100 * cell.ttft:.1f} ({100 * cell.ttft_bias:+.1f})"

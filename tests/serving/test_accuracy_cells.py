@@ -35,7 +35,7 @@ def test_cells_are_of_a_model_on_a_system():
 
 def test_the_page_says_how_many_points_the_rule_has():
     text = page(cells(points()), 5, 128, "4 of 6 points are simulated.")
-    assert "| 3 | 10.0 (+10.0) |" in text and "4 of 6 points are simulated.\n" in text
+    assert "| all | 4 | 10.0 (+10.0) |" in text and "4 of 6 points are simulated.\n" in text
 
 
 def test_a_look_up_takes_the_most_alike_point_of_another_group():

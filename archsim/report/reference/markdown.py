@@ -13,9 +13,9 @@ Schema = Mapping[str, Any]
 _HEAD = """# Reference of files
 
 Generated from the specs by `python -m archsim.report.reference`; a test compares. A key stands with its default
-(`ways: 2`), then its values and its meaning. Values with units are text, such as `80 GB`. `archsim check FILE` checks a
-file and names its line; `archsim new` writes a commented one. For an editor that knows JSON Schema, name one of the
-schemas in the first line of a file: `# yaml-language-server: $schema=docs/schemas/system.schema.json`.
+(`ways: 2`), a **required** one bold, then its values (`1–64`: integers) and its meaning. Values with units are text:
+`80 GB`. For an editor that knows JSON Schema, name one of the schemas in the first line of a file:
+`# yaml-language-server: $schema=docs/schemas/system.schema.json`.
 
 `name`: letters, digits and . _ + -; tables and file names use it. `source`: where the numbers come from (a datasheet, a
 paper, a measurement, or `assumed`); pages print it beside them, and nothing that is simulated depends on it.
@@ -85,13 +85,13 @@ def _list(schema: Schema, told: Mapping[str, Schema]) -> str:
             keys = {key: entry for key, entry in keys.items() if key not in others}
     if set(ASSUMPTIONS) <= keys.keys():
         each = ", ".join(f"[`{_with_default(key, keys.pop(key))}`](assumptions.md#{key})" for key in ASSUMPTIONS)
-        lines.append(f"- {each}: **required**, but for those with a default")
+        lines.append(f"- {each}")
     items = [_item(key, entry, key in needed) for key, entry in keys.items()]
     for told_alike, group in groupby(items, lambda item: item[1:]):
         names = [name for name, *_ in group]
         value, meaning = told_alike
         for some in [names] if not meaning else [[name] for name in names]:
-            lines.append(f"- {', '.join(some)}{': ' if value else ''}{value}. {meaning}".rstrip(". "))
+            lines.append(f"- {', '.join(some)}: {'. '.join(filter(None, (value, meaning)))}".rstrip(".: "))
     return "\n".join(lines)
 
 
@@ -99,9 +99,11 @@ def _item(key: str, entry: Schema, needed: bool) -> tuple[str, str, str]:
     """(Key with its default, values, meaning)."""
     name, meaning = f"`{_with_default(key, entry)}`", "" if key in _SAID else entry.get("description", "").strip()
     kind = "" if isinstance(entry.get("default"), bool) else _kind(entry)
+    if kind == "text" and meaning:
+        kind = ""
     if kind.casefold() == f"[{key}](#{key})":  # the mapping of its name
         name, kind = f"[{name}](#{key})", ""
-    return name, ", ".join(filter(None, (kind, "**required**" if needed else ""))), meaning
+    return f"**{name}**" if needed else name, kind, meaning
 
 
 def _with_default(key: str, entry: Schema) -> str:
@@ -132,6 +134,6 @@ def _kind(entry: Schema) -> str:
     first = next((each for each in types if each != "null"), "any") if isinstance(types, list) else types
     if first == "array":
         return f"list of {_kind(entry['items'])}" if "items" in entry else "list"
-    words = {"integer": "integer", "number": "number", "string": "text", "object": "mapping", "boolean": "true, false"}
+    words = {"integer": "", "number": "number", "string": "text", "object": "mapping", "boolean": "true, false"}
     ends = f" {entry['minimum']:,}–{entry['maximum']:,}" if "maximum" in entry else ""
-    return f"{words.get(first, 'any')}{ends}"
+    return f"{words.get(first, 'any')}{ends}".strip() or "integer"

@@ -1,11 +1,14 @@
 # ruff: noqa: E501  (tables of the page)
 """``docs/results.md``: the columns of every file of results. Rows that differ in a word or two of their meaning are one row."""
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from archsim.runs.columns import COLUMNS, DIES, LINKS, PAIRS, STEPS, TIMINGS, Column
 from archsim.specs.sweeps.explore import OBJECTIVES
+
+_DENOMINATOR = re.compile("[;,] empty (without (decode( steps)?|tokens)|for a run without time)")
 
 
 class _Row(NamedTuple):
@@ -39,8 +42,9 @@ def _line(row: _Row) -> str:
 def _meaning(column: Column) -> str:
     """Its meaning; of a cause, where the causes are; of a bound, that of the column whose bound it is."""
     if column.name.startswith("bound_"):
-        return "of the critical path, by [cause](glossary.md#what-time-goes-to); empty for a run without time"
-    return column.meaning.replace(f"as {column.name.rpartition('_')[0]},", "as without the ending,")
+        return "of the critical path, by [cause](glossary.md#what-time-goes-to)"
+    meaning = _DENOMINATOR.sub("", column.meaning)
+    return meaning.replace(f"as {column.name.rpartition('_')[0]},", "as without the ending,")
 
 
 def _used(column: Column, columns: tuple[Column, ...]) -> str:
@@ -123,5 +127,5 @@ print(one.groupby(["link_src", "link_dst"]).size().nlargest(5))
 ```
 
 Below are the columns of `archsim/runs/columns.py`, written by `python -m archsim.report.reference`: a unit that the name does not say stands behind it;
-names in one item stand in the order of their meanings; "empty" names what a cell needs. `dies.csv`, `links.csv`, `pairs.csv` and `steps.parquet` begin with `run`, `system`, `model`,
+names in one item stand in the order of their meanings. Cells are empty where what they divide by is 0 (a run without time, decode steps or tokens). `dies.csv`, `links.csv`, `pairs.csv` and `steps.parquet` begin with `run`, `system`, `model`,
 `batch`, `policy` and `assumptions` of the run."""

@@ -27,34 +27,32 @@ class FsmSpec(Spec):
     # What synthesis reaches at these parameters: the longest path of `microarch/silicon/results` (select; allocator
     # beside it), 15 % faster in 5 nm, with 25 % for wires and clock. A higher clock is a warning that names the path.
     clock_hz: Clock = Field(0.9e9, alias="clock")
-    # Candidates evaluated in parallel. There are five (a home and its neighbours) unless copies exist; 8 is the next
-    # power of two. archsim's choice, swept in configs/decision_cost.yaml.
+    # Candidates evaluated in parallel: five (a home and its neighbours) unless copies exist; 8 is the next power of
+    # two (archsim's choice).
     lanes: Annotated[int, count(1, 4096)] = 8
     # Comparators of the sorter and of the selection of heatmap entries; one word of the heatmap port has 32 counters.
     comparators: Annotated[int, count(1, 65536)] = 32
-    # bitonic: log2 n (log2 n + 1)/2 stages in which all comparators work, in place (Batcher 1968; in RTL). merge: n
-    # log2 n comparisons, but the last pairs of runs keep few comparators busy, and it writes to a second buffer.
+    # bitonic: all comparators work, in place (Batcher 1968; in RTL). merge: fewer comparisons, but the last pairs of
+    # runs keep few comparators busy, and a second buffer.
     sorter: Literal["bitonic", "merge"] = "bitonic"
     # Registers between the operands of a block of tokens, its costs and the loads: as many further cycles a block.
     # Three bring the path of the 8 lanes from 1.61 to 1.04 ns (ASAP7, docs/rtl.md).
     pipeline: Annotated[int, count(0, 3)] = 3
-    # Unit in which the machine keeps the costs that ``paper`` compares: they are integers of cost_bits in its lanes.
+    # Unit of the costs that `paper` compares: integers of cost_bits.
     cost_quantum_ns: Annotated[float, quantity(TIME, "1e-3 ns", "1 us")] = Field(1.0, alias="cost_quantum")
     cost_bits: Annotated[int, count(8, 64)] = 24
-    # Whether a PDU gathers its cp_en bits in a second register, so that they take effect together, or writes each word
-    # through. The engine lets them take effect with the last word either way; area and RTL have both.
+    # A PDU gathers its cp_en bits in a second register, so that they take effect together; else it writes each word
+    # through. The engine takes them with the last word either way; area and RTL have both.
     shadow: bool = True
     # Widths of the tables' ports (published simulator's paper, table II): distribution table, heatmap, prediction
     # table.
     table_port_bits: Annotated[int, count(1, 65536)] = 72
     heatmap_port_bits: Annotated[int, count(1, 65536)] = 512
     prediction_port_bits: Annotated[int, count(1, 65536)] = 16
-    # table: cycles and plans of the tables and policy functions. rtl: those of the components in RTL that make them
-    # (sorter, allocator, selector, heatmap store; docs/rtl.md), simulated: for `engine: interpreted`, with the extra
-    # `rtl`.
+    # Cycles and plans of the tables and policy functions, or of the components in RTL (docs/rtl.md).
     implementation: Literal["table", "rtl"] = "table"
-    # Where the expert distribution table and the heatmap rows are stored: SRAM of the Global CP, as in table II, or HBM
-    # of its die, which saves the SRAM.
+    # Where the distribution table and the heatmap rows are stored: SRAM of the Global CP, as in table II, or HBM of
+    # its die.
     tables: Literal["on_chip", "dram"] = "on_chip"
 
     @property
@@ -189,8 +187,8 @@ class DecisionSpec(Spec):
     gpu: GpuSpec = Field(default_factory=lambda: GpuSpec.model_validate({}))
     # Entries of the ATU of a die (paper, table II).
     atu_entries: Annotated[int, count(1, 1_000_000)] = 512
-    # Entries of a set of the ATU, replaced in the order of their use; all of them where there are fewer entries.
-    # archsim's choice: order in a set of 8 is 28 bits, in one of 512 it is no hardware.
+    # Entries of a set of the ATU, with LRU. archsim's choice: order in a set of 8 is 28 bits, in one of 512 it is no
+    # hardware.
     atu_ways: Annotated[int, count(1, 1_000_000)] = 8
 
     @model_validator(mode="after")

@@ -140,8 +140,8 @@ class SystemSpec(Spec):
 
     name: Name
     source: str = Field(min_length=1)
-    # Nothing was measured on it or on a machine alike: laws of another GPU scaled by nominal rates. All times count as
-    # extrapolated, and every page says so.
+    # Nothing was measured on it or a machine alike: laws of another GPU scaled by nominal rates, and all times
+    # extrapolated.
     datasheet_only: bool = False
     mesh: MeshSpec | None = None
     topology: TopologySpec = TopologySpec()
@@ -150,9 +150,7 @@ class SystemSpec(Spec):
     d2d: D2DSpec
     llc: LlcSpec = LlcSpec()
     compute: ComputeSpec
-    # What starts kernels and transfers on a die. gpu: a host or a captured graph, as on the GPUs whose kernels and
-    # transfers were measured: their launches count as fitted. local_cp: the command processor of the die, by the
-    # command that the Global CP sends with the plan (the paper, section 4); it costs cycles of that logic.
+    # What starts kernels and transfers on a die (docs/decisions.md).
     launch: Literal["gpu", "local_cp"] = "gpu"
     decision: DecisionSpec = DecisionSpec()
     # A user's own blocks, which every weight slice passes on its die before the compute array.
