@@ -56,9 +56,7 @@ def write_sealed(path: Path, text: str, durable: bool = False) -> None:
 
 
 def read_sealed(path: Path) -> str:
-    """What ``write_sealed`` wrote. Raises OSError as reading does, and ValueError, after a warning, for a file that is
-    damaged or was changed by hand: what it keeps is to be made anew.
-    """
+    """What ``write_sealed`` wrote. Raises OSError as reading does; ValueError, after a warning, if damaged."""
     content = path.read_bytes()
     seal, _, text = content.partition(b"\n")
     if seal != b"%08x" % zlib.crc32(text):

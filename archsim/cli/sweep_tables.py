@@ -84,10 +84,7 @@ def print_dropped(selection: Selection, verb: str = "run") -> None:
 
 
 def print_speedups(results: Results, policies: Iterable[str]) -> None:
-    """Decode throughput of every policy over ep, or base without an ep; in tokens/s if the experiment has neither.
-
-    In a narrow terminal, without columns of one value.
-    """
+    """Decode throughput of policies over ep, else base, else in tokens/s; narrow: without columns of one value."""
     from archsim.runs.results import REFERENCES
 
     rows = results.runs.rows

@@ -50,9 +50,7 @@ def reach_of(machine: Machine, fabric: Fabric) -> Reach:
 
 
 class Untimed:
-    """Charges whose calls are not the policy's time: what the simulator takes for an estimate is left out, and its
-    operations count with HOST_OPERATION_NS each.
-    """
+    """Charges of an estimate: calls take no time of the policy, operations HOST_OPERATION_NS each."""
 
     def __init__(self, charged: Charged, view: StepView):
         self._charged, self._view = charged, view

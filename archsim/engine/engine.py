@@ -251,10 +251,7 @@ class EventEngine:
         return self.execution.log(begin_ns)
 
     def transitions(self) -> dict[str, np.ndarray]:
-        """What the command processors did so far: the table of ``archsim.engine.transitions``.
-
-        Raises ValueError if the engine was built without ``keep_transitions``.
-        """
+        """The table of ``archsim.engine.transitions`` so far. Raises ValueError without ``keep_transitions``."""
         if not isinstance(self._log, TransitionLog):
             raise ValueError("the engine was not built with keep_transitions")
         return self._log.columns()

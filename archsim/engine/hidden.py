@@ -38,9 +38,7 @@ class VectorBytes(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What the number of vectors depends on beside plan and origins. Groups of experts are of equal size, in order of
-    id; 1 and 1: the router is not limited.
-    """
+    """What numbers of vectors depend on, too. Groups of experts: equal, in order of id; 1 and 1: no limit."""
 
     experts: int
     top_k: int

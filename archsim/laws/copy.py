@@ -56,10 +56,7 @@ def nominal_bytes_per_s(gpu: str, table: TransferTable) -> float:
 
 
 def fastest_bytes_per_s(table: TransferTable) -> float:
-    """The rate of the fastest copy by a law, at the ends of its pieces, to four digits.
-
-    From whole copies, not slopes: slopes of short pieces are mostly noise.
-    """
+    """The rate of the fastest copy by a law, at ends of pieces, to four digits; slopes of short pieces are noise."""
     law = law_of(table)
     sizes = [size for size in (*law.from_bytes, law.last_bytes) if law.first_bytes <= size <= law.last_bytes]
     return float(f"{max(size / float(law.time_ns(size)) for size in sizes) * NS_PER_S:.4g}")

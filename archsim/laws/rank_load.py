@@ -43,10 +43,7 @@ MANY, FEW = (1.0, 0.8), (0.01, 2.0)
 
 
 def candidates(model: str, distribution: str, kernel: str = "", eplb_slots: int = 0) -> tuple[str, ...]:
-    """Routings that a distribution of the schema may stand for; the fit chooses the one that explains the times best.
-
-    After EPLB, skewed loads are about equal.
-    """
+    """Routings that a distribution may stand for; the fit takes the best. After EPLB, skewed loads are about equal."""
     if eplb_slots:
         return (BY_CHANCE,)
     grouped = model.lower() in GROUPS

@@ -136,10 +136,7 @@ def check_iterations(where: str, iteration: np.ndarray, offsets: np.ndarray) -> 
 
 
 def check_experts(where: str, experts: np.ndarray, num_experts: int, row_place) -> None:
-    """Raise TraceError at the first id outside 0 … num_experts − 1 of experts[token, layer, k].
-
-    row_place(row, column) -> str names request, iteration and layer of a row and column.
-    """
+    """Raise TraceError at the first id outside 0 … num_experts − 1; ``row_place``: names its request, layer."""
     if experts.size and (experts.min() < 0 or experts.max() >= num_experts):
         row, column, rank = np.argwhere((experts < 0) | (experts >= num_experts))[0]
         raise TraceError(

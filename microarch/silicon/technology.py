@@ -63,9 +63,7 @@ class Technology:
         return (side + 2 * pitch) * (side + pitch)
 
     def macro_factor(self, bits: int) -> float:
-        """Area of an SRAM macro over that of its cells: drivers and sense amplifiers are along two edges, so the
-        overhead of small macros is larger.
-        """
+        """Area of an SRAM macro over its cells: drivers and sense amplifiers at two edges weigh on small ones."""
         return self.periphery.value + self.periphery_edge.value / sqrt(bits)
 
     def register_um2(self, ports: int) -> float:

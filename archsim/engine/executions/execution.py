@@ -53,9 +53,7 @@ class Order(NamedTuple):
 
 
 class GemmTime(NamedTuple):
-    """Total time of calibrated GEMMs, and of those at extrapolated sizes, ns; ``law``: whose measured layers give the
-    times of grouped kernels, '' for others.
-    """
+    """ns of calibrated GEMMs, and of those at extrapolated sizes; ``law``: whose layers time grouped kernels, or ''."""
 
     calibrated_ns: float
     extrapolated_ns: float

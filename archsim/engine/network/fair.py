@@ -53,9 +53,7 @@ def fair_rates(net, ports):
 
 @inner
 def _undo_rounds(net):
-    """Undo the rounds that the touched groups can change, and count these groups anew. Returns the number of open
-    resources, those with flows whose rates are to be fixed.
-    """
+    """Undo rounds that touched groups can change, count these anew. Returns how many resources are open."""
     touched, n_open, kept = net.lists[TOUCHED_GROUPS], np.int64(0), net.counts[ROUNDS]
     for i in range(net.counts[TOUCHED]):
         row = net.groups[touched[i]]

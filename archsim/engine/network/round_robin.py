@@ -101,10 +101,7 @@ def xy_rank(mesh: Graph) -> np.ndarray:
 
 
 def build_ports(net: FlowNetwork, rank) -> Ports:
-    """Input ports for ``rank: int64[resource]`` (-1: uncoupled), which must rise along the coupled part of every route.
-
-    Raises ValueError if it does not.
-    """
+    """Input ports for ``rank: int64[resource]`` (-1: uncoupled); ValueError unless it rises on all coupled routes."""
     rank, route_resources = np.asarray(rank, dtype=np.int64), net.positions["resource"]
     resources, positions = len(net.resources), len(route_resources)
     keys = route_resources * (resources + 1) + _upstream(net, rank) + 1

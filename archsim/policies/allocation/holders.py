@@ -20,9 +20,7 @@ def even(step: StepView) -> Plan:
 
 
 def hashed(step: StepView) -> Plan:
-    """Every token takes a holder of its expert by a hash of its position, layer and iteration: even, but for chance, as
-    engines that ask nobody choose a replica.
-    """
+    """Every token takes a holder by a hash of its position, layer and iteration: even, but for chance."""
     place = mix_bits(np.array([step.step << 32 | step.layer], np.uint64))
     drawn = mix_bits(np.arange(int(step.tokens.sum()), dtype=np.uint64) * GOLDEN + place) >> np.uint64(32)
     expert, die, first, counts = _instances(step)

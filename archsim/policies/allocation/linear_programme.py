@@ -34,9 +34,7 @@ class _Choices(NamedTuple):
 
 
 def lp(step: StepView) -> Plan:
-    """Minimise the load of the fullest resource over shares of experts; each expert then runs undivided on the best
-    of those dies, or divided.
-    """
+    """Least load of the fullest resource over shares of experts; each then undivided on its best die, or divided."""
     active = np.flatnonzero(step.tokens)
     if not len(active):
         return NO_PLAN

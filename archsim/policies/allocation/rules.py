@@ -148,9 +148,7 @@ def estimating(step: StepView, plan: Plan) -> int:
 
 
 def entry_operations(dies: int, hops: int) -> int:
-    """Of an entry: the expected vectors of all dies, and for each slice a place in a calendar of dies and a booking of
-    both ends and of every link between them.
-    """
+    """Of an entry: expected vectors of all dies; a slice's place in a calendar, booking of both ends and all links."""
     return dies + SLICES * (ceil(log2(dies)) + 2 + hops)
 
 

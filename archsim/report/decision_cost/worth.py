@@ -1,6 +1,4 @@
-"""What prediction costs in area and power, beside what it is worth in time: a policy that predicts, and the one that
-differs from it in that alone.
-"""
+"""What prediction costs in area and power, and is worth in time: a policy that predicts, and it without that."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -22,9 +22,7 @@ GROUP = ["op", "variant", "library", "library_version", "num_gpus", "nodes", "hi
 
 
 class Moved(NamedTuple):
-    """One kernel on some ranks and nodes. ``tokens``, ``us``: float64[size], a notify included; ``error``: predicted /
-    measured - 1, None where no law covers it.
-    """
+    """A kernel on some ranks and nodes. ``tokens``, ``us``: float64[size], with notify; ``error``: None without law."""
 
     of: dict[str, str | int]
     tokens: np.ndarray

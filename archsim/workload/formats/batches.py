@@ -17,10 +17,7 @@ BATCH_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Item:
-    """One request still to be read. where: for messages, and to recognise it when an import resumes.
-
-    read(model, layer_ids or None) -> RequestRows; raises TraceError.
-    """
+    """A request to be read. where: in messages, and to resume. read(model, layer_ids or None); raises TraceError."""
 
     where: str
     dataset: str

@@ -166,9 +166,7 @@ def _spread(shares: np.ndarray, power: np.ndarray) -> np.ndarray:
 
 
 def _concentrated(shares: np.ndarray, power: np.ndarray, top_k: int) -> np.ndarray:
-    """Shares [phase, layer, expert] whose odds, of a token to choose the expert, are to a power of each phase; of no
-    expert more than a token can choose, 1 / top_k.
-    """
+    """Shares [phase, layer, expert] whose odds are to a power of each phase; no expert's is over 1 / top_k."""
     changed = shares.copy()
     for phase in np.flatnonzero(power != 1):
         chance = np.clip(top_k * shares[phase], 1e-9, 1 - 1e-6)

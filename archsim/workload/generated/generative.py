@@ -133,9 +133,7 @@ class GenerativeTraffic:
 def pieces_of(
     lengths: np.ndarray, decode_steps: int, layers: int, top_k: int
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """(iteration, position int32[n], token int64[n] within its request) of every piece of a batch. lengths:
-    int64[request, 2], prompt tokens and decode steps.
-    """
+    """(iteration, position int32[n], token int64[n]) of a batch's pieces. lengths: int64[request, (prompt, steps)]."""
     prompt, decode = lengths.T
     size = rows_per_piece(layers, top_k)
     for iteration in range(min(decode_steps, int(decode.max(initial=0))) + 1):

@@ -51,10 +51,7 @@ def dtype_of(element: str, scaling: str) -> str:
 
 
 def _with_library(rows: pd.DataFrame, library: pd.Series) -> pd.DataFrame:
-    """Rows with ``library`` and ``library_version``, which apply only if the file lacks these columns.
-
-    The library 'cuda', the driver itself, has the driver's version.
-    """
+    """Rows with ``library`` and ``library_version``, unless the file has them; 'cuda' has the driver's version."""
     named = library.map(library_and_version)
     version = named.str[1]
     if "driver" in rows:
