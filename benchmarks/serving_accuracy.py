@@ -54,11 +54,12 @@ def main() -> int:
         args.page.write_text(text, encoding="utf-8")
         write_cells(found, args.page.with_suffix(".csv"))
     print(text)
-    for moe, kind in ((1, "MoE"), (0, "dense")):
-        tpot, ttft, warm, count = median_errors(point for point in points if point.row["is_moe"] == moe)
+    for kind, kinds in (("MoE", (1,)), ("dense", (0,)), ("all", (0, 1))):
+        mine = [point for point in points if point.row["is_moe"] in kinds]
+        tpot, ttft, warm, count = median_errors(mine)
         print(f"{kind}: {count} points, TPOT {tpot:.1%}, TTFT {ttft:.1%}, warmed up {warm:.1%}")
-    print(f"configurations with the same clients, {with_clients(points).told}")
-    print(f"configurations within limits of TPOT, {within_limits(points).told}")
+        print(f"  configurations with the same clients, {with_clients(mine).told}")
+        print(f"  configurations within limits of TPOT, {within_limits(mine).told}")
     if args.residuals:
         print("residuals:", *(f"  - {row}" for row in residual_rows(points)), sep="\n")
     grown = list(worse(before, found))
