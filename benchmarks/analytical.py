@@ -5,7 +5,8 @@ Prints
 * errors of decode time on ``POINTS`` random points of each kind of contention, held out of the fit of coefficients
   (tests/support/random_points.py), and the points outside the limit with the misjudged bound;
 * design points per second on one core: a point is a complete analytical run of DeepSeek-V3 on Dojo's 5 × 5 dies, batch
-  4096, ``LAYERS`` MoE layers and one decode step.
+  4096, ``LAYERS`` MoE layers and one decode step;
+* screened points per second, set-up included, over the same runs one at a time: `SPACES`.
 """
 
 import sys
@@ -25,15 +26,27 @@ from archsim.base.causes import CAUSES, Cause
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.run_demand import build_run_demand
+from archsim.runs.economics import Coefficients
 from archsim.runs.engine_comparison import Compared
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.runs.plan import RunMaker
+from archsim.runs.simulator import Simulator
+from archsim.specs.loading.library import load_assumptions, load_model, load_planned, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
+from archsim.studies.exploration.screening import Screen
 from archsim.workload.generated.synthetic import SyntheticTraffic
 
 POINTS = 300  # of each kind of contention
 OUTSIDE = {"shared": 0.15, "reserved": 0.5}
 BATCH, LAYERS = 4096, 4
+SMALL = {
+    "name": "small", "source": "made up", "layers": 2, "moe_layers": {"first": 1, "last": 1}, "hidden": 4096,
+    "expert_ffn": 2048, "experts": 16, "top_k": 2,
+}  # fmt: skip
+SPACES = {
+    "one layer of 16 experts, 2 x 2 dies": (SMALL, 64, "2x2"),
+    "one layer of DeepSeek-V3, 5 x 5 dies": ("deepseek-v3", 512, "5x5"),
+}
 OWN_POINTS = 100
 
 
@@ -94,7 +107,45 @@ def speed():
         )
 
 
+def space(model, batch, mesh):
+    """80,000 machines of one plan."""
+    axes = {
+        "d2d.bandwidth": {"from": "500 GB/s", "to": "4 TB/s", "log": 20},
+        "d2d.hop_latency": {"from": "10 ns", "to": "200 ns", "linear": 20},
+        "compute.peak": {"from": "100 TFLOP/s", "to": "1000 TFLOP/s", "log": 10},
+        "llc.hit": {"from": "50 ns", "to": "240 ns", "linear": 20},
+        "mesh": [mesh],
+    }
+    trace = {"synthetic": {"prompt_tokens": 0}}
+    workload = {"trace": trace, "batch": batch, "decode_steps": 1, "context": 1024, "layers": 1}
+    return load_planned(
+        {
+            "name": "space", "systems": ["dojo"], "models": [model], "workload": workload, "policies": ["ep"],
+            "assumptions": "physical", "engine": "analytical", "sweep": {"grid": axes},
+        }
+    )  # fmt: skip
+
+
+def screened():
+    """Points of a space per second of one core (processor time), all together and one at a time."""
+    for name, (model, batch, mesh) in SPACES.items():
+        plan = space(model, batch, mesh)
+        next(Screen(plan, Coefficients()).blocks())  # compile
+        started = time.process_time()
+        points = sum(len(block.numbers) for block in Screen(plan, Coefficients()).blocks())
+        together = points / (time.process_time() - started)
+        simulator, runs = Simulator(), RunMaker(plan=plan).runs(map(plan.point, range(0, points, points // OWN_POINTS)))
+        simulator.row(runs[0])
+        started = time.process_time()
+        for run in runs[1:]:
+            simulator.row(run)
+        alone = len(runs[1:]) / (time.process_time() - started)
+        rates = f"{together:,.0f} points/s, one at a time {alone:,.0f}: {together / alone:.0f} x"
+        print(f"{name}, {points:,} points: {rates}")
+
+
 if __name__ == "__main__":
     speed()
+    screened()
     for kind in ("shared", "reserved"):
         accuracy(kind)

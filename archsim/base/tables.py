@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 TEXT, INTEGER, REAL = "text", "integer", "real"
+GROUP_ROWS = 1 << 16  # least of a row group that is written from columns
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,34 @@ def write_parquet_stream(path: Path, columns: Mapping[str, str], tables: Iterabl
     with drafted(path) as draft, parquet.ParquetWriter(draft, schema, write_page_checksum=True) as writer:
         for table in tables:
             writer.write_table(table._arrow(schema))
+
+
+def write_parquet_columns(
+    path: Path, columns: Mapping[str, str], blocks: Iterable[tuple[int, Mapping[str, Any]]]
+) -> None:
+    """Write blocks of rows to one file, in row groups of at least `GROUP_ROWS`. A block: its number of rows, and the
+    values of every column, an array or one value for all rows.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    schema = _schema(columns, None)
+    waiting: list[pyarrow.Table] = []
+
+    def put(rows: int, field: pyarrow.Field, value: Any) -> pyarrow.Array:
+        if hasattr(value, "__len__") and not isinstance(value, str):
+            return pyarrow.array(value, field.type)
+        return pyarrow.repeat(pyarrow.scalar(value, field.type), rows)
+
+    with drafted(path) as draft, parquet.ParquetWriter(draft, schema, write_page_checksum=True) as writer:
+        for rows, values in blocks:
+            arrays = [put(rows, field, values[field.name]) for field in schema]
+            waiting.append(pyarrow.Table.from_arrays(arrays, schema=schema))
+            if sum(map(len, waiting)) >= GROUP_ROWS:
+                writer.write_table(pyarrow.concat_tables(waiting))
+                waiting.clear()
+        if waiting:
+            writer.write_table(pyarrow.concat_tables(waiting))
 
 
 def read_parquet(path: Path | BinaryIO, columns: Mapping[str, str]) -> Table:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _carrier(machine: Machine) -> str:
-    tiles = tiles_of(machine.die_mm2)
+    tiles = int(tiles_of(machine.die_mm2))
     dies = f"each in {tiles} pieces, as it exceeds a reticle; " if tiles > 1 else ""
     use = machine.carrier_mm2 / CARRIER_MM2
     verdict = "they fit on one" if machine.carriers == 1 else f"they need {machine.carriers}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -225,6 +225,30 @@ class Balancer:
         return history
 
 
+@dataclass
+class Elapsed:
+    """Time of a run so far, in ns: of one machine, or float64[machine] each."""
+
+    _end_ns: Any = 0.0
+    _exposed_ns: Any = 0.0
+    _prefill_end_ns: Any = 0.0
+    _prefill_exposed_ns: Any = 0.0
+
+    def add(self, end_ns: Any, exposed_ns: Any, prefill: bool) -> None:
+        """A step of the prefill, or of decode, ended ``end_ns`` after the run began; its decision added to it."""
+        self._end_ns, self._exposed_ns = end_ns, self._exposed_ns + exposed_ns
+        if prefill:
+            self._prefill_end_ns, self._prefill_exposed_ns = self._end_ns, self._exposed_ns
+
+    @property
+    def prefill_ns(self) -> Any:
+        return self._prefill_end_ns + self._prefill_exposed_ns
+
+    @property
+    def decode_ns(self) -> Any:
+        return self._end_ns - self._prefill_end_ns + (self._exposed_ns - self._prefill_exposed_ns)
+
+
 def load_of(plan: Plan, dies: int) -> np.ndarray:
     """Tokens assigned to each die, int64[die]."""
     load = np.zeros(dies, np.int64)
@@ -293,7 +317,7 @@ class Replay:
         took: list[tuple[int, int, float]] = []
         loads: list[np.ndarray] = []
         least: list[Ceilings] = []
-        end_ns = prefill_ns = exposed_ns = prefill_exposed_ns = 0.0
+        elapsed = Elapsed()
         prefill_residual_ns = np.zeros(2)
         for result in self.steps():
             if not self._counts:
@@ -304,9 +328,8 @@ class Replay:
             exposed, wanted = times.exposed_ns, result.demand.tokens
             self._of_steps.add(result.step, result.layer, prefill, times.step_ns, exposed, loads[-1], wanted)
             least.append(ceilings(result.demand.tokens, result.times.holders, result.times.slots))
-            end_ns, exposed_ns = result.times.end_ns - self._begin_ns, exposed_ns + result.times.exposed_ns
+            elapsed.add(times.end_ns - self._begin_ns, exposed, prefill)
             if prefill:
-                prefill_ns, prefill_exposed_ns = end_ns, exposed_ns
                 prefill_residual_ns = tally.residual_ns.copy()
         if not self._counts:  # the run ended before its warm-up did
             self._count_anew()
@@ -327,8 +350,8 @@ class Replay:
             tally,
             step_ns,
             load,
-            prefill_ns=prefill_ns + prefill_exposed_ns,
-            decode_ns=end_ns - prefill_ns + (exposed_ns - prefill_exposed_ns),
+            prefill_ns=elapsed.prefill_ns,
+            decode_ns=elapsed.decode_ns,
             decision=engine.decision.totals,
             heatmap_dropped=self._heatmap.dropped,
             decode_residual_ns=(float(residual_ns[0]), float(residual_ns[1])) if gemm.calibrated_ns else None,

@@ -57,6 +57,8 @@ def _heatmap(top_fraction: float | None = None, top_n: int | None = None):
     return prediction.TopPositive(top_n) if top_n is not None else prediction.TopFraction(top_fraction)
 
 
+# Allocations that read no cost, rate or latency of the machine: one plan serves machines that differ in these.
+COSTLESS = ("first_seen", "home", "even", "hashed", "nearest", "static")
 PREDICTIONS = {"none": lambda: None, "heatmap": _heatmap}
 ADMISSION = "admission"  # parameter of a prediction, beside those of its predictor
 ADMISSIONS = {None: EveryPrediction, "reread": Reread}

@@ -14,10 +14,13 @@ from functools import lru_cache
 from math import ceil
 from typing import Any
 
+import numpy as np
+
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
 from archsim.base.units import NS_PER_S
 from archsim.engine.fabric import build_fabric
+from archsim.runs.measure import plain
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
@@ -110,14 +113,22 @@ def build_costs(
     leaving_bytes_per_s = float(rates.sum()) / system.d2d.efficiency * NS_PER_S / system.dies
     area = die_area(system, leaving_bytes_per_s, decision.area_mm2, coefficients.area)
     stacks = hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
+    machine = priced(system, area, decision, stacks, coefficients)
+    return replace(machine, usd={name: float(each) for name, each in machine.usd.items()})
+
+
+def priced(
+    system: SystemSpec, area_mm2: Mapping[str, Any], decision: Cost, stacks_per_die: Any, coefficients: Coefficients
+) -> Machine:
+    """A machine with its price; of many that differ in areas and stacks, these and prices are float64[machine]."""
     usd = machine_cost(
-        die_mm2=sum(area.values()),
+        die_mm2=sum(area_mm2.values()),
         dies=system.dies,
-        stacks_per_die=stacks,
+        stacks_per_die=stacks_per_die,
         hbm_bytes_per_die=system.hbm.capacity_bytes,
         estimates=coefficients.cost,
     )
-    return Machine(system, area, decision, stacks, usd)
+    return Machine(system, area_mm2, decision, stacks_per_die, usd)
 
 
 def work_of(
@@ -178,16 +189,14 @@ def economics(
     """Columns of a run: ``energy_per_token_j`` and ``power_w`` (mean), both also ``_low`` and ``_high`` with all
     coefficients of energy at these bounds; ``die_mm2``, ``silicon_mm2``, ``cost_usd``.
 
-    ``None`` for energy of a run without tokens, and power of one without time.
+    ``None`` for energy of a run without tokens, and power of one without time. Of many runs and machines, columns are
+    float64[machine].
     """
     known = coefficients or Coefficients()
     row: dict[str, float | None] = {}
     for name, bound in (("", "value"), ("_low", "low"), ("_high", "high")):
         joule = sum(energy_of(activity, machine, replace(known, energy=known.energy.at(bound))).values())
         row[f"energy_per_token_j{name}"] = joule / activity.tokens if activity.tokens else None
-        row[f"power_w{name}"] = joule / activity.time_s if activity.time_s else None
-    return row | {
-        "die_mm2": machine.die_mm2,
-        "silicon_mm2": machine.silicon_mm2,
-        "cost_usd": sum(machine.usd.values()),
-    }
+        row[f"power_w{name}"] = joule / activity.time_s if np.any(activity.time_s) else None
+    row |= {"die_mm2": machine.die_mm2, "silicon_mm2": machine.silicon_mm2, "cost_usd": sum(machine.usd.values())}
+    return {name: plain(value) for name, value in row.items()}

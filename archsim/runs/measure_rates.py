@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from archsim.base.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def decode_batch_token_ns(run: Finished) -> float | None:
 def tokens_per_s(run: Finished) -> float | None:
     """Tokens that decode generates over its time."""
     ns = decode_batch_token_ns(run)
-    return NS_PER_S / ns if ns else None
+    return NS_PER_S / ns if np.any(ns) else None
 
 
 def mfu(run: Finished) -> float | None:

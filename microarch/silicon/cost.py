@@ -9,7 +9,9 @@ bond loses the whole wafer.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, pi, sqrt
+from math import ceil, pi
+
+import numpy as np
 
 from microarch.silicon.area_power import WAFER_MM2
 from microarch.silicon.estimates import Estimate, Estimates
@@ -37,7 +39,7 @@ class CostEstimates(Estimates):
 
 def dies_per_wafer(die_mm2: float) -> float:
     """Whole dies on a 300 mm wafer."""
-    return WAFER_MM2 / die_mm2 - pi * WAFER_MM / sqrt(2 * die_mm2)
+    return WAFER_MM2 / die_mm2 - pi * WAFER_MM / np.sqrt(2 * die_mm2)
 
 
 def die_yield(die_mm2: float, estimates: CostEstimates) -> float:
@@ -46,9 +48,9 @@ def die_yield(die_mm2: float, estimates: CostEstimates) -> float:
     return (1 + die_mm2 / MM2_PER_CM2 * estimates.defects_per_cm2.value / alpha) ** -alpha
 
 
-def tiles_of(die_mm2: float) -> int:
-    """Pieces that a die is made of, none above the reticle: one, or several that act as one (as in NVIDIA's B200)."""
-    return ceil(die_mm2 / RETICLE_MM2)
+def tiles_of(die_mm2: float) -> float:
+    """Number of pieces that a die is made of, none above the reticle: one, or several that act as one (as in NVIDIA's B200)."""
+    return np.ceil(die_mm2 / RETICLE_MM2)
 
 
 def hbm_stacks(capacity_bytes: float, bandwidth_bytes_per_s: float) -> int:
@@ -59,13 +61,16 @@ def hbm_stacks(capacity_bytes: float, bandwidth_bytes_per_s: float) -> int:
 def machine_cost(
     *, die_mm2: float, dies: int, stacks_per_die: int, hbm_bytes_per_die: float, estimates: CostEstimates | None = None
 ) -> Mapping[str, float]:
-    """Component → USD of a machine: ``dies``, ``test``, ``hbm``, ``carrier``, ``bonding`` (loss from failed bonds)."""
+    """Component → USD of a machine: ``dies``, ``test``, ``hbm``, ``carrier``, ``bonding`` (loss from failed bonds).
+
+    Also of many machines: ``die_mm2`` and ``stacks_per_die`` may be arrays.
+    """
     estimates = estimates or CostEstimates()
     tiles = tiles_of(die_mm2)
     tile_mm2 = die_mm2 / tiles
     die_usd = tiles * estimates.wafer_usd.value / (dies_per_wafer(tile_mm2) * die_yield(tile_mm2, estimates))
     area_mm2 = dies * (die_mm2 + stacks_per_die * HBM_STACK_MM2)
-    carriers = ceil(area_mm2 / CARRIER_MM2)
+    carriers = np.ceil(area_mm2 / CARRIER_MM2)
     parts = {
         "dies": dies * die_usd,
         "test": dies * die_usd * estimates.test_share.value,

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 
+import numpy as np
+
 from microarch.silicon.die_area import GH100_MM2
 from microarch.silicon.estimates import Estimate, Estimates
 from microarch.silicon.technology import N5
@@ -92,9 +94,12 @@ def run_energy(
     activity: Activity, *, dtype_bytes: int, die_mm2: float, dies: int, decision_w: float,
     estimates: EnergyEstimates | None = None,
 ) -> Mapping[str, float]:
-    """Block → J of a run. ``decision_w``: power of the tables and cores that decide, of all dies together."""
+    """Block → J of a run. ``decision_w``: power of the tables and cores that decide, of all dies together.
+
+    Also of many machines: numbers of the activity and ``die_mm2`` may be arrays.
+    """
     known = {name: each.value for name, each in (estimates or EnergyEstimates()).named().items()}
-    side_mm = sqrt(die_mm2)
+    side_mm = np.sqrt(die_mm2)
     llc_pj = known["sram_pj_per_bit"] + known["wire_pj_per_bit_mm"] * side_mm / 2
     hop_pj = known["d2d_pj_per_bit"] + known["wire_pj_per_bit_mm"] * side_mm
     return {

@@ -81,10 +81,16 @@ def _count_moves(machine, work, phase, tally, load, held):
             _pass_hbm(machine, tally, load, move.dst, move.bytes, held)
 
 
-@kernel
-def count_step(machine, work, fetches, tally, loads, held):
+@outer
+def count_walked(machine, work, fetches, tally, loads, held):
     """Add a step to ``tally``, and fill ``loads``. ``held``: under ``contention: reserved``."""
     loads[:] = 0.0
     _count_slices(machine, work, fetches, tally, loads[OF_SLICES], held)
     _count_moves(machine, work, DISPATCH, tally, loads[OF_DISPATCH], held)
     _count_moves(machine, work, COMBINE, tally, loads[OF_COMBINE], held)
+
+
+@kernel
+def count_step(machine, work, fetches, tally, loads, held):
+    """As `count_walked`, from Python."""
+    count_walked(machine, work, fetches, tally, loads, held)

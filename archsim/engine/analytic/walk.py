@@ -58,7 +58,7 @@ def _ask(s, die, entry, fetch):
 
 
 @inner
-def _walk(s, begin, fetch, stored, combine):
+def walk(s, begin, fetch, stored, combine):
     """Walk the step with these booking functions; returns when the last booking ends."""
     local, end = s.work.local, 0.0
     for die in range(s.machine.dies):
@@ -90,17 +90,17 @@ def _walk(s, begin, fetch, stored, combine):
 
 @kernel
 def _walk_shared(s):
-    return _walk(s, begin_shared, fetch_shared, stored_shared, combine_shared)
+    return walk(s, begin_shared, fetch_shared, stored_shared, combine_shared)
 
 
 @kernel
 def _walk_in_order(s):
-    return _walk(s, begin_in_order, fetch_in_order, stored_shared, combine_shared)
+    return walk(s, begin_in_order, fetch_in_order, stored_shared, combine_shared)
 
 
 @kernel
 def _walk_held(s):
-    return _walk(s, begin_held, fetch_held, stored_held, combine_held)
+    return walk(s, begin_held, fetch_held, stored_held, combine_held)
 
 
 WALKS = {"together": _walk_shared, "in_order": _walk_in_order, "reserved": _walk_held}
@@ -121,14 +121,25 @@ class Walked(NamedTuple):
 
 def walk_step(machine: Machine, work: Work, memory: Memory, strategy: str) -> Walked:
     """Walk a step by a strategy of ``WALKS``; modifies ``work.local`` and ``memory``."""
+    state = begun(machine, work, memory)
+    return Walked(state.fetches, state.dies, WALKS[strategy](state))
+
+
+def begun(machine: Machine, work: Work, memory: Memory) -> Walk:
+    """The state of a walk before its step."""
     most = int((work.local["end_chain"] - work.local["next_chain"]).max(initial=0))
     if machine.stream_bytes:
         room = 2 + machine.stream_bytes // int(work.entries["read_bytes"].min(initial=machine.slice_bytes))
     else:
         room = machine.window
-    flying = np.zeros((machine.dies, 1 + max(1, min(most, room))), np.int64)
-    fetches, dies = np.zeros(len(work.chains), FETCHED), np.zeros(machine.dies, DIE)
-    booked = np.zeros(machine.resources, BOOKED)
-    lines = np.zeros((machine.dies, machine.dies), LINE)
-    state = Walk(machine, work, memory, fetches, booked, dies, flying, lines, np.zeros(len(work.chains), np.int64))
-    return Walked(fetches, dies, WALKS[strategy](state))
+    return Walk(
+        machine,
+        work,
+        memory,
+        fetches=np.zeros(len(work.chains), FETCHED),
+        booked=np.zeros(machine.resources, BOOKED),
+        dies=np.zeros(machine.dies, DIE),
+        flying=np.zeros((machine.dies, 1 + max(1, min(most, room))), np.int64),
+        lines=np.zeros((machine.dies, machine.dies), LINE),
+        calendar=np.zeros(len(work.chains), np.int64),
+    )

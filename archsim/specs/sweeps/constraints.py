@@ -17,6 +17,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from archsim.base.text.quantities import DIMENSIONS, parse_quantity
@@ -57,12 +58,20 @@ class Constraint:
     words: frozenset[str]
     tests: tuple[tuple, ...]
 
-    def holds(self, lookup: Lookup) -> bool:
-        """Whether a point is kept; constraints on keys it lacks do not apply. Raises ValueError for bad comparisons."""
+    def holds(self, lookup: Lookup) -> Any:
+        """Whether a point is kept; constraints on keys it lacks do not apply. Raises ValueError for bad comparisons.
+
+        Of many points, whose numbers are arrays: bool[point].
+        """
+        kept: Any = True
         try:
-            return all(_test(test, lookup) for test in self.tests)
+            for test in self.tests:
+                kept = kept & _test(test, lookup)
+                if not any_of(kept):
+                    break
         except Absent:
-            return True
+            pass
+        return kept
 
 
 def parse_constraint(text: str) -> Constraint:
@@ -96,13 +105,12 @@ class Expression:
         """Whether a word is quoted."""
         return "'" in self.text
 
-    def value(self, lookup: Lookup) -> float:
-        """NaN where a name has no value, and for a division by zero."""
+    def value(self, lookup: Lookup) -> Any:
+        """NaN where a name has no value, and for a division by zero; of many points, float64[point]."""
         try:
-            found = float(_value(self.tree, lookup))
+            return 1.0 * _value(self.tree, lookup)
         except (Absent, ValueError):
             return math.nan
-        return found
 
 
 def parse_expression(text: str) -> Expression:
@@ -185,6 +193,11 @@ class _Parser:
         return ValueError(f"{self._text!r}: expected {expected}{f' instead of {rest!r}' if rest else ' at the end'}")
 
 
+def any_of(found: Any) -> bool:
+    """Whether a truth holds; of many points, for any of them."""
+    return bool(found.any() if hasattr(found, "any") else found)
+
+
 def _quantity(number: str, unit: str | None) -> float:
     if unit is None:
         return float(number)
@@ -203,7 +216,7 @@ def _names(tree: tuple) -> Iterator[str]:
         yield from _names(tree[2])
 
 
-def _test(test: tuple, lookup: Lookup) -> bool:
+def _test(test: tuple, lookup: Lookup) -> Any:
     if test[0] == "fits":
         return bool(_known(test[1], lookup))
     _, sums, signs = test
@@ -211,7 +224,8 @@ def _test(test: tuple, lookup: Lookup) -> bool:
     for sign, left, right in zip(signs, values, values[1:], strict=False):
         if isinstance(left, str) != isinstance(right, str) or (isinstance(left, str) and sign not in ("==", "!=")):
             raise ValueError(f"{left!r} {sign} {right!r}: cannot be compared with {sign}")
-    return all(_COMPARE[sign](left, right) for sign, left, right in zip(signs, values, values[1:], strict=False))
+    holding = (_COMPARE[sign](left, right) for sign, left, right in zip(signs, values, values[1:], strict=False))
+    return reduce(operator.and_, holding)
 
 
 def _value(tree: tuple, lookup: Lookup) -> Any:
@@ -222,7 +236,7 @@ def _value(tree: tuple, lookup: Lookup) -> Any:
     left, right = _value(tree[1], lookup), _value(tree[2], lookup)
     if isinstance(left, str) or isinstance(right, str):
         raise ValueError(f"{left!r} {tree[0]} {right!r}: text has no arithmetic; compare it with == or !=")
-    if tree[0] == "/" and right == 0:
+    if tree[0] == "/" and any_of(right == 0):
         raise ValueError("division by zero")
     return _REAL[tree[0]](left, right)
 

@@ -7,7 +7,7 @@
       where: [throughput >= 20000]               # checked on results; `sweep.where` is checked before anything runs
       budgets: [cost <= 40000, power <= 2000]    # the best design within each is reported, with its YAML
       event_runs: 15 %                           # of the points, or a number of runs
-      analytical_runs: 20000                     # at most; in a larger space optuna chooses which
+      analytical_runs: 20000                     # at most; a larger space is screened, or optuna chooses which
       coefficients: {hbm_usd_per_gb: 20}         # for energy, area and price: `archsim cost FILE --sources`
 """
 
@@ -108,7 +108,7 @@ class ExploreSpec(Spec):
     budgets: tuple[str, ...] = ()
     # Maximum runs of the event engine: a share of the points, or a number.
     event_runs: float | int = 0.15
-    # Maximum runs of the analytical engine; with more points, optuna proposes which. Twenty thousand take minutes.
+    # Maximum runs of the analytical engine; of more points, a screen or optuna decides. Twenty thousand take minutes.
     analytical_runs: Annotated[int, count(1, _MOST_RUNS)] = 20_000
     coefficients: dict[str, float] = Field(default_factory=dict)
     seed: Annotated[int, count(0, 2**31)] = 0

@@ -19,7 +19,7 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.loading.overrides import put
 from archsim.specs.sweeps.axes import DEPLOYED, KINDS, SWEEP_KEY, Axis, SweepSpec, canonical
 from archsim.specs.sweeps.axis_values import dimension_of
-from archsim.specs.sweeps.constraints import Constraint
+from archsim.specs.sweeps.constraints import Constraint, any_of
 from archsim.specs.sweeps.variants import NAMED, PLURAL, Maker, Variant
 from archsim.specs.workload import WorkloadSpec
 
@@ -168,9 +168,21 @@ class SweepPlan:
             index = index * size + at
         return index
 
-    def keeps(self, point: Point, measures: Mapping[str, Callable[[Point], Any]]) -> bool:
-        """Whether all constraints hold. Raises SpecError as :meth:`points` does."""
-        return all(each.holds(point, measures) for each in self._constraints)
+    def keeps(
+        self,
+        point: Point,
+        measures: Mapping[str, Callable[[Point], Any]],
+        value: Callable[[Point, tuple[str, ...]], Any] | None = None,
+    ) -> Any:
+        """Whether all constraints hold. Raises SpecError as :meth:`points` does. ``value``: of a key, where others are
+        asked than this point; arrays of it and of ``measures`` ask many points at once, bool[point].
+        """
+        kept: Any = True
+        for each in self._constraints:
+            kept = kept & each.holds(point, measures, value)
+            if not any_of(kept):
+                break
+        return kept
 
     def points(
         self,
@@ -356,12 +368,12 @@ class _Question:
         short = [name.partition(".")[2] for name in dotted]
         return [*MEASURES, *dotted, *short]
 
-    def holds(self, point: Point, measures: Mapping[str, Callable[[Point], Any]]) -> bool:
+    def holds(self, point: Point, measures: Mapping[str, Callable[[Point], Any]], value: Any = None) -> Any:
         def lookup(name: str) -> Any:
             if name in MEASURES:
                 return measures[name](point)
             path = self._paths[name]
-            return name if path is None else self._plan.value(point, path)
+            return name if path is None else (value or self._plan.value)(point, path)
 
         try:
             return self._constraint.holds(lookup)

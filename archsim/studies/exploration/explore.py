@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import and_
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +20,8 @@ from archsim.studies.exploration.engine_runs import EngineRuns, Row
 from archsim.studies.exploration.front import as_costs
 from archsim.studies.exploration.outcome import Candidate, Exploration, objectives_of, without_constants
 from archsim.studies.exploration.sampling import sample_points
+from archsim.studies.exploration.screened import FILE, screened_points
+from archsim.studies.exploration.screening import Block, Screen
 from archsim.studies.exploration.search import search_each
 from archsim.studies.exploration.sweep_view import candidate_of, layers_of, notes_of
 
@@ -35,9 +39,8 @@ def explore(
     judge = Judge(spec, Coefficients().changed(spec.coefficients))
     jobs = jobs or available_cores()
     with watching() as watcher:
-        watcher.phase(f"1 of 2: {_told(plan, spec)} on the analytical engine")
-        stage = _all_points if plan.combinations <= spec.analytical_runs else _some_points
-        points, cheap, dropped = stage(plan, judge, folder / ANALYTICAL, jobs, watcher)
+        watcher.phase(f"1 of 2: points on the analytical engine, of {plan.combinations:,}")
+        points, cheap, dropped, told = _stage(plan, judge)(plan, judge, folder / ANALYTICAL, jobs, watcher)
     cheap_values = [judge.values(point, cheap[point.index]) for point in points]
     budget = min(len(points), spec.most_runs(len(points)))
     with watching() as watcher:
@@ -67,16 +70,20 @@ def explore(
         stable=found.stable,
         failures=tuple(events.failures),
         assumptions=tuple(each.label for each in plan.experiment.assumptions),
-        notes=notes_of(points, rows),
+        notes=(*told, *notes_of(points, rows)),
         layers=layers_of(points, rows),
     )
 
 
-def _told(plan: SweepPlan, spec: ExploreSpec) -> str:
-    """Which points the first phase runs."""
-    if plan.combinations <= spec.analytical_runs:
-        return f"all {plan.combinations:,} points that the constraints keep"
-    return f"{spec.analytical_runs:,} of {plan.combinations:,} points, chosen by optuna,"
+class _Cheap(NamedTuple):
+    """Points that the analytical engine ran, their rows by number, how many points each constraint dropped, and what
+    pages say of how they were chosen.
+    """
+
+    points: list[Point]
+    rows: Mapping[int, Row]
+    dropped: dict[str, int]
+    told: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,30 +102,60 @@ class Judge:
         own = economics(activity_of(point.model, row), build_costs(point.system, self.coefficients), self.coefficients)
         return {**row, **own}
 
+    def costs_of(self, block: Block) -> np.ndarray:
+        """As `costs`, of all points of a block: float64[point, objective]."""
+        values = with_expressions(objectives_of(block.model, block.columns), self.spec.objectives)
+        shape = len(block.numbers)
+        costs = np.stack([np.broadcast_to(values[name], shape) for name in self.spec.objectives], axis=1)
+        allowed = np.broadcast_to(self.allows(values), shape)
+        return np.where(allowed[:, None], as_costs(costs, self.spec.senses), np.inf)
+
     def costs(self, point: Point, row: Row | None) -> np.ndarray:
         """float64[objective], to minimise; infinite for a run that failed or is not allowed."""
         if row is None or not self.allows(values := self.values(point, row)):
             return np.full(len(self.spec.objectives), np.inf)
         return as_costs(np.array([[values[name] for name in self.spec.objectives]]), self.spec.senses)[0]
 
-    def allows(self, values: Mapping[str, float]) -> bool:
-        return all(constraint.holds(values.get) for constraint in self.spec.constraints())
+    def allows(self, values: Mapping[str, Any]) -> Any:
+        return reduce(and_, (constraint.holds(values.get) for constraint in self.spec.constraints()), True)
 
 
-def _all_points(
-    plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher
-) -> tuple[list[Point], dict[int, Row], dict[str, int]]:
-    """Every point that the constraints keep, its row, and the number of dropped points by constraint."""
+def _stage(plan: SweepPlan, judge: Judge) -> Callable[..., _Cheap]:
+    """Which points the analytical engine runs: all; of a larger space those that a screen leaves, where its points
+    share plans, or that optuna proposes.
+    """
+    if plan.combinations <= judge.spec.analytical_runs:
+        return _all_points
+    screen = Screen(plan, judge.coefficients)
+    return partial(_screened_points, screen) if screen.applies else _some_points
+
+
+def _all_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> _Cheap:
+    """Every point that the constraints keep."""
     selection = select(plan, watcher.phase)
     rows = {row["point"]: row for row in sweep_selected(selection, folder, jobs, watcher).runs.rows}
-    return [plan.point(index) for index in selection.kept], rows, dict(selection.dropped.by_constraint)
+    return _Cheap([plan.point(index) for index in selection.kept], rows, dict(selection.dropped.by_constraint))
 
 
-def _some_points(
-    plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher
-) -> tuple[list[Point], dict[int, Row], dict[str, int]]:
+def _screened_points(screen: Screen, plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> _Cheap:
+    """The points of a screened space that are on the front or nearest to it."""
+    count = judge.spec.analytical_runs
+    watcher.phase(f"screening {plan.combinations:,} points; then {count:,} on and near the front are run whole")
+    numbers = screened_points(screen, judge.costs_of, count, folder, watcher)
+    watcher.begin(len(numbers))
+    runs, points = EngineRuns(ANALYTICAL, plan, folder, jobs, watcher), [plan.point(number) for number in numbers]
+    runs.run(points)
+    told = (
+        f"{plan.combinations:,} points were screened by the analytical engine; those that the constraints keep are in "
+        f"{ANALYTICAL}/{FILE}, and shown here are the {len(numbers):,} on and nearest to its front"
+    )
+    return _Cheap([point for point in points if point.index in runs.known], runs.known, {}, (told,))
+
+
+def _some_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> _Cheap:
     """As many points as the analytical engine may run, chosen by optuna."""
     spec = judge.spec
+    watcher.phase(f"{spec.analytical_runs:,} of {plan.combinations:,} points, chosen by optuna")
     watcher.begin(spec.analytical_runs)
     runs = EngineRuns(ANALYTICAL, plan, folder, jobs, watcher)
 
@@ -129,7 +166,7 @@ def _some_points(
     points = sample_points(
         plan, Measures().functions(), evaluate, spec.analytical_runs, len(spec.objectives), spec.seed
     )
-    return [point for point in points if point.index in runs.known], runs.known, {}
+    return _Cheap([point for point in points if point.index in runs.known], runs.known, {})
 
 
 def _families(points: Sequence[Point]) -> np.ndarray:

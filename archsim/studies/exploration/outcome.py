@@ -169,7 +169,7 @@ def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:
     All are for all MoE layers of the model, as throughput and energy per token are, so that throughput times energy is
     power. If fewer layers ran, the time of decode is for those, and is divided by their share.
     """
-    values = {name: np.nan if row[column] is None else float(row[column]) for name, (column, _) in OBJECTIVES.items()}
+    values = {name: np.nan if row[column] is None else 1.0 * row[column] for name, (column, _) in OBJECTIVES.items()}
     return values | {"time": values["time"] / _share(model, row)}
 
 

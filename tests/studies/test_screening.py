@@ -1,0 +1,182 @@
+"""Screened points have the values of single runs, whatever they differ in; without shared plans, nothing is screened.
+"""
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+from support.explorations import EXPLORED
+from support.small_runs import demand_of, policy, scenario_of, small_model, small_system
+
+from archsim.engine.analytic.engine import AnalyticalEngine
+from archsim.engine.analytic.machines import PARTS, RATES, record, rows_of, shares_plan, walk_machines
+from archsim.engine.analytic.walk import walk_strategy
+from archsim.engine.loop import Replay
+from archsim.engine.state import UNITS
+from archsim.runs.economics import Coefficients
+from archsim.runs.plan import RunMaker, select
+from archsim.runs.simulator import Simulator
+from archsim.runs.sweep import Unwatched
+from archsim.specs.loading.library import load_assumptions, load_exploration
+from archsim.studies.exploration.explore import explore
+from archsim.studies.exploration.front import pareto
+from archsim.studies.exploration.screened import FILE, nearest
+from archsim.studies.exploration.screening import Screen
+
+FIELDS = {
+    ("compute", "peak"): ("peak_flop_per_s", 1e14, 1e15),
+    ("compute", "efficiency"): ("efficiency", 0.3, 1.0),
+    ("hbm", "bandwidth"): ("bandwidth_bytes_per_s", 5e11, 8e12),
+    ("hbm", "efficiency"): ("efficiency", 0.3, 1.0),
+    ("hbm", "latency"): ("latency_ns", 50.0, 900.0),
+    ("d2d", "bandwidth"): ("bandwidth_bytes_per_s", 1e11, 4e12),
+    ("d2d", "hop_latency"): ("hop_latency_ns", 5.0, 400.0),
+    ("d2d", "efficiency"): ("efficiency", 0.3, 1.0),
+    ("llc", "hit"): ("hit_ns", 10.0, 300.0),
+    ("llc", "miss"): ("miss_ns", 10.0, 300.0),
+    ("llc", "write"): ("write_ns", 10.0, 300.0),
+}
+CHANGES = (
+    {}, {"contention": "reserved"}, {"reads": "together"}, {"gemm": "roofline"}, {"gemm": "calibrated"},
+    {"decision_cost": "free"}, {"llc": "slices"}, {"activations": "ignored"}, {"weights": "routed"},
+    {"dispatch": "per_token_expert"}, {"order": "as_created"}, {"copy_writes": "barrier"},
+)  # fmt: skip
+MODEL = small_model(layers=4, moe_layers=small_model().moe_layers.model_copy(update={"last": 3}))
+
+
+@contextmanager
+def unwatched():
+    yield Unwatched()
+
+
+def drawn(rng, part):
+    """A system's blocks with fields of a part drawn at random."""
+    blocks = {}
+    for (block, _), (field, low, high) in ((key, FIELDS[key]) for key in part):
+        blocks.setdefault(block, {})[field] = float(np.exp(rng.uniform(np.log(low), np.log(high))))
+    return blocks
+
+
+def changed(system, *changes):
+    for blocks in changes:
+        update = {name: getattr(system, name).model_copy(update=fields) for name, fields in blocks.items()}
+        system = system.model_copy(update=update)
+    return system
+
+
+def test_every_rate_is_drawn():
+    assert set(FIELDS) == RATES
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(CHANGES),
+    st.sampled_from(("base", "ep")),
+    st.sampled_from(("gpu", "local_cp")),
+)
+def test_machines_walked_together_take_the_times_of_single_runs(seed, changes, name, launch):
+    rng, assumptions = np.random.default_rng(seed), load_assumptions("physical", **changes)
+    system = small_system().model_copy(update={"launch": launch})
+    demand = demand_of(MODEL, system, policy(name), seed=seed % 1000)
+
+    def run_of(*blocks):
+        return scenario_of(changed(system, *blocks), MODEL, policy(name), assumptions, demand.batch)
+
+    assert shares_plan(run_of())
+    links, llc = ([drawn(rng, PARTS[part]) for _ in range(2)] for part in ("links", "llc"))
+    rows = rows_of(*([record(run_of(each), demand) for each in part] for part in (links, llc)))
+    work = drawn(rng, PARTS["work"])
+    row, llc_row = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    walked = walk_machines(record(run_of(work), demand), rows, row, llc_row, walk_strategy(assumptions))
+    for at in range(4):
+        scenario = run_of(work, links[row[at]], llc[llc_row[at]])
+        alone = Replay(AnalyticalEngine(scenario, demand.layer_ids), demand).run()
+        dies, moved = alone.machine.dies, alone.tally.resources["bytes"]
+        read = alone.tally.dies["local_read_bytes"].sum() + alone.tally.dies["remote_read_bytes"].sum()
+        counted = [moved[dies : 2 * dies].sum(), moved[UNITS * dies :].sum(), read]
+        assert walked.counted[at].tolist() == counted
+        assert walked.prefill_ns[at] == alone.prefill_ns and walked.decode_ns[at] == alone.decode_ns
+        assert walked.decision_ns[at] == alone.decision.states_ns.sum()
+
+
+def test_plans_that_read_costs_or_predict_are_not_shared():
+    system, assumptions = small_system(), load_assumptions("physical")
+    for name, shares in (("ep", True), ("base", True), ("allo", False), ("pred", False)):
+        assert shares_plan(scenario_of(system, MODEL, policy(name), assumptions)) == shares
+    warm = scenario_of(system, MODEL, policy("ep"), assumptions)
+    warm = replace(warm, workload=warm.workload.model_copy(update={"warmup_steps": 1}))
+    assert not shares_plan(warm)
+
+
+SPACE = """\
+sweep:
+  grid:
+    system.hbm.bandwidth: {from: 1 TB/s, to: 8 TB/s, log: 6}
+    d2d.bandwidth: {from: 250 GB/s, to: 4 TB/s, log: 4}
+    topology: [mesh, ring]
+    llc.hit: [50 ns, 100 ns]
+  zip: {compute.peak: [100 TFLOP/s, 300 TFLOP/s], d2d.hop_latency: [50 ns, 200 ns]}
+  where: [hbm.bandwidth >= 2 * d2d.bandwidth, cost_usd < 1e6]
+explore:
+  objectives: [throughput / cost, energy]
+  where: [cost <= 100000]
+  event_runs: 4
+  analytical_runs: 20
+"""
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory):
+    file = tmp_path_factory.mktemp("screen") / "space.yaml"
+    file.write_text(EXPLORED[: EXPLORED.index("sweep:")] + SPACE, encoding="utf-8")
+    return load_exploration(file, ["policies=[base, ep]", "engine=analytical", "assumptions=physical"])
+
+
+def test_screened_columns_are_those_of_single_runs(space):
+    plan, _ = space
+    blocks = list(Screen(plan, Coefficients()).blocks())
+    numbers = np.concatenate([block.numbers for block in blocks])
+    assert sorted(numbers.tolist()) == list(select(plan).kept)
+    simulator, maker = Simulator(), RunMaker(plan=plan)
+    for block in blocks[:: len(blocks) // 8]:
+        at = len(block.numbers) // 2
+        point = plan.point(int(block.numbers[at]))
+        (run,) = maker.runs([point])
+        row, cells = simulator.row(run)["row"], plan.cells(point)
+        for name, column in {**block.columns, **block.axes}.items():
+            found = column[at] if isinstance(column, np.ndarray) else column
+            expected = row[name] if name in row else cells[name]
+            if name in ("model", "policy", "batch", "layers", "decode_ns", "tokens_per_s") or name in cells:
+                assert found == expected, name
+            else:
+                assert found == pytest.approx(expected, rel=1e-14), name
+
+
+def test_a_screened_space_finds_the_front_of_all_its_points(space, tmp_path):
+    plan, spec = space
+    assert Screen(plan, Coefficients()).applies and plan.combinations > spec.analytical_runs
+    found = explore(plan, spec, tmp_path, 1, unwatched)
+    written = parquet.read_table(tmp_path / "analytical" / FILE).to_pandas()
+    assert len(written) == len(select(plan).kept) and (written["cost_usd"] > 0).all()
+    costs = np.stack([-written["tokens_per_s"] / written["cost_usd"], written["energy_per_token_j"]], axis=1)
+    front = set(written["point"][pareto(costs)])
+    assert front and front <= {point.index for point in found.points}
+    assert len(found.points) == spec.analytical_runs and "screened" in found.notes[0]
+
+
+def test_a_space_whose_plans_differ_is_not_screened(space):
+    plan, _ = space
+    tree = plan.given() | {"policies": ["allo"], "explore": {"objectives": ["time"]}}
+    assert not Screen(load_exploration(tree, ["engine=analytical"])[0], Coefficients()).applies
+
+
+def test_the_points_nearest_to_a_front_are_those_that_lack_least():
+    costs = np.array([[1.0, 4.0], [2.0, 2.0], [4.0, 1.0], [2.1, 2.1], [8.0, 8.0], [1.05, 4.1], [-1.0, 9.0]])
+    front = pareto(costs)
+    assert np.flatnonzero(front).tolist() == [0, 1, 2, 6]
+    assert nearest(costs, front, 6).tolist() == [0, 1, 2, 3, 5, 6]
