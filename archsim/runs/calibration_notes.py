@@ -1,6 +1,7 @@
 """Notes on the calibrations behind results: used by default, or outside the measured range."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError
@@ -104,18 +105,19 @@ def _not_measured(row: Mapping[str, Any]) -> bool:
 def _table_notes(dies: list[tuple[str, Die]]) -> list[str]:
     """Notes on the tables that the dies use: scaled from fitted rates, or including the quantisation of activations."""
     systems: dict[str, list[str]] = {}
+    read = cache(calibration_named)  # a sweep has a system a point
     for system, die in dies:
-        for said in _of_table(die):
+        for said in _of_table(die, read):
             systems.setdefault(said, []).append(system)
     return [f"{said} ({_listed(named)})" for said, named in systems.items()]
 
 
-def _of_table(die: Die) -> list[str]:
+def _of_table(die: Die, read: Callable[[str | None], CalibrationSpec]) -> list[str]:
     from archsim.laws.gemm import choose_table
 
     name = die.calibration or DEFAULT_CALIBRATION
     try:
-        calibration = calibration_named(die.calibration)
+        calibration = read(die.calibration)
         table = choose_table(calibration, die.dtype, die.library)
     except (SpecError, OSError):  # results outlive files
         return []

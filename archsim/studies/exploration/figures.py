@@ -76,7 +76,8 @@ def scatter(found: Exploration, across: str, up: str, model: str) -> str:
     events = [point for point in shown if point.engine == "event" and not point.front]
     marks = events if len(events) <= MOST_MARKS else []
     cloud = [point for point in shown if not point.front and (point.engine != "event" or not marks)]
-    cloud = cloud[:: max(1, math.ceil(len(cloud) / MOST_DOTS))]
+    every = max(1, math.ceil(len(cloud) / MOST_DOTS))
+    cloud = cloud[::every]
     dots = "".join(f"M{number(x)} {number(y)}h0" for x, y in map(at, cloud))
     if dots:
         parts.append(element("path", class_="cloud", d=dots))
@@ -90,7 +91,8 @@ def scatter(found: Exploration, across: str, up: str, model: str) -> str:
             element("circle", title(tip(found, point)), class_=kind, cx=x, cy=y, r=4.5 if point.front else 3.0)
         )
     front = sum(point.front for point in shown)
-    return picture(WIDTH, HEIGHT, f"{up} over {across}: {len(shown)} designs, {front} on the front", parts)
+    drawn = f"; of the others, one in {every} is drawn" if every > 1 else ""
+    return picture(WIDTH, HEIGHT, f"{up} over {across}: {len(shown)} designs, {front} on the front{drawn}", parts)
 
 
 def _frame(xs: Axis, ys: Axis, across: str, up: str) -> list[str]:
