@@ -31,7 +31,10 @@ def regular(path: Path) -> Path:
 
 @contextmanager
 def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
-    """A temporary path, renamed to ``path`` when the block ends without an error. durable: synced to disk before."""
+    """A temporary path to write to; it is renamed to ``path`` when the block ends without an error.
+
+    durable: sync the content to disk before the rename.
+    """
     draft = path.with_name(f".{path.name}{DRAFT_SUFFIX}")
     try:
         yield draft
@@ -56,7 +59,9 @@ def write_sealed(path: Path, text: str, durable: bool = False) -> None:
 
 
 def read_sealed(path: Path) -> str:
-    """What ``write_sealed`` wrote. Raises OSError as reading does; ValueError, after a warning, if damaged."""
+    """What ``write_sealed`` wrote. Raises OSError as reading does, and ValueError, after a warning, for a file that is
+    damaged or was changed by hand: what it keeps is to be made anew.
+    """
     content = path.read_bytes()
     seal, _, text = content.partition(b"\n")
     if seal != b"%08x" % zlib.crc32(text):
@@ -115,7 +120,9 @@ def _is_report(manifest: Path) -> bool:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Create the folder and lock it to other processes. Raises ArchsimError if locked, and as `own_folder`."""
+    """Create the folder and lock it against other processes. Raises ArchsimError if it is locked, and as `own_folder`
+    does.
+    """
     with (own_folder(folder) / _LOCK).open("w") as stream:
         _lock(stream, folder)
         yield

@@ -56,7 +56,9 @@ inner = _of_kernels(forceinline=True)
 
 
 def pointer(function: Callable[..., Any], signature: Any, *, cached: bool = True) -> Any:
-    """A function that kernels get as an argument, of one signature: they compile once for all. ``cached``: on disk."""
+    """A function that kernels get as an argument: compiled for one signature, so that they are compiled once for all
+    such functions. ``cached``: on disk.
+    """
     callback = SealedCallback(function, normalize_signature(signature), locals={}, options={"_nrt": not cached})
     if cached:
         callback.enable_caching()

@@ -24,7 +24,9 @@ class Copies(NamedTuple):
 
 
 def replicate(load: np.ndarray, copies: int) -> Copies:
-    """``copies`` instances of experts, load float64[row, expert]: one each, then each to the largest load of one."""
+    """``copies`` instances of experts, load float64[row, expert]: one each, then one by one to the largest load per
+    instance.
+    """
     rows, experts = load.shape
     expert, rank = np.zeros((2, rows, copies), np.int64)
     expert[:, :experts] = np.arange(experts)

@@ -152,7 +152,9 @@ def write_parquet_columns(
 
 
 def read_parquet(path: Path | BinaryIO, columns: Mapping[str, str]) -> Table:
-    """Read a table of :meth:`Table.write_parquet`, a file or bytes. Raises ValueError or OSError for a damaged one."""
+    """Read a table written by :meth:`Table.write_parquet`, from a file or what it holds. Raises ValueError or OSError
+    for a damaged file: every page has a checksum.
+    """
     from pyarrow import parquet
 
     found = parquet.read_table(path, columns=list(columns), page_checksum_verification=True)

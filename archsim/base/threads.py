@@ -39,7 +39,9 @@ def in_order(jobs: int, work: Callable[[Item], Result], items: Iterable[Item]) -
 
 
 class LayerThreads:
-    """Threads that share the layers of a kernel's work; a layer runs on one, so results do not depend on timing."""
+    """Threads that share the layers of a kernel's work. Each layer runs on one thread, so results do not depend on
+    timing.
+    """
 
     def __init__(self, layers: int, threads: int | None) -> None:
         threads = min(threads or available_cores(), layers)

@@ -100,7 +100,9 @@ def _print_published(out, system: SystemSpec, built: TableDesign, technology: Te
 
 
 def _print_synthesised(out, systems: Sequence[SystemSpec]) -> None:
-    """Components in RTL: analytical, synthesised, published area and clock; which systems ask for more."""
+    """The components in RTL: analytical, synthesised and published area, and the clock that they reach; which systems
+    ask for more.
+    """
     from microarch.silicon.synthesised import clock_note, local_clock_note, side_by_side
 
     dies = systems[0].dies

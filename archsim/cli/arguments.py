@@ -15,7 +15,10 @@ _CHOSEN_TOLD = {"batch": "batch size", "assumptions": "assumption set"}
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser, with the nearest command, choice or option in its messages; so are subparsers."""
+    """argparse's parser, with the nearest command, choice or option in its messages.
+
+    Subparsers are of this class, too.
+    """
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         action = super().add_argument(*names, **settings)

@@ -14,7 +14,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one block or all; write diagrams. Raises SpecError for unknown blocks and ``--diagram`` without one."""
+    """Print one block or all; write diagrams.
+
+    Raises SpecError for an unknown block, and for ``--diagram`` without one.
+    """
     from archsim.report.blocks import DIAGRAMS, diagram_of, full_text, known_block, overview, write_diagrams
 
     block = args.block and known_block(args.block)

@@ -49,7 +49,9 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _points_checked(found) -> str:
-    """The checks of ``archsim sweep`` before it simulates, where quick, else what makes them; what it takes."""
+    """Make the checks of ``archsim sweep`` before it simulates, where they are quick, else say what makes them; and say
+    what it takes.
+    """
     from archsim.api.loading import ExplorationPlan
     from archsim.specs.experiment import ExperimentSpec
     from archsim.specs.loading.serving import Serving

@@ -86,7 +86,9 @@ COMMANDS: tuple[Command | Group, ...] = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command: 0, or, said on stderr, 2 if input or machine is at fault, 1 if some runs failed."""
+    """Run a command; returns 0, or with the message on stderr 2 if the input or the machine is at fault, 1 if
+    some runs failed.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = _parse(words)
     try:

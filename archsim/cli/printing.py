@@ -69,7 +69,10 @@ def clock_notes(systems) -> list[str]:
 
 
 def print_engine_errors(compared) -> None:
-    """One line per assumption set, then the runs outside the limit."""
+    """One line per assumption set, then the runs outside the limit.
+
+    compared: ``archsim.runs.engine_comparison.Compared``.
+    """
     from archsim.report.units import signed_percent
     from archsim.runs.engine_comparison import OUTSIDE, errors
 
@@ -111,7 +114,9 @@ def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ())
 
 
 def print_fitting(table, kept: int) -> None:
-    """Print a table; in a narrow terminal without its last columns, which are named; the first ``kept`` stay."""
+    """Print a table; in a terminal that is too narrow, without its last columns, of which the first ``kept`` stay.
+    Name those that are left out.
+    """
     out = console()
     left: list[str] = []
     while len(table.columns) > kept and natural_width(table) > out.width:

@@ -38,7 +38,10 @@ ENOUGH = 5  # runs for an estimate: the first ones compile and generate traffic 
 
 
 class Lines(AbstractContextManager):
-    """A line a run; of more than ``FEW``, on the state at intervals, first an estimate. clock: seconds."""
+    """One plain line per run; of more than ``FEW`` runs, a line on the state at intervals, the first an estimate.
+
+    clock: seconds since any moment.
+    """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
@@ -112,7 +115,9 @@ def _left(so_far_s: float, new: float, waiting: float) -> str:
 
 
 class _Left(ProgressColumn):
-    """Estimated as in lines; the task has when its runs ``began``, by its clock, and how many it ``kept``."""
+    """Estimated as in lines; the task has when its runs ``began``, by the clock of its progress, and how many it
+    ``kept``.
+    """
 
     def render(self, task: Task) -> Text:
         so_far_s = task.get_time() - task.fields["began"]

@@ -20,7 +20,10 @@ def report_folder(name: str, out: str | None, kind: str = "") -> Path:
 
 
 def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
-    """Say on stderr that the folder has another experiment's report; ``experiment``: of the new manifest, or None."""
+    """Say on stderr that the folder contains a report of another experiment.
+
+    experiment: as in the manifest of the new report; None: the new report has no manifest.
+    """
     try:
         there = read_yaml(folder / MANIFEST).data
     except SpecError:

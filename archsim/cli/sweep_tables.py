@@ -23,7 +23,10 @@ _GB = 1e9
 
 
 def print_rooms(runs: Sequence[Run]) -> None:
-    """The runs, and how each fits in its fullest die; what is not counted. Raises ArchsimError for misfits."""
+    """The runs, and how each fits in the memory of its fullest die; then what is not counted.
+
+    Raises ArchsimError for those that do not.
+    """
     from archsim.runs.capacity import rooms, uncounted
 
     table = grid(
@@ -84,7 +87,10 @@ def print_dropped(selection: Selection, verb: str = "run") -> None:
 
 
 def print_speedups(results: Results, policies: Iterable[str]) -> None:
-    """Decode throughput of policies over ep, else base, else in tokens/s; narrow: without columns of one value."""
+    """Decode throughput of every policy over ep, or base without an ep; in tokens/s if the experiment has neither.
+
+    In a narrow terminal, without columns of one value.
+    """
     from archsim.runs.results import REFERENCES
 
     rows = results.runs.rows

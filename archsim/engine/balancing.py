@@ -41,7 +41,9 @@ class Fetched(NamedTuple):
 
 
 class Balancing:
-    """Moves weights between steps by ``migration``. ``aside_ns(effort)``: time of a decision beside the steps."""
+    """Moves weights between steps, as the assumption ``migration`` says. ``aside_ns(effort)``: time of a decision of
+    that effort beside the steps.
+    """
 
     def __init__(self, how: str, mover: WeightMover, hops: np.ndarray, expert_bytes: int, aside_ns):
         self._how, self._mover, self._hops, self._expert_bytes = how, mover, hops, expert_bytes

@@ -50,7 +50,9 @@ def reach_of(machine: Machine, fabric: Fabric) -> Reach:
 
 
 class Untimed:
-    """Charges of an estimate: calls take no time of the policy, operations HOST_OPERATION_NS each."""
+    """Charges whose calls are not the policy's time: what the simulator takes for an estimate is left out, and its
+    operations count with HOST_OPERATION_NS each.
+    """
 
     def __init__(self, charged: Charged, view: StepView):
         self._charged, self._view = charged, view
@@ -93,7 +95,9 @@ class FreeDecision:
         return allocate(view)
 
     def predict(self, copy_bits, layer, plan, predicted):
-        """The cp_en bits of a step whose plan is decided. ``predicted``: workload.step_demand.Predicted, or None."""
+        """The cp_en bits of a step whose plan is decided. ``predicted``: archsim.workload.step_demand.Predicted, or
+        None.
+        """
         return copy_bits(layer, plan, predicted)
 
     def before_step(self, plan: Plan, rows: int) -> float:
@@ -116,7 +120,9 @@ class FreeDecision:
         return 0.0
 
     def lasts_ns(self, before_ns: float, step_ns: float) -> np.ndarray:
-        """float64[State]: duration of each state of the last decision, given what it overlaps (COLLECT: the step)."""
+        """float64[State]: duration of each state of the last decision, given what it overlaps with (COLLECT: the
+        step).
+        """
         lasts_ns = np.zeros(len(State))
         lasts_ns[State.COLLECT] = step_ns
         return lasts_ns
@@ -158,7 +164,9 @@ class ChargedDecision(FreeDecision):
         return (self._spec.host.time_ns or 0.0) if allocates else 0.0
 
     def predict(self, copy_bits, layer, plan, predicted):
-        """If the host is timed, add the time of prediction, called once as it advances the heatmap, to every call."""
+        """If the host is timed, add the time of prediction, called once because it advances the heatmap, to every
+        call.
+        """
         begin = time.perf_counter_ns()
         bits = copy_bits(layer, plan, predicted)
         took_ns = time.perf_counter_ns() - begin + (predicted.took_ns if predicted else 0)

@@ -44,7 +44,9 @@ KERNELS: Mapping[str, Callable[..., Kernel]] = MappingProxyType({"reserved": Res
 
 
 class StepTimes(NamedTuple):
-    """``begin_ns``, ``end_ns``: on the machine's clock without decisions, which add ``exposed_ns``."""
+    """``begin_ns``, ``end_ns``: on the clock of the machine without decisions; ``exposed_ns``: time that the decision
+    adds to the step.
+    """
 
     begin_ns: float
     end_ns: float
@@ -167,7 +169,9 @@ class EventEngine:
         return now_ns + waits_ns
 
     def settle(self) -> bool:
-        """An iteration begins: switch to a placement whose weights have arrived. Whether none is on its way."""
+        """An iteration is about to begin: switch to a placement whose weights have arrived. Whether none is on its
+        way.
+        """
         if (placement := self.balancing.arrived()) is not None:
             self._switch(placement)
         return self.balancing.pending is None
@@ -251,7 +255,10 @@ class EventEngine:
         return self.execution.log(begin_ns)
 
     def transitions(self) -> dict[str, np.ndarray]:
-        """The table of ``archsim.engine.transitions`` so far. Raises ValueError without ``keep_transitions``."""
+        """What the command processors did so far: the table of ``archsim.engine.transitions``.
+
+        Raises ValueError if the engine was built without ``keep_transitions``.
+        """
         if not isinstance(self._log, TransitionLog):
             raise ValueError("the engine was not built with keep_transitions")
         return self._log.columns()

@@ -95,7 +95,9 @@ class ExecutedPairs:
 
 @kernel
 def count_pairs(executed, die, origins):
-    """Add tokens to int32[die, expert]; ``executed``: experts int[token, k], negative: none; ``die``: int32[token]."""
+    """Add the tokens of every die and expert to int32[die, expert]; ``executed``: experts int[token, k], negative where
+    a pair is not executed; ``die``: int32[token].
+    """
     for token in range(len(executed)):
         for at in range(executed.shape[1]):
             if executed[token, at] >= 0:

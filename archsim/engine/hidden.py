@@ -38,7 +38,9 @@ class VectorBytes(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What numbers of vectors depend on, too. Groups of experts: equal, in order of id; 1 and 1: no limit."""
+    """What the number of vectors depends on beside plan and origins. Groups of experts are of equal size, in order of
+    id; 1 and 1: the router is not limited.
+    """
 
     experts: int
     top_k: int
@@ -77,7 +79,9 @@ def send_once(plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: S
 def send_once_to(
     groups: Sequence[np.ndarray], plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes, hops
 ) -> list[np.ndarray]:
-    """As ``send_once``, a vector per token and *group* of dies: [home, group]; ``groups: int64[die]``."""
+    """As ``send_once``, one vector per token and *group* of dies: [home, group] for each of ``groups: int64[die]``,
+    the group of every die.
+    """
     dies = len(hops)
     taken = _tokens_taken(plan.expert, plan.die, plan.tokens, origins, hops)
     if routing is not None:
@@ -128,7 +132,9 @@ SENDS: Mapping[str, Send] = MappingProxyType({"per_token_expert": send_selection
 
 
 def expected_ranks(sizes: Sizes, ranks: int) -> float:
-    """Ranks that a token is sent to, on average, with experts evenly on ``ranks`` by id, all equally popular."""
+    """Ranks that a token is sent to, on average, where experts lie evenly on ``ranks`` in order of id and all are
+    equally popular; see the module.
+    """
     per_rank = np.bincount(np.arange(sizes.experts) * ranks // sizes.experts, minlength=ranks)
     expert = np.arange(sizes.experts, dtype=np.int32)
     rank = np.repeat(np.arange(ranks, dtype=np.int32), per_rank)

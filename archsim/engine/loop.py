@@ -365,7 +365,10 @@ class Replay:
         )
 
     def trace_step(self, step: int, layer: int) -> dict[str, np.ndarray]:
-        """Run to a step; its log (``engine.event.steplog``). ``layer``: of those that run. ArchsimError: no demand."""
+        """Run up to a step and return its log (``archsim.engine.event.steplog``). ``layer`` counts the layers that run.
+
+        Raises ArchsimError if the step has no demand.
+        """
         for result in self.steps():
             if (result.step, result.layer) == (step, layer):
                 return self.engine.log(result.times.begin_ns)

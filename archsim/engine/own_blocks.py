@@ -48,7 +48,9 @@ def objects_of(specs: Sequence[BlockSpec]) -> tuple[OwnObject, ...]:
 
 
 def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec, policy: PolicySpec) -> None:
-    """Raise ArchsimError for what the engine cannot run: classes, RTL; if interpreted, all but chains and moves."""
+    """Raise ArchsimError for what the engine cannot run: a class among the blocks or a state machine in RTL, or on the
+    interpreted engine anything but chains and moves.
+    """
     if system.decision.executor == "fsm" and system.decision.fsm.implementation == "rtl":
         _refuse_rtl(engine, system, assumptions, policy)
     objects = objects_of(system.blocks)

@@ -134,7 +134,9 @@ def _forecast(source: TokenSource, policy: PolicySpec) -> PathForecast | None:
 
 
 class Origins:
-    """Counts tokens by the die on which they live; a `Watcher`. Requests: contiguous blocks of equal size."""
+    """Counts tokens by the die on which they live; a `Watcher` of the demand. Requests live on dies in contiguous
+    blocks of equal size.
+    """
 
     def __init__(self, source: TokenSource, batch: int, dies: int):
         self._die = dies_of_requests(batch, dies)

@@ -122,7 +122,9 @@ class StepCounts:
 
 @kernel
 def _grow(tally, pair_bytes, before, grown):
-    """Replace ``before`` by what the tally holds; ``grown``: how much more. ``pair_bytes``: the tally's, if any."""
+    """Replace ``before`` by what the tally holds now; leave in ``grown`` how much more that is. ``pair_bytes``: of the
+    tally, or without pairs.
+    """
     for r in range(len(tally.resources)):
         row = tally.resources[r]
         grown.resource_bytes[r], before.resource_bytes[r] = row.bytes - before.resource_bytes[r], row.bytes

@@ -105,7 +105,9 @@ def _nearest_with(name: str | None, digest: str, kernel: str) -> str | None:
 
 @lru_cache(maxsize=64)
 def fixed_and_rate(name: str | None, digest: str, op: str, kernel: str, hidden: int, top_k: int, experts: int):
-    """(ns, bytes per ns) of the nearest shape's kernel. ``digest``: of the calibration. Raises LawMissing."""
+    """(ns, bytes per ns) of the kernel: a table of the nearest shape, as two numbers. ``digest``: of the calibration's
+    file. Raises LawMissing.
+    """
     laws = Laws(calibration_named(name))
     near = _nearest_shape(laws, kernel, (hidden, top_k, experts))
     asked = dict(zip(("hidden", "top_k", "experts"), near, strict=True))
@@ -125,7 +127,9 @@ def fixed_and_rate(name: str | None, digest: str, op: str, kernel: str, hidden: 
 
 
 def _nearest_shape(laws: Laws, kernel: str, wanted: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(hidden, top_k, experts) of the measured layer nearest to those wanted, by the sum of log ratios."""
+    """(hidden, top_k, experts) of the measured layer whose sizes differ least from those wanted, by the sum of their
+    ratios' logarithms.
+    """
     there = _shapes(laws.calibration, kernel)
     if not there:
         raise LawMissing(

@@ -92,7 +92,9 @@ class NoLog:
 
 
 class TransitionLog(NoLog):
-    """Keeps all transitions of command processors. ``dies``: Local CPs; ``global_die``: where the Global CP sits."""
+    """Keeps every transition of a run's command processors. ``dies``: Local CPs; ``global_die``: where the Global CP
+    sits.
+    """
 
     def __init__(self, dies: int, global_die: int):
         self.notes = np.zeros(len(LOCAL_TABLE.steps) * dies + 1, NOTE)

@@ -93,7 +93,9 @@ class WorkBuilder:
         )
 
     def arrived(self, experts: int, tokens: int) -> np.ndarray | None:
-        """Distinct tokens of each die that runs ``experts`` with ``tokens``, float64[die]; None if no time needs it."""
+        """Distinct tokens of every die that runs ``experts`` with ``tokens`` each, float64[die]; None where no time
+        depends on them.
+        """
         if not (self._dispatched and self._by_tokens):
             return None
         return np.full(self._machine.dies, received_of_experts(self._sizes, experts, tokens))

@@ -1,4 +1,6 @@
-"""Copies between two GPUs (``p2p``): which law a link takes, and its split into latency and bandwidth."""
+"""Copies between two GPUs (``p2p``): which law calibrates a link, and how the time of a copy splits into link latency
+and bandwidth.
+"""
 
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
@@ -21,13 +23,17 @@ NVLINK_BYTES_PER_S = MappingProxyType({
 
 
 def link_table(calibration: CalibrationSpec) -> TransferTable | None:
-    """The law of one-way copies between two GPUs of a server node that covers SLICES_BYTES; or None."""
+    """The law of one-way copies between one pair of GPUs of a server node that covers SLICES_BYTES; None if there is
+    none.
+    """
     tables = [table for table in calibration.p2p if all(holds(table) for holds in WANTED.values())]
     return preferred_copy(tables) if tables else None
 
 
 def preferred_copy(tables: Sequence[TransferTable]) -> TransferTable:
-    """Preference: several sizes, one pair of GPUs at a time, copy engine, the library with most points, the newest."""
+    """Preference: more than one size, then one pair of GPUs at a time, then copy engine, then the library with most
+    points, in its newest version.
+    """
     best = min(tables, key=lambda table: (
         table.library in ONLY_BY_NAME, table.first_bytes == table.last_bytes,
         table.of.get("concurrent_pairs", "1") != "1", table.of.get("method") != "ce", -table.residuals.points,
@@ -56,7 +62,10 @@ def nominal_bytes_per_s(gpu: str, table: TransferTable) -> float:
 
 
 def fastest_bytes_per_s(table: TransferTable) -> float:
-    """The rate of the fastest copy by a law, at ends of pieces, to four digits; slopes of short pieces are noise."""
+    """The rate of the fastest copy by a law, at the ends of its pieces, to four digits.
+
+    From whole copies, not slopes: slopes of short pieces are mostly noise.
+    """
     law = law_of(table)
     sizes = [size for size in (*law.from_bytes, law.last_bytes) if law.first_bytes <= size <= law.last_bytes]
     return float(f"{max(size / float(law.time_ns(size)) for size in sizes) * NS_PER_S:.4g}")

@@ -59,7 +59,9 @@ def _product(calibration: CalibrationSpec, table: GemmTable, n: int, k: int, rat
 
 
 def _candidates(calibration: CalibrationSpec, dtype: str, every: bool) -> list[GemmTable]:
-    """The usual table, and that of dense layers (``every``: of all libraries); with quantisation where it is."""
+    """The usual table, and of the tables of dense layers (``every``: of all libraries) the usual one; of each, with
+    quantisation where it exists.
+    """
     found = []
     libraries = {table.library for table in calibration.gemm if every or table.library.endswith(DENSE)}
     for library in (None, *sorted(libraries)):

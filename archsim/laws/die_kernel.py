@@ -75,7 +75,9 @@ class AsMeasured:
         self._first, self._last = np.exp(self._axis[0]) / NEARLY, np.exp(self._axis[-1]) * NEARLY
 
     def seen(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Experts that cost, tokens that pass, float64[die]; ``tokens`` None: those that give all dies these pairs."""
+        """Experts that cost, and tokens that pass, float64[die]; ``tokens`` None: as many as give every die these
+        pairs.
+        """
         seen = pairs * self._tokens if tokens is None else tokens
         if self._received:  # the measured kernel stands behind a dispatch, and sees no others
             seen = np.minimum(seen, pairs)

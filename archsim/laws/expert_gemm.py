@@ -19,7 +19,10 @@ class Rates(NamedTuple):
 
 
 def scale_to(calibration: CalibrationSpec, table: GemmTable | MoeTable, rates: Rates | None) -> Scale:
-    """The scale of a die; None: the measured GPU. Raises LawMissing if the calibration has no peak for the dtype."""
+    """The scale of a die; None: the measured GPU.
+
+    Raises LawMissing if the calibration has no peak for the dtype.
+    """
     reference = calibration.reference
     if table.dtype not in reference.peak_flop_per_s:
         raise LawMissing(f"calibration {calibration.gpu} has no peak for {table.dtype}")

@@ -103,7 +103,9 @@ def overlapped_ns(law: GemmLaw | MoeLaw | AttentionLaw, flop_ns: np.ndarray, byt
 
 
 def gemm_curve(table: GemmTable, n: int, k: int, sms: int, compute: float = 1.0, memory: float = 1.0) -> GemmCurve:
-    """Times of one (n, k) on a die of ``compute`` times the peak and ``memory`` times the bandwidth of the GPU."""
+    """Times of one (n, k) on a die whose peak is ``compute`` and whose bandwidth is ``memory`` times the measured
+    GPU's.
+    """
     shape = np.array([[n, k]], np.int64)
     m, corrections = _corrections(table, shape, sms)
     ns, there_ns = (

@@ -146,7 +146,9 @@ class GroupedLaw:
 
 
 def tables_of(calibration: CalibrationSpec, dtype: str, library: str | None) -> tuple[list[MoeTable], bool]:
-    """Balanced tables of the dtype, newest of each library, kernel and shape; if measured in it. Raises LawMissing."""
+    """Balanced tables of the dtype, in the newest version of each library, kernel and shape; whether they were measured
+    in it. Raises LawMissing.
+    """
     there = [table for table in calibration.moe if table.distribution == BALANCED and not table.eplb_slots]
     stands = STAND_IN.get(dtype)
     if stands and not any(table.dtype == dtype for table in there):
@@ -274,7 +276,9 @@ def _rank(table: MoeTable, sizes: MoeSizes, local: float | None, measured: bool)
 
 
 def _measured_at(ranks: Sequence[AsMeasured | Received], pairs: bytes, active: bytes) -> tuple[np.ndarray, ...]:
-    """Of dies: whether each table has begun, and covers them, bool[table, die]; measured over law, float64."""
+    """Of dies with these float64[die]: whether each table has begun there, and covers it, bool[table, die], and
+    measured over law, float64[table, die].
+    """
     load = np.frombuffer(pairs), np.frombuffer(active)
     begun, covered = np.stack([rank.within(*load) for rank in ranks], axis=1)
     return begun, covered, np.stack([rank.correction(*load) for rank in ranks])

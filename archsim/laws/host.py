@@ -61,7 +61,10 @@ def path_of(calibration: CalibrationSpec) -> HostPath:
 
 
 def _smallest(calibration: CalibrationSpec, direction: str) -> TransferTable | None:
-    """The law of one-way pinned transfers from the smallest size; of several a copy engine's, the newest version."""
+    """The law of one-way pinned transfers that starts at the smallest size; of several, that of a copy engine.
+
+    Of its versions, the newest one with small sizes.
+    """
     laws = [
         table
         for table in calibration.pcie

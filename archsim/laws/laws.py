@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class Times(NamedTuple):
-    """``ns``: float64, ``extrapolated``: bool (outside the measured range), shaped as the sizes; ``table``."""
+    """``ns``: float64, and ``extrapolated``: bool (outside the measured range), of the shape of the given sizes.
+
+    ``table``: the table evaluated.
+    """
 
     ns: np.ndarray
     extrapolated: np.ndarray
@@ -43,7 +46,9 @@ class MoeSizes(NamedTuple):
 
 
 class Link(NamedTuple):
-    """The P2P table for a link and the nominal rate of the measured one; ``table`` None: ``why`` says why."""
+    """The table of P2P copies for a link, and the nominal rate of the measured link; ``table`` None: there is none,
+    ``why`` says why.
+    """
 
     table: TransferTable | None
     nominal_bytes_per_s: float
@@ -73,7 +78,10 @@ class Laws:
         self, m: ArrayLike, n: ArrayLike, k: ArrayLike, groups: int, *, dtype: str, library: str | None = None,
         version: str | None = None, quantisation: str | None = None, rates: Rates | None = None,
     ) -> Times:
-        """``groups`` products of m rows each in one kernel, of measured numbers alone; otherwise as ``gemm``."""
+        """``groups`` products of m rows each in one kernel; otherwise as ``gemm``.
+
+        Only measured numbers of groups are available.
+        """
         from archsim.laws.expert_gemm import scale_to
         from archsim.laws.gemm import choose_table, outside, table_times
 
@@ -86,7 +94,9 @@ class Laws:
     def expert_gemm(
         self, hidden: int, ffn: int, *, dtype: str, rates: Rates | None = None, library: str | None = None
     ) -> ExpertGemm:
-        """Gate, up and down product of an expert on a die with these rates."""
+        """Gate, up and down product of an expert on a die with these rates: a
+        ``archsim.laws.expert_gemm.ExpertGemm``.
+        """
         from archsim.laws.expert_gemm import ExpertGemm
 
         return ExpertGemm(self.calibration, hidden, ffn, dtype, rates, library)
@@ -191,13 +201,17 @@ class Laws:
         concurrent_pairs: int | None = None, method: str | None = None, library: str | None = None,
         version: str | None = None,
     ) -> Times:
-        """A copy from GPU to GPU. ``direction``: uni, bi, ring; ``method``: ce (copy engine), nccl; else LawMissing."""
+        """A copy from GPU to GPU. ``direction``: uni, bi or ring; ``method``: ce (copy engine), nccl. Raises
+        LawMissing.
+        """
         asked = {"placement": placement, "direction": direction, "concurrent_pairs": concurrent_pairs, "method": method}
         tables = self._matching("copy (p2p)", self.calibration.p2p, asked | {"library": library, "version": version})
         return _transfer(preferred_copy(tables), size_bytes)
 
     def link(self) -> Link:
-        """The copies behind a die-to-die link: one way, one pair, within a node, at sizes of weight slices."""
+        """The copies that calibrate a die-to-die link: one way, one pair at a time, within a server node, at the sizes
+        of weight slices.
+        """
         table = link_table(self.calibration)
         if table is None:
             return Link(None, 0.0, why_no_link(self.calibration))
@@ -255,7 +269,9 @@ class Laws:
         return _transfer(preferred_copy(self._matching("host transfer (pcie)", there, asked)), size_bytes)
 
     def launch(self, kind: str) -> ScalarTable:
-        """Launch cost of a kernel, ns; ``kind``: stream, graph_node, grid_sync, launch_to_sync. Raises LawMissing."""
+        """Launch cost of a kernel, in ns; ``kind``: stream, graph_node, grid_sync, launch_to_sync. Raises
+        LawMissing.
+        """
         return newest(self._matching("launch", self.calibration.launch, {"kind": kind}))
 
     def host_path(self) -> HostPath:
@@ -288,7 +304,9 @@ def _transfer(table: TransferTable, size_bytes: ArrayLike) -> Times:
 
 
 def _flat(dtype: type, **sizes: ArrayLike) -> tuple[list[np.ndarray], tuple[int, ...]]:
-    """Sizes as arrays [point], and their broadcast shape. Raises ValueError for a size not positive and finite."""
+    """Sizes as arrays [point], and their broadcast shape. Raises ValueError for a size that is not positive and
+    finite.
+    """
     arrays = np.broadcast_arrays(*(np.asarray(values) for values in sizes.values()))
     for name, values in zip(sizes, arrays, strict=True):
         if not np.all(np.isfinite(values) & (values > 0)):
@@ -297,7 +315,9 @@ def _flat(dtype: type, **sizes: ArrayLike) -> tuple[list[np.ndarray], tuple[int,
 
 
 def _preferred_moe(tables: list[MoeTable]) -> MoeTable:
-    """Of the newest versions of each library and kernel, the one with most points; libraries of ONLY_BY_NAME last."""
+    """Among the newest versions of each library and kernel, the one with most points; libraries of ONLY_BY_NAME
+    last.
+    """
     kernels = {(table.library, table.kernel) for table in tables}
     newest_of_each = [
         newest(table for table in tables if (table.library, table.kernel) == kernel) for kernel in kernels

@@ -45,7 +45,9 @@ class PiecewiseLaw:
     last_bytes: float
 
     def time_ns(self, size_bytes) -> np.ndarray:
-        """float64, as ``size_bytes``: below the smallest measured size its time; above all the last line goes on."""
+        """float64, the shape of ``size_bytes``. A transfer below the smallest measured one takes its time; above the
+        largest one the line of the last piece goes on.
+        """
         size = np.maximum(np.asarray(size_bytes, dtype=np.float64), self.first_bytes)
         latency_ns, ns_per_byte = self.line(size)
         return latency_ns + size * ns_per_byte

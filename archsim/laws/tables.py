@@ -307,7 +307,9 @@ class ScalarTable(Fitted):
 
 
 class ScaledSections(Spec):
-    """Sections whose missing tables are another GPU's, scaled by nominal rates (``archsim.laws.scaled``)."""
+    """Sections whose missing tables come from the calibration of another GPU, scaled by nominal rates
+    (``archsim.laws.scaled``).
+    """
 
     gpu: Name
     sections: tuple[Literal["gemm", "moe", "attention", "collectives"], ...]

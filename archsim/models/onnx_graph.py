@@ -26,7 +26,9 @@ _KEEP_SHAPE = {"Cast", "Identity", "DequantizeLinear", "QuantizeLinear"}
 
 @dataclass(frozen=True)
 class Product:
-    """Rows times weights. k, n: maps a row of k to a row of n. experts: stacked weights, 1 if plain."""
+    """A product of rows with weights. k, n: maps a row of k to a row of n. experts: number of stacked weights, 1 if
+    plain.
+    """
 
     node: str
     op: str

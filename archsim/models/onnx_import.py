@@ -44,7 +44,9 @@ class Imported:
 
 
 def import_model(path: Path, name: str | None = None, given: dict | None = None) -> Imported:
-    """Read a graph. given: fields of the ModelSpec that the caller knows. Raises SpecError with the missing ones."""
+    """Read a graph. given: fields of the ModelSpec that the caller knows. Raises SpecError that lists the missing
+    ones.
+    """
     graph, given = Graph(path), {field: value for field, value in (given or {}).items() if value is not None}
     try:
         layers = moe_layers(graph)

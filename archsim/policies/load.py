@@ -7,7 +7,9 @@ from numpy.typing import ArrayLike
 
 
 def checked_load(load: ArrayLike, shape: Sequence[str], name: str = "load") -> np.ndarray:
-    """``load`` as float64[shape]; ValueError if it is not finite, is negative, or has other dimensions."""
+    """``load`` as float64[shape]; ValueError if it is not finite, is negative, or has a different number of
+    dimensions.
+    """
     array = np.asarray(load, dtype=np.float64)
     wanted = f"{name}[{', '.join(shape)}]"
     if array.ndim != len(shape):

@@ -121,7 +121,9 @@ def own_routing(target: str, params: Mapping[str, Any]) -> Callable[[Pass], Exec
 
 
 def own_replication(target: str, params: Mapping[str, Any], slots: int) -> Callable[[LayerView], Replicas]:
-    """Replication ``package.module:function``: bool[expert, die] or `Replicas`. Raises ValueError without it."""
+    """The replication ``package.module:function``; it returns bool[expert, die] or a `Replicas`. Raises ValueError if
+    it cannot be imported.
+    """
     function = partial(import_function(target), **params)
 
     def replicate(layer: LayerView) -> Replicas:
@@ -156,7 +158,9 @@ def own_sharing(target: str, params: Mapping[str, Any]) -> Callable[[np.ndarray,
 
 
 def own_predictor(target: str, params: Mapping[str, Any]) -> Callable[..., None]:
-    """The predictor ``package.module:function``; gets a copy of the heatmap. Raises ValueError without it."""
+    """The predictor ``package.module:function``; it gets a copy of the heatmap. Raises ValueError if it cannot be
+    imported.
+    """
     function = partial(import_function(target), **params)
 
     def predict(heat: np.ndarray, changed: np.ndarray, out: np.ndarray) -> None:

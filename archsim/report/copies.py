@@ -33,7 +33,9 @@ class Copied:
 
 
 def copied(report: Report) -> list[Copied]:
-    """The runs that wrote or held copies, in the order of places, batches and policies."""
+    """The runs that wrote or held copies, in the order of places, batches and policies; empty for folders of older
+    versions.
+    """
     runs = [run for place in report.places() for run in report.at(place) if run.get("copies_held_bytes") is not None]
     return [_copied(run) for run in runs if run["local_hbm_write_bytes"] or run["replicas_max_bytes_per_die"]]
 

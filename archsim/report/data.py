@@ -115,7 +115,9 @@ class Link:
 
 @dataclass(frozen=True)
 class Step:
-    """A layer in an iteration. ``bounds``: ns of its critical path by cause, above 0; ``link``: ends of its busiest."""
+    """A layer in an iteration. ``bounds``: ns of its critical path by cause, without those that took none; ``link``:
+    the ends of its busiest link.
+    """
 
     step: int
     layer: int

@@ -1,4 +1,6 @@
-"""The page section on the analytical engine's error: the sample that the event engine repeated."""
+"""The page section on the error of the analytical engine: the sample of an analytical sweep that the event engine
+repeated.
+"""
 
 from pathlib import Path
 from typing import Any

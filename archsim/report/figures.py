@@ -179,7 +179,9 @@ def map_panels(report: Report, place: Place) -> list[tuple[RunRow, str]]:
 
 
 def matrix_panels(report: Report, place: Place) -> list[tuple[RunRow, list[tuple[str, str]]]]:
-    """Of policies at the largest batch that moved any: (class, its bytes, matrix of dies), on one scale."""
+    """Of every policy at the largest batch that moved anything: (class and its bytes, matrix of pairs of dies), with
+    one scale for the place.
+    """
     largest = max(run.batch for run in report.at(place))
     runs = [run for run in report.at(place) if run.batch == largest and run.key in report.pairs]
     most = max((max(sent.values()) for run in runs for sent in report.pairs[run.key].values()), default=0.0)

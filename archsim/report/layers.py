@@ -11,7 +11,9 @@ def partial(parts: Parts) -> Parts:
 
 
 def told(parts: Parts) -> str:
-    """``3 of 58 MoE layers of deepseek-v3, all MoE layers of qwen3``; ``MoE layers of …`` if all runs had all."""
+    """``3 of 58 MoE layers of deepseek-v3, all MoE layers of qwen3``; ``MoE layers of …`` if every run had all
+    of them.
+    """
     if not partial(parts):
         return f"MoE layers of {', '.join(parts)}"
     return ", ".join(f"{_part(*parts[model])} MoE layers of {model}" for model in parts)

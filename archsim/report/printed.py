@@ -29,7 +29,9 @@ _PLACE = ("assumptions", "system", "model")
 
 @dataclass(frozen=True)
 class Figure:
-    """``about``: a line; ``file`` and ``column`` that a report must have; ``draw``: (folder) → matplotlib's figure."""
+    """``about``: one line for lists; ``file`` of a report that it is drawn from, and a ``column`` that it must have;
+    ``draw``: (folder) → figure of matplotlib.
+    """
 
     about: str
     file: str
@@ -38,7 +40,9 @@ class Figure:
 
 
 def write_figure(folder: Path, name: str, out: Path) -> Path:
-    """Draw a figure of the report in ``folder``. Raises ArchsimError for unknown names, formats; without matplotlib."""
+    """Draw a figure of the report in ``folder``. Raises ArchsimError for a name or a format that is not there, with
+    those that are, and where matplotlib is missing.
+    """
     known = names_of(folder)
     if not known:
         raise ArchsimError(f"{folder}: no report of a sweep, exploration or serve; there are no figures")

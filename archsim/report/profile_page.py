@@ -21,7 +21,9 @@ _NAMES = {"cross_layer": "across layers", "cross_token": "across tokens", "coact
 
 
 def write_profile(found: Profile, folder: Path) -> Path:
-    """Write ``index.html`` and ``profile.csv`` into a folder; returns the page's path. Equal traces, equal bytes."""
+    """Write ``index.html`` and ``profile.csv`` into a folder; returns the path of the page. Equal traces, equal
+    bytes.
+    """
     own_folder(folder)
     write_text(folder / "profile.csv", csv_of(found))
     write_text(folder / "index.html", render(found))
@@ -110,7 +112,9 @@ def curves(lines: dict[str, list[tuple[float, float]]], axis: str) -> str:
 
 
 def heatmap(shares: np.ndarray) -> str:
-    """An ``<img>``, a pixel per entry, dark for small ones: the square root of each over the largest."""
+    """An ``<img>`` of a table, one pixel per entry, dark for small ones: the square root of each over the largest.
+    Scale below.
+    """
     largest = float(shares.max())
     scale = np.linspace(0.0, 1.0, SCALE_STEPS)[None, :] ** 2  # even steps of colour
     half = f"{largest / 4:.2g}"  # the middle of a square-root scale
@@ -127,7 +131,9 @@ def _image(shares: np.ndarray, kind: str, alt: str) -> str:
 
 
 def _reuse_curve(reuse: np.ndarray) -> list[tuple[float, float]]:
-    """Share of selections whose expert was last used at most this many tokens earlier (the last entry: any number)."""
+    """Share of selections whose expert was last used at most this many tokens earlier (the last entry is open-
+    ended).
+    """
     return [(distance, value) for distance, value in enumerate(np.cumsum(reuse[1:-1]) / reuse.sum(), 1)]
 
 

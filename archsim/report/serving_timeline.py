@@ -20,7 +20,10 @@ FIRST_WORKER_PROCESS = 2  # Perfetto reserves 0
 
 
 def write_serving_timeline(served: Served, path: Path, title: str) -> Path:
-    """Write ``served.log`` and the requests that begin before its end; returns the path. ValueError without a log."""
+    """Write the iterations of ``served.log`` and the requests that begin before its end. Returns the path.
+
+    Raises ValueError for a run without a log.
+    """
     if not len(served.log):
         raise ValueError("the run kept no log of its iterations; serve with logged=")
     events = [*_names(served.log), *_iterations(served.log), *_requests(served)]

@@ -56,7 +56,9 @@ class Slower:
 def section(
     rows: Iterable[Row], policies: Iterable[Mapping[str, Any]], assumptions: Mapping[str, AssumptionsSpec]
 ) -> dict[str, Any] | None:
-    """What the section shows; None if no run is slower than ``ep``. policies: of the manifest; assumptions: labels."""
+    """What the section shows; None where no run is slower than ``ep``. policies: as the manifest has them; assumptions:
+    by label.
+    """
     rules = {each["name"]: (each.get("allocation") or {}).get("name", "") for each in policies}
     compared = [
         (place, row, runs[REFERENCE])

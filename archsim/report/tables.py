@@ -107,7 +107,9 @@ def _cell(value: float | None, column: ShownColumn, worth: float) -> Cell:
 
 
 def overview(report: Report) -> list[dict[str, Any]]:
-    """For every place, the fastest policies at the largest batch (all within CLOSE), and the first one's bottleneck."""
+    """For every place, the fastest policies at the largest batch (all within CLOSE), and the bottleneck of the
+    first.
+    """
     rows = []
     for place in report.places():
         runs = [run for run in report.at(place) if run.get("throughput_tokens_per_s")]
@@ -167,7 +169,9 @@ def _bound(run: RunRow) -> str:
 
 
 def assumptions(report: Report) -> dict[str, list[dict[str, Any]]]:
-    """Every field, its value in each set, the meaning; ``differ``: fields in which sets differ; ``same``: others."""
+    """Every field with its value in each set and the meaning; ``differ``: fields in which sets differ; ``same``: the
+    others.
+    """
     split: dict[str, list[dict[str, Any]]] = {"differ": [], "same": []}
     specs = list(report.assumptions.values())
     for field, meanings in ASSUMPTIONS.items():
@@ -191,7 +195,9 @@ def origins(report: Report) -> dict[str, str]:
 
 
 def ties(report: Report) -> list[dict[str, str]]:
-    """Change of each run when events at equal times are processed in (time, sequence) order; may be empty."""
+    """Change of each run when events at equal times are processed in (time, sequence) order; empty without such
+    runs.
+    """
     rows = []
     for ordered, heaped in report.tie_pairs():
         for run in report.runs:

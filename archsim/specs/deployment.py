@@ -139,7 +139,9 @@ class DeploymentSpec(Spec):
 
 
 def refuse_uneven(model: ModelSpec, parallel: Parallelism, experts: bool = True) -> None:
-    """Raise SpecError where sizes do not divide, with those that fit, or geometry lacks; no ``experts``: attention."""
+    """Raise SpecError where sizes do not divide, or the model lacks its geometry; says which sizes would fit. Without
+    ``experts``: attention alone.
+    """
     if model.attention is None or model.missing_geometry:
         raise SpecError(f"{model.name}: times of an iteration need {', '.join(model.missing_geometry)}")
     for key in model.unmodelled_experts:

@@ -112,7 +112,10 @@ class ExperimentSpec(Spec):
         return math.prod(map(len, lists))
 
     def resolved(self) -> dict[str, Any]:
-        """A plain tree with references and defaults written out; dumped and loaded again, an equal experiment."""
+        """A plain tree with all references inline and all defaults written out.
+
+        Writing it with :func:`archsim.base.text.yaml.dump_yaml` and loading it again gives an equal experiment.
+        """
         return self.model_dump(mode="json", by_alias=True)
 
 

@@ -127,7 +127,9 @@ class ModelSpec(Spec):
 
     @property
     def attention_layers(self) -> tuple[tuple[AttentionKind, int], ...]:
-        """Every attention and its number of layers, by first layer. Raises SpecError without geometry, as all below."""
+        """Every attention of the model and how many of it there are, in order of its first layer. Raises SpecError
+        without attention geometry, as all below.
+        """
         return counted(self._attention, self.layers)
 
     @property

@@ -214,7 +214,10 @@ def _complete(rule: Rule, given: dict[str, Any]) -> dict[str, int | float | str]
 
 
 def check_parameters(target: str, function: Callable[..., Any], arguments: int, given: Iterable[str]) -> None:
-    """Raise KeyProblem for a parameter a user's function lacks, or needs; arguments: those by position."""
+    """Raise KeyProblem for a parameter that a user's function does not have, or needs and does not get.
+
+    arguments: how many it gets by position.
+    """
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # of a function without Python code

@@ -22,7 +22,9 @@ ARGUMENTS = 4  # that a user's function gets by position: state, rank, time in n
 
 @dataclass(frozen=True)
 class Row:
-    """A shipped scheduler. ``chunked``: splits prompts by default; ``preempts``: may compute requests anew."""
+    """A shipped scheduler. ``chunked``: splits prompts unless told otherwise; ``preempts``: may compute a request
+    anew, with its output.
+    """
 
     meaning: str
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
@@ -58,7 +60,9 @@ def row_of(name: str) -> Row:
 
 
 class SchedulerSpec(Spec):
-    """How an engine fills its iterations (docs/serving.md). In YAML: a name, or a mapping with parameters."""
+    """How an engine fills its iterations (docs/serving.md). In YAML: a name, or a mapping with the scheduler's own
+    parameters among these keys.
+    """
 
     # vllm_v1, sglang, trtllm, or your own package.module:function
     name: str = "vllm_v1"

@@ -43,7 +43,9 @@ def write_sweep_report(selection: Selection, folder: Path) -> SweepReport:
 
 @contextmanager
 def failures_on_page(name: str, folder: Path) -> Iterator[None]:
-    """Where runs of experiment ``name`` fail here, write why to ``index.html`` in ``folder``. Passes FailedRuns on."""
+    """Where runs of experiment ``name`` fail in this context, write ``index.html`` in ``folder``: which, and why.
+    Passes FailedRuns on.
+    """
     try:
         yield
     except FailedRuns as error:

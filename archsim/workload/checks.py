@@ -136,7 +136,10 @@ def check_iterations(where: str, iteration: np.ndarray, offsets: np.ndarray) -> 
 
 
 def check_experts(where: str, experts: np.ndarray, num_experts: int, row_place) -> None:
-    """Raise TraceError at the first id outside 0 … num_experts − 1; ``row_place``: names its request, layer."""
+    """Raise TraceError at the first id outside 0 … num_experts − 1 of experts[token, layer, k].
+
+    row_place(row, column) -> str names request, iteration and layer of a row and column.
+    """
     if experts.size and (experts.min() < 0 or experts.max() >= num_experts):
         row, column, rank = np.argwhere((experts < 0) | (experts >= num_experts))[0]
         raise TraceError(
@@ -146,7 +149,9 @@ def check_experts(where: str, experts: np.ndarray, num_experts: int, row_place) 
 
 
 def checked_scores(where: str, name: str, scores: np.ndarray, experts: np.ndarray) -> np.ndarray:
-    """The gate's scores of ``experts[token, layer, k]`` as float32. Raises TraceError for any not >= 0."""
+    """The gate's scores of ``experts[token, layer, k]`` as float32. Raises TraceError unless there is one number >= 0
+    for each.
+    """
     if scores.dtype.kind not in "iuf" or scores.shape != experts.shape:
         raise TraceError(
             f"{where}: {name}: {scores.dtype} of shape {list(scores.shape)}; expected a number for every expert, "

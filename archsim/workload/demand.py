@@ -96,7 +96,9 @@ def build_demand(
 
 
 def stacked(steps: list[np.ndarray], shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """One array of all steps (`dtype` or wider); empties the list on the way, so that memory never holds both."""
+    """One array of all steps (`dtype` or wider), emptying the list on the way, so that memory never holds all of them
+    twice.
+    """
     every = np.empty((len(steps), *shape), np.result_type(dtype, *{step.dtype for step in steps}))
     for at in reversed(range(len(steps))):
         every[at] = steps.pop()

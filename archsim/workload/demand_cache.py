@@ -31,7 +31,9 @@ def folder() -> Path:
 
 
 def cached_demand(kind: type[Kind], name: str, build: Callable[[], Kind]) -> Kind:
-    """The demand that `build` makes: a dataclass of arrays, None and numbers. name: unique in the same code."""
+    """The demand that `build` makes: a dataclass of arrays, None and numbers. name: unique among demands of the same
+    code.
+    """
     file = folder() / f"{hashlib.sha256(f'{numbers_digest()} {name}'.encode()).hexdigest()}.npz"
     demand = _load(kind, file)
     if demand is None:

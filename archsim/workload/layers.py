@@ -11,7 +11,9 @@ from archsim.workload.trace import Derived, StepTokens, TokenSource
 
 
 def spread_layers(available: int, layers: int) -> np.ndarray:
-    """Indices int64[layers] of `layers` out of `available`, evenly spread with first and last; for 1, the first."""
+    """Indices int64[layers] of `layers` out of `available`, evenly spread and including first and last; for 1, the
+    first.
+    """
     return np.round(np.linspace(0, available - 1, layers)).astype(np.int64)
 
 

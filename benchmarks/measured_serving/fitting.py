@@ -53,7 +53,9 @@ Constant = tuple[Term, tuple]
 
 
 class Means(NamedTuple):
-    """A measured point. ``parts``: float64[2, part] ms of TTFT and TPOT for constants of 1; ``measured``: ms."""
+    """A measured point. ``parts``: float64[2, part] ms of its TTFT and TPOT for constants of 1 (ms); ``measured``:
+    float64[2] ms.
+    """
 
     keys: Mapping[str, str | bool]
     group: str

@@ -41,7 +41,9 @@ def notes_of(calibration: tables.CalibrationSpec) -> Iterator[str]:
 
 
 def lost(before: tables.CalibrationSpec, now: tables.CalibrationSpec) -> Iterator[str]:
-    """A line for each table of ``before`` of which ``now`` covers less: versions, shapes or sizes. Twins count once."""
+    """A line for each table of ``before`` of which ``now`` covers less: versions, shapes or sizes. Two tables of one
+    name and version count once.
+    """
     there = _covered(now)
     for name, had in _covered(before).items():
         has = there.get(name)

@@ -100,7 +100,10 @@ def products(measurements: Measurements, gpu: str) -> pd.DataFrame:
 
 
 def choose_gpu(measurements: Measurements, wanted: str | None, name: str) -> str:
-    """The GPU to fit: as asked, else the output's name, else the only one. Raises CalibrationError."""
+    """The GPU to fit: as requested, or the one that the output is named after, or the only one measured.
+
+    Raises CalibrationError if the choice is ambiguous or there are no measurements.
+    """
     known = measurements.gpus(tuple(TABLES))
     if not known:
         raise CalibrationError("no usable measurements: every row was refused or quarantined")

@@ -103,7 +103,9 @@ def _same(one: dict, other: dict) -> bool:
 def fit_table(
     sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEILING, alike: Sequence[tuple[float, pd.DataFrame]] = ()
 ) -> MoeTable:
-    """The table of a pool of sweeps (ln us; ep, tp, tokens_total); ``alike``: (HBM, sweeps) of GPUs of one law."""
+    """The table of one pool of sweeps (ln us; index ep, tp, tokens_total); ``alike``: HBM bandwidth and sweeps of other
+    GPUs that share its law.
+    """
     of_sweeps = {"sweeps": tuple(sorted(sweeps.columns)), "note": note_of(sweeps), "prints": fingerprints(sweeps)}
     hosted = named["kernel"] in LAUNCHED_ONE_BY_ONE  # hosts differ between machines
     others = [] if hosted else [Set(_logs(theirs), hbm) for hbm, theirs in alike]
@@ -133,7 +135,9 @@ def left_out_errors(sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEI
 
 
 def draw_noise(table: MoeTable, ep, tp, tokens) -> np.ndarray:
-    """Mean deviation of draws from their median at each point, by the law, float64[point]; nan: none drawn."""
+    """Mean deviation of the draws of a collector from their median at each point, by the law,
+    float64[point]; nan: nothing is drawn.
+    """
     named, found = named_of(table), np.full(len(ep), np.nan)
     for at, (e, p, t) in enumerate(zip(ep, tp, tokens, strict=True)):
         draws = load_draws(named, routing_of(table), e, t)

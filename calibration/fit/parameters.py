@@ -18,7 +18,9 @@ HEAD = "# Fitted by `archsim calibrate`; see archsim/laws/tables.py for what the
 
 
 def rounded(calibration: CalibrationSpec) -> CalibrationSpec:
-    """The same with six significant digits, as CPUs differ in those after them. Measured sizes stay exact."""
+    """The same with six significant digits: those after them differ between CPUs, as their numeric libraries add up in
+    different orders. Measured sizes stay exact.
+    """
     return CalibrationSpec.model_validate(_rounded(calibration.model_dump()))
 
 
@@ -31,7 +33,10 @@ def _rounded(value: Any, key: str = "") -> Any:
 
 
 def write_calibration(calibration: CalibrationSpec, path: str | Path, only: Collection[str] = SECTIONS) -> Path:
-    """Write the file, and its sections beside it, each atomically. only: those written; the others stay."""
+    """Write the file, and its sections into the folder of its name beside it; each is replaced atomically.
+
+    only: the sections that are written; the others stay as they are.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     head = calibration.model_dump(mode="json", exclude_defaults=True, exclude=set(SECTIONS))

@@ -1,4 +1,6 @@
-"""The search behind calibration.fit.segments: contiguous pieces of sizes with the least squared error."""
+"""The search behind calibration.fit.segments: the contiguous pieces of the size axis whose lines
+have the least squared error.
+"""
 
 import numpy as np
 

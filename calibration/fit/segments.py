@@ -53,7 +53,10 @@ class FittedPieces(PiecewiseLaw):
 
 
 def fit_segments(size_bytes, time_ns) -> FittedPieces:
-    """The law of points (size, time), also several of a size. ValueError for none, or one not positive and finite."""
+    """The law of points (size, time); a size may have several points.
+
+    Raises ValueError for a size or time that is not positive and finite, or without points.
+    """
     size, time = _checked(size_bytes, time_ns)
     pieces, held_out_error = _choose(size, time)
     law = _fit(size, time, pieces)

@@ -1,1 +1,3 @@
-"""Measurements on a GPU, as ``calibration.measurements.schema``: ``python -m calibration.measure --help``."""
+"""Measurements on a GPU box, in the layout of ``calibration.measurements.schema``: ``python -m
+calibration.measure --help``.
+"""

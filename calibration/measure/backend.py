@@ -19,7 +19,9 @@ class PointError(ArchsimError):
 
 @dataclass(frozen=True)
 class Machine:
-    """The measured machine. ``l2_bytes``: L2 of one GPU; ``free_bytes``: its free memory before measurements."""
+    """The measured machine. ``l2_bytes``: L2 of one GPU; ``free_bytes``: its free memory before the first
+    measurement.
+    """
 
     gpu_name: str
     gpus: int

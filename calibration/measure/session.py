@@ -68,7 +68,9 @@ def _measure_kind(backend: Backend, kind: str, points: list[Point], recording: R
 
 
 def _watched(kind: str, points: list[Point], console: Console) -> Iterator[Point]:
-    """The points one by one, with a progress bar on a terminal, else a line now and then; both estimate time left."""
+    """The points one by one, with a progress bar on a terminal, else a line now and then; both estimate the
+    time left.
+    """
     if console.is_terminal:
         columns = (TextColumn(kind), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"))
         with Progress(*columns, TimeRemainingColumn(), console=console) as progress:

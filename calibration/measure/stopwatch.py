@@ -23,7 +23,10 @@ SETTLE_S, READINGS = 2.0, 7  # nvidia-smi's power is the mean of a second
 
 
 class Stopwatch:
-    """``operation(i)``: the i-th call; times: us a call, by repeat. ``clocks``: read during the last timed work."""
+    """``operation(i)`` performs the i-th call; times are us per call, one per repeat.
+
+    ``clocks``: GPU clocks and power, read every few seconds while the GPU repeats the last timed work.
+    """
 
     def __init__(self, torch, gpu: str) -> None:
         self._torch, self._gpu = torch, gpu
@@ -35,7 +38,9 @@ class Stopwatch:
         return self._events_us(*self._graph(operation, cycle))
 
     def steady_us(self, operation: Callable[[int], object], cycle: int = 1) -> list[float]:
-        """In a CUDA graph, without a pause, once clocks and power have settled; ``clocks``: their median meanwhile."""
+        """In a CUDA graph, without a pause, once clocks and power have settled. Afterwards ``clocks`` is the median of
+        what was read during the same time.
+        """
         replay, calls = self._graph(operation, cycle)
         settled = time.monotonic() + SETTLE_S
         while time.monotonic() < settled:

@@ -227,7 +227,9 @@ class TorchBackend:
         return self._watch.streams_us([self._way(target, origin, torch.cuda.Stream()) for target, origin in pairs]), {}
 
     def _time_launch(self, point: Point):
-        """A kernel that reads half of its bytes and writes half; PyTorch's in a graph, else the driver's."""
+        """A kernel that reads half of its bytes and writes the other half; PyTorch's in a graph,
+        else launched by the driver.
+        """
         torch, watch = self._torch, self._watch
         cells = torch.zeros(max(1, point["kernel_bytes"] // BYTES_PER_CELL), device="cuda")
         if point["kind"] == "graph_node":

@@ -1,4 +1,6 @@
-"""Measurements faster than their GPU can be (a wrong unit, dtype, shape or peak), and far slower memory."""
+"""Measurements that are faster than their GPU can be (a wrong unit, dtype or shape, or a wrong peak), and memory that
+is far slower.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

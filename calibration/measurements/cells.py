@@ -1,4 +1,6 @@
-"""CSV files as text cells: lines with a wrong number of cells are quarantined, what is no table is refused."""
+"""CSV files as text cells: lines with the wrong number of cells are quarantined, files that are not tables are
+refused.
+"""
 
 import csv
 import gzip

@@ -1,4 +1,6 @@
-"""Checks rows of measurements: in the ranges of columns, one unit, one GPU, no points that disagree."""
+"""Checks rows of measurements: within the ranges of their columns, in one unit, of one GPU, without
+points that disagree.
+"""
 
 from dataclasses import dataclass
 
@@ -121,7 +123,9 @@ def _other_run(table: Table, row: pd.Series) -> str:
 
 
 def without_contradictions(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, list[Problem]]:
-    """(rows, each point once, without points on which files disagree and runs in another unit or throttled; those)"""
+    """(rows of several files, each point once, without points on which files disagree and without runs in another unit
+    or throttled; those points and runs)
+    """
     rows, problems = _without_odd_runs(rows, table)
     bad = _disagreeing(rows, table)
     problems += [

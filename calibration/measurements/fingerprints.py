@@ -26,7 +26,10 @@ def fingerprints(sweeps: pd.DataFrame) -> tuple[str, ...]:
 
 
 def in_fit(prints: Sequence[str], row: np.ndarray, column: np.ndarray, logs: np.ndarray) -> np.ndarray:
-    """bool[point]: a sweep has this time in this cell. row, column: int64[point], -1: in none. logs: ln us."""
+    """bool[point]: some sweep of the table has this time in this cell.
+
+    row, column: int64[point], -1: not in the table. logs: ln us, float64[point].
+    """
     found, hashes = np.zeros(len(logs), bool), _hashes(np.asarray(logs, float))
     there = (row >= 0) & (column >= 0)
     for text in prints:

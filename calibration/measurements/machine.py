@@ -14,7 +14,9 @@ MANIFEST = "manifest.json"  # {run_id: {"gpu_name": ..., "driver": ...}}, or a s
 
 
 def with_machine(raw: pd.DataFrame, file: Path, label: str, problems: list[Problem]) -> pd.DataFrame | None:
-    """Cells with ``gpu_name``, and ``driver`` if named; None and a problem where no or several GPUs are named."""
+    """Cells with ``gpu_name``, and ``driver`` if the folder names one; None, and a problem, if the
+    folder names no GPU or several.
+    """
     if "gpu_name" in raw:
         return raw
     machines = list(_machines(file))

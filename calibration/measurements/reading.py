@@ -212,7 +212,9 @@ def _odd_header(raw: pd.DataFrame, known: list[Layout]) -> str:
 
 
 def _figures(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Problem]) -> pd.DataFrame:
-    """Figures as float64; rows with a cell that is no number are quarantined (a unit in it would mix units)."""
+    """Figures as float64; rows with a cell that is not a number are quarantined (a unit in a cell
+    would mean mixed units).
+    """
     raw, bad = raw.copy(), pd.Series(False, index=raw.index)
     for name in layout.figures:
         if name not in raw:

@@ -34,7 +34,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """``key``: columns of a point within a run; ``value``: measured; ``not_above``: columns (a, b) with a <= b."""
+    """A kind of measurement. ``key``: columns that identify a point within a run; ``value``: the measured column;
+    ``not_above``: pairs of columns (a, b) with a <= b.
+    """
 
     kind: str
     meaning: str

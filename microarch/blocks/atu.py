@@ -79,7 +79,10 @@ def no_translations(dies: int, entries: int, ways: int) -> Translations:
 
 @inner
 def knows(atu, entry, expert):
-    """Whether the ATU has an expert's entry (over all layers); if not, it enters one. Homes need none."""
+    """Whether the ATU has an entry for an expert of another die; if not, it enters one.
+
+    ``expert``: number of the expert over all layers. Homes and dies without copies need no translation.
+    """
     die = entry.die
     if atu.entries == 0 or die == entry.home or not entry.look_here:
         return True

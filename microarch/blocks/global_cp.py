@@ -193,7 +193,9 @@ def fsm_cycles(counts: Counts, fsm) -> np.ndarray:
 
 
 def dram_ns(counts: Counts, latency_ns: float, bytes_per_ns: float) -> np.ndarray:
-    """float64[State]: reading and writing tables in an HBM, a stream a state, which slows no other transfer."""
+    """float64[State]: reading and writing tables in an HBM, each state as one stream; its traffic slows no other
+    transfer.
+    """
     ns = np.zeros(len(State))
     row_bytes = counts.experts * COUNTER_BITS / 8
     for state, n_bytes in (
@@ -307,7 +309,9 @@ def aside_ns(operations: int, statistics_bytes: int, dies: int, spec, reach: Rea
 
 
 def exposed_ns(states_ns: np.ndarray, before_ns: float, step_ns: float) -> np.ndarray:
-    """float64[State]: time of each state on the critical path; ``before_ns``, ``step_ns``: previous step, this."""
+    """float64[State]: time of each state on the critical path. ``before_ns``, ``step_ns``: of the previous step and
+    this one.
+    """
     exposed = np.zeros(len(State))
     exposed[ON_THE_PATH] = states_ns[ON_THE_PATH]
     exposed[State.READ] = max(0.0, states_ns[State.READ] - before_ns)

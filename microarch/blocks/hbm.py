@@ -77,7 +77,9 @@ class Copies(NamedTuple):
 
 
 def no_copies(experts: int, limit_bytes: np.ndarray) -> Copies:
-    """No cached copies of ``experts`` (over all layers) on dies with ``limit_bytes: int64[die]`` of room for them."""
+    """No cached copies yet of ``experts`` (over all layers), on dies with ``limit_bytes: int64[die]`` of room for
+    them.
+    """
     dies, keys = len(limit_bytes), experts * SLICES
     room = np.zeros(dies, ROOM)
     room["limit_bytes"] = limit_bytes

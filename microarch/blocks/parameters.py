@@ -1,4 +1,6 @@
-"""Parameters of hardware blocks: frozen dataclasses that record each field's spec key and source."""
+"""Parameters of hardware blocks: frozen dataclasses whose fields record the spec key that sets them and the source
+of the default.
+"""
 
 import dataclasses
 from typing import Any

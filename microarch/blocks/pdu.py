@@ -32,7 +32,9 @@ class Parameters:
 
 @inner
 def decide(cp_en, ready_ns, copies, entry, key, now):
-    """KEEP or SERVED for a slice from another die. ``cp_en: uint8[die, expert]``, valid from ``ready_ns`` on."""
+    """KEEP or SERVED for a slice that arrives from another die. ``cp_en: uint8[die, expert]``, valid from
+    ``ready_ns`` on.
+    """
     if now >= ready_ns and cp_en[entry.die, entry.expert] and not copies.present[entry.die, key]:
         return KEEP
     return SERVED

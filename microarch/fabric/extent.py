@@ -26,7 +26,9 @@ MEAN_LINKS: MappingProxyType[str, Callable[[int, int], float]] = MappingProxyTyp
 
 
 def route_links(kind: str, x: int, y: int) -> float:
-    """Links on the routes of all pairs of X × Y dies; of a topology without a formula the least, one a pair."""
+    """Links on the routes of all pairs of X × Y dies; of a topology without a formula (``edges``, a user's function)
+    the least that it can have, one a pair.
+    """
     return (x * y) ** 2 * MEAN_LINKS.get(kind, MEAN_LINKS["fully_connected"])(x, y)
 
 

@@ -42,7 +42,10 @@ class FabricDescription(NamedTuple):
 
 
 def build_own(target: str, dies: int, params: dict[str, Any]) -> tuple[Graph, tuple[LinkClass, ...]]:
-    """The graph and classes of ``package.module:function``. ArchsimError names one that fails or gives no fabric."""
+    """The graph and classes of the function ``package.module:function``.
+
+    Raises ArchsimError, which names the function, for a function that fails or returns no valid fabric.
+    """
     try:
         given = import_function(target)(dies, **params)
     except ArchsimError:

@@ -18,7 +18,9 @@ SYNC, COMB = "sync", "comb"
 
 @dataclass
 class Activity:
-    """Of a run: ``bits`` of registers, ``cycles``; ``clocked``: bits · cycles enabled; ``toggled``: bits changed."""
+    """Of a run: ``bits`` of registers, ``cycles``; ``clocked``: bits · cycles whose enable was set; ``toggled``: bits
+    that changed.
+    """
 
     bits: int
     cycles: int = 0

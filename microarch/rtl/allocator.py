@@ -21,7 +21,9 @@ IDLE, GENERATE, EVALUATE, MERGE = range(4)
 
 @dataclass(frozen=True)
 class Parameters:
-    """``pipeline``: further cycles of a block (0 to 3): registers after operands, after costs, before loads."""
+    """``pipeline``: further cycles of a block (0 to 3): registers after the operands, after the costs and before the
+    loads.
+    """
 
     dies: int = 25
     lanes: int = 8

@@ -38,7 +38,9 @@ class Proof:
 
 
 def prove(block: str, changes: Mapping[str, Any], component: Any = None) -> Proof:
-    """The claim of a block with ``changes`` of its parameters; ``component``: one in place of the shipped."""
+    """The claim of a block at its shipped parameters with ``changes``. ``component``: one to take instead of the
+    shipped, and its module's parameters with it.
+    """
     kind, shipped = BENCHES[block]
     parameters = type(shipped)(**changes)
     dut = (component or kind.component)(parameters)

@@ -103,7 +103,9 @@ class Selector(Elaboratable):
                     m.d.sync += self.above.eq(total)
 
     def _mark(self, m, counters, reach):
-        """Of a word whose counters ``reach`` the threshold: all above, and of equal ones as many as are missing."""
+        """Of a word whose counters ``reach`` the threshold: all above it, and of those equal to it as many as are
+        missing.
+        """
         p = self.parameters
         equal = Cat(counter == self.threshold for counter in counters)
         counts = Signal(p.comparators)  # may fill what is missing

@@ -64,7 +64,9 @@ def decision_parts(decision: DecisionSpec, design: TableDesign, technology: Tech
 
 
 def added_parts(system: SystemSpec, allocates: bool, predicts: bool) -> tuple[Part, ...]:
-    """Hardware that a policy needs and ``base`` does not, but for Local CPs, which every other policy needs."""
+    """Hardware that a policy needs on the wafer and ``base`` does not; excludes Local CPs, which every other policy
+    needs.
+    """
     if not allocates and not predicts:
         return ()
     spared = {LOCAL_CP}

@@ -67,7 +67,9 @@ class AreaEstimates(Estimates):
 def die_area(
     system, leaving_bytes_per_s: float, decision_mm2: float, estimates: AreaEstimates | None = None
 ) -> Mapping[str, float]:
-    """Block → mm² of one die. ``leaving_bytes_per_s``: of links, mean over dies; ``decision_mm2``: whole machine."""
+    """Block → mm² of one die. ``leaving_bytes_per_s``: bandwidth of its outgoing links, mean over dies;
+    ``decision_mm2``: of the whole machine.
+    """
     estimates = estimates or AreaEstimates()
     rate = system.compute.peak_flop_per_s / TERA * system.compute.dtype_bytes / SIXTEEN_BIT
     return {

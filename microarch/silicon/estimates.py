@@ -32,7 +32,9 @@ class Estimates:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def changed(self: Group, changes: Mapping[str, float]) -> Group:
-        """The group with a user's values, without ranges. Raises ValueError for negative, KeyError for unknown."""
+        """The group with changed values. A user's value has no range. Raises ValueError for a negative one, KeyError
+        for an unknown name.
+        """
         known = self.named()
         return replace(self, **{
             name: Estimate(value, value, value, known[name].unit, "set by the user")

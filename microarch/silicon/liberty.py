@@ -100,7 +100,9 @@ def _surface(group: Group) -> Surface:
 
 @dataclass(frozen=True)
 class Arc:
-    """From an input to an output: ``tables``: delay, slew of a rising, a falling output; of setups, limits."""
+    """From an input pin to an output: ``tables``: delay and slew of a rising, then of a falling output; of a setup arc
+    the constraints.
+    """
 
     source: str
     sense: str  # positive_unate, negative_unate, non_unate

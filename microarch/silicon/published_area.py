@@ -24,7 +24,9 @@ _PUBLISHED_TABLES = MappingProxyType({table.name: table for table in tables_of(P
 
 
 def published_row(part: Part, design: TableDesign) -> Cost | None:
-    """Table II's row for a part, scaled to its number of instances; None for other sizes or clocks."""
+    """Table II's row for a part of ``design``, scaled to its number of instances; None for parts of a different size
+    or clock.
+    """
     row = PUBLISHED.get(part.name)
     if row is None or design.clock_hz != PUBLISHED_DESIGN.clock_hz:
         return None

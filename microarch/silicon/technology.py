@@ -58,12 +58,16 @@ class Technology:
         return {name: value for name, value in values.items() if isinstance(value, Coefficient)}
 
     def cell_um2(self, ports: int) -> float:
-        """A bit cell: every further port adds two bit lines to its width and a word line to its height (CACTI)."""
+        """A bit cell: every further port adds two bit lines to its width and a word line to its height (CACTI's
+        rule).
+        """
         side, pitch = sqrt(self.bitcell.value), self.port_pitch.value * (ports - 1)
         return (side + 2 * pitch) * (side + pitch)
 
     def macro_factor(self, bits: int) -> float:
-        """Area of an SRAM macro over its cells: drivers and sense amplifiers at two edges weigh on small ones."""
+        """Area of an SRAM macro over that of its cells: drivers and sense amplifiers are along two edges, so the
+        overhead of small macros is larger.
+        """
         return self.periphery.value + self.periphery_edge.value / sqrt(bits)
 
     def register_um2(self, ports: int) -> float:

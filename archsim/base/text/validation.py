@@ -41,7 +41,9 @@ def validate(kind: type[S], tree: Tree, keys: Keys = (), problems: Mapping[Keys,
 
 
 def _follows(at: Keys, problem: str, found: list[tuple[Keys, str]]) -> bool:
-    """Whether a problem follows from another: a key missing as it is misspelt, a list short for bad items."""
+    """Whether a problem only follows from another: a key is missing because it is misspelt, or a list short because
+    its items are bad.
+    """
     if problem == _MISSING:
         return any(other[:-1] == at[:-1] and text.endswith(f"did you mean {at[-1]!r}?") for other, text in found)
     return problem == _TOO_SHORT and any(len(other) > len(at) and other[: len(at)] == at for other, _ in found)

@@ -75,7 +75,9 @@ class Tree:
         return SpecError(f"{self.place(keys)}: {problem}")
 
     def graft(self, keys: Keys, other: "Tree") -> None:
-        """Replace what is at ``keys`` by another tree with its places (without any, those of the ancestors)."""
+        """Replace what is at ``keys`` by another tree with its own places (if it has none, those of the ancestors
+        apply).
+        """
         parent = self.get(keys[:-1])
         parent[keys[-1]] = other.data
         kept = {at: place for at, place in self.places.items() if at[: len(keys)] != keys or at == keys}
@@ -210,7 +212,9 @@ def resolve_scalar(text: str) -> None | bool | int | float | str:
 
 
 def dump_yaml(data: Any, *, flow: bool | None = False) -> str:
-    """YAML that :func:`parse_yaml` reads back as equal, in order. flow: on one line; None: only scalars are."""
+    """YAML text that :func:`parse_yaml` reads back as equal data; keys keep their order. flow: on one line, in
+    brackets; None: only what holds nothing but scalars.
+    """
     if flow:
         return yaml.dump(
             data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True

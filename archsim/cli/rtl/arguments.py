@@ -55,7 +55,9 @@ def recorded_in(file: str, block: str, events: int) -> Any:
 
 
 def combinations(block: str, given: list[str], default: Mapping[str, tuple]) -> Iterator[dict[str, Any]]:
-    """Every combination of values of ``--set``, else the default. Raises SpecError for unknown keys and types."""
+    """Every combination of the values that ``--set`` gives, else of the default. Raises SpecError for an unknown key
+    or a value of another type.
+    """
     shipped = benches()[block][1]
     fields = {each.name: getattr(shipped, each.name) for each in dataclasses.fields(shipped)}
     axes: dict[str, tuple] = dict(default)

@@ -12,7 +12,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what was proved, at which size. SpecError for a block without a claim, ArchsimError without ``rtl``."""
+    """Print what was proved of every component, at which size. Raises SpecError for a block without a claim and
+    ArchsimError without the extra ``rtl``.
+    """
     from microarch.rtl import missing
 
     benches()

@@ -22,7 +22,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what was compared and each first difference. Raises SpecError for unknown blocks and parameters."""
+    """Print what was compared, by parameters, and the first difference of each. Raises SpecError for an unknown block
+    or parameter.
+    """
     block, differences = known_block(args.block), 0
     given = [*args.changes, *([f"lanes={args.lanes}"] if args.lanes else [])]
     of_run = recorded_in(args.recorded, block, args.events) if args.recorded else None

@@ -19,7 +19,9 @@ from archsim.engine.cluster.port_laws import PortLaw
 
 
 def arrivals(flows: np.ndarray, begin_ns: np.ndarray, law: PortLaw) -> np.ndarray:
-    """float64[network, target] ns: when each has all; ``flows``: bytes, [network, source, target]; ``begin_ns``."""
+    """float64[network, target] ns: when a target has what it awaits; ``flows``: bytes, float64[network, source,
+    target], ``begin_ns``: float64[network, source].
+    """
     out_ns = begin_ns + law.busy(flows.sum(axis=2))
     found = np.zeros(flows.shape[::2])
     slope = law.last_ns_per_byte

@@ -95,7 +95,10 @@ def plain_law(latency_ns: float, bytes_per_ns: float) -> PortLaw:
 def node_law(
     name: str, digest: str, op: str, dispatch: str, library: str | None, shape: tuple[int, int, int], size: int
 ) -> PortLaw:
-    """Inside a node of ``size`` ranks. ``shape``: hidden, top_k, experts. Raises LawMissing for unknown kernels."""
+    """Inside a node of ``size`` ranks. ``digest``: of the calibration's file; ``shape``: hidden, top_k, experts.
+
+    Raises LawMissing for kernels that the calibration lacks.
+    """
     laws = Laws(calibration_named(name))
     if "nccl" in KERNELS[dispatch].names:
         return _nccl(laws, size)

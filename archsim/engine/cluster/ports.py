@@ -96,7 +96,9 @@ def flows_direct(vectors: np.ndarray, grid: Grid, vector_bytes: float) -> Flows:
 
 
 def outer_ports(grid: Grid, networks: int) -> np.ndarray:
-    """The port (a die, or a node of GPUs that share one) of the networks' members, int64[network, member]."""
+    """The port (a die, or a node whose GPUs share one) of every member of the networks between nodes, int64[network,
+    member].
+    """
     if grid.shared:
         return np.arange(grid.nodes)[None]
     return np.arange(grid.dies).reshape(grid.nodes, grid.size).T if networks > 1 else np.arange(grid.dies)[None]
@@ -108,7 +110,9 @@ def port_bytes(flows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def refuse_unequal(slots: np.ndarray, experts: int) -> None:
-    """Raise SpecError where GPUs hold different numbers of experts. ``slots``: int64[layer, die]."""
+    """Raise SpecError where GPUs hold different numbers of experts, as no measured kernel does. ``slots``: int64[layer,
+    die]. GPUs may outnumber experts.
+    """
     dies = slots.shape[1]
     if (slots.max(axis=1) == slots.min(axis=1)).all() or slots.max() == 1:
         return

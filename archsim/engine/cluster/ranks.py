@@ -69,7 +69,9 @@ class Ranks:
             self._shared_ns_per_token = flop / compute.peak_flop_per_s * NS_PER_S
 
     def times(self, plan: Plan, tokens: np.ndarray, arrived: np.ndarray, share: float = 1.0) -> RankTimes:
-        """Of a plan; ``tokens``: float64[die] that live there, ``arrived``: dispatched; ``share``: of the plan."""
+        """Of a plan; ``tokens``: float64[die] that live on each, ``arrived``: that each has after the dispatch.
+        ``share``: of tokens and pairs of the plan.
+        """
         pairs = np.bincount(plan.die, plan.tokens, self._dies) * share
         active = np.minimum(np.bincount(plan.die, minlength=self._dies).astype(float), pairs)
         used = np.flatnonzero(pairs)

@@ -53,7 +53,9 @@ class Order(NamedTuple):
 
 
 class GemmTime(NamedTuple):
-    """ns of calibrated GEMMs, and of those at extrapolated sizes; ``law``: whose layers time grouped kernels, or ''."""
+    """Total time of calibrated GEMMs, and of those at extrapolated sizes, ns; ``law``: whose measured layers give the
+    times of grouped kernels, '' for others.
+    """
 
     calibrated_ns: float
     extrapolated_ns: float

@@ -7,6 +7,9 @@ from archsim.engine.executions.execution import Execution, Setup
 
 
 def build_execution(name: str, setup: Setup) -> Execution:
-    """The execution that the assumption names: ``build(setup)`` of its module or a user's. ValueError without it."""
+    """The execution that the assumption ``execution`` names: ``build(setup)`` of its module, or of a user's function.
+
+    Raises ValueError if a user's function cannot be imported.
+    """
     build = import_function(name) if ":" in name else import_module(f"{__package__}.{name}").build
     return build(setup)

@@ -138,7 +138,9 @@ class _Rows:
 
 
 def law_of_ranks(system, model, dies: int, dispatched: bool) -> GroupedLaw:
-    """The law of a die: behind a dispatch, or of its experts where all dies see all tokens. Raises LawMissing."""
+    """The law of a die: behind a dispatch, or with its part of a model's experts where all dies see all tokens. Raises
+    LawMissing (a SpecError).
+    """
     compute = system.compute
     rank = _Rank(
         MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
@@ -162,7 +164,9 @@ def _shared(system, model, machine: Machine) -> Calibrated:
 
 @lru_cache(maxsize=64)
 def _law(name: str | None, digest: str, rank: _Rank) -> GroupedLaw:
-    """The law, cached for dies of all rates (it is slow to make). ``digest``: of the calibration's file."""
+    """The law, cached: interpolation between EP sizes takes a while, so that dies of all rates share it. ``digest``:
+    of the calibration's file.
+    """
     if rank.rates is None:
         return GroupedLaw(calibration_named(name), *rank)
     return _law(name, digest, rank._replace(rates=None)).on(rank.rates)

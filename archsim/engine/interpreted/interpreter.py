@@ -42,7 +42,9 @@ class Transition(NamedTuple):
 
 
 def walk(table: Table, state, choose, now: float = 0.0) -> list[Transition]:
-    """Follow a table from ``state`` to its end. ``choose(state)``: the event that ends it, and after how long."""
+    """Follow a table from ``state`` until nothing is under way. ``choose(state)``: the event that ends it, and after
+    how long.
+    """
     transitions, under_way = [], [(now, state)]
     while under_way:
         now, state = under_way.pop(0)

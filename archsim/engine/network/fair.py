@@ -43,7 +43,10 @@ HORIZON = 1.25  # the short list holds the resources with up to this multiple of
 
 @outer
 def fair_rates(net, ports):
-    """Max–min rates (`network.FlowNetwork`); returns how many groups were recomputed. Does not use ``ports``."""
+    """Max–min rates (`network.FlowNetwork`); returns how many groups were recomputed.
+
+    ``ports`` is not used: all solvers are called alike.
+    """
     net.counts[STAMP] += 1
     n_open = _undo_rounds(net)
     kept = net.counts[FIXED_GROUPS]
@@ -53,7 +56,9 @@ def fair_rates(net, ports):
 
 @inner
 def _undo_rounds(net):
-    """Undo rounds that touched groups can change, count these anew. Returns how many resources are open."""
+    """Undo the rounds that the touched groups can change, and count these groups anew. Returns the number of open
+    resources, those with flows whose rates are to be fixed.
+    """
     touched, n_open, kept = net.lists[TOUCHED_GROUPS], np.int64(0), net.counts[ROUNDS]
     for i in range(net.counts[TOUCHED]):
         row = net.groups[touched[i]]

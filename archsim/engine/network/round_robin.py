@@ -101,7 +101,10 @@ def xy_rank(mesh: Graph) -> np.ndarray:
 
 
 def build_ports(net: FlowNetwork, rank) -> Ports:
-    """Input ports for ``rank: int64[resource]`` (-1: uncoupled); ValueError unless it rises on all coupled routes."""
+    """Input ports for ``rank: int64[resource]`` (-1: uncoupled), which must rise along the coupled part of every route.
+
+    Raises ValueError if it does not.
+    """
     rank, route_resources = np.asarray(rank, dtype=np.int64), net.positions["resource"]
     resources, positions = len(net.resources), len(route_resources)
     keys = route_resources * (resources + 1) + _upstream(net, rank) + 1
@@ -267,7 +270,9 @@ def _water_level(ports, first, last, capacity):
 
 @inner
 def _offer(ports, first, last, capacity, k):
-    """Share of ``capacity`` that port ``k`` would get if it requested all and the others what they request now."""
+    """Share of ``capacity`` that port ``k`` would get if it requested all of it and the others what they request
+    now.
+    """
     kept = ports[k].asked
     ports[k].asked = np.inf
     level = _water_level(ports, first, last, capacity)

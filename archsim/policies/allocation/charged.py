@@ -53,7 +53,10 @@ def _added_ns(step: StepView, plan: Plan, effort: Effort) -> float:
 
 
 def _affordable_moves(step: StepView, plan: Plan, most_ns: float) -> int:
-    """How many moves ``most_ns`` pays for, beside demand, sort and estimates; each adds an entry to the second one."""
+    """How many moves ``most_ns`` pays for, beside the demand, the sort and both estimates.
+
+    A move adds an entry to the second estimate, at most as far from home as dies are apart.
+    """
     dies = len(step.hops)
     entry = entry_operations(dies, int(step.hops.max()))
 

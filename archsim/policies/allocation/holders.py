@@ -20,7 +20,9 @@ def even(step: StepView) -> Plan:
 
 
 def hashed(step: StepView) -> Plan:
-    """Every token takes a holder by a hash of its position, layer and iteration: even, but for chance."""
+    """Every token takes a holder of its expert by a hash of its position, layer and iteration: even, but for chance, as
+    engines that ask nobody choose a replica.
+    """
     place = mix_bits(np.array([step.step << 32 | step.layer], np.uint64))
     drawn = mix_bits(np.arange(int(step.tokens.sum()), dtype=np.uint64) * GOLDEN + place) >> np.uint64(32)
     expert, die, first, counts = _instances(step)
@@ -30,7 +32,9 @@ def hashed(step: StepView) -> Plan:
 
 
 def _instances(step: StepView) -> tuple[np.ndarray, ...]:
-    """Expert and die of every instance, int64[instance], in order; each expert's first, and how many, int64[expert]."""
+    """Expert and die of every instance, int64[instance], in order of both; the first instance of each expert, and how
+    many it has, int64[expert].
+    """
     expert, die = np.nonzero(step.holders)
     counts = np.bincount(expert, minlength=len(step.tokens))
     return expert, die, np.cumsum(counts) - counts, counts

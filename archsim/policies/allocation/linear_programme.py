@@ -34,7 +34,9 @@ class _Choices(NamedTuple):
 
 
 def lp(step: StepView) -> Plan:
-    """Least load of the fullest resource over shares of experts; each then undivided on its best die, or divided."""
+    """Minimise the load of the fullest resource over shares of experts; each expert then runs undivided on the best
+    of those dies, or divided.
+    """
     active = np.flatnonzero(step.tokens)
     if not len(active):
         return NO_PLAN
@@ -51,7 +53,9 @@ def lp(step: StepView) -> Plan:
 
 
 def _choices(step: StepView, active: np.ndarray) -> _Choices:
-    """Candidates: holders, neighbours of the home, dies with all slices cached; each reads the nearest holder."""
+    """Candidates: holders, neighbours of the home, and dies with cached copies of all slices; each reads from the
+    nearest holder.
+    """
     rates, dies = step.rates, len(step.hops)
     home, copied = step.home[active].astype(np.int64), step.copied_slices[active].astype(np.int64)
     held = step.holders[active]
@@ -111,7 +115,9 @@ def _beside(left, right):
 
 
 def _round(tokens: np.ndarray, choices: _Choices, share: np.ndarray) -> np.ndarray:
-    """Tokens of every choice, int64[choice]: undivided experts, then the others by size, each as is best then."""
+    """Tokens of every choice, int64[choice]. Undivided experts first; then the others, the largest first, each as is
+    best at that point.
+    """
     begin = np.searchsorted(choices.row, np.arange(len(tokens) + 1))
     load, given, divided = np.zeros(choices.resources), np.zeros(len(share), np.int64), []
     for row in range(len(tokens)):
@@ -144,7 +150,9 @@ def _divide(tokens: int, share: np.ndarray) -> np.ndarray:
 
 
 def _give(choices: _Choices, load: np.ndarray, option: np.ndarray, part: np.ndarray) -> None:
-    """Add the loads of an expert on the dies of ``option``, ``part`` of its tokens each; a slice is read once."""
+    """Add the loads of an expert that runs on the dies of ``option``, ``part`` of its tokens on each. A holder reads
+    a slice once.
+    """
     np.add.at(load, choices.weights[option][:, OF_ITS_OWN], choices.weights_ns[option][:, OF_ITS_OWN])
     sources, read_ns = choices.weights[option, 1], choices.weights_ns[option, 1]
     for source in np.unique(sources):

@@ -148,7 +148,9 @@ def estimating(step: StepView, plan: Plan) -> int:
 
 
 def entry_operations(dies: int, hops: int) -> int:
-    """Of an entry: expected vectors of all dies; a slice's place in a calendar, booking of both ends and all links."""
+    """Of an entry: the expected vectors of all dies, and for each slice a place in a calendar of dies and a booking of
+    both ends and of every link between them.
+    """
     return dies + SLICES * (ceil(log2(dies)) + 2 + hops)
 
 
@@ -268,7 +270,9 @@ def _holds(step, expert, die):
 
 @inner
 def _rank_candidates(step, expert, extra_ns, loads, ranked):
-    """Holders at their die time, the home's other neighbours with the fetch; by (time, die). Returns count."""
+    """Holders at their die time, the home's other neighbours at die time plus the fetch; by (time, die). Returns
+    count.
+    """
     n = 0
     for die in range(len(loads)):
         holds = _holds(step, expert, die)

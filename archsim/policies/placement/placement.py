@@ -65,7 +65,9 @@ class Placement:
 
     @classmethod
     def of_holds(cls, holds: np.ndarray, home: np.ndarray, room: np.ndarray | None = None) -> Placement:
-        """Homes stay at ``home: int[layer, expert]`` where it still holds the expert, else go to its lowest holder."""
+        """Homes stay at ``home: int[layer, expert]`` where that die still holds the expert, else go to its lowest
+        holder.
+        """
         stays = np.take_along_axis(holds, home[:, :, None].astype(np.int64), axis=2)[:, :, 0]
         return cls(np.where(stays, home, holds.argmax(axis=2)).astype(np.int32), holds, room)
 
@@ -107,7 +109,10 @@ class Placement:
         return self.layer_slots.sum(axis=0) + self.buffers
 
     def sources(self, layer: int, expert: np.ndarray, die: np.ndarray, hops: np.ndarray) -> np.ndarray:
-        """Where dies read experts: int32[n], the nearest holder by ``hops: int32[die, die]``, then the lowest."""
+        """Where each die reads each expert: int32[n], the holder with the fewest hops, ties to the lowest die.
+
+        ``expert``, ``die``: int[n]; ``hops``: int32[die, die].
+        """
         if not self.replicated:
             return self.home[layer, expert]
         return nearest_holders(self.holds[layer, expert], die, hops)

@@ -1,4 +1,7 @@
-"""Which experts a heatmap predicts to follow each; called as `Predictor`: ``(heat, changed, out)``."""
+"""Which experts a heatmap predicts to follow each expert.
+
+A predictor is called as ``predictor(heat, changed, out)``; see `Predictor`.
+"""
 
 import math
 from dataclasses import dataclass

@@ -26,7 +26,9 @@ class Family:
         return next(iter(self.systems))
 
     def alike(self, *but: str) -> dict[str, SystemSpec]:
-        """The lead, and systems whose decision differs in the named fields alone (``fsm.lanes``, ``executor``)."""
+        """The lead, and the systems whose decision differs from the lead's in the named fields alone (``fsm.lanes``,
+        ``executor``).
+        """
 
         def rest(system: SystemSpec) -> dict[str, Any]:
             return {field: value for field, value in _flat(system.decision).items() if not field.startswith(but)}

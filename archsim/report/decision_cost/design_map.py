@@ -18,7 +18,9 @@ MARGIN = 1.15  # area axis beyond the outermost points
 
 @dataclass(frozen=True)
 class Point:
-    """A system and a policy. ``mm2``: added area, ``speedup``: over base on the family's first system."""
+    """One configuration: a system and a policy. ``mm2``: added area, ``speedup``: over base on the family's first
+    system.
+    """
 
     run: RunRow
     who: str

@@ -1,4 +1,6 @@
-"""What prediction costs in area and power, and is worth in time: a policy that predicts, and it without that."""
+"""What prediction costs in area and power, beside what it is worth in time: a policy that predicts, and the one that
+differs from it in that alone.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

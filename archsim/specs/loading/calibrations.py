@@ -87,7 +87,9 @@ def read_calibration(path: Path) -> CalibrationSpec:
 
 
 def load_calibration(name: str | Path) -> CalibrationSpec:
-    """A calibration by name ('h100') or path, with tables that it takes scaled from another. Raises SpecError."""
+    """A calibration by name ('h100') or path, with the tables that it takes scaled from another one. Raises
+    SpecError.
+    """
     found = read_calibration(find_calibration(name))
     if not found.scaled:
         return found

@@ -35,7 +35,10 @@ Source = str | os.PathLike[str] | Mapping[str, Any]
 
 
 def load_experiment(source: Source, overrides: Sequence[str] = ()) -> ExperimentSpec:
-    """The experiment in a YAML file, manifest or mapping, after overrides. Raises SpecError, a line a problem."""
+    """The experiment in a YAML file (or in the manifest of a report) or mapping, after ``key.path=value`` overrides.
+
+    Raises SpecError with one line per problem.
+    """
     return read_experiment(source, overrides).experiment
 
 

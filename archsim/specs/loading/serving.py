@@ -65,7 +65,9 @@ OF_WAFERS = {"capacity": "unbounded", "weights": "routed"}
 
 
 def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[str, Any] | None = None) -> Serving:
-    """A deployment and its traffic, with overrides; ``cell``: values of axes, else the first. Raises SpecError."""
+    """A deployment and its traffic, after ``key.path=value`` overrides. ``cell``: values of its axes; None: the first
+    of each. Raises SpecError.
+    """
     tree, folder = tree_of(source), folder_of(source)
     tree.data.pop(MANIFEST_KEY, None)
     refuse_other_kinds(label_of(source), tree.data, SERVE)

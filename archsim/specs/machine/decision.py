@@ -69,7 +69,9 @@ CORES = MappingProxyType({"a76": {"clock": "3 GHz", "ipc": 2.0}, "a72": {"clock"
 
 
 class FirmwareSpec(Spec):
-    """The same decision as a program on an embedded core; instructions are counted in the inner loops."""
+    """The same decision as a program on an embedded core; instructions per unit of work are counted in the inner
+    loops.
+    """
 
     core: Literal["a76", "a72"] = "a76"
     clock_hz: Clock = Field(alias="clock")

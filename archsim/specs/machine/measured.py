@@ -23,7 +23,9 @@ from archsim.specs.machine.fabric import Bandwidth
 
 
 class Found(NamedTuple):
-    """What a calibration gives to ``hbm`` or ``d2d``: the keys, and a note on their source; without keys, ``why``."""
+    """What a calibration gives to ``hbm`` or ``d2d``: the keys, and a note on their source; without keys, ``why``
+    not.
+    """
 
     values: dict[str, Any]
     note: str
@@ -52,7 +54,9 @@ class CopyLaw(Spec):
         return self
 
     def link(self, size_bytes: int) -> tuple[float, float]:
-        """(hop latency in ns, share of the bandwidth) with which a remote read takes as long as a measured copy."""
+        """(hop latency in ns, share of the bandwidth) with which a remote read of this size takes as long as a
+        measured copy.
+        """
         from archsim.laws.copy import link_of_copy
         from archsim.laws.piecewise import law_of
 

@@ -221,7 +221,9 @@ class SystemSpec(Spec):
 
     @property
     def transfer_law(self) -> str | None:
-        """The calibration named by the innermost fabric level's ``law``, whose kernels move hidden vectors; or None."""
+        """The calibration that the innermost fabric level's ``law`` names, whose kernels move hidden vectors; or
+        None.
+        """
         law = self.fabric.levels[0].law if self.fabric is not None else None
         return law.rpartition("/")[0] if law else None
 

@@ -44,7 +44,9 @@ _OPPOSITE = {"max": "min", "min": "max"}
 
 
 def sense_of(objective: str) -> str:
-    """``max`` or ``min`` of OBJECTIVES or an expression. ValueError: unknown, or parts that disagree."""
+    """``max`` or ``min`` of a name of OBJECTIVES or an expression of them. Raises ValueError for unknown names, and
+    where parts of an expression disagree, as in ``throughput * area``.
+    """
     if objective in OBJECTIVES:
         return OBJECTIVES[objective].sense
     try:

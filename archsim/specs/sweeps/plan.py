@@ -1,4 +1,6 @@
-"""Expands a sweep to points, one at a time: system, model, batch, policy, assumption set and workload."""
+"""Expands a sweep to its points, one at a time. Each is one run: system, model, batch, policy, assumption set and
+workload.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +160,9 @@ class SweepPlan:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Radices of a point's number: values per group of axes, then items per list; the last varies fastest."""
+        """Radices of a point's number: values per group of axes, then items per list of the experiment; the last
+        varies fastest.
+        """
         return tuple(self._sizes)
 
     def index_of(self, chosen: tuple[int, ...]) -> int:
@@ -264,7 +268,9 @@ class SweepPlan:
         }
 
     def given(self) -> dict[str, Any]:
-        """The experiment before axes, references expanded, with its ``sweep:`` if any; loads as an equal plan."""
+        """The experiment before axes change it, references expanded, with its ``sweep:`` if any; it loads as an equal
+        plan.
+        """
         return self.tree.data | {SWEEP_KEY: self.sweep.given} if self.sweep.axes else self.experiment.resolved()
 
     def resolved(self, point: Point) -> dict[str, Any]:
@@ -279,7 +285,9 @@ class SweepPlan:
         return one.resolved()
 
     def value(self, point: Point, path: tuple[str, ...]) -> Any:
-        """The value of a point's key: a number in base units, text, boolean or spec; None without such a key."""
+        """The value of a point's key: a number in its base unit, text, a boolean or a spec; None if the point has no
+        such key.
+        """
         kind = path[0]
         if path == ("workload", "batch"):
             return point.batch

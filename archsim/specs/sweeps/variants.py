@@ -45,7 +45,9 @@ def is_variant(name: str) -> bool:
 
 
 class Maker:
-    """Makes the variants of one kind. raw: items; axes: those that change them; groups: their places in a choice."""
+    """Makes the variants of one kind. raw: the experiment's items; axes: those that change them; groups: the position
+    of each axis in a choice.
+    """
 
     def __init__(
         self, kind: str, raw: Sequence[dict], axes: Sequence[Axis], groups: Sequence[int], base: Sequence[Variant],
@@ -76,7 +78,9 @@ class Maker:
         return variant
 
     def _check(self, axis: Axis) -> None:
-        """Check the telling values of an axis alone, on each item. Raises SpecError with the value's place."""
+        """Check the telling values of an axis alone, on each item of the experiment. Raises SpecError with the value's
+        place.
+        """
         problems, variants = [], []
         seen: set[str] = set()
         for at in axis.telling:

@@ -39,7 +39,10 @@ _COMPARED = ("system", "model", "batch", "policy")
 
 @dataclass(frozen=True)
 class Link:
-    """A field and its two values. ``alone``: the first set with it changed; ``chain``: with all up to it."""
+    """A field and its two values.
+
+    ``alone``: the first set with only this field changed; ``chain``: with all fields up to it changed.
+    """
 
     field: str
     before: str
@@ -50,7 +53,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Effect:
-    """Effect of a link on one policy. Speed-ups: over base under the same assumptions; ``throughput`` in tokens/s."""
+    """Effect of a link on one policy.
+
+    Speed-ups are over base under the same assumptions; ``throughput`` in tokens/s.
+    """
 
     link: Link
     speedup_before: float

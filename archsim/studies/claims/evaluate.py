@@ -22,7 +22,9 @@ _IDENTITY = ("system", "model", "batch", "policy", "trace", "devices")
 
 
 def value_of(group: ClaimGroup, row: ClaimRow, rows: Sequence[Row], axes: Iterable[str]) -> Value:
-    """Of the rows that are meant; None for none, or without the column; NO_ROOM where all were refused."""
+    """Of the rows that are meant; None where there are none, or the runs lack a column; NO_ROOM where all of them were
+    refused.
+    """
     return taken(group.quantity, group.at | row.at, group.against, rows, axes, row.take or group.take)
 
 

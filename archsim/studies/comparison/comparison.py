@@ -66,7 +66,10 @@ def compare(selection: Selection, size: int, decode_steps: int, watcher: Watcher
 
 
 def write_sample(selection: Selection, folder: Path) -> Comparison | None:
-    """Compare the engines on a few analytical runs of a sweep, write that beside its results; None without any."""
+    """Compare the engines on a few analytical runs of a sweep, write that beside its results.
+
+    None without such runs.
+    """
     plan = selection.plan
     analytical = [number for number in selection.kept if plan.point(number).engine == "analytical"]
     if not analytical:

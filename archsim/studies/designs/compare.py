@@ -117,7 +117,9 @@ class DesignComparison(Shown):
 
 
 def compare_designs(names: Sequence[str], sides: Sequence[ExperimentSpec]) -> DesignComparison:
-    """Simulate both; ``sides``: experiments of one run. Raises as `runs.plan.select`; ArchsimError for equal ones."""
+    """Simulate both; ``sides``: experiments of one run. Raises as `archsim.runs.plan.select`; ArchsimError for two
+    equal ones.
+    """
     trees = [_flat(side.resolved()) for side in sides]
     differences = tuple(_differences(*trees))
     if not differences:

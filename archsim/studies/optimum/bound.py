@@ -24,7 +24,10 @@ HALVINGS = 6  # of the bisection for dual prices
 
 
 class Bound(NamedTuple):
-    """``ns``: no allocation is faster. ``share``: the relaxation's plan, with its ``loads_ns`` (vectors included)."""
+    """``ns``: no allocation is faster.
+
+    ``share``: the relaxation's plan, whose loads (hidden vectors included) are ``loads_ns``.
+    """
 
     ns: float
     multipliers: np.ndarray  # float64[resource], sum 1: those that prove the bound
@@ -61,7 +64,10 @@ def lower_bound(problem: Problem) -> Bound:
 
 
 def proved_by(problem: Problem, multipliers: np.ndarray, known_ns: float = -np.inf) -> float:
-    """The bound that multipliers (float64[resource], ≥ 0, sum 1) prove, ns; -inf if not above ``known_ns``."""
+    """The bound that multipliers (float64[resource], not negative, sum 1) prove, ns.
+
+    -inf if it cannot exceed ``known_ns``.
+    """
     prices = prices_at(problem, multipliers)
     every_ns, alone = multipliers @ (problem.base_ns + problem.start_ns), prices.alone(problem)
     if every_ns + alone.min(axis=1).sum() <= known_ns:

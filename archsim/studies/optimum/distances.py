@@ -16,7 +16,10 @@ KINDS = ("hbm", "compute", "link")
 
 @dataclass(frozen=True)
 class StepDistance:
-    """One step. ``step_ns``: without the decision, which adds ``exposed_ns``; ``loads_ns``: of the policy's plan."""
+    """One step.
+
+    ``step_ns``: engine time without the decision, which adds ``exposed_ns``; ``loads_ns``: of the policy's plan.
+    """
 
     step: int
     layer: int  # index among the demand's MoE layers

@@ -1,4 +1,7 @@
-"""The page of ``archsim optimum``: every policy's distance from the bound; worst steps beside the relaxation's plan."""
+"""The page of ``archsim optimum``: distance of every policy from the bound.
+
+Worst steps beside the relaxation's plan.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -36,7 +39,10 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """The bounded steps of one ``archsim.runs.run.Run``; ``layer_ids``: the model's numbers of its MoE layers."""
+    """The bounded steps of one run.
+
+    ``run``: ``archsim.runs.run.Run``; ``layer_ids``: the model's numbering of its MoE layers.
+    """
 
     run: object
     layer_ids: np.ndarray

@@ -195,7 +195,9 @@ def loads(problem: Problem, share: np.ndarray, opened: np.ndarray, flow: np.ndar
 
 
 def _least_vector_bytes(system, model, assumptions) -> float:
-    """Bytes that a selection moves in one direction, if any: under ``per_rank`` its share of a token's vector."""
+    """Bytes that a selection certainly moves in one direction, if it moves any: under ``dispatch: per_rank`` its share
+    of a vector that serves all of a token's experts.
+    """
     if assumptions.activations != "dispatched":
         return 0.0
     least = min(vector_bytes(model.hidden, system.compute.dtype, assumptions.combine))

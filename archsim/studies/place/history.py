@@ -19,7 +19,10 @@ MOST_WINDOWS = 256  # of a trace of tokens, so that memory stays below 256 x 61 
 
 @dataclass(frozen=True)
 class History:
-    """counts: float64[time, layer, expert], as recorded. layer_ids: the model's. steps: each is one forward pass."""
+    """counts: float64[time, layer, expert], in the order of the recording. layer_ids: the model's numbering.
+
+    steps: whether every matrix is one forward pass.
+    """
 
     counts: np.ndarray
     layer_ids: tuple[int, ...]

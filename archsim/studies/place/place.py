@@ -110,7 +110,9 @@ def place_experts(
 
 
 def odd_layers(history: History) -> list[str]:
-    """Notes on layers with ODD times the median's pairs or more, and with none: all tokens pass all MoE layers."""
+    """Notes on layers with ODD times the pairs of the median layer or more, and on those with none: every token passes
+    all MoE layers, so that all have as many.
+    """
     pairs = history.counts.sum(axis=(0, 2))
     usual = float(np.median(pairs[pairs > 0]))
     told = [

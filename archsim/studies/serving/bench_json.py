@@ -12,7 +12,9 @@ METRICS = ("ttft", "tpot", "itl", "e2el")
 
 
 def bench(outcome: Outcome) -> dict[str, Any]:
-    """The keys of ``vllm bench serve`` (v0.11, vllm/benchmarks/serve.py), ms; no ``itls``, no texts."""
+    """The keys of ``vllm bench serve`` (v0.11, vllm/benchmarks/serve.py), times in ms. ``itls`` and the texts of single
+    requests are not kept.
+    """
     measures, spec = outcome.measures, outcome.serving.spec
     given = spec.requests
     found: dict[str, Any] = {

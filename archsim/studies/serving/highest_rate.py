@@ -10,7 +10,9 @@ MOST_DOUBLINGS = 12
 
 
 def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -> float:
-    """Requests a second with WITHIN of them within limits, not saturated; 0 for none. The same requests, in time."""
+    """Requests a second at which WITHIN of them are within the limits, and the run is not saturated; 0 where no rate
+    is. The same requests come faster or slower.
+    """
     own = requests.offered_per_s
 
     def fits(rate: float) -> bool:

@@ -68,7 +68,9 @@ class ServePlan(NamedTuple):
 
 
 def serve_plan(source: Source, overrides: Sequence[str] = (), *, first: bool = False) -> ServePlan:
-    """``first``: the first point and policy alone. Raises SpecError, with the point, for invalid values of axes."""
+    """``first``: the first point and policy alone. Raises SpecError, with the point, for values of axes that are not
+    valid.
+    """
     begin = load_serving(source, overrides)
     if first:
         return ServePlan((begin._replace(policies=begin.policies[:1], axes={}),), ({},))

@@ -94,7 +94,9 @@ class Layout(NamedTuple):
 
 
 class Found(NamedTuple):
-    """``refused``: why it cannot run; ''. ``highest_rate``: requests a second within limits, in open loops."""
+    """``refused``: why a configuration cannot run; ''. ``highest_rate``: requests a second within the limits, of the
+    best in open loops.
+    """
 
     choice: Choice
     measures: Measures | None
@@ -156,7 +158,9 @@ def search(serving: Serving, told: Callable[[str], None] = lambda text: None) ->
 
 
 def _tied(found: Sequence[Found]) -> list[Found]:
-    """The first RATED with goodput near the best, without those that differ in batch limits alone."""
+    """The first RATED whose goodput is near the best one, without those that differ in their batch limits alone and not
+    in any number.
+    """
     kept: dict[tuple, Found] = {}
     for each in found:
         if each.measures is None or found[0].measures is None:

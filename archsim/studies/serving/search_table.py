@@ -25,7 +25,9 @@ class Alike(NamedTuple):
 
     @property
     def name(self) -> str:
-        """With all batch limits and policies, if all of one go with all of the other; else the first, and how many."""
+        """With all batch limits and policies, if any of the one goes with any of the other; else the first, and how
+        many more.
+        """
         kept = [(each.max_num_seqs, each.max_num_batched_tokens, each.policy) for each in self.choices]
         columns = [list(dict.fromkeys(column)) for column in zip(*kept, strict=True)]
         seqs, tokens, policies = columns
@@ -55,7 +57,9 @@ def alike(found: Sequence[Found]) -> list[Alike]:
 
 
 def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
-    """Sentences: the best configuration with its numbers, its equals, and why many do; none if all are refused."""
+    """Sentences: the best configuration with its numbers, those that equal it, and why many do; none if all were
+    refused.
+    """
     served = [each.measures for each in found if each.measures is not None]
     if not served:
         return

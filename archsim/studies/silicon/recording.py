@@ -69,7 +69,9 @@ class AtuLog(blocks.Atu):
 
 
 def recorded(block: str, runs: list[Run], replay_of: Callable[[Run], Replay], events: int) -> Recorded:
-    """The stimulus of a component in the first run with any, of about ``events`` at least. SpecError if none has."""
+    """The stimulus of a component in the first of the runs that has any, of about as many events at least, if its steps
+    have them. Raises SpecError where no run has one.
+    """
     needs, record = _RECORDS[block]
     for run in runs:
         if not _has(needs, run):

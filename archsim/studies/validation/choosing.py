@@ -62,7 +62,9 @@ def gemm_table_for(calibration: CalibrationSpec, library, dtype, included, group
 def moe_table_for(
     calibration: CalibrationSpec, model, library, kernel, dtype, distribution, eplb_slots, version, *numbers
 ) -> MoeTable | None:
-    """The table of the same model and sizes; preferably kernel, then version or release, then the newest."""
+    """The table of the same model and sizes; preferably the same kernel, then the same version or
+    release, then the newest.
+    """
     tables = [
         t
         for t in calibration.moe

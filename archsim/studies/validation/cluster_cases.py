@@ -22,7 +22,9 @@ GROUP = ["op", "variant", "library", "library_version", "num_gpus", "nodes", "hi
 
 
 class Moved(NamedTuple):
-    """A kernel on some ranks and nodes. ``tokens``, ``us``: float64[size], with notify; ``error``: None without law."""
+    """One kernel on some ranks and nodes. ``tokens``, ``us``: float64[size], a notify included; ``error``: predicted /
+    measured - 1, None where no law covers it.
+    """
 
     of: dict[str, str | int]
     tokens: np.ndarray

@@ -54,7 +54,9 @@ class SetErrors:
 
 
 def transfer_errors(measurements: Measurements, gpu: str) -> list[SetErrors]:
-    """Errors of all sets of P2P, collective, host path and memory sweeps of a GPU, sizes left out in turn."""
+    """Errors of every set of P2P, collective and host path sweeps and memory curves of a GPU, with
+    sizes left out in turn.
+    """
     series = [item for item in all_series(measurements, gpu) if len(np.unique(item.size_bytes)) > 2]
     return [set_errors(name, items, map(_held_out, items)) for name, items in _sets(series).items()]
 

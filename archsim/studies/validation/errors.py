@@ -114,13 +114,18 @@ def _named(first: np.ndarray, second: np.ndarray) -> pd.Series:
 
 
 def _kinds(rows: pd.DataFrame, prints, name: pd.Series, names, at: np.ndarray, axis) -> np.ndarray:
-    """Whether each row is in the fit: its time is in its cell of the table, whatever file or run it came through."""
+    """Whether each row is in the fit: its time is in its cell of the table (``name`` of ``names`` and ``at`` of
+    ``axis``), whatever file or run it came in through.
+    """
     row, column = (pd.Index(cells).get_indexer(wanted) for cells, wanted in ((list(names), name), (axis, at)))
     return np.where(in_fit(prints, row, column, np.log(rows["latency_us_median"].to_numpy(float))), FITTED, NEW)
 
 
 def _of_release(rows: pd.DataFrame, names: list[str], key: tuple, table: GemmTable | MoeTable) -> pd.DataFrame:
-    """Rows of a release; of other versions those that the fit pooled with it. ``key``: columns ``names``, version."""
+    """Rows of all sweeps of a release; of other versions only those that the fit pooled, if it includes this one.
+
+    ``key``: columns of ``names``, then the version.
+    """
     same = rows["library_version"].map(release) == release(key[-1])
     for name, value in zip(names, key, strict=False):
         same &= rows[name] == value
@@ -181,7 +186,10 @@ def sweep_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
 
 
 def shape_out_cases(measurements: Measurements, gpu: str, folds: int = SHAPE_FOLDS) -> pd.DataFrame:
-    """Shapes, judged by a table without them; ``folds``-fold (few: FOLDS_OF_FEW). From LEAST_SHAPES shapes on."""
+    """Shapes, judged by a table fitted without them; ``folds``-fold (with few shapes, at most FOLDS_OF_FEW).
+
+    Tables of fewer than LEAST_SHAPES shapes are skipped.
+    """
     found = []
     for how, sweeps in _gemm_pools(measurements, gpu):
         shapes = sorted(set(zip(*_sizes(sweeps)[:2], strict=True)))
@@ -217,7 +225,9 @@ def _cases(rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
 
 
 def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
-    """Every MoE row, judged by the file's table of the same model, library, release, dtype and distribution."""
+    """Every MoE row, judged by the calibration file's table of the same model, library, release,
+    dtype and distribution.
+    """
     found = []
     rows = measurements.table("moe", calibration.gpu)
     rows = with_defaults(rows)

@@ -31,7 +31,9 @@ class Judged(NamedTuple):
 
 
 def judged(calibration: CalibrationSpec, name: str, measurements: Measurements, cases: pd.DataFrame) -> list[Judged]:
-    """All that was measured on the GPU. ``cases``: of products and fused layers, of which the file's count."""
+    """Everything measured on the calibration's GPU. ``cases``: of products and fused layers
+    (``archsim.studies.validation.errors``), of which those of the file count.
+    """
     return [
         *_products(calibration, measurements, cases), *_attention(calibration, measurements),
         *_moved(name, measurements, calibration.gpu), *_series(calibration, name, measurements),

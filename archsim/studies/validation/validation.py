@@ -64,7 +64,10 @@ class Validation(Shown):
 
 
 def validate_calibration(name: str, measurements: Measurements, quick: bool) -> Validation:
-    """name: of a calibration, or a file; quick: no fits held out. Raises CalibrationError without measurements."""
+    """name: of a calibration, or its file; quick: the file alone, nothing held out and fitted again.
+
+    Raises CalibrationError where there are no measurements of its GPU.
+    """
     calibration = load_calibration(name)
     if calibration.gpu not in measurements.gpus():
         known = ", ".join(measurements.gpus()) or "none"

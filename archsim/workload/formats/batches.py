@@ -17,7 +17,10 @@ BATCH_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Item:
-    """A request to be read. where: in messages, and to resume. read(model, layer_ids or None); raises TraceError."""
+    """One request still to be read. where: for messages, and to recognise it when an import resumes.
+
+    read(model, layer_ids or None) -> RequestRows; raises TraceError.
+    """
 
     where: str
     dataset: str

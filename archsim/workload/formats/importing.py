@@ -92,7 +92,9 @@ def import_sources(
 
 
 def _formats(sources: Sequence[Path], reader: str | None) -> list[Format | None]:
-    """The format of every source; None: it holds expert loads. Raises TraceError for unknown ones and mixtures."""
+    """The format of every source; None: it holds expert loads. Raises TraceError for one that is unknown, or a
+    mixture.
+    """
     if reader is not None:
         return [own_format(reader)] * len(sources)
     loads = [not source.name.endswith(ARCHIVES) and holds_loads(source) for source in sources]

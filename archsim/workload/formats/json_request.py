@@ -27,7 +27,9 @@ class Origin:
 
 @dataclass(frozen=True)
 class RequestRows:
-    """int16 experts[token, layer, k], iteration[token]; int32 layer_ids; float32 scores, of the gate, or None."""
+    """experts: int16[token, layer, k]. iteration: int16[token]. layer_ids: int32[layer]. scores: float32[token, layer,
+    k], the gate's, or None.
+    """
 
     experts: np.ndarray
     iteration: np.ndarray

@@ -72,7 +72,9 @@ def _assembled(location: Path, model: ModelSpec, source: str, reader: str | None
 
 
 def _signature(files: list[Path], model: ModelSpec) -> str | None:
-    """A key of files by path, size and modification time; None if one is so new that a change could hide."""
+    """A key of files by path, size and modification time; None if one changed so recently that a further change could
+    go unnoticed.
+    """
     digest = hashlib.sha256(repr(_shape(model)).encode())
     for file in files:
         status = file.stat()

@@ -124,7 +124,9 @@ def simulate(model: TrafficModel, lengths: np.ndarray, task: np.ndarray, seed: i
 
 
 def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0) -> TrafficModel:
-    """Move the parameters until generated traffic measures like the trace; shares [phase, layer, expert]."""
+    """Move the parameters until generated traffic measures like the trace, whose loads have the shares [phase, layer,
+    expert].
+    """
     agreed = _decided(phase_agreement(trace))
     copies = COPIES[agreed is not None]
     requests, starts = trace.requests, model.phase_starts
@@ -166,7 +168,9 @@ def _spread(shares: np.ndarray, power: np.ndarray) -> np.ndarray:
 
 
 def _concentrated(shares: np.ndarray, power: np.ndarray, top_k: int) -> np.ndarray:
-    """Shares [phase, layer, expert] whose odds are to a power of each phase; no expert's is over 1 / top_k."""
+    """Shares [phase, layer, expert] whose odds, of a token to choose the expert, are to a power of each phase; of no
+    expert more than a token can choose, 1 / top_k.
+    """
     changed = shares.copy()
     for phase in np.flatnonzero(power != 1):
         chance = np.clip(top_k * shares[phase], 1e-9, 1 - 1e-6)

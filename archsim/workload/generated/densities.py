@@ -7,7 +7,9 @@ from archsim.base.kernels import allocating
 
 @allocating
 def reweight(density, weights):
-    """A round of expectation maximisation of weights float64[component]; density float32[selection, component]."""
+    """One round of expectation maximisation of weights float64[component], given density float32[selection,
+    component].
+    """
     components = len(weights)
     moved = np.zeros(components)
     for row in range(len(density)):

@@ -186,7 +186,10 @@ def _taste_size(trace: Trace, weights: np.ndarray) -> np.ndarray:
 
 
 def first_acceptance(shares: np.ndarray, top_k: int) -> np.ndarray:
-    """Acceptance with which draws of `_draw_shares`, no repeats, have experts about as often; corrected later."""
+    """Acceptance with which draws from shares [phase, layer, expert], without repeats, include experts about as often.
+
+    See `_draw_shares`; the simulation corrects it.
+    """
     ratio = _rates(shares * top_k, top_k) / np.maximum(shares, 1e-12)
     return 0.9 * ratio / ratio.max(axis=2, keepdims=True)
 
@@ -215,7 +218,9 @@ def _smoothed(counts: np.ndarray, prior: np.ndarray, selections: float | np.ndar
 
 
 def path_shares(trace: Trace) -> np.ndarray:
-    """float64[layer - 1, i, j]: shares of j after i; none where tokens have several experts: one tells too little."""
+    """float64[layer - 1, i, j]: shares of j after i; none where tokens have several experts, as one of them tells less
+    of the next than the kind of the token.
+    """
     if trace.top_k > 1:
         return np.zeros((0, trace.num_experts, trace.num_experts))
     pairs = statistics.cross_layer(trace).astype(np.float64)

@@ -97,7 +97,9 @@ class GenerativeTraffic:
             yield StepTokens(iteration, position, draw(iteration, position, token))
 
     def drawing(self, requests: np.ndarray) -> Callable[[int, np.ndarray, np.ndarray], np.ndarray]:
-        """Of a batch: (iteration, position int32[n], token int64[n] in its request, in order) → int16[n, layer, k]."""
+        """Of a batch: (iteration, position int32[n], token int64[n] within its request) → int16[n, layer, k]. Tokens of
+        a request in order.
+        """
         layers = len(self.layer_ids)
         last = np.zeros((len(requests), layers, self.top_k), np.int16)
         history = np.zeros((2, len(requests), max(len(self.model.repeats), 1)), np.int32)
@@ -133,7 +135,9 @@ class GenerativeTraffic:
 def pieces_of(
     lengths: np.ndarray, decode_steps: int, layers: int, top_k: int
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """(iteration, position int32[n], token int64[n]) of a batch's pieces. lengths: int64[request, (prompt, steps)]."""
+    """(iteration, position int32[n], token int64[n] within its request) of every piece of a batch. lengths:
+    int64[request, 2], prompt tokens and decode steps.
+    """
     prompt, decode = lengths.T
     size = rows_per_piece(layers, top_k)
     for iteration in range(min(decode_steps, int(decode.max(initial=0))) + 1):

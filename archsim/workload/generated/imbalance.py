@@ -29,7 +29,9 @@ _BISECTIONS, _CORRECTIONS = 30, 6
 
 @lru_cache(maxsize=64)
 def fitted_skew(spec: SyntheticSpec, layer_ids: tuple[int, ...], experts: int, top_k: int) -> tuple[float, ...]:
-    """Standard deviation of log popularity, by layer, for ``spec.imbalance``. Raises TraceError for none."""
+    """The standard deviation of log popularity of every layer, for traffic with ``spec.imbalance``. Raises TraceError
+    where no skew gives it.
+    """
     wanted = spec.imbalance
     assert wanted is not None
     ids = np.array(layer_ids, np.int32)

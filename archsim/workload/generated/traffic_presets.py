@@ -118,7 +118,9 @@ def shape_of(model) -> _Shape:
 
 
 def load_traffic(like: str, model) -> Parameters:
-    """A preset's parameters for a ModelSpec's layers. SpecError for a bad file, TraceError for a bad shape."""
+    """The parameters of a preset for the layers of a ModelSpec. Raises SpecError for a file with problems, TraceError
+    if its parameters cannot be read or are of another shape.
+    """
     file = traffic_file(like)
     (head, tree), shape = read_head(file), shape_of(model)
     if isinstance(head, TrafficSubjects):

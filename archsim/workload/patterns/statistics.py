@@ -112,7 +112,10 @@ def mutual_information(counts: np.ndarray) -> np.ndarray:
 
 
 def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """float64[layer]: rank correlation over experts of [layer, expert]; ties share ranks; NaN for a constant one."""
+    """float64[layer]: rank correlation over the experts of two tables [layer, expert]; ties share their mean rank.
+
+    NaN where one of the two is constant.
+    """
     ranks = [_mean_ranks(table) for table in (one, other)]
     centred = [rank - rank.mean(axis=1, keepdims=True) for rank in ranks]
     power = np.sqrt((centred[0] ** 2).sum(axis=1) * (centred[1] ** 2).sum(axis=1))

@@ -13,7 +13,9 @@ from archsim.workload.store.store_writer import write_tokens, writing
 
 
 def slice_entries(store: Store, first: int, last: int | None, subjects: Sequence[str]) -> list[Entry]:
-    """Requests first … last − 1 of the store (in its order), of some subjects if named. Raises TraceError."""
+    """Requests first … last − 1 of the store (counted in its order), of some subjects if any are named. Raises
+    TraceError.
+    """
     known = {entry.subject for entry in store.entries}
     for subject in subjects:
         if subject not in known:
@@ -22,7 +24,9 @@ def slice_entries(store: Store, first: int, last: int | None, subjects: Sequence
 
 
 def sample_entries(store: Store, requests: int, seed: int) -> list[Entry]:
-    """So many requests, drawn without replacement by ``numpy.random.default_rng(seed)``. Raises TraceError."""
+    """The given number of requests, drawn without replacement by ``numpy.random.default_rng(seed)``. Raises
+    TraceError.
+    """
     if requests > len(store.entries):
         raise TraceError(f"{store.path}: holds {len(store.entries)} requests; {requests} cannot be drawn from it")
     chosen = np.random.default_rng(seed).choice(len(store.entries), requests, replace=False)

@@ -246,7 +246,9 @@ def rows_of(file: Path, shape: Shape, *only: str) -> dict[str, np.ndarray]:
 def row_columns(
     experts: np.ndarray, iteration: np.ndarray, num_experts: int, scores: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """What a file of rows holds, by layer: experts (in a byte where ids allow), scores; iterations as differences."""
+    """What a file of rows holds: experts, and scores if there are any, by layer, experts in one byte where ids allow;
+    iterations as differences.
+    """
     narrow = np.uint8 if num_experts <= 256 else np.int16
     columns = {
         "experts": np.ascontiguousarray(experts.transpose(1, 0, 2), narrow),

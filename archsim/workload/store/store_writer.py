@@ -1,4 +1,6 @@
-"""Writing stores: files named by content first, the manifest last: a reader sees the old store or the new."""
+"""Writing stores: files named by their content first, the manifest last, so that a reader sees the old store or the
+new.
+"""
 
 import hashlib
 import json

@@ -28,7 +28,9 @@ def _products(rows: pd.DataFrame, dtype: pd.Series, latency_us: pd.Series) -> pd
 
 
 def _sweeps(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per GPU, framework, version, dtype and shape. Rows with m = 0 are placeholders without a timing."""
+    """One row per GPU, framework, version, dtype and shape. Rows with m = 0 are collector
+    placeholders without a timing.
+    """
     rows = rows[rows["m"] > 0]
     return _products(rows, rows["dtype"], rows["latency_us"]).assign(
         run_id=rows["framework_version"], gpu_name=rows["gpu"], library=rows["framework"],

@@ -51,7 +51,10 @@ def dtype_of(element: str, scaling: str) -> str:
 
 
 def _with_library(rows: pd.DataFrame, library: pd.Series) -> pd.DataFrame:
-    """Rows with ``library`` and ``library_version``, unless the file has them; 'cuda' has the driver's version."""
+    """Rows with ``library`` and ``library_version``, which apply only if the file lacks these columns.
+
+    The library 'cuda', the driver itself, has the driver's version.
+    """
     named = library.map(library_and_version)
     version = named.str[1]
     if "driver" in rows:
@@ -110,7 +113,9 @@ def _layers(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def sizes_of(model: str) -> tuple[str, int, int, int, int] | None:
-    """(name, hidden, FFN width, experts, top-k) of a shipped model, by name or alias, or of one of a public set."""
+    """(name, hidden, FFN width, experts, top-k) of a shipped model, by its name or an alias, or of
+    a model in a public set.
+    """
     wanted = _plain(model)
     for spec in shipped_models():
         if wanted in map(_plain, (spec.name, *spec.aliases)):

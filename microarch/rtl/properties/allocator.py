@@ -1,4 +1,6 @@
-"""Allocator: tokens handed out, placed and left add up to an expert's; states follow as in the table."""
+"""Allocator: tokens that are handed out, placed and left add up to an expert's; states follow one another as in the
+table.
+"""
 
 from amaranth.hdl import Assert, Assume, Module, Mux, Signal
 
