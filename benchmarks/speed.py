@@ -242,6 +242,8 @@ def page(table: list[Point], machine: str) -> str:
         parts.append(f"## By {axis}\n\nSeconds by {about}.\n\n" + "\n".join(rows))
     for axis, title in RATIOS.items():
         rows = [f"| {point.series} | {shown(point.value)} |" for point in table if point.axis == axis]
+        if not rows:
+            continue
         parts.append(f"## {title}\n\n| | |\n|---|---:|\n" + "\n".join(rows))
     return "\n\n".join(parts) + "\n"
 

@@ -3,6 +3,8 @@
 ``archsim`` and ``microarch.blocks`` do not import this package; it needs the extra ``archsim[rtl]``.
 """
 
+from __future__ import annotations
+
 from importlib.util import find_spec
 
 HOW_TO_INSTALL = "RTL: pip install 'archsim[rtl]'"

@@ -5,6 +5,8 @@ whose enable is set. It is found from the component's own statements, so that a 
 others; a free-running one ticks for all.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -11,6 +11,8 @@ Cycles: GENERATE ``candidates``; EVALUATE ``blocks · (groups + ⌈log2 min(cand
 Costs are integers of ``cost_bits``; the caller sees to it that no load exceeds them.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from math import ceil
 
@@ -128,8 +130,10 @@ class Allocator(Elaboratable):
             with m.If((self.lane == lane) & (self.group == group)):
                 m.d.sync += [
                     self.slot_load[lane][group].eq(Array(self.loads)[self.die]),
-                    self.slot_read[lane][group].eq(self.read), self.slot_die[lane][group].eq(self.die),
-                    self.placed[lane][group].eq(0), self.filled[self._slot(lane, group)].eq(1),
+                    self.slot_read[lane][group].eq(self.read),
+                    self.slot_die[lane][group].eq(self.die),
+                    self.placed[lane][group].eq(0),
+                    self.filled[self._slot(lane, group)].eq(1),
                 ]
         m.d.sync += [self.left.eq(self.left - 1), self.group.eq(self.group + 1)]
         with m.If(self.group + 1 == self.groups):

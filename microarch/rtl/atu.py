@@ -5,6 +5,8 @@ The order of use is a matrix in registers, one bit for each pair of ways. A look
 that misses takes the place of the least recently used way (``microarch.blocks.atu.knows``).
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from amaranth.hdl import Array, Cat, Elaboratable, Module, Signal

@@ -5,6 +5,8 @@ system), and a run with them gives the same files.
 its component says whether an arriving slice is kept; the bits of a step are written when the Global CP's arrive.
 """
 
+from __future__ import annotations
+
 from functools import cached_property
 from typing import Any
 

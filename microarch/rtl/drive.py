@@ -5,6 +5,8 @@ and so does a run of the interpreted engine. ``asks``: whether to ask a componen
 must not.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from typing import Any
 

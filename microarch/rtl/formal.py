@@ -4,6 +4,8 @@ A harness (``microarch.rtl.properties``) claims something of a component at a sm
 any length and for all inputs that the harness allows.
 """
 
+from __future__ import annotations
+
 import re
 import tempfile
 from collections.abc import Mapping

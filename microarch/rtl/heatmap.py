@@ -5,6 +5,8 @@ WRITE. If one of these counters is full, the row is halved first, word by word: 
 word is read again (``archsim.policies.prediction.ported_heatmap``).
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from math import ceil
 

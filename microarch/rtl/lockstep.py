@@ -4,6 +4,8 @@ A ``Bench`` of a block draws the stimulus from a seed (or takes a recorded one),
 every event's answer and the cycles of its states.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -285,7 +287,11 @@ BENCHES: Mapping[str, tuple[Any, Any]] = {
 
 
 def lockstep(
-    block: str, events: int, seed: int, changes: Mapping[str, Any] | None = None, component: Any = None,
+    block: str,
+    events: int,
+    seed: int,
+    changes: Mapping[str, Any] | None = None,
+    component: Any = None,
     given: Any = None,
 ) -> Found:
     """Component and table with one stimulus of ``seed`` (or the recorded one ``given``), up to the first difference.

@@ -5,6 +5,8 @@ take effect together with the last one; without, each takes effect as it is writ
 cycle: keep a slice whose expert is wanted and not local (``microarch.blocks.pdu.decide``).
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from math import ceil
 

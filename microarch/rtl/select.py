@@ -6,6 +6,8 @@ counter; a last pass marks the counters above it, and as many of those equal to 
 (``microarch.blocks.global_cp.fsm_ns``). The marks are those of ``archsim.policies.prediction.heatmap.hot_rows``.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from math import ceil
 
@@ -69,8 +71,10 @@ class Selector(Elaboratable):
         self.above = Signal(range(p.experts + 1), reset_less=True)
         number, ends_pass, finished = Signal(range(p.words)), Signal(), Signal()
         m.d.comb += [
-            self.at.eq(p.words - 1 - number if p.larger_wins else number), ends_pass.eq(number == p.words - 1),
-            self.marking.eq(self.state & bit[-1]), finished.eq(ends_pass & bit[-1]),
+            self.at.eq(p.words - 1 - number if p.larger_wins else number),
+            ends_pass.eq(number == p.words - 1),
+            self.marking.eq(self.state & bit[-1]),
+            finished.eq(ends_pass & bit[-1]),
         ]
         with m.If(self.state):
             m.d.sync += number.eq(Mux(ends_pass, 0, number + 1))

@@ -8,6 +8,8 @@ words of a cycle differ in one bit of their number: two banks, by parity, serve 
 Cycles: ``k (k + 1) / 2 · max(1, 2^k / 2 / comparators)`` for 2^k keys (``microarch.blocks.global_cp.sorting_cycles``).
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal

@@ -3,6 +3,8 @@
 ``Said``: for every cycle in which the component is busy its state, and for every event its output words.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, NamedTuple

@@ -2,6 +2,8 @@
 table.
 """
 
+from __future__ import annotations
+
 from amaranth.hdl import Assert, Assume, Module, Mux, Signal
 
 from microarch.rtl import allocator

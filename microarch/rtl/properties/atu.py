@@ -1,5 +1,7 @@
 """ATU: tags of a set differ, so that one way hits at most; the order of its ways is a permutation."""
 
+from __future__ import annotations
+
 from itertools import combinations
 
 from amaranth.hdl import Array, Assert, Assume, Module, Signal

@@ -1,5 +1,7 @@
 """Heatmap store: no counter passes its largest value, and halving keeps the order of a word's counters."""
 
+from __future__ import annotations
+
 from amaranth.hdl import Assert, Module, Signal
 
 from microarch.rtl import heatmap

@@ -1,5 +1,7 @@
 """PDU: a look-up is that of one expert's own three bits, for any expert."""
 
+from __future__ import annotations
+
 from amaranth.hdl import Assert, Assume, Module, Mux, Signal
 
 from microarch.rtl import pdu
