@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
@@ -115,12 +115,8 @@ def read_csv(path: Path, columns: Mapping[str, str]) -> Table:
 
 def write_parquet_stream(path: Path, columns: Mapping[str, str], tables: Iterable[Table]) -> None:
     """Write tables with the same columns to one file, one row group each; one table is in memory at a time."""
-    from pyarrow import parquet
-
     schema = _schema(columns, None)
-    with drafted(path) as draft, parquet.ParquetWriter(draft, schema, write_page_checksum=True) as writer:
-        for table in tables:
-            writer.write_table(table._arrow(schema))
+    _write_groups(path, schema, (table._arrow(schema) for table in tables))
 
 
 def write_parquet_columns(
@@ -130,25 +126,35 @@ def write_parquet_columns(
     values of every column, an array or one value for all rows.
     """
     import pyarrow
-    from pyarrow import parquet
 
     schema = _schema(columns, None)
-    waiting: list[pyarrow.Table] = []
 
     def put(rows: int, field: pyarrow.Field, value: Any) -> pyarrow.Array:
         if hasattr(value, "__len__") and not isinstance(value, str):
             return pyarrow.array(value, field.type)
         return pyarrow.repeat(pyarrow.scalar(value, field.type), rows)
 
-    with drafted(path) as draft, parquet.ParquetWriter(draft, schema, write_page_checksum=True) as writer:
+    def groups() -> Iterator[pyarrow.Table]:
+        waiting: list[pyarrow.Table] = []
         for rows, values in blocks:
             arrays = [put(rows, field, values[field.name]) for field in schema]
             waiting.append(pyarrow.Table.from_arrays(arrays, schema=schema))
             if sum(map(len, waiting)) >= GROUP_ROWS:
-                writer.write_table(pyarrow.concat_tables(waiting))
+                yield pyarrow.concat_tables(waiting)
                 waiting.clear()
         if waiting:
-            writer.write_table(pyarrow.concat_tables(waiting))
+            yield pyarrow.concat_tables(waiting)
+
+    _write_groups(path, schema, groups())
+
+
+def _write_groups(path: Path, schema: pyarrow.Schema, groups: Iterable[pyarrow.Table]) -> None:
+    """Write tables of arrow to one file, a row group each."""
+    from pyarrow import parquet
+
+    with drafted(path) as draft, parquet.ParquetWriter(draft, schema, write_page_checksum=True) as writer:
+        for group in groups:
+            writer.write_table(group)
 
 
 def read_parquet(path: Path | BinaryIO, columns: Mapping[str, str]) -> Table:

@@ -6,6 +6,7 @@ import numpy as np
 
 from archsim.base.dtypes import WEIGHT_BYTES
 from archsim.base.errors import CapacityError
+from archsim.base.units import NS_PER_S
 from archsim.iteration import account
 from archsim.iteration.collectives import gathered_ns
 from archsim.iteration.experts import ByChance, Experts, FusedLaw
@@ -15,6 +16,7 @@ from archsim.laws.expert_gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.laws.tables import CalibrationSpec
 from archsim.serving.groups import Gathered
+from archsim.serving.records import Transfer
 from archsim.serving.simulate import Pool, Scheduler
 from archsim.serving.stand_ins import with_stand_ins
 from archsim.serving.tables import Host, Overlap, prepare
@@ -106,6 +108,12 @@ def with_host(
 def kv_token_bytes(engine: Engine) -> float:
     """KV of a token on one rank."""
     return account.kv_token_bytes(engine.model, engine.parallel, engine.precision)
+
+
+def handed_over(engine: Engine, bytes_per_s: float, latency_ns: float, host: Host) -> Transfer:
+    """Of a prefill engine's requests: every rank sends its part of the KV at once; the host hands the request over."""
+    ns_per_token = kv_token_bytes(engine) / bytes_per_s * NS_PER_S
+    return Transfer(np.float64(latency_ns + host.handoff_ns), np.float64(ns_per_token))
 
 
 def kept(engine: Engine, scheduler: Scheduler) -> dict[str, int]:

@@ -9,14 +9,13 @@ import numpy as np
 
 from archsim.base.errors import SpecError, TraceError
 from archsim.base.shown import Shown
-from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.iteration.speculation import NO_DRAFTS, Speculation
 from archsim.iteration.speculation import of as drafts_of
 from archsim.laws.expert_gemm import Rates
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.serving import requests as drawn
-from archsim.serving.deployment import Built, Engine, build, kv_room, kv_token_bytes
+from archsim.serving.deployment import Built, Engine, build, handed_over, kv_room
 from archsim.serving.expert_groups import WITH_KERNELS, groups_of, overlap_of, part_of, refuse_on_wafer, slots_of_rank
 from archsim.serving.groups import Fixed
 from archsim.serving.hosts import NONE, host_of, residual_of
@@ -311,11 +310,10 @@ def rooms_told(serving: Serving) -> list[str]:
 
 
 def transfer_of(serving: Serving, engine: Engine, given: TransferSpec, host: Host) -> Transfer:
-    """Every rank of a prefill engine sends its part of a request's KV at once; the host hands the request over."""
+    """Over the links that a file gives, or those of its system."""
     links = serving.system.d2d
     rate = given.bandwidth_bytes_per_s or links.bandwidth_bytes_per_s * links.efficiency
-    latency_ns = given.latency_ns + host.handoff_ns
-    return Transfer(np.float64(latency_ns), np.float64(kv_token_bytes(engine) / rate * NS_PER_S))
+    return handed_over(engine, rate, given.latency_ns, host)
 
 
 def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str, ...]:

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError
-from archsim.base.units import NS_PER_MS, NS_PER_S
-from archsim.serving.deployment import kv_blocks, kv_token_bytes
+from archsim.base.units import NS_PER_MS
+from archsim.serving.deployment import handed_over, kv_blocks
 from archsim.serving.hosts import HostFile
 from archsim.serving.measures import times_ns
 from archsim.serving.records import Transfer
 from archsim.serving.simulate import Pool, simulate
 from archsim.serving.tables import Host
+from archsim.specs.serving import TransferSpec
 from measured_serving.accuracy import (
     MODELS,
     REQUESTS_A_CLIENT,
@@ -38,7 +39,6 @@ SIZES = ("tp", "attention_dp", "moe_tp", "moe_ep")
 MOST_TOKENS = 2**24  # of the outputs of a point's requests: those of more take long
 SHARES = (1, REQUESTS_A_CLIENT - 1)  # of the clients' first requests, which come all at once, and of the others
 HANDOFFS_MS = np.arange(0.0, 1000.0, 5.0)  # among which an engine's is chosen
-LATENCY_NS = 1e4  # of a copy between NICs (as `archsim.specs.serving.TransferSpec`)
 
 
 class SplitCase(NamedTuple):
@@ -93,9 +93,7 @@ def split_points_of(case: SplitCase, known: HostFile) -> Iterator[Point]:
         pool_of(side, host)._replace(instances=int(first[f"{name}_workers"]))
         for side, host, name in zip((case.prefill, case.decode), hosts, (PREFILL, DECODE), strict=True)
     )
-    rate = link_bytes_per_s(first)
-    latency_ns = LATENCY_NS + hosts[0].handoff_ns
-    moved = Transfer(np.float64(latency_ns), np.float64(kv_token_bytes(case.prefill.engine) / rate * NS_PER_S))
+    moved = handed_over(case.prefill.engine, link_bytes_per_s(first), TransferSpec().latency_ns, hosts[0])
     for row, most in zip(case.rows, case.most, strict=True):
         yield _point(row, prefill, decode._replace(most=most), moved, hosts[0])
 

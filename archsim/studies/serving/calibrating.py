@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,10 +86,7 @@ def hosted(deployment: Deployment, host: Host) -> Deployment:
         return built._replace(pool=built.pool._replace(table=table))
 
     decode = of(deployment.decode) if deployment.decode else None
-    return Deployment(
-        deployment.scheduler, host, of(deployment.prefill), decode, deployment.transfer, deployment.devices,
-        deployment.notes,
-    )  # fmt: skip
+    return replace(deployment, host=host, prefill=of(deployment.prefill), decode=decode)
 
 
 def _fitted(start: Host, off: Callable[[Host], np.ndarray]) -> Host:

@@ -299,9 +299,8 @@ def _deployed(serving: Serving, sides: Sequence[tuple[Engine, Built]], choice: C
         known._replace(pool=known.pool._replace(instances=count, kv_blocks=kv_blocks(engine, scheduler)))
         for (engine, known), count in zip(sides, counts, strict=False)
     ]
-    first = built[0]
+    first, host = built[0], host_for(serving)
     if not choice.prefill:
-        return Deployment(scheduler, host_for(serving), first, None, None, choice.devices, first.notes)
-    host = host_for(serving)
+        return Deployment(scheduler, host, first, None, None, choice.devices, first.notes)
     moved = transfer_of(serving, sides[0][0], TransferSpec(), host)
     return Deployment(scheduler, host, first, built[1], moved, choice.devices, first.notes)
