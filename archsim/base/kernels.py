@@ -18,6 +18,7 @@ and would compile the function once per constant.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numba import njit
 from numba.core.registry import CPUDispatcher
 from numba.core.sigutils import normalize_signature
@@ -53,6 +54,12 @@ free = _kept(_nrt=False, nogil=True)
 allocating = _kept()
 outer = _of_kernels()
 inner = _of_kernels(forceinline=True)
+
+
+@inner
+def unsigned(number):
+    """A number that is not negative, as an index: then the code has no look whether it counts from the end."""
+    return np.uint64(number)
 
 
 def pointer(function: Callable[..., Any], signature: Any, *, cached: bool = True) -> Any:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import kernel
+from archsim.base.kernels import kernel, unsigned
 
 
 class Ceilings(NamedTuple):
@@ -40,10 +40,10 @@ def _sums(tokens, holders, loads):
     ran there alone. ``loads``: int64[die], zeros.
     """
     pairs, largest, held, fullest = 0, 0, 0, 0
-    for expert in range(len(tokens)):
+    for expert in range(unsigned(len(tokens))):
         pairs += tokens[expert]
         largest = max(largest, tokens[expert])
-        for die in range(len(loads)):
+        for die in range(unsigned(len(loads))):
             if holders[expert, die]:
                 held += 1
                 loads[die] += tokens[expert]

@@ -7,7 +7,7 @@ the analytical engine gives for it (``Execution.time_of``), so that there is one
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Charges:
         self._execution, self.decision = execution, decision
         self._read_ns = SLICES * machine.slice_bytes / machine.hbm_bytes_per_ns
         self._dies = machine.dies
-        self._near = lru_cache(maxsize=1024)(self._rates)
+        self._near = lru_cache(maxsize=1024)(partial(_rates, execution))
 
     def of(self, layer: int, row: int, demand: StepDemand, placement: Placement) -> StepCharges:
         """Of one step. ``layer``: of the layers that run; ``row``: of the placement."""
@@ -45,15 +45,8 @@ class Charges:
         self._refuse_unknown()
         active = max(1, int(np.count_nonzero(tokens)))
         experts = -(-active // self._dies)
-        return self._near(max(1, int(tokens.sum()) // (experts * self._dies)), experts)
-
-    def _rates(self, tokens: int, experts: int) -> Rates:
-        """Secants of the time of a die that runs ``experts`` with ``tokens`` each, up to twice as many."""
-        kernel_ns = self._execution.kernel_ns
-        mean_ns, more_rows_ns = kernel_ns(tokens, experts), kernel_ns(2 * tokens, experts)
-        more_experts_ns = kernel_ns(tokens, 2 * experts)
-        row_ns = max((more_rows_ns - mean_ns) / (tokens * experts), 0.0)
-        return Rates(row_ns, max((more_experts_ns - more_rows_ns) / experts, 0.0), self._read_ns)
+        row_ns, expert_ns = self._near(max(1, int(tokens.sum()) // (experts * self._dies)), experts)
+        return Rates(row_ns, expert_ns, self._read_ns)
 
     def _refuse_unknown(self) -> None:
         missing = [name for name in ASKED if not hasattr(self._execution, name)]
@@ -62,6 +55,17 @@ class Charges:
                 f"execution {type(self._execution).__name__} has no method {missing[0]!r}, by which a policy weighs "
                 "plans (archsim.engine.executions.execution.Execution); add it, or take an allocation that needs none"
             )
+
+
+def _rates(execution: Execution, tokens: int, experts: int) -> tuple[float, float]:
+    """Secants of the time of a die that runs ``experts`` with ``tokens`` each, up to twice as many: ns a row, and an
+    expert.
+    """
+    kernel_ns = execution.kernel_ns
+    mean_ns, more_rows_ns = kernel_ns(tokens, experts), kernel_ns(2 * tokens, experts)
+    more_experts_ns = kernel_ns(tokens, 2 * experts)
+    row_ns = max((more_rows_ns - mean_ns) / (tokens * experts), 0.0)
+    return row_ns, max((more_experts_ns - more_rows_ns) / experts, 0.0)
 
 
 class StepCharges:

@@ -8,6 +8,7 @@ How a plan becomes work is a named strategy (``archsim.engine.executions``); how
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -95,7 +96,7 @@ class EventEngine:
             assumptions.execution,
             Setup(
                 scenario, self.machine, self.fabric, self.memory, self.tally, self.policy.predictor is not None,
-                self._build_kernel, self.analytical, self.placement, rest,
+                self._kernels(), self.analytical, self.placement, rest,
             ),
         )
         self.costs = policy_costs(system, model)._replace(quantum_ns=cost_quantum_ns(scenario))
@@ -122,8 +123,10 @@ class EventEngine:
     def _build_decision(self) -> FreeDecision:
         return build_decision(self.scenario, self.machine, self.fabric, self.tally)
 
-    def _build_kernel(self) -> Kernel:
-        return KERNELS[self.scenario.assumptions.contention](self.machine, self.fabric, self.scenario.assumptions)
+    def _kernels(self) -> Callable[[], Kernel]:
+        """What makes kernels; without a reference to the engine, which would then outlive its run."""
+        assumptions = self.scenario.assumptions
+        return partial(KERNELS[assumptions.contention], self.machine, self.fabric, assumptions)
 
     def step(self, layer: int, demand: StepDemand, now_ns: float) -> StepTimes:
         """Decide, run, report: one step that begins at ``now_ns``. ``layer`` counts the layers that run.

@@ -1,5 +1,6 @@
 """The demand that a policy's routing leaves: pairs of token and expert that are executed, and the gate mass lost."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from archsim.base.kernels import kernel
 from archsim.base.threads import LayerThreads
 from archsim.policies.routing.rules import Pass, Routing
-from archsim.workload.demand import stacked
+from archsim.workload.stacked import Stacked
 from archsim.workload.step_demand import dies_of_requests
 from archsim.workload.trace import StepTokens, TokenSource
 
@@ -18,14 +19,17 @@ class ExecutedPairs:
     An iteration is one pass, or as many of ``routing.pass_tokens`` tokens as it takes, in the order of tokens.
     """
 
-    def __init__(self, source: TokenSource, batch: int, dies: int, routing: Routing):
+    def __init__(
+        self, source: TokenSource, batch: int, dies: int, routing: Routing, folder: Path | None = None
+    ) -> None:
         self._layers, self._experts, self._dies = len(source.layer_ids), source.num_experts, dies
         self._routing, self._die = routing, dies_of_requests(batch, dies)
         self._waiting: list[StepTokens] = []
-        self._steps: dict[str, list[np.ndarray]] = {
-            name: [] for name in ("tokens", "first_seen", "origins", "residents", "rows", "lost_pairs", "mass", "lost")
-        }
         self._begin()
+        self._steps = {
+            name: Stacked(now.shape, now.dtype, folder and folder / name)
+            for name, now in self._now.items()
+        }
 
     def _begin(self) -> None:
         layers, experts = self._layers, self._experts
@@ -51,8 +55,7 @@ class ExecutedPairs:
 
     def take(self, with_origins: bool) -> dict[str, Any]:
         """Fields of the demand (`archsim.engine.run_demand.RunDemand`) of all steps so far."""
-        now = self._now
-        every = {name: stacked(values, now[name].shape, now[name].dtype.type) for name, values in self._steps.items()}
+        every = {name: steps.take() for name, steps in self._steps.items()}
         lost, mass = every.pop("lost"), every.pop("mass")
         every["lost_mass"] = np.divide(lost, mass, out=np.zeros_like(lost), where=mass > 0)
         if not with_origins:

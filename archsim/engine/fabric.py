@@ -1,10 +1,7 @@
 """From a system to its fabric: the graph of dies and links, and the rate and latency of each link class."""
 
-import numpy as np
-
 from archsim.base.units import NS_PER_S
-from archsim.engine.state import UNITS
-from microarch.fabric.extent import route_links, route_links_of_levels
+from microarch.fabric.extent import Extent, extent, extent_of_levels
 from microarch.fabric.fabric import Fabric, Graph, LinkClass
 from microarch.fabric.levels import Level, build_levels
 from microarch.fabric.own import build_own
@@ -36,23 +33,13 @@ def plain_link_bytes_per_ns(system) -> float:
     return system.d2d.bandwidth_bytes_per_s / NS_PER_S * system.d2d.efficiency
 
 
-def resource_groups(fabric: Graph, full_duplex: bool) -> tuple[np.ndarray, np.ndarray]:
-    """CSR of the resources of every unit of a die, then of every route."""
-    own = UNITS * fabric.dies
-    link = fabric.route_links if full_duplex else fabric.link_edge[fabric.route_links]
-    ptr = np.concatenate([np.arange(own, dtype=np.int64), own + fabric.route_ptr])
-    resources = np.empty(own + len(link), np.int32)
-    resources[:own] = np.arange(own)
-    np.add(link, own, out=resources[own:], casting="unsafe")
-    return ptr, resources
-
-
-def links_of_routes(system) -> float:
-    """Links on the routes of all pairs of dies, without building the fabric; see ``microarch.fabric.extent``."""
+def extent_of(system) -> Extent:
+    """Links of the fabric, and of the routes of all pairs of dies, without building it: ``microarch.fabric.extent``."""
     if system.fabric is not None:
-        return route_links_of_levels(_levels(system))
+        return extent_of_levels(_levels(system))
     sides = (system.dies, 1) if system.mesh is None else (system.mesh.x, system.mesh.y)
-    return route_links(system.topology.name, *sides)
+    found, listed = extent(system.topology.name, *sides), len(system.topology.edges)
+    return found._replace(links=2 * listed) if listed else found
 
 
 def _of_levels(system) -> Graph:

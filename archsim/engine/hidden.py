@@ -99,7 +99,8 @@ def send_once_to(
         shape = dies, int(group.max()) + 1
         expert, target, of_group = _merged(plan.expert, group[plan.die], taken, shape[1])
         none = np.ones(shape)
-        _expect_none(expert, target, of_group, tokens, sizes, np.ones(shape), np.zeros(shape), none)
+        router = expert * sizes.groups // sizes.experts
+        _expect_none(router, target, of_group, tokens, sizes, np.ones(shape[1]), np.zeros(shape[1]), none)
         found.append(tokens[:, None] * (1.0 - none))
     return found
 
@@ -193,8 +194,8 @@ def _share_tokens(plan_expert, plan_die, wanted, origins, hops, farthest, left, 
 
 @kernel
 def _sum_by_die(plan_die, taken, sent):
-    for entry in range(len(plan_die)):
-        for home in range(len(sent)):
+    for home in range(len(sent)):
+        for entry in range(len(plan_die)):
             sent[home, plan_die[entry]] += taken[entry, home]
 
 
@@ -219,30 +220,29 @@ def _count_once(experts, die, first, plan_die, taken, last, sent):
 
 
 @kernel
-def _expect_none(plan_expert, plan_die, taken, tokens, sizes, absent, before, none):
+def _expect_none(router_group, plan_die, taken, tokens, sizes, absent, before, none):
     """Fill ``none: float64[home, die]`` (ones), the probability that a token of a home has no expert on a die (or a
     group of dies).
 
-    ``tokens``: float64[home]; ``absent`` (ones), ``before`` (zeros): float64[home, die], the same probability, and the
-    sum of p, within the group of experts at hand.
+    ``router_group``: int64[entry], ascending: the group of experts that the router sees; ``tokens``: float64[home];
+    ``absent`` (ones), ``before`` (zeros): float64[die], the same probability, and the sum of p, of one home within the
+    group of experts at hand.
     """
     taking = sizes.top_groups / sizes.groups  # probability of a group
-    group = np.int64(0)
-    for entry in range(len(plan_expert) + 1):
-        end = entry == len(plan_expert)
-        following = group if end else plan_expert[entry] * sizes.groups // sizes.experts
-        if end or following != group:
-            for home in range(len(none)):
-                for die in range(none.shape[1]):
-                    none[home, die] *= 1.0 - taking + taking * absent[home, die]
-                    absent[home, die], before[home, die] = 1.0, 0.0
-            group = following
-        if end:
-            return
-        die = plan_die[entry]
-        for home in range(len(none)):
-            if taken[entry, home] > 0:
-                p = taken[entry, home] / (tokens[home] * taking)
-                rest = sizes.top_k - before[home, die]
-                absent[home, die] *= 1.0 - (min(1.0, p * sizes.top_k / rest) if rest > 0.0 else 1.0)
-                before[home, die] += p
+    for home in range(len(none)):
+        begin = 0
+        while begin < len(plan_die):
+            end = begin
+            while end < len(plan_die) and router_group[end] == router_group[begin]:
+                if taken[end, home] > 0:
+                    die = plan_die[end]
+                    p = taken[end, home] / (tokens[home] * taking)
+                    rest = sizes.top_k - before[die]
+                    absent[die] *= 1.0 - (min(1.0, p * sizes.top_k / rest) if rest > 0.0 else 1.0)
+                    before[die] += p
+                end += 1
+            for entry in range(begin, end):
+                die = plan_die[entry]
+                none[home, die] *= 1.0 - taking + taking * absent[die]
+                absent[die], before[die] = 1.0, 0.0
+            begin = end

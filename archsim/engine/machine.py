@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archsim.base.units import NS_PER_S
-from archsim.engine.fabric import build_fabric, plain_link_bytes_per_ns, resource_groups
+from archsim.engine.fabric import build_fabric, plain_link_bytes_per_ns
 from archsim.engine.state import Machine, Memory
 from archsim.engine.transfer import software
 from archsim.policies.allocation.rules import Costs
@@ -16,9 +17,11 @@ from archsim.specs.scenario import Scenario
 from microarch.blocks import atu, llc
 from microarch.blocks.hbm import UNBOUNDED_BYTES, no_copies
 from microarch.fabric.fabric import Fabric
+from microarch.fabric.routes import narrowest
 
 if TYPE_CHECKING:
     from archsim.iteration.memory import Fit
+    from archsim.specs.assumptions import AssumptionsSpec
 
 NO_WINDOW = 2**31 - 1
 
@@ -41,16 +44,15 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
     system = with_links_of_slices(scenario.system, model)
     fabric = build_fabric(system, assumptions.numbering)
     shared = assumptions.contention == "shared"
-    group_ptr, group_resources = resource_groups(fabric, full_duplex=shared)
     weights, plain_link = slice_bytes(system, model), plain_link_bytes_per_ns(system)
     segmented = assumptions.llc == "segments"
-    away_ns = fabric.pair_ns[~np.eye(fabric.dies, dtype=bool)]
-    transfers = software(scenario, system.hbm.latency_ns + (float(away_ns.min()) if len(away_ns) else 0.0))
+    away_ns = fabric.pair_ns.min(initial=np.inf, where=~np.eye(fabric.dies, dtype=bool)) if fabric.dies > 1 else 0.0
+    transfers = software(scenario, system.hbm.latency_ns + float(away_ns))
     machine = Machine(
         dies=fabric.dies,
-        hops=fabric.hops.astype(np.int64),
-        group_ptr=group_ptr,
-        group_resources=group_resources,
+        hops=fabric.hops,
+        route_ptr=fabric.route_ptr,
+        route_links=fabric.route_links if shared else fabric.route_edges(),
         link_resources=fabric.links if shared else fabric.edges,
         hbm_bytes_per_ns=system.hbm.bandwidth_bytes_per_s
         / NS_PER_S
@@ -59,7 +61,7 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
         hbm_latency_ns=system.hbm.latency_ns,
         hop_ns=system.d2d.hop_latency_ns,
         link_rates=fabric.link_bytes_per_ns,
-        route_bytes_per_ns=np.where(np.eye(fabric.dies, dtype=bool), plain_link, fabric.pair_bytes_per_ns),
+        route_bytes_per_ns=narrowest(fabric, fabric.link_bytes_per_ns, here=plain_link),
         route_ns=fabric.pair_ns,
         request_bytes=system.d2d.request_bytes,
         llc_hit_ns=system.llc.hit_ns,
@@ -102,6 +104,23 @@ def streams_in_order(assumptions) -> bool:
 def _streaming(scenario: Scenario) -> tuple[int, tuple[int, int]]:
     spec, weights = scenario.system.llc, slice_bytes(scenario.system, scenario.model)
     return llc.streaming_geometry(spec.capacity_bytes, weights, spec.segment_bytes)
+
+
+def share_every_ns(machine: Machine, assumptions: AssumptionsSpec) -> float:
+    """Least time between two recomputes of the rates of transfers, 0 for none: see `RATE_UPDATES`."""
+    return RATE_UPDATES[assumptions.rate_updates](machine)
+
+
+def _shortest_round_trip_ns(machine: Machine) -> float:
+    """Of a request and an answer as short, between the two dies that are nearest to each other; 0 for a single die."""
+    one_way_ns = machine.route_ns + machine.request_bytes / machine.route_bytes_per_ns
+    away_ns = one_way_ns[~np.eye(machine.dies, dtype=bool)]
+    return 2.0 * float(away_ns.min()) if len(away_ns) else 0.0
+
+
+# ``rate_updates``. A source learns of what happens elsewhere from messages, as routers learn from credits, not before a
+# round trip (Dally and Towles, Principles and Practices of Interconnection Networks, section 13.3).
+RATE_UPDATES = MappingProxyType({"instant": lambda machine: 0.0, "per_round_trip": _shortest_round_trip_ns})
 
 
 def policy_costs(system, model) -> Costs:

@@ -22,7 +22,6 @@ from archsim.engine.state import (
     REPLICAS,
     REQUESTS,
     STATISTICS,
-    UNITS,
     Machine,
     Tally,
 )
@@ -63,21 +62,19 @@ def link_traffic(machine: Machine, tally: Tally, rates: np.ndarray) -> dict[str,
 
 def _on_routes(machine: Machine, tally: Tally) -> dict[str, np.ndarray]:
     """Class → bytes of the pairs on the links of their routes, int64[link]."""
-    dies, first = machine.dies, UNITS * machine.dies
-    begin = machine.group_ptr[first : first + dies * dies + 1]
     crossed = np.zeros((len(CLASSES), machine.link_resources), np.int64)
-    _cross(tally.pair_bytes.reshape(len(CLASSES), -1), begin, machine.group_resources, first, crossed)
+    _cross(tally.pair_bytes.reshape(len(CLASSES), -1), machine.route_ptr, machine.route_links, crossed)
     return {name: crossed[row] for name, row in CLASSES.items()}
 
 
 @kernel
-def _cross(pair_bytes, begin, resources, first, crossed):
+def _cross(pair_bytes, route_ptr, route_links, crossed):
     """Add int64[class, pair] to int64[class, link] of the routes of the pairs."""
     for row in range(len(pair_bytes)):
         for pair in range(pair_bytes.shape[1]):
             if pair_bytes[row, pair] != 0:
-                for at in range(begin[pair], begin[pair + 1]):
-                    crossed[row, resources[at] - first] += pair_bytes[row, pair]
+                for at in range(route_ptr[pair], route_ptr[pair + 1]):
+                    crossed[row, route_links[at]] += pair_bytes[row, pair]
 
 
 def send_statistics(sent: np.ndarray, n_bytes: int, global_die: int, executor: str) -> None:

@@ -8,6 +8,7 @@ they watch.
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from archsim.policies.prediction.heatmap import Predictor
 from archsim.policies.prediction.paths import PathForecast
 from archsim.policies.registry import build_policy
 from archsim.specs.policies import PATHS, PolicySpec
-from archsim.workload.demand import Demand, build_demand, stacked
+from archsim.workload.demand import BatchSum, Demand, sum_together
+from archsim.workload.stacked import Stacked, let_go
 from archsim.workload.step_demand import Predicted, Routing, StepDemand, dies_of_requests
 from archsim.workload.trace import StepTokens, TokenSource
 
@@ -56,8 +58,19 @@ class RunDemand(Demand):
     expected: np.ndarray | None = None
 
     def __iter__(self) -> Iterator[tuple[int, StepDemand]]:
+        iteration = 0
         for step, layer in np.argwhere(self.tokens.any(axis=2)).tolist():
+            if step != iteration:
+                self._let_go()
+                iteration = step
             yield layer, self.at(step, layer)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """An iteration is over: what was read of it is not needed in memory."""
+        for field in fields(self):
+            if isinstance(column := getattr(self, field.name), np.ndarray):
+                let_go(column)
 
     def at(self, step: int, layer: int) -> StepDemand:
         """The demand of a step."""
@@ -96,35 +109,53 @@ class RunDemand(Demand):
         return Routing(np.ascontiguousarray(self.routed[rows, layer]), self.routed_die[rows])
 
 
-def build_run_demand(
-    source: TokenSource, batch: int, decode_steps: int, seed: int, *, origin_dies: int | None = None,
-    predictor: Predictor | None = None, routing: bool = False, shaped_by: PolicySpec | None = None,
-    threads: int | None = None,
-) -> RunDemand:
-    """The demand of a batch, see `build_demand`; with `origins` on ``origin_dies`` dies, the rows of a predictor,
-    (``routing``, with origins) the routing of single tokens, and what the routing and replication of the policy
-    ``shaped_by`` make of it. Where that executes other pairs than the chosen ones, no single routing is kept.
+class RunSum(BatchSum):
+    """Sums what a `RunDemand` has of a batch as its routing passes: `origins` on ``origin_dies`` dies, the rows of a
+    predictor, (``routing``, with origins) the routing of single tokens, and what the routing and replication of the
+    policy ``shaped_by`` make of it. Where that executes other pairs than the chosen ones, no single routing is kept.
     """
-    rule = build_policy(shaped_by).routing if shaped_by else None
-    executed = ExecutedPairs(source, batch, origin_dies or 1, rule) if rule else None
-    routed = Routed(source, batch, origin_dies) if routing and origin_dies and not executed else None
-    origins = Origins(source, batch, origin_dies) if origin_dies and not executed else None
-    heatmap = FreeHeatmap(source, batch, predictor) if predictor else None
-    forecast = _forecast(source, shaped_by) if shaped_by else None
-    watchers = [watcher for watcher in (origins, heatmap, routed, executed, forecast) if watcher]
-    demand = build_demand(source, batch, decode_steps, seed, watchers=watchers, threads=threads)
-    known: dict[str, Any] = {field.name: getattr(demand, field.name) for field in fields(demand)}
-    if origins:
-        known["origins"] = origins.take_counts()
-    if executed:
-        known |= executed.take(with_origins=bool(origin_dies))
-    if routed:
-        known |= routed.take()
-    return RunDemand(
-        **known,
-        predicted_rows=heatmap.take_rows() if heatmap else None,
-        expected=forecast.take_expected() if forecast else None,
-    )
+
+    def __init__(
+        self, source: TokenSource, batch: int, decode_steps: int, seed: int, *, origin_dies: int | None = None,
+        predictor: Predictor | None = None, routing: bool = False, shaped_by: PolicySpec | None = None,
+        folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        rule = build_policy(shaped_by).routing if shaped_by else None
+        self._has_origins = bool(origin_dies)
+        self._executed = ExecutedPairs(source, batch, origin_dies or 1, rule, folder) if rule else None
+        chosen = origin_dies if not self._executed else None
+        self._routed = Routed(source, batch, chosen) if routing and chosen else None
+        self._origins = Origins(source, batch, chosen, folder) if chosen else None
+        self._heatmap = FreeHeatmap(source, batch, predictor, folder) if predictor else None
+        self._forecast = _forecast(source, shaped_by) if shaped_by else None
+        every = self._origins, self._heatmap, self._routed, self._executed, self._forecast
+        watchers = [watcher for watcher in every if watcher]
+        super().__init__(source, batch, decode_steps, seed, watchers, None if self._executed else folder)
+
+    def demand(self) -> RunDemand:
+        """The sums of a batch that has passed, which are forgotten here."""
+        demand = super().demand()
+        known: dict[str, Any] = {field.name: getattr(demand, field.name) for field in fields(demand)}
+        if self._origins:
+            known["origins"] = self._origins.take_counts()
+        if self._executed:
+            known |= self._executed.take(self._has_origins)
+        if self._routed:
+            known |= self._routed.take()
+        return RunDemand(
+            **known,
+            predicted_rows=self._heatmap.take_rows() if self._heatmap else None,
+            expected=self._forecast.take_expected() if self._forecast else None,
+        )
+
+
+def build_run_demand(
+    source: TokenSource, batch: int, decode_steps: int, seed: int, *, threads: int | None = None, **parts: Any
+) -> RunDemand:
+    """The demand of a batch, see `build_demand`; ``parts``: see `RunSum`."""
+    one = RunSum(source, batch, decode_steps, seed, **parts)
+    sum_together([one], threads)
+    return one.demand()
 
 
 def _forecast(source: TokenSource, policy: PolicySpec) -> PathForecast | None:
@@ -138,15 +169,15 @@ class Origins:
     blocks of equal size.
     """
 
-    def __init__(self, source: TokenSource, batch: int, dies: int):
+    def __init__(self, source: TokenSource, batch: int, dies: int, folder: Path | None = None):
         self._die = dies_of_requests(batch, dies)
         self._shape = len(source.layer_ids), dies, source.num_experts
         self._now = np.zeros(self._shape, np.int32)
-        self._steps: list[np.ndarray] = []
+        self._steps = Stacked(self._shape, np.uint16, folder and folder / "origins")
 
     def take_counts(self) -> np.ndarray:
         """Return the counts of all steps so far and clear them: uint16 or int32[step, layer, die, expert]."""
-        return stacked(self._steps, self._shape, np.uint16)
+        return self._steps.take()
 
     def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
         layer_threads.run(_count_origins, piece.experts, self._die[piece.request], self._now)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.causes import Cause
-from archsim.base.kernels import inner, kernel, outer
+from archsim.base.kernels import inner, kernel, outer, unsigned
 from microarch.blocks.atu import Translations
 from microarch.blocks.hbm import SLICES, Copies
 from microarch.blocks.local_cp import NEXT as LOCAL_NEXT
@@ -105,9 +105,10 @@ class Machine(NamedTuple):
     """Constants of a run. Bandwidths are effective (nominal times efficiency), in bytes per ns."""
 
     dies: int
-    hops: np.ndarray  # int64[die, die]
-    group_ptr: np.ndarray  # int64[3·die + die·die + 1]: resources of a unit (unit·D + die) or of a route (3·D + pair)
-    group_resources: np.ndarray  # int32[...]: a large machine has many
+    hops: np.ndarray  # int32[die, die]
+    route_ptr: np.ndarray  # int64[die·die + 1]: where the links of a route begin, by pair; the fabric's own array
+    # uint16 or uint32[...]: links of all routes (``shared``: the fabric's own array), or their edges (``reserved``)
+    route_links: np.ndarray
     link_resources: int  # how many resources are links
     hbm_bytes_per_ns: float
     link_bytes_per_ns: float  # of links that specify none
@@ -130,6 +131,11 @@ class Machine(NamedTuple):
     # of hidden vectors, float64[2], dispatch and combine: archsim.engine.transfer.Software
     transfer_ns: np.ndarray  # before a bundle moves
     transfer_bytes_per_ns: np.ndarray  # most that a die's port passes; infinite if software does not limit it
+
+    def route(self, src: int, dst: int) -> np.ndarray:
+        """Links (``reserved``: edges) from one die to another, in travelling order."""
+        pair = src * self.dies + dst
+        return self.route_links[self.route_ptr[pair] : self.route_ptr[pair + 1]]
 
     @property
     def resources(self) -> int:
@@ -182,6 +188,19 @@ class Tally(NamedTuple):
     sms_ns: np.ndarray  # float64[2]: of it, while dispatch and combine take all SMs
     residual_ns: np.ndarray  # float64[2]: sums of low_ns and high_ns of the GEMMs on it
     events: np.ndarray  # int64[1]
+
+
+@inner
+def route_of(machine, src, dst):
+    """(begin, end) of a route, for `link_at`."""
+    pair = unsigned(src * machine.dies + dst)
+    return machine.route_ptr[pair], machine.route_ptr[pair + unsigned(1)]
+
+
+@inner
+def link_at(machine, at):
+    """The resource that a row of ``route_links`` is."""
+    return UNITS * machine.dies + np.int64(machine.route_links[unsigned(at)])
 
 
 @inner
@@ -294,6 +313,7 @@ def hold(work, die, chain):
 
 
 def new_tally(machine: Machine) -> Tally:
+    """A tally of zeros; arrays have as many rows as the machine has dies, resources and links, see `Tally`."""
     return Tally(
         hops=np.zeros((3, 2), np.int64),
         dies=np.zeros(machine.dies, DIE),
@@ -313,6 +333,7 @@ def new_tally(machine: Machine) -> Tally:
 __all__ = [
     "CLASSES", "COMBINE", "DATA_MESSAGES", "DISPATCH", "EXECUTE", "FETCH", "ENTRY", "HELD", "HIDDEN", "LOCAL_CP",
     "MOVE", "Machine", "Memory", "NOTE", "NO_NOTES", "PARTS", "REPLICAS", "REQUESTS", "SLICES", "STATISTICS", "Tally",
-    "UNITS", "Work", "awaits_tokens", "counted_in", "count_arrived", "count_computed", "hold", "inner", "kernel",
-    "launching_ns", "move_of", "new_tally", "outer", "phase_of", "room_for_slices", "room_of", "room_to_ask",
+    "UNITS", "Work", "awaits_tokens", "counted_in", "count_arrived", "count_computed", "hold", "inner",
+    "kernel", "launching_ns", "link_at", "move_of", "new_tally", "outer", "phase_of", "room_for_slices", "room_of",
+    "room_to_ask", "route_of", "unsigned",
 ]

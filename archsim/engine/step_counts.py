@@ -92,20 +92,14 @@ class StepCounts:
         wanted: np.ndarray,
     ) -> None:
         """A step has run. ``load``: int64[die] tokens; ``wanted``: int32[expert] tokens."""
-        _grow(self._tally, self._pair_bytes, self._before, self._grown)
-        phase, dies = PREFILL if prefill else DECODE, self.hbm_bytes.shape[1]
-        self.hbm_bytes[phase] += self._grown.resource_bytes[dies : 2 * dies]
-        self.tokens[phase] += load
-        self.part_ns[phase] += self._grown.part_ns
+        of_phase = (each[PREFILL if prefill else DECODE] for each in (self.hbm_bytes, self.tokens, self.part_ns))
+        _add(self._tally, self._pair_bytes, self._before, self._grown, load, *of_phase)
         at, self._steps = self._steps, self._steps + 1
         if at >= MOST_STEPS:
             return
         if at == len(self._columns[0]):
             self._room(2 * at)
-        rows, *several = self._columns
-        _note(rows, at, (step, layer, took_ns, exposed_ns), self._grown, self._links, load, wanted)
-        for column, grown in zip(several, self._several, strict=True):
-            column[at] = grown
+        _note(self._columns, at, (step, layer, took_ns, exposed_ns), self._grown, self._links, load, wanted)
 
     def columns(self) -> Mapping[str, np.ndarray]:
         """Name → one value a step, in their order; none for more than MOST_STEPS. ``layer`` counts the layers that run;
@@ -154,14 +148,31 @@ def _grow(tally, pair_bytes, before, grown):
         _replace(before.moved, grown.moved, what, sent)
 
 
+@kernel
+def _add(tally, pair_bytes, before, grown, load, hbm_bytes, tokens, part_ns):
+    """As `_grow`; add what it found to the sums of a phase, int64[die], int64[die] and float64[PARTS]."""
+    _grow(tally, pair_bytes, before, grown)
+    for die in range(len(load)):
+        hbm_bytes[die] += grown.resource_bytes[len(load) + die]
+        tokens[die] += load[die]
+    for part in range(len(part_ns)):
+        part_ns[part] += grown.part_ns[part]
+
+
 @inner
 def _replace(before, grown, at, now):
     grown[at], before[at] = now - before[at], now
 
 
 @kernel
-def _note(rows, at, known, grown, links, load, wanted):
-    """Fill in a row. ``known``: step, layer, time and time of the decision; ``links``: first resource that is one."""
+def _note(columns, at, known, grown, links, load, wanted):
+    """Fill in a row of all ``columns``. ``known``: step, layer, time and time of the decision; ``links``: first
+    resource that is one.
+    """
+    rows, bound_ns, hbm_bytes, moved = columns
+    _copy(grown.bound_ns, bound_ns[at])
+    _copy(grown.hbm_bytes, hbm_bytes[at])
+    _copy(grown.moved, moved[at])
     row = rows[at]
     row.step, row.layer, row.time_ns, row.decision_ns = known
     hottest = _fullest(grown.busy_ns[links:])
@@ -173,6 +184,12 @@ def _note(rows, at, known, grown, links, load, wanted):
     row.die_tokens, row.expert_tokens = load[row.die], wanted[row.expert]
     for die in range(len(load)):
         row.tokens += load[die]
+
+
+@inner
+def _copy(values, to):
+    for at in range(len(values)):
+        to[at] = values[at]
 
 
 @inner

@@ -61,8 +61,7 @@ class WeightMover:
         flows = []
         for pair, moves in zip(pairs.tolist(), count.tolist(), strict=True):
             origin, target = divmod(pair, dies)
-            begin, end = machine.group_ptr[UNITS * dies + pair : UNITS * dies + pair + 2]
-            np.add.at(resource_bytes, machine.group_resources[begin:end], moves * n_bytes)
+            np.add.at(resource_bytes[UNITS * dies :], machine.route(origin, target), moves * n_bytes)
             resource_bytes[[dies + origin, dies + target]] += moves * n_bytes
             flows.append((origin, target, float(moves * n_bytes), 0.0))
         finish = simulate_flows(

@@ -167,7 +167,8 @@ def _set_all(rows: np.ndarray, **fields: np.ndarray | float) -> None:
 
 def _bundles(vectors: np.ndarray, vector_bytes: int) -> np.ndarray:
     """MOVE[move] of ``vectors: [src, dst]``, sorted by source."""
-    every = np.ceil(vectors * vector_bytes).astype(np.int64)
+    every = np.multiply(vectors, vector_bytes, dtype=np.float64)
+    np.ceil(every, out=every)
     moves = np.zeros(np.count_nonzero(every), MOVE)
     _fill_bundles(every, np.zeros((2, len(every)), np.int64), moves)
     return moves
@@ -175,13 +176,13 @@ def _bundles(vectors: np.ndarray, vector_bytes: int) -> np.ndarray:
 
 @kernel
 def _fill_bundles(every, ports, moves):
-    """``every``: int64[src, dst] bytes; ``ports``: int64[2, die] of zeros: bytes out of a die, and into it."""
+    """``every``: float64[src, dst] whole bytes; ``ports``: int64[2, die] of zeros: bytes out of a die, and into it."""
     dies, at = len(every), 0
     for src in range(dies):
         for dst in range(dies):
             if src != dst:
-                ports[0, src] += every[src, dst]
-                ports[1, dst] += every[src, dst]
+                ports[0, src] += np.int64(every[src, dst])
+                ports[1, dst] += np.int64(every[src, dst])
     for src in range(dies):
         for dst in range(dies):
             if every[src, dst] != 0:

@@ -1,19 +1,24 @@
 """What simulating takes on this machine, before it is spent: events, time and memory, by formula.
 
 The constants are fits to ``benchmarks/estimates.py``, which prints estimate and measurement of runs on 3 × 3 to 9 × 9
-dies beside each other: events and memory are within a third, time within a factor of `SPREAD`. Of larger
-machines memory is a bound.
+dies beside each other, and to ``benchmarks/big_fabrics.py``: meshes of up to 64 × 64 dies, tori, rings and switches of
+up to 32 × 32, fully connected dies of up to 40 × 40 (with reserved links, 32 × 32). Of these, events and memory are
+within a third; time within a factor of `SPREAD`, without the second or two in which a command starts. A user's own
+fabric function may make more links than are counted.
 """
 
 from collections.abc import Callable
 from math import exp
 from typing import NamedTuple
 
+import numpy as np
+
 from archsim.base.errors import CapacityError
 from archsim.base.memory import machine_bytes
 from archsim.base.words import counted, spoken
-from archsim.engine.fabric import links_of_routes
+from archsim.engine.fabric import extent_of
 from archsim.specs.sweeps.plan import Point, SweepPlan, spread
+from microarch.fabric.fabric import number_type
 
 SPREAD = 3.0  # of time, either way
 _RUN_NS, _STEP_NS = 25e6, 0.5e6  # a run and a step of a layer, whatever happens in them
@@ -21,11 +26,15 @@ _EVENTS_PER_EXPERT = 20.0  # an expert's reads, multiplication and reports, unde
 _EVENTS_PER_PAIR = 4.0  # hidden vectors from one die to another and back
 # An event, by how links are shared; the interpreter is written in Python.
 _EVENT_NS = {"event": {"reserved": 0.8e3, "shared": 2.5e3}, "interpreted": {"reserved": 40e3, "shared": 150e3}}
-_LINK_NS = 190.0  # a link of a route, when the fabric is built; 44 × 44 dies
+_ROUTE_LINK_NS = 20.0  # a link of a route, when the fabric is built; 64 × 64 dies
+# A link of the fabric, whose ends, class, counts and share of the network are built; fully connected dies.
+_LINK_NS = {"reserved": 2e3, "shared": 4e3}
+_LINK_BYTES = {"reserved": 730.0, "shared": 1440.0}
 _PROCESS_BYTES = 0.3e9  # Python with its libraries and compiled kernels
-# A link of a route; where flows share links, with those under way. Twice what 32 × 32 and 44 × 44 dies take (17 and
-# 14 bytes), as a larger machine has not been run.
-_LINK_BYTES, _SHARED_LINK_BYTES = 34.0, 38.0
+# Numbers kept of a link of a route, with its edge where links are reserved; and a pair of dies: costs, counts, and
+# groups of flows.
+_ROUTE_LINK_NUMBERS = {"reserved": 2, "shared": 1}
+_PAIR_BYTES = {"reserved": 60.0, "shared": 80.0}
 _ASKED = 64  # points from which those of a sweep are estimated
 _GB, _GIB = 1e9, 2**30
 
@@ -42,14 +51,20 @@ class Cost(NamedTuple):
 
 def cost_of(point: Point) -> Cost:
     """What a run takes."""
-    links, events = links_of_routes(point.system), _events(point)
+    (links, route_links), events = extent_of(point.system), _events(point)
     kind = point.assumptions.contention
-    shared = kind == "shared" and point.engine != "analytical"
     each_ns = _EVENT_NS[point.engine][kind] if events else 0.0
     return Cost(
         events,
-        _RUN_NS + _layer_steps(point) * _STEP_NS + events * each_ns + links * _LINK_NS,
-        _PROCESS_BYTES + links * (_SHARED_LINK_BYTES if shared else _LINK_BYTES),
+        _RUN_NS
+        + _layer_steps(point) * _STEP_NS
+        + events * each_ns
+        + links * _LINK_NS[kind]
+        + route_links * _ROUTE_LINK_NS,
+        _PROCESS_BYTES
+        + links * _LINK_BYTES[kind]
+        + route_links * _ROUTE_LINK_NUMBERS[kind] * np.dtype(number_type(links)).itemsize
+        + point.system.dies**2 * _PAIR_BYTES[kind],
     )
 
 
@@ -78,13 +93,15 @@ def refuse_unheld(point: Point, bound_bytes: Callable[[], int | None] = machine_
     needed, bound = cost_of(point).host_bytes, bound_bytes()
     if bound is None or needed <= bound:
         return
+    dies, (links, route_links) = point.system.dies, extent_of(point.system)
     share = (bound - _PROCESS_BYTES) / (needed - _PROCESS_BYTES)
     # Pairs of dies × links between them: the fourth power of a side, and one more in a mesh.
-    side = int(point.system.dies**0.5 * max(share, 0.0) ** 0.25)
+    side = int(dies**0.5 * max(share, 0.0) ** 0.25)
     raise CapacityError(
-        f"{point.system.name}: simulating {point.system.dies:,} dies ({point.engine} engine, "
-        f"{point.assumptions.contention} links) takes about {needed / _GIB:,.0f} GiB of memory for the routes of all "
-        f"pairs of dies; this machine has {bound / _GIB:,.1f} GiB, {(needed - bound) / _GIB:,.0f} GiB too few; about "
+        f"{point.system.name}: simulating {dies:,} dies ({point.engine} engine, "
+        f"{point.assumptions.contention} links) takes about {needed / _GIB:,.0f} GiB of memory: for {counted(links)} "
+        f"links, {counted(dies**2)} pairs of dies and {counted(route_links)} links on their routes; this "
+        f"machine has {bound / _GIB:,.1f} GiB, {(needed - bound) / _GIB:,.0f} GiB too few; about "
         f"{side} × {side} dies fit"
     )
 

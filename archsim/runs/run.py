@@ -66,6 +66,22 @@ class DemandSpec:
         shaping = self.shaped_by and shaping_text(self.shaped_by)
         return self.model.name, workload, self.batch, self.origin_dies, predicting, self.routing, shaping
 
+    @cached_property
+    def family(self) -> tuple | None:
+        """Equal for demands that differ in their batch alone, of which one may be the beginning of another; None where
+        a request's routing depends on how many there are.
+        """
+        trace = self.workload.trace
+        extended = isinstance(trace, str) and self.workload.extend != "redraw"
+        drawn_together = not isinstance(trace, str) and trace.synthetic.preset_of(self.model.name) is not None
+        return None if extended or drawn_together else (*self.key[:2], *self.key[3:])
+
+    @property
+    def selections(self) -> int:
+        """Pairs of token and expert of the demand, prompts left out."""
+        layers = self.workload.layers or len(self.model.moe_layer_ids)
+        return self.batch * self.workload.decode_steps * layers * self.model.top_k
+
 
 @dataclass(frozen=True)
 class Run:

@@ -2,15 +2,17 @@
 
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.loop import Outcome, Replay
-from archsim.engine.run_demand import RunDemand, build_run_demand
+from archsim.engine.run_demand import RunDemand, RunSum, build_run_demand
 from archsim.engine.state import counted_in
 from archsim.policies.prediction.heatmap import Predictor
 from archsim.policies.registry import build_policy
@@ -20,11 +22,13 @@ from archsim.runs.packing import packed
 from archsim.runs.results import NO_DETAILS, Record
 from archsim.runs.run import DemandSpec, Run, generated_digest
 from archsim.workload import TokenSource, Trace, draw_requests, open_trace
-from archsim.workload.demand_cache import cached_demand
+from archsim.workload.demand import sum_together
+from archsim.workload.demand_cache import built_together, cached_demand, missing
 from archsim.workload.extended import extended
 from archsim.workload.generated.traffic_presets import generated_traffic
 from archsim.workload.layers import some_layers
 from archsim.workload.store import column_cache
+from archsim.workload.trace import is_first_of
 
 ENGINES = {each.name: each for each in (EventEngine, AnalyticalEngine, InterpretedEngine)}
 
@@ -106,26 +110,47 @@ class Simulator:
 
     def _demand_of(self, spec: DemandSpec) -> RunDemand:
         if self._demand is None or self._demand[0] != spec.key:
-            self._demand = None  # two at a time may not fit in memory
-            self._outcomes.clear()
+            self._forget_demand()
             self._demand = spec.key, self._new_demand(spec)
         return self._demand[1]
 
+    def _forget_demand(self) -> None:
+        """Before another is built: two at a time may not fit in memory."""
+        self._demand = None
+        self._outcomes.clear()
+
+    def gather(self, specs: Sequence[DemandSpec]) -> None:
+        """Build the demands of batches of the same traffic in one pass over it, for later runs and other processes."""
+        whole = max(specs, key=lambda each: each.batch)
+        source, seed = self._new_source(whole), whole.workload.seed
+        absent: dict[str, tuple[TokenSource, DemandSpec]] = {}
+        for spec in specs:
+            first = self._new_source(spec)
+            if not _is_users(spec) and is_first_of(first, spec.batch, source, whole.batch, seed):
+                absent[_entry_of(first, spec)] = first, spec
+        wanted = missing(list(absent))
+        if len(wanted) < 2:
+            return
+
+        def build(folders: Sequence[Path | None]) -> list[RunDemand]:
+            if None in folders:  # nothing can be cached: each run builds its own
+                return []
+            sums = [_sum_of(*absent[name], folder) for name, folder in zip(wanted, folders, strict=True)]
+            sum_together(sums)
+            return [each.demand() for each in sums]
+
+        self._forget_demand()
+        built_together(wanted, build)
+
     def _new_demand(self, spec: DemandSpec) -> RunDemand:
-        source, workload = self._source(spec), spec.workload
+        source = self._source(spec)
 
-        def build() -> RunDemand:
-            parts = {"origin_dies": spec.origin_dies, "predictor": _predictor(spec), "shaped_by": spec.shaped_by}
-            steps = workload.decode_steps
-            return build_run_demand(source, spec.batch, steps, workload.seed, routing=spec.routing, **parts)
+        def build(folder: Path | None = None) -> RunDemand:
+            one = _sum_of(source, spec, folder)
+            sum_together([one])
+            return one.demand()
 
-        own = [policy for policy in (spec.predicting, spec.shaped_by) if policy]
-        if any(policy.prediction.is_function or policy.routing.is_function for policy in own):
-            return build()  # the cache cannot see changes in user code
-        traffic = source.digest
-        if not isinstance(workload.trace, str):
-            traffic += f" {generated_digest(workload, spec.model)}"
-        return cached_demand(RunDemand, f"{traffic} {workload.decode_steps} {workload.seed} {spec.key}", build)
+        return build() if _is_users(spec) else cached_demand(RunDemand, _entry_of(source, spec), build)
 
     def _source(self, spec: DemandSpec) -> TokenSource:
         if self._traffic is None or self._traffic[0] != spec.key:
@@ -146,6 +171,27 @@ class Simulator:
 
 def _row(finished: Finished, host: dict[str, Any]) -> Record:
     return {"run": finished.run.key, "row": measured(finished), "host": host}
+
+
+def _is_users(spec: DemandSpec) -> bool:
+    """Whether a user's code takes part, whose changes the cache cannot see."""
+    own = [policy for policy in (spec.predicting, spec.shaped_by) if policy]
+    return any(policy.prediction.is_function or policy.routing.is_function for policy in own)
+
+
+def _entry_of(source: TokenSource, spec: DemandSpec) -> str:
+    """Names a demand in the cache."""
+    traffic, workload = source.digest, spec.workload
+    if not isinstance(workload.trace, str):
+        traffic += f" {generated_digest(workload, spec.model)}"
+    return f"{traffic} {workload.decode_steps} {workload.seed} {spec.key}"
+
+
+def _sum_of(source: TokenSource, spec: DemandSpec, folder: Path | None) -> RunSum:
+    return RunSum(
+        source, spec.batch, spec.workload.decode_steps, spec.workload.seed, origin_dies=spec.origin_dies,
+        predictor=_predictor(spec), routing=spec.routing, shaped_by=spec.shaped_by, folder=folder,
+    )  # fmt: skip
 
 
 def _predictor(spec: DemandSpec) -> Predictor | None:

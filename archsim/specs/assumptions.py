@@ -41,6 +41,7 @@ class AssumptionsSpec(Spec):
     contention: str
     arbitration: str
     reads: str
+    rate_updates: str = "instant"
     capacity: str
     memory: str
     activations: str
@@ -103,7 +104,7 @@ class AssumptionsSpec(Spec):
         """
         inert = {"set": "any", "hops": "all", "throughput": "generated"}
         if self.contention == "reserved":
-            inert |= {"arbitration": "fair", "reads": "together"}  # of shared links and HBM
+            inert |= {"arbitration": "fair", "reads": "together", "rate_updates": "instant"}  # of shared links and HBM
         else:
             inert["ties"] = "sequence"  # heaps are of the reserved links alone
         if self.execution == "weight_streaming":

@@ -1,19 +1,21 @@
 """The demand of a batch by iteration and MoE layer: tokens per expert, independent of machine and policy.
 
-One pass over a token source; a `Watcher` sees the routing itself in the same pass.
+One pass over a token source; a `Watcher` sees the routing itself in the same pass. Batches that are the first requests
+of a larger one are summed in the pass of that one.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from archsim.base.kernels import free
 from archsim.base.threads import LayerThreads
-from archsim.workload.trace import StepTokens, TokenSource, draw_requests
+from archsim.workload.stacked import Stacked
+from archsim.workload.trace import StepTokens, TokenSource, draw_requests, is_first_of
 
 
 class Watcher(Protocol):
@@ -59,50 +61,97 @@ class Demand:
         return self.tokens.shape[2]
 
 
+class BatchSum:
+    """Sums the routing of one batch as it passes: the first ``batch`` requests (see `draw_requests`) of a source, over
+    iterations 0 to `decode_steps`, at most. ``watchers`` see it, too.
+
+    folder: where the steps of columns go that would fill the memory (`Stacked`); None: they stay there.
+    """
+
+    def __init__(
+        self, source: TokenSource, batch: int, decode_steps: int, seed: int, watchers: Sequence[Watcher] = (),
+        folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.source, self.batch, self.decode_steps, self.seed = source, batch, decode_steps, seed
+        self.requests = draw_requests(source.requests, batch, seed)
+        self._watchers = watchers
+        self._shape = len(source.layer_ids), source.num_experts
+        self._tokens = Stacked(self._shape, np.int32, folder and folder / "tokens")
+        self._order = Stacked(self._shape, np.int16, folder and folder / "first_seen")
+        self._prefill_rows = np.zeros(batch, np.int64)
+        self._iteration = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._now = np.zeros(self._shape, np.int32), np.full(self._shape, -1, np.int16)
+        self._seen = np.zeros(self._shape[0], np.int64)
+        self._has_rows = False
+
+    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
+        """Rows of an iteration, in the order of the source."""
+        while self._iteration < piece.iteration:
+            self._end(layer_threads)
+        self._has_rows = True
+        layer_threads.run(_count, piece.experts, self._seen, *self._now)
+        for watcher in self._watchers:
+            watcher.add(piece, layer_threads)
+        if piece.iteration == 0:
+            self._prefill_rows += np.bincount(piece.request, minlength=self.batch)
+
+    def _end(self, layer_threads: LayerThreads) -> None:
+        """An iteration is complete."""
+        for every, now in zip((self._tokens, self._order), self._now, strict=True):
+            every.append(now)
+        for watcher in self._watchers:
+            watcher.end(self._iteration, layer_threads)
+        self._iteration += 1
+        self._begin()
+
+    def finish(self, layer_threads: LayerThreads) -> None:
+        """No more rows follow."""
+        if self._has_rows:
+            self._end(layer_threads)
+
+    def demand(self) -> Demand:
+        """The sums of a batch that has passed, which are forgotten here."""
+        return Demand(
+            tokens=self._tokens.take(), first_seen=self._order.take(),
+            has_prefill=bool(self._prefill_rows.max(initial=0) > 1), layer_ids=self.source.layer_ids,
+            top_k=self.source.top_k, batch=self.batch, digest=_digest(self.source, self.requests, self.decode_steps),
+        )  # fmt: skip
+
+
 def build_demand(
-    source: TokenSource, batch: int, decode_steps: int, seed: int, *, watchers: Sequence[Watcher] = (),
-    threads: int | None = None,
+    source: TokenSource, batch: int, decode_steps: int, seed: int, *, threads: int | None = None
 ) -> Demand:
     """Sum the routing of `batch` requests (see `draw_requests`) over iterations 0 to `decode_steps`, at most.
 
     The number of steps is one more than the last iteration that any request reaches. threads: layers are spread over
     them (default: all available cores). Pure: the result depends only on the arguments, and not on threads.
     """
-    requests = draw_requests(source.requests, batch, seed)
-    layers, experts = len(source.layer_ids), source.num_experts
-    layer_threads = LayerThreads(layers, threads)
-    every_tokens: list[np.ndarray] = []
-    every_order: list[np.ndarray] = []
-    prefill_rows = np.zeros(batch, np.int64)
-    for iteration, pieces in _every_iteration(source.steps(requests, decode_steps)):
-        tokens = np.zeros((layers, experts), np.int32)
-        order = np.full((layers, experts), -1, np.int16)
-        seen = np.zeros(layers, np.int64)
-        for piece in pieces:
-            layer_threads.run(_count, piece.experts, seen, tokens, order)
-            for watcher in watchers:
-                watcher.add(piece, layer_threads)
-            if iteration == 0:
-                prefill_rows += np.bincount(piece.request, minlength=batch)
-        every_tokens.append(tokens)
-        every_order.append(order)
-        for watcher in watchers:
-            watcher.end(iteration, layer_threads)
-    return Demand(
-        tokens=stacked(every_tokens, (layers, experts), np.int32),
-        first_seen=stacked(every_order, (layers, experts), np.int16), has_prefill=bool(prefill_rows.max(initial=0) > 1),
-        layer_ids=source.layer_ids, top_k=source.top_k, batch=batch, digest=_digest(source, requests, decode_steps),
-    )
+    one = BatchSum(source, batch, decode_steps, seed)
+    sum_together([one], threads)
+    return one.demand()
 
 
-def stacked(steps: list[np.ndarray], shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """One array of all steps (`dtype` or wider), emptying the list on the way, so that memory never holds all of them
-    twice.
+def sum_together(sums: Sequence[BatchSum], threads: int | None = None) -> None:
+    """Pass the routing of the largest batch, once, to the sums of all: the others are its first requests.
+
+    Raises ValueError where they are not, or run for other numbers of decode steps.
     """
-    every = np.empty((len(steps), *shape), np.result_type(dtype, *{step.dtype for step in steps}))
-    for at in reversed(range(len(steps))):
-        every[at] = steps.pop()
-    return every
+    whole = max(sums, key=lambda each: each.batch)
+    for each in sums:
+        first = is_first_of(each.source, each.batch, whole.source, whole.batch, whole.seed)
+        if not first or (each.decode_steps, each.seed) != (whole.decode_steps, whole.seed):
+            raise ValueError(f"the batch of {each.batch} is not the beginning of that of {whole.batch}")
+    layer_threads = LayerThreads(len(whole.source.layer_ids), threads)
+    for piece in whole.source.steps(whole.requests, whole.decode_steps):
+        for each in sums:
+            rows = int(np.searchsorted(piece.request, each.batch))
+            if rows:
+                each.add(piece.first(rows), layer_threads)
+    for each in sums:
+        each.finish(layer_threads)
 
 
 @free
@@ -121,15 +170,6 @@ def _count(experts, first, end, seen, tokens, order):
                     order[layer, seen[layer]] = expert
                     seen[layer] += 1
                 tokens[layer, expert] += 1
-
-
-def _every_iteration(steps: Iterator[StepTokens]) -> Iterator[tuple[int, Iterator[StepTokens]]]:
-    """(iteration, its pieces) for every iteration from 0 to the last, including those without rows."""
-    due = 0
-    for iteration, pieces in groupby(steps, key=lambda piece: piece.iteration):
-        yield from ((missing, iter(())) for missing in range(due, iteration))
-        yield iteration, pieces
-        due = iteration + 1
 
 
 def _digest(source: TokenSource, requests: np.ndarray, decode_steps: int) -> str:

@@ -31,6 +31,13 @@ class StepTokens:
     experts: np.ndarray
     scores: np.ndarray | None = None
 
+    def first(self, rows: int) -> "StepTokens":
+        """The first rows alone, without a copy."""
+        if rows == len(self.request):
+            return self
+        scores = None if self.scores is None else self.scores[:rows]
+        return StepTokens(self.iteration, self.request[:rows], self.experts[:rows], scores)
+
 
 class TokenSource(Protocol):
     """What `build_demand` needs of routing data.
@@ -198,3 +205,16 @@ def draw_requests(available: int, batch: int, seed: int) -> np.ndarray:
     if batch <= available:
         return np.arange(batch, dtype=np.int64)
     return np.random.default_rng(seed).integers(available, size=batch, dtype=np.int64)
+
+
+def is_first_of(source: TokenSource, batch: int, whole: TokenSource, of: int, seed: int) -> bool:
+    """Whether a batch consists of the first requests of the batch ``of`` of another source, and they are routed alike.
+    """
+    first = draw_requests(whole.requests, of, seed)[:batch]
+    same = np.array_equal(draw_requests(source.requests, batch, seed), first)
+    return same and _of_requests(source) == _of_requests(whole)
+
+
+def _of_requests(source: TokenSource) -> str:
+    """Names the routing of single requests: sources that differ only in how many they have may say so."""
+    return getattr(source, "request_digest", None) or source.digest

@@ -1,7 +1,8 @@
-"""Links on all routes of a fabric by formula: what building it takes, before it is built."""
+"""Links of a fabric and on all its routes by formula: what building it takes, before it is built."""
 
 from collections.abc import Callable
 from types import MappingProxyType
+from typing import NamedTuple
 
 from microarch.fabric.levels import Level
 
@@ -15,6 +16,11 @@ def _circle(x: int) -> float:
     return x * x // 4 / x
 
 
+def _around(x: int) -> int:
+    """Edges around a row whose ends are joined; two places have one edge."""
+    return x if x > 2 else x - 1
+
+
 # Mean links of a route over all ordered pairs of dies, those of a die and itself with none; routes are shortest.
 MEAN_LINKS: MappingProxyType[str, Callable[[int, int], float]] = MappingProxyType({
     "mesh": lambda x, y: _row(x) + _row(y),
@@ -25,24 +31,45 @@ MEAN_LINKS: MappingProxyType[str, Callable[[int, int], float]] = MappingProxyTyp
 })
 
 
-def route_links(kind: str, x: int, y: int) -> float:
-    """Links on the routes of all pairs of X × Y dies; of a topology without a formula (``edges``, a user's function)
-    the least that it can have, one a pair.
+# Edges between X × Y dies, each of them a link in both directions.
+EDGES: MappingProxyType[str, Callable[[int, int], int]] = MappingProxyType({
+    "mesh": lambda x, y: (x - 1) * y + x * (y - 1),
+    "torus": lambda x, y: _around(x) * y + x * _around(y),
+    "ring": lambda x, y: _around(x * y),
+    "fully_connected": lambda x, y: x * y * (x * y - 1) // 2,
+    "switch": lambda x, y: x * y if x * y > 1 else 0,
+})
+
+
+class Extent(NamedTuple):
+    """Of a fabric: its links (an edge has two), and the links on the routes of all pairs of dies."""
+
+    links: int
+    route_links: float
+
+
+def extent(kind: str, x: int, y: int) -> Extent:
+    """Of a topology of X × Y dies; of one without a formula (``edges``, a user's function) the least that it can have:
+    edges that reach every die, and one link a pair.
     """
-    return (x * y) ** 2 * MEAN_LINKS.get(kind, MEAN_LINKS["fully_connected"])(x, y)
+    dies = x * y
+    edges = EDGES[kind](x, y) if kind in EDGES else dies - 1
+    return Extent(2 * edges, dies**2 * MEAN_LINKS.get(kind, MEAN_LINKS["fully_connected"])(x, y))
 
 
-def route_links_of_levels(levels: tuple[Level, ...]) -> float:
-    """As `route_links`, of levels, innermost first; see ``microarch.fabric.levels`` for the routes."""
+def extent_of_levels(levels: tuple[Level, ...]) -> Extent:
+    """Of levels, innermost first; see ``microarch.fabric.levels`` for their edges and routes."""
     sides, dies, mean = levels[0].sides, levels[0].count, MEAN_LINKS[levels[0].kind](*levels[0].sides)
+    edges = EDGES[levels[0].kind](*sides)
     for level in levels[1:]:
-        own = MEAN_LINKS[level.kind](*level.sides)
+        own, own_edges = MEAN_LINKS[level.kind](*level.sides), EDGES[level.kind](*level.sides)
         if level.per == "edge":
             sides = sides[0] * level.sides[0], sides[1] * level.sides[1]
-            mean = MEAN_LINKS[level.kind](*sides)
+            mean, edges = MEAN_LINKS[level.kind](*sides), EDGES[level.kind](*sides)
         elif level.per == "gpu":
-            mean += own
+            mean, edges = mean + own, edges * level.count + own_edges * dies
         else:  # up to the group's port and down from the other's
             mean = mean / level.count + 2 * (1 - 1 / level.count) + own
+            edges = (edges + dies) * level.count + own_edges
         dies *= level.count
-    return dies**2 * mean
+    return Extent(2 * edges, dies**2 * mean)

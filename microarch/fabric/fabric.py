@@ -14,7 +14,7 @@ array            dtype[shape]                 meaning
 ``link_edge``    int32[link]                  undirected edge that a link belongs to
 ``link_class``   int32[link]                  class of a link, an index of ``classes``
 ``route_ptr``    int64[die·die + 1]           links of route p = s·D + d: ``route_links[route_ptr[p]:route_ptr[p+1]]``
-``route_links``  int32[sum of lengths]        links in travelling order
+``route_links``  uint16[sum of lengths]       links in travelling order; uint32 of a fabric with more than 65,536
 ``node_x``       int32[node] or None          column of a node, for maps; dies first. None: no coordinates
 ``node_y``       int32[node] or None          row of a node
 ===============  ===========================  ====================================================================
@@ -30,7 +30,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from archsim.base.units import NS_PER_S
-from microarch.fabric.routes import count_links, list_links, narrowest, per_route
+from microarch.fabric.routes import count_links, list_links, name_anew, per_route
 
 
 class LinkClass(NamedTuple):
@@ -52,6 +52,39 @@ class LinkClass(NamedTuple):
         return self.bandwidth_bytes_per_s / NS_PER_S * self.efficiency
 
 
+class Routes:
+    """The routes of a graph, which are found when they are asked for: they are the largest of its arrays.
+
+    toward: int32[die, node], the link that leaves a node on its way to a die, or -1 - the node to which none leads;
+    link_dst: int32[link], the node that it enters.
+    """
+
+    def __init__(self, toward: np.ndarray, link_dst: np.ndarray) -> None:
+        self._given: tuple[np.ndarray, np.ndarray] | None = (toward, link_dst)
+
+    @cached_property
+    def found(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(hops, route_ptr, route_links) of a graph. Raises ValueError for a route that uses a missing link or never
+        arrives.
+        """
+        assert self._given is not None, "given once"
+        toward, link_dst = self._given
+        dies = len(toward)
+        length, entered = np.zeros((2, dies, dies), np.int32)
+        lost = count_links(toward, link_dst, length, entered)
+        if lost >= 0:
+            _refuse_route(lost // dies, lost % dies, toward, link_dst)
+        route_ptr = np.concatenate([[0], np.cumsum(length.ravel(), dtype=np.int64)])
+        route_links = np.empty(route_ptr[-1], number_type(len(link_dst)))
+        list_links(toward, link_dst, route_ptr, route_links)
+        self._given = None
+        return entered, route_ptr, route_links
+
+    def refuse_lost(self) -> None:
+        """Find them now. Raises as ``found`` does."""
+        _ = self.found
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """Dies, links and routes, see the module's table. ``kind``: name of the topology, or ``levels``, or ``own``."""
@@ -59,15 +92,25 @@ class Graph:
     kind: str
     dies: int
     nodes: int
-    hops: np.ndarray
     link_src: np.ndarray
     link_dst: np.ndarray
     link_edge: np.ndarray
     link_class: np.ndarray
-    route_ptr: np.ndarray
-    route_links: np.ndarray
+    routes: Routes
     node_x: np.ndarray | None
     node_y: np.ndarray | None
+
+    @property
+    def hops(self) -> np.ndarray:
+        return self.routes.found[0]
+
+    @property
+    def route_ptr(self) -> np.ndarray:
+        return self.routes.found[1]
+
+    @property
+    def route_links(self) -> np.ndarray:
+        return self.routes.found[2]
 
     @property
     def links(self) -> int:
@@ -88,9 +131,15 @@ class Graph:
         return None if self.node_y is None else self.node_y[: self.dies]
 
     def route(self, src: int, dst: int) -> np.ndarray:
-        """Link ids, int32[...], in travelling order."""
+        """Link ids in travelling order."""
         pair = src * self.dies + dst
         return self.route_links[self.route_ptr[pair] : self.route_ptr[pair + 1]]
+
+    def route_edges(self) -> np.ndarray:
+        """The undirected edges of all routes, in the places of ``route_links``."""
+        found = np.empty_like(self.route_links)
+        name_anew(self.route_links, self.link_edge, found)
+        return found
 
     def neighbours(self, die: int) -> np.ndarray:
         """Dies one hop away, int64[...], ascending."""
@@ -125,11 +174,6 @@ class Fabric(Graph):
         """Latency of every route, float64[die, die]: the sum over its links."""
         return per_route(self, self.link_ns)
 
-    @cached_property
-    def pair_bytes_per_ns(self) -> np.ndarray:
-        """Bandwidth of every idle route, float64[die, die]: its narrowest link; infinite on the diagonal."""
-        return narrowest(self, self.link_bytes_per_ns, here=np.inf)
-
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
@@ -151,8 +195,6 @@ def assemble(kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.
     """Build the graph of a wiring. Links are numbered by (source, target), edges by their nodes.
 
     places: column and row of every node.
-
-    Raises ValueError for a pair of dies whose route uses a missing link or never arrives.
     """
     nodes = wiring.nodes
     ends = np.sort(wiring.edges, axis=1)
@@ -164,34 +206,29 @@ def assemble(kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.
     link_src, link_dst = both[by_source].astype(np.int32).T
     link_of = np.full((nodes, nodes), -1, np.int32)
     link_of[link_src, link_dst] = np.arange(len(link_src))
-    route_ptr, route_links, hops = _routes(np.ascontiguousarray(wiring.following, np.int64), link_of, dies)
+    link = np.take_along_axis(link_of, wiring.following, axis=1)
+    toward = np.ascontiguousarray(np.where(link < 0, -1 - wiring.following, link).T, np.int32)
+    link_dst = np.ascontiguousarray(link_dst)
     x, y = (None, None) if places is None else (place.astype(np.int32) for place in places)
     return Graph(
-        kind, dies, nodes, hops, np.ascontiguousarray(link_src), np.ascontiguousarray(link_dst), edge,
-        classes[edge].astype(np.int32), route_ptr, route_links, x, y,
+        kind, dies, nodes, np.ascontiguousarray(link_src), link_dst, edge, classes[edge].astype(np.int32),
+        Routes(toward, link_dst), x, y,
     )
 
 
-def _routes(following: np.ndarray, link_of: np.ndarray, dies: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """CSR of the links of all routes, and the dies that each enters, int32[die, die]."""
-    length, entered = np.zeros((2, dies, dies), np.int32)
-    lost = count_links(following, link_of, length, entered)
-    if lost >= 0:
-        _refuse_route(lost // dies, lost % dies, following, link_of)
-    route_ptr = np.concatenate([[0], np.cumsum(length.ravel(), dtype=np.int64)])
-    route_links = np.empty(route_ptr[-1], np.int32)
-    list_links(following, link_of, route_ptr, route_links)
-    return route_ptr, route_links, entered
+def number_type(links: int) -> type[np.unsignedinteger]:
+    """The narrowest of two types that number so many links."""
+    return np.uint16 if links <= 1 << 16 else np.uint32
 
 
-def _refuse_route(source: int, target: int, following: np.ndarray, link_of: np.ndarray) -> NoReturn:
+def _refuse_route(source: int, target: int, toward: np.ndarray, link_dst: np.ndarray) -> NoReturn:
     here = source
-    for _ in range(len(link_of)):
-        there = following[here, target]
-        if link_of[here, there] < 0:
+    for _ in range(toward.shape[1]):
+        link = toward[target, here]
+        if link < 0:
             raise ValueError(
-                f"the route from die {source} to die {target} leads from node {here} to node {there}, "
+                f"the route from die {source} to die {target} leads from node {here} to node {-1 - link}, "
                 "which no link connects"
             )
-        here = there
+        here = link_dst[link]
     raise ValueError(f"no route from die {source} to die {target}")

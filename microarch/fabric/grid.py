@@ -42,11 +42,18 @@ def grid_wiring(x: int, y: int, places: tuple[np.ndarray, np.ndarray], *, wrappe
     step_x = _step(x_of, x, wrapped)
     step_y = np.where(step_x == 0, _step(y_of, y, wrapped), 0)
     following = die_at[(x_of[:, None] + step_x) % x, (y_of[:, None] + step_y) % y]
-    edges = np.unique(np.sort(np.stack([np.arange(x * y).repeat(x * y), following.ravel()], axis=1), axis=1), axis=0)
-    edges = edges[edges[:, 0] != edges[:, 1]]
+    edges = _neighbours(die_at, wrapped)
     apart_x, apart_y = (np.abs(of[edges[:, 0]] - of[edges[:, 1]]) for of in (x_of, y_of))
     along_x = np.where(apart_x > 1, HORIZONTAL_WRAP, HORIZONTAL)
     return Wiring(edges, np.where(apart_x > 0, along_x, np.where(apart_y > 1, VERTICAL_WRAP, VERTICAL)), following)
+
+
+def _neighbours(die_at: np.ndarray, wrapped: bool) -> np.ndarray:
+    """int64[edge, 2], sorted, of ``die_at: int64[column, row]``."""
+    last = None if wrapped else -1
+    pairs = [np.stack([at[:last], np.roll(at, -1, 0)[:last]], axis=-1).reshape(-1, 2) for at in (die_at, die_at.T)]
+    edges = np.unique(np.sort(np.concatenate(pairs), axis=1), axis=0)
+    return edges[edges[:, 0] != edges[:, 1]]
 
 
 def _step(place: np.ndarray, side: int, wrapped: bool) -> np.ndarray:

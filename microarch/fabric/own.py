@@ -89,7 +89,9 @@ def _checked(dies: int, given: Any) -> tuple[Graph, tuple[LinkClass, ...]]:
     places = getattr(given, "places", None)
     if places is not None:
         places = tuple(_integers("places", places, (nodes, 2), None).T)
-    return assemble("own", dies, Wiring(edges, edge_class, following), places), classes
+    graph = assemble("own", dies, Wiring(edges, edge_class, following), places)
+    graph.routes.refuse_lost()
+    return graph, classes
 
 
 def _link_class(index: int, given: Any) -> LinkClass:

@@ -13,37 +13,47 @@ if TYPE_CHECKING:
 
 
 @kernel
-def count_links(following, link_of, length, entered):
+def count_links(toward, link_dst, length, entered):
     """Walk all routes: ``length`` counts their links, ``entered`` the dies on them, int32[die, die].
 
-    ``following``: int64[node, die], the next node on the way to a die; ``link_of``: int32[node, node], -1 without a
-    link. Returns source · dies + target of the first route that uses a missing link or never arrives; -1 if none does.
+    ``toward``, ``link_dst``: see ``Routes``; targets come first, as the links toward one lie together. Returns source ·
+    dies + target of the first route that uses a missing link or never arrives; -1 if none does.
     """
-    dies = len(length)
-    for source in range(dies):
-        for target in range(dies):
-            here = source
+    dies, nodes = toward.shape
+    lost = dies * dies
+    for target in range(dies):
+        for source in range(dies):
+            here, links, stops = source, 0, 0
             while here != target:
-                there = following[here, target]
-                if link_of[here, there] < 0 or length[source, target] >= len(link_of):
-                    return source * dies + target
-                length[source, target] += 1
-                entered[source, target] += there < dies
-                here = there
-    return -1
+                link = toward[target, here]
+                if link < 0 or links >= nodes:
+                    lost = min(lost, source * dies + target)
+                    break
+                here = np.int64(link_dst[link])
+                links += 1
+                stops += here < dies
+            length[source, target], entered[source, target] = links, stops
+    return lost if lost < dies * dies else -1
 
 
 @kernel
-def list_links(following, link_of, route_ptr, route_links):
-    """Fill in the links of all routes, see ``count_links``: int32[...], those of pair p from ``route_ptr[p]`` on."""
-    dies = following.shape[1]
-    for source in range(dies):
-        for target in range(dies):
+def list_links(toward, link_dst, route_ptr, route_links):
+    """Fill in the links of all routes, see ``count_links``; those of pair p from ``route_ptr[p]`` on."""
+    dies = len(toward)
+    for target in range(dies):
+        for source in range(dies):
             here, at = source, route_ptr[source * dies + target]
             while here != target:
-                there = following[here, target]
-                route_links[at] = link_of[here, there]
-                here, at = there, at + 1
+                link = toward[target, here]
+                route_links[at] = link
+                here, at = np.int64(link_dst[link]), at + 1
+
+
+@kernel
+def name_anew(route_links, name_of, found):
+    """Replace each link of all routes by ``name_of: int32[link]``."""
+    for at in range(len(route_links)):
+        found[at] = name_of[route_links[at]]
 
 
 def per_route(graph: Graph, of_link: np.ndarray) -> np.ndarray:

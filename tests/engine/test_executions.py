@@ -1,6 +1,8 @@
 """Executions: chosen by name, and added from outside the package."""
 
+import gc
 import sys
+import weakref
 from importlib import import_module
 from types import SimpleNamespace
 
@@ -41,6 +43,20 @@ def check(outcome, run):
     assert (outcome.step_ns == TOKEN_NS * outcome.load.max(axis=2)).all()
     assert (outcome.load.sum(axis=2) == run.demands.tokens.sum(axis=2)).all()
     assert outcome.tally.hops.sum() == 0
+
+
+@pytest.mark.parametrize(("name", "set_name"), [("allo+pred", "published"), ("allo-paper", "physical")])
+def test_a_run_that_is_over_leaves_no_memory(name, set_name):
+    """Memories are large: several would stand beside each other if they waited for the collector of cycles."""
+    run = engine_of(small_system(), small_model(), policy(name), load_assumptions(set_name))
+    run.run()
+    left = [weakref.ref(each) for each in (run.engine, run.engine.execution)]
+    gc.disable()
+    try:
+        del run
+        assert [each() for each in left] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_every_value_of_the_assumption_has_a_module():

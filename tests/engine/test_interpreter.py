@@ -15,6 +15,7 @@ from archsim.engine.interpreted.memory import DieMemory, ring_order
 from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.interpreted.round_robin import SharedInTurns
 from archsim.engine.interpreted.shared import Shared
+from archsim.engine.machine import share_every_ns
 from archsim.engine.transitions import Block
 from archsim.specs.layers import LayerSet
 from archsim.specs.loading.library import load_assumptions
@@ -126,8 +127,9 @@ class Both:
             return Reserved(self.machine, work, memory, self.assumptions.ties == "sequence")
         strategy = SharedInTurns if self.assumptions.arbitration == "round_robin" else Shared
         return strategy(
-            self.machine, work, memory, self.assumptions.source == "queued", self.assumptions.reads == "in_order"
-        )
+            self.machine, work, memory, self.assumptions.source == "queued", self.assumptions.reads == "in_order",
+            share_every_ns(self.machine, self.assumptions),
+        )  # fmt: skip
 
     def compare(self, interpreter, work, memory, end, expected):
         reserved = self.assumptions.contention == "reserved"
@@ -203,9 +205,10 @@ def check_drained(kernel, work, reserved):
             assert (pool.waits_for[queue[: claim["queued"]]] < 0).all()
     else:
         assert pool.count[WAITING] == 0 and pool.count[FLOWS] == 0
-        assert not kernel._groups.of(work).net.resources["load"].any()
+        flows = kernel._groups.of(work)
+        assert not flows.net.resources["load"].any()
         assert (pool.dies["running"] == -1).all() and (pool.dies["first"] == -1).all()
-        assert not kernel._lines["busy"].any() and (kernel._lines["first"] == -1).all()
+        assert not flows.lines["busy"].any() and (flows.lines["first"] == -1).all()
     local = work.local
     assert (local["next_chain"] == local["end_chain"]).all()
     assert not local["moves_left"].any() and not local["routed_left"].any() and (local["held"] == -1).all()
@@ -224,6 +227,8 @@ SETS = (
     {"arbitration": "round_robin"},
     {"reads": "together"},
     {"reads": "together", "source": "queued"},
+    {"rate_updates": "per_round_trip"},
+    {"rate_updates": "per_round_trip", "arbitration": "round_robin", "reads": "together"},
 )
 FREE_VECTORS = {"transfer_software": "free", "dispatch": "per_token_expert", "combine": "weights_dtype"}
 # a kernel for every expert, and steps that end when their copies are written

@@ -13,7 +13,7 @@ from archsim.engine.network.flows import simulate_flows
 from microarch.fabric.fabric import LinkClass
 from microarch.fabric.levels import Level, build_levels
 from microarch.fabric.own import FabricDescription, build_own
-from microarch.fabric.routes import shortest_paths
+from microarch.fabric.routes import narrowest, shortest_paths
 from microarch.fabric.topology import build_topology
 
 LINES = st.builds(
@@ -97,7 +97,7 @@ def test_costs_of_pairs_are_those_of_their_routes(levels, seed):
         if (route := fabric.route(src, dst)) is not None
     ]
     assert fabric.pair_ns.ravel() == pytest.approx([ns for ns, _ in costs])
-    assert np.array_equal(fabric.pair_bytes_per_ns.ravel(), [rate for _, rate in costs])
+    assert np.array_equal(narrowest(fabric, fabric.link_bytes_per_ns, here=np.inf).ravel(), [rate for _, rate in costs])
 
 
 @law

@@ -91,10 +91,12 @@ def runs_of(*demands):
 def test_batches_share_a_demand_and_leave_turns_for_every_thread(threads):
     runs = runs_of(*"abacabbbbb" * 100)
     found = batches(runs, threads)
-    assert sorted(int(run.key) for batch in found for run in batch) == list(range(len(runs)))
-    assert all(len({run.demand.key for run in batch}) == 1 for batch in found)
-    most = max(map(len, found))
+    assert sorted(int(run.key) for alike in found for batch in alike for run in batch) == list(range(len(runs)))
+    assert all(len({run.demand.key for batch in alike for run in batch}) == 1 for alike in found)
+    assert len({alike[0][0].demand.key for alike in found}) == len(found) == 3
+    most = max(len(batch) for alike in found for batch in alike)
     assert most == max(1, min(MOST_TOGETHER, len(runs) // (TURNS * threads)))
+    assert all(len(alike[0]) == 1 for alike in found if len(alike) > 1)
 
 
 class Future(SimpleNamespace):
@@ -105,13 +107,16 @@ class Deadly:
     """A cluster of one thread on which the run of key ``deadly`` ends its worker; as much of Dask as is used."""
 
     def __init__(self, deadly):
-        self._deadly, self.sizes, self.cancelled = deadly, [], 0
+        self._deadly, self.sizes, self.cancelled, self.begun = deadly, [], 0, set()
 
     def submit(self, function, batch, *rest, **options):
+        demand = batch[0].demand.key
+        assert len(batch) == 1 or demand in self.begun, "the demand is built by one worker"
         self.sizes.append(len(batch))
         return Future(result=lambda: self._run(batch))
 
     def _run(self, batch):
+        self.begun.add(batch[0].demand.key)
         if any(run.key == self._deadly for run in batch):
             raise OSError("worker lost")
         return [{"run": run.key} for run in batch]
@@ -145,4 +150,4 @@ def test_a_run_that_ends_its_workers_fails_alone(monkeypatch):
     replies = {run.key: reply for run, reply in simulate_on_cluster(runs_of(*"a" * 64), "tcp://nobody:1")}
     failed = [key for key, reply in replies.items() if isinstance(reply, Failure)]
     assert len(replies) == 64 and failed == ["21"] and "worker lost" in replies["21"].message
-    assert cluster.sizes == [8] * 8 + [1] * 8 and cluster.cancelled == 16
+    assert cluster.sizes == [1] + [8] * 7 + [7] + [1] * 8 and cluster.cancelled == 0

@@ -5,17 +5,17 @@ import pytest
 import archsim as ar
 from archsim.base.errors import CapacityError
 from archsim.cli.main import main
-from archsim.engine.fabric import build_fabric, links_of_routes
+from archsim.engine.fabric import build_fabric, extent_of
 from archsim.runs.estimate import cost_of, refuse_unheld, told
 from archsim.runs.plan import plan_of
 from archsim.specs.loading.library import load_system
 
 
 def plan(**changes):
-    """A small experiment; ``engine``, ``assumptions``, ``batch`` or ``side`` changed."""
-    side = changes.pop("side", 4)
+    """A small experiment; ``engine``, ``assumptions``, ``batch``, ``side`` or ``topology`` changed."""
+    side, topology = changes.pop("side", 4), changes.pop("topology", "mesh")
     workload = {"trace": {"synthetic": {"like": "model", "prompt_tokens": 0}}, "batch": [changes.pop("batch", 64)]}
-    system = {"like": "dojo", "name": "square", "mesh": {"x": side, "y": side}}
+    system = {"like": "dojo", "name": "square", "mesh": {"x": side, "y": side}, "topology": topology}
     own = {"name": "small", "systems": [system], "models": ["olmoe-1b-7b"], "policies": ["ep"]}
     workload |= {"context": 64, "decode_steps": 2, "layers": 2}
     return plan_of(ar.load_experiment(own | {"workload": workload} | changes))
@@ -24,7 +24,9 @@ def plan(**changes):
 @pytest.mark.parametrize("system", ["dojo", "dojo_x4", "h200_node", "h200_cluster", "gb200_nvl72", "tsmc_sow", "sow_x"])
 def test_links_are_counted_without_the_fabric(system):
     spec = load_system(system)
-    assert round(links_of_routes(spec)) == len(build_fabric(spec, "row_major").route_links)
+    links, route_links = extent_of(spec)
+    fabric = build_fabric(spec, "row_major")
+    assert (links, round(route_links)) == (fabric.links, len(fabric.route_links))
 
 
 def test_more_of_anything_costs_more():
@@ -51,7 +53,24 @@ def test_what_the_machine_cannot_hold_is_refused_with_what_fits():
     refuse_unheld(point, lambda: needed + 1)
     refuse_unheld(point, lambda: None)
     with pytest.raises(CapacityError, match=r"square: simulating 256 dies .* about 15 × 15 dies fit"):
-        refuse_unheld(point, lambda: needed - 2_000_000)
+        refuse_unheld(point, lambda: needed - 1_000_000)
+
+
+@pytest.mark.parametrize(("assumptions", "side", "measured_gb"), [
+    ("physical", 24, 0.72), ("physical", 32, 1.81), ("physical", 40, 4.12), ("published", 24, 0.46),
+    ("published", 32, 1.04),
+])
+def test_links_of_fully_connected_dies_take_memory(assumptions, side, measured_gb):
+    """Measured: ``benchmarks/big_fabrics.py --topology fully_connected``."""
+    point = plan(side=side, topology="fully_connected", assumptions=[assumptions]).point(0)
+    assert measured_gb / 1.34 < cost_of(point).host_bytes / 1e9 < measured_gb * 1.34
+
+
+def test_a_refusal_names_all_that_it_counts():
+    point = plan(side=64, topology="fully_connected", assumptions=["physical"]).point(0)
+    counts = "about 24 GiB of memory: for 16.8 million links, 16.8 million pairs of dies and 16.8 million links on"
+    with pytest.raises(CapacityError, match=counts):
+        refuse_unheld(point, lambda: 16 * 2**30)
 
 
 def test_a_sentence_says_runs_events_time_and_memory():

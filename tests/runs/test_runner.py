@@ -18,12 +18,16 @@ from support.waiting import wait_for
 import archsim as ar
 from archsim.base.errors import ArchsimError, CapacityError, TraceError
 from archsim.base.files import drafted, read_sealed, sole_writer, write_sealed
+from archsim.runs import simulator as simulator_module
 from archsim.runs.columns import RUN_COLUMNS
 from archsim.runs.plan import prepare
+from archsim.runs.pool import schedule as schedule_module
 from archsim.runs.pool.schedule import Schedule
+from archsim.runs.simulator import Simulator
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.loading.library import load_experiment
+from archsim.workload import demand_cache
 
 SETS = ["published", "[physical, {set: published, hops: all, weights: all}]"]
 SLOW = "policies=[ep, {name: slow, allocation: slow:slowly}, allo]"
@@ -261,6 +265,61 @@ def test_a_worker_stays_with_its_demand_then_helps(tmp_path):
     assert changes == len(set(demands)) - 1 == len({run.demand.key for run in expanded(experiment)}) - 1
 
 
+def test_the_first_worker_builds_the_demands_of_all_batches_and_others_go_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(schedule_module, "LEAST_TOGETHER", 0)
+    runs = expanded(tiny(tmp_path, "workload.batch=[40, 12, 25]"))
+    other = tiny(tmp_path, "workload.batch=[40, 12, 25]", "models.0.name=other")
+    schedule = Schedule([*runs, *expanded(other)])
+    schedule.compiled(runs[0])
+    one, two = schedule.next(0), schedule.next(1)
+    assert [spec.batch for spec in one.together] == [spec.batch for spec in two.together] == [40, 25, 12]
+    assert one.run.model.name != two.run.model.name
+    schedule.gathered(two.together)
+    later = [schedule.next(1) for _ in range(len(runs) - 1)]
+    assert {task.run.model.name for task in later} == {two.run.model.name}
+    assert not any(task.together for task in later)
+    given = []
+    waiting = threading.Thread(target=lambda: given.append(schedule.next(1)))
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive() and given == [], "a demand that is being gathered is not built beside that"
+    schedule.gathered(one.together)
+    waiting.join(10)
+    assert given[0].run.demand.batch == 25 and given[0].together == ()
+
+
+def test_demands_of_several_batches_take_one_pass(tmp_path, monkeypatch):
+    runs = expanded(tiny(tmp_path, "workload.batch=[40, 12]"))
+    simulator, held, whole = Simulator(), [], simulator_module.sum_together
+    alone = [simulator.row(run)["row"] for run in runs]
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(demand_cache, "WORTH_S", 0)
+    specs = list({run.demand.key: run.demand for run in runs}.values())
+
+    def summed(sums):
+        held.append((simulator._demand, len(simulator._outcomes)))
+        whole(sums)
+
+    monkeypatch.setattr(simulator_module, "sum_together", summed)
+    simulator.gather(specs)
+    assert held == [(None, 0)], "demands that no run needs any longer take memory beside the new ones"
+    assert len(list(demand_cache.folder().iterdir())) == len(specs) == 2
+    monkeypatch.setattr(demand_cache, "built_together", lambda *given: pytest.fail("summed again"))
+    assert [Simulator().row(run)["row"] for run in runs] == alone
+
+
+def test_without_a_cache_each_run_builds_its_own_demand(tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file, not a folder")
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
+    runs = expanded(tiny(tmp_path, "workload.batch=[40, 12]"))
+    passes, whole = [], simulator_module.sum_together
+    monkeypatch.setattr(simulator_module, "sum_together", lambda sums: passes.append(len(sums)) or whole(sums))
+    Simulator().gather(list({run.demand.key: run.demand for run in runs}.values()))
+    assert passes == []
+    Simulator().row(runs[0])
+    assert passes == [1]
+
+
 def test_a_worker_gets_a_run_without_a_look_at_all_that_wait():
     looks = []
 
@@ -271,7 +330,7 @@ def test_a_worker_gets_a_run_without_a_look_at_all_that_wait():
             return "analytical"
 
     alike = {"assumptions": SimpleNamespace(contention="reserved"), "workload": SimpleNamespace(layers=1)}
-    runs = [Looked(batch=number, demand=SimpleNamespace(key=("one",)), **alike) for number in range(300)]
+    runs = [Looked(batch=number, demand=SimpleNamespace(key=("one",), family=None), **alike) for number in range(300)]
     schedule, given = Schedule(runs), []
     while task := schedule.next(0):
         given.append(task.run)

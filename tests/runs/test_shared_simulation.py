@@ -14,7 +14,8 @@ POLICIES = "policies=[ep, allo, allo+pred, eplb]"
 SENT = {"transfer_software", "dispatch", "combine"}
 COUNTED = {"hops", "throughput", "overlap"}
 SHARED = {
-    "published": COUNTED | {"arbitration", "reads", "dispatch", "combine", "transfer_software", "migration"},
+    "published": COUNTED
+    | {"arbitration", "reads", "rate_updates", "dispatch", "combine", "transfer_software", "migration"},
     "physical": COUNTED | {"ties", "migration"},
     "groups": COUNTED - {"overlap"} | {"ties", "migration"},
 }

@@ -362,7 +362,7 @@ def test_own_function_from_the_current_directory(tmp_path, monkeypatch):
 def test_shipped_sets_differ_where_the_machine_description_says():
     physical, published = load_assumptions("physical"), load_assumptions("published")
     same = {field for field in ASSUMPTIONS if getattr(physical, field) == getattr(published, field)}
-    assert same == {"execution", "arbitration", "source", "overlap"}
+    assert same == {"execution", "arbitration", "rate_updates", "source", "overlap"}
     assert (published.contention, published.numbering, published.ties) == ("reserved", "column_major", "heapq")
     assert (physical.contention, physical.capacity, physical.gemm) == ("shared", "finite", "grouped")
 
@@ -373,6 +373,20 @@ def test_labels():
     assert load_assumptions("published", ties="sequence", hops="all").label == "published+hops=all+ties=sequence"
     own = {field: next(iter(values)) for field, values in ASSUMPTIONS.items()}
     assert load_assumptions("mine", **own).label == "mine"
+
+
+def test_an_own_set_may_leave_out_fields_with_a_default(tmp_path):
+    defaults = {"execution": "weight_streaming", "rate_updates": "instant", "overlap": "none", "copy_writes": "barrier"}
+    own = {field: next(iter(values)) for field, values in ASSUMPTIONS.items() if field not in defaults}
+    assert load_assumptions("mine", **own) == load_assumptions("mine", **own | defaults)
+    (tmp_path / "mine.yaml").write_text(dump_yaml({"set": "mine", **own}))
+    (tmp_path / "e.yaml").write_text(DOJO.read_text().replace("[published, physical]", "[./mine.yaml]"))
+    assert load_experiment(tmp_path / "e.yaml").assumptions == (load_assumptions("mine", **own),)
+
+
+def test_shipped_sets_say_every_field():
+    for file in (shipped_configs() / "assumptions").glob("*.yaml"):
+        assert set(ASSUMPTIONS) <= set(yaml.safe_load(file.read_text())), file.name
 
 
 def test_a_mapping_without_a_set_starts_from_physical(tmp_path):

@@ -18,7 +18,7 @@ CHOICES = {
     "heatmap_update": ("limited", "free"), "weights": ("all", "routed"), "llc": ("segments", "slices"),
     "source": ("interleaved", "queued"), "gemm": ("roofline", "calibrated"), "numbering": ("row_major", "column_major"),
     "order": ("local_first", "as_created"), "tables": ("finite", "unbounded"), "copy_writes": ("barrier", "background"),
-    "ties": ("sequence", "heapq"),
+    "ties": ("sequence", "heapq"), "rate_updates": ("instant", "instant", "per_round_trip"),
 }
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
 TOPOLOGIES = ("mesh", "mesh", "torus", "ring", "fully_connected", "switch")

@@ -101,6 +101,7 @@ CASES = [
         {"reads": "together", "gemm": "calibrated", "copy_writes": "barrier"},
         {"dispatch": "per_token_expert", "combine": "weights_dtype", "transfer_software": "free"},
         {"arbitration": "round_robin"},
+        {"rate_updates": "per_round_trip"},
         {"contention": "reserved", "llc": "slices", "activations": "ignored"},
     ))
 ]

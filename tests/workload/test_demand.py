@@ -1,5 +1,6 @@
 """Demand of a batch: agreement with a slow oracle, and laws."""
 
+import mmap
 import os
 import subprocess
 import sys
@@ -15,15 +16,17 @@ from reference.demand_oracle import (
     oracle_top_positive,
 )
 
+import archsim.workload.stacked as stacked_module
 import archsim.workload.trace as trace_module
-from archsim.engine.run_demand import build_run_demand
+from archsim.engine.run_demand import RunSum, build_run_demand
 from archsim.policies.prediction.heatmap import TopFraction, TopPositive
 from archsim.specs.loading.library import load_model
 from archsim.specs.model import ModelSpec
 from archsim.specs.workload import SyntheticSpec
+from archsim.workload.demand import sum_together
 from archsim.workload.formats.readers import open_trace
 from archsim.workload.generated.synthetic import SyntheticTraffic
-from archsim.workload.trace import Trace, draw_requests
+from archsim.workload.trace import Trace, draw_requests, is_first_of
 
 SHARED_TRACES = [
     ("llama4-maverick/mmlu_abstract_algebra_anatomy.npz", "llama-4-maverick"),
@@ -185,6 +188,58 @@ def test_pieces_do_not_matter(source, monkeypatch):
     pieces = list(source.steps(np.arange(source.requests)[:50], 6))
     assert max(len(piece.request) for piece in pieces) == 7
     _assert_equal(whole, build())
+
+
+@settings(max_examples=60)
+@given(small_traces, st.lists(st.integers(1, 8), min_size=1, max_size=3), st.integers(0, 5))
+def test_batches_summed_in_the_pass_of_the_largest_are_as_alone(trace, batches, decode_steps):
+    parts = {"origin_dies": 3, "predictor": TopFraction(0.3)}
+    possible = [batch for batch in batches if is_first_of(trace, batch, trace, max(batches), 3)]
+    sums = [RunSum(trace, batch, decode_steps, 3, **parts) for batch in possible]
+    sum_together(sums)
+    for batch, each in zip(possible, sums, strict=True):
+        alone, together = build_run_demand(trace, batch, decode_steps, 3, **parts), each.demand()
+        assert (alone.steps, alone.has_prefill) == (together.steps, together.has_prefill)
+        _assert_equal(alone, together)
+
+
+def test_generated_batches_are_the_beginning_of_larger_ones():
+    spec = SyntheticSpec(prompt_tokens=2, drift=0.1, switch_step=3)
+    parts = {"origin_dies": 4, "predictor": TopPositive(2)}
+    sums = [RunSum(SyntheticTraffic(GPT_OSS, spec, batch), batch, 5, 0, **parts) for batch in (7, 40, 23)]
+    sum_together(sums)
+    for each in sums:
+        alone = build_run_demand(SyntheticTraffic(GPT_OSS, spec, each.batch), each.batch, 5, 0, **parts)
+        _assert_equal(alone, each.demand())
+
+
+def test_other_requests_are_not_summed_together():
+    few, more = (make_trace([(2, 3)] * requests) for requests in (3, 9))
+    with pytest.raises(ValueError, match="the batch of 4 is not the beginning of that of 9"):
+        sum_together([RunSum(more, 9, 3, 0), RunSum(few, 4, 3, 0)])
+    assert not is_first_of(few, 3, few, 9, 0), "the larger batch is drawn, the smaller one is not"
+
+
+@pytest.mark.parametrize("held_bytes", [0, 1000])
+def test_columns_in_files_are_those_in_memory(source, tmp_path, monkeypatch, held_bytes):
+    parts = {"origin_dies": 4, "predictor": TopFraction()}
+    whole = build_run_demand(source, 50, 6, 0, **parts)
+    monkeypatch.setattr(stacked_module, "HELD_BYTES", held_bytes)
+    mapped = build_run_demand(source, 50, 6, 0, **parts, folder=tmp_path)
+    assert isinstance(mapped.predicted_rows.base, mmap.mmap) and mapped.predicted_rows.flags.writeable
+    _assert_equal(whole, mapped)
+    for _ in mapped:  # gives pages back
+        pass
+    _assert_equal(whole, mapped)
+
+
+def test_wider_steps_widen_those_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(stacked_module, "HELD_BYTES", 0)
+    steps = stacked_module.Stacked((2,), np.uint16, tmp_path / "steps")
+    for value in (1, 1 << 20, 3):
+        steps.append(np.full(2, value, np.int32 if value >> 16 else np.uint16))
+    found = steps.take()
+    assert found.dtype == np.int32 and found.tolist() == [[1, 1], [1 << 20, 1 << 20], [3, 3]]
 
 
 def _assert_equal(one, other):

@@ -1,7 +1,9 @@
 """The trace store: what is written is what is read, damage is named, and an old store outlives a failure."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from archsim.base.errors import TraceError
 from archsim.cli.main import main
 from archsim.engine.run_demand import RunDemand, build_run_demand
 from archsim.specs.loading.library import load_experiment, load_model
-from archsim.workload import demand_cache, open_trace
+from archsim.workload import demand_cache, open_trace, stacked
 from archsim.workload.store import store as stores
 from archsim.workload.store import store_writer
 from archsim.workload.store.frames import pack_frames, read_frames, write_frames
@@ -221,11 +223,11 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
     monkeypatch.setattr(demand_cache, "WORTH_S", 0)
     trace = open_trace(tree, TOY)
 
-    def build():
-        return build_run_demand(trace, 4, 3, 0, origin_dies=2)
+    def build(folder):
+        return build_run_demand(trace, 4, 3, 0, origin_dies=2, folder=folder)
 
     first = demand_cache.cached_demand(RunDemand, "x", build)
-    second = demand_cache.cached_demand(RunDemand, "x", lambda: pytest.fail("summed again"))
+    second = demand_cache.cached_demand(RunDemand, "x", lambda folder: pytest.fail("summed again"))
     for name in ("tokens", "first_seen", "origins", "layer_ids"):
         one, other = getattr(first, name), getattr(second, name)
         assert np.array_equal(one, other) and one.dtype == other.dtype
@@ -235,7 +237,74 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
     )
     monkeypatch.setattr(demand_cache, "MOST_BYTES", 0)
     demand_cache.cached_demand(RunDemand, "y", build)
-    assert list(demand_cache.folder().glob("*.npz")) == []
+    assert list(demand_cache.folder().iterdir()) == []
+
+
+@pytest.mark.parametrize("damaged", [lambda whole: b"short", lambda whole: bytes(len(whole))])
+@pytest.mark.parametrize("held_bytes", [0, 1 << 20])
+def test_a_damaged_demand_is_summed_again(tree, tmp_path, monkeypatch, damaged, held_bytes):
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(demand_cache, "WORTH_S", 0)
+    monkeypatch.setattr(stacked, "HELD_BYTES", held_bytes)
+    trace, built = open_trace(tree, TOY), []
+
+    def build(folder):
+        built.append(folder)
+        return build_run_demand(trace, 4, 3, 0, folder=folder)
+
+    tokens = demand_cache.cached_demand(RunDemand, "x", build).tokens.copy()
+    (entry,) = demand_cache.folder().iterdir()
+    (entry / "tokens").write_bytes(damaged((entry / "tokens").read_bytes()))
+    again = demand_cache.cached_demand(RunDemand, "x", build)
+    assert len(built) == 2 and np.array_equal(again.tokens, tokens)
+    assert [each.name for each in demand_cache.folder().iterdir()] == [entry.name]
+
+
+def test_drafts_of_other_processes_outlive_old_entries(tree, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(demand_cache, "WORTH_S", 0)
+    monkeypatch.setattr(demand_cache, "MOST_BYTES", 0)
+    now, ages_s = tmp_path.stat().st_mtime, {"draft-live": 7200, "draft-abandoned": 2 * 86400, "gone": 60, "old": 7200}
+    for name, age_s in ages_s.items():
+        folder = demand_cache.folder() / name
+        folder.mkdir(parents=True)
+        (folder / "tokens").write_bytes(b"some")
+        os.utime(folder, (now - age_s,) * 2)
+    stat = Path.stat
+
+    def vanishing(path, **how):
+        if path.name == "gone":  # another process removes it between the look at the folder and that at the entry
+            raise FileNotFoundError(path)
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", vanishing)
+    trace = open_trace(tree, TOY)
+    demand_cache.cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
+    assert sorted(each.name for each in demand_cache.folder().iterdir()) == ["draft-live", "gone"]
+
+
+def test_other_users_read_a_demand(tree, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(demand_cache, "WORTH_S", 0)
+    trace = open_trace(tree, TOY)
+    (tmp_path / "usual").mkdir()
+    demand_cache.cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
+    (entry,) = demand_cache.folder().iterdir()
+    assert entry.stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+    def refused(*_):
+        raise PermissionError("the entry of another user")
+
+    monkeypatch.setattr(os, "utime", refused)
+    demand_cache.cached_demand(RunDemand, "x", lambda folder: pytest.fail("summed again"))
+
+
+def test_a_demand_needs_no_folder(tree, tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file, not a folder")
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
+    trace = open_trace(tree, TOY)
+    demand = demand_cache.cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
+    assert (demand.tokens == build_run_demand(trace, 4, 3, 0).tokens).all()
 
 
 def test_threads_do_not_change_a_demand(monkeypatch):

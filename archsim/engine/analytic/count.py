@@ -7,10 +7,21 @@
 import numpy as np
 
 from archsim.base.kernels import inner, kernel, outer
-from archsim.engine.analytic.slices import ARRAYS, FROM_HBM, FROM_HOME_HBM, FROM_HOME_LLC, FROM_LLC, HBMS, route_group
-from archsim.engine.state import COMBINE, DATA_MESSAGES, DISPATCH, HIDDEN, REQUESTS, SLICES, UNITS
+from archsim.engine.analytic.slices import ARRAYS, FROM_HBM, FROM_HOME_HBM, FROM_HOME_LLC, FROM_LLC, HBMS
+from archsim.engine.state import (
+    COMBINE,
+    DATA_MESSAGES,
+    DISPATCH,
+    HIDDEN,
+    REQUESTS,
+    SLICES,
+    UNITS,
+    link_at,
+    route_of,
+)
 
 OF_SLICES, OF_DISPATCH, OF_COMBINE = np.int64(0), np.int64(1), np.int64(2)
+HBM_BYTES, LINK_BYTES, READ_BYTES = np.arange(3)  # of `add_bytes`
 
 
 @inner
@@ -25,11 +36,11 @@ def _pass_hbm(machine, tally, load, die, n_bytes, held):
 @outer
 def _pass_route(machine, tally, load, what, src, dst, n_bytes, held):
     """Count a message over the fabric. Requests occupy bandwidth only where they hold links."""
-    hops, route = machine.hops[src, dst], route_group(machine, src, dst)
+    hops, (first, last) = machine.hops[src, dst], route_of(machine, src, dst)
     tally.hops[what, 0] += hops
     tally.hops[what, 1] += hops * n_bytes
-    for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
-        resource = np.int64(machine.group_resources[i])
+    for at in range(first, last):
+        resource = link_at(machine, at)
         row = tally.resources[resource]
         row.bytes += n_bytes
         if held:
@@ -81,8 +92,8 @@ def _count_moves(machine, work, phase, tally, load, held):
             _pass_hbm(machine, tally, load, move.dst, move.bytes, held)
 
 
-@outer
-def count_walked(machine, work, fetches, tally, loads, held):
+@kernel
+def count_step(machine, work, fetches, tally, loads, held):
     """Add a step to ``tally``, and fill ``loads``. ``held``: under ``contention: reserved``."""
     loads[:] = 0.0
     _count_slices(machine, work, fetches, tally, loads[OF_SLICES], held)
@@ -90,7 +101,30 @@ def count_walked(machine, work, fetches, tally, loads, held):
     _count_moves(machine, work, COMBINE, tally, loads[OF_COMBINE], held)
 
 
-@kernel
-def count_step(machine, work, fetches, tally, loads, held):
-    """As `count_walked`, from Python."""
-    count_walked(machine, work, fetches, tally, loads, held)
+@inner
+def _links(machine, src, dst):
+    """Links of a route: more than its hops where one leads through a switch."""
+    begin, end = route_of(machine, src, dst)
+    return np.int64(end) - np.int64(begin)
+
+
+@outer
+def add_bytes(machine, work, fetches, total):
+    """Add what a step moved to ``total``, int64[3]: bytes through all HBMs and links, and of weights read."""
+    for chain in range(len(fetches)):
+        entry, fetch = work.entries[chain // SLICES], fetches[chain]
+        if fetch.way == FROM_HBM:
+            total[HBM_BYTES] += entry.read_bytes
+            total[READ_BYTES] += entry.read_bytes
+        elif fetch.way != FROM_LLC:
+            total[LINK_BYTES] += _links(machine, entry.die, entry.home) * machine.request_bytes
+            total[LINK_BYTES] += _links(machine, entry.home, entry.die) * machine.slice_bytes
+        if fetch.way == FROM_HOME_HBM:
+            total[HBM_BYTES] += machine.slice_bytes
+            total[READ_BYTES] += machine.slice_bytes
+        if fetch.kept:
+            total[HBM_BYTES] += machine.slice_bytes
+    for phase in range(len(work.moves)):
+        for move in work.moves[phase]:
+            total[HBM_BYTES] += move.bytes if move.src == move.dst else 2 * move.bytes
+            total[LINK_BYTES] += _links(machine, move.src, move.dst) * move.bytes

@@ -4,7 +4,8 @@ Plans, cp_en bits, work, copies and decisions come from the same functions as in
 duration of a step is that of its walk (``archsim.engine.analytic.walk``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -93,5 +94,5 @@ class AnalyticalEngine(EventEngine):
         super().count_anew()
         self.tally.resources["wait_ns"] = np.nan
 
-    def _build_kernel(self) -> WalkKernel:
-        return WalkKernel(self.machine, self.scenario.assumptions)
+    def _kernels(self) -> Callable[[], WalkKernel]:
+        return partial(WalkKernel, self.machine, self.scenario.assumptions)

@@ -20,10 +20,9 @@ from archsim.engine.analytic.slices import (
     bytes_of,
     look_up,
     rate,
-    route_group,
 )
 from archsim.engine.event.heaps import calendar_pop, calendar_push
-from archsim.engine.state import COMBINE, DISPATCH, SLICES
+from archsim.engine.state import COMBINE, DISPATCH, SLICES, link_at, route_of
 
 # Chosen from 0.1, 0.2 and 0.3 by the signed errors against event runs of points 0 to 149 of
 # tests/support/random_points.py under
@@ -51,15 +50,14 @@ def _hold_hbm(s, die, asked, n_bytes):
 
 @outer
 def _hold_route(s, src, dst, asked, n_bytes, most_bytes_per_ns):
-    machine, end, route = s.machine, asked, route_group(s.machine, src, dst)
-    begin, stop = machine.group_ptr[route], machine.group_ptr[route + 1]
-    if begin == stop:
+    machine, end, (first, last) = s.machine, asked, route_of(s.machine, src, dst)
+    if first == last:
         return asked
     bytes_per_ns = min(machine.route_bytes_per_ns[src, dst], most_bytes_per_ns)
     duration = machine.route_ns[src, dst] + _duration(machine, n_bytes, bytes_per_ns)
-    wasted = CONVOY * duration if stop - begin > 1 else 0.0
-    for i in range(begin, stop):
-        end = max(end, _hold_one(s, np.int64(machine.group_resources[i]), asked, duration + wasted))
+    wasted = CONVOY * duration if last - first > 1 else 0.0
+    for at in range(first, last):
+        end = max(end, _hold_one(s, link_at(machine, at), asked, duration + wasted))
     return end - wasted
 
 

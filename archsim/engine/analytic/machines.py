@@ -25,16 +25,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.kernels import inner, kernel
-from archsim.engine.analytic.count import count_walked
-from archsim.engine.analytic.engine import PHASES, AnalyticalEngine
+from archsim.engine.analytic.count import add_bytes
+from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.analytic.holds import begin_held, combine_held, fetch_held, stored_held
 from archsim.engine.analytic.lines import begin_in_order, fetch_in_order
 from archsim.engine.analytic.shares import begin_shared, combine_shared, fetch_shared, stored_shared
-from archsim.engine.analytic.slices import HBMS, Walk
+from archsim.engine.analytic.slices import Walk
 from archsim.engine.analytic.walk import begun, walk
 from archsim.engine.loop import Elapsed, Outcome, Replay
 from archsim.engine.run_demand import RunDemand
-from archsim.engine.state import UNITS, Machine, Memory, Tally, Work, new_tally
+from archsim.engine.state import Machine, Memory, Tally, Work
 from archsim.policies.registry import COSTLESS
 from archsim.specs.scenario import Scenario
 from microarch.blocks.global_cp import State
@@ -51,7 +51,6 @@ PARTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
 RATES = frozenset(key for keys in PARTS.values() for key in keys)
 _CHUNK_BYTES = 1 << 25  # of the state of machines that are walked in one call
 _MOST = 4096  # machines in one call
-HBM_BYTES, LINK_BYTES, READ_BYTES = range(3)  # columns of what is counted
 
 
 def shares_plan(scenario: Scenario) -> bool:
@@ -81,8 +80,8 @@ class _Recorder:
 
 
 class _RecordingEngine(AnalyticalEngine):
-    def _build_kernel(self) -> Any:
-        return _Recorder()
+    def _kernels(self) -> Any:
+        return _Recorder
 
 
 class Recorded(NamedTuple):
@@ -198,13 +197,11 @@ class _Walks:
     """The arrays in which machines are walked. ``at_once``: how many in one call."""
 
     def __init__(self, work: Recorded, strategy: str) -> None:
-        self._work, self._kernel, self._held = work, KERNELS[strategy], strategy == "reserved"
+        self._work, self._kernel = work, KERNELS[strategy]
         assert work.outcome is not None
         self._memory = work.outcome.memory
         state_bytes = self._memory.llc_tags.nbytes + self._memory.copies.room.nbytes
         self.at_once = max(1, min(_MOST, _CHUNK_BYTES // max(1, state_bytes)))
-        self._tally = new_tally(work.machine)
-        self._loads = np.zeros((PHASES, work.machine.resources))
 
     @cached_property
     def _states(self) -> list[tuple[Walk, tuple[np.ndarray, ...], np.ndarray]]:
@@ -212,7 +209,7 @@ class _Walks:
         found = []
         for work in self._work.works:
             state = begun(self._work.machine, work, self._memory)
-            scratch = (state.fetches, state.booked, state.dies, state.lines, self._tally.resources, self._tally.dies)
+            scratch = (state.fetches, state.booked, state.dies, state.lines)
             found.append((state, tuple(map(_as_words, scratch)), work.local.view(np.int64).copy()))
         return found
 
@@ -222,10 +219,8 @@ class _Walks:
         tags, rooms = (_repeated(each, count) for each in (memory.llc_tags, memory.copies.room))
         for step, (state, scratch, local) in enumerate(self._states):
             own_ns = np.zeros(count)
-            self._kernel(
-                state, machines, tags, rooms, scratch, _as_words(state.work.local), local, self._tally, self._loads,
-                self._held, own_ns, counted,
-            )  # fmt: skip
+            words = _as_words(state.work.local)
+            self._kernel(state, machines, tags, rooms, scratch, words, local, own_ns, counted)
             ns[step] = own_ns
 
 
@@ -245,8 +240,8 @@ def _machine_of(same, machines, at):
     return Machine(
         same.dies,
         same.hops,
-        same.group_ptr,
-        same.group_resources,
+        same.route_ptr,
+        same.route_links,
         same.link_resources,
         machines.hbm_bytes_per_ns[at],
         machines.link_bytes_per_ns[row],
@@ -272,9 +267,7 @@ def _machine_of(same, machines, at):
 
 
 @inner
-def _walk_all(
-    s, machines, tags, rooms, scratch, local, fresh, tally, loads, held, ns, counted, begin, fetch, stored, combine
-):
+def _walk_all(s, machines, tags, rooms, scratch, local, fresh, ns, counted, begin, fetch, stored, combine):
     """Walk one step on every machine, from its tags and rooms on."""
     for at in range(len(ns)):
         for words in scratch:
@@ -286,39 +279,29 @@ def _walk_all(
         memory = Memory(tags[at], own, s.memory.atu)
         each = Walk(machine, s.work, memory, s.fetches, s.booked, s.dies, s.flying, s.lines, s.calendar)
         ns[at] = walk(each, begin, fetch, stored, combine)
-        count_walked(machine, s.work, s.fetches, tally, loads, held)
-        _add_up(machine, tally, counted[at])
-
-
-@inner
-def _add_up(machine, tally, counted):
-    for die in range(machine.dies):
-        counted[HBM_BYTES] += tally.resources[HBMS * machine.dies + die].bytes
-        counted[READ_BYTES] += tally.dies[die].local_read_bytes + tally.dies[die].remote_read_bytes
-    for resource in range(UNITS * machine.dies, len(tally.resources)):
-        counted[LINK_BYTES] += tally.resources[resource].bytes
+        add_bytes(machine, s.work, s.fetches, counted[at])
 
 
 @kernel
-def _shared(s, machines, tags, rooms, scratch, local, fresh, tally, loads, held, ns, counted):
+def _shared(s, machines, tags, rooms, scratch, local, fresh, ns, counted):
     _walk_all(
-        s, machines, tags, rooms, scratch, local, fresh, tally, loads, held, ns, counted,
+        s, machines, tags, rooms, scratch, local, fresh, ns, counted,
         begin_shared, fetch_shared, stored_shared, combine_shared,
     )  # fmt: skip
 
 
 @kernel
-def _in_order(s, machines, tags, rooms, scratch, local, fresh, tally, loads, held, ns, counted):
+def _in_order(s, machines, tags, rooms, scratch, local, fresh, ns, counted):
     _walk_all(
-        s, machines, tags, rooms, scratch, local, fresh, tally, loads, held, ns, counted,
+        s, machines, tags, rooms, scratch, local, fresh, ns, counted,
         begin_in_order, fetch_in_order, stored_shared, combine_shared,
     )  # fmt: skip
 
 
 @kernel
-def _held(s, machines, tags, rooms, scratch, local, fresh, tally, loads, held, ns, counted):
+def _held(s, machines, tags, rooms, scratch, local, fresh, ns, counted):
     _walk_all(
-        s, machines, tags, rooms, scratch, local, fresh, tally, loads, held, ns, counted,
+        s, machines, tags, rooms, scratch, local, fresh, ns, counted,
         begin_held, fetch_held, stored_held, combine_held,
     )  # fmt: skip
 

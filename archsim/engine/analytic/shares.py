@@ -7,8 +7,6 @@ transfer of size b has passed it after the sum of min(b, size) over all of them 
 Queueing Systems II, 1976, section 4.4).
 """
 
-import numpy as np
-
 from archsim.base.kernels import inner, outer
 from archsim.engine.analytic.slices import (
     ARRAYS,
@@ -23,10 +21,9 @@ from archsim.engine.analytic.slices import (
     bytes_of,
     look_up,
     rate,
-    route_group,
     source_of,
 )
-from archsim.engine.state import COMBINE, DISPATCH, SLICES
+from archsim.engine.state import COMBINE, DISPATCH, SLICES, link_at, route_of
 
 
 @inner
@@ -39,11 +36,11 @@ def _book_one(s, resource, asked, n_bytes):
 @outer
 def book(s, asked, src, dst, from_hbm, to_hbm, n_bytes):
     """When bytes that may flow from ``asked`` on have passed the source's HBM, the route and the target's HBM."""
-    machine, end, route = s.machine, asked, route_group(s.machine, src, dst)
+    machine, end, (first, last) = s.machine, asked, route_of(s.machine, src, dst)
     if from_hbm:
         end = max(end, _book_one(s, HBMS * machine.dies + src, asked, n_bytes))
-    for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
-        end = max(end, _book_one(s, np.int64(machine.group_resources[i]), asked, n_bytes))
+    for at in range(first, last):
+        end = max(end, _book_one(s, link_at(machine, at), asked, n_bytes))
     if to_hbm and dst != src:
         end = max(end, _book_one(s, HBMS * machine.dies + dst, asked, n_bytes))
     return end
@@ -131,6 +128,7 @@ def combine_shared(s, die, now):
 
 @inner
 def count_one(row, n_bytes, is_new, is_slice):
+    """Count a transfer of ``n_bytes`` on one resource, whose record in ``State.booked`` is ``row``; see `count`."""
     if is_slice:
         row.weights += n_bytes
         row.slices += is_new
@@ -144,11 +142,11 @@ def count(s, src, dst, from_hbm, is_new, is_slice, n_bytes):
     """Count a transfer that starts with the step. Hidden vectors also pass the target's HBM. ``is_new``: whether a
     slice competes with those counted before, and does not stand in line with one.
     """
-    machine, route = s.machine, route_group(s.machine, src, dst)
+    machine, (first, last) = s.machine, route_of(s.machine, src, dst)
     if from_hbm:
         count_one(s.booked[HBMS * machine.dies + src], n_bytes, is_new, is_slice)
-    for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
-        count_one(s.booked[np.int64(machine.group_resources[i])], n_bytes, is_new, is_slice)
+    for at in range(first, last):
+        count_one(s.booked[link_at(machine, at)], n_bytes, is_new, is_slice)
     if not is_slice and dst != src:
         count_one(s.booked[HBMS * machine.dies + dst], n_bytes, is_new, is_slice)
 
@@ -167,11 +165,11 @@ def slowest(s, src, dst, from_hbm, to_hbm, passed_one, moves, slices):
     """When the last resource from source to target has passed these bytes: ``passed_one(s, resource, moves, slices)``
     says when one has.
     """
-    machine, ns, route = s.machine, 0.0, route_group(s.machine, src, dst)
+    machine, ns, (first, last) = s.machine, 0.0, route_of(s.machine, src, dst)
     if from_hbm:
         ns = max(ns, passed_one(s, HBMS * machine.dies + src, moves, slices))
-    for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
-        ns = max(ns, passed_one(s, np.int64(machine.group_resources[i]), moves, slices))
+    for at in range(first, last):
+        ns = max(ns, passed_one(s, link_at(machine, at), moves, slices))
     if to_hbm and dst != src:
         ns = max(ns, passed_one(s, HBMS * machine.dies + dst, moves, slices))
     return ns

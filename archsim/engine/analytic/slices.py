@@ -102,12 +102,6 @@ def rate(machine, resource):
 
 
 @inner
-def route_group(machine, src, dst):
-    """Row of ``Machine.group_ptr`` of a route."""
-    return UNITS * machine.dies + src * machine.dies + dst
-
-
-@inner
 def source_of(s, chain):
     """The die whose HBM or LLC a fetch reads."""
     entry = s.work.entries[chain // SLICES]

@@ -52,6 +52,10 @@ class Flows(NamedTuple):
     inner: np.ndarray
     outer: np.ndarray
 
+    def part(self, share: float) -> Flows:
+        """A share of the bytes."""
+        return Flows(self.inner * share, self.outer * share)
+
     def reversed(self) -> Flows:
         """The same bytes on their way back."""
         return Flows(self.inner.swapaxes(1, 2), self.outer.swapaxes(1, 2))

@@ -56,8 +56,7 @@ class Sent(NamedTuple):
 
     def part(self, share: float) -> Sent:
         """A share of it."""
-        flows = self.flows and Flows(self.flows.inner * share, self.flows.outer * share)
-        return Sent(self.vectors * share, self.arrived * share, flows)
+        return Sent(self.vectors * share, self.arrived * share, self.flows and self.flows.part(share))
 
 
 class OnLinks(NamedTuple):
@@ -145,7 +144,7 @@ class PortMoves:
 
     def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
-        back = sent.part(ratio).flows.reversed()
+        back = sent.flows.part(ratio).reversed()
         return self._done(back, COMBINE, begin_ns)
 
     def _done(self, flows: Flows, phase: int, begin_ns: np.ndarray) -> np.ndarray:
@@ -183,7 +182,7 @@ class PortMoves:
 
     def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
-        back = sent.part(ratio).flows.reversed()
+        back = sent.flows.part(ratio).reversed()
         return self._flows_on_links(sent.flows, DISPATCH), self._flows_on_links(back, COMBINE)
 
     def _flows_on_links(self, flows: Flows, phase: int) -> OnLinks:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.engine.event.heaps import BOOKING
-from archsim.engine.state import Machine, Memory, Tally, Work
+from archsim.engine.state import SLICES, Machine, Memory, Tally, Work, inner, unsigned
 
 NOBODY = np.int64(-1)
 # stages created, stages in the calendar, bits of the claimed links (see StepState.link_bits)
@@ -21,7 +21,7 @@ STAGE = np.dtype(
         ("end", "f8"),  # start + duration, set when processed
         ("floor", "f8"),  # earliest end of a compute stage: its last segment has arrived and been processed
         ("item", "i8"),  # chain, or move for the ACT_ states
-        ("group", "i8"),  # its resources: group_resources[group_ptr[g]:group_ptr[g + 1]]
+        ("group", "i8"),  # its resources: a unit (unit · D + die), or the links of a route (3 · D + pair)
         ("parent", "i8"),  # stage that created it, -1 at the start of a step
         ("cause", "i8"),  # stage that it had to wait for: its parent, or the last user of a resource
         ("kind", "i8"),  # microarch.blocks.request.State
@@ -58,6 +58,24 @@ class StepState(NamedTuple):
     # int64[group]: the links of a route, one bit each; empty where there are more than MOST_BITS links
     link_bits: np.ndarray
     tie_bits: int  # of stages that are compared where times are equal: 0 (ties: heapq) or -1 (ties: sequence)
+
+
+@inner
+def row_of(s, stage):
+    """STAGE: the row of a stage."""
+    return s.pool.stages[unsigned(stage)]
+
+
+@inner
+def claim_of(s, r):
+    """CLAIM: of a resource."""
+    return s.pool.claims[unsigned(r)]
+
+
+@inner
+def entry_of(s, chain):
+    """ENTRY: of which the chain is a slice."""
+    return s.work.entries[unsigned(chain) // unsigned(SLICES)]
 
 
 def new_pool(resources: int, stages: int, waiting: int) -> Pool:

@@ -24,6 +24,7 @@ class Flows(NamedTuple):
     """The network that a step uses."""
 
     net: FlowNetwork
+    lines: np.ndarray  # LINE[line], all empty
     line_of: np.ndarray  # int32[row]: the line in which the flows of a group wait for each other; -1: they do not
     row_of: np.ndarray  # int32[group]: its row in the network; -1: the step has no such flows
 
@@ -31,11 +32,12 @@ class Flows(NamedTuple):
 class Groups:
     """Builds the networks of steps: one of all groups, or (``sparse``) one for every step."""
 
-    def __init__(self, machine: Machine, fabric: Fabric, line_of: np.ndarray, sparse: bool | None = None):
-        self._machine, self._fabric, self._line_of = machine, fabric, line_of
+    def __init__(self, machine: Machine, fabric: Fabric, reads: str, source: str, sparse: bool | None = None):
+        self._machine, self._fabric, self._order = machine, fabric, (reads, source)
         self._sparse = len(fabric.route_links) > MOST_LINKS if sparse is None else sparse
-        self._row_of = np.full(len(line_of), NOBODY, np.int32)
-        self._now = np.arange(0 if self._sparse else len(line_of))
+        groups = PAIRS * machine.dies + 3 * machine.dies**2
+        self._row_of = np.full(groups, NOBODY, np.int32)
+        self._now = np.arange(0 if self._sparse else groups)
         self._flows = self._of(self._now)
 
     def of(self, work: Work) -> Flows:
@@ -43,12 +45,14 @@ class Groups:
         if self._sparse:
             self._row_of[self._now] = NOBODY
             self._now = _groups_of(work, self._machine.dies)
+            self._flows = None  # two at a time may not fit in memory
             self._flows = self._of(self._now)
         return self._flows
 
     def _of(self, groups: np.ndarray) -> Flows:
         self._row_of[groups] = np.arange(len(groups))
-        return Flows(flow_network(self._machine, self._fabric, groups), self._line_of[groups], self._row_of)
+        lines, line_of = lines_of_groups(groups, self._machine.dies, *self._order)
+        return Flows(flow_network(self._machine, self._fabric, groups), lines, line_of, self._row_of)
 
 
 def _groups_of(work: Work, dies: int) -> np.ndarray:
@@ -100,28 +104,25 @@ def _list_routes(groups, dies, route_ptr, route_links, at, routes):
             routes[to] = dst
 
 
-def lines_of_groups(dies: int, reads: str, source: str) -> np.ndarray:
-    """int32[group]: the line in which the flows of a group wait for each other, -1 where they do not.
+def lines_of_groups(groups: np.ndarray, dies: int, reads: str, source: str) -> tuple[np.ndarray, np.ndarray]:
+    """(LINE[line], all empty; int32[row]: the line in which the flows of each of the groups, int64[row], wait for each
+    other, -1 where they do not).
 
     ``reads: in_order``: slices that a die takes from one source (from HBM or LLC) are in one line, hidden vectors in
     another, so that they do not wait for weights that were asked for ahead. Vectors that stay on a die are asked for
     before its weights, and are in their line. The copies that it writes are in another. ``source: queued``: all that
     leaves a die is in one line.
     """
-    own, pairs = np.arange(dies, dtype=np.int32), np.arange(dies * dies, dtype=np.int32)
-    line_of = np.full(PAIRS * dies + 3 * len(pairs), NOBODY, np.int32)
-    within, away = line_of[: PAIRS * dies].reshape(PAIRS, dies), line_of[PAIRS * dies :].reshape(3, -1)
+    line_of, within = np.full(len(groups), NOBODY), groups < PAIRS * dies
+    kind, pair = np.divmod(groups[~within] - PAIRS * dies, dies * dies)
     if reads == "in_order":
-        within[:] = own, dies + own, own
-        away[:2] = PAIRS * dies + pairs
-        away[2] = PAIRS * dies + len(pairs) + pairs
+        own, die = np.divmod(groups[within], dies)
+        line_of[within] = np.where(own == OWN_COPIES, dies, 0) + die
+        line_of[~within] = PAIRS * dies + np.where(kind == 2, dies * dies, 0) + pair
     if source == "queued":
-        away[:] = PAIRS * dies + pairs // dies
-    return line_of
-
-
-def new_lines(line_of: np.ndarray) -> np.ndarray:
-    """LINE[line], all empty."""
-    lines = np.zeros(max(0, int(line_of.max()) + 1), LINE)
+        line_of[~within] = PAIRS * dies + pair // dies
+    named, line_of = np.unique(line_of, return_inverse=True)
+    without = int(np.searchsorted(named, 0))  # 1 where a group has no line
+    lines = np.zeros(len(named) - without, LINE)
     lines["first"] = lines["last"] = NOBODY
-    return lines
+    return lines, (line_of - without).astype(np.int32)

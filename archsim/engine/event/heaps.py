@@ -20,7 +20,7 @@ depend on it (equal keys are everywhere, and the time of a waiting stage may cha
 
 import numpy as np
 
-from archsim.engine.state import inner
+from archsim.engine.state import inner, unsigned
 
 BOOKING = np.dtype([("time_bits", "i8"), ("stage", "i8")], align=True)
 FIRST = np.int64(-(2**63))  # the sign bit
@@ -47,12 +47,14 @@ def queue_key(time_ns, priority):
 
 @inner
 def _booking(heap, at, tie_bits):
-    return heap[at].time_bits, heap[at].stage
+    booking = heap[unsigned(at)]
+    return booking.time_bits, booking.stage
 
 
 @inner
 def _book(heap, at, item):
-    heap[at].time_bits, heap[at].stage = item
+    booking = heap[unsigned(at)]
+    booking.time_bits, booking.stage = item
 
 
 @inner
@@ -62,12 +64,12 @@ def _booked_before(tie_bits, a, b):
 
 @inner
 def _stage(heap, at, stages):
-    return heap[at]
+    return heap[unsigned(at)]
 
 
 @inner
 def _enter(heap, at, item):
-    heap[at] = item
+    heap[unsigned(at)] = item
 
 
 @inner
@@ -77,12 +79,13 @@ def _sooner(stages, a, b):
 
 @inner
 def _waiting(heap, at, keys):
-    return keys[heap[at]], heap[at]
+    stage = heap[unsigned(at)]
+    return keys[unsigned(stage)], stage
 
 
 @inner
 def _wait(heap, at, item):
-    heap[at] = item[1]
+    heap[unsigned(at)] = item[1]
 
 
 @inner
@@ -92,7 +95,8 @@ def _served_before(keys, a, b):
 
 @inner
 def _offered(heap, at, order):
-    return order[0][heap[at]] & TIME_BITS, heap[at]
+    stage = heap[unsigned(at)]
+    return order[0][unsigned(stage)] & TIME_BITS, stage
 
 
 @inner

@@ -23,7 +23,10 @@ from archsim.engine.event.claims import (
     STAGES_PER_MOVE,
     WAITS_PER_CHAIN,
     StepState,
+    claim_of,
+    entry_of,
     new_pool,
+    row_of,
 )
 from archsim.engine.event.explained import explain_product
 from archsim.engine.event.heaps import (
@@ -59,9 +62,11 @@ from archsim.engine.state import (
     kernel,
     launched_ns,
     launching_ns,
+    link_at,
     move_of,
     outer,
     phase_of,
+    unsigned,
 )
 from microarch.blocks import atu, hbm, llc, pdu
 from microarch.blocks.catalogue import NEXT, SPAWN, UNIT
@@ -101,46 +106,56 @@ def _is_unit(s, group):
 
 
 @inner
+def _route(s, group):
+    """(begin, end) of the links of a group that is a route, for `link_at`."""
+    pair = group - UNITS * s.machine.dies
+    return s.machine.route_ptr[pair], s.machine.route_ptr[pair + 1]
+
+
+@inner
 def _admit_at(s, stage, r):
     """Claim a unit; the stage starts when it falls free."""
-    row, claim = s.pool.stages[stage], s.pool.claims[r]
+    row, claim = row_of(s, stage), claim_of(s, r)
     claim.claimed = 1
     if claim.free_at > row.time:
-        s.tally.resources[r].wait_ns += claim.free_at - row.time
+        s.tally.resources[unsigned(r)].wait_ns += claim.free_at - row.time
         row.time, row.cause = claim.free_at, claim.last_user
     else:
         row.cause = row.parent
-    s.pool.waits_for[stage] = NOBODY
-    s.pool.keys[stage] = queue_key(row.time, row.priority)
+    s.pool.waits_for[unsigned(stage)] = NOBODY
+    s.pool.keys[unsigned(stage)] = queue_key(row.time, row.priority)
     _book(s, stage, row.time)
 
 
 @inner
 def _admit(s, stage):
     """Claim the links of a route; the stage starts when the last of them falls free."""
-    row, claims = s.pool.stages[stage], s.pool.claims
+    row = row_of(s, stage)
     if len(s.link_bits):
-        s.pool.count[CLAIMED] |= s.link_bits[row.group]
+        s.pool.count[CLAIMED] |= s.link_bits[unsigned(row.group)]
     start, cause, binding = row.time, row.parent, NOBODY
-    for i in range(s.machine.group_ptr[row.group], s.machine.group_ptr[row.group + 1]):
-        r = np.int64(s.machine.group_resources[i])
-        claims[r].claimed = 1
-        if claims[r].free_at > start:
-            start, cause, binding = claims[r].free_at, claims[r].last_user, r
+    first, last = _route(s, row.group)
+    for at in range(first, last):
+        r = link_at(s.machine, at)
+        claim = claim_of(s, r)
+        claim.claimed = 1
+        if claim.free_at > start:
+            start, cause, binding = claim.free_at, claim.last_user, r
     if binding >= 0:
-        s.tally.resources[binding].wait_ns += start - row.time
+        s.tally.resources[unsigned(binding)].wait_ns += start - row.time
     row.time, row.cause = start, cause
-    s.pool.waits_for[stage] = NOBODY
-    s.pool.keys[stage] = queue_key(start, row.priority)
+    s.pool.waits_for[unsigned(stage)] = NOBODY
+    s.pool.keys[unsigned(stage)] = queue_key(start, row.priority)
     _book(s, stage, start)
 
 
 @inner
 def _any_claimed(s, group):
     if len(s.link_bits):
-        return s.pool.count[CLAIMED] & s.link_bits[group] != 0
-    for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
-        if s.pool.claims[np.int64(s.machine.group_resources[i])].claimed:
+        return s.pool.count[CLAIMED] & s.link_bits[unsigned(group)] != 0
+    first, last = _route(s, group)
+    for at in range(first, last):
+        if claim_of(s, link_at(s.machine, at)).claimed:
             return True
     return False
 
@@ -148,8 +163,8 @@ def _any_claimed(s, group):
 @inner
 def _wait(s, stage, r):
     """Queue a stage at a resource."""
-    waiting, claim = (s.pool.keys[stage], stage), s.pool.claims[r]
-    claim.queued = queue_push(s.pool.queue[r], claim.queued, waiting, s.pool.keys)
+    waiting, claim = (s.pool.keys[unsigned(stage)], stage), claim_of(s, r)
+    claim.queued = queue_push(s.pool.queue[unsigned(r)], claim.queued, waiting, s.pool.keys)
 
 
 @inner
@@ -157,22 +172,23 @@ def _create(s, kind, item, group, earliest, floor, parent, priority):
     """Create a stage: admitted if none of its resources is claimed, else queued at each."""
     stage = s.pool.count[STAGES]
     s.pool.count[STAGES] += 1
-    row = s.pool.stages[stage]
+    row = row_of(s, stage)
     row.kind, row.item, row.group, row.parent = kind, item, group, parent
     row.time, row.floor, row.priority = earliest, floor, priority
     if kind == DONE:
-        row.cause, s.pool.waits_for[stage] = parent, NOBODY
+        row.cause, s.pool.waits_for[unsigned(stage)] = parent, NOBODY
         _book(s, stage, earliest)
     elif _is_unit(s, group):
-        if s.pool.claims[group].claimed:
-            s.pool.keys[stage], s.pool.waits_for[stage] = queue_key(earliest, priority), group
+        if claim_of(s, group).claimed:
+            s.pool.keys[unsigned(stage)], s.pool.waits_for[unsigned(stage)] = queue_key(earliest, priority), group
             _wait(s, stage, group)
         else:
             _admit_at(s, stage, group)
     elif _any_claimed(s, group):
-        s.pool.keys[stage], s.pool.waits_for[stage] = queue_key(earliest, priority), group
-        for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
-            _wait(s, stage, np.int64(s.machine.group_resources[i]))
+        s.pool.keys[unsigned(stage)], s.pool.waits_for[unsigned(stage)] = queue_key(earliest, priority), group
+        first, last = _route(s, group)
+        for at in range(first, last):
+            _wait(s, stage, link_at(s.machine, at))
     else:
         _admit(s, stage)
 
@@ -180,15 +196,15 @@ def _create(s, kind, item, group, earliest, floor, parent, priority):
 @inner
 def _first_waiting(s, r):
     """Who is next in a queue, or NOBODY; those who were admitted leave when they are found at its head."""
-    queue, claim = s.pool.queue[r], s.pool.claims[r]
-    while claim.queued > 0 and s.pool.waits_for[queue[0]] < 0:
+    queue, claim = s.pool.queue[unsigned(r)], claim_of(s, r)
+    while claim.queued > 0 and s.pool.waits_for[unsigned(queue[0])] < 0:
         _, claim.queued = queue_pop(queue, claim.queued, s.pool.keys)
     return queue[0] if claim.queued > 0 else NOBODY
 
 
 @inner
 def _may_begin(s, stage):
-    group = s.pool.waits_for[stage]
+    group = s.pool.waits_for[unsigned(stage)]
     return group >= 0 and not _any_claimed(s, group)
 
 
@@ -201,10 +217,11 @@ def _offer_links(s, group):
     their order matter, and then it is that of a heap of all to whom something is offered.
     """
     offers, offered, only, several = s.pool.offers, np.int64(0), NOBODY, False
-    for i in range(s.machine.group_ptr[group], s.machine.group_ptr[group + 1]):
-        stage = _first_waiting(s, np.int64(s.machine.group_resources[i]))
+    first, last = _route(s, group)
+    for at in range(first, last):
+        stage = _first_waiting(s, link_at(s.machine, at))
         if stage >= 0:
-            offers[offered] = stage
+            offers[unsigned(offered)] = stage
             offered += 1
             if stage != only and _may_begin(s, stage):
                 several |= only >= 0
@@ -220,8 +237,8 @@ def _offer_in_order(s, offered):
     """Those of the pool's first ``offered`` offers who can begin do, as they come from a heap of all."""
     offers, order = s.pool.offers, (s.pool.keys, s.tie_bits)
     for size in range(offered):
-        stage = offers[size]
-        offers_push(offers, size, (s.pool.keys[stage] & TIME_BITS, stage), order)
+        stage = offers[unsigned(size)]
+        offers_push(offers, size, (s.pool.keys[unsigned(stage)] & TIME_BITS, stage), order)
     while offered > 0:
         (_, stage), offered = offers_pop(offers, offered, order)
         if _may_begin(s, stage):
@@ -231,8 +248,8 @@ def _offer_in_order(s, offered):
 @inner
 def _give_up(s, stage, r, duration, n_bytes):
     """A processed stage leaves a resource, which falls free at its end."""
-    claim, resource = s.pool.claims[r], s.tally.resources[r]
-    claim.free_at, claim.claimed, claim.last_user = s.pool.stages[stage].end, 0, stage
+    claim, resource = claim_of(s, r), s.tally.resources[unsigned(r)]
+    claim.free_at, claim.claimed, claim.last_user = row_of(s, stage).end, 0, stage
     resource.busy_ns += duration
     resource.bytes += n_bytes
 
@@ -256,17 +273,17 @@ def _cross(s, what, src, dst, n_bytes, most_bytes_per_ns):
 @inner
 def _asked_at(s, stage):
     """When the slice was looked up whose arrival the stage is."""
-    while s.pool.stages[stage].kind != LOOKUP:
-        stage = s.pool.stages[stage].parent
-    return s.pool.stages[stage].time
+    while row_of(s, stage).kind != LOOKUP:
+        stage = row_of(s, stage).parent
+    return row_of(s, stage).time
 
 
 @inner
 def _product_ns(s, row, entry):
     """How long a stage holds the array: less than its product takes by what it counts as begun before."""
     launching, ahead = launching_ns(s.work, entry, row.time), 0.0
-    if s.pool.stages[row.parent].kind < ACT_READ:  # not held for tokens
-        free, asked = s.pool.claims[row.group].free_at, _asked_at(s, row.parent)
+    if row_of(s, row.parent).kind < ACT_READ:  # not held for tokens
+        free, asked = claim_of(s, row.group).free_at, _asked_at(s, row.parent)
         ahead = max(0.0, row.time - begun_ns(free, asked, launched_ns(s.work, entry)))
     multiplied = max(entry.compute_ns - ahead, entry.least_ns)
     return max(launching + multiplied, row.floor - row.time)
@@ -276,8 +293,8 @@ def _product_ns(s, row, entry):
 def _serve_slice(s, row):
     """(event, duration, bytes) of a weight slice's stage; updates caches, copies and counters."""
     kind, machine, memory = row.kind, s.machine, s.memory
-    entry = s.work.entries[row.item // SLICES]
-    key = entry.key + row.item % SLICES
+    entry = entry_of(s, row.item)
+    key = entry.key + np.int64(unsigned(row.item) % unsigned(SLICES))
     n_bytes = machine.slice_bytes
     if kind == LOOKUP:
         event = atu.look_up(memory.llc_tags, memory.copies, entry, key)
@@ -288,19 +305,19 @@ def _serve_slice(s, row):
             latency += machine.hbm_latency_ns
         return event, latency, np.int64(0)
     if kind == LOCAL_HBM:
-        s.tally.dies[entry.die].local_read_bytes += entry.read_bytes
+        s.tally.dies[unsigned(entry.die)].local_read_bytes += entry.read_bytes
         duration = _duration(s, machine.hbm_latency_ns, entry.read_bytes, machine.hbm_bytes_per_ns)
         return SERVED, duration, entry.read_bytes
     if kind == REQUEST:
         s.tally.pair_bytes[REQUESTS, entry.die, entry.home] += machine.request_bytes
         duration = _cross(s, REQUESTS, entry.die, entry.home, machine.request_bytes, np.inf)
-        return (HIT if s.pool.stages[row.parent].home_hit else MISS), duration, machine.request_bytes
+        return (HIT if row_of(s, row.parent).home_hit else MISS), duration, machine.request_bytes
     if kind == REMOTE_LLC:
         s.tally.llc_hits[1] += 1
         return SERVED, machine.llc_hit_ns, n_bytes
     if kind == COMPUTE:
         # An array that holds a slice whose last bytes have not arrived waits: it is not busy.
-        duration, array = _product_ns(s, row, entry), s.tally.resources[row.group]
+        duration, array = _product_ns(s, row, entry), s.tally.resources[unsigned(row.group)]
         array.busy_ns -= duration - entry.compute_ns
         array.wait_ns += max(0.0, duration - entry.compute_ns)
         return SERVED, duration, np.int64(0)
@@ -313,9 +330,9 @@ def _serve_slice(s, row):
         event = pdu.decide(s.work.cp_en, s.work.cp_ready_ns, memory.copies, entry, key, row.time + duration)
         return event, duration, n_bytes
     if kind == REMOTE_HBM:
-        s.tally.dies[entry.home].remote_read_bytes += n_bytes
+        s.tally.dies[unsigned(entry.home)].remote_read_bytes += n_bytes
     elif hbm.keep(memory.copies, entry.die, key, n_bytes):
-        s.tally.dies[entry.die].write_bytes += n_bytes
+        s.tally.dies[unsigned(entry.die)].write_bytes += n_bytes
     return SERVED, _duration(s, machine.hbm_latency_ns, n_bytes, machine.hbm_bytes_per_ns), n_bytes
 
 
@@ -329,7 +346,7 @@ def _serve_move(s, row):
         s.tally.pair_bytes[HIDDEN + phase, move.src, move.dst] += move.bytes
         most = s.machine.transfer_bytes_per_ns[phase]
         return SERVED, _cross(s, HIDDEN, move.src, move.dst, move.bytes, most), move.bytes
-    s.tally.dies[move.src if row.kind == ACT_READ else move.dst].activation_bytes += move.bytes
+    s.tally.dies[unsigned(move.src if row.kind == ACT_READ else move.dst)].activation_bytes += move.bytes
     event = HERE if row.kind == ACT_READ and move.src == move.dst else SERVED
     return event, _duration(s, s.machine.hbm_latency_ns, move.bytes, s.machine.hbm_bytes_per_ns), move.bytes
 
@@ -348,7 +365,7 @@ def _group_of(s, kind, item, reader):
         if kind == ACT_MOVE:
             return routes + move.src * dies + move.dst
         return HBM * dies + (move.src if kind == ACT_READ else move.dst)
-    entry = s.work.entries[item // SLICES]
+    entry = entry_of(s, item)
     if kind == REQUEST:
         return routes + entry.die * dies + entry.home
     if kind == DATA:
@@ -359,7 +376,7 @@ def _group_of(s, kind, item, reader):
 
 @inner
 def _priority_of(s, chain):
-    entry = s.work.entries[chain // SLICES]
+    entry = entry_of(s, chain)
     return np.int64(entry.die != entry.home)
 
 
@@ -371,25 +388,25 @@ def _early_ns(s, kind, chain):
         return rest / s.machine.hbm_bytes_per_ns
     if kind != DATA:
         return 0.0
-    entry = s.work.entries[chain // SLICES]
+    entry = entry_of(s, chain)
     return rest / s.machine.route_bytes_per_ns[entry.home, entry.die]
 
 
 @inner
 def _follow(s, stage, event, end):
     """Create the successors of a processed stage, the spawned one first."""
-    row = s.pool.stages[stage]
+    row = row_of(s, stage)
     spawned, following = SPAWN[row.kind, event], NEXT[row.kind, event]
     if spawned >= 0:
         group = _group_of(s, spawned, row.item, row.group % s.machine.dies)
         _create(s, spawned, row.item, group, end, 0.0, stage, row.priority)
     earliest, floor = end, 0.0
     if following == COMPUTE:
-        entry = s.work.entries[row.item // SLICES]
+        entry = entry_of(s, row.item)
         earliest = end - _early_ns(s, row.kind, row.item)
         floor = max(end + entry.drain_ns, _asked_at(s, stage) + entry.alone_ns)
         if entry.routed and awaits_tokens(s.work, entry.die):
-            s.work.held[row.item].floor = floor
+            s.work.held[unsigned(row.item)].floor = floor
             hold(s.work, entry.die, row.item)
             return
     elif following == DONE and row.kind >= ACT_READ:  # software follows, so that it keeps no resource from others
@@ -401,9 +418,9 @@ def _follow(s, stage, event, end):
 @inner
 def _start_chain(s, die, now, parent):
     """Look the die's next slice up, if one is left."""
-    local = s.work.local[die]
+    local = s.work.local[unsigned(die)]
     if local.next_chain < local.end_chain:
-        chain = s.work.chains[local.next_chain]
+        chain = s.work.chains[unsigned(local.next_chain)]
         local.next_chain += 1
         _create(s, LOOKUP, chain, die, now, 0.0, parent, _priority_of(s, chain))
 
@@ -419,22 +436,22 @@ def _start_moves(s, what, die, now, parent):
 @inner
 def _release_held(s, die, now, parent):
     """The die's tokens have arrived: its waiting slices may be computed."""
-    chain = s.work.local[die].held
-    s.work.local[die].held = NOBODY
-    s.work.local[die].launched_ns = now + s.work.local[die].launch_ns
+    chain = s.work.local[unsigned(die)].held
+    s.work.local[unsigned(die)].held = NOBODY
+    s.work.local[unsigned(die)].launched_ns = now + s.work.local[unsigned(die)].launch_ns
     while chain >= 0:
         group = COMPUTE_ARRAY * s.machine.dies + die
-        _create(s, COMPUTE, chain, group, now, s.work.held[chain].floor, parent, _priority_of(s, chain))
-        chain = s.work.held[chain].next
+        _create(s, COMPUTE, chain, group, now, s.work.held[unsigned(chain)].floor, parent, _priority_of(s, chain))
+        chain = s.work.held[unsigned(chain)].next
 
 
 @inner
 def _finish(s, stage):
     """A request is done: its die may start the next one or send its results."""
-    now, item = s.pool.stages[stage].time, s.pool.stages[stage].item
-    kind = s.pool.stages[s.pool.stages[stage].parent].kind
+    now, item = row_of(s, stage).time, row_of(s, stage).item
+    kind = row_of(s, row_of(s, stage).parent).kind
     if kind == COMPUTE:
-        entry = s.work.entries[item // SLICES]
+        entry = entry_of(s, item)
         _start_chain(s, entry.die, now, stage)
         if entry.routed and count_computed(s.work, entry.die, now):
             _start_moves(s, COMBINE, entry.die, now, stage)
@@ -447,7 +464,7 @@ def _finish(s, stage):
 @inner
 def _process(s, stage):
     """Serve a stage, create its successors, release its resources."""
-    row = s.pool.stages[stage]
+    row = row_of(s, stage)
     if row.kind == DONE:
         row.end = row.time
         _finish(s, stage)
@@ -461,22 +478,23 @@ def _process(s, stage):
         if waiting >= 0:
             _admit_at(s, waiting, row.group)
         return
-    for i in range(s.machine.group_ptr[row.group], s.machine.group_ptr[row.group + 1]):
-        _give_up(s, stage, np.int64(s.machine.group_resources[i]), duration, n_bytes)
+    first, last = _route(s, row.group)
+    for at in range(first, last):
+        _give_up(s, stage, link_at(s.machine, at), duration, n_bytes)
     if len(s.link_bits):
-        s.pool.count[CLAIMED] &= ~s.link_bits[row.group]
+        s.pool.count[CLAIMED] &= ~s.link_bits[unsigned(row.group)]
     _offer_links(s, row.group)
 
 
 @inner
 def _trace_back(s, stage, begin):
     """Add the critical path that ends with ``stage`` to ``bound_ns``, by cause, and its residuals."""
-    until = s.pool.stages[stage].end
+    until = row_of(s, stage).end
     while stage >= 0 and until > begin:
-        row = s.pool.stages[stage]
+        row = row_of(s, stage)
         since = max(min(row.time, until), begin)
         if row.kind == COMPUTE:
-            explain_product(s.tally, s.work, s.work.entries[row.item // SLICES], since, until)
+            explain_product(s.tally, s.work, entry_of(s, row.item), since, until)
         else:
             s.tally.bound_ns[CAUSE_OF[row.kind]] += until - since
         until = since
@@ -494,16 +512,16 @@ def _start_all(s, begin_ns):
                 _start_chain(s, die, begin_ns, NOBODY)
         return
     for chain in range(len(s.work.chains)):
-        _create(s, LOOKUP, chain, s.work.entries[chain // SLICES].die, begin_ns, 0.0, NOBODY, _priority_of(s, chain))
+        _create(s, LOOKUP, chain, entry_of(s, chain).die, begin_ns, 0.0, NOBODY, _priority_of(s, chain))
     for die in range(s.machine.dies):
-        s.work.local[die].next_chain = s.work.local[die].end_chain
+        s.work.local[unsigned(die)].next_chain = s.work.local[unsigned(die)].end_chain
 
 
 @inner
 def _ends_step(s, stage):
     """Whether the step waits for the stage: not for copies under ``copy_writes: background``."""
-    row = s.pool.stages[stage]
-    is_copy = row.kind == COPY or (row.kind == DONE and s.pool.stages[row.parent].kind == COPY)
+    row = row_of(s, stage)
+    is_copy = row.kind == COPY or (row.kind == DONE and row_of(s, row.parent).kind == COPY)
     return not (is_copy and s.machine.copies_in_background)
 
 
@@ -515,24 +533,24 @@ def run_step(s, begin_ns):
     for i in range(len(s.pool.count)):
         s.pool.count[i] = 0
     for r in range(len(s.pool.claims)):
-        claim = s.pool.claims[r]
+        claim = claim_of(s, r)
         claim.queued, claim.claimed, claim.last_user, claim.free_at = 0, 0, -1, begin_ns
     for die in range(s.machine.dies):
-        s.work.local[die].launched_ns += begin_ns
+        s.work.local[unsigned(die)].launched_ns += begin_ns
         unwritten_ns = s.memory.copies.room[die].unwritten_bytes / s.machine.hbm_bytes_per_ns
-        s.pool.claims[s.machine.dies + die].free_at += unwritten_ns
+        claim_of(s, s.machine.dies + die).free_at += unwritten_ns
     _start_all(s, begin_ns)
     end, last = begin_ns, NOBODY
     while s.pool.count[BOOKED] > 0:
         booking, s.pool.count[BOOKED] = bookings_pop(s.pool.calendar, s.pool.count[BOOKED], s.tie_bits)
         stage = booking[1]
         _process(s, stage)
-        if s.pool.stages[stage].end > end and _ends_step(s, stage):
-            end, last = s.pool.stages[stage].end, stage
+        if row_of(s, stage).end > end and _ends_step(s, stage):
+            end, last = row_of(s, stage).end, stage
     s.tally.events[0] += s.pool.count[STAGES]
     if s.machine.copies_in_background:
         for die in range(s.machine.dies):
-            late_ns = max(0.0, s.pool.claims[s.machine.dies + die].free_at - end)
+            late_ns = max(0.0, claim_of(s, s.machine.dies + die).free_at - end)
             s.memory.copies.room[die].unwritten_bytes = np.int64(late_ns * s.machine.hbm_bytes_per_ns)
     if last >= 0:
         _trace_back(s, last, begin_ns)
@@ -543,11 +561,10 @@ def _link_bits(machine: Machine) -> np.ndarray:
     """``StepState.link_bits``."""
     if machine.link_resources > MOST_BITS:
         return np.zeros(0, np.int64)
-    bits = np.zeros(len(machine.group_ptr) - 1, np.int64)
-    group = np.repeat(np.arange(len(bits)), np.diff(machine.group_ptr))
-    link = machine.group_resources - UNITS * machine.dies
-    np.bitwise_or.at(bits, group[link >= 0], np.int64(1) << link[link >= 0])
-    return bits
+    of_pairs = np.zeros(machine.dies**2, np.int64)
+    pair = np.repeat(np.arange(len(of_pairs)), np.diff(machine.route_ptr))
+    np.bitwise_or.at(of_pairs, pair, np.int64(1) << machine.route_links.astype(np.int64))
+    return np.concatenate([np.zeros(UNITS * machine.dies, np.int64), of_pairs])
 
 
 class ReservedKernel:

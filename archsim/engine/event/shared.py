@@ -24,8 +24,9 @@ ACT_WRITE    nothing more: the write was part of the move
 ============ ==========================================================================================================
 
 Flows of one line take part one after the other (``reads: in_order``, ``source: queued``). Times are counted from
-the start of the step; everything that starts or ends at one instant is recomputed once. Timers and flows themselves
-are in ``archsim.engine.event.transfers``.
+the start of the step; everything that starts or ends at one instant is recomputed once. Under ``rate_updates:
+per_round_trip`` recomputes keep a distance in time: until the next one, a flow that has started waits, and the share of
+one that has ended is left unused. Timers and flows themselves are in ``archsim.engine.event.transfers``.
 """
 
 from typing import NamedTuple
@@ -41,8 +42,6 @@ from archsim.engine.event.groups import (
     OWN_VECTORS,
     PAIRS,
     Groups,
-    lines_of_groups,
-    new_lines,
 )
 from archsim.engine.event.steplog import step_log
 from archsim.engine.event.transfers import (
@@ -67,6 +66,7 @@ from archsim.engine.event.transfers import (
     take_timer,
     work_flows,
 )
+from archsim.engine.machine import share_every_ns
 from archsim.engine.network.fair import fair_rates
 from archsim.engine.network.network import TOUCHED, FlowNetwork
 from archsim.engine.network.round_robin import build_ports, round_robin_rates
@@ -86,11 +86,13 @@ from archsim.engine.state import (
     count_arrived,
     count_computed,
     hold,
+    link_at,
     move_of,
     phase_of,
     room_for_slices,
     room_of,
     room_to_ask,
+    route_of,
 )
 from microarch.blocks import atu, hbm, llc, pdu
 from microarch.blocks.catalogue import NEXT, SPAWN
@@ -155,9 +157,9 @@ def _request(machine, tally, entry):
     """Latency of a command to the home; its bytes are counted on the links that it passes."""
     n_bytes = machine.request_bytes
     _count_message(machine, tally, REQUESTS, entry.die, entry.home, n_bytes)
-    route = UNITS * machine.dies + entry.die * machine.dies + entry.home
-    for i in range(machine.group_ptr[route], machine.group_ptr[route + 1]):
-        tally.resources[np.int64(machine.group_resources[i])].bytes += n_bytes
+    first, last = route_of(machine, entry.die, entry.home)
+    for at in range(first, last):
+        tally.resources[link_at(machine, at)].bytes += n_bytes
     return machine.route_ns[entry.die, entry.home] + n_bytes / machine.route_bytes_per_ns[entry.die, entry.home]
 
 
@@ -502,18 +504,18 @@ def _run(s, ports, solve):
     traffic, pool = s.traffic, s.traffic.pool
     reset(traffic, len(s.work.chains))
     _start(s)
-    now, flow_time = 0.0, np.inf
+    now, flow_time, share_from = 0.0, np.inf, 0.0
     while True:
-        if traffic.net.counts[TOUCHED] > 0:
+        if traffic.net.counts[TOUCHED] > 0 and share_from <= now:
             solve(traffic.net, ports)
-            flow_time = apply_rates(traffic, now)
-        now = min(next_timer_time(pool), flow_time)
+            flow_time, share_from = apply_rates(traffic, now), now + traffic.share_every_ns
+        elif flow_time <= now:
+            flow_time = next_flow_time(pool)
+        now = min(next_timer_time(pool), flow_time, share_from if traffic.net.counts[TOUCHED] > 0 else np.inf)
         if now == np.inf:
             break
         if flow_time <= now:
             work_flows(traffic, now)
-            if traffic.net.counts[TOUCHED] == 0:
-                flow_time = next_flow_time(pool)
         while next_timer_time(pool) <= now:
             _tell(s, take_timer(pool), now)
     s.tally.events[0] += pool.count[TIMERS]
@@ -543,11 +545,11 @@ class SharedKernel:
 
     def __init__(self, machine: Machine, fabric: Fabric, assumptions):
         self._machine = machine
-        line_of = lines_of_groups(machine.dies, assumptions.reads, assumptions.source)
-        self._groups, self._lines = Groups(machine, fabric, line_of), new_lines(line_of)
+        self._groups = Groups(machine, fabric, assumptions.reads, assumptions.source)
         self._ranks = port_ranks(fabric) if assumptions.arbitration == "round_robin" else None
         self._run_step = run_fair if self._ranks is None else run_round_robin
         self._ports: tuple[FlowNetwork | None, tuple] = (None, ())
+        self.share_every_ns = share_every_ns(machine, assumptions)  # least time between two recomputes of rates
         self._metered = np.zeros(machine.dies + machine.link_resources)
         self.pool = new_pool(machine, 0, 0)
 
@@ -558,10 +560,11 @@ class SharedKernel:
         if chains > len(self.pool.chains) or stages > len(self.pool.stages):
             self.pool = new_pool(self._machine, 2 * chains, 2 * moves)
         self._work = work
-        net, line_of, row_of = self._groups.of(work)
+        net, lines, line_of, row_of = self._groups.of(work)
         traffic = Traffic(
-            self.pool, net, tally.resources, self._metered, self._lines, line_of, row_of, self._machine.dies
-        )
+            self.pool, net, tally.resources, self._metered, lines, line_of, row_of, self._machine.dies,
+            self.share_every_ns,
+        )  # fmt: skip
         return begin_ns + self._run_step(StepState(self._machine, work, memory, tally, traffic), self._ports_of(net))
 
     def _ports_of(self, net: FlowNetwork) -> tuple:

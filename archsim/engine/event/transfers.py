@@ -105,6 +105,7 @@ class Pool(NamedTuple):
     rates: np.ndarray  # float64[flow] bytes/ns
     ends: np.ndarray  # float64[flow]: time of its next event
     not_before: np.ndarray  # float64[flow]: it has no event before this time, whatever rounding does
+    changed: np.ndarray  # uint32[flow]: scratch of `apply_rates`
     chains: np.ndarray  # CHAIN[chain]
     dies: np.ndarray  # DIE[die]: queues for the compute array
     count: np.ndarray  # int64[4]
@@ -121,6 +122,7 @@ class Traffic(NamedTuple):
     line_of: np.ndarray  # int32[row]: the line in which its flows wait for each other; -1: they do not
     row_of: np.ndarray  # int32[group]: its row in the network
     dies: int
+    share_every_ns: float  # least time between two recomputes of rates
 
 
 def port_ranks(fabric: Fabric) -> np.ndarray:
@@ -154,6 +156,7 @@ def new_pool(machine: Machine, chains: int, moves: int) -> Pool:
         rates=np.zeros(flows),
         ends=np.zeros(flows),
         not_before=np.zeros(flows),
+        changed=np.zeros(flows + 1, np.uint32),
         chains=np.zeros(chains, CHAIN),
         dies=np.zeros(machine.dies, DIE),
         count=np.zeros(4, np.int64),
@@ -357,8 +360,8 @@ def _hbm_is_bottleneck(net, group, dies):
 
 
 @inner
-def _change_rate(t, index, rate, now):
-    flow = t.pool.flows[index]
+def _change_rate(t, index, now):
+    flow, rate = t.pool.flows[index], t.net.groups[t.pool.groups[index]].rate
     elapsed = now - flow.start
     if flow.hbm_bound:
         t.pool.stages[flow.stage].hbm_ns += elapsed - flow.since
@@ -372,10 +375,12 @@ def _change_rate(t, index, rate, now):
 @outer
 def apply_rates(t, now):
     """Update the flows whose rate has changed. Returns the time of the next event of any flow."""
-    for index in range(t.pool.count[FLOWS]):
-        rate = t.net.groups[t.pool.groups[index]].rate
-        if rate != t.pool.rates[index]:
-            _change_rate(t, index, rate, now)
+    changed = np.int64(0)
+    for index in range(t.pool.count[FLOWS]):  # without a branch, which no processor could foresee
+        t.pool.changed[changed] = index
+        changed += t.net.groups[t.pool.groups[index]].rate != t.pool.rates[index]
+    for i in range(changed):
+        _change_rate(t, t.pool.changed[i], now)
     return next_flow_time(t.pool)
 
 

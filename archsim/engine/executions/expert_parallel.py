@@ -14,6 +14,7 @@ import numpy as np
 
 from archsim.base.causes import Cause
 from archsim.base.errors import ArchsimError, SpecError
+from archsim.base.kernels import kernel
 from archsim.engine.cluster.fetches import Fetched, Fetches
 from archsim.engine.cluster.ports import refuse_unequal
 from archsim.engine.cluster.ranks import Ranks, RankTimes
@@ -135,15 +136,16 @@ class ExpertParallel:
         dies = machine.dies
         away = np.array(sent.vectors, float)
         np.fill_diagonal(away, 0.0)
-        activation_bytes = np.zeros(dies)
+        activation_bytes, vectors = np.zeros(dies), sent.vectors.sum(axis=1) + sent.vectors.sum(axis=0)
+        count, moved = away.sum(), np.empty_like(away)
         for phase in (DISPATCH, COMBINE):
-            n_bytes = self._moves.vector_bytes[phase]
-            tally.moved_bytes[phase] += int(away.sum() * n_bytes)
-            moved = np.rint(away * n_bytes).astype(np.int64)
-            tally.pair_bytes[HIDDEN + phase] += moved if phase == DISPATCH else moved.T
-            hops = np.array([(away > 0), away * n_bytes]) * fabric.hops
-            tally.hops[HIDDEN] += hops.sum(axis=(1, 2)).astype(np.int64)
-            activation_bytes += (sent.vectors.sum(axis=1) + sent.vectors.sum(axis=0)) * n_bytes
+            n_bytes, sent_bytes = self._moves.vector_bytes[phase], tally.pair_bytes[HIDDEN + phase]
+            tally.moved_bytes[phase] += int(count * n_bytes)
+            np.multiply(away, n_bytes, out=moved)
+            hops = _add_rounded(moved, fabric.hops, sent_bytes if phase == DISPATCH else sent_bytes.T)
+            moved *= fabric.hops
+            tally.hops[HIDDEN] += hops, int(moved.sum())
+            activation_bytes += vectors * n_bytes
         weights = times.active * (SLICES * machine.slice_bytes)
         tally.dies["local_read_bytes"] += weights.astype(np.int64)
         tally.dies["activation_bytes"] += activation_bytes.astype(np.int64)
@@ -180,6 +182,20 @@ class ExpertParallel:
         return GemmTime(self._calibrated_ns, self._extrapolated_ns, self._ranks.named)
 
 
+@kernel
+def _add_rounded(moved, hops, to):
+    """Add ``moved: float64[source, target]`` to int64[source, target]; few of many ranks hold experts. Returns the hops
+    of all pairs that move something.
+    """
+    crossed = 0
+    for source in range(len(moved)):
+        for target in range(len(moved)):
+            if moved[source, target] != 0.0:
+                to[source, target] += np.int64(np.rint(moved[source, target]))
+                crossed += hops[source, target]
+    return crossed
+
+
 OVERLAPS = {
     "none": ExpertParallel.in_turn,
     "shared_expert": ExpertParallel.beside_shared,
@@ -198,4 +214,5 @@ def _refuse(assumptions) -> None:
 
 
 def build(setup: Setup) -> ExpertParallel:
+    """The execution of a run. Raises SpecError for assumptions that it cannot follow."""
     return ExpertParallel(setup)

@@ -70,4 +70,5 @@ class WeightStreaming:
 
 
 def build(setup: Setup) -> WeightStreaming:
+    """The execution of a run."""
     return WeightStreaming(setup)

@@ -4,7 +4,9 @@ Exact and slow (about a thousand times): for users' blocks with states of their 
 blocks in RTL, and to check the kernels. Plans, work, decisions and results are those of the event engine.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from archsim.engine.interpreted.memory import DieMemory
 from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.interpreted.round_robin import SharedInTurns
 from archsim.engine.interpreted.shared import Shared
+from archsim.engine.machine import share_every_ns
 from archsim.engine.own_blocks import INTERPRETED, objects_of
 from archsim.engine.state import Machine, Memory, Tally, Work
 from archsim.specs.machine.blocks import NETWORK, REPLACES
@@ -71,7 +74,10 @@ class InterpretedKernel:
             return Reserved(self._machine, work, self._memory, assumptions.ties == "sequence", **self._parts)
         strategy = SharedInTurns if assumptions.arbitration == "round_robin" else Shared
         queued, in_order = assumptions.source == "queued", assumptions.reads == "in_order"
-        return strategy(self._machine, work, self._memory, queued, in_order, network=self._network, **self._parts)
+        every_ns = share_every_ns(self._machine, assumptions)
+        return strategy(
+            self._machine, work, self._memory, queued, in_order, every_ns, network=self._network, **self._parts
+        )
 
     def _note(self, work: Work, interpreter: Reserved | Shared, begin_ns: float) -> None:
         """Rows of the transition log, if one is kept."""
@@ -123,5 +129,5 @@ class InterpretedEngine(EventEngine):
         dies = self.machine, self.fabric
         return RtlDecision(self.scenario, *dies, self.scenario.model.experts, self.tally)
 
-    def _build_kernel(self) -> InterpretedKernel:
-        return InterpretedKernel(self.machine, self.scenario)
+    def _kernels(self) -> Callable[[], InterpretedKernel]:
+        return partial(InterpretedKernel, self.machine, self.scenario)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from archsim.engine.interpreted.blocks import Block, Request, shipped_blocks
 from archsim.engine.interpreted.counting import Counted
 from archsim.engine.interpreted.memory import DieMemory
-from archsim.engine.state import COMBINE, DISPATCH, SLICES
+from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import local_cp
 from microarch.blocks.request import State
@@ -265,7 +265,4 @@ class Interpreter:
 
 def route(machine, src, dst):
     """Names of the links from ``src`` to ``dst``."""
-    pair = 3 * machine.dies + src * machine.dies + dst
-    return tuple(
-        ("link", int(r)) for r in machine.group_resources[machine.group_ptr[pair] : machine.group_ptr[pair + 1]]
-    )
+    return tuple(("link", UNITS * machine.dies + int(link)) for link in machine.route(src, dst))

@@ -153,8 +153,8 @@ class PortFair:
 class SharedInTurns(Shared):
     """``contention: shared``, ``arbitration: round_robin``."""
 
-    def __init__(self, machine, work, memory, queued, in_order=False, **parts):
-        super().__init__(machine, work, memory, queued, in_order, **parts)
+    def __init__(self, machine, *of_step, **parts):
+        super().__init__(machine, *of_step, **parts)
         before = {}
         for src in range(machine.dies):
             for dst in range(machine.dies):

@@ -37,9 +37,12 @@ class Flow:
 class Shared(Interpreter):
     """``contention: shared``, ``arbitration: fair``: transfers share links and HBM max–min."""
 
-    def __init__(self, machine, work, memory, queued, in_order=False, network: Network | None = None, **parts):
+    def __init__(
+        self, machine, work, memory, queued, in_order=False, share_every_ns=0.0, network: Network | None = None, **parts
+    ):
         super().__init__(machine, work, memory, **parts)
         self.queued, self.in_order = queued, in_order  # source: queued, reads: in_order
+        self.share_every_ns = share_every_ns  # least time between two recomputes of rates
         self.network = network
         self.on_way: dict[int, Flow] = {}  # messages of the network
         self.timers: list[tuple] = []
@@ -70,18 +73,18 @@ class Shared(Interpreter):
             self.start_moves(DISPATCH, die, 0.0, None)
         for die in range(self.machine.dies):
             self.start_chain(die, 0.0, None)
-        now, flow_time = 0.0, inf
+        now, flow_time, share_from = 0.0, inf, 0.0
         while True:
-            if self.changed:
+            if self.changed and share_from <= now:
                 self.share(now)
-                flow_time = self.next_flow_time()
-            now = self.messages_arrive(min(self.next_timer_time(), flow_time))
+                flow_time, share_from = self.next_flow_time(), now + self.share_every_ns
+            sooner = share_from if self.changed else inf
+            now = self.messages_arrive(min(self.next_timer_time(), flow_time, sooner))
             if now == inf:
                 break
             if flow_time <= now:
                 self.work_flows(now)
-                if not self.changed:
-                    flow_time = self.next_flow_time()
+                flow_time = self.next_flow_time()
             while self.next_timer_time() <= now:
                 _, _, _, tells, stage = heapq.heappop(self.timers)
                 tells(stage, now)
@@ -348,7 +351,8 @@ class Shared(Interpreter):
             if self.enters_network(flow, now):
                 return
         self.meter(flow.route, now, int(flow.size))
-        self.changed.append(flow.route)
+        if not flow.rate:
+            self.changed.append(flow.route)
         self.flows.append(flow)
 
     def enters_network(self, flow, now):
@@ -364,6 +368,8 @@ class Shared(Interpreter):
 
     def work_flows(self, now):
         for flow in list(self.flows):
+            if not flow.rate:  # it waits until rates are found anew
+                continue
             elapsed = now - flow.start
             if not (flow.start + flow.takes <= now or (flow.takes - elapsed) * flow.rate <= SPENT * flow.size):
                 continue
@@ -374,27 +380,30 @@ class Shared(Interpreter):
             else:
                 self.end_flow(flow, now)
                 self.at(told, flow.stage, self.served)
-                self.next_in_line(flow, now)
+                if not self.next_in_line(flow, now):
+                    self.changed.append(flow.route)
 
     def end_flow(self, flow, now):
         if flow.hbm_bound:
             flow.stage.hbm_ns += now - (flow.start + flow.since)
         self.meter(flow.route, now, 0)
         self.flows.remove(flow)
-        self.changed.append(flow.route)
 
     def next_in_line(self, ended, now):
+        """The next flow of the line starts; returns whether it goes on at the rate of the one that ended."""
         flows = self.lines.get(self.line(ended), [])
         if flows:
             flows.pop(0)
-        if flows:
-            stage = flows[0].stage
-            self.counted.uses(self.row(flows[0].route[0]), wait_ns=now - stage.start)
-            stage.start = stage.bound_from = now
-            stage.cause = ended.stage
-            self.start_flow(flows[0], now)
-            if flows[0].route == ended.route and stage.state == ended.stage.state and ended.rate:
-                self.goes_on(flows[0], ended)
+        if not flows:
+            return False
+        stage = flows[0].stage
+        self.counted.uses(self.row(flows[0].route[0]), wait_ns=now - stage.start)
+        stage.start = stage.bound_from = now
+        stage.cause = ended.stage
+        if flows[0].route == ended.route and stage.state == ended.stage.state and ended.rate:
+            self.goes_on(flows[0], ended)
+        self.start_flow(flows[0], now)
+        return flows[0].rate > 0.0
 
     def goes_on(self, flow, ended):
         """A flow that takes the way of the one before it moves at its rate, limited by what limited that one."""

@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import inner, outer
+from archsim.base.kernels import inner, kernel, outer
 
 TOUCHED_GROUPS, COMPONENT_GROUPS, REACHED, FIXED, OPEN, NEAR, TIGHTEST = np.arange(7)
 TOUCHED, STAMP, UNDER_WAY, ROUNDS, FIXED_GROUPS, CHANGES = np.arange(6)
@@ -104,11 +104,6 @@ def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
     if not np.all(np.isfinite(capacity) & (capacity > 0)):
         raise ValueError("every capacity must be positive and finite")
     n_resources, n_groups, n_positions = len(capacity), len(route_ptr) - 1, len(route_resources)
-    route_group = np.repeat(np.arange(n_groups), np.diff(route_ptr))
-    passed = np.sort(route_group * n_resources + route_resources)
-    if (passed[1:] == passed[:-1]).any():
-        raise ValueError("a route passes the same resource twice")
-
     resources, groups = np.zeros(n_resources, RESOURCE), np.zeros(n_groups + 1, GROUP)
     positions = np.zeros(n_positions, POSITION)
     resources["capacity"] = resources["left"] = capacity
@@ -116,12 +111,29 @@ def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
     resources["first_user"] = np.cumsum(room) - room
     groups["first"] = route_ptr
     groups["bottleneck"] = groups["round"] = -1
-    positions["resource"], positions["group"] = route_resources, route_group
+    route_ptr = np.asarray(route_ptr, dtype=np.int64)
+    if not _take_places(positions, route_ptr, route_resources, np.full(n_resources, -1)):
+        raise ValueError("a route passes the same resource twice")
     return FlowNetwork(
         resources, groups, positions, users=np.zeros(n_positions, USER),
         rounds=np.zeros(n_resources + 1, ROUND), changes=np.zeros(n_positions + 1, CHANGE),
         lists=np.zeros((7, max(n_groups, n_resources) + 1), np.uint32), counts=np.zeros(6, np.int64),
     )
+
+
+@kernel
+def _take_places(positions, route_ptr, route_resources, latest):
+    """Fill in the resource and the group of every position; ``latest``: int64[resource] of -1. False where a route
+    passes a resource twice.
+    """
+    for group in range(len(route_ptr) - 1):
+        for at in range(route_ptr[group], route_ptr[group + 1]):
+            resource = route_resources[at]
+            if latest[resource] == group:
+                return False
+            latest[resource] = group
+            positions[at].resource, positions[at].group = resource, group
+    return True
 
 
 @inner

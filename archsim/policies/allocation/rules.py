@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from archsim.base.kernels import inner, kernel
+from archsim.base.kernels import inner, kernel, unsigned
 from archsim.specs.model import SLICES
 
 NO_ORIGINS = np.zeros((0, 0), np.int32)
@@ -250,8 +250,8 @@ def _in_expert_order(candidate, given, effort) -> Plan:
 def _collect(candidate, given, expert, die, tokens):
     """What `_in_expert_order` returns, and how many entries there are."""
     n = 0
-    for each in range(given.shape[0]):
-        for rank in range(given.shape[1]):
+    for each in range(unsigned(given.shape[0])):
+        for rank in range(unsigned(given.shape[1])):
             if given[each, rank]:
                 expert[n], die[n], tokens[n] = each, candidate[each, rank], given[each, rank]
                 n += 1
@@ -274,16 +274,18 @@ def _rank_candidates(step, expert, extra_ns, loads, ranked):
     count.
     """
     n = 0
-    for die in range(len(loads)):
-        holds = _holds(step, expert, die)
-        if not holds and step.hops[die, step.home[expert]] != 1:
+    home = step.home[unsigned(expert)]
+    for die in range(unsigned(len(loads))):
+        holds = _holds(step, unsigned(expert), die)
+        if not holds and step.hops[die, unsigned(home)] != 1:
             continue
-        loads[die].now_ns = _die_ns(loads[die]) if holds else _die_ns(loads[die]) + extra_ns[0] + extra_ns[1]
+        load = loads[die]
+        load.now_ns = _die_ns(load) if holds else _die_ns(load) + extra_ns[0] + extra_ns[1]
         at = n
-        while at > 0 and loads[ranked[at - 1]].now_ns > loads[die].now_ns:
-            ranked[at] = ranked[at - 1]
+        while at > 0 and loads[unsigned(ranked[unsigned(at - 1)])].now_ns > load.now_ns:
+            ranked[unsigned(at)] = ranked[unsigned(at - 1)]
             at -= 1
-        ranked[at] = die
+        ranked[unsigned(at)] = die
         n += 1
     return n
 
@@ -323,10 +325,10 @@ def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given
             work_ns = np.ceil(costs.flop_per_token * size / costs.flop_per_ns)
             best, best_ns, best_local = -1, np.inf, False
             for rank in range(n):
-                local = _holds(step, expert, ranked[rank])
-                worst_ns = _worst_after(
-                    loads[ranked[rank]], source, local, placed[rank] == 0, work_ns, read_ns, fetch_ns
-                )
+                die = unsigned(ranked[unsigned(rank)])
+                local = _holds(step, unsigned(expert), die)
+                first = placed[unsigned(rank)] == 0
+                worst_ns = _worst_after(loads[die], source, local, first, work_ns, read_ns, fetch_ns)
                 if worst_ns < best_ns or (worst_ns == best_ns and local and not best_local):
                     best, best_ns, best_local = rank, worst_ns, local
             load = loads[ranked[best]]

@@ -4,12 +4,14 @@ Rules: Yu et al., ISCA 2026 (arXiv 2510.05497v4), as in the published simulator.
 `archsim.policies.prediction.ported_heatmap`.
 """
 
+from pathlib import Path
+
 import numpy as np
 
 from archsim.base.kernels import free
 from archsim.base.threads import LayerThreads
 from archsim.policies.prediction.heatmap import Predictor
-from archsim.workload.demand import stacked
+from archsim.workload.stacked import Stacked
 from archsim.workload.trace import StepTokens, TokenSource
 
 
@@ -17,10 +19,11 @@ class FreeHeatmap:
     """The heatmap of every layer, and the last token of every request of the batch; a `Watcher` of the demand.
 
     Rows: uint8[step, layer, expert, ceil(E/8)], little-endian bitset: bit j of row i is set where expert j is predicted
-    to follow expert i by the heatmap as of this step, this step included; all zero in step 0.
+    to follow expert i by the heatmap as of this step, this step included; all zero in step 0. folder: where they go
+    that would fill the memory; None: they stay there.
     """
 
-    def __init__(self, source: TokenSource, batch: int, predictor: Predictor):
+    def __init__(self, source: TokenSource, batch: int, predictor: Predictor, folder: Path | None = None):
         layers, experts = len(source.layer_ids), source.num_experts
         self._predictor = predictor
         self._heat = np.zeros((layers, experts, experts), np.uint32)
@@ -28,11 +31,11 @@ class FreeHeatmap:
         self._hot = np.zeros((layers, experts, (experts + 7) // 8), np.uint8)
         self._last = np.zeros((batch, layers, source.top_k), np.int16)
         self._last_iteration = np.full(batch, -1, np.int32)
-        self._rows: list[np.ndarray] = []
+        self._rows = Stacked(self._hot.shape, np.uint8, folder and folder / "predicted_rows")
 
     def take_rows(self) -> np.ndarray:
         """Return the rows of all steps so far and clear them: uint8[step, layer, expert, ceil(E/8)]."""
-        return stacked(self._rows, self._hot.shape, np.uint8)
+        return self._rows.take()
 
     def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
         """Count the pairs that end in this piece: between prefill tokens, and between decode steps from the 2nd on."""

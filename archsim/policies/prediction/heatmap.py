@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from archsim.base.kernels import allocating
+from archsim.base.kernels import allocating, unsigned
 
 
 class Predictor(Protocol):
@@ -149,10 +149,11 @@ def copy_bits(plan_expert, plan_die, hot, dies, ids, until_own_id):
     for entry in range(len(plan_expert)):
         die = plan_die[entry]
         if not closed[die]:
-            for byte in range(row_bytes):
-                marked[die, byte] |= hot[plan_expert[entry], byte]
+            row, after = marked[die], hot[plan_expert[entry]]
+            for byte in range(unsigned(row_bytes)):
+                row[byte] |= after[byte]
             closed[die] = until_own_id and plan_expert[entry] == die
-    for die in range(dies):
-        for expert in range(experts):
-            bits[die, expert] = (marked[die, expert >> 3] >> (expert & 7)) & 1
+    for die in range(unsigned(dies)):
+        for expert in range(unsigned(experts)):
+            bits[die, expert] = (marked[die, expert >> unsigned(3)] >> (expert & unsigned(7))) & np.uint8(1)
     return bits

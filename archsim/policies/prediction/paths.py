@@ -8,7 +8,7 @@ import numpy as np
 
 from archsim.base.threads import LayerThreads
 from archsim.policies.prediction.lina import LinaTable, lina_fit
-from archsim.workload.demand import stacked
+from archsim.workload.stacked import Stacked
 from archsim.workload.trace import StepTokens, TokenSource
 
 
@@ -20,12 +20,12 @@ class PathForecast:
         self._path_length, self._sample = path_length, sample
         self._known: list[np.ndarray] = []
         self._table: LinaTable | None = None
-        self._expected: list[np.ndarray] = []
+        self._expected = Stacked((self._layers, self._experts), np.float32)
         self._clear()
 
     def take_expected(self) -> np.ndarray:
         """Return the expectations of all steps so far and clear them: float32[step, layer, expert]."""
-        return stacked(self._expected, (self._layers, self._experts), np.float32)
+        return self._expected.take()
 
     def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
         """Keep every n-th token, with n doubled when twice the sample is reached."""

@@ -1,9 +1,12 @@
 """Runs simulated on a Dask cluster: the same records as from processes of this machine.
 
 Workers need the same archsim (compared by the digest of its code) and see recorded traces under the same path. A task
-is a batch of runs that share a demand. The tasks of a worker that dies are rescheduled by Dask on another one,
-``RETRIES`` times; then their runs are tasks of their own, so that the one at fault fails alone. Each thread of a worker
-has a simulator of its own; one thread per worker (``dask worker --nthreads 1``) shares demands best.
+is a batch of runs that share a demand. Of a demand with several batches the first is one run, and the others are
+submitted when it has ended: by then a demand that takes long to build is in the cache on disk, and no worker with the
+same cache builds it again. Records leave the cluster as they are read. The tasks of a worker that dies are rescheduled
+by Dask on another one, ``RETRIES`` times; then their runs are tasks of their own, so that the one at fault fails alone.
+Each thread of a worker has a simulator of its own; one thread per worker (``dask worker --nthreads 1``) shares demands
+best.
 """
 
 import os
@@ -48,28 +51,36 @@ def simulate_on_cluster(
             return client.submit(simulate_here, batch, verb, codes, *here, key=name, pure=False, retries=RETRIES)
 
         threads = max(1, sum(client.nthreads().values()))
-        futures = {submit(batch): batch for batch in batches(runs, threads)}
+        futures = {submit(alike[0]): alike for alike in batches(runs, threads)}
         ended = distributed.as_completed(futures)
         try:
             for future in ended:
-                batch, replies = futures[future], _replies(future)
-                if isinstance(replies, Failure) and len(batch) > 1:  # one of them may be at fault
-                    alone = {submit((run,)): (run,) for run in batch}
-                    futures |= alone
-                    ended.update(alone)
-                    continue
-                yield from zip(batch, [replies] if isinstance(replies, Failure) else replies, strict=True)
+                (batch, *following), replies = futures.pop(future), _replies(future)
+                failed = isinstance(replies, Failure)
+                if failed and len(batch) > 1:  # one of them may be at fault
+                    following += [(run,) for run in batch]
+                submitted = {submit(each): [each] for each in following}
+                futures |= submitted
+                ended.update(submitted)
+                if not failed or len(batch) == 1:
+                    yield from zip(batch, [replies] if failed else replies, strict=True)
         finally:
             client.cancel(list(futures))
 
 
-def batches(runs: Sequence[Run], threads: int) -> list[Batch]:
-    """All runs, those of equal demands together: at most MOST_TOGETHER, and few enough for TURNS of every thread."""
+def batches(runs: Sequence[Run], threads: int) -> list[list[Batch]]:
+    """The batches of every demand: all runs, at most MOST_TOGETHER in each, and few enough for TURNS of every thread.
+    The first of several is one run.
+    """
     most = max(1, min(MOST_TOGETHER, len(runs) // (TURNS * threads)))
     alike: dict[tuple, list[Run]] = {}
     for run in runs:
         alike.setdefault(run.demand.key, []).append(run)
-    return [tuple(each[at : at + most]) for each in alike.values() for at in range(0, len(each), most)]
+    found = []
+    for each in alike.values():
+        first = 1 if len(each) > most else most
+        found.append([tuple(each[:first]), *(tuple(each[at : at + most]) for at in range(first, len(each), most))])
+    return found
 
 
 def simulate_here(
@@ -147,7 +158,8 @@ def _client(distributed, address: str):
     """A client that is closed at the end. Raises ArchsimError if no scheduler answers."""
     import logging
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the error below reports what went wrong
+    for name in ("distributed", "distributed.client"):  # the error below reports what went wrong
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         _refuse_others(address)
         client = distributed.Client(address, timeout=PATIENCE_S, set_as_default=False)

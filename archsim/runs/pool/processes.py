@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from archsim.runs.pool.schedule import Schedule
 from archsim.runs.pool.worker import STARTS, Failure, attempt
 from archsim.runs.results import Record
-from archsim.runs.run import Run
+from archsim.runs.run import DemandSpec, Run
 from archsim.workload import Trace
 
 
@@ -38,6 +38,9 @@ def simulate_all(
     simulator, schedule = Simulator(traces), Schedule(runs)
     while task := schedule.next(0):
         schedule.compiled(task.run)
+        if task.together:
+            attempt(simulator.gather, task.together)  # where it fails, so does what needs it, and says why
+            schedule.gathered(task.together)
         yield task.run, attempt(getattr(simulator, verb), task.run)
 
 
@@ -66,6 +69,9 @@ def _employ(number: int, worker: Worker, verb: str, schedule: Schedule, replies:
         if task.cold:
             worker.ask("warm_up", task.run)
             schedule.compiled(task.run)
+        if task.together:
+            worker.ask("gather", task.together)  # where it fails, so does what needs it, and says why
+            schedule.gathered(task.together)
         replies.put((task.run, worker.ask(verb, task.run)))
 
 
@@ -85,8 +91,8 @@ class Worker:
             process_group=0 if os.name == "posix" else None,
         )
 
-    def ask(self, verb: str, run: Run) -> Record | Failure | None:
-        """The result of a method of the worker's Simulator.
+    def ask(self, verb: str, run: Run | tuple[DemandSpec, ...]) -> Record | Failure | None:
+        """The result of a method of the worker's Simulator for a run, or for demands.
 
         Blocks until the run has ended, or the process has (killed, out of memory); then another takes its place.
         """

@@ -13,14 +13,16 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from archsim.base.errors import ArchsimError
 from archsim.runs.results import Record
-from archsim.runs.run import Run
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 STARTS = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from archsim.runs.pool.worker import main; main()"
+
+
+Asked = TypeVar("Asked")
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,8 @@ class Failure:
     details: str = ""
 
 
-def attempt(do: Callable[[Run], Record | None], run: Run) -> Record | Failure | None:
-    """The result of ``do`` for a run, or its failure."""
+def attempt(do: Callable[[Asked], Record | None], run: Asked) -> Record | Failure | None:
+    """The result of ``do`` for a run, or for what else is asked, or its failure."""
     try:
         return do(run)
     except ArchsimError as error:
@@ -52,6 +54,7 @@ def own_frames(error: BaseException) -> str:
 
 
 def main() -> None:
+    """Do what standard input asks, one request after the other, until it ends; failures are replies."""
     from archsim.runs.simulator import Simulator
 
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")

@@ -18,7 +18,7 @@ from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
 from archsim.base.text.quantities import describe
 from archsim.base.text.yaml import Keys, Place, Tree, read_yaml
-from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
+from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.loading.calibration_paths import find_calibrations
 from archsim.specs.loading.config_files import display, named_files, searched
 from archsim.specs.policies import PRESETS, RULE_TYPES
@@ -185,17 +185,20 @@ class References:
                 given[rule_type].setdefault("name", PRESETS[preset][rule_type])
 
     def _complete_assumptions(self, keys: Keys) -> None:
-        """Fill in a mapping's missing fields from its set."""
+        """Fill in a mapping's missing fields from its set; of a user's own set, those that have a default."""
         given = self._tree.get(keys)
         name = given.setdefault("set", DEFAULT_ASSUMPTIONS)
-        if not isinstance(name, str) or name not in shipped_sets():
-            missing = [field for field in ASSUMPTIONS if field not in given]
+        if isinstance(name, str) and name in shipped_sets():
+            defaults = {field: getattr(shipped_sets()[name], field) for field in ASSUMPTIONS}
+        else:
+            fields = {field: AssumptionsSpec.model_fields[field] for field in ASSUMPTIONS}
+            defaults = {field: its.default for field, its in fields.items() if not its.is_required()}
+            missing = [field for field in ASSUMPTIONS if field not in given | defaults]
             if missing:
-                otherwise = f"your own set must give every field; missing: {', '.join(missing)}"
+                otherwise = f"your own set must give every field without a default; missing: {', '.join(missing)}"
                 self._check_known("assumption set", name, shipped_sets(), (*keys, "set"), otherwise)
-            return
-        for field in ASSUMPTIONS:
-            given.setdefault(field, getattr(shipped_sets()[name], field))
+        for field, value in defaults.items():
+            given.setdefault(field, value)
 
     def _find_calibrations(self, keys: Keys) -> None:
         find_calibrations(self._tree, keys, folders_around(self._folder))

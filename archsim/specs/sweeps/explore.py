@@ -8,6 +8,7 @@
       budgets: [cost <= 40000, power <= 2000]    # the best design within each is reported, with its YAML
       event_runs: 15 %                           # of the points, or a number of runs
       analytical_runs: 20000                     # at most; a larger space is screened, or optuna chooses which
+      screened_runs: 1000                        # of a screened space: points near its front that are run whole
       coefficients: {hbm_usd_per_gb: 20}         # for energy, area and price: `archsim cost FILE --sources`
 """
 
@@ -112,6 +113,8 @@ class ExploreSpec(Spec):
     event_runs: float | int = 0.15
     # Maximum runs of the analytical engine; of more points, a screen or optuna decides. Twenty thousand take minutes.
     analytical_runs: Annotated[int, count(1, _MOST_RUNS)] = 20_000
+    # Points of a screened space, on and nearest to its front, that the analytical engine runs whole.
+    screened_runs: Annotated[int, count(1, _MOST_RUNS)] = 1000
     coefficients: dict[str, float] = Field(default_factory=dict)
     seed: Annotated[int, count(0, 2**31)] = 0
 

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 # First what the paper's gains depend on; then what changes the work of a die; then how it is counted.
 ORDER = (
-    "contention", "arbitration", "reads", "source", "capacity", "memory", "copy_writes", "migration", "execution",
-    "activations", "dispatch", "overlap", "combine", "transfer_software", "decision_cost", "heatmap_update",
-    "tables", "weights", "llc", "gemm", "order", "numbering", "prediction_rows", "ties", "hops", "throughput",
+    "contention", "arbitration", "reads", "rate_updates", "source", "capacity", "memory", "copy_writes", "migration",
+    "execution", "activations", "dispatch", "overlap", "combine", "transfer_software", "decision_cost",
+    "heatmap_update", "tables", "weights", "llc", "gemm", "order", "numbering", "prediction_rows", "ties", "hops",
+    "throughput",
 )  # fmt: skip
 EFFECT_COLUMNS = (
     "system", "model", "batch", "policy", "place", "assumption", "from", "to", "speedup_before", "speedup_after",

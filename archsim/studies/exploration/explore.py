@@ -139,7 +139,7 @@ def _all_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher)
 
 def _screened_points(screen: Screen, plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> _Cheap:
     """The points of a screened space that are on the front or nearest to it."""
-    count = judge.spec.analytical_runs
+    count = min(judge.spec.screened_runs, judge.spec.analytical_runs)
     watcher.phase(f"screening {plan.combinations:,} points; then {count:,} on and near the front are run whole")
     numbers = screened_points(screen, judge.costs_of, count, folder, watcher)
     watcher.begin(len(numbers))

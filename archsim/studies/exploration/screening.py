@@ -19,12 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from archsim.engine.analytic.count import HBM_BYTES, LINK_BYTES, READ_BYTES
 from archsim.engine.analytic.machines import (
-    HBM_BYTES,
-    LINK_BYTES,
     PARTS,
     RATES,
-    READ_BYTES,
     Recorded,
     Rows,
     Walked,

@@ -29,7 +29,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.engine.hidden import vector_bytes
 from archsim.engine.machine import build_machine
-from archsim.engine.state import SLICES, UNITS, Machine, Memory
+from archsim.engine.state import SLICES, Machine, Memory
 from archsim.engine.work import WorkBuilder
 from archsim.policies.allocation.rules import Plan
 from archsim.policies.placement.placement import Placement
@@ -209,9 +209,7 @@ def _fabric(machine: Machine, vector_bytes: float) -> Fabric:
     dies, links = machine.dies, machine.link_resources
     passes = np.zeros((dies * dies, links))
     for pair in range(dies * dies):
-        group = UNITS * dies + pair
-        used = machine.group_resources[machine.group_ptr[group] : machine.group_ptr[group + 1]] - UNITS * dies
-        passes[pair, used] = 1.0
+        passes[pair, machine.route(*divmod(pair, dies))] = 1.0
     passes = passes.reshape(dies, dies, links)
     back, read_ns = passes.transpose(1, 0, 2), machine.slice_bytes / machine.hbm_bytes_per_ns
     # reserved: every link of a route is held for the latency and for the time of the narrowest link

@@ -90,6 +90,12 @@ class SyntheticTraffic:
         shape = (self.layer_ids.tolist(), self.num_experts, self.top_k, self.requests, self._spec.decode_steps)
         return hashlib.sha256(f"{self.label} {shape}".encode()).hexdigest()
 
+    @property
+    def request_digest(self) -> str:
+        """Names the routing of single requests, which does not depend on their number."""
+        shape = (self.layer_ids.tolist(), self.num_experts, self.top_k, self._spec.decode_steps)
+        return hashlib.sha256(f"requests of {self.label} {shape}".encode()).hexdigest()
+
     def _popularity(self, seed: int, iteration: int) -> np.ndarray:
         """Shares of experts in an iteration, float64[layer, expert]."""
         now = popularity(seed, self.layer_ids, self.num_experts, self._skew)
