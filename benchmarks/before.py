@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from measured_command import archsim
+
 ROOT = Path(__file__).resolve().parents[1]
 BEFORE = "18b5990"  # before attention kinds, the one iteration and hosts by engine
-MAIN = "import sys; from archsim.cli.main import main; sys.exit(main())"
 ONE = ["systems=[dojo]", "models=[deepseek-v3]", "workload.batch=[4096]", "workload.layers=4"]
 COMMANDS = {
     "`published`, reserved, five policies, 4 layers": ["sweep", "configs/dojo.yaml", *ONE, "assumptions=published"],
@@ -51,7 +51,7 @@ def processor_s(checkout: Path, command: list[str], folder: Path, repeats: int =
     for _ in range(repeats + 1):
         fresh = tempfile.mkdtemp(dir=folder)
         own["ARCHSIM_CACHE"] = f"{fresh}/cache"
-        arguments = [sys.executable, "-c", MAIN, verb, file, *options, "--out", f"{fresh}/out"]
+        arguments = archsim(verb, file, *options, "--out", f"{fresh}/out")
         begin = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(arguments, check=True, cwd=checkout, env=os.environ | own, capture_output=True)
         end = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,9 +1,9 @@
-"""Cost of one expert-parallel MoE layer of DeepSeek-V3 on 8 to 512 GPUs: CPU time of both engines, and memory.
+"""Cost of one expert-parallel MoE layer of DeepSeek-V3 on 8 to 1,024 GPUs: CPU time of both engines, and memory.
 
     python benchmarks/cluster.py
 
-Prints a line per size, and the growth of the time from 8 to 512 ranks against that of ranks x experts. Bars: 512 GPUs
-in 1 s (event), 20 ms (analytical), 2 GB.
+Prints a line per size, and the growth of the time from 8 to 1,024 ranks against that of ranks x experts. Bars: 512 and
+1,024 GPUs in 1 s (event), 20 ms (analytical), 2 GB.
 """
 
 import resource
@@ -21,7 +21,7 @@ from archsim.specs.scenario import Scenario
 from archsim.specs.workload import WorkloadSpec
 from archsim.workload.step_demand import StepDemand
 
-NODES, TOKENS, REPEATS = (1, 2, 4, 8, 16, 32, 64), 128, 5
+NODES, TOKENS, REPEATS = (1, 2, 4, 8, 16, 32, 64, 128), 128, 5
 VALUES = {
     "execution": "expert_parallel",
     "gemm": "grouped",

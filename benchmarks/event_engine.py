@@ -9,7 +9,8 @@ Prints, for one core and after compilation,
   finite``) and what share of its events per second that keeps. A heatmap behind a port is part of the run, an unlimited
   one is part of building the demand: the share is given with the heatmap's time in both, in neither, and as the runs
   alone took it;
-* steps per second of ``contention: shared`` with all other assumptions ``physical``.
+* steps per second of ``contention: shared`` with all other assumptions ``physical``, and the same under
+  ``rate_updates: per_round_trip`` with what that changes of step times.
 """
 
 import heapq
@@ -18,6 +19,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -62,8 +65,12 @@ class Timed(NamedTuple):
     seconds: float
     heatmap_s: float
     events: int
-    steps: int
+    step_ns: np.ndarray  # float64[n] > 0
     demand_heatmap_s: float = 0.0
+
+    def per_second(self):
+        """Steps per second, and how long one takes."""
+        return f"{len(self.step_ns) / self.seconds:5.0f} ({self.seconds / len(self.step_ns) * 1e3:.1f} ms)"
 
 
 def timed_runs(system, model, sets, steps, repeats=1):
@@ -88,7 +95,7 @@ def run_once(system, model, name, assumptions, demand, steps):
         begin = time.process_time()
         outcome = engine.run()
         seconds = time.process_time() - begin
-    return Timed(seconds, clock.seconds, int(outcome.tally.events[0]), int((outcome.step_ns > 0).sum()))
+    return Timed(seconds, clock.seconds, int(outcome.tally.events[0]), outcome.step_ns[outcome.step_ns > 0])
 
 
 class HeatmapClock:
@@ -180,9 +187,13 @@ def main():
     print(f"  free: x {rate(free) / heap:.1f} the bare heap loop, x {rate(free) / slow:.0f} the same rules in Python")
     for what, heatmap in (("in both", 1), ("in neither", -1), ("as the runs alone took it", 0)):
         print(f"  on, heatmap {what}: {rate(on, heatmap) / rate(free, heatmap):.0%} of the events/s of free decisions")
-    print(f"\nshared ({MODEL}, batch {BATCH}, 5 x 5 dies, one core, end to end)")
-    for name, (run,) in timed_runs(load_system("dojo"), model, [load_assumptions("physical")], 1):
-        print(f"  {name:<10} {run.steps / run.seconds:6.0f} steps/s ({run.seconds / run.steps * 1e3:.1f} ms per step)")
+    print(f"\nshared ({MODEL}, batch {BATCH}, 5 x 5 dies, one core, end to end), steps/s")
+    print(f"  {'':<10} instant         per_round_trip  its step times")
+    sets = load_assumptions("physical"), load_assumptions("physical", rate_updates="per_round_trip")
+    for name, (instant, paced) in timed_runs(load_system("dojo"), model, sets, 1, REPEATS):
+        off, whole = paced.step_ns / instant.step_ns - 1, paced.step_ns.sum() / instant.step_ns.sum() - 1
+        error = f"{whole:+.2%}, of a step {off.min():+.1%} to {off.max():+.1%}"
+        print(f"  {name:<10} {instant.per_second():<15} {paced.per_second():<15} {error}")
 
 
 if __name__ == "__main__":

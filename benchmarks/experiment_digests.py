@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+from measured_command import archsim
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 TABLES = ("results.csv", "results.parquet", "dies.csv", "links.csv")
@@ -46,11 +47,10 @@ def main() -> int:
 
 
 def run(file: Path, folder: Path, layers: int) -> None:
-    command = [sys.executable, "-c", "import sys; from archsim.cli.main import main; sys.exit(main())"]
     options = ["sweep", str(file), "--out", str(folder)]
     if "validate" not in file.stem and file.stem != "design_space":
         options += ["--set", f"workload.layers={layers}"]
-    subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(archsim(*options), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def read(path: Path) -> pd.DataFrame:

@@ -1,17 +1,20 @@
-"""The paper's whole evaluation: ``python benchmarks/paper_matrix.py [--fraction 0.1] [--jobs 2]``.
+"""The paper's whole evaluation: ``python benchmarks/paper_matrix.py [--fraction 0.1] [--jobs 2] [--causes]``.
 
 4 models x 2 meshes x batches of 4096, 8192, 16384 x 5 strategies x 127 decode steps, all MoE layers, generated traffic,
 ``assumptions: published``: the 120 runs for which the published simulator needs about 96 hours and 64 GB (its
 documentation). ``--fraction`` runs this share of the decode steps and projects; traffic is generated in full
-for the steps that run. Prints wall time, the projection, and the peak memory of all processes together.
+for the steps that run. Prints wall time, the projection, and the peak memory of all processes together: the sum of
+what each holds (RSS), and the same with pages that several hold counted once (PSS). ``--causes`` runs in this process
+and prints processor time by cause.
 """
 
 import argparse
 import os
 import tempfile
-import threading
 import time
 from pathlib import Path
+
+from measured_command import PeakMemory
 
 PUBLISHED_HOURS, PUBLISHED_GB = 96, 64
 DECODE_STEPS = 127
@@ -25,50 +28,60 @@ assumptions: published
 """
 
 
-def resident_bytes(pid: int) -> int:
-    """Memory of a process and all its descendants."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-        children = [
-            int(c) for task in Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()
-        ]
-    except OSError:  # it has exited meanwhile
-        return 0
-    own = next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS")), 0)
-    return own + sum(resident_bytes(child) for child in children)
+def print_causes(experiment):
+    """Processor time of every run by cause, per step of a layer, after a run of each policy that compiles."""
+    from archsim.engine.event import reserved
+    from archsim.runs.plan import prepare
+    from archsim.runs.simulator import Simulator
 
+    clock, run_step, kernel_ns = time.process_time_ns, reserved.run_step, []
 
-class PeakMemory(threading.Thread):
-    """Samples the memory of this process and its children four times per second."""
+    def timed(*given):
+        begin = clock()
+        end_ns = run_step(*given)
+        kernel_ns.append(clock() - begin)
+        return end_ns
 
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.bytes = 0
-
-    def run(self):
-        while True:
-            self.bytes = max(self.bytes, resident_bytes(os.getpid()))
-            time.sleep(0.25)
+    runs, simulator, families = prepare(experiment).runs, Simulator(), {}
+    for run in {run.policy.name: run for run in runs}.values():
+        simulator.warm_up(run)
+    for run in runs:
+        families.setdefault(run.demand.family, {})[run.demand.key] = run.demand
+    reserved.run_step, begin, traffic_ns = timed, clock(), 0
+    for family in families.values():
+        traffic_from = clock()
+        simulator.gather(list(family.values()))
+        traffic_ns += clock() - traffic_from
+        for run in (run for run in runs if run.demand.key in family):
+            simulator.record(run)
+    steps, others_ns = len(kernel_ns), clock() - begin - traffic_ns - sum(kernel_ns)
+    print(f"{steps} steps of a layer; ns of processor time for each, by cause:")
+    for cause, ns in (("kernel", sum(kernel_ns)), ("Python, reading traffic", others_ns), ("traffic", traffic_ns)):
+        print(f"{cause:24} {ns / steps:10,.0f}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fraction", type=float, default=0.05, help="share of the 127 decode steps to run")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--causes", action="store_true", help="run in this process; print processor time by cause")
     arguments = parser.parse_args()
     from archsim.runs.sweep import sweep
     from archsim.specs.loading.library import load_experiment
 
     steps = max(1, round(DECODE_STEPS * arguments.fraction))
-    memory = PeakMemory()
-    memory.start()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "paper_matrix.yaml"
         file.write_text(EXPERIMENT.format(steps=steps))
         os.environ["ARCHSIM_CACHE"] = f"{folder}/cache"  # no run is reused
-        begin = time.perf_counter()
+        if arguments.causes:
+            print_causes(load_experiment(file))
+            return
+        memory, begin = PeakMemory(os.getpid()), time.perf_counter()
+        memory.start()
         results = sweep(load_experiment(file), Path(folder) / "out", arguments.jobs)
         took = time.perf_counter() - begin
+        memory.end()
         runs = len(results.runs.rows)
     projected = took * (DECODE_STEPS + 1) / (steps + 1)
     print(
@@ -78,7 +91,9 @@ def main():
         f"projected to {DECODE_STEPS} steps: {projected / 60:.1f} minutes (published simulator: ~{PUBLISHED_HOURS} h, "
         f"x {PUBLISHED_HOURS * 3600 / projected:.0f})"
     )
-    print(f"peak memory of all processes: {memory.bytes / 1e9:.2f} GB (published simulator: {PUBLISHED_GB} GB)")
+    rss_gb, pss_gb = (each / 1e9 for each in memory.most)
+    told = f"RSS {rss_gb:.2f} GB, PSS {pss_gb:.2f} GB (published simulator: {PUBLISHED_GB} GB)"
+    print(f"peak memory of all processes: {told}")
 
 
 if __name__ == "__main__":

@@ -4,14 +4,13 @@
 
 Every time is processor time of this process, after compilation, the least of three. A series fits cost = a · size^b
 to the logarithms of its points. With ``--only`` the other series stay as they are in the table. SimPy
-(``pip install simpy``) and Dask are compared where they are installed. ``before`` times commands of an earlier
-commit and takes minutes to compile: only if it is named.
+(``pip install simpy``) and Dask are compared where they are installed. ``commands`` (`benchmarks/commands.py`) and
+``before``, which times commands of an earlier commit, take many minutes: only if they are named.
 """
 
 import argparse
 import csv
 import platform
-import socket
 import sys
 import tempfile
 import time
@@ -46,6 +45,7 @@ ABOUT = {
     "requests": "requests of `configs/serve_h200.yaml`: drawing, serving and measuring, on laws that are tabulated",
 }
 
+LONG = ("commands", "before")
 RATIOS = {
     "ratio": "Ratios, in one run",
     "before": "Against itself before: processor time of a commit over now, compiled, in one run",
@@ -53,7 +53,9 @@ RATIOS = {
 
 
 class Point(NamedTuple):
-    """A row of the table: processor seconds of one size, or a ratio (axes of ``RATIOS``, size 0)."""
+    """A row of the table: processor seconds of one size; a ratio (axes of ``RATIOS``, size 0); or what a command takes
+    (``commands: wall s``, …), with its bound as size, 0 for none.
+    """
 
     axis: str
     series: str
@@ -68,8 +70,8 @@ def step_runs(axis: str) -> Iterator[Point]:
             yield Point(axis, series, size, least_s(one_run(series, **at)[0]))
 
 
-def one_run(series: str, dies: int, layers: int, batch: int, policy: str = "ep"):
-    """A function that builds and runs, returning its outcome; and the demand."""
+def one_run(series: str, dies: int, layers: int, batch: int, policy: str = "ep", **changes: str):
+    """A function that builds and runs, returning its outcome; and the demand. ``changes``: of assumptions."""
     from support.small_runs import replay
 
     from archsim.engine.analytic.engine import AnalyticalEngine
@@ -86,7 +88,7 @@ def one_run(series: str, dies: int, layers: int, batch: int, policy: str = "ep")
     moe = model.moe_layers.model_copy(update={"last": model.moe_layers.first + layers - 1})
     model = model.model_copy(update={"layers": model.moe_layers.first + layers, "moe_layers": moe})
     published = series == "event reserved"
-    assumptions = load_assumptions("published" if published else "physical", capacity="unbounded")
+    assumptions = load_assumptions("published" if published else "physical", capacity="unbounded", **changes)
     traffic = SyntheticTraffic(model, SyntheticSpec(prompt_tokens=0, decode_steps=1), batch)
     demand = build_run_demand(traffic, batch, 1, 0, origin_dies=dies, routing=not published)
     engine = AnalyticalEngine if series == "analytical" else EventEngine
@@ -137,7 +139,9 @@ def ratios() -> Iterator[Point]:
     if (theirs := simpy_events_per_s()) is not None:
         yield Point("ratio", "the same over SimPy, a resource held and a timeout an event", 0, ours / theirs)
     event, walk = (least_s(one_run(name, MESH * MESH, 16, BATCH)[0]) for name in ("event shared", "analytical"))
+    paced = least_s(one_run("event shared", MESH * MESH, 16, BATCH, rate_updates="per_round_trip")[0])
     yield Point("ratio", "layer-steps/s of `contention: shared`", 0, 16 / event)
+    yield Point("ratio", "the same under `rate_updates: per_round_trip`", 0, 16 / paced)
     yield Point("ratio", "layer-steps/s of the analytical engine", 0, 16 / walk)
     yield Point("ratio", "the analytical engine over the event engine", 0, event / walk)
     yield from dask_overhead()
@@ -148,6 +152,19 @@ def before() -> Iterator[Point]:
 
     for series, ratio in of_commit():
         yield Point("before", series, 0, ratio)
+
+
+def commands() -> Iterator[Point]:
+    from commands import COMMANDS, taken
+
+    for name, command in COMMANDS.items():
+        found = taken(command)
+        yield Point("commands: wall s", name, round(command.most_s or 0), found.wall_s)
+        yield Point("commands: CPU s", name, 0, found.processor_s)
+        yield Point("commands: memory MB", name, round((command.most_bytes or 0) / 1e6), found.held_bytes / 1e6)
+        yield Point("commands: shared pages once MB", name, 0, found.pss_bytes / 1e6)
+        yield Point("commands: first line s", name, 3, found.first_s)
+        yield Point("commands: longest silence s", name, 0, found.silent_s)
 
 
 def simpy_events_per_s(processes: int = 100, turns: int = 200) -> float | None:
@@ -180,7 +197,6 @@ def dask_overhead(runs: int = 120) -> Iterator[Point]:
     except ImportError:
         return
     from support.dask_processes import Cluster
-    from support.waiting import wait_for
 
     from archsim.runs.plan import select
     from archsim.runs.pool.dask_cluster import simulate_on_cluster
@@ -192,7 +208,7 @@ def dask_overhead(runs: int = 120) -> Iterator[Point]:
     with tempfile.TemporaryDirectory() as folder:
         cluster = Cluster(Path(folder), workers=1)
         try:
-            wait_for(lambda: answers(cluster.address), seconds=60)
+            cluster.wait()
             there = partial(simulate_on_cluster, address=cluster.address, verb="row")
             here = partial(simulate_all, jobs=1, traces={}, verb="row")
             for simulate in (there, here):
@@ -201,15 +217,6 @@ def dask_overhead(runs: int = 120) -> Iterator[Point]:
         finally:
             cluster.end()
     yield Point("ratio", "ms of wall time a run that Dask adds, one worker", 0, 1e3 * (taken[0] - taken[1]) / runs)
-
-
-def answers(address: str) -> bool:
-    host, port = address.removeprefix("tcp://").split(":")
-    try:
-        socket.create_connection((host, int(port)), 1).close()
-    except OSError:
-        return False
-    return True
 
 
 def wall_s(run: Callable[[], object]) -> float:
@@ -241,12 +248,27 @@ def page(table: list[Point], machine: str) -> str:
             cells = " | ".join(shown(value) for value in values)
             rows.append(f"| {series} | {cells} | {axis}^{fitted(sizes, values)[1]:.2f} |")
         parts.append(f"## By {axis}\n\nSeconds by {about}.\n\n" + "\n".join(rows))
+    if told := of_commands([point for point in table if kind_of(point) == "commands"]):
+        parts.append(told)
     for axis, title in RATIOS.items():
         rows = [f"| {point.series} | {shown(point.value)} |" for point in table if point.axis == axis]
         if not rows:
             continue
         parts.append(f"## {title}\n\n| | |\n|---|---:|\n" + "\n".join(rows))
     return "\n\n".join(parts) + "\n"
+
+
+def of_commands(points: list[Point]) -> str:
+    """The section of commands, '' without any; bounds in brackets."""
+    axes = list(dict.fromkeys(point.axis for point in points))
+    cells = {(point.series, point.axis): point for point in points}
+    rows = [f"| | {' | '.join(axis.partition(': ')[2] for axis in axes)} |", f"|---|{'---:|' * len(axes)}"]
+    for name in dict.fromkeys(point.series for point in points):
+        own = (cells[name, axis] for axis in axes)
+        told = (shown(each.value) + (f" ({each.size:,})" if each.size else "") for each in own)
+        rows.append(f"| {name} | {' | '.join(told)} |")
+    about = "`python benchmarks/commands.py`, which says what each runs: two cores, bounds in brackets."
+    return f"## Commands\n\n{about}\n\n" + "\n".join(rows) if points else ""
 
 
 HEAD = """# Speed
@@ -270,18 +292,22 @@ def kept() -> tuple[str, list[Point]]:
 
 def main() -> None:
     kinds = {axis: partial(step_runs, axis) for axis in ("dies", "layers", "batch")}
-    kinds |= {"points": points, "requests": requests, "ratio": ratios, "before": before}
+    kinds |= {"points": points, "requests": requests, "commands": commands, "ratio": ratios, "before": before}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=kinds, default=[kind for kind in kinds if kind != "before"])
+    parser.add_argument("--only", nargs="+", choices=kinds, default=[kind for kind in kinds if kind not in LONG])
     only = parser.parse_args().only
     for kind in only:
         found = []
         for point in kinds[kind]():
             print(*point, flush=True)
             found.append(point)
-        others = [point for point in kept()[1] if point.axis != kind] if TABLE.exists() else []
-        table = sorted(others + found, key=lambda point: list(kinds).index(point.axis))
+        others = [point for point in kept()[1] if kind_of(point) != kind] if TABLE.exists() else []
+        table = sorted(others + found, key=lambda point: list(kinds).index(kind_of(point)))
         write(table, f"{processor()}, Python {platform.python_version()}")
+
+
+def kind_of(point: Point) -> str:
+    return point.axis.partition(":")[0]
 
 
 def write(table: list[Point], machine: str) -> None:

@@ -19,8 +19,8 @@ def speed():
 def test_the_page_is_made_of_the_table(speed):
     machine, table = speed.kept()
     assert speed.PAGE.read_text() == speed.page(table, machine)
-    assert {point.axis for point in table} == {*speed.SIZES, "ratio"}
-    assert all(point.value > 0 for point in table if point.axis != "ratio")
+    assert {speed.kind_of(point) for point in table} == {*speed.SIZES, *speed.RATIOS, "commands"}
+    assert all(point.value > 0 for point in table if point.axis in speed.SIZES)
 
 
 def test_exponents_are_those_of_the_points(speed):
