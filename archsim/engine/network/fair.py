@@ -24,7 +24,7 @@ give rates multiplied by exactly that.
 
 import numpy as np
 
-from archsim.base.kernels import inner, outer
+from archsim.base.kernels import inner, outer, unsigned
 from archsim.engine.network.network import (
     CHANGES,
     FIXED,
@@ -61,19 +61,19 @@ def _undo_rounds(net):
     """
     touched, n_open, kept = net.lists[TOUCHED_GROUPS], np.int64(0), net.counts[ROUNDS]
     for i in range(net.counts[TOUCHED]):
-        row = net.groups[touched[i]]
-        if row.round >= 0 and row.filled != _flows_to_fill(net, touched[i]):
+        row = net.groups[touched[unsigned(i)]]
+        if row.round >= 0 and row.filled != _flows_to_fill(net, touched[unsigned(i)]):
             kept = min(kept, row.round)
     while net.counts[ROUNDS] > kept:
         n_open = _undo_round(net, n_open)
     for i in range(net.counts[TOUCHED]):
-        n_open = _count_anew(net, touched[i], n_open)
+        n_open = _count_anew(net, touched[unsigned(i)], n_open)
     for i in range(net.counts[TOUCHED]):
-        while _saturates_before(net, touched[i]):
+        while _saturates_before(net, touched[unsigned(i)]):
             n_open = _undo_round(net, n_open)
     net.counts[TOUCHED] = 0
     for i in range(n_open):
-        resource = net.resources[net.lists[OPEN, i]]
+        resource = net.resources[net.lists[OPEN, unsigned(i)]]
         resource.share = resource.left / max(resource.waiting, 1)
     return n_open
 
@@ -82,14 +82,14 @@ def _undo_rounds(net):
 def _undo_round(net, n_open):
     """Undo the last round; returns the number of open resources."""
     net.counts[ROUNDS] -= 1
-    undone = net.rounds[net.counts[ROUNDS]]
+    undone = net.rounds[unsigned(net.counts[ROUNDS])]
     for i in range(undone.first_change, net.counts[CHANGES]):
-        change = net.changes[i]
+        change = net.changes[unsigned(i)]
         net.resources[change.resource].left = change.left
         net.resources[change.resource].waiting += change.fixed
         n_open = _open(net, change.resource, n_open)
     for i in range(undone.first_group, net.counts[FIXED_GROUPS]):
-        net.groups[net.lists[FIXED, i]].round = -1
+        net.groups[net.lists[FIXED, unsigned(i)]].round = -1
     net.counts[CHANGES], net.counts[FIXED_GROUPS] = undone.first_change, undone.first_group
     return n_open
 
@@ -97,7 +97,7 @@ def _undo_round(net, n_open):
 @inner
 def _open(net, r, n_open):
     """Append a resource to the open ones if it is not there; returns their number."""
-    net.lists[OPEN, n_open] = r
+    net.lists[OPEN, unsigned(n_open)] = r
     n_open += net.resources[r].stamp != net.counts[STAMP]
     net.resources[r].stamp = net.counts[STAMP]
     return n_open
@@ -162,7 +162,7 @@ def _fill(net, n_open):
     while n_open > 0:
         n_near, n_tightest, level = _find_tightest(net, n_near, floor)
         if level <= horizon:
-            begun = net.rounds[net.counts[ROUNDS]]
+            begun = net.rounds[unsigned(net.counts[ROUNDS])]
             begun.level, begun.first_group, begun.first_change = level, net.counts[FIXED_GROUPS], net.counts[CHANGES]
             _fix_tightest(net, level, n_tightest)
             horizon = _subtract(net, level, horizon, begun.first_change)
@@ -183,18 +183,18 @@ def _draw_short_list(net, n_open):
     least = np.inf
     i = 0
     while i < n_open:
-        resource = net.resources[open_resources[i]]
+        resource = net.resources[open_resources[unsigned(i)]]
         if resource.waiting == 0:
             n_open -= 1
-            open_resources[i] = open_resources[n_open]
+            open_resources[unsigned(i)] = open_resources[unsigned(n_open)]
         else:
             least = min(least, resource.share)
             i += 1
     horizon = HORIZON * least
     n_near = 0
     for i in range(n_open):
-        near[n_near] = open_resources[i]
-        n_near += net.resources[open_resources[i]].share <= horizon
+        near[unsigned(n_near)] = open_resources[unsigned(i)]
+        n_near += net.resources[open_resources[unsigned(i)]].share <= horizon
     return n_open, n_near, horizon
 
 
@@ -208,18 +208,18 @@ def _find_tightest(net, n_near, floor):
     found = 0
     i = 0
     while i < n_near:
-        r = near[i]
+        r = near[unsigned(i)]
         resource = net.resources[r]
         if resource.waiting == 0:
             n_near -= 1
-            near[i] = near[n_near]
+            near[unsigned(i)] = near[unsigned(n_near)]
             continue
         share = max(floor, resource.share)
         if share < level:
             level = share
             found = 0
         if share == level:
-            tightest[found] = r
+            tightest[unsigned(found)] = r
             found += 1
         i += 1
     return n_near, found, level
@@ -231,7 +231,7 @@ def _fix_tightest(net, level, n_tightest):
     this, stamp = net.counts[ROUNDS], net.counts[STAMP]
     n_fixed, n_changed = net.counts[FIXED_GROUPS], net.counts[CHANGES]
     for i in range(n_tightest):
-        bottleneck = net.lists[TIGHTEST, i]
+        bottleneck = net.lists[TIGHTEST, unsigned(i)]
         resource = net.resources[bottleneck]
         for u in range(resource.first_user, resource.first_user + resource.users):
             group = net.users[u].group
@@ -241,12 +241,12 @@ def _fix_tightest(net, level, n_tightest):
                     row.bottleneck = max(row.bottleneck, bottleneck)
                 continue
             row.round, row.stamp, row.rate, row.bottleneck = this, stamp, level, bottleneck
-            net.lists[FIXED, n_fixed] = group
+            net.lists[FIXED, unsigned(n_fixed)] = group
             n_fixed += 1
             weight = row.weight
             for p in range(row.first, net.groups[group + 1].first):
                 r = net.positions[p].resource
-                net.changes[np.uint32(n_changed)].resource = r
+                net.changes[unsigned(n_changed)].resource = r
                 n_changed += net.resources[r].newly_fixed == 0
                 net.resources[r].newly_fixed += weight
     net.counts[FIXED_GROUPS], net.counts[CHANGES] = n_fixed, n_changed
@@ -256,7 +256,7 @@ def _fix_tightest(net, level, n_tightest):
 def _subtract(net, level, horizon, first_change):
     """Remove the newly fixed flows from the resources that they pass; returns the horizon of the short list."""
     for i in range(first_change, net.counts[CHANGES]):
-        change = net.changes[i]
+        change = net.changes[unsigned(i)]
         resource = net.resources[change.resource]
         change.left, change.fixed = resource.left, resource.newly_fixed
         resource.left -= level * resource.newly_fixed
