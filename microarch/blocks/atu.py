@@ -18,9 +18,10 @@ import numpy as np
 
 from archsim.base.kernels import inner
 from microarch.blocks import hbm, llc
+from microarch.blocks.codes import AWAY, HERE, HIT
 from microarch.blocks.parameters import CHOICE, PAPER, parameter
 from microarch.blocks.request import Event, State, Unit
-from microarch.blocks.state_machine import Step, codes
+from microarch.blocks.state_machine import Step
 
 SERVES = {State.LOOKUP: Unit.PORT}
 MISSED = "llc.miss_ns, + hbm.latency_ns if the ATU misses"
@@ -29,7 +30,6 @@ STEPS = {
     (State.LOOKUP, Event.HERE): Step(State.LOCAL_HBM, action="redirect to the local HBM", latency=MISSED),
     (State.LOOKUP, Event.AWAY): Step(State.REQUEST, action="query the home", latency=MISSED),
 }
-SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 EMPTY = -1
 
 

@@ -10,9 +10,10 @@ State layout: ``cp_en: uint8[die, expert]``, one bit of hardware each.
 from dataclasses import dataclass
 
 from archsim.base.kernels import inner
+from microarch.blocks.codes import KEEP, SERVED
 from microarch.blocks.parameters import PAPER, parameter
 from microarch.blocks.request import Event, State, Unit
-from microarch.blocks.state_machine import Step, codes
+from microarch.blocks.state_machine import Step
 
 SERVES = {State.DATA: Unit.PATH}
 MOVED = "hops · link.hop_ns + bytes / link.bytes_per_ns"
@@ -20,7 +21,6 @@ STEPS = {
     (State.DATA, Event.SERVED): Step(State.COMPUTE, action="pass the slice on", latency=MOVED),
     (State.DATA, Event.KEEP): Step(State.COMPUTE, State.COPY, action="pass it on and keep a copy", latency=MOVED),
 }
-SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)
 
 
 @dataclass(frozen=True)

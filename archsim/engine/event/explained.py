@@ -4,11 +4,11 @@ from archsim.base.causes import Cause
 from archsim.base.kernels import inner, outer
 from archsim.engine.causes import CAUSE_OF
 from archsim.engine.state import SLICES, launching_ns
-from microarch.blocks.request import State
+from microarch.blocks.codes import COMPUTE as MULTIPLIED
+from microarch.blocks.codes import DATA
 from microarch.blocks.state_machine import codes
 
 COMPUTE, INEFFICIENCY, PERMUTE, LAUNCH, BLOCKS, HBM, *_ = codes(Cause)
-(_, _, _, _, _, DATA, MULTIPLIED, *_) = codes(State)
 
 ROUNDING = 1e-9  # a share of less is none
 
