@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.memory import sparse_zeros
 from archsim.engine.event.heaps import BOOKING
 from archsim.engine.state import SLICES, Machine, Memory, Tally, Work, inner, unsigned
 
@@ -85,7 +86,7 @@ def new_pool(resources: int, stages: int, waiting: int) -> Pool:
         keys=np.zeros(stages, np.int64),
         waits_for=np.zeros(stages, np.int64),
         claims=np.zeros(resources, CLAIM),
-        queue=np.zeros((resources, waiting), np.int64),
+        queue=sparse_zeros((resources, waiting)),  # few wait for most links
         calendar=np.zeros(stages, BOOKING),
         offers=np.zeros(resources + 1, np.int64),
         count=np.zeros(3, np.int64),
