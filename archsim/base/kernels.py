@@ -3,8 +3,8 @@
 Most compiled functions in this project get all arrays from the caller and never allocate, so they need no reference
 counts (``_nrt=False``): counting references to every array in a record on every call would cost more than the work.
 
-``kernel``  called from Python; compiled on first use and cached on disk
-``free``    like kernel, but releases the GIL: for work spread over threads
+``kernel``  called from Python; compiled on first use and cached on disk; releases the GIL, so that threads may
+            share work, and a command can say meanwhile what it does
 ``allocating``  like kernel, but may make arrays
 ``outer``   called from kernels alone, compiled once
 ``inner``   called from kernels alone, inlined
@@ -49,9 +49,8 @@ def _kept(**options: bool) -> Callable[[Callable[..., Any]], Any]:
     return lambda function: keep(compiled(function))
 
 
-kernel = _kept(_nrt=False)
-free = _kept(_nrt=False, nogil=True)
-allocating = _kept()
+kernel = _kept(_nrt=False, nogil=True)
+allocating = _kept(nogil=True)
 outer = _of_kernels()
 inner = _of_kernels(forceinline=True)
 

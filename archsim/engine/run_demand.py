@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.kernels import free
+from archsim.base.kernels import kernel
 from archsim.base.threads import LayerThreads
 from archsim.engine.executed_pairs import ExecutedPairs
 from archsim.policies.prediction.free_heatmap import FreeHeatmap
@@ -224,7 +224,7 @@ def _narrow(counts: np.ndarray) -> np.ndarray:
     return counts.astype(np.uint16) if counts.max(initial=0) < 1 << 16 else counts
 
 
-@free
+@kernel
 def _count_origins(experts, first, end, die, origins):
     """Add experts int16[n, layer, k] of rows that live on die int32[n] to origins int32[layer, die, expert]."""
     rows, _, top_k = experts.shape

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from archsim.base.kernels import free
+from archsim.base.kernels import kernel
 from archsim.base.threads import LayerThreads
 from archsim.workload.stacked import Stacked
 from archsim.workload.trace import StepTokens, TokenSource, draw_requests, is_first_of
@@ -154,7 +154,7 @@ def sum_together(sums: Sequence[BatchSum], threads: int | None = None) -> None:
         each.finish(layer_threads)
 
 
-@free
+@kernel
 def _count(experts, first, end, seen, tokens, order):
     """Add experts int16[n, layer, k] of layers first … end − 1 to tokens int32[layer, expert]; append new ones to
     order.

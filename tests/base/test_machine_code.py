@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 
-from archsim.base.kernels import allocating, free, kernel, pointer
+from archsim.base.kernels import allocating, kernel, pointer
 
 
 def twice(number):
@@ -20,7 +20,12 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("decorate", [kernel, free, allocating])
+@pytest.mark.parametrize("decorate", [kernel, allocating])
+def test_others_run_beside_a_kernel(decorate):
+    assert decorate(twice).targetoptions["nogil"]
+
+
+@pytest.mark.parametrize("decorate", [kernel, allocating])
 def test_machine_code_is_kept(folder, caplog, decorate):
     assert [decorate(twice)(np.int64(21)) for _ in range(2)] == [42, 42]
     again = decorate(twice)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.base.kernels import free
+from archsim.base.kernels import kernel
 from archsim.base.threads import LayerThreads
 from archsim.policies.prediction.heatmap import Predictor
 from archsim.workload.stacked import Stacked
@@ -60,7 +60,7 @@ class FreeHeatmap:
         self._rows.append(self._hot.copy())
 
 
-@free
+@kernel
 def _count_pairs(experts, first, end, request, same, follows, last, heat, changed):
     """Add pairs (previous token, this token) to heat uint32[layer, expert, expert], marking changed[layer, expert].
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.base.kernels import free, inner
+from archsim.base.kernels import inner, kernel
 
 MOST_KEYS = 1024
 """Maximum number of layers per iteration that the scanner supports."""
@@ -110,7 +110,7 @@ def _is_null(text, at):
     )
 
 
-@free
+@kernel
 def _scan_keys(text, keys, routed):
     """Layer ids of the first object into keys and routed; their number, or −1. Values are only skipped here."""
     at = _expect(text, 0, _OPEN)
@@ -200,7 +200,7 @@ def _scan_iteration(text, at, keys, column, experts, first, out):
     return (rows if at >= 0 else -1), at
 
 
-@free
+@kernel
 def _scan_request(text, keys, column, experts, out, rows):
     """All objects into out int16[token, layer, k] and rows int64[iteration]; the number of iterations, or −1."""
     at = _expect(text, 0, _OPEN)
