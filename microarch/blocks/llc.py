@@ -63,9 +63,15 @@ def empty_tags(dies: int, sets: int, ways: int) -> np.ndarray:
 
 
 @inner
+def _set_of(tags, expert):
+    """An LLC of one set, as those of segments, needs no remainder, which takes longer than all else."""
+    return expert % tags.shape[1] if tags.shape[1] > 1 else 0
+
+
+@inner
 def holds(tags, die, expert, key):
     """Whether the die's LLC has slice ``key`` of ``expert`` (the set is expert modulo sets)."""
-    line = tags[die, expert % tags.shape[1]]
+    line = tags[die, _set_of(tags, expert)]
     for way in range(line.shape[0]):
         if line[way] == key:
             return True
@@ -75,7 +81,7 @@ def holds(tags, die, expert, key):
 @inner
 def store(tags, die, expert, key):
     """Enter slice ``key`` as the youngest; a full set evicts its oldest."""
-    line = tags[die, expert % tags.shape[1]]
+    line = tags[die, _set_of(tags, expert)]
     ways = line.shape[0]
     if ways == 0:
         return

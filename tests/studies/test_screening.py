@@ -91,16 +91,17 @@ def test_machines_walked_together_take_the_times_of_single_runs(seed, changes, n
 
     assert shares_plan(run_of())
     links, llc = ([drawn(rng, PARTS[part]) for _ in range(2)] for part in ("links", "llc"))
+    llc.append({"llc": llc[0]["llc"] | {"hit_ns": 7.0}})  # one walk, if nothing hits
     rows = rows_of(*([record(run_of(each), demand) for each in part] for part in (links, llc)))
     work = drawn(rng, PARTS["work"])
-    row, llc_row = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    row, llc_row = (each.ravel() for each in np.indices((2, 3)))
     walked = walk_machines(record(run_of(work), demand), rows, row, llc_row, walk_strategy(assumptions))
-    for at in range(4):
+    for at in range(6):
         scenario = run_of(work, links[row[at]], llc[llc_row[at]])
         alone = Replay(AnalyticalEngine(scenario, demand.layer_ids), demand).run()
         dies, moved = alone.machine.dies, alone.tally.resources["bytes"]
         read = alone.tally.dies["local_read_bytes"].sum() + alone.tally.dies["remote_read_bytes"].sum()
-        counted = [moved[dies : 2 * dies].sum(), moved[UNITS * dies :].sum(), read]
+        counted = [moved[dies : 2 * dies].sum(), moved[UNITS * dies :].sum(), read, alone.tally.llc_hits.sum()]
         assert walked.counted[at].tolist() == counted
         assert walked.prefill_ns[at] == alone.prefill_ns and walked.decode_ns[at] == alone.decode_ns
         assert walked.decision_ns[at] == alone.decision.states_ns.sum()

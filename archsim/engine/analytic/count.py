@@ -21,7 +21,7 @@ from archsim.engine.state import (
 )
 
 OF_SLICES, OF_DISPATCH, OF_COMBINE = np.int64(0), np.int64(1), np.int64(2)
-HBM_BYTES, LINK_BYTES, READ_BYTES = np.arange(3)  # of `add_bytes`
+HBM_BYTES, LINK_BYTES, READ_BYTES, LLC_HITS = np.arange(4)  # of `add_slices`
 
 
 @inner
@@ -109,8 +109,10 @@ def _links(machine, src, dst):
 
 
 @outer
-def add_bytes(machine, work, fetches, total):
-    """Add what a step moved to ``total``, int64[3]: bytes through all HBMs and links, and of weights read."""
+def add_slices(machine, work, fetches, total):
+    """Add the slices of a step to ``total``, int64[4]: bytes through all HBMs and links, and of weights read; and how
+    many of the slices an LLC had.
+    """
     for chain in range(len(fetches)):
         entry, fetch = work.entries[chain // SLICES], fetches[chain]
         if fetch.way == FROM_HBM:
@@ -119,11 +121,17 @@ def add_bytes(machine, work, fetches, total):
         elif fetch.way != FROM_LLC:
             total[LINK_BYTES] += _links(machine, entry.die, entry.home) * machine.request_bytes
             total[LINK_BYTES] += _links(machine, entry.home, entry.die) * machine.slice_bytes
+        total[LLC_HITS] += fetch.way == FROM_LLC or fetch.way == FROM_HOME_LLC
         if fetch.way == FROM_HOME_HBM:
             total[HBM_BYTES] += machine.slice_bytes
             total[READ_BYTES] += machine.slice_bytes
         if fetch.kept:
             total[HBM_BYTES] += machine.slice_bytes
+
+
+@kernel
+def add_moves(machine, work, total):
+    """The same of its hidden vectors."""
     for phase in range(len(work.moves)):
         for move in work.moves[phase]:
             total[HBM_BYTES] += move.bytes if move.src == move.dst else 2 * move.bytes

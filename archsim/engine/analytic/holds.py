@@ -18,11 +18,12 @@ from archsim.engine.analytic.slices import (
     arrive,
     ask_home,
     bytes_of,
+    entry_of,
     look_up,
     rate,
 )
 from archsim.engine.event.heaps import calendar_pop, calendar_push
-from archsim.engine.state import COMBINE, DISPATCH, SLICES, link_at, route_of
+from archsim.engine.state import COMBINE, DISPATCH, link_at, route_of
 
 # Chosen from 0.1, 0.2 and 0.3 by the signed errors against event runs of points 0 to 149 of
 # tests/support/random_points.py under
@@ -65,7 +66,7 @@ def _hold_route(s, src, dst, asked, n_bytes, most_bytes_per_ns):
 def _find(s, chain, now):
     """Look a slice up; if it is not on this die, send a request to its home."""
     look_up(s, chain, now)
-    machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
+    machine, entry, fetch = s.machine, entry_of(s, chain), s.fetches[chain]
     if fetch.way == FROM_HOME_HBM:
         fetch.time = _hold_route(s, entry.die, entry.home, fetch.time, machine.request_bytes, np.inf)
         ask_home(s, chain)
@@ -83,7 +84,7 @@ def _receive(s, chain, end, bytes_per_ns):
 @outer
 def _read(s, chain):
     """Hold the HBM that has the slice; True if the slice must then cross the fabric, from ``time`` on."""
-    machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
+    machine, entry, fetch = s.machine, entry_of(s, chain), s.fetches[chain]
     if fetch.way == FROM_LLC:
         arrive(s, chain, fetch.time, fetch.time)
     elif fetch.way == FROM_HBM:
@@ -95,7 +96,7 @@ def _read(s, chain):
 
 @outer
 def _travel(s, chain):
-    machine, entry = s.machine, s.work.entries[chain // SLICES]
+    machine, entry = s.machine, entry_of(s, chain)
     end = _hold_route(s, entry.home, entry.die, s.fetches[chain].time, machine.slice_bytes, np.inf)
     _receive(s, chain, end, machine.route_bytes_per_ns[entry.home, entry.die])
 
@@ -111,7 +112,7 @@ def fetch_held(s, chain, now):
 @inner
 def stored_held(s, chain):
     """When the slice has been written to the LLC it fills and to the HBM that keeps it."""
-    machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
+    machine, entry, fetch = s.machine, entry_of(s, chain), s.fetches[chain]
     end = fetch.last + (machine.llc_write_ns if fetch.way == FROM_HBM else 0.0)
     if fetch.kept:
         written = _hold_hbm(s, entry.die, fetch.last, machine.slice_bytes)
@@ -145,7 +146,7 @@ def _begin_slices(s, away):
                 continue
             left = True
             chain = s.work.chains[local[die].next_chain + turn]
-            if (s.work.entries[chain // SLICES].home != die) == away:
+            if (entry_of(s, chain).home != die) == away:
                 row = s.dies[die]
                 s.flying[die, row.flying] = chain
                 _find(s, chain, row.flying * machine.llc_miss_ns)  # one look-up at a time

@@ -24,17 +24,18 @@ from archsim.engine.analytic.slices import (
     arrive,
     ask_first,
     bytes_of,
+    entry_of,
     rate,
     source_of,
 )
-from archsim.engine.state import DISPATCH, SLICES
+from archsim.engine.state import DISPATCH
 
 
 @outer
 def fetch_in_order(s, chain, now):
     """Look a slice up at ``now`` and book its transfer."""
     find(s, chain, now)
-    die, fetch = s.work.entries[chain // SLICES].die, s.fetches[chain]
+    die, fetch = entry_of(s, chain).die, s.fetches[chain]
     if fetch.way == FROM_LLC:
         receive(s, chain, fetch.time, fetch.time)
         return
@@ -93,13 +94,10 @@ def _pass_slice(s, chain, die):
 @outer
 def begin_in_order(s):
     """Book everything that starts with the step at equal shares of the lines."""
-    machine, moves = s.machine, s.work.moves[DISPATCH]
+    machine = s.machine
     count_unwritten(s)
-    for move in moves:
-        count(s, move.src, move.dst, True, True, False, float(move.bytes))
-        s.lines[move.src, move.dst].moves += move.bytes
     _count_slices(s)
-    for move in moves:
+    for move in s.work.moves[DISPATCH]:
         tokens_arrive(s, move, _passed(s, move.src, move.dst, True, True, float(move.bytes), 0.0))
     for die in range(machine.dies):
         for place in range(s.dies[die].flying):

@@ -13,6 +13,7 @@ part      rates                                                decides
 ========= ==================================================== =======================================================
 
 The walk and what it counts are those of one machine (`archsim.engine.analytic.walk`, ``count``), in one call for all.
+Machines that differ in the latency of hits alone take one walk, unless it hits: nothing else reads that latency.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.kernels import inner, kernel
-from archsim.engine.analytic.count import add_bytes
+from archsim.engine.analytic.count import LLC_HITS, add_moves, add_slices
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.analytic.holds import begin_held, combine_held, fetch_held, stored_held
 from archsim.engine.analytic.lines import begin_in_order, fetch_in_order
@@ -51,10 +52,11 @@ PARTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
 RATES = frozenset(key for keys in PARTS.values() for key in keys)
 _CHUNK_BYTES = 1 << 25  # of the state of machines that are walked in one call
 _MOST = 4096  # machines in one call
+Words = tuple[np.ndarray, ...]
 
 
 def shares_plan(scenario: Scenario) -> bool:
-    """Whether the plans of a scenario are the same whatever the rates of its machine are."""
+    """Whether the plans of a scenario are the same whatever the rates of its machine are. They keep no copies."""
     policy, assumptions, decision = scenario.policy, scenario.assumptions, scenario.system.decision
     others = (policy.prediction, policy.rebalancing, policy.replication)
     return (
@@ -110,6 +112,7 @@ def record(scenario: Scenario, demand: RunDemand) -> Recorded:
     outcome = Replay(engine, demand).run()
     states_ns = outcome.decision.states_ns
     assert not (states_ns[State.READ] or states_ns[State.UPDATE]), "nothing of a decision overlaps with steps"
+    assert not any(work.cp_en.any() for work in engine.execution.kernel.works), "no copies are kept"
     works, exposed_ns = tuple(engine.execution.kernel.works), tuple(outcome.decision.by_step)
     return Recorded(engine.machine, works, prefill, exposed_ns, float(states_ns.sum()), outcome)
 
@@ -138,9 +141,7 @@ OF_LLC = Machines._fields[2:5]
 
 
 class Walked(NamedTuple):
-    """Of machines: times in ns, float64[machine]; ``counted``: int64[machine, 3], bytes through HBM, over links, and
-    of weights read.
-    """
+    """Of machines: times in ns, float64[machine]; ``counted``: int64[machine, 4], see `add_slices`."""
 
     prefill_ns: np.ndarray
     decode_ns: np.ndarray
@@ -171,22 +172,26 @@ def rows_of(links: Sequence[Recorded], llc: Sequence[Recorded]) -> Rows:
 
 def walk_machines(work: Recorded, rows: Rows, row: np.ndarray, llc_row: np.ndarray, strategy: str) -> Walked:
     """Walk all steps of ``work`` on machines with links ``row`` and LLCs ``llc_row``: int64[machine]."""
-    caches = {name: each[llc_row] for name, each in rows.llc.items()}
-    count, steps = len(row), len(work.works)
-    ns, counted = np.zeros((steps, count)), np.zeros((count, 3), np.int64)
-    hbm_bytes_per_ns = np.full(count, work.machine.hbm_bytes_per_ns)
-    walks = _Walks(work, strategy)
-    for begin in range(0, count, walks.at_once):
-        own = slice(begin, begin + walks.at_once)
-        varied = {name: each[own] for name, each in caches.items()}
-        machines = Machines(row=row[own], hbm_bytes_per_ns=hbm_bytes_per_ns[own], **varied, **rows.links)
-        walks.run(machines, ns[:, own], counted[own])
+    walks, count = _Walks(work, rows, strategy), len(row)
+    first, alike = _alike(rows, row, llc_row)
+    ns, counted = (each[alike] for each in walks.of(row[first], llc_row[first]))
+    others = first[alike] != np.arange(count)
+    hits = np.flatnonzero(others & (counted[:, LLC_HITS] > 0))
+    ns[hits], counted[hits] = walks.of(row[hits], llc_row[hits])
     elapsed, end_ns = Elapsed(), np.zeros(count)
-    for step in range(steps):
-        end_ns = end_ns + ns[step]
+    for step in range(len(work.works)):
+        end_ns = end_ns + ns[:, step]
         elapsed.add(end_ns, rows.exposed_ns[row, step], work.prefill[step])
     zeros = np.zeros(count)
     return Walked(elapsed.prefill_ns + zeros, elapsed.decode_ns + zeros, rows.decision_ns[row], counted)
+
+
+def _alike(rows: Rows, row: np.ndarray, llc_row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Kinds of machines that differ in the latency of hits alone: the first of each, and that of each machine."""
+    beside = np.stack([each for name, each in rows.llc.items() if name != "llc_hit_ns"])
+    llc_kind = np.unique(beside, axis=1, return_inverse=True)[1].reshape(-1)
+    _, first, alike = np.unique(row * len(llc_kind) + llc_kind[llc_row], return_index=True, return_inverse=True)
+    return first, alike
 
 
 def _stacked(recorded: Sequence[Recorded], name: str) -> np.ndarray:
@@ -194,34 +199,45 @@ def _stacked(recorded: Sequence[Recorded], name: str) -> np.ndarray:
 
 
 class _Walks:
-    """The arrays in which machines are walked. ``at_once``: how many in one call."""
+    """The arrays in which machines are walked."""
 
-    def __init__(self, work: Recorded, strategy: str) -> None:
-        self._work, self._kernel = work, KERNELS[strategy]
+    def __init__(self, work: Recorded, rows: Rows, strategy: str) -> None:
+        self._work, self._rows, self._kernel = work, rows, KERNELS[strategy]
         assert work.outcome is not None
         self._memory = work.outcome.memory
         state_bytes = self._memory.llc_tags.nbytes + self._memory.copies.room.nbytes
-        self.at_once = max(1, min(_MOST, _CHUNK_BYTES // max(1, state_bytes)))
+        self._at_once = max(1, min(_MOST, _CHUNK_BYTES // max(1, state_bytes)))
+
+    def of(self, row: np.ndarray, llc_row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(float64[machine, step] in ns, ``Walked.counted``)."""
+        rates = {name: each[llc_row] for name, each in self._rows.llc.items()}
+        rates |= {"row": row, "hbm_bytes_per_ns": np.full(len(row), self._work.machine.hbm_bytes_per_ns)}
+        ns, counted = np.zeros((len(row), len(self._work.works))), np.zeros((len(row), 4), np.int64)
+        for begin in range(0, len(row), self._at_once):
+            own = slice(begin, begin + self._at_once)
+            machines = Machines(**{name: each[own] for name, each in rates.items()}, **self._rows.links)
+            self._run(machines, ns[own], counted[own])
+        return ns, counted
 
     @cached_property
-    def _states(self) -> list[tuple[Walk, tuple[np.ndarray, ...], np.ndarray]]:
-        """Of every step: its state, the arrays that each walk clears, and its CPs as they begin."""
+    def _states(self) -> list[tuple[Walk, Words, Words, np.ndarray]]:
+        """Of every step: its state, the arrays that a walk changes, how they begin, and counts of hidden vectors."""
         found = []
         for work in self._work.works:
             state = begun(self._work.machine, work, self._memory)
-            scratch = (state.fetches, state.booked, state.dies, state.lines)
-            found.append((state, tuple(map(_as_words, scratch)), work.local.view(np.int64).copy()))
+            changed = tuple(map(_as_words, (state.booked, state.dies, state.lines, work.local)))
+            counted = np.zeros(4, np.int64)
+            add_moves(self._work.machine, work, counted)
+            found.append((state, changed, tuple(each.copy() for each in changed), counted))
         return found
 
-    def run(self, machines: Machines, ns: np.ndarray, counted: np.ndarray) -> None:
-        """Fill ``ns: float64[step, machine]`` and ``counted``."""
+    def _run(self, machines: Machines, ns: np.ndarray, counted: np.ndarray) -> None:
+        """Fill in what `of` gives."""
         memory, count = self._memory, len(machines.row)
         tags, rooms = (_repeated(each, count) for each in (memory.llc_tags, memory.copies.room))
-        for step, (state, scratch, local) in enumerate(self._states):
-            own_ns = np.zeros(count)
-            words = _as_words(state.work.local)
-            self._kernel(state, machines, tags, rooms, scratch, words, local, own_ns, counted)
-            ns[step] = own_ns
+        for step, (state, changed, fresh, moved) in enumerate(self._states):
+            self._kernel(state, machines, tags, rooms, changed, fresh, ns[:, step], counted)
+            counted += moved
 
 
 def _as_words(rows: np.ndarray) -> np.ndarray:
@@ -267,41 +283,40 @@ def _machine_of(same, machines, at):
 
 
 @inner
-def _walk_all(s, machines, tags, rooms, scratch, local, fresh, ns, counted, begin, fetch, stored, combine):
-    """Walk one step on every machine, from its tags and rooms on."""
+def _walk_all(s, machines, tags, rooms, changed, fresh, ns, counted, begin, fetch, stored, combine):
+    """Walk one step on every machine, from its tags and rooms on. A walk looks all slices up before it reads them."""
     for at in range(len(ns)):
-        for words in scratch:
-            words[:] = 0
-        for word in range(len(local)):
-            local[word] = fresh[word]
+        for each in range(len(changed)):
+            for word in range(len(changed[each])):
+                changed[each][word] = fresh[each][word]
         machine, copies = _machine_of(s.machine, machines, at), s.memory.copies
         own = Copies(copies.present, copies.was_read, copies.slices, copies.ring, rooms[at])
         memory = Memory(tags[at], own, s.memory.atu)
-        each = Walk(machine, s.work, memory, s.fetches, s.booked, s.dies, s.flying, s.lines, s.calendar)
-        ns[at] = walk(each, begin, fetch, stored, combine)
-        add_bytes(machine, s.work, s.fetches, counted[at])
+        own_walk = Walk(machine, s.work, memory, s.fetches, s.booked, s.dies, s.done, s.flying, s.lines, s.calendar)
+        ns[at] = walk(own_walk, begin, fetch, stored, combine)
+        add_slices(machine, s.work, s.fetches, counted[at])
 
 
 @kernel
-def _shared(s, machines, tags, rooms, scratch, local, fresh, ns, counted):
+def _shared(s, machines, tags, rooms, changed, fresh, ns, counted):
     _walk_all(
-        s, machines, tags, rooms, scratch, local, fresh, ns, counted,
+        s, machines, tags, rooms, changed, fresh, ns, counted,
         begin_shared, fetch_shared, stored_shared, combine_shared,
     )  # fmt: skip
 
 
 @kernel
-def _in_order(s, machines, tags, rooms, scratch, local, fresh, ns, counted):
+def _in_order(s, machines, tags, rooms, changed, fresh, ns, counted):
     _walk_all(
-        s, machines, tags, rooms, scratch, local, fresh, ns, counted,
+        s, machines, tags, rooms, changed, fresh, ns, counted,
         begin_in_order, fetch_in_order, stored_shared, combine_shared,
     )  # fmt: skip
 
 
 @kernel
-def _held(s, machines, tags, rooms, scratch, local, fresh, ns, counted):
+def _held(s, machines, tags, rooms, changed, fresh, ns, counted):
     _walk_all(
-        s, machines, tags, rooms, scratch, local, fresh, ns, counted,
+        s, machines, tags, rooms, changed, fresh, ns, counted,
         begin_held, fetch_held, stored_held, combine_held,
     )  # fmt: skip
 

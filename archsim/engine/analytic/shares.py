@@ -7,7 +7,7 @@ transfer of size b has passed it after the sum of min(b, size) over all of them 
 Queueing Systems II, 1976, section 4.4).
 """
 
-from archsim.base.kernels import inner, outer
+from archsim.base.kernels import inner, kernel, outer
 from archsim.engine.analytic.slices import (
     ARRAYS,
     FROM_HBM,
@@ -19,11 +19,12 @@ from archsim.engine.analytic.slices import (
     ask_first,
     ask_home,
     bytes_of,
+    entry_of,
     look_up,
     rate,
     source_of,
 )
-from archsim.engine.state import COMBINE, DISPATCH, SLICES, link_at, route_of
+from archsim.engine.state import COMBINE, DISPATCH, link_at, route_of
 
 
 @inner
@@ -50,7 +51,7 @@ def book(s, asked, src, dst, from_hbm, to_hbm, n_bytes):
 def find(s, chain, now):
     """Look a slice up; if it is not on this die, send a request to its home."""
     look_up(s, chain, now)
-    machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
+    machine, entry, fetch = s.machine, entry_of(s, chain), s.fetches[chain]
     if fetch.way == FROM_HOME_HBM:
         fetch.time += machine.route_ns[entry.die, entry.home]
         fetch.time += machine.request_bytes / machine.route_bytes_per_ns[entry.die, entry.home]
@@ -62,7 +63,7 @@ def find(s, chain, now):
 @outer
 def latency_of(s, chain):
     """What is added once the slice's bytes have passed."""
-    machine, entry, way = s.machine, s.work.entries[chain // SLICES], s.fetches[chain].way
+    machine, entry, way = s.machine, entry_of(s, chain), s.fetches[chain].way
     if way == FROM_HBM:
         return machine.hbm_latency_ns
     return machine.route_ns[entry.home, entry.die] if way >= FROM_HOME_LLC else 0.0
@@ -88,7 +89,7 @@ def receive(s, chain, start, end):
 def fetch_shared(s, chain, now):
     """Look a slice up at ``now`` and book its transfer."""
     find(s, chain, now)
-    entry, fetch = s.work.entries[chain // SLICES], s.fetches[chain]
+    entry, fetch = entry_of(s, chain), s.fetches[chain]
     end = fetch.time
     if fetch.way != FROM_LLC:
         end = book(s, fetch.time, source_of(s, chain), entry.die, fetch.way != FROM_HOME_LLC, False, bytes_of(s, chain))
@@ -98,7 +99,7 @@ def fetch_shared(s, chain, now):
 @inner
 def stored_shared(s, chain):
     """When the slice has been written to the LLC it fills and to the HBM that keeps it."""
-    machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
+    machine, entry, fetch = s.machine, entry_of(s, chain), s.fetches[chain]
     end = fetch.last
     if fetch.way == FROM_HBM:
         end = fetch.last + machine.llc_write_ns
@@ -149,6 +150,14 @@ def count(s, src, dst, from_hbm, is_new, is_slice, n_bytes):
         count_one(s.booked[link_at(machine, at)], n_bytes, is_new, is_slice)
     if not is_slice and dst != src:
         count_one(s.booked[HBMS * machine.dies + dst], n_bytes, is_new, is_slice)
+
+
+@kernel
+def count_moves(s):
+    """Count the hidden vectors that start with the step, and their bytes in lines: the same at any rates."""
+    for move in s.work.moves[DISPATCH]:
+        count(s, move.src, move.dst, True, True, False, float(move.bytes))
+        s.lines[move.src, move.dst].moves += move.bytes
 
 
 @outer
@@ -215,11 +224,8 @@ def begin_shared(s):
     """
     machine = s.machine
     count_unwritten(s)
-    moves = s.work.moves[DISPATCH]
-    for move in moves:
-        count(s, move.src, move.dst, True, True, False, float(move.bytes))
     _begin_slices(s)
-    for move in moves:
+    for move in s.work.moves[DISPATCH]:
         tokens_arrive(s, move, _passed(s, move.src, move.dst, True, True, float(move.bytes), 0.0))
     for die in range(machine.dies):
         for place in range(s.dies[die].flying):

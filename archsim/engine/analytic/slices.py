@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import inner, outer
+from archsim.base.kernels import inner, outer, unsigned
 from archsim.engine.state import (
     SLICES,
     UNITS,
@@ -68,7 +68,6 @@ DIE = np.dtype(
         ("busy", "f8"),  # time it has computed
         ("launch", "f8"),  # time it has waited for the launch of its kernel while slices were ready
         ("held", "f8"),  # time it has waited for tokens while slices were ready
-        ("done", "f8"),  # when it finishes the slice that it takes next
         ("began", "f8"),  # when its product counts as begun
         ("from_ns", "f8"),  # from when on it is multiplied
         ("room", "f8"),  # left for slices, see archsim.engine.state.room_for_slices
@@ -88,9 +87,22 @@ class Walk(NamedTuple):
     fetches: np.ndarray  # FETCHED[chain]
     booked: np.ndarray  # BOOKED[resource]
     dies: np.ndarray  # DIE[die]
+    done: np.ndarray  # float64[die]: when it finishes the slice that it takes next
     flying: np.ndarray  # int64[die, most slices in flight]
     lines: np.ndarray  # LINE[source, reader]
     calendar: np.ndarray  # int64[chain]: heap of slices by ``time``
+
+
+@inner
+def entry_of(s, chain):
+    """ENTRY: of which the chain is a slice."""
+    return s.work.entries[unsigned(chain) // unsigned(SLICES)]
+
+
+@inner
+def key_of(entry, chain):
+    """Key of the slice in LLCs and copies."""
+    return entry.key + np.int64(unsigned(chain) % unsigned(SLICES))
 
 
 @inner
@@ -104,21 +116,21 @@ def rate(machine, resource):
 @inner
 def source_of(s, chain):
     """The die whose HBM or LLC a fetch reads."""
-    entry = s.work.entries[chain // SLICES]
+    entry = entry_of(s, chain)
     return entry.die if s.fetches[chain].way == FROM_HBM else entry.home
 
 
 @inner
 def bytes_of(s, chain):
     """Bytes that a fetch moves: those of the slice, or of a local read with what it carries along."""
-    return s.work.entries[chain // SLICES].read_bytes if s.fetches[chain].way == FROM_HBM else s.machine.slice_bytes
+    return entry_of(s, chain).read_bytes if s.fetches[chain].way == FROM_HBM else s.machine.slice_bytes
 
 
 @outer
 def look_up(s, chain, now):
     """Look the slice up in the die's LLC and ATU; ``time`` becomes the time of the answer."""
-    machine, entry, fetch = s.machine, s.work.entries[chain // SLICES], s.fetches[chain]
-    event = atu.look_up(s.memory.llc_tags, s.memory.copies, entry, entry.key + chain % SLICES)
+    machine, entry, fetch = s.machine, entry_of(s, chain), s.fetches[chain]
+    event = atu.look_up(s.memory.llc_tags, s.memory.copies, entry, key_of(entry, chain))
     fetch.unknown = fetch.kept = 0
     fetch.asked = now
     fetch.time = now + (machine.llc_hit_ns if event == HIT else machine.llc_miss_ns)
@@ -131,8 +143,8 @@ def look_up(s, chain, now):
 @outer
 def ask_home(s, chain):
     """The request has reached the home: its LLC may have what its HBM has."""
-    entry, fetch = s.work.entries[chain // SLICES], s.fetches[chain]
-    if llc.holds(s.memory.llc_tags, entry.home, entry.expert, entry.key + chain % SLICES):
+    entry, fetch = entry_of(s, chain), s.fetches[chain]
+    if llc.holds(s.memory.llc_tags, entry.home, entry.expert, key_of(entry, chain)):
         fetch.way = FROM_HOME_LLC
         fetch.time += s.machine.llc_hit_ns
 
@@ -140,18 +152,18 @@ def ask_home(s, chain):
 @outer
 def arrive(s, chain, first, last):
     """Record when the slice arrives; if it came from another die, the PDU decides whether to keep it."""
-    entry, fetch = s.work.entries[chain // SLICES], s.fetches[chain]
+    entry, fetch = entry_of(s, chain), s.fetches[chain]
     fetch.first, fetch.last = first, last
     if fetch.way >= FROM_HOME_LLC:
-        key = entry.key + chain % SLICES
+        key = key_of(entry, chain)
         fetch.kept = pdu.decide(s.work.cp_en, s.work.cp_ready_ns, s.memory.copies, entry, key, last) == KEEP
 
 
 @inner
 def store(s, chain):
     """Write what was read to the LLC of the die that read it, and to the HBM of the die that keeps it."""
-    entry, fetch = s.work.entries[chain // SLICES], s.fetches[chain]
-    key = entry.key + chain % SLICES
+    entry, fetch = entry_of(s, chain), s.fetches[chain]
+    key = key_of(entry, chain)
     if fetch.way == FROM_HBM or fetch.way == FROM_HOME_HBM:
         llc.store(s.memory.llc_tags, entry.die if fetch.way == FROM_HBM else entry.home, entry.expert, key)
     if fetch.kept:
@@ -166,7 +178,7 @@ def ask_first(s, die):
         return NOBODY
     chain = s.work.chains[local.next_chain]
     local.next_chain += 1
-    row.room -= room_of(s.machine, s.work.entries[chain // SLICES])
+    row.room -= room_of(s.machine, entry_of(s, chain))
     s.flying[die, row.flying] = chain
     row.flying += 1
     return chain
@@ -181,14 +193,14 @@ def take_next(s, die):
     for place in range(row.flying):
         chain = s.flying[die, place]
         first = s.fetches[chain].first
-        at = max(first, row.tokens) if s.work.entries[chain // SLICES].routed else first
+        at = max(first, row.tokens) if entry_of(s, chain).routed else first
         if at < ready or (at == ready and first < ready_first):
             best, ready, ready_first = place, at, first
-    row.taken, row.done = best, np.inf
+    row.taken, done = best, np.inf
     if best >= 0:
         chain = s.flying[die, best]
         row.held += max(0.0, ready - max(row.free, ready_first))
-        entry, fetch = s.work.entries[chain // SLICES], s.fetches[chain]
+        entry, fetch = entry_of(s, chain), s.fetches[chain]
         tokens = row.tokens if entry.routed else 0.0
         launched = tokens + s.work.local[die].launch_ns if entry.routed else 0.0
         taken = max(row.free, ready)
@@ -196,6 +208,7 @@ def take_next(s, die):
         row.launch += row.from_ns - taken
         row.began = begun_ns(row.free, max(fetch.asked, tokens), launched)
         row.free = multiplied_ns(entry, row.began, row.from_ns)
-        row.done = max(row.free, fetch.last + entry.drain_ns, fetch.asked + entry.alone_ns)
+        done = max(row.free, fetch.last + entry.drain_ns, fetch.asked + entry.alone_ns)
         if s.machine.array_waits:
-            row.free = row.done
+            row.free = done
+    return done

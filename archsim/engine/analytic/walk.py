@@ -12,18 +12,25 @@ import numpy as np
 from archsim.base.kernels import inner, kernel
 from archsim.engine.analytic.holds import begin_held, combine_held, fetch_held, stored_held
 from archsim.engine.analytic.lines import begin_in_order, fetch_in_order
-from archsim.engine.analytic.shares import begin_shared, combine_shared, fetch_shared, stored_shared
-from archsim.engine.analytic.slices import BOOKED, DIE, FETCHED, HBMS, LINE, Walk, rate, store, take_next
-from archsim.engine.state import SLICES, Machine, Memory, Work, room_for_slices, room_of, room_to_ask
+from archsim.engine.analytic.shares import begin_shared, combine_shared, count_moves, fetch_shared, stored_shared
+from archsim.engine.analytic.slices import BOOKED, DIE, FETCHED, HBMS, LINE, Walk, entry_of, rate, store, take_next
+from archsim.engine.event.heaps import time_bits
+from archsim.engine.state import Machine, Memory, Work, room_for_slices, room_of, room_to_ask
 
 
 @inner
-def _first_done(s):
-    first = np.int64(0)
-    for die in range(1, s.machine.dies):
-        if s.dies[die].done < s.dies[first].done:
-            first = die
-    return first
+def _first_done(s, die, done):
+    """The first of all dies. ``done``: when ``die`` is, written after the look at all, which need not wait for it."""
+    soonest = time_bits(np.inf)
+    for each in range(s.machine.dies):  # of integers, as processors take the least of several at once
+        soonest = min(soonest, time_bits(s.done[each]))
+    first = np.uint64(0)
+    while time_bits(s.done[first]) != soonest:
+        first += np.uint64(1)
+    s.done[die] = done
+    if done < s.done[first] or (done == s.done[first] and die < np.int64(first)):
+        return die
+    return np.int64(first)
 
 
 @inner
@@ -36,8 +43,8 @@ def _leave_copies(s, end):
 
 
 @inner
-def _ask(s, die, entry, fetch):
-    """The slice of ``entry`` that has been multiplied has left room, evenly: ask for others, each as soon as there was
+def _ask(s, die, entry, fetch, now):
+    """The slice of ``entry`` has left room, evenly, until it was multiplied: ask for others, each as soon as there was
     enough.
     """
     row, local, place = s.dies[die], s.work.local[die], s.dies[die].taken
@@ -45,12 +52,12 @@ def _ask(s, die, entry, fetch):
     while local.next_chain < local.end_chain and row.room + freed >= least:
         following, lacking = s.work.chains[local.next_chain], least - row.room
         local.next_chain += 1
-        row.room -= room_of(s.machine, s.work.entries[following // SLICES])
+        row.room -= room_of(s.machine, entry_of(s, following))
         s.flying[die, place] = following
         place = row.flying
         row.flying += 1
         left = max(row.from_ns, row.began + entry.compute_ns * lacking / freed)
-        fetch(s, following, left if lacking < freed else row.done)
+        fetch(s, following, left if lacking < freed else now)
     row.room += freed
     row.flying -= 1
     if place == row.taken:  # none was asked for
@@ -66,23 +73,23 @@ def walk(s, begin, fetch, stored, combine):
     begin(s)
     for die in range(s.machine.dies):
         end = max(end, s.dies[die].tokens)
-        take_next(s, die)
-    die = _first_done(s)
-    while s.dies[die].done < np.inf:
+        s.done[die] = take_next(s, die)
+    die = _first_done(s, np.int64(0), s.done[0])
+    while s.done[die] < np.inf:
         row = s.dies[die]
-        now, chain = row.done, s.flying[die, row.taken]
-        entry = s.work.entries[chain // SLICES]
+        now, chain = s.done[die], s.flying[die, row.taken]
+        s.done[die] = np.inf
+        entry = entry_of(s, chain)
         row.array = max(row.array, now)
         row.busy += entry.compute_ns
         store(s, chain)
         end = max(end, now, stored(s, chain))
-        _ask(s, die, entry, fetch)
+        _ask(s, die, entry, fetch, now)
         if entry.routed:
             local[die].routed_left -= 1
             if local[die].routed_left == 0:
                 end = max(end, combine(s, die, now))
-        take_next(s, die)
-        die = _first_done(s)
+        die = _first_done(s, die, take_next(s, die))
     if s.machine.copies_in_background:
         _leave_copies(s, end)
     return end
@@ -126,20 +133,23 @@ def walk_step(machine: Machine, work: Work, memory: Memory, strategy: str) -> Wa
 
 
 def begun(machine: Machine, work: Work, memory: Memory) -> Walk:
-    """The state of a walk before its step."""
+    """The state of a walk before its step, with what starts with it at any rates."""
     most = int((work.local["end_chain"] - work.local["next_chain"]).max(initial=0))
     if machine.stream_bytes:
         room = 2 + machine.stream_bytes // int(work.entries["read_bytes"].min(initial=machine.slice_bytes))
     else:
         room = machine.window
-    return Walk(
+    state = Walk(
         machine,
         work,
         memory,
         fetches=np.zeros(len(work.chains), FETCHED),
         booked=np.zeros(machine.resources, BOOKED),
         dies=np.zeros(machine.dies, DIE),
+        done=np.zeros(machine.dies),
         flying=np.zeros((machine.dies, 1 + max(1, min(most, room))), np.int64),
         lines=np.zeros((machine.dies, machine.dies), LINE),
         calendar=np.zeros(len(work.chains), np.int64),
     )
+    count_moves(state)
+    return state
