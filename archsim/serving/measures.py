@@ -95,12 +95,12 @@ def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, longer: Served |
     span = max(float(requests["last_ns"].max() - requests["arrival_ns"].min()), 1.0) / NS_PER_S
     of_rates, seconds = counted(steady, bool(saturated))
     within = _within(times, slo)
-    ended, ended_within = steady.requests[of_rates], _within(times_ns(steady), slo) & of_rates
+    ended, ended_within = int(of_rates.sum()), _within(times_ns(longer) if longer else times, slo) & of_rates
     output, prompt = int(requests["output"].sum()), int(requests["input"].sum())
-    out, in_ = (float(ended[name].sum()) / seconds for name in ("output", "input"))
+    out, in_ = (float(steady.requests[name][of_rates].sum()) / seconds for name in ("output", "input"))
     tpot = spread(times["tpot"][several])
     return Measures(
-        span, len(requests), prompt, output, len(ended) / seconds,
+        span, len(requests), prompt, output, ended / seconds,
         float(ended_within.sum()) / seconds, float(within.mean()),
         out, out + in_, out / devices, 1e3 / tpot.mean if tpot.mean else 0.0,
         spread(times["ttft"]), tpot, spread_of_gaps(served.gaps), spread(times["e2e"]),

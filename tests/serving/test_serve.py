@@ -1,6 +1,7 @@
 """``archsim serve`` end to end: files, the engine's times, disaggregation, comparison, search."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import archsim as ar
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli.main import main
 from archsim.iteration.times import batches_of, iteration_times
-from archsim.serving.measures import times_ns
+from archsim.serving.measures import measure, times_ns
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.loading.serving import load_serving
 from archsim.studies.serving.calibrating import MOST_SIMULATIONS
@@ -57,6 +58,16 @@ def test_files_hold_the_run(outcome):
     page = (folder / "index.html").read_text(encoding="utf-8")
     assert "qwen3-235b-a22b" in page and page.count("<svg") >= 6
     assert found.measures.goodput_per_s == found.measures.requests_per_s
+
+
+def test_measures_take_less_memory_than_the_requests(outcome):
+    many = np.tile(outcome[0].served.requests, 10_000)
+    served = outcome[0].served._replace(requests=many)
+    tracemalloc.start()
+    measured = measure(served, devices=8)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert measured.requests == len(many) and most < many.nbytes / 2
 
 
 def test_goodput_counts_requests_within_all_limits(outcome):

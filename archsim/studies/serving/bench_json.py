@@ -1,9 +1,13 @@
 """The JSON of ``vllm bench serve`` for a simulated run; ``measured_run`` reads those measured."""
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from archsim.base.files import drafted
 from archsim.base.units import NS_PER_S
 from archsim.serving.measures import PERCENTILES, Spread, times_ns
 from archsim.serving.serving import Outcome
@@ -12,8 +16,8 @@ METRICS = ("ttft", "tpot", "itl", "e2el")
 
 
 def bench(outcome: Outcome) -> dict[str, Any]:
-    """The keys of ``vllm bench serve`` (v0.11, vllm/benchmarks/serve.py), times in ms. ``itls`` and the texts of single
-    requests are not kept.
+    """The keys of ``vllm bench serve`` (v0.11, vllm/benchmarks/serve.py), times in ms; those of requests are arrays.
+    ``itls`` and the texts of single requests are not kept.
     """
     measures, spec = outcome.measures, outcome.serving.spec
     given = spec.requests
@@ -37,13 +41,22 @@ def bench(outcome: Outcome) -> dict[str, Any]:
     for name, each in zip(METRICS, (measures.ttft, measures.tpot, measures.itl, measures.e2e), strict=True):
         found |= _metric(name, each)
     served = outcome.served.requests
-    found["input_lens"] = served["input"].tolist()
-    found["output_lens"] = served["output"].tolist()
+    found["input_lens"], found["output_lens"] = served["input"], served["output"]
     times = times_ns(outcome.served)
-    found["start_times"] = (served["arrival_ns"] / NS_PER_S).tolist()
-    found["ttfts"] = (times["ttft"] / NS_PER_S).tolist()
-    found["tpots"] = (times["tpot"] / NS_PER_S).tolist()  # not of vLLM, which has a list of gaps (itls) instead
+    found["start_times"] = served["arrival_ns"] / NS_PER_S
+    found["ttfts"] = times["ttft"] / NS_PER_S
+    found["tpots"] = times["tpot"] / NS_PER_S  # not of vLLM, which has a list of gaps (itls) instead
     return found
+
+
+def write_bench(outcome: Outcome, path: Path) -> None:
+    """Write the JSON, with one key's text in memory at a time; the file is replaced atomically."""
+    with drafted(path) as draft, draft.open("w", encoding="utf-8") as stream:
+        before = "{"
+        for key, value in bench(outcome).items():
+            stream.write(f"{before}{json.dumps(key)}: {json.dumps(value, default=np.ndarray.tolist)}")
+            before = ", "
+        stream.write("}\n")
 
 
 def _metric(name: str, spread: Spread) -> dict[str, float]:
@@ -51,10 +64,10 @@ def _metric(name: str, spread: Spread) -> dict[str, float]:
     return found | {f"p{p}_{name}_ms": value for p, value in zip(PERCENTILES, spread.percentiles, strict=True)}
 
 
-def request_rows(outcome: Outcome) -> list[dict[str, Any]]:
+def request_rows(outcome: Outcome) -> Iterator[dict[str, Any]]:
     """A row a request; times in ns."""
     served, times = outcome.served.requests, times_ns(outcome.served)
-    return [
+    return (
         {
             "request": at, "arrival_ns": float(row["arrival_ns"]), "input_tokens": int(row["input"]),
             "output_tokens": int(row["output"]), "cached_tokens": int(row["hit"]), "preemptions": int(row["preempted"]),
@@ -63,7 +76,7 @@ def request_rows(outcome: Outcome) -> list[dict[str, Any]]:
             "tpot_ns": float(times["tpot"][at]),
         }
         for at, row in enumerate(np.asarray(served))
-    ]
+    )
 
 
 REQUEST_COLUMNS = {

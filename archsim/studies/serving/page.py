@@ -1,6 +1,5 @@
 """The page of a serving run."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,13 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.files import own_folder, write_text
-from archsim.base.tables import Table
+from archsim.base.tables import write_csv_stream
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.draw.lines import Line, line_panel
 from archsim.report.rendering import rendered
 from archsim.serving.measures import PERCENTILES, times_ns
 from archsim.serving.serving import Outcome
-from archsim.studies.serving.bench_json import REQUEST_COLUMNS, bench, request_rows
+from archsim.studies.serving.bench_json import REQUEST_COLUMNS, request_rows, write_bench
 from archsim.studies.serving.plan import ByInput, Load
 
 _CURVE = 200  # points of a distribution
@@ -38,8 +37,8 @@ def write_outcome(
     its own; ``beside``: further files of the folder.
     """
     own_folder(folder)
-    Table(REQUEST_COLUMNS, tuple(request_rows(outcome))).write_csv(folder / "requests.csv")
-    write_text(folder / "bench.json", json.dumps(bench(outcome)) + "\n")
+    write_csv_stream(folder / "requests.csv", REQUEST_COLUMNS, request_rows(outcome))
+    write_bench(outcome, folder / "bench.json")
     page = context(outcome, loaded, policies) | {"files": ("requests.csv", "bench.json", *beside)}
     write_text(folder / "index.html", rendered("serving.html.j2", page))
 
