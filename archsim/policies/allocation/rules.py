@@ -98,7 +98,7 @@ class StepView(NamedTuple):
     @property
     def compiled(self) -> StepView:
         """What compiled kernels accept: numbers and arrays alone."""
-        return self if self.charged is None else self._replace(charged=None)
+        return StepView(*self[:-1])
 
 
 class Effort(NamedTuple):
@@ -194,8 +194,8 @@ def isca26(step: StepView, block_tokens: int = 512, candidates: int = 5) -> Plan
     order, plan = _by_tokens(step.tokens), _blank(step)
     effort, loads = _effort(order), np.zeros(len(step.hops), LOAD)
     counts = effort.candidates, effort.blocks
-    _place_isca26(step.compiled, order, block_tokens, candidates, loads, *plan, *counts)
-    return _in_expert_order(*plan, effort)
+    blocks = _place_isca26(step.compiled, order, block_tokens, candidates, loads, *plan, *counts)
+    return _in_expert_order(*plan, blocks, effort)
 
 
 def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
@@ -208,8 +208,8 @@ def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
     order, plan = _by_tokens(step.tokens), _blank(step)
     effort, (load_ns, read_ns) = _effort(order), np.zeros((2, len(step.hops)))
     counts = effort.candidates, effort.blocks
-    _place_paper(step.compiled, order, block_tokens, distance, load_ns, read_ns, *plan, *counts)
-    return _in_expert_order(*plan, effort)
+    blocks = _place_paper(step.compiled, order, block_tokens, distance, load_ns, read_ns, *plan, *counts)
+    return _in_expert_order(*plan, blocks, effort)
 
 
 LOAD = np.dtype([
@@ -224,24 +224,22 @@ LOAD = np.dtype([
 
 def _by_tokens(tokens) -> np.ndarray:
     """Active experts by ascending (tokens, id), int64[active]."""
-    active = np.flatnonzero(tokens)
-    return active[np.argsort(tokens[active], kind="stable")]
+    return np.argsort(tokens, kind="stable")[len(tokens) - np.count_nonzero(tokens) :]
 
 
-def _blank(step) -> tuple[np.ndarray, np.ndarray]:
-    """Candidate dies and the tokens assigned to them, int64[expert, rank of the candidate]."""
-    shape = len(step.tokens), len(step.hops)
-    return np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+def _blank(step) -> np.ndarray:
+    """Candidate dies and the tokens assigned to them, int64[2, expert, rank of the candidate]."""
+    return np.zeros((2, len(step.tokens), len(step.hops)), np.int64)
 
 
 def _effort(order) -> Effort:
     """Zero counts for the rule to fill in, in the order in which experts are placed."""
-    return Effort(True, len(order), np.zeros(len(order), np.int64), np.zeros(len(order), np.int64))
+    return Effort(True, len(order), *np.zeros((2, len(order)), np.int64))
 
 
-def _in_expert_order(candidate, given, effort) -> Plan:
-    """Entries in order of expert, then of the rank of the candidate."""
-    expert, die, tokens = np.empty((3, int(effort.blocks.sum())), np.int32)  # as many entries as blocks, at most
+def _in_expert_order(candidate, given, blocks, effort) -> Plan:
+    """Entries in order of expert, then of the rank of the candidate: as many as blocks, at most."""
+    expert, die, tokens = np.empty((3, blocks), np.int32)
     n = _collect(candidate, given, expert, die, tokens)
     return Plan(expert[:n], die[:n], tokens[:n], effort)
 
@@ -312,6 +310,7 @@ def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given
     for expert in order:
         loads[step.home[expert]].reads_ns += read_ns
         total += step.tokens[expert]
+    all_blocks = 0
     threshold = max(total / max(1, len(order)), 512.0)  # 512: a constant of the published simulator
     for at in range(len(order)):
         expert = order[at]
@@ -320,6 +319,7 @@ def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given
         n = min(_rank_candidates(step, expert, extra_ns, loads, ranked), max(candidates, int(tokens // threshold)))
         blocks = max(1, tokens // block_tokens)
         ranked_count[at], block_count[at] = n, blocks
+        all_blocks += blocks
         for block in range(blocks):
             size = min(tokens, block_tokens) if block < blocks - 1 else tokens - (blocks - 1) * block_tokens
             work_ns = np.ceil(costs.flop_per_token * size / costs.flop_per_ns)
@@ -339,6 +339,7 @@ def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given
                 load.inbound_ns += fetch_ns
                 source.serves_ns += read_ns if placed[best] == 0 else 0.0
             placed[best] += size
+    return all_blocks
 
 
 @inner
@@ -386,3 +387,4 @@ def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidat
             load_ns[near[best]] = best_ns
             placed[best] += size
             left -= size
+    return block_count.sum()
