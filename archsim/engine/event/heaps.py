@@ -4,13 +4,10 @@ Push sifts up from the end; pop puts the last element at the root, sifts it down
 four heaps:
 
 * *calendar*: by ``time``, then ``tie``, of stages' records. With ``tie`` all zero, equal times keep the heap's own
-  order;
-  with ``tie`` = creation number they are served first come first served.
+  order; with ``tie`` = creation number they are served first come first served.
 * *bookings*: by time, for stages whose time is final: the heap holds the time beside the stage. Times are held as the
-  bits of
-  the float, which compare faster and the same, as no time is negative. Equal times keep the heap's own order (``ties:
-  heapq``,
-  ``tie_bits`` = 0) or are served in order of creation (``ties: sequence``, ``tie_bits`` = -1).
+  bits of the float, which compare faster and the same, as no time is negative. Equal times keep the heap's own order
+  (``ties: heapq``, ``tie_bits`` = 0) or are served in order of creation (``ties: sequence``, ``tie_bits`` = -1).
 * *queue*: those who wait for a resource, by key (``queue_key``: priority, then time), then creation.
 * *offers*: stages of queues, in the order of bookings.
 
@@ -129,8 +126,7 @@ def _heap_of(get, put, before):
         """Take the first item off. Returns (item, new size).
 
         Goes down two levels at a time while there are two: which grandchild is first is found for either child before
-        it is known
-        which child is, so that a processor need not wait for one comparison to begin the next.
+        it is known which child is, so that a processor need not wait for one comparison to begin the next.
         """
         first, size = get(heap, 0, order), size - 1
         item = get(heap, size, order)

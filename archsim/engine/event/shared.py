@@ -26,8 +26,8 @@ ACT_WRITE    nothing more: the write was part of the move
 Flows of one line take part one after the other (``reads: in_order``, ``source: queued``). Times are counted from
 the start of the step; everything that starts or ends at one instant is recomputed once. Under ``rate_updates:
 per_round_trip`` recomputes keep a distance in time: until the next one, a flow that has started waits, and the share of
-one that has ended is left unused. Timers and flows are in ``transfers``, how stages
-begin in ``stages``, the compute array in ``array``.
+one that has ended is left unused. Timers and flows are in ``transfers``, how stages begin in ``stages``, the compute
+array in ``array``.
 """
 
 import numpy as np
