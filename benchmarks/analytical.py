@@ -48,6 +48,7 @@ SPACES = {
     "one layer of 16 experts, 2 x 2 dies": (SMALL, 64, "2x2"),
     "one layer of DeepSeek-V3, 5 x 5 dies": ("deepseek-v3", 512, "5x5"),
 }
+LATENCIES = ("llc.hit", "llc.miss")
 OWN_POINTS = 100
 
 
@@ -127,14 +128,19 @@ def space(model, batch, mesh, latency):
     )  # fmt: skip
 
 
+def screened_per_s(plan):
+    """(Points of a space, how many of them are screened in a second of one core (processor time))."""
+    next(Screen(plan, Coefficients()).blocks())  # compile
+    started = time.process_time()
+    points = sum(len(block.numbers) for block in Screen(plan, Coefficients()).blocks())
+    return points, points / (time.process_time() - started)
+
+
 def screened():
-    """Points of a space per second of one core (processor time), all together and one at a time."""
-    for (name, arguments), latency in product(SPACES.items(), ("llc.hit", "llc.miss")):
+    """Points of a space per second, all together and one at a time."""
+    for (name, arguments), latency in product(SPACES.items(), LATENCIES):
         plan = space(*arguments, latency)
-        next(Screen(plan, Coefficients()).blocks())  # compile
-        started = time.process_time()
-        points = sum(len(block.numbers) for block in Screen(plan, Coefficients()).blocks())
-        together = points / (time.process_time() - started)
+        points, together = screened_per_s(plan)
         simulator, runs = Simulator(), RunMaker(plan=plan).runs(map(plan.point, range(0, points, points // OWN_POINTS)))
         simulator.row(runs[0])
         started = time.process_time()

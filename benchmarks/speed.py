@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,7 +145,17 @@ def ratios() -> Iterator[Point]:
     yield Point("ratio", "the same under `rate_updates: per_round_trip`", 0, 16 / paced)
     yield Point("ratio", "layer-steps/s of the analytical engine", 0, 16 / walk)
     yield Point("ratio", "the analytical engine over the event engine", 0, event / walk)
+    yield from screening()
     yield from dask_overhead()
+
+
+def screening() -> Iterator[Point]:
+    """Points a second of spaces that share their plans."""
+    from analytical import LATENCIES, SPACES, screened_per_s, space
+
+    for (name, arguments), latency in product(SPACES.items(), LATENCIES):
+        rate = screened_per_s(space(*arguments, latency))[1]
+        yield Point("ratio", f"points/s that `explore` screens: {name}, 20 values of `{latency}`", 0, rate)
 
 
 def before() -> Iterator[Point]:
