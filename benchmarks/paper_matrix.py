@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 from measured_command import PeakMemory
 
 PUBLISHED_HOURS, PUBLISHED_GB = 96, 64
@@ -29,7 +30,9 @@ assumptions: published
 
 
 def print_causes(experiment):
-    """Processor time of every run by cause, per step of a layer, after a run of each policy that compiles."""
+    """Processor time of every run by cause, that of Python also by policy, per step of a layer, after a run of each
+    policy that compiles.
+    """
     from archsim.engine.event import reserved
     from archsim.runs.plan import prepare
     from archsim.runs.simulator import Simulator
@@ -47,17 +50,21 @@ def print_causes(experiment):
         simulator.warm_up(run)
     for run in runs:
         families.setdefault(run.demand.family, {})[run.demand.key] = run.demand
-    reserved.run_step, begin, traffic_ns = timed, clock(), 0
+    reserved.run_step, traffic_ns, others = timed, 0, {}
     for family in families.values():
         traffic_from = clock()
         simulator.gather(list(family.values()))
         traffic_ns += clock() - traffic_from
         for run in (run for run in runs if run.demand.key in family):
+            begin, before = clock(), len(kernel_ns)
             simulator.record(run)
-    steps, others_ns = len(kernel_ns), clock() - begin - traffic_ns - sum(kernel_ns)
+            own = others.setdefault(run.policy.name, np.zeros(2))
+            own += clock() - begin - sum(kernel_ns[before:]), len(kernel_ns) - before
+    steps, every = len(kernel_ns), sum(others.values())
     print(f"{steps} steps of a layer; ns of processor time for each, by cause:")
-    for cause, ns in (("kernel", sum(kernel_ns)), ("Python, reading traffic", others_ns), ("traffic", traffic_ns)):
-        print(f"{cause:24} {ns / steps:10,.0f}")
+    rows = {"kernel": (sum(kernel_ns), steps), "traffic": (traffic_ns, steps), "Python, reading traffic": every}
+    for cause, (ns, count) in (rows | {f"  of {name}": each for name, each in others.items()}).items():
+        print(f"{cause:24} {ns / count:10,.0f}")
 
 
 def main():

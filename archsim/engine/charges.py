@@ -15,7 +15,7 @@ from archsim.base.errors import ArchsimError
 from archsim.engine.decision import FreeDecision
 from archsim.engine.executions.execution import Execution, Order
 from archsim.engine.state import NO_NOTES, SLICES, Machine
-from archsim.policies.allocation.rules import NO_PLAN, Plan, Rates
+from archsim.policies.allocation.rules import Plan, Rates
 from archsim.policies.placement.placement import Placement
 from archsim.workload.step_demand import StepDemand
 
@@ -33,8 +33,7 @@ class Charges:
 
     def of(self, layer: int, row: int, demand: StepDemand, placement: Placement) -> StepCharges:
         """Of one step. ``layer``: of the layers that run; ``row``: of the placement."""
-        known = demand._replace(routing=None)
-        return StepCharges(self, Order(layer, row, known, NO_PLAN, None, 0.0, NO_NOTES, placement))
+        return StepCharges(self, layer, row, demand, placement)
 
     def plan_ns(self, order: Order) -> float:
         self._refuse_unknown()
@@ -71,15 +70,17 @@ def _rates(execution: Execution, tokens: int, experts: int) -> tuple[float, floa
 class StepCharges:
     """Charges of one step; see ``archsim.policies.allocation.rules.Charged``."""
 
-    def __init__(self, charges: Charges, order: Order):
-        self._charges, self._order = charges, order
+    def __init__(self, charges: Charges, layer: int, row: int, demand: StepDemand, placement: Placement):
+        self._charges, self._of = charges, (layer, row, demand, placement)
 
     @property
     def rates(self) -> Rates:
-        return self._charges.rates(self._order.demand.tokens)
+        return self._charges.rates(self._of[2].tokens)
 
     def decision_ns(self, plan: Plan) -> float:
         return self._charges.decision.takes_ns(plan)
 
     def plan_ns(self, plan: Plan) -> float:
-        return self._charges.plan_ns(self._order._replace(plan=plan))
+        layer, row, demand, placement = self._of
+        known = demand._replace(routing=None)
+        return self._charges.plan_ns(Order(layer, row, known, plan, None, 0.0, NO_NOTES, placement))

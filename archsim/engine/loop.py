@@ -291,7 +291,9 @@ class Replay:
                 self._heatmap.begin(iteration)
                 if not self._counts and not demand.prefill_tokens.any():
                     self._warm_up(now_ns)
-            demand = demand._replace(predicted=self._heatmap.predicted(layer, demand))
+            predicted = self._heatmap.predicted(layer, demand)
+            if predicted is not demand.predicted:
+                demand = demand._replace(predicted=predicted)
             result = StepResult(layer, demand, self.engine.step(layer, demand, now_ns))
             now_ns = result.times.end_ns
             self._heatmap.update(layer, result.times.end_ns - result.times.begin_ns)
