@@ -29,9 +29,8 @@ DECIDING = (
 # Also imported by a run, but unable to change a number: messages, files, this module, the number of threads.
 INERT = (
     "archsim/base/archives.py", "archsim/base/code_digest.py", "archsim/base/cores.py", "archsim/base/errors.py",
-    "archsim/base/files.py", "archsim/base/nearest.py", "archsim/base/own_code.py", "archsim/base/shown.py",
-    "archsim/base/tables.py",
-    "archsim/runs/packing.py", "archsim/runs/results.py",
+    "archsim/base/files.py", "archsim/base/memory.py", "archsim/base/nearest.py", "archsim/base/own_code.py",
+    "archsim/base/shown.py", "archsim/base/tables.py", "archsim/runs/packing.py", "archsim/runs/results.py",
 )  # fmt: skip
 # Sources of compiled functions, and of constants compiled into them.
 COMPILED = (
