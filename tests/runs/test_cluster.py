@@ -1,5 +1,6 @@
 """Sweeps on a Dask cluster: the same bytes as here; a worker that dies loses nothing; nobody there is said in time."""
 
+import os
 import signal
 import threading
 from collections import deque
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from support.dask_processes import Cluster, free_port
 from support.tiny import SLOW_POLICY, archsim, tiny, tiny_file
+from support.waiting import wait_for
 
 pytest.importorskip("distributed", reason="needs Dask: pip install 'archsim[cluster]'")
 
@@ -71,6 +73,37 @@ def test_a_worker_that_dies_in_a_run_loses_nothing(tmp_path, cluster, monkeypatc
     assert cluster.workers[0].returncode == -signal.SIGKILL
     for name in BYTES:
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
+
+
+def test_a_worker_that_dies_with_results_nobody_has_read_loses_nothing(tmp_path, cluster, monkeypatch):
+    experiment, killed = tiny(tmp_path), []
+    sweep(experiment, tmp_path / "here", jobs=1)
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "empty"))  # of results: all are simulated again
+
+    def kill_the_fullest():
+        held = held_when_all_ended(cluster)
+        pid = max(held, key=held.get)
+        killed.append(held[pid])
+        worker = next(each for each in cluster.workers if each.pid == pid)
+        worker.kill()
+        worker.wait(timeout=10)
+
+    watching = Watching(kill_the_fullest)
+    sweep(experiment, tmp_path / "there", watcher=watching, scheduler=cluster.address)
+    assert killed and killed[0] > 0, "the worker held a result that was still to be read"
+    assert watching.finished_runs + watching.kept_runs == experiment.runs
+    for name in BYTES:
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
+
+
+def held_when_all_ended(cluster) -> dict[int, int]:
+    """Results that each worker holds, by its process, when no task is left to run."""
+    from distributed import Client
+
+    with Client(cluster.address, set_as_default=False) as client:
+        wait_for(lambda: not any(client.processing().values()))
+        pids = client.run(os.getpid)
+        return {pids[address]: len(keys) for address, keys in client.has_what().items()}
 
 
 def test_nobody_there_is_said_within_ten_seconds(tmp_path):
