@@ -43,6 +43,11 @@ class Heard:
             self._clear()
             return self._stream.write(text)
 
+    def begin(self, line: str) -> None:
+        """What goes on from now, as if ``line`` had been written."""
+        with self._lock:
+            self._line, self._line_s = line, self._clock()
+
     def clear(self) -> None:
         """Erase the line that stands in a terminal, so that others can write there."""
         with self._lock:
@@ -79,6 +84,12 @@ def doing(text: str) -> None:
     """From now on, the line on silence says ``text``."""
     if isinstance(sys.stderr, Heard):
         sys.stderr.doing = lambda: text
+
+
+def begins(text: str) -> None:
+    """From now on, the line on silence says ``text``, and for how long."""
+    if isinstance(sys.stderr, Heard):
+        sys.stderr.begin(text)
 
 
 class Beside:

@@ -6,6 +6,7 @@ from typing import Any
 
 from archsim.cli.arguments import CHOSEN, add_chosen, add_experiment, add_json, natural
 from archsim.cli.exit_codes import OK
+from archsim.cli.heartbeat import begins
 
 NARROW = 120  # columns of a terminal
 
@@ -23,10 +24,13 @@ def run(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_result_notes
     from archsim.runs.capacity import kv_rooms_told
-    from archsim.runs.plan import choose, select
+    from archsim.runs.estimate import told
+    from archsim.runs.plan import choose, plan_of, select
 
     experiment = ar.load_experiment(args.file, args.overrides)
     names = (*CHOSEN, "step", "layer", "timeline")
+    chosen = choose(experiment, **{name: getattr(args, name) for name in CHOSEN})
+    begins(f"simulating {told(plan_of(chosen), 1)}")
     print_compiling()
     row = ar.run(experiment, **{name: getattr(args, name) for name in names}).runs.rows[0]
     args.result = row

@@ -1,11 +1,14 @@
 """A command that works in silence says what it does, for how long, and how much of it is done."""
 
+import argparse
 import io
 import sys
 
 import pytest
+from support.tiny import tiny_file
 from support.waiting import wait_for
 
+from archsim.cli import run
 from archsim.cli.heartbeat import LONG_S, LONG_SILENT_S, Beside, Heard, doing, heartbeat
 from archsim.cli.progress import Lines
 
@@ -95,3 +98,22 @@ def test_what_goes_on_is_told_in_place_of_the_last_line(monkeypatch):
     now[0] = SILENT_S
     heard_.beat()
     assert written.getvalue().splitlines() == ["searching ...", "  serving with sizes 2 of 7"]
+
+
+def test_a_run_names_its_phase_with_an_estimate(monkeypatch, tmp_path):
+    heard_, written, now = heard()
+
+    def simulated(*given, **names):
+        now[0] = SILENT_S
+        heard_.beat()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stderr", heard_)
+    monkeypatch.setattr("archsim.run", simulated)
+    parser = argparse.ArgumentParser()
+    run.add(parser)
+    with pytest.raises(KeyboardInterrupt):
+        run.run(parser.parse_args([str(tiny_file(tmp_path))]))
+    said = written.getvalue().splitlines()[-1]
+    assert said.startswith("  simulating about ") and " on 1 core when compiled" in said
+    assert said.endswith(": for 2 s")
