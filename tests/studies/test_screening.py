@@ -92,11 +92,12 @@ def test_machines_walked_together_take_the_times_of_single_runs(seed, changes, n
     assert shares_plan(run_of())
     links, llc = ([drawn(rng, PARTS[part]) for _ in range(2)] for part in ("links", "llc"))
     llc.append({"llc": llc[0]["llc"] | {"hit_ns": 7.0}})  # one walk, if nothing hits
+    llc += [{"llc": llc[0]["llc"] | {name: 7.0}} for name in ("miss_ns", "write_ns")]  # walks of their own
     rows = rows_of(*([record(run_of(each), demand) for each in part] for part in (links, llc)))
     work = drawn(rng, PARTS["work"])
-    row, llc_row = (each.ravel() for each in np.indices((2, 3)))
+    row, llc_row = (each.ravel() for each in np.indices((2, len(llc))))
     walked = walk_machines(record(run_of(work), demand), rows, row, llc_row, walk_strategy(assumptions))
-    for at in range(6):
+    for at in range(len(row)):
         scenario = run_of(work, links[row[at]], llc[llc_row[at]])
         alone = Replay(AnalyticalEngine(scenario, demand.layer_ids), demand).run()
         dies, moved = alone.machine.dies, alone.tally.resources["bytes"]
