@@ -1,4 +1,4 @@
-"""The architecture rules: direction of imports, and size limits."""
+"""The architecture rules: direction of imports, and what no module does. One loop a rule lists all offenders."""
 
 import ast
 from pathlib import Path
@@ -27,8 +27,8 @@ FLOORS = [
 ]
 RANK = {prefix: rank for rank, floor in enumerate(FLOORS) for prefix in floor}
 SLOW_TO_IMPORT = {"numba", "pandas", "matplotlib", "pyarrow", "numpy", "rich"}
-MOST_LINES, MOST_LINES_OF_FUNCTION = 600, 80
 FILES = sorted(file for package in ("archsim", "microarch", "calibration") for file in (ROOT / package).rglob("*.py"))
+TREES = {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
 
 
 def module_of(file: Path) -> str:
@@ -64,30 +64,28 @@ def named(file: Path) -> str:
     return str(file.relative_to(ROOT))
 
 
-@pytest.fixture(params=FILES, ids=named)
-def file(request) -> Path:
-    return request.param
+def test_every_module_has_a_floor():
+    modules = [module_of(file) for file in FILES]
+    assert [module for module in modules if module != "archsim" and rank_of(module) is None] == []
 
 
-@pytest.fixture
-def tree(file) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
-
-
-def test_every_module_has_a_floor(file):
-    assert module_of(file) == "archsim" or rank_of(module_of(file)) is not None
-
-
-def test_nothing_imports_to_its_right(file, tree):
-    rank = len(FLOORS) if module_of(file) == "archsim" else rank_of(module_of(file))
-    wrong = [(line, module) for line, module in imports_of(tree) if (rank_of(module) or 0) > rank]
+def test_nothing_imports_to_its_right():
+    wrong = []
+    for file, tree in TREES.items():
+        rank = len(FLOORS) if module_of(file) == "archsim" else rank_of(module_of(file))
+        wrong += [f"{named(file)}:{line} {name}" for line, name in imports_of(tree) if (rank_of(name) or 0) > rank]
     assert wrong == []
 
 
-def test_what_is_imported_exists(file, tree):
+def test_what_is_imported_exists():
     """Also where an import is inside a function, which fails on its first use alone."""
-    ours = [(line, module) for line, module in imports_of(tree) if rank_of(module) is not None]
-    assert [each for each in ours if not exists(each[1]) and not exists(each[1].rpartition(".")[0])] == []
+    missing = [
+        f"{named(file)}:{line} {name}"
+        for file, tree in TREES.items()
+        for line, name in imports_of(tree)
+        if rank_of(name) is not None and not exists(name) and not exists(name.rpartition(".")[0])
+    ]
+    assert missing == []
 
 
 def exists(module: str) -> bool:
@@ -95,21 +93,14 @@ def exists(module: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-def test_module_is_short(file):
-    assert len(file.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
-
-
-def test_functions_are_short(tree):
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    long = {
-        node.name: size for node in functions if (size := node.end_lineno - node.lineno + 1) > MOST_LINES_OF_FUNCTION
-    }
-    assert long == {}
-
-
-def test_no_eval_and_no_bare_except(tree):
-    assert [node.lineno for node in ast.walk(tree) if is_eval(node)] == []
-    assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.type is None] == []
+def test_no_eval_and_no_bare_except():
+    wrong = [
+        f"{named(file)}:{node.lineno}"
+        for file, tree in TREES.items()
+        for node in ast.walk(tree)
+        if is_eval(node) or (isinstance(node, ast.ExceptHandler) and node.type is None)
+    ]
+    assert wrong == []
 
 
 def is_eval(node: ast.AST) -> bool:
@@ -131,7 +122,7 @@ def test_what_every_command_imports_is_light(package):
     files = [file for file in FILES if module_of(file) == package or module_of(file).startswith(inside)]
     assert files
     for file in files:
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        for node in TREES[file].body:
             imported = {name.partition(".")[0] for _, name in imports_of(node)} if _is_import(node) else set()
             assert not imported & SLOW_TO_IMPORT, f"{named(file)}:{node.lineno}"
 

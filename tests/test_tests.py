@@ -33,13 +33,22 @@ def asserts(function: ast.FunctionDef, seen: frozenset[str] = frozenset()) -> bo
     return False
 
 
-@pytest.mark.parametrize("file", FILES, ids=named)
-def test_no_test_is_imported(file):
-    imported = [node.module or "" for node in ast.walk(TREES[file]) if isinstance(node, ast.ImportFrom)]
-    assert not any(name.split(".")[-1].startswith("test_") for name in imported), "shared parts: tests/support"
+def test_no_test_is_imported():
+    imports = [
+        (named(file), node.module or "")
+        for file, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+    ]
+    wrong = [(file, module) for file, module in imports if module.split(".")[-1].startswith("test_")]
+    assert wrong == [], "shared parts: tests/support"
 
 
-@pytest.mark.parametrize("file", MODULES, ids=named)
-def test_every_test_asserts_something(file):
-    tests = [node for node in ast.walk(TREES[file]) if isinstance(node, ast.FunctionDef)]
-    assert [test.name for test in tests if test.name.startswith("test") and not asserts(test)] == []
+def test_every_test_asserts_something():
+    silent = [
+        f"{named(file)}::{node.name}"
+        for file in MODULES
+        for node in ast.walk(TREES[file])
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test") and not asserts(node)
+    ]
+    assert silent == []
