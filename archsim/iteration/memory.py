@@ -15,6 +15,7 @@ activations       a token of every request, or a chunk of a prompt if that is mo
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -124,11 +125,10 @@ def fit_of_slots(
     requests = np.repeat(groups, -(-len(slots) // parallel.dp))[: len(slots)]
     tokens = np.maximum(requests, PREFILL_CHUNK_TOKENS) if workload.has_prompts else requests
     parts[ACTIVATIONS] = account.activation_bytes(model, parallel, precision, tokens, requests)
-    states = requests * account.state_bytes(model, parallel)
-    token_bytes = account.kv_token_bytes(model, parallel, precision)
-    room = account.room(parts, states, bound, system.hbm.capacity_bytes, token_bytes)
+    kv = account.request_kv(model, parallel, precision)
+    room = account.room(parts, bound, system.hbm.capacity_bytes, kv)
     context = _context(workload, assumptions)
-    parts[KV] = requests * account.request_bytes(model, parallel, precision, context)
+    parts[KV] = requests * ceil(kv.held_bytes(context))
     return Fit(parts, bound, context, room)
 
 

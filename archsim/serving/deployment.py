@@ -1,5 +1,6 @@
 """One engine of a deployment: the laws of its iterations, its KV blocks, and what these rest on."""
 
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from archsim.laws.laws import Laws
 from archsim.laws.tables import CalibrationSpec
 from archsim.serving.groups import Gathered
 from archsim.serving.records import Transfer
-from archsim.serving.simulate import Pool, Scheduler
+from archsim.serving.simulate import KvUnits, Pool, Scheduler
 from archsim.serving.stand_ins import with_stand_ins
 from archsim.serving.tables import Host, Overlap, prepare
 from archsim.specs.deployment import Parallelism, Precision
@@ -25,13 +26,15 @@ from archsim.specs.model import ModelSpec
 
 UNIFORM = "uniform"  # every token draws its experts by chance; other routings are those of the fused MoE law
 NO_HOST = Host()
+# Units a block: the share of a window's block, or of a state, in a block is exact to a thousandth.
+UNITS = 1024
 
 
 class Engine(NamedTuple):
     """``library``: whose attention; None: any. ``utilisation``: share of HBM for weights, activations and KV.
     ``routing``: None where experts come from traffic. ``rates``: of a die that is not the calibrated GPU.
     ``expert_slots``: of the fullest rank, all layers together; None: its share of the experts. ``overlap``: what runs
-    beside what.
+    beside what. ``mtp_layers``: of multi-token prediction, which draft.
     """
 
     model: ModelSpec
@@ -45,6 +48,7 @@ class Engine(NamedTuple):
     rates: Rates | None = None
     expert_slots: int | None = None
     overlap: Overlap = Overlap()
+    mtp_layers: int = 0
 
     @property
     def bound_bytes(self) -> int:
@@ -101,19 +105,36 @@ def with_host(
 ) -> Built:
     """A pool from laws that are known."""
     table, errors, extrapolated = prepare(laws, host, scheduler.max_num_seqs, engine.overlap)
-    pool = Pool(instances, engine.parallel.dp, kv_blocks(engine, scheduler), table)
+    blocks, units = kv_blocks(engine, scheduler), kv_units(engine)
+    pool = Pool(instances, engine.parallel.dp, blocks, table, units=units)
     return Built(pool, laws, errors, extrapolated, notes)
 
 
-def kv_token_bytes(engine: Engine) -> float:
-    """KV of a token on one rank."""
-    return account.kv_token_bytes(engine.model, engine.parallel, engine.precision)
+def request_kv(engine: Engine) -> account.RequestKv:
+    """What a request keeps on one rank."""
+    return account.request_kv(engine.model, engine.parallel, engine.precision, engine.mtp_layers)
+
+
+def kv_units(engine: Engine) -> KvUnits:
+    """The same in units of a block of the layers that keep all tokens; a byte stands for each of its tokens where the
+    model keeps none.
+    """
+    kv = request_kv(engine)
+    if not kv.windows and not kv.fixed_bytes:
+        return KvUnits()
+    of_token = max(kv.token_bytes, 1)
+    windows = tuple((tokens, ceil(UNITS * each / of_token)) for tokens, each in kv.windows)
+    return KvUnits(UNITS, ceil(UNITS * kv.fixed_bytes / of_token), windows)
 
 
 def handed_over(engine: Engine, bytes_per_s: float, latency_ns: float, host: Host) -> Transfer:
     """Of a prefill engine's requests: every rank sends its part of the KV at once; the host hands the request over."""
-    ns_per_token = kv_token_bytes(engine) / bytes_per_s * NS_PER_S
-    return Transfer(np.float64(latency_ns + host.handoff_ns), np.float64(ns_per_token))
+    kv, ns_per_byte = request_kv(engine), NS_PER_S / bytes_per_s
+    windows = np.array([(tokens, each * ns_per_byte) for tokens, each in kv.windows], float).reshape(-1, 2)
+    return Transfer(
+        np.float64(latency_ns + host.handoff_ns), np.float64(kv.token_bytes * ns_per_byte),
+        np.float64(kv.fixed_bytes * ns_per_byte), windows,
+    )  # fmt: skip
 
 
 def kept(engine: Engine, scheduler: Scheduler) -> dict[str, int]:
@@ -124,23 +145,23 @@ def kept(engine: Engine, scheduler: Scheduler) -> dict[str, int]:
     slots = share if engine.expert_slots is None else engine.expert_slots
     tokens, requests = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
     activations = account.activation_bytes(model, parallel, precision, tokens, requests)
-    return account.weights(model, parallel, precision, slots) | {account.ACTIVATIONS: activations}
+    weights = account.weights(model, parallel, precision, slots, engine.mtp_layers)
+    return weights | {account.ACTIVATIONS: activations}
 
 
 def kv_room(engine: Engine, scheduler: Scheduler) -> account.Room:
     """What HBM of a rank leaves for KV."""
-    states = scheduler.max_num_seqs * account.state_bytes(engine.model, engine.parallel)
-    token_bytes = kv_token_bytes(engine)
-    return account.room(kept(engine, scheduler), states, engine.bound_bytes, int(engine.hbm_bytes), token_bytes)
+    return account.room(kept(engine, scheduler), engine.bound_bytes, int(engine.hbm_bytes), request_kv(engine))
 
 
 def kv_blocks(engine: Engine, scheduler: Scheduler) -> int:
     """KV blocks of a rank: what HBM leaves after weights and activations. Raises CapacityError."""
     found = kv_room(engine, scheduler)
     # A model of linear attention alone keeps no tokens: a byte each, so that blocks stay countable.
-    block = max(found.token_bytes, 1) * scheduler.block_tokens
+    block = max(found.kv.token_bytes, 1) * scheduler.block_tokens
     blocks = int(found.free_bytes // block)
-    if blocks < 1:
+    if kv_units(engine).most_tokens(blocks, scheduler.block_tokens, 1) < 1:
+        block += found.kv.fixed_bytes + sum(each * scheduler.block_tokens for _, each in found.kv.windows)
         raise CapacityError(_no_room(engine, scheduler, engine.bound_bytes - found.free_bytes, block))
     return blocks
 
@@ -148,7 +169,6 @@ def kv_blocks(engine: Engine, scheduler: Scheduler) -> int:
 def _no_room(engine: Engine, scheduler: Scheduler, demand: int, block: float) -> str:
     """Demand, bound, gap, and single changes that leave room for a block."""
     activations, bound = kept(engine, scheduler)[account.ACTIVATIONS], engine.bound_bytes
-    activations += scheduler.max_num_seqs * account.state_bytes(engine.model, engine.parallel)
     gap, found = demand + block - bound, []
     ep = engine.parallel.ep
     for times in (2, 4, 8, 16) if has_experts(engine.model) and engine.expert_slots is None else ():

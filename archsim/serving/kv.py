@@ -1,4 +1,9 @@
-"""KV blocks of a rank: growing and releasing requests, and the prefix cache by hash ids, evicted by last use."""
+"""KV of a rank: growing and releasing requests, and the prefix cache by hash ids, evicted by last use.
+
+All kinds of layers take from one pool, in units of which a block of the layers that keep all tokens has
+``limits.block_units`` (1 where all layers do): vLLM's hybrid allocator (vllm/v1/core/kv_cache_coordinator.py). A layer
+with a window gives blocks back as soon as no token to come sees them; states of linear attention are taken once.
+"""
 
 from archsim.base.kernels import inner, outer
 from archsim.serving.records import Limits, State
@@ -6,8 +11,21 @@ from archsim.serving.records import Limits, State
 
 @inner
 def blocks_of(tokens, limits: Limits):
-    """KV blocks that hold ``tokens``."""
-    return (tokens + limits.block_tokens - 1) // limits.block_tokens
+    """Units of KV that ``tokens`` take in layers that keep all of them: what more tokens of a request take."""
+    return (tokens + limits.block_tokens - 1) // limits.block_tokens * limits.block_units
+
+
+@inner
+def held_of(computed, tokens, limits: Limits):
+    """Units of KV of a request of ``tokens``, all kinds of layers together, while those after the first ``computed``
+    are computed: these see a window's tokens before them.
+    """
+    found = blocks_of(tokens, limits) + limits.request_units
+    for at in range(limits.windows.shape[0]):
+        first = max(computed - limits.windows[at, 0] + 1, 0) // limits.block_tokens
+        last = (tokens + limits.block_tokens - 1) // limits.block_tokens
+        found += (last - first) * limits.windows[at, 1]
+    return found
 
 
 @inner
@@ -33,10 +51,15 @@ def take(state: State, k, blocks, limits: Limits):
 
 @inner
 def grow(state: State, k, r, tokens, limits: Limits):
-    """Give a request the blocks of its first ``tokens``; False if there are too few."""
+    """Give a request the blocks of its first ``tokens``; False if there are too few. Blocks that no window sees any
+    more are free again.
+    """
     request = state.requests[r]
-    more = blocks_of(tokens, limits) - request.shared * limits.hash_blocks - request.blocks
+    more = held_of(request.computed, tokens, limits) - request.shared * limits.hash_blocks - request.blocks
     if more <= 0:
+        if limits.windows.shape[0]:
+            state.ranks[k].free -= more
+            request.blocks += more
         return True
     if not take(state, k, more, limits):
         return False

@@ -289,7 +289,9 @@ def _send(state: State, i, r, now, limits: Limits, transfer: Transfer):
     """KV leaves an instance one request after the other."""
     instance, request = state.instances[i], state.requests[r]
     begin = max(now, instance.link_free_ns)
-    instance.link_free_ns = begin + request.input * transfer.ns_per_token
+    instance.link_free_ns = begin + request.input * transfer.ns_per_token + transfer.ns_per_request
+    for at in range(transfer.windows.shape[0]):
+        instance.link_free_ns += min(float(request.input), transfer.windows[at, 0]) * transfer.windows[at, 1]
     request.ready_ns = instance.link_free_ns + transfer.latency_ns
     request.next = -1
     if instance.tail >= 0:

@@ -22,7 +22,7 @@ REQUEST = np.dtype(
         ("hash_to", "i8"),
         ("computed", "i8"),  # tokens with KV
         ("made", "i8"),  # tokens generated
-        ("blocks", "i8"),  # KV blocks of its own
+        ("blocks", "i8"),  # units of KV of its own
         ("hashed", "i8"),  # hash blocks that were looked up or inserted
         ("shared", "i8"),  # of those, blocks it holds in the prefix cache
         ("next", "i8"),  # in the waiting queue or the line of transfers
@@ -45,7 +45,7 @@ RANK = np.dtype(
         ("waiting", "i8"),
         ("running", "i8"),
         ("most", "i8"),  # requests that may run
-        ("capacity", "i8"),  # KV blocks
+        ("capacity", "i8"),  # units of KV
         ("free", "i8"),
         ("oldest", "i8"),  # prefix cache: blocks that no request holds, by last use
         ("newest", "i8"),
@@ -144,8 +144,10 @@ GAPS, GAP_FIRST_NS, GAP_STEP = 4200, 1e3, 0.005
 
 
 class Limits(NamedTuple):
-    """Of a scheduler. ``hash_blocks``: KV blocks a hash block holds; 0: no prefix cache. ``params``: float64[n], its
-    own, in the order of its row.
+    """Of a scheduler. ``hash_blocks``: units of KV a hash block holds; 0: no prefix cache. ``params``: float64[n], its
+    own, in the order of its row. ``block_units``: of KV a block of layers that keep all tokens; ``request_units``: what
+    a request takes besides, however long it is; ``windows``: int64[window, 2], tokens and units a block of layers that
+    keep the last tokens alone.
     """
 
     max_seqs: np.int64
@@ -164,13 +166,20 @@ class Limits(NamedTuple):
     prefill_every: np.int64
     acceptance: np.ndarray  # float64[draft]
     draws: np.ndarray  # float64[DRAWS]
+    block_units: np.int64
+    request_units: np.int64
+    windows: np.ndarray
 
 
 class Transfer(NamedTuple):
-    """KV from a prefill to a decode instance."""
+    """KV from a prefill to a decode instance. ``ns_per_token``: of layers that keep all tokens; ``ns_per_request``: of
+    states; ``windows``: float64[window, 2], tokens of a window and ns of each of them.
+    """
 
     latency_ns: np.float64
     ns_per_token: np.float64
+    ns_per_request: np.float64 = np.float64(0)
+    windows: np.ndarray = np.zeros((0, 2))
 
 
 class State(NamedTuple):

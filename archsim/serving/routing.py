@@ -95,7 +95,7 @@ def _kv_score(state: State, k, r, limits: Limits):
         if state.requests[state.slots[k, at]].made == 0:
             tokens += uncomputed(state, state.slots[k, at])
     used = rank.capacity - rank.free - rank.unheld * limits.hash_blocks
-    return tokens / limits.block_tokens + used
+    return tokens / limits.block_tokens + used / limits.block_units
 
 
 def sessions_of(requests: Requests) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Parts of a scheduler (``archsim.serving.schedulers``): queues, admission, preemption, and what the clock sums up."""
 
 from archsim.base.kernels import inner, outer
-from archsim.serving.kv import available, blocks_of, cached_blocks, grow, hold, release, unheld_of
+from archsim.serving.kv import available, cached_blocks, grow, held_of, hold, release, unheld_of
 from archsim.serving.records import NO_BLOCKS, NOT_LACKING, TOO_MANY, Limits, State
 
 
@@ -113,7 +113,7 @@ def admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
         if limits.chunked == 0:
             return 0
         new = new_most
-    own = blocks_of(max(start + new, whole), limits) - found * limits.hash_blocks
+    own = max(held_of(start, start + new, limits), held_of(whole, whole, limits)) - found * limits.hash_blocks
     if own + promised > available(state, k, limits) - unheld * limits.hash_blocks:
         return 0
     _pop(state, k)
@@ -148,7 +148,7 @@ def sum_up(state: State, k, limits: Limits):
         before = request.computed
         if new < 0 or new > lacking(state, r):
             return _fault(state, NOT_LACKING, r)
-        if blocks_of(before + new, limits) > request.shared * limits.hash_blocks + request.blocks:
+        if held_of(before, before + new, limits) > request.shared * limits.hash_blocks + request.blocks:
             return _fault(state, NO_BLOCKS, r)
         rank.tokens += new
         if uncomputed(state, r) == 1 and before > 0:

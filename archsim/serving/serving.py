@@ -259,7 +259,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec) -> Engine:
         parallel.sizes(has_experts(serving.model)), precision, None if traffic else str(spec.routing),
         None if spec.engine == NONE else spec.engine, utilisation, rates,
         slots_of_rank(serving, parallel) if traffic else None,
-        overlap_of(serving, parallel.ranks, parallel.attention.dp),
+        overlap_of(serving, parallel.ranks, parallel.attention.dp), speculation_of(serving).layers,
     )  # fmt: skip
 
 

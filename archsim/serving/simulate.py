@@ -95,10 +95,33 @@ class Scheduler(NamedTuple):
         return cls(**{name: getattr(spec, name) for name in cls._fields} | changes)
 
 
+class KvUnits(NamedTuple):
+    """What requests take of a rank's KV, in units of which a block of the layers that keep all tokens has
+    ``of_block``. ``of_request``: of every request, however long; ``windows``: (tokens, units a block) of layers that
+    keep the last tokens alone.
+    """
+
+    of_block: int = 1
+    of_request: int = 0
+    windows: tuple[tuple[int, int], ...] = ()
+
+    def most_tokens(self, blocks: int, block_tokens: int, budget: int) -> int:
+        """The longest request that ``blocks`` hold while ``budget`` tokens of it are computed at once."""
+        least, most = 0, blocks
+        while least < most:
+            middle = (least + most + 1) // 2
+            held = middle * self.of_block + self.of_request
+            for tokens, units in self.windows:
+                held += units * min(middle, (tokens - 1 + budget) // block_tokens + 2)
+            least, most = (middle, most) if held <= blocks * self.of_block else (least, middle - 1)
+        return least * block_tokens
+
+
 class Pool(NamedTuple):
-    """``instances`` alike, of ``ranks`` that step together; ``kv_blocks``: of a rank. ``experts``: a new group of
-    experts for instance i; None: they are in the table. ``prefilled``: requests come with their KV and a first token.
-    ``most``: requests that a rank may run; 0: as many as the scheduler.
+    """``instances`` alike, of ``ranks`` that step together; ``kv_blocks``: of a rank, each of tokens of all layers that
+    keep them. ``experts``: a new group of experts for instance i; None: they are in the table. ``prefilled``: requests
+    come with their KV and a first token. ``most``: requests that a rank may run; 0: as many as the scheduler.
+    ``units``: what a request takes of the blocks.
     """
 
     instances: int
@@ -108,6 +131,7 @@ class Pool(NamedTuple):
     experts: Callable[[int, Say], Group] | None = None
     prefilled: bool = False
     most: int = 0
+    units: KvUnits = KvUnits()
 
 
 class Served(NamedTuple):
@@ -164,13 +188,15 @@ def simulate(
         )
     chunked, preempted = scheduler.chunked_prefill, row_of(scheduler.name).preempts
     for each in (pool, decode) if decode else (pool,):
-        kv_tokens = each.kv_blocks * scheduler.block_tokens
-        refuse_too_long(requests, kv_tokens, scheduler.max_num_batched_tokens, chunked, whose, preempted=preempted)
+        budget = scheduler.max_num_batched_tokens
+        kv_tokens = each.units.most_tokens(each.kv_blocks, scheduler.block_tokens, budget)
+        refuse_too_long(requests, kv_tokens, budget, chunked, whose, preempted=preempted)
     if pool.prefilled:  # another engine, or the router before it, has taken them in
         request_ns = front_end_ns = 0.0
         if requests.output.min() < 2:
             raise TraceError(f"{whose}: a request of one token is over when its KV comes; give outputs of 2 or more")
-    limits = _limits(requests, scheduler, request_ns, front_end_ns, first_after, speculation)
+    units = _larger(pool.units, decode.units) if decode else pool.units
+    limits = _limits(requests, scheduler, request_ns, front_end_ns, first_after, speculation, units)
     done = [0.0]
     groups, balance = _groups(pool, decode, lambda text: progress(text, done[0])), []
     points = max((group.table.shape[1] for group in groups), default=0)
@@ -253,6 +279,7 @@ def _limits(
     front_end_ns: float = 0.0,
     first_after: int = 1,
     speculation: Speculation = NO_DRAFTS,
+    units: KvUnits = KvUnits(),
 ) -> Limits:
     caching = scheduler.prefix_caching and requests.hash_tokens > 0
     return Limits(
@@ -260,7 +287,7 @@ def _limits(
         np.int64(scheduler.max_num_batched_tokens),
         np.int64(scheduler.block_tokens),
         np.int64(max(requests.hash_tokens, 1)),
-        np.int64(requests.hash_tokens // scheduler.block_tokens if caching else 0),
+        np.int64(requests.hash_tokens // scheduler.block_tokens * units.of_block if caching else 0),
         np.int64(scheduler.chunked_prefill),
         CHOICES[scheduler.balance],
         np.int64(requests.concurrency),
@@ -272,7 +299,16 @@ def _limits(
         np.int64(scheduler.prefill_every),
         np.array(speculation.acceptance or (0.0,)),
         draws(speculation),
+        np.int64(units.of_block),
+        np.int64(units.of_request),
+        np.array(units.windows, np.int64).reshape(-1, 2),
     )
+
+
+def _larger(one: KvUnits, other: KvUnits) -> KvUnits:
+    """The larger parts of two pools, whose ranks may have other shares of the kinds of layers."""
+    windows = tuple((each[0], max(each[1], that[1])) for each, that in zip(one.windows, other.windows, strict=True))
+    return KvUnits(one.of_block, max(one.of_request, other.of_request), windows)
 
 
 def _params(scheduler: Scheduler) -> np.ndarray:
@@ -337,7 +373,7 @@ def _ranks(pool: Pool, decode: Pool | None, most: int) -> tuple[np.ndarray, np.n
         instances[at]["pause_at"], instances[at]["pause_ns"] = SPOKEN, np.inf
         instances[at]["first"], instances[at]["last"], instances[at]["does"] = mine.start, mine.stop, does
         ranks["instance"][mine], ranks["most"][mine] = at, min(each.most or most, most)
-        ranks["capacity"][mine] = ranks["free"][mine] = each.kv_blocks
+        ranks["capacity"][mine] = ranks["free"][mine] = each.kv_blocks * each.units.of_block
         first = mine.stop
     return ranks, instances
 

@@ -61,9 +61,16 @@ class AttentionKind(Spec):
         """The part of it that is kept for good: 0 of a window."""
         return self.kv_bytes_per_token(value_bytes)
 
+    @property
+    def kept_window(self) -> int:
+        """Tokens of which it keeps what it does not keep for good; 0 where it keeps all for good."""
+        return 0
+
     def kv_bytes(self, context: int, value_bytes: int = 2) -> int:
         """KV cache of a request of ``context`` tokens in one attention."""
-        return int(context * self.kv_bytes_per_token(value_bytes))
+        kept = self.kept_bytes_per_token(value_bytes)
+        near = self.kv_bytes_per_token(value_bytes) - kept
+        return int(context * kept + min(context, self.kept_window or context) * near)
 
     def kv_ranks(self, tp: int) -> int:
         """Over how many of ``tp`` ranks a request's cache is spread; the others hold copies."""

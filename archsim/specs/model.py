@@ -133,6 +133,11 @@ class ModelSpec(Spec):
         return counted(self._attention, self.layers)
 
     @property
+    def attention_by_layer(self) -> tuple[AttentionKind | None, ...]:
+        """The attention of each layer; None where it has none."""
+        return by_layer(self._attention, self.layers)
+
+    @property
     def missing_geometry(self) -> tuple[str, ...]:
         """The keys without which attention, dense layers and embeddings cannot be counted; none if they can."""
         needed = {"attention": self.attention, "vocabulary": self.vocabulary}

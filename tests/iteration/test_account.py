@@ -10,9 +10,10 @@ from archsim.iteration.memory import memory_fit
 from archsim.policies.registry import place_experts
 from archsim.serving.deployment import Engine, kv_blocks, kv_room
 from archsim.serving.simulate import Scheduler
-from archsim.specs.deployment import AttentionRanks, DeploymentSpec, ParallelSpec
+from archsim.specs.deployment import BF16, AttentionRanks, DeploymentSpec, Parallelism, ParallelSpec, Precision
 from archsim.specs.loading.calibrations import calibration_named
 from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import WorkloadSpec
 
@@ -49,6 +50,59 @@ def test_a_deployment_has_one_room_for_kv(name, tp, weights):
     run, served = room_of_run(model, sizes(tp), weights), room_of_serving(model, sizes(tp))
     assert run.free_bytes == pytest.approx(served.free_bytes, abs=64)
     assert run.tokens == pytest.approx(served.tokens, abs=2) and run.tokens > 0
+
+
+KEPT = {  # on one rank in BF16: bytes of a token, of windows and of states
+    "gpt-oss-120b": (18 * 2048, 18 * 2048 * 128, 0),
+    "llama-4-maverick": (12 * 4096, 36 * 4096 * 8192, 0),
+    "qwen3-next-80b-a3b": (24_576, 0, 39_518_208),
+    "deepseek-v3.2": (78_324, 0, 0),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_request_keeps_what_its_model_says(name):
+    model, (of_token, of_windows, states) = load_model(name), KEPT[name]
+    kv = account.request_kv(model, Parallelism(), BF16)
+    assert (kv.token_bytes, kv.filled_bytes) == (of_token, of_windows + states)
+    for context in (0, 1, 100, 5_000, 100_000):
+        assert kv.held_bytes(context) == model.kv_bytes(context) + states
+
+
+@pytest.mark.parametrize(("context", "tp"), [(100, 1), (100_000, 8)])
+def test_compressed_entries_and_windows_of_deepseek_v4(context, tp):
+    kv = account.request_kv(deepseek_v4(), Parallelism(tp=tp), BF16)
+    assert kv.token_bytes == pytest.approx(21 * (1024 + 132) / 4 + 20 * 1024 / 128) == 6229
+    assert kv.held_bytes(context) == pytest.approx(6229 * context + 43 * min(context, 128) * 1024)
+    fp8 = account.request_kv(deepseek_v4(), Parallelism(tp=tp), BF16._replace(kv="fp8"))
+    assert fp8.windows == ((128, 43 * 584),)  # 448 of FP8, 64 of BF16, 7 scales and a byte more
+    assert fp8.token_bytes == pytest.approx(21 * (584 + 132) / 4 + 20 * 584 / 128)
+
+
+def deepseek_v4():
+    base = {"kind": "compressed", "heads": 64, "head_dim": 512, "q_lora_rank": 1024, "o_lora_rank": 1024}
+    base |= {"o_groups": 8, "window": 128}
+    index = {"overlapping": True, "index_heads": 64, "index_head_dim": 128, "index_topk": 512, "ratio": 4}
+    dense = [base | {"layers": [0, 1]}, base | index | {"layers": list(range(2, 43, 2))}, base | {"ratio": 128}]
+    return ModelSpec(
+        name="v4", source="config.json", layers=43, moe_layers=list(range(43)), hidden=4096, expert_ffn=2048,
+        experts=256, top_k=6, shared_experts=1, attention=dense, vocabulary=129280,
+    )  # fmt: skip
+
+
+def test_sparse_caches_in_8_bits_hold_their_scales():
+    """48,072 B a token of DeepSeek-V3.2 were measured in SGLang (sgl-project/sglang#11309)."""
+    kv = account.request_kv(load_model("deepseek-v3.2"), Parallelism(tp=8), BF16._replace(kv="fp8"))
+    assert kv.token_bytes == 61 * (512 + 16 + 128 + 132) == 48_068
+
+
+def test_drafts_of_mtp_take_a_layer_of_weights_and_kv():
+    model, parallel = load_model("deepseek-v3"), Parallelism(8, 1, 8, 1)
+    fp8 = Precision("fp8_block", "bf16", "bf16", "fp8_block")
+    without, drafting = (account.weights(model, parallel, fp8, 58 * 32, layers) for layers in (0, 1))
+    more = sum(drafting.values()) - sum(without.values())
+    assert more == pytest.approx(11_610_068_224 / 8, rel=1e-3)  # DeepSeek-V3's, without copies of its embeddings
+    assert account.request_kv(model, parallel, fp8, 1).token_bytes == 62 * 1152
 
 
 @pytest.mark.parametrize(("tp", "divided"), [(1, 1), (2, 1), (4, 1), (8, 8)])

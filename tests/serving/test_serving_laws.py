@@ -11,13 +11,14 @@ from archsim.serving import loop
 from archsim.serving import simulate as simulation
 from archsim.serving.measures import measure, times_ns
 from archsim.serving.records import Transfer
-from archsim.serving.requests import Requests, gamma_arrivals, lengths, without_hashes
+from archsim.serving.requests import Requests, gamma_arrivals, lengths, refuse_too_long, without_hashes
 from archsim.serving.schedulers.registry import compiled
-from archsim.serving.simulate import Scheduler, simulate
+from archsim.serving.simulate import KvUnits, Scheduler, simulate
 from archsim.specs.schedulers import SCHEDULERS
 
 NAMES = st.sampled_from(sorted(SCHEDULERS))
 ROWS = st.lists(st.tuples(st.floats(0, 500), st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=40)
+MIXED = KvUnits(8, 20, ((20, 8), (100, 3)))  # a state, and layers of two windows
 SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 128, "block_tokens": 16}
 
 
@@ -42,16 +43,20 @@ def test_tokens_are_conserved_and_time_runs_forward(rows, name, blocks, ranks, i
 
 
 @settings(max_examples=60)
-@given(ROWS, NAMES, st.integers(24, 80), st.booleans())
-def test_all_kv_blocks_come_back(rows, name, blocks, shared):
+@given(ROWS, NAMES, st.integers(24, 80), st.booleans(), st.sampled_from([KvUnits(), MIXED]))
+def test_all_kv_blocks_come_back(rows, name, blocks, shared, units):
     asked = opened(rows)
     if shared:
         counts = -(-asked.input // 32)
         ids = np.concatenate([np.arange(count) for count in counts])
         asked = asked._replace(hash_ids=ids, hash_from=np.r_[0, np.cumsum(counts)], hash_tokens=32)
     scheduler = Scheduler(name, **SMALL)
-    machine = pool(blocks)
-    limits = simulation._limits(asked, scheduler, 0.0)
+    machine = pool(blocks)._replace(units=units)
+    try:
+        refuse_too_long(asked, units.most_tokens(blocks, 16, SMALL["max_num_batched_tokens"]), 128, True, "requests")
+    except TraceError:
+        return
+    limits = simulation._limits(asked, scheduler, 0.0, units=units)
     state = simulation._state(asked, scheduler, machine, None, limits)
     no_transfer = Transfer(np.float64(0), np.float64(0))
     schedule = compiled(name, {}, state, limits)
@@ -59,7 +64,7 @@ def test_all_kv_blocks_come_back(rows, name, blocks, shared):
     rank = state.ranks[0]
     cached = int((state.references[0] == 0).sum())
     assert np.all(state.references <= 0) and rank["unheld"] == cached
-    assert rank["free"] + cached * limits.hash_blocks == rank["capacity"] == blocks
+    assert rank["free"] + cached * limits.hash_blocks == rank["capacity"] == blocks * units.of_block
     assert state.requests["blocks"].sum() == 0 and state.held.sum() == 0
 
 
@@ -149,6 +154,28 @@ def test_kv_moves_to_the_instances_that_decode():
     assert np.all(requests["made"] == 10)
     prefill = 2 * MS + 100 * 1e4 + 1e3
     assert requests["first_ns"][0] - requests["arrival_ns"][0] == pytest.approx(prefill + 1 * MS + 100 * 1e4)
+
+
+def test_windows_and_states_move_with_a_request():
+    rows = [(0.0, 100, 10)]
+    transfer = Transfer(np.float64(0), np.float64(1e4), np.float64(3e5), np.array([[40.0, 1e3], [400.0, 10.0]]))
+    first, moved = (
+        served(rows, decode=pool(60), transfer=each).requests[0]["first_ns"]
+        for each in (Transfer(np.float64(0), np.float64(0)), transfer)
+    )
+    assert moved - first == pytest.approx(100 * 1e4 + 3e5 + 40 * 1e3 + 100 * 10)
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULERS))
+def test_a_long_request_keeps_a_window_of_its_windowed_layers(name):
+    """All layers take 63 blocks for 1000 tokens; half of them with a window of 20, 2 or 3 of these."""
+    units = KvUnits(2, 0, ((20, 2),))
+    machine = pool(80)._replace(units=units)
+    found = simulate(opened([(0.0, 900, 100)]), Scheduler(name, **SMALL), machine)
+    decoding = found.series[found.series[:, 0] > 0, 0].max()
+    assert 57 / 80 < decoding <= (63 + 10) / 80
+    with pytest.raises(TraceError, match="KV cache holds"):  # both kinds keep all of it
+        simulate(opened([(0.0, 900, 100)]), Scheduler(name, **SMALL), machine._replace(units=KvUnits(2, 0, ((1000, 2),))))
 
 
 def test_a_prefix_is_computed_once():

@@ -11,6 +11,8 @@ from archsim.base.text.fields import Count, Size, Tokens, Whole
 from archsim.iteration.attention.kind import ACTIVATION_BYTES, Kind, Product, Work, pairs
 from archsim.iteration.attention.sparse import KEY_SCALE_BYTES
 
+SCALED_VALUES, SCALE_WORD_BYTES = 64, 8  # of an entry in 8 bits
+
 
 class Compressed(Kind):
     """All ``heads`` share one entry of ``head_dim`` values, which is key and value.
@@ -31,6 +33,8 @@ class Compressed(Kind):
     index_heads: Whole = 0
     index_head_dim: Whole = 0
     index_topk: Whole = 0
+    # Values of an entry that are rotated; a cache in 8 bits keeps them in BF16.
+    qk_rope_head_dim: Whole = 64
 
     @property
     def split_heads(self) -> int:
@@ -40,15 +44,30 @@ class Compressed(Kind):
     def _index_key_bytes(self) -> int:
         return self.index_head_dim + KEY_SCALE_BYTES if self.index_topk else 0
 
+    def entry_bytes(self, value_bytes: int = 2) -> int:
+        """An entry of the cache. In 8 bits every 64 values that are not rotated have a scale of a byte, in whole words
+        of 8: 584 bytes for 512 values (vLLM's fp8_ds_mla of DeepSeek-V4).
+        """
+        if value_bytes != 1:
+            return self.head_dim * value_bytes
+        rotated = min(self.qk_rope_head_dim, self.head_dim)
+        still = self.head_dim - rotated
+        scales = -(-still // SCALED_VALUES)
+        return still + rotated * ACTIVATION_BYTES + -(-scales // SCALE_WORD_BYTES) * SCALE_WORD_BYTES
+
     def kv_bytes_per_token(self, value_bytes: int = 2) -> float:
-        return self.kept_bytes_per_token(value_bytes) + self.head_dim * value_bytes
+        return self.kept_bytes_per_token(value_bytes) + self.entry_bytes(value_bytes)
 
     def kept_bytes_per_token(self, value_bytes: int = 2) -> float:
-        return (self.head_dim * value_bytes + self._index_key_bytes) / self.ratio if self.ratio else 0.0
+        return (self.entry_bytes(value_bytes) + self._index_key_bytes) / self.ratio if self.ratio else 0.0
+
+    @property
+    def kept_window(self) -> int:
+        return self.window
 
     def kv_bytes(self, context: int, value_bytes: int = 2) -> int:
         compressed = context // self.ratio if self.ratio else 0
-        width = self.head_dim * value_bytes
+        width = self.entry_bytes(value_bytes)
         return compressed * (width + self._index_key_bytes) + min(context, self.window) * width
 
     @property

@@ -52,9 +52,9 @@ class Grouped(Kind):
     def kept_bytes_per_token(self, value_bytes: int = 2) -> int:
         return 0 if self.window else self.kv_bytes_per_token(value_bytes)
 
-    def kv_bytes(self, context: int, value_bytes: int = 2) -> int:
-        kept = context if self.window is None else min(context, self.window)
-        return kept * self.kv_bytes_per_token(value_bytes)
+    @property
+    def kept_window(self) -> int:
+        return self.window or 0
 
     def kv_ranks(self, tp: int) -> int:
         return min(tp, self.kv_heads)

@@ -11,6 +11,7 @@ from archsim.iteration.attention.latent import Latent
 from archsim.laws.attention import AttentionSizes
 from archsim.specs.deployment import BF16
 
+SCALED_VALUES = 128  # of a latent vector in 8 bits that share a scale of FP32
 KEY_SCALE_BYTES = 4  # an indexer's key is kept in 8 bits a value, with one scale of FP32 (vLLM; DeepGEMM's fp8 logits)
 
 
@@ -45,7 +46,14 @@ class Sparse(Latent, Indexer):
     table: ClassVar[str | None] = None
 
     def kv_bytes_per_token(self, value_bytes: int = 2) -> int:
-        return self.width * value_bytes + self.index_key_bytes
+        """In 8 bits a latent vector has a scale of FP32 for every 128 values, and the rotated key stays in BF16: 656
+        bytes for 512 + 64 values (FlashMLA's sparse FP8 cache; vLLM's fp8_ds_mla, SGLang's nsa).
+        """
+        entry = self.width * value_bytes
+        if value_bytes == 1:
+            scales = -(-self.kv_lora_rank // SCALED_VALUES) * KEY_SCALE_BYTES
+            entry = self.kv_lora_rank + scales + self.qk_rope_head_dim * ACTIVATION_BYTES
+        return entry + self.index_key_bytes
 
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         base = super().products(hidden, tp)

@@ -4,7 +4,7 @@ So nothing is preempted (GUARANTEED_NO_EVICT).
 """
 
 from archsim.base.kernels import inner
-from archsim.serving.kv import blocks_of, grow
+from archsim.serving.kv import grow, held_of
 from archsim.serving.records import Limits, State
 from archsim.serving.scheduling import admit, lacking
 
@@ -38,4 +38,5 @@ def _outstanding_blocks(state: State, r, limits: Limits):
     """Blocks that a request has yet to take until its last token."""
     request = state.requests[r]
     own = request.shared * limits.hash_blocks + request.blocks
-    return max(blocks_of(request.input + request.output, limits) - own, 0)
+    whole = request.input + request.output
+    return max(held_of(whole, whole, limits) - own, 0)
