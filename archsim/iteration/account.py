@@ -144,7 +144,7 @@ def request_kv(model: ModelSpec, parallel: Parallelism, precision: Precision, mt
 
 
 def mtp_attention(model: ModelSpec, mtp_layers: int) -> tuple[tuple[AttentionKind, int], ...]:
-    """Attention of layers of multi-token prediction: that of the last layer of the model that keeps tokens (DeepSeek-V3,
+    """Attention of layers of multi-token prediction: that of the model's last layer that keeps tokens (DeepSeek-V3,
     section 2.2; GLM-4.5 and Qwen3-Next alike).
     """
     keeping = [kind for kind in model.attention_by_layer if kind is not None and kind.kv_bytes_per_token()]

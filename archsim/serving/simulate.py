@@ -117,6 +117,9 @@ class KvUnits(NamedTuple):
         return least * block_tokens
 
 
+ALIKE = KvUnits()  # all layers keep all tokens
+
+
 class Pool(NamedTuple):
     """``instances`` alike, of ``ranks`` that step together; ``kv_blocks``: of a rank, each of tokens of all layers that
     keep them. ``experts``: a new group of experts for instance i; None: they are in the table. ``prefilled``: requests
@@ -131,7 +134,7 @@ class Pool(NamedTuple):
     experts: Callable[[int, Say], Group] | None = None
     prefilled: bool = False
     most: int = 0
-    units: KvUnits = KvUnits()
+    units: KvUnits = ALIKE
 
 
 class Served(NamedTuple):
@@ -279,7 +282,7 @@ def _limits(
     front_end_ns: float = 0.0,
     first_after: int = 1,
     speculation: Speculation = NO_DRAFTS,
-    units: KvUnits = KvUnits(),
+    units: KvUnits = ALIKE,
 ) -> Limits:
     caching = scheduler.prefix_caching and requests.hash_tokens > 0
     return Limits(

@@ -174,8 +174,9 @@ def test_a_long_request_keeps_a_window_of_its_windowed_layers(name):
     found = simulate(opened([(0.0, 900, 100)]), Scheduler(name, **SMALL), machine)
     decoding = found.series[found.series[:, 0] > 0, 0].max()
     assert 57 / 80 < decoding <= (63 + 10) / 80
-    with pytest.raises(TraceError, match="KV cache holds"):  # both kinds keep all of it
-        simulate(opened([(0.0, 900, 100)]), Scheduler(name, **SMALL), machine._replace(units=KvUnits(2, 0, ((1000, 2),))))
+    wide = machine._replace(units=KvUnits(2, 0, ((1000, 2),)))  # both kinds keep all of it
+    with pytest.raises(TraceError, match="KV cache holds"):
+        simulate(opened([(0.0, 900, 100)]), Scheduler(name, **SMALL), wide)
 
 
 def test_a_prefix_is_computed_once():
