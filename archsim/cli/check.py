@@ -62,8 +62,8 @@ def _points_checked(found) -> str:
         from archsim.serving.checking import check_serving
         from archsim.serving.serving import rooms_told
 
-        check_serving(found)
-        return _indented(rooms_told(found))
+        of_requests = check_serving(found)
+        return _indented([*rooms_told(found), *of_requests])
     if isinstance(found, SystemSpec):
         from archsim.runs.own_links import refuse_own_fabric
 

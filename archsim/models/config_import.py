@@ -18,6 +18,11 @@ from archsim.models.onnx_import import FLAGS
 from archsim.specs.model import ModelSpec
 
 _EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+# Keys of config.json that hold the longest sequence, as vLLM looks for them.
+_POSITIONS = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length", "max_sequence_length",
+    "max_seq_length", "seq_len",
+)  # fmt: skip
 _GO_ON = "--accept-approximate goes on without, and every page says so"
 
 
@@ -43,7 +48,7 @@ def import_config(
         unknown.append(f"model_type {keys.model_type!r} is not known")
         if not accept_approximate:
             raise SpecError(f"{path}: {unknown[0]} (known: {', '.join(KNOWN)}); {_GO_ON}")
-    fields = (reader or as_others)(keys) | asked
+    fields = {"positions": _positions(keys)} | (reader or as_others)(keys) | asked
     unknown += [f"{each} is not read" for each in keys.unread()]
     if unknown and not accept_approximate:
         lines = (f"{path}: {each}: it may change attention, experts or layers; {_GO_ON}" for each in unknown)
@@ -52,6 +57,26 @@ def import_config(
     if missing := [field for field in needed if fields.get(field) is None]:
         raise SpecError("\n".join(f"{path}: does not say {field}; give {FLAGS[field]}" for field in missing))
     return _model(keys, name, fields | {"approximate": tuple(unknown)})
+
+
+def _positions(keys: ConfigKeys) -> int | None:
+    """Of the longest sequence that engines take: the least that a key says, times the factor of a scaling that the key
+    does not include (vLLM, `_get_and_verify_max_len`: llama3 and longrope are within it; YaRN starts from the original
+    positions). None without a key.
+    """
+    named = [keys.any(name) for name in _POSITIONS]
+    most = min((each for each in named if isinstance(each, int | float) and each > 0), default=None)
+    scaling = keys.any("rope_scaling", "rope_parameters")
+    if isinstance(scaling, dict) and isinstance(scaling.get("full_attention"), dict):  # one for each kind of layer
+        scaling = scaling["full_attention"]
+    factor = scaling.get("factor") if isinstance(scaling, dict) else None
+    kind = (scaling.get("rope_type") or scaling.get("type")) if isinstance(scaling, dict) else None
+    if most is None or not isinstance(factor, int | float) or factor <= 1:
+        return None if most is None else int(most)
+    if kind == "yarn":
+        original = scaling.get("original_max_position_embeddings") or keys.any("original_max_position_embeddings")
+        return int(original * factor) if isinstance(original, int) else int(most)
+    return int(most * factor) if kind in ("linear", "dynamic") else int(most)
 
 
 def _model(keys: ConfigKeys, name: str | None, fields: Mapping[str, Any]) -> ModelSpec:

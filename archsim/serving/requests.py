@@ -6,6 +6,7 @@ import numpy as np
 
 from archsim.base.errors import TraceError
 from archsim.base.units import NS_PER_S
+from archsim.specs.model import ModelSpec
 
 
 class Requests(NamedTuple):
@@ -13,7 +14,8 @@ class Requests(NamedTuple):
 
     ``hash_ids``: int64[id] from 0 on, of full and partly filled blocks of ``hash_tokens``; ``hash_from``:
     int64[request + 1] where those of a request begin. ``concurrency``: clients of a closed loop, each of which sends
-    its next request when the last one ends; 0: requests come at ``arrival_ns``.
+    its next request when the last one ends; 0: requests come at ``arrival_ns``. ``lines``: int64[request], those of a
+    trace's file; none where requests are drawn. ``told``: what a trace was read as, in words.
     """
 
     arrival_ns: np.ndarray
@@ -23,6 +25,12 @@ class Requests(NamedTuple):
     hash_from: np.ndarray
     hash_tokens: int = 0
     concurrency: int = 0
+    lines: np.ndarray = np.zeros(0, np.int64)
+    told: str = ""
+
+    def place(self, whose: str, at: int) -> str:
+        """Where request ``at`` was read: file and line; else the number of the request."""
+        return f"{whose}:{self.lines[at]}" if len(self.lines) else f"{whose}: request {at}"
 
     @property
     def offered_per_s(self) -> float:
@@ -87,6 +95,7 @@ def first(requests: Requests, count: int) -> Requests:
         output=requests.output[:count],
         hash_ids=requests.hash_ids[:end],
         hash_from=requests.hash_from[: count + 1],
+        lines=requests.lines[:count],
     )
 
 
@@ -104,7 +113,37 @@ def refuse_too_long(
         if len(wrong):
             at = int(wrong[0])
             raise TraceError(
-                f"{whose}: request {at}: {requests.input[at]} prompt and {requests.output[at]} output tokens, but "
-                f"{what} {most} tokens; {len(wrong)} of {len(whole)} requests can never be served. Use more devices or "
-                "a larger budget, or leave these requests out"
+                f"{requests.place(whose, at)}: {requests.input[at]} prompt and {requests.output[at]} output tokens, "
+                f"but {what} {most} tokens; {len(wrong)} of {len(whole)} requests can never be served. Use more "
+                "devices or a larger budget, or leave these requests out"
             )
+
+
+def refuse_beyond_positions(requests: Requests, model: ModelSpec, whose: str) -> None:
+    """Raise TraceError for the first request that is longer, with its output, than the model's positions reach."""
+    most = model.extended_positions or model.positions
+    tokens = requests.input + requests.output
+    wrong = np.flatnonzero(tokens > most) if most is not None else ()
+    if len(wrong):
+        at = int(wrong[0])
+        scaled_to = f" ({most:,} if scaled)" if model.extended_positions else ""
+        raise TraceError(
+            f"{requests.place(whose, at)}: {requests.input[at]:,} prompt and {requests.output[at]:,} output tokens, "
+            f"but {model.name} has {model.positions:,} positions{scaled_to}, and an engine refuses more; "
+            f"{len(wrong):,} of {len(tokens):,} requests are longer. Leave them out, or give the model more "
+            "`positions:` if it was trained for more"
+        )
+
+
+def scaled_positions_told(requests: Requests, model: ModelSpec) -> str:
+    """A note for requests that need a scaling of the model's positions; '' without."""
+    if model.positions is None:
+        return ""
+    longer = int((requests.input + requests.output > model.positions).sum())
+    if not longer:
+        return ""
+    return (
+        f"{longer:,} of {len(requests.input):,} requests are longer than the {model.positions:,} positions of "
+        f"{model.name}: an engine takes them only with scaled positions (such as YaRN), up to "
+        f"{model.extended_positions:,}"
+    )

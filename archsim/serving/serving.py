@@ -29,7 +29,7 @@ from archsim.serving.traces import read_requests
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.loading.serving import Serving
-from archsim.specs.serving import SideSpec, TransferSpec
+from archsim.specs.serving import RequestSpec, SideSpec, TransferSpec
 
 if TYPE_CHECKING:
     import pandas
@@ -95,7 +95,7 @@ class Outcome(Shown):
         if drafted:
             share = self.served.totals["accepted"] / drafted
             said = (*said, f"speculation: {share:.1%} of {drafted:,} drafts accepted; a token is verified for each")
-        return (*said, *self.deployment.notes)
+        return (*said, *notes_of_requests(self.serving, self.requests), *self.deployment.notes)
 
 
 def serve(serving: Serving, logged: int = 0) -> Outcome:
@@ -135,7 +135,10 @@ def _longer(serving: Serving, deployment: Deployment, requests: Requests, served
     if requests.concurrency or len(requests.input) >= ENOUGH or not requests.offered_per_s:
         return None
     given = serving.spec.requests.model_copy(update={"total": ENOUGH})
-    more = requests_of(serving._replace(spec=serving.spec.model_copy(update={"requests": given})))
+    try:
+        more = requests_of(serving._replace(spec=serving.spec.model_copy(update={"requests": given})))
+    except TraceError:  # a longer request among them that the model cannot take
+        return None
     if len(more.input) <= len(requests.input):
         return None
     pools = [built.pool for built in (deployment.prefill, deployment.decode) if built]
@@ -167,17 +170,24 @@ def slo_of(serving: Serving) -> Slo:
 
 
 def requests_of(serving: Serving) -> Requests:
-    """The requests of a file. Raises TraceError."""
+    """The requests of a file. Raises TraceError, also for one that is beyond the model's positions."""
     given = serving.spec.requests
-    if serving.trace is not None:
-        found = drawn.scaled(read_requests(serving.trace, given.format), given.speed)
+    if serving.trace is None:
+        found = _drawn(given)
+    else:
+        found = drawn.scaled(read_requests(serving.trace, given.format, given.time_unit), given.speed)
         found = found._replace(concurrency=given.concurrency or 0)
         if serving.spec.loads.rates and not found.offered_per_s:
             raise TraceError(
                 f"{serving.trace}: all requests arrive at once: there is no rate that loads.rates could change; "
                 "leave rates out, or give requests.concurrency and loads.clients"
             )
-        return drawn.first(found, given.total) if given.total else found
+        found = drawn.first(found, given.total) if given.total else found
+    drawn.refuse_beyond_positions(found, serving.model, str(serving.trace or "requests"))
+    return found
+
+
+def _drawn(given: RequestSpec) -> Requests:
     assert given.input is not None and given.output is not None
     count = given.total or (REQUESTS_A_CLIENT * given.concurrency if given.concurrency else OPEN_REQUESTS)
     prompt = drawn.lengths(count, *given.input.drawn, given.seed, INPUT_STREAM)
@@ -186,6 +196,11 @@ def requests_of(serving: Serving) -> Requests:
         return drawn.without_hashes(np.zeros(count), prompt, output, given.concurrency or 0)
     arrivals = drawn.gamma_arrivals(count, given.arrivals.rate, given.arrivals.burstiness, given.seed)
     return drawn.without_hashes(arrivals, prompt, output)
+
+
+def notes_of_requests(serving: Serving, requests: Requests) -> tuple[str, ...]:
+    """What a reader has to know of the requests: as what a trace was read, and which need scaled positions."""
+    return tuple(each for each in (requests.told, drawn.scaled_positions_told(requests, serving.model)) if each)
 
 
 def deploy(serving: Serving) -> Deployment:

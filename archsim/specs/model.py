@@ -61,6 +61,11 @@ class ModelSpec(Spec):
     tied_embeddings: bool = False
     # Further weights of the embedding: tables of n-grams.
     more_embedding_weights: Annotated[int, count(0, 10_000_000_000_000)] = 0
+    # The longest prompt with its answer, in tokens, that the model takes as published, scaling of its positions
+    # included; null: unknown, and no length is refused.
+    positions: Annotated[int | None, count(1, 1_000_000_000, none=True)] = None
+    # Up to so many with a scaling that its authors describe and an engine has to be told of, such as YaRN.
+    extended_positions: Annotated[int | None, count(1, 1_000_000_000, none=True)] = None
     # What the model has and nothing here reads, as `archsim model import --accept-approximate` found it.
     approximate: tuple[str, ...] = ()
 
@@ -84,6 +89,14 @@ class ModelSpec(Spec):
                 f"last MoE layer {moe_layers.last} is out of range; a model of {layers} layers has 0 to {layers - 1}"
             )
         return moe_layers
+
+    @field_validator("extended_positions")
+    @classmethod
+    def _beyond_positions(cls, extended: int | None, info: ValidationInfo) -> int | None:
+        positions = info.data.get("positions")
+        if extended is not None and (positions is None or extended < positions):
+            raise ValueError(f"{extended} is less than positions ({positions}); expected what scaling adds to them")
+        return extended
 
     @field_validator("top_k")
     @classmethod

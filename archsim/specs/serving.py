@@ -76,6 +76,8 @@ class RequestSpec(Spec):
     trace: str | None = None
     # Of the trace; null: told by its columns.
     format: str | None = None
+    # Of the trace's times; null: told by its format, digits and rate, and asked for where two are plausible.
+    time_unit: Literal["s", "ms", "us", "ns"] | None = None
     # Of the trace: times its rate.
     speed: Annotated[float, number(1e-6, 1e6)] = 1.0
     arrivals: ArrivalSpec | None = None
@@ -91,6 +93,10 @@ class RequestSpec(Spec):
         given = [key for key in ("trace", "arrivals", "concurrency") if getattr(self, key) is not None]
         if len(given) != 1 and given != ["trace", "concurrency"]:
             raise ValueError(f"expected one of trace, arrivals and concurrency, not {' and '.join(given) or 'none'}")
+        if self.trace is None:
+            for key in ("format", "time_unit", "speed"):
+                if key in self.model_fields_set and getattr(self, key) not in (None, 1.0):
+                    raise KeyProblem((key,), "is of a trace, and these requests are drawn; leave it out")
         for key in ("input", "output"):
             if (getattr(self, key) is None) != (self.trace is not None):
                 what = "a trace has its lengths" if self.trace is not None else "required key is missing"

@@ -53,7 +53,7 @@ def written(folder, config):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_config_gives_the_shipped_model(name, tmp_path):
     found = import_config(written(tmp_path, FAMILIES[name]), name)
-    left_out = {"source", "aliases"}
+    left_out = {"source", "aliases", "positions", "extended_positions"}  # which these configurations leave out
     assert found.model_dump(exclude=left_out) == load_model(name).model_dump(exclude=left_out)
 
 
@@ -301,3 +301,19 @@ def test_fifteen_published_models_within_a_thousandth():
 def test_a_page_says_what_is_not_modelled():
     rows = [{"model": "a", "approximate": "x = 1 is not read"}, {"model": "b", "approximate": None}]
     assert memory_notes(rows) == ["a is approximate: x = 1 is not read"]
+
+
+@pytest.mark.parametrize(("scaling", "positions"), [
+    ({}, 4096), ({"max_position_embeddings": 8192, "model_max_length": 6000}, 6000),
+    ({"rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}}, 163840),
+    ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}, "original_max_position_embeddings": 2048}, 8192),
+    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 8192),
+    ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, 8192),
+    ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 512}}, 4096),
+    ({"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, 4096),
+])  # fmt: skip
+def test_positions_follow_from_embeddings_and_scaling(scaling, positions):
+    from archsim.models.config_import import _positions
+    from archsim.models.config_keys import ConfigKeys
+
+    assert _positions(ConfigKeys(Path("c"), {"max_position_embeddings": 4096} | scaling)) == positions

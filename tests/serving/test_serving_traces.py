@@ -66,7 +66,7 @@ def test_sharegpt_gives_lengths(tmp_path):
     (
         '{"timestamp": 5, "input_length": 4, "output_length": 1}\n{"timestamp": 4, "input_length": 4, '
         '"output_length": 1}',
-        ":2: arrives at 0.004 s, before the request above it",
+        ":2: arrives at 4, before the request above it, at 5",
     ),
     ('{"timestamp": 0,', ":1: not JSON"),
     ("", "columns none are of no known format"),
@@ -100,4 +100,113 @@ def test_published_traces_are_read(shared, name, requests, tokens):
 
 
 def test_every_format_has_a_reader():
-    assert list(FORMATS) == ["mooncake", "azure", "burstgpt", "sharegpt", "vidur", "llmservingsim"]
+    assert list(FORMATS) == [
+        "bailian", "mooncake", "guidellm", "azure", "burstgpt", "sharegpt", "vidur", "llmservingsim"
+    ]
+
+
+def _azure(*times):
+    return "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(f"{each},500,20\n" for each in times)
+
+
+def _mooncake(*times):
+    return "".join(f'{{"timestamp": {each}, "input_length": 800, "output_length": 9}}\n' for each in times)
+
+
+@pytest.mark.parametrize("times", [
+    ("2024-05-10 02:00:00+02:00", "2024-05-10 02:00:00.500000+02:00", "2024-05-10 02:00:01.250000+02:00"),
+    ("2024-05-09 19:00:00-05:00", "2024-05-09 19:00:00.5-05:00", "2024-05-10 00:00:01.25+00:00"),
+    ("2024-05-10T00:00:00Z", "2024-05-10T00:00:00.5000000Z", '"2024-05-10t00:00:01,25z"'),
+    ("2024-05-10 00:00:00 UTC", "2024-05-10 05:30:00.5+0530", "2024-05-10 09:00:01.25 +09"),
+    ("2024-05-10 00:00", "2024-05-10 00:00:00.5", "2024-05-10 00:00:01.250000000"),
+    ("1715299200", "1715299200.5", "1715299201.25"), ("1715299200000", "1715299200500", "1715299201250"),
+])
+def test_dates_with_and_without_fractions_and_offsets_are_one_clock(tmp_path, times):
+    assert read_requests(written(tmp_path, "a.csv", _azure(*times))).arrival_ns.tolist() == [0, 5e8, 1.25e9]
+
+
+@pytest.mark.parametrize(("times", "told"), [
+    (("2024-05-10 00:00:00", "2024-05-10 00:00:01Z"), ":3: the arrival is a date with its offset from UTC, but in the"),
+    (("2024-05-10 00:00:00", "17"), ":3: the arrival is a number, but in the request above it a date"),
+    (("2024-05-10 25:00:00",), ":2: .* is no date"), (("10/05/2024 1:02:03 PM",), ":2: TIMESTAMP is '10/05/2024"),
+    (("2024-05-10 00:00:00 CET",), ":2: TIMESTAMP is '2024-05-10 00:00:00 CET'"), (("0", "1"), "name their unit"),
+    (("２０２４-05-10 00:00:00",), ":2: TIMESTAMP is"),
+])
+def test_clocks_that_cannot_be_read_are_refused(tmp_path, times, told):
+    with pytest.raises(TraceError, match=told):
+        read_requests(written(tmp_path, "a.csv", _azure(*times)))
+
+
+@pytest.mark.parametrize(("times", "per_s", "told"), [
+    ((0.0, 0.4, 0.8, 1.2, 1.6), 2.5, "in s: numbers with fractions"), ((0, 60_000, 120_000), 1 / 60, "in ms: whole"),
+    ((0.0, 300.0, 600.0), 1 / 0.3, "in ms: whole"), ((1715299200.25, 1715299200.5), 4, "in s since 1970"),
+    ((1715299200250, 1715299200500), 4, "in ms since 1970"), ((5, 5), 0, "at once"),
+])
+def test_the_unit_of_time_follows_from_digits_and_rate(tmp_path, times, per_s, told):
+    found = read_requests(written(tmp_path, "t.jsonl", _mooncake(*times)))
+    assert found.offered_per_s == pytest.approx(per_s) and told in found.told and "t.jsonl is read as mooncake" in found.told
+
+
+@pytest.mark.parametrize("times", [(0, 1, 2, 3), (0, 5, 11), (0.0, 12.5, 31.0), (0.25, 120.5)])
+def test_a_unit_of_which_two_are_plausible_is_asked_for(tmp_path, times):
+    path = written(tmp_path, "t.jsonl", _mooncake(*times))
+    with pytest.raises(TraceError, match="unit of timestamp is not clear.*requests.time_unit: s"):
+        read_requests(path)
+    in_s, in_ms = (read_requests(path, None, unit).arrival_ns for unit in ("s", "ms"))
+    assert in_s.tolist() == pytest.approx(1000 * in_ms) and read_requests(path, "guidellm").arrival_ns[-1] == in_s[-1]
+    assert read_requests(path, "mooncake").arrival_ns.tolist() == in_ms.tolist()
+
+
+@pytest.mark.parametrize("name", ["vidur", "burstgpt", "llmservingsim"])
+def test_a_rate_that_no_trace_has_is_refused(tmp_path, name):
+    file, text = SAMPLES[name]
+    changed = text.replace("2000000000", "2").replace("3.5", "2400").replace("\n7,GPT", "\n7000,GPT")
+    with pytest.raises(TraceError, match="not plausible.*Name the unit"):
+        read_requests(written(tmp_path, file, changed))
+
+
+def test_alibabas_traces_have_seconds_and_blocks_of_16(tmp_path):
+    rows = ({"chat_id": at, "parent_chat_id": -1, "timestamp": 7.5 * at, "input_length": 20, "output_length": 3, "type": "text", "turn": 1, "hash_ids": [2**63 + 1, at]} for at in range(3))
+    found = read_requests(written(tmp_path, "q.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
+    assert found.arrival_ns.tolist() == [0, 7.5e9, 1.5e10] and found.hash_tokens == 16 and "not read" not in found.told
+
+
+def test_hash_ids_of_any_size_are_identities(tmp_path):
+    ids = (1, 2**32 + 1, 2**63 + 1, 2**64 - 1, -5, "0f3a")
+    rows = ({"timestamp": at * 60_000, "input_length": 512, "output_length": 3, "hash_ids": [each]} for at, each in enumerate(ids))
+    found = read_requests(written(tmp_path, "t.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
+    assert len(set(found.hash_ids.tolist())) == len(ids) and found.hash_ids.dtype == np.int64
+
+
+def test_mooncakes_columns_in_a_spreadsheets_csv(tmp_path):
+    text = "\ufeff\ntimestamp; input_length;output_length;user\n0.0;600;3;a\n0.5;1024;5;b\n"
+    found = read_requests(written(tmp_path, "t.csv", text))
+    assert found.arrival_ns.tolist() == [0, 5e8] and "not read: user" in found.told
+    assert found.place("t.csv", 1) == "t.csv:4"
+
+
+def test_requests_beyond_the_positions_of_a_model_are_refused_with_their_line(tmp_path):
+    from archsim.serving.serving import notes_of_requests, requests_of
+    from archsim.specs.loading.serving import load_serving
+
+    def asked(model, *prompts):
+        rows = "".join(f"{at},{each},10\n" for at, each in enumerate(prompts))
+        path = written(tmp_path, "v.csv", f"arrived_at,num_prefill_tokens,num_decode_tokens\n{rows}")
+        serving = load_serving({"system": "h200_node", "model": model, "requests": {"trace": str(path)}})
+        return notes_of_requests(serving, requests_of(serving))
+
+    assert len(asked("olmoe-1b-7b", 10, 4086)) == 1
+    for model, tokens, told in (
+        ("olmoe-1b-7b", 4087, "olmoe-1b-7b has 4,096 positions,"), ("qwen3-235b-a22b", 300_000, "qwen3-235b-a22b has 40,960 positions .131,072 if"),
+    ):
+        with pytest.raises(TraceError, match=f"v.csv:3: {tokens:,} prompt and 10 output tokens, but {told}"):
+            asked(model, 10, tokens)
+    assert "1 of 2 requests are longer than the 40,960 positions" in asked("qwen3-235b-a22b", 10, 50_000)[1]
+
+
+def test_every_shipped_model_says_its_positions():
+    from archsim.base.text.yaml import read_yaml
+    from archsim.specs.loading.config_files import search_folders
+
+    files = [file for folder in search_folders("models", None) for file in sorted(folder.glob("*.yaml"))]
+    assert len(files) > 20 and [file.name for file in files if not read_yaml(file).data.get("positions")] == []
