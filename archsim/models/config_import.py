@@ -17,7 +17,6 @@ from archsim.models.families import KNOWN, as_others, reader_of
 from archsim.models.onnx_import import FLAGS
 from archsim.specs.model import ModelSpec
 
-_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
 # Keys of config.json that hold the longest sequence, as vLLM looks for them.
 _POSITIONS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length", "max_sequence_length",
@@ -35,12 +34,6 @@ def import_config(
     ``accept_approximate``, a type or keys that are not known.
     """
     keys = read_keys(path)
-    if not any(keys.keys.get(each) for each in _EXPERTS):
-        kind = "" if reader_of(keys.model_type) else f" of model_type {keys.model_type!r}, which is not known"
-        raise SpecError(
-            f"{path}: no experts (none of the keys {', '.join(_EXPERTS)}){kind}; archsim models MoE layers, and a "
-            "dense model has none"
-        )
     asked = {key: value for key, value in (given or {}).items() if value is not None}
     reader = reader_of(keys.model_type)
     unknown = []

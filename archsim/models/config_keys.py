@@ -15,6 +15,8 @@ from archsim.specs.model import MOST_LAYERS
 # nowhere (its layers are extra).
 HARMLESS = frozenset(Path(__file__).with_name("harmless_keys.txt").read_text("utf-8").split())
 
+EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+
 
 class ConfigKeys:
     """The keys of one configuration; every key that is asked for counts as read."""
@@ -26,11 +28,18 @@ class ConfigKeys:
 
     @property
     def model_type(self) -> str:
-        """That of the file; without one, from the name of its architecture. Empty if it has neither."""
-        if kind := self.keys.get("model_type"):
+        """That of the language model, else of the file around it; without one, from the name of its architecture. Empty
+        if it has neither.
+        """
+        if kind := self.keys.get("model_type") or self.outer.get("model_type"):
             return str(kind)
         named = self.keys.get("architectures") or self.outer.get("architectures") or [""]
         return str(named[0]).removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether a key says how many experts a layer has; a dense model has none."""
+        return any(self.keys.get(each) for each in EXPERTS)
 
     def any(self, *names: str) -> Any:
         """The first of the keys that has a value, else None; all count as read."""

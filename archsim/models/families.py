@@ -16,10 +16,12 @@ Fields = dict[str, Any]
 _FP32 = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def _common(c: ConfigKeys, layers: int | None = None) -> Fields:
-    tied = c.any("tie_word_embeddings")
-    if "tie_word_embeddings" in c.outer:
+def _common(c: ConfigKeys, layers: int | None = None, tied_unless_said: bool = False) -> Fields:
+    """``tied_unless_said``: what a file without the key means, as its configuration class has it."""
+    tied = c.any("tie_word_embeddings", "tie_embedding")
+    if c.outer.get("tie_word_embeddings") is not None:
         tied = c.outer["tie_word_embeddings"]
+    tied = tied_unless_said if tied is None else tied
     return {
         "layers": layers or c.layers("num_hidden_layers"), "hidden": c.size("hidden_size"),
         "vocabulary": c.whole("vocab_size"), "tied_embeddings": bool(tied),
@@ -30,7 +32,10 @@ def _experts(c: ConfigKeys, width: tuple[str, ...] = ("moe_intermediate_size", "
     """Routed experts; ``width``: keys of their FFN width."""
     found: Fields = {
         "experts": c.whole("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"),
-        "top_k": c.one("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k"),
+        "top_k": c.one(
+            *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k"),
+            *("moe_top_k", "top_k_experts"),
+        ),
         "expert_ffn": c.one(*width),
     }
     groups, top = c.whole("n_group", "num_expert_group"), c.whole("topk_group")
@@ -67,7 +72,7 @@ def _moe(c: ConfigKeys, ids: Iterable[int], fields: Fields, *dense: str) -> Fiel
 
 def _after_dense(c: ConfigKeys, layers: int) -> list[int]:
     """Layers with experts where the first are dense, and every so many after them, or a flag a layer, says which."""
-    first = c.whole("first_k_dense_replace", default=0) or 0
+    first = c.whole("first_k_dense_replace", "num_dense_layers", default=0) or 0
     every: Any = c.any("moe_layer_freq")
     if kinds := _kinds(c, layers, "dense", "sparse", key="mlp_layer_types"):
         return [layer for layer, kind in enumerate(kinds) if kind == "sparse"]
@@ -84,7 +89,8 @@ def _grouped(c: ConfigKeys) -> Fields:
     size = c.whole("head_dim", "attention_head_dim") or (hidden // heads if hidden % heads == 0 else None)
     if size is None:
         raise SpecError(f"{c.path}: does not say head_dim, and {heads} heads do not divide {hidden}")
-    return {"kind": "grouped", "heads": heads, "kv_heads": c.whole("num_key_value_heads") or heads, "head_dim": size}
+    kv_heads = c.whole("num_key_value_heads", "num_attention_groups") or heads
+    return {"kind": "grouped", "heads": heads, "kv_heads": kv_heads, "head_dim": size}
 
 
 def _latent(c: ConfigKeys) -> Fields:
@@ -116,16 +122,31 @@ def _deepseek(c: ConfigKeys) -> Fields:
         attention |= {"index_heads": c.size("index_n_heads"), "index_head_dim": c.size("index_head_dim")}
         if len(set(_kinds(c, fields["layers"], "indexed_attention", "full_attention"))) > 1:
             raise SpecError(f"{c.path}: layer_types: layers with and without an indexer are not read")
-        indexers = _kinds(c, fields["layers"], "full", "shared", key="indexer_types")
-        shared = [layer for layer, kind in enumerate(indexers) if kind == "shared"]
-        if shared:
+        if shared := _shared_indexers(c, fields["layers"]):
             attention = [attention, attention | {"own_indexer": False, "layers": shared}]
     fields = _moe(c, _after_dense(c, fields["layers"]), fields, "intermediate_size")
     return fields | {"attention": attention}
 
 
+def _shared_indexers(c: ConfigKeys, layers: int) -> list[int]:
+    """Layers that take the tokens of an earlier indexer (GLM-5.2): listed by layer, or all but every so many after an
+    offset. Raises SpecError where a file says both and they differ.
+    """
+    c.any("index_share_for_mtp_iteration")  # of layers of multi-token prediction
+    listed = _kinds(c, layers, "full", "shared", key="indexer_types")
+    shared = [layer for layer, kind in enumerate(listed) if kind == "shared"]
+    every, offset = c.whole("index_topk_freq", default=1) or 1, c.whole("index_skip_topk_offset", default=1) or 0
+    spaced = [layer for layer in range(layers) if max(layer - offset + 1, 0) % every]
+    if listed and every > 1 and shared != spaced:
+        raise SpecError(
+            f"{c.path}: indexer_types has {len(shared)} shared layers, and index_topk_freq {every} with "
+            f"index_skip_topk_offset {offset} others; expected the same layers"
+        )
+    return shared if listed else spaced
+
+
 def _glm(c: ConfigKeys) -> Fields:
-    """Grouped heads; the first layers are dense (GLM-4.5, dots.llm1, Ling and Ring)."""
+    """Grouped heads; the first layers are dense (GLM-4.5, dots.llm1, Ling and Ring, DeepSeekMoE)."""
     if c.any("sliding_window") and c.any("use_sliding_window") is not False:
         raise SpecError(f"{c.path}: sliding_window = {c.any('sliding_window')}: layers with a window are not told")
     shared = _shared(c)
@@ -154,6 +175,11 @@ def _exaone(c: ConfigKeys) -> Fields:
 def _minimax_m3(c: ConfigKeys) -> Fields:
     """MiniMax-M3: grouped heads, in most layers to the blocks of tokens that an indexer chooses."""
     fields = _common(c) | _experts(c, ("intermediate_size",)) | _shared(c, "shared_intermediate_size")
+    if (width := c.whole("moe_intermediate_size")) not in (None, fields["expert_ffn"]):
+        raise SpecError(
+            f"{c.path}: moe_intermediate_size is {width} and intermediate_size {fields['expert_ffn']}; expected the "
+            "same width of an expert"
+        )
     layers, base, inside = fields["layers"], _grouped(c), c.part("sparse_attention_config")
     flags = inside.listed("sparse_attention_freq")
     if kinds := _kinds(c, layers, "full_attention", "minimax_m3_sparse"):
@@ -200,9 +226,15 @@ def _qwen(c: ConfigKeys) -> Fields:
 
 
 def _qwen_next(c: ConfigKeys) -> Fields:
-    """Qwen3-Next and Qwen3.5: gated delta nets, and every few layers attention with an output gate."""
-    fields = _common(c) | _experts(c, ("moe_intermediate_size",)) | _shared(c, "shared_expert_intermediate_size")
+    """Qwen3-Next and Qwen3.5: gated delta nets, and every few layers attention with an output gate; with experts or
+    dense.
+    """
+    fields = _common(c)
     layers = fields["layers"]
+    if c.has_experts:
+        fields |= _experts(c, ("moe_intermediate_size",)) | _shared(c, "shared_expert_intermediate_size")
+    else:
+        fields |= _one_expert(layers, c.size("intermediate_size"))
     kinds = _kinds(c, layers, "full_attention", "linear_attention")
     every = c.whole("full_attention_interval", default=4) or 4
     full = [at for at in range(layers) if (kinds[at] == "full_attention" if kinds else (at + 1) % every == 0)]
@@ -220,7 +252,8 @@ def _qwen_next(c: ConfigKeys) -> Fields:
         "state_value_bytes": _FP32.get(str(c.any("mamba_ssm_dtype")), 2),
     }
     attention = _grouped(c) | {"output_gate": gate is None or bool(gate), "layers": full}
-    fields = _moe(c, _qwen_layers(c, layers), fields, "intermediate_size")
+    if c.has_experts:
+        fields = _moe(c, _qwen_layers(c, layers), fields, "intermediate_size")
     return fields | {"attention": [delta, attention]}
 
 
@@ -330,8 +363,12 @@ def _nemotron(c: ConfigKeys) -> Fields:
 
 
 def _kimi_linear(c: ConfigKeys) -> Fields:
-    """Kimi-Linear: delta attention, and latent attention in the layers of ``full_attn_layers``, counted from 1."""
+    """Kimi-Linear and K3: delta attention, and latent attention in the layers of ``full_attn_layers``, counted from 1;
+    K3's experts work on vectors of ``routed_expert_hidden_size``.
+    """
     fields = _common(c) | _experts(c) | _shared(c)
+    fields["expert_hidden"] = c.whole("routed_expert_hidden_size")
+    c.any("latent_moe_use_norm")
     if kinds := _kinds(c, fields["layers"], "full_attention", "linear_attention"):
         full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
         sizes = c.size("linear_num_heads"), c.size("linear_head_dim"), c.size("linear_conv_kernel_dim")
@@ -342,10 +379,12 @@ def _kimi_linear(c: ConfigKeys) -> Fields:
         counted = sorted([*linear.listed("kda_layers"), *linear.listed("full_attn_layers")])
         if counted != list(range(1, fields["layers"] + 1)):
             raise SpecError(f"{c.path}: linear_attn_config: kda_layers and full_attn_layers are not every layer once")
+        linear.any("gate_lower_bound")  # of the decay
         _refuse_unread(linear, "linear_attn_config.")
     delta = {"kind": "kda", "heads": sizes[0], "head_dim": sizes[1], "conv": sizes[2]}
     fields = _moe(c, _after_dense(c, fields["layers"]), fields, "intermediate_size")
-    return fields | {"attention": [delta, _latent(c) | {"layers": full}]}
+    latent = _latent(c) | {"layers": full, "output_gate": bool(c.any("mla_use_output_gate"))}
+    return fields | {"attention": [delta, latent]}
 
 
 def _hunyuan(c: ConfigKeys) -> Fields:
@@ -455,23 +494,209 @@ def _mimo(c: ConfigKeys) -> Fields:
     return fields | {"attention": [near, full | {"layers": [at for at, flag in enumerate(flags) if not flag]}]}
 
 
+def _every_full(c: ConfigKeys, layers: int, every: int | None) -> list[int] | None:
+    """Layers that see all tokens, the others having a window: by layer, or one of ``every``. None where the file says
+    neither. Raises SpecError for a pattern that is no number.
+    """
+    if kinds := _kinds(c, layers, "full_attention", "sliding_attention"):
+        return [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
+    given = c.any("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
+    if given is not None and (type(given) is not int or given < 1):
+        raise SpecError(f"{c.path}: sliding_window_pattern is {given!r}; expected a number of layers, or layer_types")
+    every = given or every
+    return [layer for layer in range(layers) if (layer + 1) % every == 0] if every else None
+
+
+def _afmoe(c: ConfigKeys) -> Fields:
+    """Trinity: attention with an output gate, with a window but in every fourth layer."""
+    fields = _common(c) | _experts(c, ("moe_intermediate_size",)) | _shared(c)
+    layers, base = fields["layers"], _grouped(c) | {"output_gate": True}
+    c.any("num_expert_groups", "num_limited_groups", "mup_enabled", "route_norm", "route_scale", "load_balance_coeff")
+    c.any("score_func", "score_before_experts", "global_attn_every_n_layers")
+    full = _every_full(c, layers, 4)
+    fields = _moe(c, _after_dense(c, layers), fields, "intermediate_size")
+    return fields | {"attention": _windowed(c, base, full or [], layers, c.size("sliding_window"))}
+
+
+def _lfm2(c: ConfigKeys) -> Fields:
+    """LFM2: short convolutions, and attention in some layers; with experts or dense."""
+    fields = _common(c, tied_unless_said=True)
+    layers, base = fields["layers"], _grouped(c)
+    c.any("conv_dim", "conv_dim_out", "block_mlp_init_scale", "block_norm_eps", "block_use_swiglu")
+    c.any("block_use_xavier_init", "conv_use_xavier_init", "theta", "use_pos_enc", "num_heads", "block_dim")
+    kinds = _kinds(c, layers, "conv", "full_attention")
+    full = c.listed("full_attn_idxs") or [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
+    if not full:
+        raise SpecError(f"{c.path}: does not say layer_types: which layers have attention")
+    conv = {"kind": "short_conv", "width": fields["hidden"], "conv": c.whole("conv_L_cache", default=3)}
+    c.any("conv_bias")
+    attention = [conv, base | {"layers": full}]
+    if c.any("num_experts"):
+        fields = _moe(c, _after_dense(c, layers), fields | _experts(c, ("moe_intermediate_size",)), "intermediate_size")
+        return fields | {"attention": attention}
+    width = c.size("block_ff_dim", "intermediate_size")
+    c.any("intermediate_size", "block_ff_dim")
+    if c.any("block_auto_adjust_ff_dim"):  # Lfm2MLP of transformers
+        width = int(2 * width / 3 * (c.any("block_ffn_dim_multiplier") or 1.0))
+        multiple = c.whole("block_multiple_of", default=256) or 256
+        width = -(-width // multiple) * multiple
+    c.any("block_ffn_dim_multiplier", "block_multiple_of")
+    return fields | _one_expert(layers, width) | {"attention": attention}
+
+
+def _one_expert(layers: int, width: int, gated: bool = True) -> Fields:
+    """A dense model: one expert, which all tokens use."""
+    return {"experts": 1, "top_k": 1, "expert_ffn": width, "moe_layers": list(range(layers)), "gated": gated}
+
+
+def _gemma4(c: ConfigKeys) -> Fields:
+    """Gemma 4: layers with a window, and full ones with heads of their own, whose values are their projected keys; a
+    layer with experts has a dense FFN beside them.
+    """
+    fields = _common(c, tied_unless_said=True)
+    layers, near = fields["layers"], _grouped(c)
+    for key in ("hidden_size_per_layer_input", "num_kv_shared_layers", "use_double_wide_mlp"):
+        if value := c.any(key):
+            raise SpecError(
+                f"{c.path}: {key} = {value}: embeddings of each layer and caches shared between layers are not counted"
+            )
+    c.any("vocab_size_per_layer_input", "use_bidirectional_attention", "final_logit_softcapping", "enable_moe_block")
+    c.any("expert_intermediate_size", "moe_intermediate_size", "num_experts", "top_k_experts")
+    same = bool(c.any("attention_k_eq_v"))
+    own = {"head_dim": c.whole("global_head_dim") or 512, "values_are_keys": same}
+    if same:
+        own["kv_heads"] = c.whole("num_global_key_value_heads") or near["kv_heads"]
+    c.any("num_global_key_value_heads")
+    full = _every_full(c, layers, 6) or []
+    full = full if layers - 1 in full else [*full, layers - 1]  # the last layer always is
+    attention = [near | {"window": c.size("sliding_window")}, near | own | {"layers": full}]
+    width = c.size("intermediate_size")
+    if not c.any("enable_moe_block"):
+        return fields | _one_expert(layers, width) | {"attention": attention}
+    fields |= _experts(c, ("moe_intermediate_size", "expert_intermediate_size"))
+    every = list(range(layers))
+    return fields | {"moe_layers": every, "dense_in": every, "dense_ffn": width, "attention": attention}
+
+
+def _step(c: ConfigKeys) -> Fields:
+    """Step-3.5 and 3.7: layers with a window may have heads of their own; layers with experts are listed as text."""
+    fields = _common(c) | _experts(c, ("moe_intermediate_size",))
+    layers, base = fields["layers"], _grouped(c)
+    other = c.part("attention_other_setting")
+    near = base | {"window": c.size("sliding_window")}
+    near["heads"] = other.whole("num_attention_heads") or base["heads"]
+    near["kv_heads"] = other.whole("num_attention_groups", "num_key_value_heads") or base["kv_heads"]
+    near["head_dim"] = other.whole("head_dim") or base["head_dim"]
+    other.any("attention_type", "true_head_dim")
+    _refuse_unread(other, "attention_other_setting.")
+    kinds = _kinds(c, layers, "full_attention", "sliding_attention")
+    if not kinds:
+        raise SpecError(f"{c.path}: does not say layer_types: which layers have a window")
+    full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
+    c.any("use_head_wise_attn_gate", "head_wise_attn_gate", "partial_rotary_factors", "yarn_only_types")
+    c.any("swiglu_limits", "swiglu_limits_shared", "use_moe", "moe_every_n_layer", "moe_router_activation")
+    c.any("moe_router_scaling_factor", "use_moe_router_bias", "need_fp32_gate", "norm_expert_weight")
+    c.any("moe_layer_offset", "att_impl_type")
+    listed = c.any("moe_layers_enum")
+    if isinstance(listed, str) and all(each.strip().isdigit() for each in listed.split(",")):
+        listed = [int(each) for each in listed.split(",")]
+    if listed is not None and not (isinstance(listed, list) and all(type(each) is int for each in listed)):
+        raise SpecError(f"{c.path}: moe_layers_enum is {listed!r}; expected numbers of layers")
+    ids = [each for each in listed if each < layers] if listed else _after_dense(c, layers)
+    wide = c.whole("share_expert_dim", "share_expert_dims")
+    number = c.whole("n_shared_experts", default=1)
+    fields |= {"shared_experts": number if wide else 0} | ({"shared_ffn": wide} if wide and number else {})
+    attention = [near, base | {"layers": full}]
+    return _moe(c, ids, fields, "intermediate_size") | {"attention": attention}
+
+
+def _laguna(c: ConfigKeys) -> Fields:
+    """Laguna: layers with a window have more heads; a gate a head, or as wide as the output."""
+    fields = _common(c) | _experts(c, ("moe_intermediate_size",)) | _shared(c, "shared_expert_intermediate_size")
+    layers, base = fields["layers"], _grouped(c)
+    kinds, heads = _kinds(c, layers, "full_attention", "sliding_attention"), c.listed("num_attention_heads_per_layer")
+    kinds, heads = kinds or ["full_attention"] * layers, heads or [base["heads"]] * layers
+    wide = {str(each) for each in (c.listed("gating_types") or [c.any("gating")])} & {"per_element", "per-element"}
+    c.any("gating", "moe_apply_router_weight_on_input", "moe_routed_scaling_factor", "moe_router_logit_softcapping")
+    if len(heads) < layers:
+        raise SpecError(f"{c.path}: num_attention_heads_per_layer has {len(heads)} layers of {layers}")
+    window, attention = c.whole("sliding_window"), []
+    for own in sorted(set(zip(kinds, heads[:layers], strict=True))):
+        ids = [layer for layer in range(layers) if (kinds[layer], heads[layer]) == own]
+        near = {"window": c.size("sliding_window")} if own[0] == "sliding_attention" and window else {}
+        attention.append(base | near | {"heads": own[1], "layers": ids, "output_gate": bool(wide)})
+    dense = _kinds(c, layers, "dense", "sparse", key="mlp_layer_types")
+    by_kind = [layer for layer, kind in enumerate(dense) if kind == "sparse"]
+    only = _qwen_layers(c, layers)
+    return _moe(c, by_kind if dense else only, fields, "intermediate_size") | {"attention": attention}
+
+
+# Of a family whose file says neither layer_types nor a pattern: one of so many layers sees all tokens.
+_PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3text": 6, "cohere2": 4, "olmo3": 4}
+# Without the key, these share one matrix between embedding and output (their configuration classes).
+_TIED = ("gemma", "gemma2", "gemma3", "gemma3text", "cohere", "cohere2", "starcoder2")
+# Two matrices of an FFN, up and down (their modelling code).
+_UNGATED = ("starcoder2", "nemotron", "arcee", "apertus")
+
+
+def _dense(c: ConfigKeys) -> Fields:
+    """Dense models of grouped heads: Llama, Mistral, Qwen2 and 3, Gemma, Phi-3, OLMo, Granite, Cohere and others."""
+    kind = c.model_type.lower().replace("_", "")
+    fields = _common(c, tied_unless_said=kind in _TIED)
+    layers = fields["layers"]
+    if kind.startswith("gemma") and c.any("head_dim") is None:
+        raise SpecError(f"{c.path}: does not say head_dim")
+    base = _grouped(c)
+    c.any("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "rope_scaling")
+    c.any("no_rope_layers", "no_rope_layer_interval", "residual_dropout", "mscale_all_dim")
+    c.any("attention_out_bias", "use_parallel_residual", "norm_elementwise_affine", "norm_eps", "attn_bias")
+    if c.any("use_cla"):
+        raise SpecError(f"{c.path}: use_cla = true: caches shared between layers are not counted")
+    uses, window = c.any("use_sliding_window"), c.whole("sliding_window")
+    every = _PATTERNS.get(kind)
+    full = _every_full(c, layers, every)
+    if uses is False or not window:
+        if full is not None and len(full) < layers and "layer_types" in c.keys:
+            raise SpecError(f"{c.path}: layer_types has sliding_attention, and no sliding_window is used")
+        window = None
+    elif full is None:
+        first = c.whole("max_window_layers") if uses else None
+        full = list(range(min(first, layers))) if first is not None else []
+        if not full and window >= (c.whole("max_position_embeddings") or 0):
+            window = None
+    attention = _windowed(c, base, full or [], layers, window) if window else base
+    width = c.size("intermediate_size", "ffn_hidden_size")
+    return fields | _one_expert(layers, width, kind not in _UNGATED) | {"attention": attention}
+
+
 FAMILIES: Mapping[Callable[[ConfigKeys], Fields], tuple[str, ...]] = {
     _deepseek: (
         *("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm_moe_dsa", "glm4_moe_lite"),
         *("deepseek_v2_text", "deepseek_v3_text", "mistral4"),
     ),
-    _glm: ("glm4_moe", "glm4v_moe_text", "dots1", "bailing_moe", "bailing_moe_v2", "solar_open", "hy_v3"),
+    _glm: ("glm4_moe", "glm4v_moe_text", "dots1", "bailing_moe", "bailing_moe_v2", "solar_open", "hy_v3", "deepseek"),
+    _afmoe: ("afmoe",),
+    _lfm2: ("lfm2_moe", "lfm2"),
+    _gemma4: ("gemma4", "gemma4_text"),
+    _step: ("step3p5", "step3p7", "step3p5_flash", "step3p7_flash"),
+    _laguna: ("laguna",),
+    _dense: (
+        *("llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "qwen3_vl_text", "qwen2_5_vl_text"),
+        *("qwen2_vl_text", "gemma", "gemma2", "gemma3", "gemma3_text", "phi3", "olmo", "olmo2", "olmo3", "granite"),
+        *("cohere", "cohere2", "starcoder2", "nemotron", "seed_oss", "smollm3", "exaone4", "internlm3", "ernie4_5"),
+        *("hunyuan_v1_dense", "glm4", "mimo", "arcee", "apertus", "helium"),
+    ),
     _qwen: ("qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_omni_moe_text"),
-    _qwen_next: ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text"),
+    _qwen_next: ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_text"),
     _exaone: ("exaone_moe",),
     _mixtral: ("mixtral", "phimoe", "olmoe", "granitemoe", "granitemoeshared"),
     _llama4: ("llama4", "llama4_text"),
     _gpt_oss: ("gpt_oss",),
-    _minimax_m3: ("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text"),
+    _minimax_m3: ("minimax_m3", "minimax_m3_text", "minimax_m3_vl", "minimax_m3_vl_text", "minimax_m3_sparse"),
     _minimax: ("minimax", "minimax_text_01", "minimax_m1", "minimax_m2"),
     _longcat: ("longcat_flash", "longcat_flash_ngram", "longcat"),
     _nemotron: ("nemotron_h",),
-    _kimi_linear: ("kimi_linear",),
+    _kimi_linear: ("kimi_linear", "kimi_k3"),
     _hunyuan: ("hunyuan_v1_moe", "hunyuan", "hunyuan_moe_v1"),
     _ernie: ("ernie4_5_moe",),
     _granite: ("granitemoehybrid",),
@@ -494,6 +719,8 @@ def reader_of(model_type: str) -> Callable[[ConfigKeys], Fields] | None:
 
 def as_others(c: ConfigKeys) -> Fields:
     """By the keys that most files have, for a type that is not known: approximate."""
+    if not c.has_experts:
+        return _dense(c)
     fields = _common(c) | _experts(c) | _shared(c, "shared_expert_intermediate_size")
     ids = _after_dense(c, fields["layers"])
     attention = _latent(c) if c.any("kv_lora_rank") else _grouped(c)

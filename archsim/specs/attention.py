@@ -27,6 +27,7 @@ KINDS = MappingProxyType({
     "compressed": f"{_HERE}.compressed:Compressed",
     "gated_delta_net": f"{_HERE}.delta:GatedDeltaNet",
     "kda": f"{_HERE}.delta:KimiDelta",
+    "short_conv": f"{_HERE}.linear:ShortConv",
     "lightning": f"{_HERE}.lightning:Lightning",
     "mamba": f"{_HERE}.mamba:Mamba",
     "mamba2": f"{_HERE}.mamba:Mamba2",

@@ -12,6 +12,7 @@ from archsim.cli.main import main
 from archsim.models.config_import import import_config
 from archsim.models.files import write_model
 from archsim.runs.memory_notes import memory_notes
+from archsim.specs.deployment import Parallelism, refuse_uneven
 from archsim.specs.loading.library import load_model
 
 DEEPSEEK = {
@@ -67,7 +68,7 @@ def test_the_command_writes_a_model_that_checks(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("config", "said"), [
-    ({"model_type": "llama", "hidden_size": 4096}, "no experts"),
+    ({"model_type": "llama", "hidden_size": 4096}, "does not say num_hidden_layers"),
     (QWEN_3 | {"num_experts_per_tok": None}, "does not say top_k; give --top-k"),
     (QWEN_3 | {"num_experts_per_tok": 200}, "top_k: Value error, 200 experts per token exceed"),
     (QWEN_3 | {"num_attention_heads": "many"}, "num_attention_heads is 'many'; expected a whole"),
@@ -188,6 +189,111 @@ V4_PRO = {
     "qk_rope_head_dim": 64, "index_head_dim": 128, "index_n_heads": 64, "index_topk": 1024, "sliding_window": 128,
     "compress_ratios": [128, 128, *([4, 128] * 29), 4, 0], "hc_mult": 4, "vocab_size": 129280,
 }  # fmt: skip
+M3_TEXT = {
+    "moe_layer_freq": [0] * 3 + [1] * 57, "moe_intermediate_size": 3072, "n_shared_experts": 1,
+    "num_hidden_layers": 60, "hidden_size": 6144, "intermediate_size": 3072, "dense_intermediate_size": 12288,
+    "shared_intermediate_size": 3072, "num_local_experts": 128, "num_experts_per_tok": 4, "num_attention_heads": 64,
+    "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 200064,
+    "sparse_attention_config": {
+        "sparse_num_index_heads": 4, "sparse_index_dim": 128, "sparse_block_size": 128, "sparse_topk_blocks": 16,
+        "sparse_attention_freq": [0] * 3 + [1] * 57, "sparse_disable_index_value": [0] * 3 + [1] * 57,
+    },
+}  # fmt: skip
+M3_NVFP4 = {  # its text has no type of its own
+    "model_type": "minimax_m3_vl", "text_config": M3_TEXT, "vision_config": {"hidden_size": 1280},
+    "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+}  # fmt: skip
+GLM_5_2 = GLM_5 | {
+    "index_topk_freq": 4, "index_skip_topk_offset": 3, "index_share_for_mtp_iteration": True,
+    "indexer_types": ["shared" if layer > 2 and (layer - 2) % 4 else "full" for layer in range(78)],
+}  # fmt: skip
+KIMI_K3 = {
+    "model_type": "kimi_k3", "text_config": {
+        "model_type": "kimi_linear", "num_hidden_layers": 93, "hidden_size": 7168, "intermediate_size": 33792,
+        "moe_intermediate_size": 3072, "routed_expert_hidden_size": 3584, "latent_moe_use_norm": True,
+        "num_experts": 896, "num_experts_per_token": 16, "num_shared_experts": 2, "first_k_dense_replace": 1,
+        "moe_layer_freq": 1, "num_attention_heads": 96, "num_key_value_heads": 96, "q_lora_rank": 1536,
+        "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "mla_use_nope": True, "mla_use_output_gate": True, "vocab_size": 163840,
+        "linear_attn_config": {
+            "full_attn_layers": [*range(4, 93, 4), 93], "head_dim": 128, "num_heads": 96, "short_conv_kernel_size": 4,
+            "kda_layers": [each for each in range(1, 93) if each % 4], "gate_lower_bound": -5.0,
+        },
+    },
+}  # fmt: skip
+GEMMA_4 = {
+    "model_type": "gemma4", "text_config": {
+        "model_type": "gemma4_text", "num_hidden_layers": 30, "hidden_size": 2816, "intermediate_size": 2112,
+        "moe_intermediate_size": 704, "num_experts": 128, "top_k_experts": 8, "enable_moe_block": True,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "num_global_key_value_heads": 2, "head_dim": 256,
+        "global_head_dim": 512, "attention_k_eq_v": True, "sliding_window": 1024, "vocab_size": 262144,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5,
+    },
+}  # fmt: skip
+LFM2 = {
+    "model_type": "lfm2_moe", "num_hidden_layers": 24, "hidden_size": 2048, "intermediate_size": 7168,
+    "moe_intermediate_size": 1792, "num_experts": 32, "num_experts_per_tok": 4, "num_dense_layers": 2,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "conv_L_cache": 3, "vocab_size": 65536,
+    "layer_types": ["full_attention" if layer in (2, 6, 10, 14, 18, 21) else "conv" for layer in range(24)],
+}  # fmt: skip
+TRINITY = {
+    "model_type": "afmoe", "num_hidden_layers": 32, "hidden_size": 2048, "intermediate_size": 6144,
+    "moe_intermediate_size": 1024, "num_experts": 128, "num_experts_per_tok": 8, "num_shared_experts": 1,
+    "num_dense_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "n_group": 1,
+    "topk_group": 1, "num_expert_groups": 1, "num_limited_groups": 1, "global_attn_every_n_layers": 4,
+    "sliding_window": 2048, "mup_enabled": True, "route_norm": True, "route_scale": 2.8, "score_func": "sigmoid",
+    "vocab_size": 200192,
+}  # fmt: skip
+STEP = {
+    "model_type": "step3p7", "text_config": {
+        "model_type": "step3p5", "num_hidden_layers": 45, "hidden_size": 4096, "intermediate_size": 11264,
+        "moe_num_experts": 288, "moe_top_k": 8, "moe_intermediate_size": 1280, "share_expert_dim": 1280,
+        "moe_layers_enum": ",".join(map(str, range(3, 45))), "num_attention_heads": 64, "num_attention_groups": 8,
+        "head_dim": 128, "sliding_window": 512, "vocab_size": 128896, "use_head_wise_attn_gate": True,
+        "layer_types": ["sliding_attention" if layer % 4 else "full_attention" for layer in range(48)],
+        "attention_other_setting": {
+            "attention_type": "sliding_attention", "num_attention_heads": 96, "num_attention_groups": 8,
+        },
+    },
+}  # fmt: skip
+LAGUNA = {
+    "model_type": "laguna", "num_hidden_layers": 48, "hidden_size": 3072, "intermediate_size": 12288,
+    "num_experts": 256, "num_experts_per_tok": 10, "moe_intermediate_size": 1024, "gating": "per-head",
+    "shared_expert_intermediate_size": 1024, "num_attention_heads": 48, "num_key_value_heads": 8, "head_dim": 128,
+    "sliding_window": 512, "vocab_size": 100352, "mlp_layer_types": ["dense"] + ["sparse"] * 47,
+    "layer_types": ["sliding_attention" if layer % 4 else "full_attention" for layer in range(48)],
+    "num_attention_heads_per_layer": [72 if layer % 4 else 48 for layer in range(48)], "mlp_only_layers": [0],
+}  # fmt: skip
+DEEPSEEK_MOE = {
+    "model_type": "deepseek", "num_hidden_layers": 28, "hidden_size": 2048, "intermediate_size": 10944,
+    "moe_intermediate_size": 1408, "n_routed_experts": 64, "num_experts_per_tok": 6, "n_shared_experts": 2,
+    "first_k_dense_replace": 1, "moe_layer_freq": 1, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "vocab_size": 102400,
+}  # fmt: skip
+LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 80, "hidden_size": 8192, "intermediate_size": 28672,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256, "tie_word_embeddings": False,
+}  # fmt: skip
+GEMMA_3 = {
+    "model_type": "gemma3", "text_config": {
+        "model_type": "gemma3_text", "num_hidden_layers": 62, "hidden_size": 5376, "intermediate_size": 21504,
+        "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128, "sliding_window": 1024,
+        "vocab_size": 262208, "query_pre_attn_scalar": 168,
+    },
+}  # fmt: skip
+QWEN_2_5 = {
+    "model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584, "intermediate_size": 18944,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False,
+    "sliding_window": 131072, "use_sliding_window": False, "max_window_layers": 28,
+}  # fmt: skip
+QWEN_3_5_DENSE = {
+    "model_type": "qwen3_5", "text_config": {
+        "model_type": "qwen3_5_text", "num_hidden_layers": 64, "hidden_size": 5120, "intermediate_size": 17408,
+        "num_attention_heads": 24, "num_key_value_heads": 4, "head_dim": 256, "attn_output_gate": True,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 48, "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "mamba_ssm_dtype": "float32", "vocab_size": 248320,
+    },
+}  # fmt: skip
 # Total and used by a token, in 1e9: model cards; of Kimi-Linear and V4-Pro the checkpoint; LongCat-Flash-Lite uses 2.9
 # to 4.5. Bytes a token kept for good and of state a request: by hand.
 CARDS = {
@@ -199,6 +305,19 @@ CARDS = {
     "ernie-4.5": (ERNIE, 300, 47, 54 * 4096, 0),
     "nemotron-3-super": (SUPER, 120.6, 12.5, 8 * 1024, 40 * (10240 * 3 * 2 + 8192 * 128 * 4)),
     "longcat-flash-lite": (LONGCAT_LITE, 68.5, 3.9, 28 * 1152, 0),
+    "minimax-m3-nvfp4": (M3_NVFP4, 426.2, 24.7, 60 * 2048 + 57 * 256, 0),
+    "glm-5.2": (GLM_5_2, 743.4, 40.3, 78 * 1152 + 21 * 132, 0),
+    "kimi-k3": (KIMI_K3, 2780, 98, 24 * 1152, 69 * (96 * 128 * 128 * 4 + 3 * 12288 * 3 * 2)),
+    "gemma-4-26b": (GEMMA_4, 25.23, 3.82, 5 * 2 * 1024 * 2, 0),
+    "lfm2-8b": (LFM2, 8.34, 1.56, 6 * 2048, 18 * 2048 * 2 * 2),
+    "trinity-mini": (TRINITY, 26.1, 3.0, 8 * 2048, 0),
+    "step-3.5-flash": (STEP, 196.8, 11, 12 * 4096, 0),
+    "laguna-s": (LAGUNA, 117.6, 8, 12 * 4096, 0),
+    "deepseek-moe-16b": (DEEPSEEK_MOE, 16.4, 2.6, 28 * 8192, 0),
+    "llama-3.1-70b": (LLAMA, 70.55, 69.5, 327_680, 0),
+    "gemma-3-27b": (GEMMA_3, 27.0, 27.0, 10 * 8192, 0),
+    "qwen2.5-7b": (QWEN_2_5, 7.6, 7.1, 28 * 2048, 0),
+    "qwen3.5-27b": (QWEN_3_5_DENSE, 27, 25.7, 16 * 4096, 48 * (10240 * 3 * 2 + 48 * 128 * 128 * 4)),
     "deepseek-v4-pro": (V4_PRO, 1573, 49, 30 * (1024 + 132) / 4 + 31 * 1024 / 128, 0),
 }
 
@@ -263,13 +382,42 @@ def test_blocks_that_an_indexer_chooses_are_imported(tmp_path):
     assert model.attention_layers[1][0].index_topk == 2048 and model.dense_layers == 3
 
 
+def test_indexers_that_are_shared_are_derived_where_they_are_not_listed(tmp_path):
+    listed = import_config(written(tmp_path, GLM_5_2), "glm")
+    spaced = {key: value for key, value in GLM_5_2.items() if key != "indexer_types"}
+    assert import_config(written(tmp_path, spaced), "glm") == listed
+
+
+def test_experts_on_latent_vectors_are_counted_and_not_simulated(tmp_path):
+    model = import_config(written(tmp_path, KIMI_K3), "kimi-k3")
+    with pytest.raises(SpecError, match="kimi-k3: expert_hidden: no engine models such experts"):
+        refuse_uneven(model, Parallelism())
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "qwen3-32b"])
+def test_a_dense_config_gives_the_shipped_model(name, tmp_path):
+    qwen = LLAMA | {
+        "model_type": "qwen3", "num_hidden_layers": 64, "hidden_size": 5120, "intermediate_size": 25600,
+        "head_dim": 128, "vocab_size": 151936, "max_window_layers": 64, "use_sliding_window": False,
+    }  # fmt: skip
+    found = import_config(written(tmp_path, LLAMA if name.startswith("llama") else qwen), name)
+    left_out = {"source", "aliases", "positions", "extended_positions"}
+    assert found.model_dump(exclude=left_out) == load_model(name).model_dump(exclude=left_out)
+
+
 @pytest.mark.parametrize(("base", "changed", "said"), [
+    (GLM_5_2, {"index_topk_freq": 3}, "expected the same layers"),
+    (M3_TEXT, {"model_type": "minimax_m3", "moe_intermediate_size": 1024}, "expected the same width of an expert"),
+    (LLAMA, {"model_type": "gemma2", "sliding_window": 4096}, "does not say head_dim"),
+    (LLAMA, {"model_type": "mistral", "layer_types": ["sliding_attention"] * 80}, "no sliding_window is used"),
+    (GEMMA_4["text_config"], {"num_kv_shared_layers": 20}, "num_kv_shared_layers = 20: .*not counted"),
+    (STEP["text_config"], {"moe_layers_enum": "all"}, "moe_layers_enum is 'all'; expected numbers of layers"),
     (QWEN_3, {"layer_types": ["linear_attention"] * 94}, "layer_types has linear_attention"),
     (QWEN_3, {"layer_types": ["full_attention"] * 9}, "layer_types has 9 layers of 94"),
     (QWEN_3, {"layer_types": ["sliding_attention"] * 94}, "no sliding_window is used"),
     (GLM_5, {"mlp_layer_types": ["banded"] * 78}, "mlp_layer_types has banded"),
     (M3, {"sparse_attention_config": {"sparse_attention_freq": [1] * 6}}, "which of 60 layers choose"),
-    ({"model_type": "dbrx", "ffn_config": {"moe_num_experts": 16}}, {}, "'dbrx', which is not known"),
+    ({"model_type": "dbrx", "ffn_config": {"moe_num_experts": 16}}, {}, "model_type 'dbrx' is not known"),
     ({"model_type": "step3_text", "moe_num_experts": 48}, {}, "model_type 'step3_text' is not known"),
 ])
 def test_kinds_of_layers_that_no_reader_knows_are_refused(base, changed, said, tmp_path):

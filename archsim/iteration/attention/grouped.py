@@ -28,6 +28,9 @@ class Grouped(Kind):
     window: MaybeTokens = None
     # Whether a gate as wide as the output is projected, too (Qwen3-Next).
     output_gate: bool = False
+    # Whether values are the projected keys, without a product of their own (Gemma 4). The cache holds both: keys are
+    # rotated, values are not.
+    values_are_keys: bool = False
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Grouped:
@@ -65,7 +68,8 @@ class Grouped(Kind):
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         heads, kv_heads = self.heads // tp, max(1, self.kv_heads // tp)
         gate = heads * self._value if self.output_gate else 0
-        into = (heads + kv_heads) * self.head_dim + kv_heads * self._value + gate
+        values = 0 if self.values_are_keys else kv_heads * self._value
+        into = (heads + kv_heads) * self.head_dim + values + gate
         return Product(into, hidden), Product(hidden, heads * self._value)
 
     def streams(self, tp: int) -> Streams:

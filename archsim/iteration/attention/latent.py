@@ -23,6 +23,8 @@ class Latent(Kind):
     # 0: without positions (Kimi-Linear keeps the key, and does not rotate it).
     qk_rope_head_dim: Whole
     v_head_dim: Size
+    # Whether a gate as wide as the output is projected, too (Kimi-K3).
+    output_gate: bool = False
 
     @property
     def split_heads(self) -> int:
@@ -56,6 +58,8 @@ class Latent(Kind):
         # Prompts expand the latent vector to keys and values; decodes absorb both products into queries and outputs
         # (DeepSeek-V2, section 2.1.2), with the same weights.
         up = heads * (self.qk_nope_head_dim + self.v_head_dim)
+        if self.output_gate:
+            found.append(Product(heads * self.v_head_dim, hidden))
         return (
             *found,
             Product(up, rank, "prefill"),

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from archsim.base.text.fields import Few
+from archsim.base.text.fields import Few, Size
 from archsim.iteration.attention.blocks import CONVOLUTION, RULE
-from archsim.iteration.attention.kind import ACTIVATION_BYTES, DECODE, Kind, Work
+from archsim.iteration.attention.kind import ACTIVATION_BYTES, DECODE, Kind, Product, Work
 
 CHUNK_TOKENS = 64  # prompts are computed in chunks: products inside a chunk, and a state passed on (arXiv 2406.06484)
 
@@ -82,3 +82,31 @@ class Convolved(Linear):
 
     def weights(self, hidden: int) -> int:
         return sum(product.n * product.k for product in self.products(hidden, 1)) + self.channels * self.conv
+
+
+class ShortConv(Convolved):
+    """A gated convolution over the last ``conv`` tokens of ``width`` channels, without a recurrent state (LFM2)."""
+
+    width: Size
+    conv: Few = 3
+
+    @property
+    def split_heads(self) -> int:
+        return self.width
+
+    @property
+    def channels(self) -> int:
+        return self.width
+
+    @property
+    def state_values(self) -> int:
+        return 0
+
+    def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
+        return Product(3 * self.width // tp, hidden), Product(hidden, self.width // tp)
+
+    def read_values(self, tp: int) -> int:
+        return 4 * self.width // tp  # two gates, what is convolved, and what comes of it
+
+    def chunk_width(self, tp: int) -> int:
+        return 0
