@@ -41,7 +41,7 @@ class WorkBuilder:
         bytes_of = system.compute.bytes_of
         self._blocks = OwnBlocks(system.blocks)
         self.gemm = gemm_model(system, model, assumptions, machine)
-        self._by_tokens = assumptions.gemm == "grouped"
+        self._receives = assumptions.receives
         self._experts, self.ids = model.experts, model.experts + model.shared_experts
         self._vector_bytes = vector_bytes(model.hidden, system.compute.dtype, assumptions.combine)
         self._send = SENDS[assumptions.dispatch]
@@ -49,7 +49,8 @@ class WorkBuilder:
         self._shared_experts = model.shared_experts if assumptions.weights == "all" else 0
         self._slice_bytes = machine.slice_bytes, bytes_of(model.hidden * model.shared_ffn)
         self._dispatched = assumptions.activations == "dispatched"
-        self._carried_bytes = 0 if self._dispatched else bytes_of(model.hidden + model.expert_ffn)
+        carried = assumptions.activations == "replicated"
+        self._carried_bytes = bytes_of(model.hidden + model.expert_ffn) if carried else 0
         self._local_first = assumptions.order == "local_first"
         self.needs_origins = assumptions.needs_origins(model)
         self._no_move_ptr = np.zeros((2, machine.dies + 1), np.int64)
@@ -96,7 +97,7 @@ class WorkBuilder:
         """Distinct tokens of every die that runs ``experts`` with ``tokens`` each, float64[die]; None where no time
         depends on them.
         """
-        if not (self._dispatched and self._by_tokens):
+        if not self._receives:
             return None
         return np.full(self._machine.dies, received_of_experts(self._sizes, experts, tokens))
 
@@ -134,16 +135,18 @@ class WorkBuilder:
 
     def _moves(self, plan, origins, routing):
         """Bundles of hidden vectors, MOVE[2, move]: dispatch and combine, each row sorted by source; and the distinct
-        tokens that each die receives, float64[die], None where no time depends on them.
+        tokens that each die receives, or would receive were they dispatched, float64[die], None where no time depends
+        on them.
         """
-        if not self._dispatched:
-            return NO_MOVES, None
-        hops = self._fabric.hops
-        sent = self._send(plan, origins, routing, self._sizes, hops)
-        arrived = None
-        if self._by_tokens:
-            once = sent if self._send is send_once else send_once(plan, origins, routing, self._sizes, hops)
+        hops, sent, arrived = self._fabric.hops, None, None
+        if self._dispatched:
+            sent = self._send(plan, origins, routing, self._sizes, hops)
+        if self._receives:
+            known = sent is not None and self._send is send_once
+            once = sent if known else send_once(plan, origins, routing, self._sizes, hops)
             arrived = once.sum(axis=0).astype(float)
+        if sent is None:
+            return NO_MOVES, arrived
         if plan.shared is not None:  # once a token, however many shared experts there are
             sent = sent + plan.shared
         moves = np.zeros((2, np.count_nonzero(sent)), MOVE)

@@ -130,7 +130,7 @@ def assumptions_of(serving: Serving, system: SystemSpec, dp: int) -> Assumptions
     if system.launch != WITH_KERNELS:
         return found
     if dp == 1:
-        return found.model_copy(update={"activations": "ignored"})
+        return found.model_copy(update={"activations": "replicated"})
     if given is None or (isinstance(given, dict) and not {"dispatch", "set"} & set(given)):
         several = len(system.fabric.levels) > 1 if system.fabric is not None else False
         return found.model_copy(update={"dispatch": BY_RANK if several else GATHERED})

@@ -95,8 +95,13 @@ class AssumptionsSpec(Spec):
         """Whether a step needs the die on which each token lives: to send its hidden vector, or to run shared experts
         there; ranks of an expert-parallel group always do.
         """
-        groups = self.activations == "dispatched" or self.execution == "expert_parallel"
-        return groups or (self.weights == "all" and model.shared_experts > 0)
+        received = self.activations == "dispatched" or self.receives or self.execution == "expert_parallel"
+        return received or (self.weights == "all" and model.shared_experts > 0)
+
+    @property
+    def receives(self) -> bool:
+        """Whether the time of a die depends on the distinct tokens that a dispatch brings it, or would bring it."""
+        return self.gemm == "grouped" and self.activations != "replicated" and self.dispatch != "all_gather"
 
     def simulated(self, policy: PolicySpec) -> "AssumptionsSpec":
         """The set without what one simulation of a policy serves alike: fields that only count its results, and those
@@ -109,8 +114,10 @@ class AssumptionsSpec(Spec):
             inert["ties"] = "sequence"  # heaps are of the reserved links alone
         if self.execution == "weight_streaming":
             inert["overlap"] = "none"  # of dispatch and combine between groups
-            if self.activations == "ignored":
-                inert |= {"dispatch": "per_rank", "combine": "bf16", "transfer_software": "free"}
+            if self.activations != "dispatched":
+                inert |= {"combine": "bf16", "transfer_software": "free"}
+                if not self.receives:
+                    inert["dispatch"] = "per_rank"
         if not policy.predicts:
             inert |= {"heatmap_update": "free", "prediction_rows": "all", "copy_writes": "barrier", "tables": "finite"}
         if not policy.moves_experts:
@@ -120,7 +127,7 @@ class AssumptionsSpec(Spec):
     @property
     def needs_routing(self) -> bool:
         """Whether a step counts the dies that single tokens are sent to."""
-        return self.activations == "dispatched" and self.dispatch == "per_rank"
+        return (self.activations == "dispatched" or self.receives) and self.dispatch == "per_rank"
 
     @property
     def label(self) -> str:

@@ -169,7 +169,7 @@ def test_with_room_for_all_copy_aware_reads_no_more_remotely_than_first_seen(see
 @ENGINES
 def test_background_writes_end_steps_earlier_and_lose_no_bytes(engine, contention):
     """The same slices are written; what is left at a step's end passes the HBM in the next."""
-    quick = {"gemm": "roofline", "activations": "ignored", "contention": contention}
+    quick = {"gemm": "roofline", "activations": "replicated", "contention": contention}
     spec = policy("pred", prediction={"name": "heatmap", "top_fraction": 1.0})
     runs = [replay_of(spec, None, engine, copy_writes=way, **quick) for way in ("barrier", "background")]
     left = [[], []]

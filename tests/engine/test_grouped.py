@@ -27,7 +27,7 @@ from tests.support.small_runs import scenario_of
 H100 = calibration_named("h100")
 EP = PolicySpec(name="ep", **PRESETS["ep"])
 ALONE = {
-    "gemm": "grouped", "activations": "ignored", "decision_cost": "free", "tables": "unbounded", "reads": "in_order",
+    "gemm": "grouped", "activations": "replicated", "decision_cost": "free", "tables": "unbounded", "reads": "in_order",
 }  # fmt: skip
 
 

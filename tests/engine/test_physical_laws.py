@@ -241,7 +241,7 @@ def test_one_expert_on_one_die_takes_what_the_formula_says(tokens, window):
     slice_bytes = model.hidden * model.expert_ffn
     system = small_system(1, 1, llc={"capacity_bytes": window * slice_bytes, "segment_bytes": slice_bytes})
     demand = demand_of(model, system, policy("ep"), batch=tokens, decode_steps=1)
-    older = {"activations": "ignored", "decision_cost": "free", "gemm": "roofline", "reads": "together"}
+    older = {"activations": "replicated", "decision_cost": "free", "gemm": "roofline", "reads": "together"}
     assumptions = load_assumptions("physical", **older)
     run = replay(system, model, policy("ep"), assumptions, demand)
     outcome = run.run()

@@ -52,10 +52,8 @@ class Ranks:
         system, model = scenario.system, scenario.model
         self._dies, self._gpu = system.dies, system.launch == "gpu"
         self._clock_hz = system.decision.local_clock_hz
-        # without a dispatch, or behind an all-gather, every rank sees all tokens, as in the measured layers
-        chosen = scenario.assumptions
-        received = chosen.activations == "dispatched" and chosen.dispatch != "all_gather"
-        self._law = law_of_ranks(system, model, system.dies, received)
+        # where all have all tokens, or behind an all-gather, every rank sees all of them, as in the measured layers
+        self._law = law_of_ranks(system, model, system.dies, scenario.assumptions.receives)
         self.named = self._law.named
         self._shared, self._shared_ns_per_token = (), 0.0
         self._count = model.shared_experts if scenario.assumptions.weights == "all" else 0

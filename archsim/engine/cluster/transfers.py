@@ -4,7 +4,8 @@
 `PortMoves`    switches of GPUs: flows through the ports of each level (``ports``), timed by measured kernels
                (``port_laws``, ``between_nodes``) or by bandwidths (``transfer_software: free``)
 `GatherMoves`  ``dispatch: all_gather``: every GPU of a node gets every token, and a reduce-scatter returns the results
-`NoMoves`      ``activations: ignored``: every die has all tokens, and nothing moves
+`NoMoves`      nothing moves: every die has all tokens (``activations: replicated``), or those that a dispatch would
+               bring it (``ignored``)
 `RouteMoves`   any other fabric (a wafer): bytes of every link along its routes, at its bandwidth
 =============  =======================================================================================================
 """
@@ -90,8 +91,8 @@ class Moves(Protocol):
 
 def build_moves(scenario: Scenario, machine: Machine, fabric: Fabric, analytical: bool) -> Moves:
     """The moves of a scenario. Raises SpecError where levels have no law, or kernels were not measured."""
-    if scenario.assumptions.activations == "ignored":
-        return NoMoves(fabric)
+    if scenario.assumptions.activations != "dispatched":
+        return NoMoves(scenario, fabric)
     grid = grid_of(scenario.system)
     if scenario.assumptions.dispatch == "all_gather":
         return GatherMoves(scenario, fabric, grid)
@@ -246,17 +247,24 @@ class GatherMoves:
 
 
 class NoMoves:
-    """Every die has every token, and keeps its results; see the module."""
+    """Every die has its tokens, and keeps its results; see the module."""
 
     vector_bytes = (0, 0)
     named = ""
 
-    def __init__(self, fabric: Fabric):
-        self._fabric = fabric
+    def __init__(self, scenario: Scenario, fabric: Fabric):
+        model = scenario.model
+        self._fabric, self._receives = fabric, scenario.assumptions.receives
+        self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         dies = self._fabric.dies
-        return Sent(np.zeros((dies, dies)), np.full(dies, demand.origins.sum(dtype=np.int64) / demand.top_k))
+        if self._receives:
+            once = send_once(plan, demand.origins, demand.routing, self._sizes, self._fabric.hops)
+            arrived = once.sum(axis=0).astype(float)
+        else:
+            arrived = np.full(dies, demand.origins.sum(dtype=np.int64) / demand.top_k)
+        return Sent(np.zeros((dies, dies)), arrived)
 
     def dispatched(self, sent: Sent) -> np.ndarray:
         return np.zeros(self._fabric.dies)

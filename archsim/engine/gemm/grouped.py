@@ -1,7 +1,7 @@
 """``gemm: grouped``: the routed experts of a die are one kernel, launched once a step.
 
 Its time T is the fitted law of a die with these pairs, active experts and tokens (``archsim.laws.grouped``): behind
-a dispatch those that it receives, under ``activations: ignored`` all of the group, as if every die had them. The engine
+a dispatch those that it receives, under ``activations: replicated`` all of the group, which every die has. The engine
 streams the weights itself, slice by slice, and the kernel works on what is there:
 
 ====== ==============================================================================================================
@@ -60,7 +60,7 @@ class Grouped:
         self.calibrated_ns = self.extrapolated_ns = 0.0
         compute = system.compute
         self._machine, self._gpu, self._clock_hz = machine, system.launch == "gpu", system.decision.local_clock_hz
-        self._law = law_of_ranks(system, model, machine.dies, assumptions.activations == "dispatched")
+        self._law = law_of_ranks(system, model, machine.dies, assumptions.receives)
         self.law = self._law.named
         self.least_ns_per_token = 2.0 * model.hidden * model.expert_ffn / compute.peak_flop_per_s * NS_PER_S
         self._shared = _shared(system, model, machine) if model.shared_experts else None

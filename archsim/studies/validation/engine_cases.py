@@ -56,7 +56,7 @@ def expert_ns(
         "llc": {"capacity_bytes": 2**20},  # less than a slice: one in flight, none kept
         "compute": {"peak_flop_per_s": reference.peak_flop_per_s[dtype], "dtype": dtype, "calibration": named},
     }
-    as_measured = {"activations": "ignored", "decision_cost": "free", "gemm": "calibrated", "reads": "together"}
+    as_measured = {"activations": "replicated", "decision_cost": "free", "gemm": "calibrated", "reads": "together"}
     sizes = {"hidden": hidden, "expert_ffn": ffn, "top_k": 1}
     return steps_ns(machine, sizes, "ep", tokens.reshape(-1, 1), **as_measured, memory="experts")
 

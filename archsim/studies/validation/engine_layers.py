@@ -163,5 +163,5 @@ def rank_ns(
         },
     }  # fmt: skip
     of_model = {"hidden": sizes.hidden, "expert_ffn": sizes.ffn, "top_k": sizes.top_k}
-    assumed = {"gemm": "grouped", "activations": "ignored", "decision_cost": "free", "tables": "unbounded"}
+    assumed = {"gemm": "grouped", "activations": "replicated", "decision_cost": "free", "tables": "unbounded"}
     return steps_ns(machine, of_model, "ep", tokens, **assumed | changed)
