@@ -1,4 +1,4 @@
-"""An assumption that frees a cost never lengthens a step: random cases of ``support.better_machines``, plans held fixed.
+"""An assumption that frees a cost never lengthens a step: random cases, plans held fixed.
 
 Cases whose policy keeps copies are left out: which slices a die copies follows from when they arrive, so that another
 timing is another plan.
