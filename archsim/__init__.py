@@ -9,6 +9,12 @@
 Functions print nothing, and write a report only if ``out`` is given. Errors that a user can fix are `ArchsimError`.
 """
 
+import os
+import sys
+
+if sys.argv[:1] == ["-m"] and sys.path[:1] == [os.getcwd()] != [os.path.dirname(os.path.dirname(__file__))]:
+    del sys.path[0]  # `python -m archsim` would search the current folder for every module that a library tries
+
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -1,10 +1,24 @@
 """What a file may do: which commands import the code that it names, and which do not (docs/trust.md)."""
 
+import importlib
+import shutil
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
 import pytest
+import yaml
 from support.tiny import tiny_file
 
-from archsim.base.own_code import NO_CODE
+from archsim.base.errors import ArchsimError
+from archsim.base.own_code import NO_CODE, import_function
 from archsim.cli.main import main
+from archsim.specs.loading.config_files import shipped_configs
+from archsim.specs.loading.library import load_model
+from archsim.workload.generated.traffic_presets import load_traffic
 
 MODULE = "import pathlib\npathlib.Path('ran').touch()\n\ndef rule(step, **params):\n    return step.home\n"
 KEYS = (
@@ -54,3 +68,97 @@ def test_no_control_character_reaches_the_terminal(capsys):
     assert main(["check", "\x1b]0;mine\x07.yaml"]) == 2
     told = capsys.readouterr().err
     assert "\\x1b]0;mine\\x07.yaml" in told and "\x1b" not in told
+
+
+# --- the current folder ---------------------------------------------------------------------------------------------
+
+HOSTILE = (  # tried and not found by libraries that archsim loads, and two that are
+    "coverage", "org", "msvcrt", "colorama", "cython", "Cython", "winreg", "pyodide_js", "simplejson", "json", "random",
+    "numpy", "yaml",
+)  # fmt: skip
+DEFECT = "raise SystemExit('a file of the current folder was run')\n"
+SCRIPT = """
+import contextlib, sys
+from archsim.cli.main import COMMANDS, Group, main
+asked = [each.split() for each in sys.argv[1:]]
+names = [(entry.name, each.name) if isinstance(entry, Group) else (entry.name,)
+         for entry in COMMANDS for each in (entry.commands if isinstance(entry, Group) else (entry,))]
+for name in names:
+    if not any(tuple(each[: len(name)]) == name for each in asked):
+        asked.append([*name, "no-such-file"])
+for words in asked:
+    with contextlib.suppress(SystemExit):
+        print("status", main(words), *words)
+print("path", sys.path)
+"""
+ASKED = (
+    "check tiny.yaml", "check --no-code own.yaml", "sweep own.yaml --out out --jobs 1", "verify out --jobs 1",
+    "run tiny.yaml --policy ep --system small --batch 12", "list systems", "blocks", "cost dojo",
+)  # fmt: skip
+
+
+def hostile_folder(folder):
+    for name in HOSTILE:
+        (folder / f"{name}.py").write_text(DEFECT)
+    rule = "import numpy, beside\nfrom beside import home\n\ndef rule(step):\n    return home(step)\n"
+    (folder / "mine.py").write_text(rule)
+    (folder / "beside.py").write_text("import json\nfrom archsim.policies.allocation.rules import home\n")
+    text = tiny_file(folder).read_text()
+    own = text.replace("[base, ep, allo, pred, allo+pred]", "[{name: own, allocation: 'mine:rule'}]")
+    (folder / "own.yaml").write_text(own.replace("[12, 40]", "[12]"))
+
+
+def test_no_command_runs_a_file_of_the_current_folder_that_none_names(tmp_path):
+    hostile_folder(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", SCRIPT, *ASKED], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "was run" not in done.stdout + done.stderr and "Traceback" not in done.stderr
+    lines = done.stdout.splitlines()
+    for words in ASKED:
+        assert any(line == f"status 0 {words}" for line in lines), (words, done.stdout, done.stderr)
+    assert f"'{tmp_path}'" not in lines[-1] and "''" not in lines[-1]
+
+
+@pytest.mark.parametrize("start", [["-m", "archsim"], [str(Path(sys.executable).with_name("archsim"))]])
+def test_however_it_is_started(tmp_path, start):
+    hostile_folder(tmp_path)
+    program = [sys.executable, *start] if start[0] == "-m" else start
+    done = subprocess.run([*program, "check", "--no-code", "own.yaml"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "own.yaml: ok" in done.stdout and "was run" not in done.stdout + done.stderr
+
+
+def test_modules_of_a_folder_are_found_by_their_neighbours_alone(tmp_path, monkeypatch):
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("")
+    (tmp_path / "pack" / "inner.py").write_text("from . import other\nimport pack.other\nhere = lambda: pack.other.x\n")
+    (tmp_path / "pack" / "other.py").write_text("from lone_neighbour import x\n")
+    (tmp_path / "lone_neighbour.py").write_text("x = 7\n")
+    monkeypatch.chdir(tmp_path)
+    assert import_function("pack.inner:here")() == 7
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("lone_neighbour")
+    assert not {"pack", "lone_neighbour"} & set(sys.modules) and not list(tmp_path.rglob("*.pyc"))
+    assert import_function("archsim.policies.allocation.rules:home").__module__ == "archsim.policies.allocation.rules"
+
+
+def test_a_check_of_parameters_of_traffic_takes_no_more_memory_than_they_may_have(tmp_path, monkeypatch):
+    """1 MB that unpacks to gigabytes: refused by its headers, before anything is unpacked."""
+    shutil.copy(shipped_configs() / "traffic" / "deepseek-v3.yaml", tmp_path / "own.yaml")
+    head = yaml.safe_load((tmp_path / "own.yaml").read_text())
+    key = "tables" if "tables" in head else "loads"
+    for name, shape in ((key, (3, 1 << 14, 1 << 13)), ("tasks", (1 << 20, 9))):
+        with zipfile.ZipFile(tmp_path / "big.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+            for member in {"loads", "popularity", "acceptance", "layer_ids", "weights", name}:
+                with archive.open(f"{member}.npy", "w") as stream:
+                    np.lib.format.write_array_header_1_0(
+                        stream, {"descr": "|u1", "fortran_order": False, "shape": shape}
+                    )
+                    stream.write(bytes(1 << 20))
+        (tmp_path / "own.yaml").write_text(yaml.safe_dump(head | {key: "big.npz"}))
+        tracemalloc.start()
+        with pytest.raises(ArchsimError, match="own.yaml.*(expected at most|expected .* of shape)"):
+            load_traffic(str(tmp_path / "own.yaml"), load_model("deepseek-v3"))
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+        tracemalloc.stop()

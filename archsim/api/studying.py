@@ -171,7 +171,8 @@ def why(
 def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Watching | None = None) -> Verified:
     """Run a report of ``sweep``, ``explore`` or ``serve_plan`` again from its manifest, without what is kept of it.
 
-    Returns a `Verified`: ``.moved`` has a row per column that moved; ``.made`` and ``.now``: version and code of both.
+    Returns a `Verified`: ``.moved`` has a row per column that moved, or that only one side has; ``.made`` and ``.now``:
+    version and code of both. Judged are all tables that a report of its kind has, whatever its manifest lists.
 
     report: its folder, or its ``manifest.yaml``. jobs: parallel processes. watching: as of ``explore``.
 

@@ -2,22 +2,36 @@
 
 Importing a module executes it (docs/trust.md). With ``ARCHSIM_NO_CODE`` set nothing is imported: a file that names
 code can be read, and what would call the code is refused.
+
+A module is looked for as a file below the current folder (``verify``: below ``code/`` of the report), then among the
+installed ones. The folder is never put on ``sys.path``, where every optional import of a library would search it:
+modules of the folder are loaded as parts of a package of a private name, and only they find their neighbours.
 """
 
+import builtins
+import hashlib
 import importlib
+import importlib.util
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from archsim.base.errors import ArchsimError
 from archsim.base.nearest import did_you_mean
 
 NO_CODE = "ARCHSIM_NO_CODE"
+CODE_FOLDER = "ARCHSIM_CODE_FOLDER"
+"""Environment variable: the folder whose files are users' modules, if it is not the current one; workers inherit it."""
 LOG = logging.getLogger(__name__)
 _OURS = ("archsim", "microarch", "calibration")
+_PRIVATE = "_archsim_own_"
+_INSTALLED = ("site-packages", "dist-packages")
 
 
 class CodeNotImported(ArchsimError):
@@ -28,7 +42,7 @@ class CodeNotImported(ArchsimError):
 
 
 def import_function(target: str) -> Callable[..., Any]:
-    """Import the function ``package.module:function``; the current directory is searched, too.
+    """Import the function ``package.module:function``.
 
     Raises ValueError that says whether the module or the function is missing. Where code is not to be imported, the
     function returned raises ArchsimError when it is called.
@@ -36,17 +50,13 @@ def import_function(target: str) -> Callable[..., Any]:
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute.isidentifier():
         raise ValueError(f"{target!r} does not name a function; expected package.module:function")
-    if module_name.partition(".")[0] not in _OURS:
-        if os.environ.get(NO_CODE):
-            return _not_imported(target)
-        if module_name not in sys.modules:
-            LOG.info("imports and runs the module %s, which a file names (docs/trust.md; --no-code)", module_name)
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)
+    if not is_ours(module_name) and os.environ.get(NO_CODE):
+        return _not_imported(target)
     try:
-        module = importlib.import_module(module_name)
+        module = module_of(module_name)
     except Exception as error:  # noqa: BLE001 - a user's module may raise anything while it is imported
-        raise ValueError(f"cannot import module {module_name!r}: {type(error).__name__}: {error}") from None
+        said = str(error).replace(_private_name(code_folder()) + ".", "")
+        raise ValueError(f"cannot import module {module_name!r}: {type(error).__name__}: {said}") from None
     function = getattr(module, attribute, None)
     if function is None:
         names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
@@ -54,6 +64,106 @@ def import_function(target: str) -> Callable[..., Any]:
     if not callable(function):
         raise ValueError(f"{target!r} is not a function but {type(function).__name__}")
     return function
+
+
+def is_ours(module_name: str) -> bool:
+    """Whether a module is one of archsim's own, which are never looked for in the folder of users' code."""
+    return module_name.partition(".")[0] in _OURS
+
+
+def module_of(module_name: str) -> ModuleType:
+    """The module that functions of users are named in, imported. Raises what importing it raises."""
+    folder = code_folder()
+    name = f"{_private_name(folder)}.{module_name}"
+    if is_ours(module_name) or not _is_below(folder, module_name):
+        name = module_name
+    if not is_ours(module_name) and name not in sys.modules:
+        LOG.info("imports and runs the module %s, which a file names (docs/trust.md; --no-code)", module_name)
+    if name != module_name:
+        _add_package(folder)
+    return importlib.import_module(name)
+
+
+def is_in_folder(module: ModuleType) -> bool:
+    """Whether a module was loaded from the folder of users' code, not from an installed package."""
+    return module.__name__.startswith(_PRIVATE)
+
+
+def code_folder() -> str:
+    """Where the files of users' modules are."""
+    return os.environ.get(CODE_FOLDER) or os.getcwd()
+
+
+def _private_name(folder: str) -> str:
+    return _PRIVATE + hashlib.sha256(folder.encode(errors="surrogateescape")).hexdigest()[:12]
+
+
+def _is_below(folder: str, module_name: str) -> bool:
+    base = Path(folder, *module_name.split("."))
+    spec = PathFinder.find_spec(base.name, [str(base.parent)]) if base.name and base.parent.is_dir() else None
+    return spec is not None and spec.origin is not None
+
+
+def _add_package(folder: str) -> None:
+    """The package of a private name whose modules are the files of a folder."""
+    if (name := _private_name(folder)) not in sys.modules:
+        package = ModuleType(name)
+        package.__path__ = [folder]
+        sys.modules[name] = package
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+
+
+class _Finder:
+    """Finds modules of folders of users' code. They are run from their source: kept bytecode could be of another."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if not name.startswith(_PRIVATE) or path is None:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader, spec.cached = _Loader(name, spec.loader.path), None
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    def path_stats(self, path: Any) -> Any:
+        raise OSError("bytecode is neither read nor written")
+
+    def exec_module(self, module: ModuleType) -> None:
+        package = module.__name__.partition(".")[0]
+        vars(module)["__builtins__"] = vars(builtins) | {"__import__": _import_beside(package)}
+        super().exec_module(module)
+
+
+def _import_beside(package: str) -> Callable[..., Any]:
+    """``__import__`` of users' modules: it also finds their neighbours, after what is installed."""
+
+    def find(name: str, globals=None, locals=None, fromlist=(), level=0) -> Any:
+        top = name.partition(".")[0]
+        (folder,) = sys.modules[package].__path__
+        if level or is_ours(top) or not _is_near(folder, top) or _is_installed(top):
+            return builtins.__import__(name, globals, locals, fromlist, level)
+        found = builtins.__import__(f"{package}.{name}", globals, locals, fromlist, 0)
+        return found if fromlist else getattr(found, top)
+
+    return find
+
+
+def _is_near(folder: str, top: str) -> bool:
+    return PathFinder.find_spec(top, [folder]) is not None
+
+
+def _is_installed(top: str) -> bool:
+    if top in sys.stdlib_module_names:
+        return True
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return False
+    places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
+    return any(part in Path(place).parts for place in places for part in _INSTALLED)
 
 
 def _not_imported(target: str) -> Callable[..., Any]:
@@ -64,16 +174,37 @@ def _not_imported(target: str) -> Callable[..., Any]:
 
 
 @contextmanager
+def code_below(folder: Path) -> Iterator[None]:
+    """Inside the block, files of users' modules are those below ``folder``, in worker processes, too."""
+    with variable(CODE_FOLDER, str(folder.resolve())):
+        yield
+
+
+@contextmanager
 def without_code() -> Iterator[None]:
     """Import no code of users inside the block."""
-    before = os.environ.get(NO_CODE)
-    os.environ[NO_CODE] = "1"
+    with variable(NO_CODE, "1"):
+        yield
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Interpreters that are started inside the block do not search the current folder."""
+    with variable("PYTHONSAFEPATH", "1"):
+        yield
+
+
+@contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment inside the block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        os.environ.pop(NO_CODE)
+        del os.environ[name]
         if before is not None:
-            os.environ[NO_CODE] = before
+            os.environ[name] = before
 
 
 @contextmanager

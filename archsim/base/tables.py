@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
+from archsim.base.archives import MOST_TIMES_OF_PART, refuse_bomb
 from archsim.base.files import drafted
 from archsim.base.shown import Shown
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 TEXT, INTEGER, REAL = "text", "integer", "real"
+_CELL_BYTES = 8  # of a number
 GROUP_ROWS = 1 << 16  # least of a row group that is written from columns
 
 
@@ -75,7 +77,7 @@ def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[st
     if header:
         writer.writerow(columns)
     for row in rows:
-        writer.writerow([_cell(name, row[name]) for name in columns])
+        writer.writerow([cell_text(name, row[name]) for name in columns])
 
 
 def write_csv_stream(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -157,22 +159,37 @@ def _write_groups(path: Path, schema: pyarrow.Schema, groups: Iterable[pyarrow.T
             writer.write_table(group)
 
 
-def read_parquet(path: Path | BinaryIO, columns: Mapping[str, str]) -> Table:
+def read_parquet(path: Path | BinaryIO, columns: Mapping[str, str], most_rows: int | None = None) -> Table:
     """Read a table written by :meth:`Table.write_parquet`, from a file or what it holds. Raises ValueError or OSError
-    for a damaged file: every page has a checksum.
+    for a damaged file (every page has a checksum), and for one that says to hold more than ``most_rows`` or more than
+    fits into its size.
     """
     from pyarrow import parquet
 
+    about = parquet.read_metadata(path)
+    if most_rows is not None and about.num_rows > most_rows:
+        raise ValueError(f"{about.num_rows} rows; expected at most {most_rows}")
+    parts = [about.row_group(at) for at in range(about.num_row_groups)]
+    packed = sum(part.column(at).total_compressed_size for part in parts for at in range(part.num_columns))
+    cells = _CELL_BYTES * about.num_rows * len(columns)
+    refuse_bomb("the table", max(cells, sum(part.total_byte_size for part in parts)), packed, MOST_TIMES_OF_PART)
+    if not isinstance(path, Path):
+        path.seek(0)
     found = parquet.read_table(path, columns=list(columns), page_checksum_verification=True)
     return Table(columns, tuple(found.to_pylist()))
 
 
 def parquet_columns(path: Path) -> dict[str, str]:
-    """The columns of a file written by :meth:`Table.write_parquet`, with their types."""
+    """The columns of a file written by :meth:`Table.write_parquet`, with their types. Raises ValueError for columns of
+    other types, and as `read_parquet`.
+    """
     from pyarrow import parquet
 
     types = {"string": TEXT, "int64": INTEGER, "double": REAL}
-    return {field.name: types[str(field.type)] for field in parquet.read_schema(path)}
+    schema = parquet.read_schema(path)
+    if other := [field for field in schema if str(field.type) not in types]:
+        raise ValueError(f"column {other[0].name!r} is of type {other[0].type}; expected one of {', '.join(types)}")
+    return {field.name: types[str(field.type)] for field in schema}
 
 
 def parquet_facts(path: Path) -> dict[str, str]:
@@ -195,7 +212,8 @@ def _schema(columns: Mapping[str, str], facts: Mapping[str, str] | None) -> pyar
     return pyarrow.schema(fields, metadata=dict(facts) if facts else None)
 
 
-def _cell(name: str, value: Any) -> str:
+def cell_text(name: str, value: Any) -> str:
+    """A cell as it is written to CSV files."""
     if value is None:
         return ""
     if name.endswith("_ns") and value == int(value):

@@ -63,7 +63,7 @@ def _print(found) -> None:
     table = grid("", numbers=("A", "B", "B over A"))
     table.add_column("")
     for group in dict.fromkeys(each.group for each in (*found.causes, *found.quantities)):
-        table.add_row(f"[bold]{group}[/bold]")
+        table.add_row(group, style="bold")
         for each in (*found.causes, *found.quantities):
             if each.group == group:
                 better = {1: "better", -1: "worse", 0: ""}[each.better]

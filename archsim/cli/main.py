@@ -16,6 +16,7 @@ from archsim.base.own_code import code_told
 from archsim.cli.arguments import Parser
 from archsim.cli.exit_codes import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR
 from archsim.cli.heartbeat import heartbeat
+from archsim.cli.printing import printable
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -99,14 +100,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a full disk can be told
         return status
     except ArchsimError as error:
-        print(_printable(str(error)), file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return FAILED_RUNS if isinstance(error, FailedRuns) else USER_ERROR
     except BrokenPipeError:
         # The reader of our output is gone (`archsim list models | head`); nothing more may be written at exit.
         _drop_output()
         return OK
     except OSError as error:
-        print(_printable(_host_told(error, getattr(arguments, "out", None))), file=sys.stderr)
+        print(printable(_host_told(error, getattr(arguments, "out", None))), file=sys.stderr)
         _drop_output()
         return USER_ERROR
     except KeyboardInterrupt:
@@ -169,11 +170,6 @@ def _fill(parser: argparse.ArgumentParser, metavar: str, commands: Sequence[Comm
         module: Any = importlib.import_module(f"archsim.cli.{command.module}")
         module.add(own)
         own.set_defaults(run=module.run)
-
-
-def _printable(text: str) -> str:
-    """Text without control characters, which names of files may bring and a terminal would obey."""
-    return "".join(each if each.isprintable() or each == "\n" else f"\\x{ord(each):02x}" for each in text)
 
 
 class _Version(argparse.Action):

@@ -17,10 +17,17 @@ MOST_PROBLEMS = 12  # printed per file of measurements
 
 
 def console():
-    """Where tables are printed: as wide as the terminal, ``LOG_WIDTH`` elsewhere."""
+    """Where tables are printed: as wide as the terminal, ``LOG_WIDTH`` elsewhere. Text is printed as it is, also where
+    it looks like a style: names come from files.
+    """
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else LOG_WIDTH, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else LOG_WIDTH, highlight=False, markup=False, emoji=False)
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which names of files may bring and a terminal would obey."""
+    return "".join(each if each.isprintable() or each == "\n" else f"\\x{ord(each):02x}" for each in text)
 
 
 def print_notes(notes: Iterable[str]) -> None:

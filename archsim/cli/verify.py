@@ -31,11 +31,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(found) -> None:
-    from archsim.cli.printing import console, grid
+    from archsim.cli.printing import console, grid, printable
 
     table = grid("", "made by", "run again by")
     for name, made, now in found.facts():
-        table.add_row(name, made, now if now != made else "the same")
+        table.add_row(name, printable(made), now if now != made else "the same")
     console().print(table)
     compared = f"{found.rows:,} rows, {found.numbers:,} cells"
     if not found.moved:
@@ -46,7 +46,8 @@ def _print(found) -> None:
     table.add_column("moved most at")
     for each in sorted(found.moved, key=lambda each: -abs(each.change or 0))[:_SHOWN]:
         change = "–" if each.change is None else f"{each.change:+.2%}"
-        table.add_row(each.file, each.column, str(each.rows), each.before, each.after, change, each.at)
+        cells = each.file, each.column, str(each.rows), each.before, each.after, change, each.at
+        table.add_row(*map(printable, cells))
     console().print(table)
     if len(found.moved) > _SHOWN:
         print(f"and {len(found.moved) - _SHOWN} more columns; --json has all")

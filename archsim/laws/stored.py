@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.archives import UNREADABLE
+from archsim.base.archives import UNREADABLE, read_npz
 from archsim.laws.tables import Fitted
 
 STORED = "stored"  # key of a table in YAML
@@ -78,8 +78,7 @@ def save(path: Path, arrays: Arrays) -> None:
 def load(path: Path, sha256: str) -> list[Any]:
     """The entries of a file whose content has this digest. Raises DamagedNumbers, and OSError."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = read_npz(path)
     except FileNotFoundError:
         raise
     except (*UNREADABLE, AttributeError) as error:

@@ -17,12 +17,11 @@ from typing import Any
 
 from archsim.base.errors import ArchsimError
 from archsim.base.files import write_text
-from archsim.base.own_code import import_function
+from archsim.base.own_code import import_function, is_in_folder, is_ours, module_of
 from archsim.base.text.yaml import dump_yaml, parse_yaml, read_yaml
 from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
 
 CODE = "code"  # folder of users' functions, beside the manifest
-_OURS = {"archsim", "microarch", "calibration"}
 _INSTALLED = "site-packages"
 
 
@@ -57,21 +56,38 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     Raises ArchsimError that names the digest that is false, or what is not there; SpecError as reading YAML does.
     """
-    data = dict(read_yaml(folder / MANIFEST).data)
+    data = dict(read_yaml(inside(folder, MANIFEST)).data)
     facts = data.pop(MANIFEST_KEY, None) or {}
-    if "digest" not in facts:
+    if not isinstance(facts, dict) or "digest" not in facts:
         raise ArchsimError(f"{folder / MANIFEST}: no digest of the experiment; it was made by an older archsim")
+    for name in ("functions", "results", "traces"):
+        listed = facts.get(name) or {}
+        if not isinstance(listed, dict) or not all(isinstance(each, str) for each in listed.values()):
+            raise ArchsimError(f"{folder / MANIFEST}: {MANIFEST_KEY}.{name}: expected names, each with its digest")
     if facts["digest"] != digest_of(data):
         raise ArchsimError(f"{folder / MANIFEST}: the experiment is not that of its digest: it was changed afterwards")
     if not facts.get("results"):
         raise ArchsimError(f"{folder / MANIFEST}: no digest of results: the command that made it did not end")
-    named = {f"{CODE}/{name}": digest for name, digest in facts.get("functions", {}).items()} | facts["results"]
+    named = {f"{CODE}/{name}": digest for name, digest in (facts.get("functions") or {}).items()} | facts["results"]
     for name, digest in named.items():
-        if not (folder / name).is_file():
-            raise ArchsimError(f"{folder / name}: no such file, but {MANIFEST} has its digest")
-        if _sha256(folder / name) != digest:
+        if _sha256(inside(folder, name)) != digest:
             raise ArchsimError(f"{folder / name}: is not the file of its digest in {MANIFEST}: one was changed")
     return facts, data
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The file of a report, by a name that the report gives. Raises ArchsimError for one that leads out of the folder,
+    also by a link, and for one that is not there.
+    """
+    try:
+        file = (folder / name).resolve()
+        if not file.is_relative_to(folder.resolve()):
+            raise ArchsimError(f"{folder / MANIFEST}: {name!r} leads out of the folder of the report; nothing is read")
+        if not file.is_file():
+            raise ArchsimError(f"{folder / name}: no such file, but it is part of the report")
+    except (OSError, ValueError, RuntimeError) as error:  # names that are too long, null characters, links in a circle
+        raise ArchsimError(f"{folder / MANIFEST}: {name!r:.80} is no name of a file: {error}") from None
+    return file
 
 
 def digest_of(experiment: Mapping[str, Any]) -> str:
@@ -91,9 +107,10 @@ def _copy_code(functions: Iterable[str], folder: Path) -> dict[str, str]:
     for target in dict.fromkeys(functions):
         import_function(target)
         name = target.partition(":")[0]
-        file = getattr(sys.modules.get(name), "__file__", None)
-        elsewhere = name.partition(".")[0] in _OURS | sys.stdlib_module_names
-        if file and not elsewhere and _INSTALLED not in Path(file).parts:
+        module = module_of(name)
+        file = getattr(module, "__file__", None)
+        elsewhere = is_ours(name) or name.partition(".")[0] in sys.stdlib_module_names
+        if file and (is_in_folder(module) or (not elsewhere and _INSTALLED not in Path(file).parts)):
             root = Path(file).parents[name.count(".") + (Path(file).name == "__init__.py")]
             files |= {each.relative_to(root).as_posix(): each for each in _with_imports(Path(file), root)}
     copied = {name: _sha256(file) for name, file in sorted(files.items())}

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from archsim.base.archives import unpacked as unpacked_bytes
+
 NO_LINK = -1  # in the columns OF_LINKS: no link was busy
 OF_LINKS = ("link", "link_src", "link_dst")
 
@@ -26,7 +28,7 @@ def packed(columns: Mapping[str, np.ndarray]) -> Packed:
 def unpacked(kept: Packed) -> dict[str, list[Any]]:
     """The columns that `packed` packed, as plain values; None where there is no link."""
     columns = {
-        name: np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype).tolist()
+        name: np.frombuffer(unpacked_bytes(base64.b64decode(text), "zlib"), dtype).tolist()
         for name, (dtype, text) in kept.items()
     }
     return columns | {

@@ -4,7 +4,7 @@ with others.
 
 import hashlib
 import json
-import sys
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.code_digest import numbers_digest
-from archsim.base.own_code import CodeNotImported, import_function
+from archsim.base.own_code import NO_CODE, CodeNotImported, code_folder, import_function, is_ours, module_of
 from archsim.base.text.fields import Spec
 from archsim.engine.transfer import KERNELS, charges_kernels, kernels_from
 from archsim.policies.placement.from_file import file_of
@@ -240,19 +240,25 @@ def _plain(spec: Spec) -> dict:
     return spec.model_dump(mode="json", by_alias=True)
 
 
-@lru_cache(maxsize=64)
 def code_of(functions: tuple[str, ...]) -> str:
     """See `Run.code`: 12 hex digits of the code that decides numbers, its tables, numeric libraries, and the files
     of users' functions.
     """
+    return _code_of(functions, code_folder())
+
+
+@lru_cache(maxsize=64)
+def _code_of(functions: tuple[str, ...], folder: str) -> str:
+    """folder: where the files of users' functions are; another one may have others of the same names."""
     libraries = " ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "scipy"))
     digest = hashlib.sha256(f"{numbers_digest()} {libraries}".encode())
     for file in sorted((shipped_configs() / "assumptions").glob("*.yaml")):
         digest.update(file.read_bytes())
     for name in functions:
         import_function(name)
-        if (module := sys.modules.get(name.partition(":")[0])) is None:
+        module_name = name.partition(":")[0]
+        if os.environ.get(NO_CODE) and not is_ours(module_name):
             raise CodeNotImported(name)
-        file = getattr(module, "__file__", None)
+        file = getattr(module_of(module_name), "__file__", None)
         digest.update(name.encode() + (Path(file).read_bytes() if file else b""))
     return digest.hexdigest()[:KEY_DIGITS]

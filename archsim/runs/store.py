@@ -119,7 +119,7 @@ class SweepStore:
         if self.details or parquet_facts(self._part(number)).get(_HOLDS) != self._digest(points, runs):
             return False
         try:
-            return len(read_parquet(self._part(number), self._kept_columns)) == len(runs)
+            return len(read_parquet(self._part(number), self._kept_columns, len(runs))) == len(runs)
         except (OSError, ValueError) as error:
             LOG.warning("%s: damaged (%s); it is made anew", self._part(number), error)
             return False

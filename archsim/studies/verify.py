@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import csv
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import ArchsimError
+from archsim.base.files import regular
+from archsim.base.own_code import code_below, variable
 from archsim.base.shown import Shown
+from archsim.base.tables import cell_text, parquet_columns, read_parquet
 from archsim.base.text.yaml import read_yaml
-from archsim.runs.manifest import CODE, read_manifest
-from archsim.runs.run import code_of
+from archsim.runs.manifest import CODE, inside, read_manifest
+from archsim.specs.loading.file_kinds import EXPERIMENT, SERVE, kind_of
 from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
+from archsim.specs.sweeps.explore import EXPLORE_KEY
 
 if TYPE_CHECKING:
     import pandas
 
 _NAMED = ("system", "model", "batch", "assumptions", "policy", "point", "offered", "placement")  # of a row, for people
+_Columns = Mapping[str, Sequence[str]]  # name → a cell a row
+# Tables of a report by its kind; the first is always there, and the others where their details were kept.
+_OF_SWEEP = ("results.csv", "results.parquet", "dies.csv", "links.csv", "pairs.csv", "steps.parquet")
+_OF_SERVE = ("results.csv", "results.parquet", "requests.csv")
+_OF_EXPLORATION = ("front.csv",)
 _KEYS = ("run",)  # digests of inputs, which a newer version may compute from more
 
 
@@ -84,12 +91,14 @@ def report_of(path: Path) -> Path:
 def verify(folder: Path, again: Callable[[Path, Path], Any]) -> Verified:
     """Run the report in ``folder`` with ``again(manifest, out)``, which writes one to ``out``; nothing kept is used.
 
-    Raises ArchsimError for a report that was changed, or whose traces are others now.
+    Which files are judged follows from the kind of report, not from what its manifest lists. Raises ArchsimError for a
+    report that was changed, or whose traces are others now.
     """
-    made, _ = read_manifest(folder)
+    made, data = read_manifest(folder)
+    first, *others = _tables_of(folder, data)
     with TemporaryDirectory(prefix="archsim-verify-") as temporary, _code_of_report(folder, made):
         out = Path(temporary) / "report"
-        with _variable("ARCHSIM_CACHE", str(Path(temporary) / "cache")):
+        with variable("ARCHSIM_CACHE", str(Path(temporary) / "cache")):
             again(folder / MANIFEST, out)
         now = read_yaml(out / MANIFEST).data[MANIFEST_KEY]
         for model, digest in made.get("traces", {}).items():
@@ -97,29 +106,48 @@ def verify(folder: Path, again: Callable[[Path, Path], Any]) -> Verified:
                 raise ArchsimError(f"{folder / MANIFEST}: the trace of {model} is {digest}, but now it is {found}")
         rows = numbers = 0
         moved: list[Moved] = []
-        for name in made["results"]:
-            before, after = _read(folder / name), _read(out / name)
-            if len(before) != len(after):
-                raise ArchsimError(f"{folder / name}: has {len(before)} rows; run again, it has {len(after)}")
-            rows += len(before)
-            numbers += sum(len(row) for row in before)
-            moved += _moved(name, before, after)
+        for name in (first, *(each for each in others if (folder / each).exists() and (out / each).exists())):
+            after = _columns(out / name)
+            before = _columns(inside(folder, name), most_rows=_rows(after))
+            if _rows(before) != _rows(after):
+                raise ArchsimError(f"{folder / name}: has {_rows(before)} rows; run again, it has {_rows(after)}")
+            rows += _rows(before)
+            numbers += _rows(before) * len(before)
+            known = {replace(each, file=name) for each in moved}  # a table may be there in two formats
+            moved += [each for each in _moved(name, before, after) if each not in known]
     return Verified(folder, made, now, rows, numbers, tuple(moved))
 
 
-def _moved(name: str, before: list[dict[str, str]], after: list[dict[str, str]]) -> Iterator[Moved]:
-    """Columns of which a cell differs; of columns of one side alone, nothing is known."""
-    for column in before[0] if before else ():
-        if column in _KEYS or column not in after[0]:
+def _tables_of(folder: Path, data: Mapping[str, Any]) -> tuple[str, ...]:
+    kind = kind_of(data)
+    if kind not in (EXPERIMENT, SERVE):
+        raise ArchsimError(f"{folder / MANIFEST}: holds neither an experiment nor a deployment, but keys of a {kind}")
+    if kind == SERVE:
+        return _OF_SERVE
+    return _OF_EXPLORATION if EXPLORE_KEY in data else _OF_SWEEP
+
+
+def _rows(table: _Columns) -> int:
+    return len(next(iter(table.values()), ()))
+
+
+def _moved(name: str, before: _Columns, after: _Columns) -> Iterator[Moved]:
+    """Columns of which a cell differs, and those that only one side has."""
+    for column in dict.fromkeys((*after, *before)):
+        if column in _KEYS:
             continue
-        rows = [at for at in range(len(before)) if before[at][column] != after[at][column]]
+        if column not in after or column not in before:
+            there = ("a column", "no column")
+            yield Moved(name, column, _rows(after), None, "", *(there if column in before else there[::-1]))
+            continue
+        old, new = before[column], after[column]
+        rows = [at for at in range(len(old)) if old[at] != new[at]]
         if not rows:
             continue
-        changes = {at: _change(before[at][column], after[at][column]) for at in rows}
+        changes = {at: _change(old[at], new[at]) for at in rows}
         most = max(rows, key=lambda at: abs(changes[at] or 0))
-        where = " ".join(before[most][key] for key in _NAMED if key in before[most]) or f"row {most + 1}"
-        cells = before[most][column], after[most][column]
-        yield Moved(name, column, len(rows), changes[most], where, *cells)
+        where = " ".join(before[key][most] for key in _NAMED if key in before) or f"row {most + 1}"
+        yield Moved(name, column, len(rows), changes[most], where, old[most], new[most])
 
 
 def _change(before: str, after: str) -> float | None:
@@ -130,43 +158,41 @@ def _change(before: str, after: str) -> float | None:
     return new / old - 1 if old else None
 
 
-def _read(file: Path) -> list[dict[str, str]]:
-    with file.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
+def _columns(file: Path, most_rows: int | None = None) -> _Columns:
+    """The cells of a table. most_rows: a file that has more is refused before they are read."""
+    try:
+        return _columns_of_parquet(file, most_rows) if file.suffix == ".parquet" else _columns_of_csv(file, most_rows)
+    except (OSError, ValueError, csv.Error) as error:  # pyarrow raises ValueErrors
+        raise ArchsimError(f"{file}: cannot be read as a table of results: {error}") from None
+
+
+def _columns_of_csv(file: Path, most_rows: int | None) -> _Columns:
+    with regular(file).open(encoding="utf-8", newline="") as stream:
+        lines = csv.reader(stream)
+        names = next(lines, [])
+        if len(set(names)) < len(names):
+            raise ValueError("two columns have the same name")
+        cells: list[list[str]] = []
+        for cell in lines:
+            if len(cell) != len(names):
+                raise ValueError(f"row {len(cells) + 1} has {len(cell)} cells; expected {len(names)}")
+            if most_rows is not None and len(cells) == most_rows:
+                raise ValueError(f"more than the {most_rows} rows that it has when it is run again")
+            cells.append(cell)
+    columns = zip(*cells, strict=True) if cells else ((),) * len(names)
+    return dict(zip(names, columns, strict=True))
+
+
+def _columns_of_parquet(file: Path, most_rows: int | None) -> _Columns:
+    columns = parquet_columns(file)
+    rows = read_parquet(regular(file), columns, most_rows).rows
+    return {name: tuple(cell_text(name, row[name]) for row in rows) for name in columns}
 
 
 def _told(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value or "–")
 
 
-@contextmanager
-def _code_of_report(folder: Path, made: Mapping[str, Any]) -> Iterator[None]:
-    """Import users' functions from the copies beside the manifest, not from where they were."""
-    files = made.get("functions", ())
-    names = {file.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".") for file in files}
-    if not names:
-        yield
-        return
-    hidden = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    code_of.cache_clear()
-    sys.path.insert(0, str((folder / CODE).resolve()))
-    try:
-        yield
-    finally:
-        sys.path.remove(str((folder / CODE).resolve()))
-        for name in names:
-            sys.modules.pop(name, None)
-        sys.modules.update(hidden)
-        code_of.cache_clear()
-
-
-@contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
+def _code_of_report(folder: Path, made: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Load users' functions from the copies beside the manifest, not from where they were."""
+    return code_below(folder / CODE) if made.get("functions") else nullcontext()

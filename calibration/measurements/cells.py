@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from archsim.base.archives import UNREADABLE, unpacked
 from calibration.measurements.checking import Problem
 
 PACKED = ".gz"
+_LONGEST_HEADER = 1 << 20
 SUFFIXES = (".csv", f".csv{PACKED}")
 
 
@@ -25,7 +27,7 @@ def header_of(file: Path) -> list[str]:
     opened = gzip.open if file.suffix.lower() == PACKED else open
     try:
         with opened(file, "rt", encoding="utf-8-sig", newline="") as stream:
-            return _cells(stream.readline().rstrip("\r\n")) or []
+            return _cells(stream.readline(_LONGEST_HEADER).rstrip("\r\n")) or []
     except (OSError, EOFError, zlib.error, UnicodeDecodeError):
         return []
 
@@ -34,8 +36,8 @@ def read_cells(file: Path, label: str, problems: list[Problem]) -> pd.DataFrame 
     """All cells as text; index = line number. Lines with the wrong number of cells are quarantined."""
     try:
         data = file.read_bytes()
-        text = (gzip.decompress(data) if file.suffix.lower() == PACKED else data).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        text = (unpacked(data, "gzip") if file.suffix.lower() == PACKED else data).decode("utf-8-sig")
+    except UNREADABLE as error:
         problems.append(Problem(label, 1, f"cannot be read as UTF-8 text: {error}", "refused"))
         return None
     text = text.replace("\r\n", "\n").replace("\r", "\n")

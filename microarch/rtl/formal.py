@@ -18,6 +18,7 @@ from typing import Any
 from amaranth.back import rtlil
 from amaranth.hdl import ClockDomain, Fragment, Module
 
+from archsim.base.own_code import safe_path
 from microarch.rtl.lockstep import BENCHES
 from microarch.rtl.properties import allocator, atu, heatmap, pdu
 
@@ -51,7 +52,7 @@ def prove(block: str, changes: Mapping[str, Any], component: Any = None) -> Proo
     top.submodules.dut = Fragment.get(dut, None)
     own = PROPERTIES[block].harness(dut, top)
     text = rtlil.convert(top, ports=[clock.clk, *dut.inputs, *dut.outputs, *own], name="harness")
-    with get_context("spawn").Pool(1) as fresh:  # Yosys keeps what it has read
+    with safe_path(), get_context("spawn").Pool(1) as fresh:  # Yosys keeps what it has read
         log = fresh.apply(_induction, (text,))
     proved = PROVED in log
     steps = len(re.findall(r"Trying induction with length", log))

@@ -7,7 +7,6 @@ capacitances in fF and energies in fJ, as in ASAP7; a library in other units is 
 from __future__ import annotations
 
 import hashlib
-import lzma
 import os
 import re
 from collections.abc import Sequence
@@ -15,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
+from archsim.base.archives import unpacked
 
 TOKEN = re.compile(r'"[^"]*"|[A-Za-z_][\w.\[\]]*|[-+]?[\d.]+(?:[eE][-+]?\d+)?|[(){};:,]')
 UNENDED = re.compile(r"^(\s*\w+\s*:[^;{}\n]*)$", re.MULTILINE)  # an attribute without its semicolon
@@ -156,7 +157,7 @@ def read_libraries(paths: Sequence[Path]) -> Library:
     files, texts, volts = [], [], 0.0
     for path in paths:
         data = path.read_bytes()
-        content = lzma.decompress(data) if path.suffix == ".xz" else data
+        content = unpacked(data, "xz") if path.suffix == ".xz" else data
         text = content.decode("utf-8", "replace")
         library = parse(text)
         unit, load = library.value("time_unit"), library.attributes.get("capacitive_load_unit", [])

@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from archsim.base.own_code import safe_path
 from microarch.silicon.liberty import Library
 from microarch.silicon.timing import instances_of, loads_of, longest_path
 
@@ -68,7 +69,7 @@ def synthesise(block: str, component: Any, source: Path, library: Library) -> Sy
 
     ports = [*component.inputs, *component.outputs]
     text = rtlil.convert(component, ports=ports, name=block)
-    with tempfile.TemporaryDirectory() as folder, get_context("spawn").Pool(1) as fresh:
+    with tempfile.TemporaryDirectory() as folder, safe_path(), get_context("spawn").Pool(1) as fresh:
         # a process of its own: what Yosys finds depends on the numbers that it has given out before
         netlist, log = fresh.apply(_mapped, (block, text, library.texts, Path(folder)))
     module = netlist["modules"][block]

@@ -1,5 +1,7 @@
 """A report is run again from its manifest: what moved is told, and what was changed by hand is refused."""
 
+import csv
+import hashlib
 import shutil
 
 import pytest
@@ -79,6 +81,72 @@ def test_what_was_changed_is_refused(report, file, before, after, said):
     (report / file).write_text(text.replace(before, after))
     with pytest.raises(ArchsimError, match=said):
         ar.verify(report)
+
+
+def forged(report, change):
+    """A report after a change of its manifest's facts, all its digests right."""
+    data = yaml.safe_load((report / "manifest.yaml").read_text())
+    change(data["manifest"])
+    (report / "manifest.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
+
+
+def sha256(file):
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_the_manifest_does_not_choose_what_is_judged(report):
+    """All times are 1, and the manifest lists only the glossary; or the columns of times are gone."""
+    rows = list(csv.DictReader((report / "results.csv").open()))
+    forged(report, lambda facts: facts.update(results={"glossary.html": sha256(report / "glossary.html")}))
+    for row in rows:
+        row["decode_ns"] = "1"
+    for left_out in ((), ("decode_ns",)):
+        with (report / "results.csv").open("w", newline="") as stream:
+            names = [name for name in rows[0] if name not in left_out]
+            writer = csv.DictWriter(stream, names, extrasaction="ignore", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        moved = {each.column: each for each in ar.verify(report, jobs=1).moved if each.file == "results.csv"}
+        assert moved["decode_ns"].rows == len(rows)
+    (report / "results.csv").write_text("policy,model\nep\n")
+    with pytest.raises(ArchsimError, match="results.csv: cannot be read as a table of results: row 1 has 1 cells"):
+        ar.verify(report, jobs=1)
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "link", "a" * 5000, "a\0b"])
+@pytest.mark.parametrize("listed", ["results", "functions"])
+def test_nothing_outside_the_report_is_read(report, name, listed):
+    (report.parent / "secret").write_text("mine")
+    for folder in (report, report / "code"):
+        (folder / "link").symlink_to(report.parent / "secret")
+    forged(report, lambda facts: facts[listed].update({name: "0" * 64}))
+    with pytest.raises(ArchsimError, match="leads out of the folder of the report|is no name of a file|no such file"):
+        ar.verify(report)
+
+
+@pytest.mark.parametrize("facts", [[], "x", {"digest": 1, "results": []}, {"functions": ["own.py"]}])
+def test_facts_of_another_form_are_refused(report, facts):
+    data = yaml.safe_load((report / "manifest.yaml").read_text())
+    data["manifest"] = data["manifest"] | facts if isinstance(facts, dict) else facts
+    (report / "manifest.yaml").write_text(yaml.safe_dump(data))
+    with pytest.raises(ArchsimError, match="manifest.yaml"):
+        ar.verify(report)
+
+
+def test_without_code_no_file_of_the_report_runs(report, monkeypatch):
+    """Neither what the manifest names, nor files named like modules that libraries try."""
+    for name in ("numpy", "coverage", "org", "colorama", "json"):
+        (report / "code" / f"{name}.py").write_text("import pathlib; pathlib.Path('ran').touch()\n")
+    with (report / "code" / "own.py").open("a") as stream:
+        stream.write("import pathlib; pathlib.Path('named_ran').touch()\n")
+    forged(report, lambda facts: facts["functions"].update({"own.py": sha256(report / "code" / "own.py")}))
+    monkeypatch.chdir(report.parent)
+    monkeypatch.setenv("ARCHSIM_NO_CODE", "1")
+    with pytest.raises(ArchsimError, match="own:mine is code"):
+        ar.verify(report, jobs=2)
+    monkeypatch.delenv("ARCHSIM_NO_CODE")
+    assert ar.verify(report, jobs=1).moved == ()
+    assert (report.parent / "named_ran").exists() and not (report.parent / "ran").exists()
 
 
 def test_a_false_digest_of_a_trace_is_refused(report):

@@ -44,7 +44,7 @@ def simulate_on_cluster(
     """
     distributed = _distributed()
     with _client(distributed, address) as client, client.as_current():
-        here = (os.getcwd(), tuple(sys.path))
+        here = (os.getcwd(), tuple(each for each in sys.path if each))
 
         def submit(batch: Batch):
             codes, name = tuple(run.code for run in batch), f"{batch[0].name} {batch[0].key} {len(batch)}"

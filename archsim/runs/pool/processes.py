@@ -85,7 +85,7 @@ class Worker:
     def _start(self) -> None:
         # In a process group of its own, a worker does not get the terminal's Ctrl-C: the parent ends it.
         self._process = subprocess.Popen(
-            [sys.executable, "-c", STARTS, json.dumps(sys.path)],
+            [sys.executable, "-P", "-c", STARTS, json.dumps([each for each in sys.path if each])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             process_group=0 if os.name == "posix" else None,

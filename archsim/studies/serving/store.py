@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.base.archives import UNREADABLE
+from archsim.base.archives import UNREADABLE, read_npz
 from archsim.base.files import drafted
 from archsim.base.tables import REAL, TEXT, Table
 from archsim.runs import manifest
@@ -55,12 +55,12 @@ class ServeStore(RecordStore):
 
     def _served(self, run: ServeRun) -> Served | None:
         try:
-            with np.load(self._file(run).with_suffix(".npz"), allow_pickle=False) as kept:
-                if kept["named"].tolist() != [run.key, run.code]:
-                    return None
-                found = {name: kept[name] for name in _ARRAYS}
-                moves = tuple(Moved(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in kept["moves"].tolist())
-                bin_ns, concurrency = kept["scalars"].tolist()
+            kept = read_npz(self._file(run).with_suffix(".npz"))
+            if kept["named"].tolist() != [run.key, run.code]:
+                return None
+            found = {name: kept[name] for name in _ARRAYS}
+            moves = tuple(Moved(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in kept["moves"].tolist())
+            bin_ns, concurrency = kept["scalars"].tolist()
         except UNREADABLE:
             return None
         totals = found.pop("totals")[()]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from archsim.base.archives import LEAST_SUSPECT_BYTES, MOST_TIMES
 from archsim.base.errors import TraceError
 from archsim.workload import checks
 from archsim.workload.formats.batches import Item
@@ -101,10 +102,10 @@ def _is_request(path: Path, member: tarfile.TarInfo) -> bool:
         raise TraceError(f"{path}: member {member.name!r} is a link or a device; expected only files")
     if name.suffix != ".json":
         return False
-    if member.size > MOST_REQUEST_BYTES:
+    most = min(MOST_REQUEST_BYTES, max(LEAST_SUSPECT_BYTES, MOST_TIMES * path.stat().st_size))
+    if member.size > most:
         raise TraceError(
-            f"{path}: member {member.name!r} declares {member.size} bytes; expected at most {MOST_REQUEST_BYTES} a "
-            f"request"
+            f"{path}: member {member.name!r} declares {member.size} bytes; expected at most {most} a request"
         )
     if not (name.stem.isascii() and name.stem.isdecimal()) or len(name.parts) < 2:
         raise TraceError(f"{path}: member {member.name!r}: expected <dataset>/<subject>/<n>.json, n a number")

@@ -8,7 +8,6 @@ extract_routed_experts_from_meta_info; vllm-project/vllm, pull request 28284.
 
 import base64
 import binascii
-import io
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from archsim.base.archives import UNREADABLE, read_npy
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import checks
@@ -73,8 +73,8 @@ def decoded(where: str, text: str, model: ModelSpec) -> np.ndarray:
         raise TraceError(f"{where}: {NAME} is not base64 ({error})") from None
     if content.startswith(_NPY):
         try:
-            return moe_layers(where, np.load(io.BytesIO(content), allow_pickle=False), model)
-        except (ValueError, EOFError, OSError, MemoryError) as error:
+            return moe_layers(where, read_npy(content), model)
+        except UNREADABLE as error:
             raise TraceError(f"{where}: {NAME} is not a readable .npy file ({error})") from None
     if len(content) % 4:
         raise TraceError(f"{where}: {NAME} has {len(content)} bytes; expected int32, a multiple of 4")

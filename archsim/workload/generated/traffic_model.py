@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from archsim.base.files import regular
+from archsim.base.archives import read_npz
 from archsim.workload.generated.traffic_heads import TrafficTables
 
 KIND_COMPONENTS = ("popularity", "task", "taste", "keep", "kind")
@@ -25,6 +25,9 @@ COMPONENTS = (*KIND_COMPONENTS, "path")
 TASTE, KEEP, KIND, PATH = range(2, len(COMPONENTS))
 
 QUANTILES = 21
+
+MOST_BYTES = 64 << 20
+"""Of the arrays of a model, as float64; those of the largest shipped one take 5 MB."""
 
 OTHER = "other"
 """The task of all requests of subjects that have too few for shares of their own."""
@@ -113,8 +116,8 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
     """The model of a .yaml file (`head`, read from `path`) that names tables. Raises what reading the tables raises,
     and ValueError, KeyError, TypeError or IndexError if they do not fit.
     """
-    with np.load(regular(path.parent / head.tables), allow_pickle=False) as archive:
-        arrays = _completed({name: _decoded(name, archive[name]) for name in archive.files})
+    read = read_npz(path.parent / head.tables, most_bytes=MOST_BYTES)
+    arrays = _completed({name: _decoded(name, array) for name, array in read.items()})
     model = TrafficModel(
         name=head.name, source=head.source, groups=head.groups, top_groups=head.top_groups, top_k=head.top_k,
         task_names=head.tasks, **arrays,

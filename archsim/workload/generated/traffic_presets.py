@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.base.archives import UNREADABLE
+from archsim.base.archives import UNREADABLE, read_npz
 from archsim.base.errors import TraceError
-from archsim.base.files import regular
 from archsim.base.nearest import did_you_mean
 from archsim.base.text.yaml import read_yaml
 from archsim.specs.loading.config_files import named_files
@@ -28,7 +27,7 @@ from archsim.workload.generated.traffic_heads import (
     read_head,
     stated_model,
 )
-from archsim.workload.generated.traffic_model import QUANTILES, TrafficModel, read_tables, without_paths
+from archsim.workload.generated.traffic_model import MOST_BYTES, QUANTILES, TrafficModel, read_tables, without_paths
 from archsim.workload.layers import spread_layers
 from archsim.workload.trace import TokenSource
 
@@ -196,9 +195,9 @@ def from_statistics(head: TrafficStatistics, file: Path, shape: _Shape) -> Traff
 def _shares(head: TrafficStatistics, file: Path, shape: _Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Popularity and acceptance float64[phase, layer, expert], and the layers they are of."""
     if head.loads is not None:
-        with np.load(regular(file.parent / head.loads), allow_pickle=False) as archive:
-            loads = archive["loads"] / archive["loads"].sum(axis=2, keepdims=True, dtype=np.float64)
-            return loads, archive["acceptance"] / 255, archive["layer_ids"].astype(np.int32)
+        archive = read_npz(file.parent / head.loads, {"loads", "acceptance", "layer_ids"}, MOST_BYTES)
+        loads = archive["loads"] / archive["loads"].sum(axis=2, keepdims=True, dtype=np.float64)
+        return loads, archive["acceptance"] / 255, archive["layer_ids"].astype(np.int32)
     skew, agreement = head.popularity_skew, head.phase_agreement
     logs = [np.log(popularity(seed, shape.layer_ids, shape.experts, skew)) for seed in (1, 2)]
     decode = np.exp(agreement * logs[0] + np.sqrt(1 - agreement**2) * logs[1])

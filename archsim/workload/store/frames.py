@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from archsim.base.archives import Bomb, refuse_bomb
 from archsim.base.errors import TraceError
 from archsim.base.files import drafted
 
@@ -60,11 +61,16 @@ def read_frames(path: Path, only: frozenset[str] | None = None) -> tuple[dict[st
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror})") from error
     header, at = _header(path, content)
-    columns = {}
+    columns, declared = {}, 0
     for name, about in header["columns"].items():
         frames = _frames(path, name, about)
         size = sum(size for size, _ in frames)
         if only is None or name in only:
+            declared += math.prod(about["shape"]) * np.dtype(about["dtype"]).itemsize
+            try:
+                refuse_bomb(f"column '{name}', with those before it,", declared, len(content))
+            except Bomb as error:
+                raise TraceError(f"{path}: {error}") from None
             columns[name] = _column(path, name, about, frames, content[at : at + size])
         at += size
     if at != len(content):

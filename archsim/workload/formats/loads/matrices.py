@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from archsim.base.archives import read_npy
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import checks
@@ -27,10 +28,10 @@ _LONG = ({"layer", "layer_id", "model_layer"}, {"expert", "expert_id", "logical_
 _OLD_NAME = re.compile(r"rank(\d+)")
 
 
-def read_npy(path: Path, model: ModelSpec) -> Loads:
+def read_npy_loads(path: Path, model: ModelSpec) -> Loads:
     """Raises TraceError."""
     try:
-        counts = np.load(path, allow_pickle=False)
+        counts = read_npy(path)
     except Exception as error:  # numpy's header parser raises many different exceptions
         raise TraceError(f"{path}: not a readable .npy file ({error})") from error
     counts = numbers(str(path), "the array", counts, 2, 3)

@@ -39,7 +39,7 @@ def loads_name(path: Path) -> str:
 def read_loads(path: Path, model: ModelSpec) -> Loads:
     """The loads of one file. Raises TraceError."""
     readers = {
-        ".npz": matrices.read_npz_loads, ".npy": matrices.read_npy, ".csv": matrices.read_csv,
+        ".npz": matrices.read_npz_loads, ".npy": matrices.read_npy_loads, ".csv": matrices.read_csv,
         ".pt": sglang.read_pt_dump, ".jsonl": vllm.read_load_stats, ".safetensors": trtllm.read_statistics,
     }
     try:
