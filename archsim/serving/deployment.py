@@ -21,7 +21,7 @@ from archsim.serving.records import Transfer
 from archsim.serving.simulate import KvUnits, Pool, Scheduler
 from archsim.serving.stand_ins import with_stand_ins
 from archsim.serving.tables import Host, Overlap, prepare
-from archsim.specs.deployment import Parallelism, Precision
+from archsim.specs.deployment import Parallelism, Precision, refuse_cut_blocks
 from archsim.specs.model import ModelSpec
 
 UNIFORM = "uniform"  # every token draws its experts by chance; other routings are those of the fused MoE law
@@ -79,6 +79,7 @@ def build(engine: Engine, scheduler: Scheduler, host: Host = NO_HOST, instances:
 def laws_of(engine: Engine, scheduler: Scheduler) -> tuple[IterationLaws, tuple[str, ...]]:
     """The laws of an engine's iterations, with experts, and what stands in for what was not measured, in words."""
     precision = engine.precision
+    refuse_cut_blocks(engine.model, engine.parallel, precision)
     found = with_stand_ins(engine.calibration, engine.model, precision.products, precision.experts)
     precision = precision._replace(products=found.products, experts=found.experts)
     most = scheduler.max_num_batched_tokens + scheduler.max_num_seqs

@@ -50,6 +50,10 @@ class AttentionKind(Spec):
         """Heads that the ranks of one request share: tensor parallelism must divide them."""
         raise NotImplementedError
 
+    def shard_widths(self, tp: int) -> dict[str, int]:
+        """Product → values of its weights that each of ``tp`` ranks has along the side on which they are divided."""
+        return {}
+
     def weights(self, hidden: int) -> int:
         """Weights of one attention; norms, biases and sinks may be left out (below 0.1 %)."""
         raise NotImplementedError

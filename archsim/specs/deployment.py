@@ -4,12 +4,16 @@ parallel: {attention: {tp: 4, dp: 2}, experts: {ep: 8}}
 precision: {products: fp8_block, kv: fp8}
 """
 
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import model_validator
 
 from archsim.base.errors import SpecError
 from archsim.base.text.fields import KeyProblem, Spec, count
+from archsim.specs.attention import AttentionKind
 from archsim.specs.model import UNMODELLED, ModelSpec
 
 Products = Literal["bf16", "fp8", "fp8_block", "nvfp4", "int4"]
@@ -164,6 +168,65 @@ def refuse_uneven(model: ModelSpec, parallel: Parallelism, experts: bool = True)
     if model.expert_ffn % expert_tp:
         fits = fitting(model.expert_ffn, expert_tp)
         raise SpecError(f"{model.name}: experts of {model.expert_ffn} are not divided by expert_tp {expert_tp}: {fits}")
+
+
+def refuse_cut_blocks(model: ModelSpec, parallel: Parallelism, precision: Precision, experts: bool = True) -> None:
+    """Raise SpecError where ranks would cut through blocks of weights that share a scale: vLLM and SGLang refuse such a
+    shard when they load it (vllm/model_executor/layers/quantization/fp8.py). Says which sizes would fit. Without
+    ``experts``: of what tensor parallelism divides alone.
+    """
+    tp, _, ep, expert_tp = parallel
+    block = BLOCKS.get(precision.experts)
+    if experts and model.experts > 1 and block and expert_tp > 1 and model.expert_ffn // expert_tp % block:
+        fits = [
+            f"experts: {{ep: {ep * expert_tp // each}, tp: {each}}}"
+            for each in range(expert_tp - 1, 0, -1)
+            if expert_tp % each == 0 and (each == 1 or not model.expert_ffn % (each * block))
+            and not model.experts % (ep * expert_tp // each)
+        ]  # fmt: skip
+        raise SpecError(
+            f"{model.name}: experts in {precision.experts} have a scale for {block} x {block} weights, and tp "
+            f"{expert_tp} cuts their {model.expert_ffn:,} into {model.expert_ffn / expert_tp:g}, no multiple of "
+            f"{block}; {_choices([*fits, f'other dtypes (precision.experts: {_UNCUT})'])}"
+        )
+    block = BLOCKS.get(precision.products)
+    if not block or tp == 1:
+        return
+    for what, width in _divided(model, parallel):
+        if width(tp) % block:
+            fewer = [each for each in range(tp - 1, 0, -1) if tp % each == 0]
+            fits = [f"tp {each}" for each in fewer if each == 1 or not width(each) % block]
+            raise SpecError(
+                f"{model.name}: products in {precision.products} have a scale for {block} x {block} weights, and tp "
+                f"{tp} cuts {what} into {width(tp):g}, no multiple of {block}; "
+                f"{_choices([*fits[:2], f'other dtypes (precision.products: {_UNCUT})'])}"
+            )
+
+
+# Weights along each side of a block that has one scale (DeepSeek-V3, arXiv 2412.19437, section 3.3.2).
+BLOCKS = MappingProxyType({"fp8_block": 128})
+_UNCUT = "fp8, with one scale a tensor, or bf16"
+
+
+def _divided(model: ModelSpec, parallel: Parallelism) -> Iterator[tuple[str, Callable[[int], float]]]:
+    """What tensor parallelism divides → its width on each of so many ranks."""
+    if model.dense_layers and (dense := model.dense_ffn):
+        yield f"dense_ffn: {dense:,}", lambda ranks: dense / ranks
+    whole = parallel.dp > 1 and parallel.ep > 1  # as `archsim.iteration.account.shared_ranks`
+    if model.shared_experts and not whole:
+        shared = model.shared_experts * model.shared_ffn
+        yield f"the shared experts' {shared:,}", lambda ranks: shared / ranks
+    for kind in model.attention or ():
+        for name in kind.shard_widths(1):
+            yield f"{name} of attention ({kind.shard_widths(1)[name]:,})", partial(_width, kind, name)
+
+
+def _width(kind: AttentionKind, name: str, ranks: int) -> int:
+    return kind.shard_widths(ranks)[name]
+
+
+def _choices(found: list[str]) -> str:
+    return f"{', or '.join(found)} would fit"
 
 
 def fitting(whole: int, ranks: int) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from archsim.base.errors import SpecError
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.deployment import DeploymentSpec, Parallelism, Precision, refuse_uneven
+from archsim.specs.deployment import DeploymentSpec, Parallelism, Precision, refuse_cut_blocks, refuse_uneven
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.own_execution import own_execution
@@ -48,6 +48,7 @@ class Scenario:
             )
         if parallel.tp > 1:
             refuse_uneven(self.model, parallel, experts=False)
+            refuse_cut_blocks(self.model, parallel, self.precision, experts=False)
         if parallel.expert_tp > 1:
             raise SpecError(
                 f"parallel.experts: tp {parallel.expert_tp}: experiments place whole experts; give ep: {system.dies}, "

@@ -6,7 +6,7 @@ import archsim
 from archsim.base.errors import SpecError
 from archsim.iteration.layers import ELSEWHERE, counted, program
 from archsim.runs.plan import prepare
-from archsim.specs.deployment import Parallelism, fitting
+from archsim.specs.deployment import Parallelism, Precision, fitting, refuse_cut_blocks
 from archsim.specs.loading.library import load_experiment, load_model
 
 EXPERIMENT = {
@@ -86,3 +86,22 @@ def test_sizes_of_an_axis_that_do_not_go_together_are_refused():
     swept = EXPERIMENT | {"parallel": {"attention": {"tp": 8}, "experts": {"ep": 8}}}
     with pytest.raises(SpecError, match="ep 8 x tp 1 is not the 4 ranks"):
         archsim.sweep(swept | {"sweep": {"grid": {"parallel.attention.tp": [8, 4]}}})
+
+
+@pytest.mark.parametrize(("model", "parallel", "told"), [
+    ("qwen3-235b-a22b", (8, 1, 1, 8), "cuts their 1,536 into 192, no multiple of 128; experts: {ep: 2, tp: 4}, or"),
+    ("qwen3-30b-a3b", (4, 1, 1, 4), "cuts their 768 into 192, .* experts: {ep: 2, tp: 2}"),
+    ("glm-4.5-air", (1, 8, 2, 4), "cuts their 1,408 into 352, .* experts: {ep: 8, tp: 1}"),
+    ("glm-4.5", (8, 1, 8, 1), "cuts the shared experts' 1,536 into 192, no multiple of 128; tp 4"),
+    ("glm-4.5-air", (4, 1, 4, 1), "cuts dense_ffn: 10,944 into 2736, no multiple of 128; tp 1"),
+    ("gpt-oss-120b", (64, 1, 64, 1), "cuts queries of attention .4,096. into 64"), ("gpt-oss-120b", (8, 1, 8, 1), ""),
+    ("qwen3-235b-a22b", (4, 1, 1, 4), ""), ("qwen3-235b-a22b", (8, 1, 2, 4), ""), ("deepseek-v3", (8, 1, 1, 8), ""),
+    ("glm-4.5-air", (1, 8, 8, 1), ""), ("glm-4.5", (2, 4, 8, 1), ""), ("qwen3-32b", (8, 1, 1, 1), ""),
+])  # fmt: skip
+def test_ranks_that_cut_blocks_of_fp8_weights_are_refused(model, parallel, told):
+    blocks, plain = Precision("fp8_block", experts="fp8_block"), Precision("fp8", experts="fp8")
+    refuse_cut_blocks(load_model(model), Parallelism(*parallel), plain)
+    if not told:
+        return refuse_cut_blocks(load_model(model), Parallelism(*parallel), blocks)
+    with pytest.raises(SpecError, match=told):
+        refuse_cut_blocks(load_model(model), Parallelism(*parallel), blocks)

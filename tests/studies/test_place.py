@@ -14,6 +14,7 @@ import archsim as ar
 from archsim.base.errors import ArchsimError, CapacityError, PlacementError, TraceError
 from archsim.cli.main import main
 from archsim.policies.load import imbalance
+from archsim.specs.layers import LayerSet
 from archsim.specs.loading.library import load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.studies.place.choosing import POLICIES
@@ -357,3 +358,25 @@ def test_a_layer_with_other_pairs_than_the_rest_is_told(tmp_path, scale, told):
     np.save(tmp_path / "loads.npy", loads)
     notes = " ".join(placed(tmp_path / "loads.npy").notes)
     assert ("a recording of other tokens" in notes) == (told is not None) and (told is None or told in notes)
+
+
+@pytest.mark.parametrize(("ran", "told"), [
+    (lambda layer: range(2), "6 of 8 experts .2 to 7. never run in any of 3 layers"),
+    (lambda layer: (0, 1, 2, 6, 7), "3 of 8 experts .3 to 5. never run"), (lambda layer: range(4, 6), "0 to 3, 6 to 7"),
+    (lambda layer: [(4 * layer + e) % 8 for e in range(4)], "in each of 3 layers 4 of 8 experts never run"),
+    (lambda layer: [e for e in range(8) if e != layer], ""), (lambda layer: range(7), ""),
+])  # fmt: skip
+def test_counts_of_some_ranks_alone_are_refused(tmp_path, ran, told):
+    model = MODEL.model_copy(update={"experts": 8, "layers": 3, "moe_layers": LayerSet(first=0, last=2)})
+    counts = np.zeros((3, 8), int)
+    for layer in range(3):
+        counts[layer, list(ran(layer))] = 1000 + 17 * layer
+    path = tmp_path / "counts.json"
+    path.write_text(json.dumps({"logical_count": counts.tolist()}))
+    if not told:
+        ar.place([path], model, SYSTEM, "eplb", 4, ranks=4)
+        return
+    with pytest.raises(TraceError, match=f"{told}.*some ranks alone"):
+        ar.place([path], model, SYSTEM, "eplb", 4, ranks=4)
+    path.write_text(json.dumps({"logical_count": (counts // 200).tolist()}))  # too few to tell
+    ar.place([path], model, SYSTEM, "eplb", 4, ranks=4)

@@ -42,6 +42,10 @@ class Grouped(Kind):
     def split_heads(self) -> int:
         return self.heads
 
+    def shard_widths(self, tp: int) -> dict[str, int]:
+        heads = self.heads // tp  # keys and values of few heads are whole on every rank
+        return {"queries": heads * self.head_dim, "the output": heads * self._value}
+
     @property
     def _value(self) -> int:
         return self.value_dim or self.head_dim

@@ -30,6 +30,11 @@ class Latent(Kind):
     def split_heads(self) -> int:
         return self.heads
 
+    def shard_widths(self, tp: int) -> dict[str, int]:
+        heads, key = self.heads // tp, self.qk_nope_head_dim
+        widths = {"queries": heads * (key + self.qk_rope_head_dim), "keys and values": heads * (key + self.v_head_dim)}
+        return widths | {"the output": heads * self.v_head_dim}
+
     @property
     def width(self) -> int:
         """Values that the cache keeps of a token."""

@@ -69,7 +69,49 @@ def read_all_loads(sources: Sequence[Path], model: ModelSpec) -> Loads:
             f"{files[0]}: all counts are zero: the recorder did not run while tokens were served; start it before the "
             "requests (SGLang: POST /start_expert_distribution_record), and dump again"
         )
+    _refuse_counts_of_some_ranks(files, busy)
     return busy
+
+
+# Choices an expert has on average in a layer, from which one that is never chosen in any of two layers or more is no
+# chance: at a tenth of that popularity it would be left out of three layers in exp(-0.1 x 16 x 3), 1 of 100, and of 58
+# never.
+MEAN_CHOICES = 16
+
+
+def _refuse_counts_of_some_ranks(files: list[Path], loads: Loads) -> None:
+    """Raise TraceError where the same experts, or as many in every layer, never run: a rank counts its own experts
+    alone until an engine adds the ranks up.
+    """
+    counts = loads.counts.sum(axis=0)
+    counts = counts[counts.any(axis=1)]
+    experts, idle = counts.shape[1], counts == 0
+    never, idle_each = np.flatnonzero(idle.all(axis=0)), np.unique(idle.sum(axis=1))
+    if counts.sum(axis=1).min() < MEAN_CHOICES * experts or len(counts) < 2:
+        return
+    if len(never) > 1:
+        which = f"{len(never)} of {experts} experts ({spans(never.tolist())}) never run in any of {len(counts)} layers"
+    elif len(idle_each) == 1 and 2 * idle_each[0] >= experts:
+        which = f"in each of {len(counts)} layers {idle_each[0]} of {experts} experts never run"
+    else:
+        return
+    raise TraceError(
+        f"{files[0]}: {which}, which no router does: these are counts of some ranks alone, each of its own experts. "
+        "Give the files of all ranks, or dump counts that the engine has summed over its ranks (SGLang: "
+        "expert_distribution_recorder all-reduces them in mode stat)"
+    )
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """``0 to 15, 32``: ascending numbers, runs written short."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    written = [str(low) if low == high else f"{low} to {high}" for low, high in runs]
+    return ", ".join(written[:6]) + (", ..." if len(written) > 6 else "")
 
 
 def _summed(files: list[Path], every: list[Loads]) -> Loads:
