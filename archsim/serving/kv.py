@@ -1,18 +1,32 @@
-"""KV of a rank: growing and releasing requests, and the prefix cache by hash ids, evicted by last use.
+"""KV of a rank: growing and releasing requests, and the prefix cache, evicted by last use.
 
 All kinds of layers take from one pool, in units of which a block of the layers that keep all tokens has
 ``limits.block_units`` (1 where all layers do): vLLM's hybrid allocator (vllm/v1/core/kv_cache_coordinator.py). A layer
 with a window gives blocks back as soon as no token to come sees them; states of linear attention are taken once.
+
+The cache has pieces: runs of blocks of a prompt that requests of the trace share as a whole or not at all
+(``pieces_of``). A prompt hits in blocks of the engine, whatever the blocks of the trace's hash ids.
 """
+
+from typing import NamedTuple
+
+import numpy as np
 
 from archsim.base.kernels import inner, outer
 from archsim.serving.records import Limits, State
+from archsim.serving.requests import Requests
 
 
 @inner
 def blocks_of(tokens, limits: Limits):
     """Units of KV that ``tokens`` take in layers that keep all of them: what more tokens of a request take."""
     return (tokens + limits.block_tokens - 1) // limits.block_tokens * limits.block_units
+
+
+@inner
+def tokens_of(units, limits: Limits):
+    """Tokens that units of KV hold in layers that keep all of them."""
+    return units // limits.block_units * limits.block_tokens
 
 
 @inner
@@ -29,22 +43,22 @@ def held_of(computed, tokens, limits: Limits):
 
 
 @inner
-def available(state: State, k, limits: Limits):
+def available(state: State, k):
     """Free blocks, and those of the cache that no request holds."""
-    return state.ranks[k].free + state.ranks[k].unheld * limits.hash_blocks
+    return state.ranks[k].free + state.ranks[k].unheld
 
 
 @outer
-def take(state: State, k, blocks, limits: Limits):
+def take(state: State, k, blocks):
     """Take free blocks, evicting where needed. False, and nothing taken, where even that is too little."""
     rank = state.ranks[k]
-    if available(state, k, limits) < blocks:
+    if available(state, k) < blocks:
         return False
     while rank.free < blocks:
         oldest = rank.oldest
         unlink(state, k, oldest)
         state.references[k, oldest] = -1
-        rank.free += limits.hash_blocks
+        rank.free += state.sizes[oldest]
     rank.free -= blocks
     return True
 
@@ -55,110 +69,119 @@ def grow(state: State, k, r, tokens, limits: Limits):
     more are free again.
     """
     request = state.requests[r]
-    more = held_of(request.computed, tokens, limits) - request.shared * limits.hash_blocks - request.blocks
+    more = held_of(request.computed, tokens, limits) - request.shared - request.blocks
     if more <= 0:
         if limits.windows.shape[0]:
             state.ranks[k].free -= more
             request.blocks += more
         return True
-    if not take(state, k, more, limits):
+    if not take(state, k, more):
         return False
     request.blocks += more
     return True
 
 
 @outer
-def cached_blocks(state: State, k, r, limits: Limits):
-    """Leading hash blocks of a prompt that the cache of a rank has; at least one token is always computed."""
+def cached_pieces(state: State, k, r, limits: Limits):
+    """(pieces, their units of KV) of the beginning of a prompt that the cache of a rank has; at least one token is
+    always computed.
+    """
     request = state.requests[r]
-    if limits.hash_blocks == 0:
-        return 0
-    most = (request.input - 1) // limits.hash_tokens
-    found = 0
-    while found < most and found < request.hash_to - request.hash_from:
-        if state.references[k, state.hash_ids[request.hash_from + found]] < 0:
+    if limits.cached == 0:
+        return 0, 0
+    most = (request.input - 1) // limits.block_tokens * limits.block_units
+    found, units = 0, 0
+    while found < request.piece_to - request.piece_from:
+        piece = state.pieces[request.piece_from + found]
+        if state.references[k, piece] < 0 or units + state.sizes[piece] > most:
             break
+        units += state.sizes[piece]
         found += 1
-    return found
+    return found, units
 
 
 @outer
 def unheld_of(state: State, k, r, found):
-    """Of the first ``found`` hash blocks, those that no request holds."""
-    request, count = state.requests[r], 0
-    for at in range(request.hash_from, request.hash_from + found):
-        if state.references[k, state.hash_ids[at]] == 0:
-            count += 1
-    return count
+    """Units of KV of the first ``found`` pieces that no request holds."""
+    request, units = state.requests[r], 0
+    for at in range(request.piece_from, request.piece_from + found):
+        if state.references[k, state.pieces[at]] == 0:
+            units += state.sizes[state.pieces[at]]
+    return units
 
 
 @outer
-def hold(state: State, k, r, found, limits: Limits):
-    """Let a request hold its first ``found`` hash blocks in the cache."""
+def hold(state: State, k, r, found, units, limits: Limits):
+    """Let a request hold its first ``found`` pieces, of ``units``, in the cache."""
     request = state.requests[r]
-    for at in range(request.hash_from, request.hash_from + found):
-        block = state.hash_ids[at]
-        if state.references[k, block] == 0:
-            unlink(state, k, block)
-        state.references[k, block] += 1
+    for at in range(request.piece_from, request.piece_from + found):
+        piece = state.pieces[at]
+        if state.references[k, piece] == 0:
+            unlink(state, k, piece)
+        state.references[k, piece] += 1
         state.held[at] = 1
     request.hashed = found
-    request.shared = found
-    request.computed = found * limits.hash_tokens
+    request.covered = request.shared = units
+    request.computed = tokens_of(units, limits)
 
 
 @outer
 def insert(state: State, k, r, limits: Limits):
-    """Put computed full hash blocks of a prompt into the cache; what another request has put there stays private."""
+    """Put computed pieces of a prompt into the cache; what another request has put there stays private."""
     request = state.requests[r]
-    full = min(request.computed, request.input) // limits.hash_tokens
-    while request.hashed < full and request.hashed < request.hash_to - request.hash_from:
-        at = request.hash_from + request.hashed
-        block = state.hash_ids[at]
-        if state.references[k, block] < 0:
-            state.references[k, block] = 1
+    full = min(request.computed, request.input) // limits.block_tokens * limits.block_units
+    while request.hashed < request.piece_to - request.piece_from:
+        at = request.piece_from + request.hashed
+        piece = state.pieces[at]
+        size = state.sizes[piece]
+        if request.covered + size > full:
+            break
+        if state.references[k, piece] < 0:
+            state.references[k, piece] = 1
             state.held[at] = 1
-            request.blocks -= limits.hash_blocks
-            request.shared += 1
+            request.blocks -= size
+            request.shared += size
         request.hashed += 1
+        request.covered += size
 
 
 @outer
 def release(state: State, k, r):
     """Free the blocks of a request; what is in the cache stays there until evicted, the end of a prefix first."""
     request = state.requests[r]
-    for at in range(request.hash_from + request.hashed - 1, request.hash_from - 1, -1):
+    for at in range(request.piece_from + request.hashed - 1, request.piece_from - 1, -1):
         if state.held[at]:
             state.held[at] = 0
-            block = state.hash_ids[at]
-            state.references[k, block] -= 1
-            if state.references[k, block] == 0:
-                append(state, k, block)
+            piece = state.pieces[at]
+            state.references[k, piece] -= 1
+            if state.references[k, piece] == 0:
+                append(state, k, piece)
     state.ranks[k].free += request.blocks
     request.blocks = 0
     request.shared = 0
     request.hashed = 0
+    request.covered = 0
 
 
 @inner
-def append(state: State, k, block):
-    """A block that no request holds becomes the youngest."""
+def append(state: State, k, piece):
+    """A piece that no request holds becomes the youngest."""
     rank = state.ranks[k]
-    state.older[k, block] = rank.newest
-    state.younger[k, block] = -1
+    state.older[k, piece] = rank.newest
+    state.younger[k, piece] = -1
     if rank.newest >= 0:
-        state.younger[k, rank.newest] = block
+        state.younger[k, rank.newest] = piece
     else:
-        rank.oldest = block
-    rank.newest = block
-    rank.unheld += 1
+        rank.oldest = piece
+    rank.newest = piece
+    rank.unheld += state.sizes[piece]
 
 
 @inner
-def unlink(state: State, k, block):
-    """Take a block out of the line of those that no request holds."""
+def unlink(state: State, k, piece):
+    """Take a piece out of the line of those that no request holds."""
     rank = state.ranks[k]
-    older, younger = state.older[k, block], state.younger[k, block]
+    older, younger = state.older[k, piece], state.younger[k, piece]
     if older >= 0:
         state.younger[k, older] = younger
     else:
@@ -167,4 +190,49 @@ def unlink(state: State, k, block):
         state.older[k, younger] = older
     else:
         rank.newest = older
-    rank.unheld -= 1
+    rank.unheld -= state.sizes[piece]
+
+
+class Pieces(NamedTuple):
+    """``pieces``: int64[n] of all prompts; ``first``: int64[request + 1] where those of a request begin; ``blocks``:
+    int64[piece] KV blocks.
+    """
+
+    pieces: np.ndarray
+    first: np.ndarray
+    blocks: np.ndarray
+
+
+NO_PIECES = Pieces(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
+
+
+def pieces_of(requests: Requests, block_tokens: int) -> Pieces:
+    """Every full KV block of a prompt is of the hash block that has its last token. The blocks of a hash id are parted
+    where a prompt may share some of them and not the others: where one ends within it, and before the last block of a
+    prompt, which is computed in any case if nothing follows.
+    """
+    of_request = np.repeat(np.arange(len(requests.input)), np.diff(requests.hash_from))
+    at = np.arange(len(requests.hash_ids)) - requests.hash_from[of_request]  # place among the ids of a prompt
+    prompt = requests.input[of_request]
+    end = np.minimum((at + 1) * requests.hash_tokens, prompt) // block_tokens
+    own = end - at * requests.hash_tokens // block_tokens  # blocks of this id
+    before_last = own - ((end == prompt // block_tokens) & (prompt % block_tokens == 0))
+    ids = np.concatenate([requests.hash_ids, requests.hash_ids])
+    parted = np.unique(np.stack([ids, np.concatenate([own, before_last])]), axis=1)
+    ids, ends = parted[:, parted[1] > 0]
+    sizes = np.diff(ends, prepend=0)
+    begins = np.r_[True, ids[1:] != ids[:-1]][: len(ids)]
+    sizes[begins] = ends[begins]
+    # A prompt has the pieces of an id up to its own last block.
+    low = np.searchsorted(ids, requests.hash_ids, "left")
+    high = _up_to(ids, ends, requests.hash_ids, own)
+    counts = high - low
+    first = np.concatenate([[0], np.cumsum(counts)])
+    pieces = np.repeat(low - first[:-1], counts) + np.arange(first[-1])
+    return Pieces(pieces, first[requests.hash_from], sizes)
+
+
+def _up_to(ids: np.ndarray, ends: np.ndarray, of: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Index after the last piece of an id that ends with at most so many blocks; both are sorted."""
+    scale = int(max(ends.max(initial=0), most.max(initial=0))) + 1
+    return np.searchsorted(ids * scale + ends, of * scale + most, "right")

@@ -19,7 +19,7 @@ from archsim.serving.records import (
     Transfer,
 )
 from archsim.serving.routing import choose
-from archsim.serving.scheduling import empty, enqueue, sum_up, uncomputed
+from archsim.serving.scheduling import empty, enqueue, is_prompt, sum_up
 
 ENDED, STUCK, PAUSED, FAILED = 0, 1, 2, 3
 
@@ -178,9 +178,9 @@ def _holds_prompts(state: State, i, limits: Limits):
     for k in range(instance.first, instance.last):
         asks = state.ranks[k].waiting > 0
         for at in range(state.ranks[k].running):
-            left = uncomputed(state, state.slots[k, at])
-            asks = asks or left > 1
-            decodes = decodes or left == 1
+            prompt = is_prompt(state, state.slots[k, at])
+            asks = asks or prompt
+            decodes = decodes or not prompt
         every = every and asks
     return 1 if decodes and not (limits.prefill == TOGETHER and every) else 0
 
@@ -215,7 +215,7 @@ def _end(state: State, i, now, limits: Limits, transfer: Transfer):
         for at in range(rank.running):
             r = state.slots[k, at]
             made = _made(state, r, state.new[k, at], limits)
-            if limits.hash_blocks and state.new[k, at]:
+            if limits.cached and state.new[k, at]:
                 insert(state, k, r, limits)
             if _sampled(state, r, made, now, limits) and _leaves(state, i, k, r, now, limits, transfer):
                 continue
@@ -230,8 +230,7 @@ def _made(state: State, r, new, limits: Limits):
     refused.
     """
     request, totals = state.requests[r], state.totals[0]
-    decodes = request.made > 0 and uncomputed(state, r) == 1
-    if not decodes:
+    if is_prompt(state, r):
         request.computed += new
         return 1 if new > 0 and request.computed == request.input + request.made else 0
     made = min(new, 1)
@@ -274,14 +273,27 @@ def _leaves(state: State, i, k, r, now, limits: Limits, transfer: Transfer):
         release(state, k, r)
         totals.finished += 1
         if limits.concurrency and totals.issued < state.requests.shape[0]:
-            state.requests[totals.issued].arrival_ns = now
-            totals.issued += 1
+            _issue(state, now + request.lag_ns)
         return True
     if state.instances[i].does == PREFILL:
         release(state, k, r)
         _send(state, i, r, now, limits, transfer)
         return True
     return False
+
+
+@inner
+def _issue(state: State, at_ns):
+    """A client that has seen its last token sends the next request. Some clients see their tokens later than others, so
+    arrivals are sorted.
+    """
+    totals = state.totals[0]
+    at = totals.issued
+    while at > totals.queued and state.requests[at - 1].arrival_ns > at_ns:
+        state.requests[at].arrival_ns = state.requests[at - 1].arrival_ns
+        at -= 1
+    state.requests[at].arrival_ns = at_ns
+    totals.issued += 1
 
 
 @outer

@@ -18,13 +18,15 @@ REQUEST = np.dtype(
         ("arrival_ns", "f8"),
         ("input", "i8"),  # tokens of the prompt
         ("output", "i8"),  # tokens to generate
-        ("hash_from", "i8"),  # its hash ids: of the array of all ids
-        ("hash_to", "i8"),
+        ("piece_from", "i8"),  # its pieces: of the array of those of all
+        ("piece_to", "i8"),
         ("computed", "i8"),  # tokens with KV
         ("made", "i8"),  # tokens generated
         ("blocks", "i8"),  # units of KV of its own
-        ("hashed", "i8"),  # hash blocks that were looked up or inserted
-        ("shared", "i8"),  # of those, blocks it holds in the prefix cache
+        ("known", "i8"),  # tokens of its prompt, with the output that it had when it was admitted; 0: only decodes
+        ("hashed", "i8"),  # pieces of its prompt that were looked up or inserted
+        ("covered", "i8"),  # units of KV of these pieces
+        ("shared", "i8"),  # of those, units that it holds in the prefix cache
         ("next", "i8"),  # in the waiting queue or the line of transfers
         ("rank", "i8"),
         ("hit", "i8"),  # tokens found in the prefix cache at first admission
@@ -47,9 +49,9 @@ RANK = np.dtype(
         ("most", "i8"),  # requests that may run
         ("capacity", "i8"),  # units of KV
         ("free", "i8"),
-        ("oldest", "i8"),  # prefix cache: blocks that no request holds, by last use
+        ("oldest", "i8"),  # prefix cache: pieces that no request holds, by last use
         ("newest", "i8"),
-        ("unheld", "i8"),
+        ("unheld", "i8"),  # units of KV of these pieces
         ("received", "i8"),  # waiting requests that a scheduler that polls has seen
         ("unpolled", "i8"),  # and iterations since it looked for more
         ("held", "i8"),  # no prompt is computed in this iteration
@@ -144,17 +146,17 @@ GAPS, GAP_FIRST_NS, GAP_STEP = 4200, 1e3, 0.005
 
 
 class Limits(NamedTuple):
-    """Of a scheduler. ``hash_blocks``: units of KV a hash block holds; 0: no prefix cache. ``params``: float64[n], its
-    own, in the order of its row. ``block_units``: of KV a block of layers that keep all tokens; ``request_units``: what
-    a request takes besides, however long it is; ``windows``: int64[window, 2], tokens and units a block of layers that
-    keep the last tokens alone.
+    """Of a scheduler. ``cached``: whether there is a prefix cache. ``params``: float64[n], its own, in the order of its
+    row. ``by_length``: whether a chunk of one token is computed as a decode. ``block_units``: of KV a block of layers
+    that keep all tokens; ``request_units``: what a request takes besides, however long it is; ``windows``:
+    int64[window, 2], tokens and units a block of layers that keep the last tokens alone.
     """
 
     max_seqs: np.int64
     budget: np.int64
     block_tokens: np.int64
-    hash_tokens: np.int64
-    hash_blocks: np.int64
+    cached: np.int64
+    by_length: np.int64
     chunked: np.int64
     choice: np.int64
     concurrency: np.int64  # closed loop; 0: open
@@ -183,10 +185,12 @@ class Transfer(NamedTuple):
 
 
 class State(NamedTuple):
-    """``hash_ids``: int64[id]; ``held``: uint8[id]; ``slots``, ``new``: int64[rank, slot] running requests and their
-    tokens in this iteration; ``references``, ``older``, ``younger``: int32[rank, hash], -1: not in the cache;
-    ``gaps``: int64[bin]; ``series``: float64[bin, column] integrals over time; ``entered``: float64[1] tokens since the
-    series was filled; ``experts``: EXPERTS[instance, phase, point] (``archsim.serving.groups``), without a point where
+    """``pieces``: int64[n] of all prompts (``archsim.serving.kv.pieces_of``); ``held``: uint8[n], whether their request
+    holds them in the cache; ``sizes``: int64[piece] units of KV; ``slots``, ``new``: int64[rank, slot] running requests
+    and their tokens in this iteration; ``references``, ``older``, ``younger``: int32[rank, piece], -1: not in the
+    cache; ``gaps``: int64[bin]; ``series``: float64[bin, column] integrals over time; ``entered``: float64[1]
+    tokens since the series was filled;
+    ``experts``: EXPERTS[instance, phase, point] (``archsim.serving.groups``), without a point where
     experts are in the table of steps. ``log``: ITERATION[n], the first n of all instances. ``sessions``:
     int64[request]; ``homes``: int64[session], the rank it is bound to, -1: none yet.
     """
@@ -195,8 +199,9 @@ class State(NamedTuple):
     ranks: np.ndarray
     instances: np.ndarray
     totals: np.ndarray
-    hash_ids: np.ndarray
+    pieces: np.ndarray
     held: np.ndarray
+    sizes: np.ndarray
     slots: np.ndarray
     new: np.ndarray
     references: np.ndarray

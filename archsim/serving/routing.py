@@ -3,7 +3,7 @@
 import numpy as np
 
 from archsim.base.kernels import inner, outer
-from archsim.serving.kv import cached_blocks
+from archsim.serving.kv import cached_pieces, tokens_of
 from archsim.serving.records import CACHE_AWARE, DECODE, PREFIX_AWARE, ROUND_ROBIN, SESSION, Limits, State
 from archsim.serving.requests import Requests
 from archsim.serving.scheduling import uncomputed
@@ -65,7 +65,7 @@ def _most_cached(state: State, does, r, limits: Limits):
     for k in range(state.ranks.shape[0]):
         if state.instances[state.ranks[k].instance].does != does:
             continue
-        found = cached_blocks(state, k, r, limits) * limits.hash_tokens
+        found = tokens_of(cached_pieces(state, k, r, limits)[1], limits)
         if found > cached:
             best, cached = k, found
         if shortest < 0 or _load(state, k) < _load(state, shortest):
@@ -86,7 +86,7 @@ def _kv_score(state: State, k, r, limits: Limits):
     once.
     """
     rank = state.ranks[k]
-    tokens = state.requests[r].input - cached_blocks(state, k, r, limits) * limits.hash_tokens
+    tokens = state.requests[r].input - tokens_of(cached_pieces(state, k, r, limits)[1], limits)
     waiting = rank.head
     while waiting >= 0:
         tokens += uncomputed(state, waiting)
@@ -94,7 +94,7 @@ def _kv_score(state: State, k, r, limits: Limits):
     for at in range(rank.running):
         if state.requests[state.slots[k, at]].made == 0:
             tokens += uncomputed(state, state.slots[k, at])
-    used = rank.capacity - rank.free - rank.unheld * limits.hash_blocks
+    used = rank.capacity - rank.free - rank.unheld
     return tokens / limits.block_tokens + used / limits.block_units
 
 

@@ -1,7 +1,7 @@
 """Parts of a scheduler (``archsim.serving.schedulers``): queues, admission, preemption, and what the clock sums up."""
 
 from archsim.base.kernels import inner, outer
-from archsim.serving.kv import available, cached_blocks, grow, held_of, hold, release, unheld_of
+from archsim.serving.kv import available, cached_pieces, grow, held_of, hold, release, tokens_of, unheld_of
 from archsim.serving.records import NO_BLOCKS, NOT_LACKING, TOO_MANY, Limits, State
 
 
@@ -13,12 +13,18 @@ def uncomputed(state: State, r):
 
 
 @inner
+def is_prompt(state: State, r):
+    """Whether a request has yet to compute what it had when it was admitted: its prompt, or all anew."""
+    return state.requests[r].computed < state.requests[r].known
+
+
+@inner
 def lacking(state: State, r):
     """Tokens to compute before the next one is sampled, drafts included; 0 of a prompt where its rank holds prompts."""
-    request, left = state.requests[r], uncomputed(state, r)
-    if left == 1 and request.made > 0:
+    request = state.requests[r]
+    if not is_prompt(state, r):
         return min(1 + state.totals[0].drafts, request.output - request.made)
-    return 0 if state.ranks[request.rank].held else left
+    return 0 if state.ranks[request.rank].held else uncomputed(state, r)
 
 
 @inner
@@ -103,22 +109,24 @@ def admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
         return 0
     r = rank.head
     request = state.requests[r]
-    found, unheld, start = 0, 0, request.computed
-    if start == 0:
-        found = cached_blocks(state, k, r, limits)
+    found, shared, unheld, start = 0, 0, 0, request.computed
+    anew = start == 0
+    if anew:
+        found, shared = cached_pieces(state, k, r, limits)
         unheld = unheld_of(state, k, r, found)
-        start = found * limits.hash_tokens
+        start = tokens_of(shared, limits)
     new = request.input + request.made - start
     if new > new_most:
         if limits.chunked == 0:
             return 0
         new = new_most
-    own = max(held_of(start, start + new, limits), held_of(whole, whole, limits)) - found * limits.hash_blocks
-    if own + promised > available(state, k, limits) - unheld * limits.hash_blocks:
+    own = max(held_of(start, start + new, limits), held_of(whole, whole, limits)) - shared
+    if own + promised > available(state, k) - unheld:
         return 0
     _pop(state, k)
+    request.known = request.input + request.made if anew else 0
     if found:
-        hold(state, k, r, found, limits)
+        hold(state, k, r, found, shared, limits)
     grow(state, k, r, start + new, limits)
     if request.scheduled_ns < 0:
         request.scheduled_ns = now_ns
@@ -148,10 +156,10 @@ def sum_up(state: State, k, limits: Limits):
         before = request.computed
         if new < 0 or new > lacking(state, r):
             return _fault(state, NOT_LACKING, r)
-        if held_of(before, before + new, limits) > request.shared * limits.hash_blocks + request.blocks:
+        if held_of(before, before + new, limits) > request.shared + request.blocks:
             return _fault(state, NO_BLOCKS, r)
         rank.tokens += new
-        if uncomputed(state, r) == 1 and before > 0:
+        if before > 0 and uncomputed(state, r) == 1 and (limits.by_length or not is_prompt(state, r)):
             rank.decodes += 1
             rank.rows += new
             rank.decode_context += before + 1

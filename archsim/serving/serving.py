@@ -175,7 +175,8 @@ def requests_of(serving: Serving) -> Requests:
     if serving.trace is None:
         found = _drawn(given)
     else:
-        found = drawn.scaled(read_requests(serving.trace, given.format, given.time_unit), given.speed)
+        read = read_requests(serving.trace, given.format, given.time_unit, given.hash_tokens)
+        found = drawn.scaled(read, given.speed)
         found = found._replace(concurrency=given.concurrency or 0)
         if serving.spec.loads.rates and not found.offered_per_s:
             raise TraceError(

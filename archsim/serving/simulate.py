@@ -13,6 +13,7 @@ from archsim.iteration.speculation import NO_DRAFTS, Speculation, draws
 from archsim.serving import loop
 from archsim.serving.clock import StepTable
 from archsim.serving.groups import DECODES, Group, Moved, Say
+from archsim.serving.kv import NO_PIECES, pieces_of
 from archsim.serving.progress import SILENT, Progress
 from archsim.serving.records import (
     BINS,
@@ -284,13 +285,12 @@ def _limits(
     speculation: Speculation = NO_DRAFTS,
     units: KvUnits = ALIKE,
 ) -> Limits:
-    caching = scheduler.prefix_caching and requests.hash_tokens > 0
     return Limits(
         np.int64(scheduler.max_num_seqs),
         np.int64(scheduler.max_num_batched_tokens),
         np.int64(scheduler.block_tokens),
-        np.int64(max(requests.hash_tokens, 1)),
-        np.int64(requests.hash_tokens // scheduler.block_tokens * units.of_block if caching else 0),
+        np.int64(scheduler.prefix_caching and requests.hash_tokens > 0),
+        np.int64(row_of(scheduler.name).by_length),
         np.int64(scheduler.chunked_prefill),
         CHOICES[scheduler.balance],
         np.int64(requests.concurrency),
@@ -334,22 +334,24 @@ def _state(
     """``points``: of the tables of experts."""
     records = zeros(len(requests.input), REQUEST)
     records["arrival_ns"], records["input"], records["output"] = requests.arrival_ns, requests.input, requests.output
-    records["hash_from"], records["hash_to"] = requests.hash_from[:-1], requests.hash_from[1:]
+    cached = pieces_of(requests, scheduler.block_tokens) if limits.cached else NO_PIECES
+    if limits.cached:
+        records["piece_from"], records["piece_to"] = cached.first[:-1], cached.first[1:]
     records["behind"] = limits.first_after - 1
     for name in ("scheduled_ns", "first_ns", "last_ns"):
         records[name] = -1.0
     if pool.prefilled:
         records["computed"], records["made"] = requests.input, 1
     ranks, instances = _ranks(pool, decode, scheduler.max_num_seqs)
-    blocks = int(requests.hash_ids.max()) + 1 if limits.hash_blocks and len(requests.hash_ids) else 1
-    seen = (len(ranks), blocks)
+    seen = (len(ranks), len(cached.blocks))
     return State(
         records,
         ranks,
         instances,
         _totals(min(requests.concurrency or len(records), len(records))),
-        requests.hash_ids if len(requests.hash_ids) else np.zeros(1, np.int64),
-        np.zeros(max(len(requests.hash_ids), 1), np.uint8),
+        cached.pieces,
+        np.zeros(len(cached.pieces), np.uint8),
+        cached.blocks * limits.block_units,
         np.zeros((len(ranks), scheduler.max_num_seqs), np.int64),
         np.zeros((len(ranks), scheduler.max_num_seqs), np.int64),
         np.full(seen, -1, np.int32),

@@ -25,6 +25,7 @@ from archsim.serving.requests import Requests
 
 MOONCAKE_BLOCK = 512  # tokens of a hash id (Mooncake, FAST 2025, trace release)
 BAILIAN_BLOCK = 16  # tokens of a hash id (alibaba-edu/qwen-bailian-usagetraces-anon, README)
+LIKELY_BLOCKS = tuple(1 << power for power in range(13))  # that a message proposes
 MOST_TOKENS = 1 << 30  # of a prompt or an output: a hundred times the longest contexts of 2026; sums stay in int64
 UNITS = MappingProxyType({unit: int(parse_quantity(f"1{unit}", TIME)) for unit in ("s", "ms", "us", "ns")})
 # Numbers that are times since 1970 lie in these years, whatever their unit: 2000 to 2100.
@@ -75,24 +76,30 @@ class Format(NamedTuple):
     others: tuple[str, ...] = ()
 
 
-def read_requests(path: str | Path, name: str | None = None, unit: str | None = None) -> Requests:
+def read_requests(
+    path: str | Path, name: str | None = None, unit: str | None = None, hash_tokens: int | None = None
+) -> Requests:
     """The requests of a trace; ``name``: its format, else found by its columns; ``unit``: of UNITS, else found by
-    evidence. Raises TraceError.
+    evidence; ``hash_tokens``: tokens of a block that has a hash id, else those of the format. Raises TraceError.
     """
     path = Path(path)
     if name is not None and name not in FORMATS:
         raise TraceError(f"{path}: unknown format {name!r}{did_you_mean(name, FORMATS)} (known: {', '.join(FORMATS)})")
     found = name or format_of(path)
     chosen = FORMATS[found]
+    if hash_tokens is not None and not chosen.hash_tokens:
+        having = ", ".join(name for name, each in FORMATS.items() if each.hash_tokens)
+        raise TraceError(f"{path}: requests.hash_tokens: only traces of {having} have hash ids; leave the key out")
+    hash_tokens = hash_tokens or chosen.hash_tokens
     with _readable(path):
-        rows = list(_checked(path, chosen.read(path), chosen.hash_tokens))
+        rows = list(_checked(path, chosen.read(path), hash_tokens))
     if not rows:
         raise TraceError(f"{path}: no requests")
     unit, why = _unit_of(path, rows, chosen, named=name is not None, given=unit)
     unread = [key for key in _keys_of(path) if key not in (*chosen.columns, *chosen.others)]
     told = f"{path.name} is read as {found}: {why}"
     told += f"; not read: {', '.join(unread[:8])}{', ...' if len(unread) > 8 else ''}" if unread else ""
-    return _as_arrays(rows, UNITS[unit], chosen.hash_tokens, told)
+    return _as_arrays(rows, UNITS[unit], hash_tokens, told)
 
 
 def format_of(path: Path) -> str:
@@ -163,9 +170,12 @@ def _checked(path: Path, rows: Iterable[Row], hash_tokens: int) -> Iterator[Row]
             )
         needed = -(-row.input // hash_tokens) if hash_tokens else 0
         if row.hash_ids and len(row.hash_ids) != needed:
+            fitting = [size for size in LIKELY_BLOCKS if -(-row.input // size) == len(row.hash_ids)]
+            instead = f"; {len(row.hash_ids)} ids would be of blocks of {fitting[0]}" if fitting else ""
             raise TraceError(
                 f"{where}: {len(row.hash_ids)} hash ids, but a prompt of {row.input} tokens has {needed} blocks of "
-                f"{hash_tokens}"
+                f"{hash_tokens}{instead}; if the ids of this trace are of other blocks, give their tokens as "
+                "requests.hash_tokens"
             )
         before = row.arrival
         yield row

@@ -23,17 +23,26 @@ ARGUMENTS = 4  # that a user's function gets by position: state, rank, time in n
 @dataclass(frozen=True)
 class Row:
     """A shipped scheduler. ``chunked``: splits prompts unless told otherwise; ``preempts``: may compute a request
-    anew, with its output.
+    anew, with its output; ``by_length``: its attention takes a chunk of one token for a decode, as kernels of batches
+    that mix both do (vllm/v1/attention/backends/utils.py: split_decodes_and_prefills).
     """
 
     meaning: str
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     chunked: bool = True
     preempts: bool = True
+    by_length: bool = False
 
 
 SCHEDULERS: Mapping[str, Row] = MappingProxyType({
-    "vllm_v1": Row("decodes and chunks of prompts in one budget; preemption by recomputation"),
+    "vllm_v1": Row(
+        "decodes and chunks of prompts in one budget; a prompt is admitted when all of it fits; preemption by "
+        "recomputation",
+        MappingProxyType({
+            "reserve_full_isl": Parameter(1, 0, 1, "admit a prompt when all of it fits, not its first chunk"),
+        }),
+        by_length=True,
+    ),
     "sglang": Row(
         "prompts go before decodes and are not mixed with them; an admission keeps room for output still to come",
         MappingProxyType({
@@ -48,7 +57,7 @@ SCHEDULERS: Mapping[str, Row] = MappingProxyType({
         preempts=False,
     ),
 })
-OWN = Row("a user's own function")
+OWN = Row("a user's own function", by_length=True)
 
 
 def is_function(name: str) -> bool:

@@ -78,6 +78,8 @@ class RequestSpec(Spec):
     format: str | None = None
     # Of the trace's times; null: told by its format, digits and rate, and asked for where two are plausible.
     time_unit: Literal["s", "ms", "us", "ns"] | None = None
+    # Of the trace: tokens of a block that has a hash id; null: as its format says, 512 for Mooncake's.
+    hash_tokens: Annotated[int | None, count(1, 1_000_000, none=True)] = None
     # Of the trace: times its rate.
     speed: Annotated[float, number(1e-6, 1e6)] = 1.0
     arrivals: ArrivalSpec | None = None
@@ -94,7 +96,7 @@ class RequestSpec(Spec):
         if len(given) != 1 and given != ["trace", "concurrency"]:
             raise ValueError(f"expected one of trace, arrivals and concurrency, not {' and '.join(given) or 'none'}")
         if self.trace is None:
-            for key in ("format", "time_unit", "speed"):
+            for key in ("format", "time_unit", "hash_tokens", "speed"):
                 if key in self.model_fields_set and getattr(self, key) not in (None, 1.0):
                     raise KeyProblem((key,), "is of a trace, and these requests are drawn; leave it out")
         for key in ("input", "output"):

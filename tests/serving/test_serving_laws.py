@@ -62,9 +62,9 @@ def test_all_kv_blocks_come_back(rows, name, blocks, shared, units):
     schedule = compiled(name, {}, state, limits)
     assert loop.run(state, machine.table, machine.table, limits, no_transfer, schedule) == loop.ENDED
     rank = state.ranks[0]
-    cached = int((state.references[0] == 0).sum())
+    cached = int(state.sizes[state.references[0] == 0].sum())
     assert np.all(state.references <= 0) and rank["unheld"] == cached
-    assert rank["free"] + cached * limits.hash_blocks == rank["capacity"] == blocks * units.of_block
+    assert rank["free"] + cached == rank["capacity"] == blocks * units.of_block
     assert state.requests["blocks"].sum() == 0 and state.held.sum() == 0
 
 
@@ -183,7 +183,7 @@ def test_a_prefix_is_computed_once():
     ids = np.tile(np.arange(6), 5)
     asked = Requests(np.arange(5) * 100 * MS, np.full(5, 192), np.full(5, 4), ids, np.arange(6) * 6, hash_tokens=32)
     found = simulate(asked, Scheduler(**SMALL), pool(60))
-    assert found.requests["hit"].tolist() == [0, 160, 160, 160, 160]  # the last block is computed for its token
+    assert found.requests["hit"].tolist() == [0, 176, 176, 176, 176]  # the last block of 16 is computed for its token
     off = simulate(asked, Scheduler(**SMALL, prefix_caching=False), pool(60))
     assert off.requests["hit"].sum() == 0 and off.totals["prefill_tokens"] == 5 * 192
 
@@ -241,3 +241,35 @@ def test_sglang_looks_for_requests_now_and_then():
     late = (seldom["scheduled_ns"] - often["scheduled_ns"]) / (2 * MS)  # iterations of about 2 ms
     assert late[0] == 0 and 2 < late[1] <= 20
     assert np.array_equal(seldom["made"], often["made"])
+
+
+@pytest.mark.parametrize(("block", "hits"), [(16, 1008), (1, 1023), (48, 1008), (512, 512), (1024, 0)])
+def test_a_prefix_hits_in_blocks_of_the_engine(block, hits):
+    """Whatever the blocks of the trace; the block that has the last token of a prompt is computed."""
+    twice = Requests(np.array([0.0, 6e10]), np.full(2, 1024), np.full(2, 4), np.tile([0, 1], 2), np.arange(3) * 2, 512)
+    found = simulate(twice, Scheduler(block_tokens=block), pool(4000)).requests
+    assert found["hit"].tolist() == [0, hits]
+
+
+def test_prompts_that_end_in_one_hash_block_share_what_both_have():
+    ends = np.array([1000, 1024, 992, 700])
+    asked = Requests(np.arange(4) * 6e10, ends, np.full(4, 4), np.tile([0, 1], 4), np.arange(5) * 2, 512)
+    found = simulate(asked, Scheduler(), pool(4000)).requests
+    assert found["hit"].tolist() == [0, 992, 976, 688]
+
+
+def test_a_prompt_is_admitted_when_all_of_it_fits():
+    """vLLM of 2026: a first chunk is not admitted where its prompt would have to drive another out."""
+    rows = [(0.0, 300, 20)] * 4
+    whole, before = (
+        simulate(opened(rows), Scheduler(**SMALL, params={"reserve_full_isl": on}), pool(66)).totals["preemptions"]
+        for on in (1, 0)
+    )
+    assert whole == 0 < before
+
+
+def test_a_client_sends_its_next_request_when_it_has_seen_the_last_token():
+    found = simulate(closed([(50 + 9 * at, 10) for at in range(40)], 4), Scheduler(**SMALL), pool(400), first_after=3)
+    requests = found.requests
+    assert np.all(np.diff(requests["arrival_ns"]) >= 0)
+    assert requests["arrival_ns"][4:] == pytest.approx(np.sort(requests["last_ns"])[:36])

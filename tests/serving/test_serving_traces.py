@@ -210,3 +210,15 @@ def test_every_shipped_model_says_its_positions():
 
     files = [file for folder in search_folders("models", None) for file in sorted(folder.glob("*.yaml"))]
     assert len(files) > 20 and [file.name for file in files if not read_yaml(file).data.get("positions")] == []
+
+
+def test_a_trace_may_have_ids_of_other_blocks(tmp_path):
+    """A trace says nothing of its blocks; the file does."""
+    line = '{"timestamp": 0, "input_length": 130, "output_length": 5, "hash_ids": [1, 2, 3]}\n'
+    trace = written(tmp_path, "t.jsonl", line)
+    with pytest.raises(TraceError, match=r"3 ids would be of blocks of 64; .* as requests\.hash_tokens"):
+        read_requests(trace)
+    assert read_requests(trace, hash_tokens=64).hash_tokens == 64
+    azure = written(tmp_path, *SAMPLES["azure"])
+    with pytest.raises(TraceError, match="only traces of .*mooncake.* have hash ids"):
+        read_requests(azure, hash_tokens=64)

@@ -7,7 +7,7 @@ when idle (managers/scheduler_recv_skipper.py).
 
 from archsim.serving.kv import blocks_of, grow
 from archsim.serving.records import Limits, State
-from archsim.serving.scheduling import admit, lacking, serve_running, uncomputed
+from archsim.serving.scheduling import admit, is_prompt, lacking, serve_running
 
 
 def schedule(state: State, k, now_ns, limits: Limits):
@@ -22,7 +22,7 @@ def schedule(state: State, k, now_ns, limits: Limits):
         request = state.requests[r]
         outstanding += request.output - request.made
         new = 0
-        if uncomputed(state, r) > 1 and budget > 0:  # a prompt whose first chunk is computed
+        if is_prompt(state, r) and budget > 0:  # its first chunk is computed
             new = min(lacking(state, r), budget)
             if not grow(state, k, r, request.computed + new, limits):
                 new = 0

@@ -16,13 +16,13 @@ def schedule(state: State, k, now_ns, limits: Limits):
     for i in range(rank.running):
         r = state.slots[k, i]
         request = state.requests[r]
-        promised += _outstanding_blocks(state, r, limits)
         new = min(lacking(state, r), budget)
         if new and grow(state, k, r, request.computed + new, limits):
             state.new[k, i] = new
             budget -= new
         else:
             state.new[k, i] = 0
+        promised += _outstanding_blocks(state, r, limits)
     while budget > 0 and rank.head >= 0 and rank.running < limits.max_seqs:
         r = rank.head
         whole = state.requests[r].input + state.requests[r].output
@@ -37,6 +37,6 @@ def schedule(state: State, k, now_ns, limits: Limits):
 def _outstanding_blocks(state: State, r, limits: Limits):
     """Blocks that a request has yet to take until its last token."""
     request = state.requests[r]
-    own = request.shared * limits.hash_blocks + request.blocks
+    own = request.shared + request.blocks
     whole = request.input + request.output
     return max(held_of(whole, whole, limits) - own, 0)
