@@ -108,5 +108,11 @@ class ShortConv(Convolved):
     def read_values(self, tp: int) -> int:
         return 4 * self.width // tp  # two gates, what is convolved, and what comes of it
 
+    def work(self, phase, tp, requests, new, context, kv_dtype) -> Work:
+        """As all linear attentions, and the convolution, which is all that it computes."""
+        base = super().work(phase, tp, requests, new, context, kv_dtype)
+        convolved = 2.0 * np.asarray(requests, float) * new * self.conv * self.width / tp
+        return Work(base.flop + convolved, base.moved_bytes)
+
     def chunk_width(self, tp: int) -> int:
         return 0
