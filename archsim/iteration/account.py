@@ -6,7 +6,7 @@ shared experts    its share of a tensor-parallel group, or all of them; see `sha
 attention         and all other weights (dense layers, routers, embeddings): its share of a tensor-parallel group;
                   embeddings in BF16
 KV cache          of requests: `RequestKv`, by kind of layer, with what linear attention keeps of each
-activations       a bound for one step of one layer; see `activation_bytes`
+activations       a bound for one step of one layer, or for sampling, and buffers of collectives; see `activation_bytes`
 ================  ==================================================================================================
 """
 
@@ -21,7 +21,16 @@ from archsim.specs.attention import AttentionKind
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.model import ModelSpec
 
-FP32_BYTES = 4
+# Fitted on what engines logged at their start (calibration/measurements/engine_memory.csv): a server profiles a step in
+# which as many requests as it may run are sampled with top-k and top-p. Without FlashInfer's kernels that holds logits
+# in BF16 and FP32, sorted, with indices, as probabilities and their sums: 38.5 bytes an entry (37 to 47 in eight logs
+# of vLLM 0.6 to 0.31; 16 to 29 in others of 0.19 and later, which sample in place).
+SAMPLED_BYTES = 38.5
+# Buffers of NCCL and of copies between the ranks of a node (1.0 to 3.8 GB in six logs with NVLink; 0.2 GB with PCIe).
+COLLECTIVE_BYTES = 2_600_000_000
+# Of a hidden vector and of an FFN on a rank, in weights of MXFP4 for Marlin (vLLM, layers/quantization/mxfp4.py): 66.0
+# GiB of gpt-oss-120b were loaded, 60.6 without.
+MXFP4_WIDTHS = 256, 128
 EXPERTS, SHARED, ATTENTION, ACTIVATIONS = "experts", "shared experts", "attention", "activations"
 
 
@@ -96,7 +105,7 @@ def weights(
         found[ATTENTION] += ceil(own * WEIGHT_BYTES[precision.products] / parallel.tp)
         return found
     return {
-        EXPERTS: np.ceil(slots * expert_bytes(model, precision)).astype(np.int64),
+        EXPERTS: np.ceil(slots * expert_bytes(model, precision, parallel.expert_tp)).astype(np.int64),
         SHARED: shared_bytes(model, precision, shared_ranks(parallel)),
         ATTENTION: other_bytes(model, precision, parallel.tp),
     }
@@ -111,9 +120,19 @@ def shared_ranks(parallel: Parallelism) -> int:
     return 1 if parallel.dp > 1 and parallel.ep > 1 else parallel.tp
 
 
-def expert_bytes(model: ModelSpec, precision: Precision) -> int:
-    """Weights of one routed expert in one layer."""
-    return ceil(model.slices * model.slice_weights * WEIGHT_BYTES[precision.experts])
+def expert_bytes(model: ModelSpec, precision: Precision, expert_tp: int = 1) -> int:
+    """Weights of one routed expert in one layer, on all of the ``expert_tp`` ranks that share it. MXFP4 kernels take
+    widths that are padded (`MXFP4_WIDTHS`).
+    """
+    values = model.slice_weights
+    if precision.experts.startswith("mxfp4"):
+        hidden, ffn = model.expert_hidden or model.hidden, ceil(model.expert_ffn / expert_tp)
+        values = _padded(hidden, MXFP4_WIDTHS[0]) * _padded(ffn, MXFP4_WIDTHS[1]) * expert_tp
+    return ceil(model.slices * values * WEIGHT_BYTES[precision.experts])
+
+
+def _padded(width: int, multiple: int) -> int:
+    return -(-width // multiple) * multiple
 
 
 def shared_bytes(model: ModelSpec, precision: Precision, ranks: int) -> int:
@@ -151,17 +170,21 @@ def mtp_attention(model: ModelSpec, mtp_layers: int) -> tuple[tuple[AttentionKin
     return ((keeping[-1], mtp_layers * keeping[-1].per_layer),) if mtp_layers and keeping else ()
 
 
-def activation_bytes(model: ModelSpec, parallel: Parallelism, precision: Precision, tokens, requests):
-    """A bound for the activations of one step on a rank: int or int64[rank], of the shape of ``tokens`` and
-    ``requests``, those of its tensor-parallel group.
+def activation_bytes(
+    model: ModelSpec, parallel: Parallelism, precision: Precision, tokens, requests, collectives: bool = True
+):
+    """A bound for the activations of one step on a rank, and buffers of collectives: int or int64[rank], of the shape
+    of ``tokens`` and ``requests``, those of its tensor-parallel group.
 
     Of every token in one layer: its hidden vector before and after, in BF16; of every pair of token and expert on the
-    rank the vector sent, in the data type, and returned, in BF16, and the products with gate and up, in BF16; and of
-    every request its logits in FP32. Ranks are taken to receive as many pairs as they send; skew, and the fixed buffers
-    of communication libraries, are in the reserve.
+    rank the vector sent, in the data type, and returned, in BF16, and the products with gate and up, in BF16. Or, where
+    that is more, after the last layer: `SAMPLED_BYTES` of every request and entry of the vocabulary, which every rank
+    of a tensor-parallel group samples. Ranks are taken to receive as many pairs as they send; skew is in the reserve.
+    ``collectives``: whether ranks of a group keep `COLLECTIVE_BYTES`.
     """
     ffn = model.expert_ffn / (parallel.expert_tp if model.experts > 1 else parallel.tp)
     of_pair = ceil(model.hidden * WEIGHT_BYTES[precision.experts]) + model.hidden * BF16_BYTES
     pairs = model.top_k * parallel.dp / parallel.ep if model.experts > 1 else 1.0
     of_token = ceil(2 * model.hidden * BF16_BYTES + pairs * (of_pair + 2 * ceil(ffn) * BF16_BYTES))
-    return tokens * of_token + requests * ceil((model.vocabulary or 0) * FP32_BYTES / parallel.tp)
+    sampled = requests * ceil((model.vocabulary or 0) * SAMPLED_BYTES)
+    return np.maximum(tokens * of_token, sampled) + (COLLECTIVE_BYTES if collectives and parallel.ranks > 1 else 0)

@@ -124,7 +124,8 @@ def fit_of_slots(
     groups = np.bincount(dies_of_requests(batch, parallel.dp), minlength=parallel.dp)
     requests = np.repeat(groups, -(-len(slots) // parallel.dp))[: len(slots)]
     tokens = np.maximum(requests, PREFILL_CHUNK_TOKENS) if workload.has_prompts else requests
-    parts[ACTIVATIONS] = account.activation_bytes(model, parallel, precision, tokens, requests)
+    collectives = system.launch == "gpu"
+    parts[ACTIVATIONS] = account.activation_bytes(model, parallel, precision, tokens, requests, collectives)
     kv = account.request_kv(model, parallel, precision)
     room = account.room(parts, bound, system.hbm.capacity_bytes, kv)
     context = _context(workload, assumptions)

@@ -4,7 +4,7 @@ A draft is accepted only if all before it were: an iteration of a request makes 
 sum over i of p1 * ... * pi (Leviathan et al., Fast Inference from Transformers via Speculative Decoding, 2023). All
 1 + n rows pass products and experts, and are verified by the head, accepted or not; the KV of a request is read once.
 Drafts of a multi-token-prediction head take a layer of the model and the head each, one after the other (DeepSeek-V3,
-section 2.2); those of n-grams take nothing.
+section 2.2), and prompts pass that layer once, as it keeps KV of its own; those of n-grams take nothing.
 """
 
 from collections.abc import Sequence

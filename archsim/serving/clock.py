@@ -129,6 +129,9 @@ def rank_ns(state: State, table: StepTable, k):
     if rank.decodes and state.totals[0].draft_share > 0:
         layer = state.totals[0].draft_share * (looked_up(table.local, rank.decodes) + decodes)
         drafted = state.totals[0].drafts * (layer + looked_up(table.head, rank.decodes))
+    if rank.chunks and state.totals[0].draft_share > 0:  # the layer that drafts keeps KV of prompts, too
+        up_to = looked_up(table.local, rank.chunk_tokens) + looked_up(table.prefill_up, rank.chunk_tokens)
+        drafted += state.totals[0].draft_share * (up_to + chunks)
     if table.beside.how == HALVES:
         half = attention_ns(table, rank, 0.5)
         decodes, chunks = of_halves(decodes, half[0]), of_halves(chunks, half[1])
@@ -203,12 +206,16 @@ def layers_ns(state: State, table: StepTable, i, k, tokens, chunks, rest, before
 
 
 @inner
-def drafted_ns(state: State, table: StepTable, i, decodes, ranks):
-    """Experts of the layers that drafts run."""
-    if decodes == 0 or state.totals[0].draft_share == 0:
+def drafted_ns(state: State, table: StepTable, i, decodes, chunk_tokens, ranks):
+    """Experts of the layers that drafts run: of decodes for each draft, and of prompts once."""
+    if state.totals[0].draft_share == 0:
         return 0.0
-    ns = routed_ns(state, table, i, float(decodes), 0, ranks).ns
-    return state.totals[0].drafts * state.totals[0].draft_share * ns
+    ns = 0.0
+    if decodes:
+        ns += state.totals[0].drafts * routed_ns(state, table, i, float(decodes), 0, ranks).ns
+    if chunk_tokens:
+        ns += routed_ns(state, table, i, float(chunk_tokens), 1, ranks).ns
+    return state.totals[0].draft_share * ns
 
 
 @outer
@@ -216,7 +223,7 @@ def iteration_ns(state: State, table: StepTable, i):
     """Ranks wait for each other; experts run on all of them."""
     instance, totals = state.instances[i], state.totals[0]
     slowest, rest, before, last, tokens, requests, chunks, decodes = 0.0, 0.0, 0.0, instance.first, 0, 0, 0, 0
-    most = 0
+    most, prompted = 0, 0
     for k in range(instance.first, instance.last):
         rank = state.ranks[k]
         ns, of_layers, first = rank_ns(state, table, k)
@@ -226,10 +233,11 @@ def iteration_ns(state: State, table: StepTable, i):
         most = max(most, rank.tokens)
         requests = max(requests, rank.decodes + rank.chunks)
         chunks += rank.chunks
+        prompted += rank.chunk_tokens
         decodes += rank.decodes
     shared, balance = layers_ns(state, table, i, last, tokens, chunks, rest, before)
     totals.balance += balance
-    shared += drafted_ns(state, table, i, decodes, instance.last - instance.first)
+    shared += drafted_ns(state, table, i, decodes, prompted, instance.last - instance.first)
     laws = table.host[LAWS_PROMPTS if chunks else LAWS_DECODES]
     host = table.host[HOST_ITERATION] + requests * table.host[HOST_REQUEST]
     totals.prompts += 1 if chunks else 0

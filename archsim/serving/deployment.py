@@ -26,6 +26,7 @@ from archsim.specs.model import ModelSpec
 
 UNIFORM = "uniform"  # every token draws its experts by chance; other routings are those of the fused MoE law
 NO_HOST = Host()
+STATIC = "sglang"  # whose share of HBM is for weights and KV
 # Units a block: the share of a window's block, or of a state, in a block is exact to a thousandth.
 UNITS = 1024
 
@@ -34,7 +35,8 @@ class Engine(NamedTuple):
     """``library``: whose attention; None: any. ``utilisation``: share of HBM for weights, activations and KV.
     ``routing``: None where experts come from traffic. ``rates``: of a die that is not the calibrated GPU.
     ``expert_slots``: of the fullest rank, all layers together; None: its share of the experts. ``overlap``: what runs
-    beside what. ``mtp_layers``: of multi-token prediction, which draft.
+    beside what. ``mtp_layers``: of multi-token prediction, which draft. ``profiled_seqs``:
+    requests whose sampling the engine keeps room for; 0: those that its scheduler may run.
     """
 
     model: ModelSpec
@@ -49,11 +51,15 @@ class Engine(NamedTuple):
     expert_slots: int | None = None
     overlap: Overlap = Overlap()
     mtp_layers: int = 0
+    profiled_seqs: int = 0
 
     @property
     def bound_bytes(self) -> int:
-        """What a rank may use."""
-        return int(self.hbm_bytes * self.utilisation)
+        """What a rank may use. SGLang's share is of what is free before the weights, and bounds weights and KV alone:
+        activations are beyond it (model_executor/model_runner.py, profile_max_num_token).
+        """
+        taken = account.COLLECTIVE_BYTES if self.library == STATIC and self.parallel.ranks > 1 else 0
+        return int((self.hbm_bytes - taken) * self.utilisation)
 
 
 class Built(NamedTuple):
@@ -144,8 +150,10 @@ def kept(engine: Engine, scheduler: Scheduler) -> dict[str, int]:
     ranks = parallel.ep * parallel.expert_tp if has_experts(model) else parallel.tp
     share = model.experts * len(model.moe_layer_ids) / ranks
     slots = share if engine.expert_slots is None else engine.expert_slots
-    tokens, requests = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
-    activations = account.activation_bytes(model, parallel, precision, tokens, requests)
+    tokens, requests = scheduler.max_num_batched_tokens, engine.profiled_seqs or scheduler.max_num_seqs
+    activations = 0
+    if engine.library != STATIC:
+        activations = int(account.activation_bytes(model, parallel, precision, tokens, requests, engine.rates is None))
     weights = account.weights(model, parallel, precision, slots, engine.mtp_layers)
     return weights | {account.ACTIVATIONS: activations}
 
@@ -181,6 +189,10 @@ def _no_room(engine: Engine, scheduler: Scheduler, demand: int, block: float) ->
                    if _fits(engine, scheduler._replace(max_num_batched_tokens=each), block)), None)  # fmt: skip
     if tokens is not None:
         found.append(f"max_num_batched_tokens: {tokens}")
+    seqs = next((each for each in _halves(engine.profiled_seqs or scheduler.max_num_seqs, 16)
+                 if _fits(engine._replace(profiled_seqs=each), scheduler, block)), None)  # fmt: skip
+    if seqs is not None:
+        found.append(f"max_num_seqs: {seqs}")
     if WEIGHT_BYTES[engine.precision.experts] > 1:
         narrow = engine._replace(precision=engine.precision._replace(products="fp8", experts="fp8"))
         found += ["precision: {products: fp8, experts: fp8}"] if _fits(narrow, scheduler, block) else []
@@ -197,8 +209,8 @@ def _fits(engine: Engine, scheduler: Scheduler, block: float) -> bool:
     return kv_room(engine, scheduler).free_bytes >= block
 
 
-def _halves(most: int) -> list[int]:
-    return [most >> by for by in range(1, 8) if most >> by >= 64]
+def _halves(most: int, least: int = 64) -> list[int]:
+    return [most >> by for by in range(1, 8) if most >> by >= least]
 
 
 def gathered(engine: Engine, sizes: int) -> Gathered:

@@ -276,7 +276,18 @@ def engine_of(serving: Serving, parallel: ParallelSpec) -> Engine:
         None if spec.engine == NONE else spec.engine, utilisation, rates,
         slots_of_rank(serving, parallel) if traffic else None,
         overlap_of(serving, parallel.ranks, parallel.attention.dp), speculation_of(serving).layers,
+        profiled_seqs(serving),
     )  # fmt: skip
+
+
+def profiled_seqs(serving: Serving) -> int:
+    """Requests that a server which is not told ``max_num_seqs`` takes to run when it measures its memory: vLLM's
+    defaults (vllm/engine/arg_utils.py: 1024 on GPUs of at least 70 GiB but an A100, else 256). 0: those of the file.
+    """
+    spec, system = serving.spec, serving.system
+    if spec.engine != "vllm" or system.launch != WITH_KERNELS or "max_num_seqs" in spec.scheduler.model_fields_set:
+        return 0
+    return 1024 if system.hbm.capacity_bytes >= 70 * 2**30 and system.compute.calibration != "a100" else 256
 
 
 def host_for(serving: Serving) -> Host:

@@ -51,7 +51,7 @@ def test_parts_by_hand():
     attention = of.model.attention_weights + 3 * 3 * hidden * 18432 + 58 * hidden * 256
     assert fit.of(ATTENTION) == attention + 2 * (2 * 129280 * hidden)
     assert fit.of(KV) == 4 * 1000 * 70_272
-    assert fit.of(ACTIVATIONS) == 4 * (4 * hidden + 8 * (3 * hidden + 4 * 2048) + 4 * 129280)
+    assert fit.of(ACTIVATIONS) == 4 * 38.5 * 129280 > 4 * (4 * hidden + 8 * (3 * hidden + 4 * 2048))
 
 
 def test_the_reserve_of_the_paper_holds_63_tokens_of_qwen3():
@@ -146,8 +146,7 @@ def test_default_context(trace, keys, tokens):
 def test_prompts_need_room_for_a_chunk():
     short, long = (scenario(prompt_tokens=tokens, context=10, batch=100) for tokens in (0, 1))
     few, chunk = (fit_of(of, placed(of)).of(ACTIVATIONS) for of in (short, long))
-    logits = 4 * 4 * 151936
-    assert (chunk - logits) * 4 == (few - logits) * 8192
+    assert few == 4 * 38.5 * 151936 and chunk == 8192 * (4 * 4096 + 8 * (3 * 4096 + 4 * 1536))
 
 
 def test_copies_get_what_is_left():

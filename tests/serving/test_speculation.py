@@ -57,6 +57,15 @@ def test_tokens_and_blocks_are_conserved_with_drafts(name, drafts, rate, blocks)
     assert np.all(requests["last_ns"] >= requests["first_ns"])
 
 
+def test_prompts_pass_the_layer_that_drafts():
+    """One of ten: a tenth longer at most, and nothing where drafts come from n-grams."""
+    plain, ngram, mtp = (
+        float(served(each, rows=[(0.0, 100, 2)]).requests["first_ns"][0])
+        for each in (NO_DRAFTS, of(2, 1.0, 0, 0), of(2, 1.0, 1, 0))
+    )
+    assert plain == ngram and plain < mtp <= 1.1 * plain
+
+
 def test_more_accepted_is_faster():
     row = [(0.0, 50, 200)]
     ends = [float(served(of(3, rate, 1, 0), rows=row).totals["now_ns"]) for rate in (0.0, 0.3, 0.6, 0.9, 1.0)]

@@ -281,7 +281,7 @@ def _largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engi
     """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
     one group of experts that has rebalanced.
     """
-    given, engine = serving.spec.search, engine_of(serving, parallel)
+    given, engine = serving.spec.search, engine_of(serving, parallel)._replace(profiled_seqs=0)
     scheduler = _scheduler(serving, max(given.max_num_seqs), max(given.max_num_batched_tokens))
     laws, notes = laws_of(engine, scheduler)
     built = with_experts(serving, engine, with_host(laws, notes, engine, scheduler, host, 1), scheduler, host)
