@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from archsim.base.code_digest import keep_machine_code
 
 if TYPE_CHECKING:
-    from archsim.api.calibrating import Calibrations, calibrate, validate
+    from archsim.api.calibrating import Calibrations, calibrate, calibrate_meshes, validate, validate_meshes
     from archsim.api.claiming import claims
     from archsim.api.loading import ExplorationPlan, load
     from archsim.api.placing import block_worth, place, worth
-    from archsim.api.running import run, sweep
+    from archsim.api.running import run, run_phase, sweep
     from archsim.api.serving import (
         calibrate_serving,
         compare_serving,
@@ -47,11 +47,11 @@ keep_machine_code()
 
 # Module → its public names. Loaded on first use, so that `archsim --help` does not wait for numba.
 _NAMES = {
-    "archsim.api.calibrating": "Calibrations calibrate validate",
+    "archsim.api.calibrating": "Calibrations calibrate calibrate_meshes validate validate_meshes",
     "archsim.api.claiming": "claims",
     "archsim.api.loading": "ExplorationPlan load",
     "archsim.api.placing": "block_worth place worth",
-    "archsim.api.running": "run sweep",
+    "archsim.api.running": "run run_phase sweep",
     "archsim.api.serving": "calibrate_serving compare_serving search_serving serve serve_plan serve_policies",
     "archsim.api.studying": "ablate compare engines explore optimum verify why",
     "archsim.base.errors": "ArchsimError",
@@ -64,10 +64,10 @@ _PUBLIC = {name: module for module, names in _NAMES.items() for name in names.sp
 
 __all__ = [  # noqa: F822 (defined by __getattr__)
     "ArchsimError", "Calibrations", "Effort", "ExplorationPlan", "Plan", "Results", "StepView", "__version__",
-    "ablate", "block_worth", "calibrate", "calibrate_serving", "claims", "compare", "compare_serving",
-    "engines", "explore", "load", "load_assumptions", "load_experiment", "load_model", "load_system", "optimum",
-    "place", "run", "search_serving", "serve", "serve_plan", "serve_policies", "simulate_flows",
-    "sweep", "validate", "verify", "why", "worth",
+    "ablate", "block_worth", "calibrate", "calibrate_meshes", "calibrate_serving", "claims", "compare",
+    "compare_serving", "engines", "explore", "load", "load_assumptions", "load_experiment", "load_model",
+    "load_system", "optimum", "place", "run", "run_phase", "search_serving", "serve", "serve_plan", "serve_policies",
+    "simulate_flows", "sweep", "validate", "validate_meshes", "verify", "why", "worth",
 ]  # fmt: skip
 
 

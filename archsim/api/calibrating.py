@@ -15,6 +15,8 @@ from archsim.base.shown import Shown
 if TYPE_CHECKING:
     import pandas
 
+    from archsim.specs.loading.fabric_calibrations import FabricCalibration
+    from archsim.studies.validation.mesh import MeshValidation
     from archsim.studies.validation.validation import Validation
     from calibration.fit.calibrate import Fitted
     from calibration.measurements.datasheets import Nominal
@@ -86,6 +88,49 @@ def validate(
     if out is not None:
         found.write(Path(out))
     return found
+
+
+def calibrate_meshes(
+    *folders: str | os.PathLike[str], out: str | os.PathLike[str] | None = None,
+    told: Callable[[FabricCalibration, Path | None], None] | None = None,
+) -> list[FabricCalibration]:
+    """Fit the laws of measured meshes of chips: endpoints, links by packet size, latency of a hop.
+
+    folders: of CSV files (docs/meshes.md). out: folder for one file per machine; None: nothing is written. told: called
+    for every machine with its file, or None.
+
+    Raises CalibrationError for a file that is not as expected; its message has the file, the line and the column.
+    """
+    from archsim.specs.loading.fabric_calibrations import write_fabric_calibration
+    from calibration.fit.mesh import fit_meshes
+    from calibration.measurements.mesh import read_meshes
+
+    found = fit_meshes(read_meshes(*folders))
+    for fitted in found:
+        path = None if out is None else Path(out) / f"{fitted.machine}.yaml"
+        if path is not None:
+            write_fabric_calibration(fitted, path)
+        if told is not None:
+            told(fitted, path)
+    return found
+
+
+def validate_meshes(
+    *folders: str | os.PathLike[str], calibration: str | os.PathLike[str] | None = None
+) -> MeshValidation:
+    """Measured meshes of chips beside what calibrations of fabrics say, and beside null models, case by case.
+
+    folders: of CSV files (docs/meshes.md); several count as one. calibration: of a fabric, by name or file; None: all
+    shipped ones.
+
+    Raises CalibrationError for a file that is not as expected, and for a case of a topology on which its law was not
+    measured; SpecError for an unknown calibration.
+    """
+    from archsim.specs.loading.fabric_calibrations import fabric_calibration
+    from archsim.studies.validation import mesh
+
+    known = None if calibration is None else [fabric_calibration(Path(calibration))]
+    return mesh.validate_meshes(*map(Path, folders), fabrics=known)
 
 
 def _to_fit(measurements: str | os.PathLike[str] | Measurements, named: Nominal, gpu: str | None) -> Measurements:

@@ -13,6 +13,7 @@ from archsim.base.errors import ArchsimError
 
 # Engines, tables and pages are imported where they are used, so that importing this module is fast.
 if TYPE_CHECKING:
+    from archsim.runs.phase import PhaseTimes
     from archsim.runs.plan import Selection
     from archsim.runs.results import Results
     from archsim.runs.sweep import Watcher
@@ -54,6 +55,35 @@ def run(
         write_step_timeline(simulator.replay(only), step, layer, Path(timeline), only.name)
     results = collect([simulator.record(only)], kinds_of(columns_with(one.all_columns)))
     return results.with_page(partial(_report, selection, 1))
+
+
+def run_phase(
+    experiment: Experiment, phase: str, *, law: str | None = None, system: str | None = None,
+    model: str | None = None, policy: str | None = None, batch: int | None = None, assumptions: str | None = None,
+    overrides: Overrides = (),
+) -> PhaseTimes:
+    """Simulate the dispatch or the combine of hidden vectors alone, for one combination of an experiment.
+
+    Returns `PhaseTimes`: ``.to_pandas()`` has one row for each iteration and MoE layer: vectors and bytes between dies,
+    the time that they take on the links (and ports of dies) of the fabric, as contention and arbitration say, and the
+    time by an endpoint law.
+
+    phase: ``dispatch`` or ``combine``. law: of a measured kernel, ``MACHINE/VERSION`` such as
+    ``blackhole/replay-2026-09-11`` (MACHINE: name or file of a calibration of a fabric); None: no such time. The others
+    as of `run`.
+
+    Raises ArchsimError for an unknown phase or law, a law of another topology, and assumptions under which no hidden
+    vectors move; else as `run`.
+    """
+    from archsim.runs.phase import time_phase
+    from archsim.runs.plan import choose, select
+    from archsim.runs.simulator import Simulator
+
+    whole = experiment_of(overridden(experiment, overrides))
+    one = choose(whole, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
+    selection = select(one)
+    (only,) = selection.runs()
+    return time_phase(Simulator(selection.maker.traces).replay(only), phase, law)
 
 
 def sweep(

@@ -46,10 +46,11 @@ def run(args: argparse.Namespace) -> int:
 def _print(found) -> None:
     """One line per waterfall: the effects of at least 0.5 %."""
     from archsim.report.units import factor
+    from archsim.studies.ablation.page import endpoint_told
 
     for fall in found.waterfalls:
         large = [each for each in fall.effects if abs(each.factor - 1) > 5e-3]
         steps = ", ".join(f"{each.link.field} {factor(each.factor)}" for each in large)
         place = f"{fall.system} {fall.model} batch {fall.batch} {fall.policy}"
-        print(f"{place}: {factor(fall.start)} → {factor(fall.end)} ({steps})")
+        print(f"{place}: {factor(fall.start)} → {factor(fall.end)} ({steps}){endpoint_told(fall, found)}")
     print("the chain closes, bit for bit" if found.closes else "THE CHAIN DOES NOT CLOSE: this is a bug")

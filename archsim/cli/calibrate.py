@@ -13,9 +13,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("measurements", metavar="DIR", help="folder of CSV files, or one file")
     parser.add_argument(
         "--out",
-        default="configs/calibrations",
         metavar="FILE",
-        help="YAML file, named after the GPU; or a folder, for one file per GPU (default: configs/calibrations)",
+        help="YAML file, named after the GPU; or a folder, for one file per GPU or measured mesh (default: "
+        "configs/calibrations, of meshes configs/fabrics)",
     )
     parser.add_argument("--gpu", metavar="NAME", help="fit only this GPU of the measurements, such as h100")
     parser.add_argument(
@@ -42,6 +42,10 @@ def run(args: argparse.Namespace) -> int:
     from archsim.base.cores import use_one_blas_thread
 
     use_one_blas_thread()
+    from calibration.measurements.mesh import is_mesh_folder
+
+    if is_mesh_folder(args.measurements):
+        return _meshes(args)
     import archsim as ar
     from archsim.cli.printing import print_measurement_problems
     from calibration.fit.parameters import is_calibration_file
@@ -50,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from calibration.measurements.fittable import fittable
     from calibration.measurements.reading import kinds_of, read_measurements
 
+    args.out = args.out or "configs/calibrations"
     is_calibration_file(args.out)  # a wrong name is refused before measurements are read
     peaks = Peaks(Nominal(dict(args.peak), args.hbm), args.gpu)
     measurements = fittable(read_measurements(args.measurements, peaks, kinds_of(args.only)))
@@ -74,6 +79,19 @@ def run(args: argparse.Namespace) -> int:
     if refused:
         print(f"not complete: {', '.join(dict.fromkeys(refused))} refused", file=sys.stderr)
     return OK if written and not refused else USER_ERROR
+
+
+def _meshes(args: argparse.Namespace) -> int:
+    import archsim as ar
+    from archsim.studies.validation.mesh import law_lines
+
+    def report(fitted, path) -> None:
+        for line in law_lines([fitted]):
+            print(line)
+        print(f"{path}: {fitted.machine}, laws: endpoint {len(fitted.endpoint)}, link rate {len(fitted.link_rate)}, "
+              f"hop latency {len(fitted.hop_latency)}")  # fmt: skip
+
+    return OK if ar.calibrate_meshes(args.measurements, out=args.out or "configs/fabrics", told=report) else USER_ERROR
 
 
 def _print_fitted(fitted) -> None:

@@ -15,12 +15,24 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     add_chosen(parser)
     add_json(parser)
+    parser.add_argument(
+        "--phase",
+        choices=("dispatch", "combine"),
+        help="instead: the dispatch or the combine of hidden vectors alone, one row for each iteration and layer",
+    )
+    parser.add_argument(
+        "--law",
+        metavar="MACHINE/VERSION",
+        help="with --phase: also the time by the law of a measured kernel, such as blackhole/replay-2026-09-11",
+    )
     parser.add_argument("--step", type=natural, metavar="N", help="iteration to draw in the timeline (0: prefill)")
     parser.add_argument("--layer", type=natural, metavar="N", help="layer to draw in the timeline")
     parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the step, for Perfetto")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.phase is not None:
+        return _phase(args)
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_result_notes
     from archsim.runs.capacity import kv_rooms_told
@@ -40,6 +52,19 @@ def run(args: argparse.Namespace) -> int:
     print_result_notes([row], [system for system in experiment.systems if system.name == row["system"]])
     if args.timeline is not None:
         print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
+    return OK
+
+
+def _phase(args: argparse.Namespace) -> int:
+    import archsim as ar
+    from archsim.cli.printing import print_compiling
+
+    experiment = ar.load_experiment(args.file, args.overrides)
+    print_compiling()
+    found = ar.run_phase(experiment, args.phase, law=args.law, **{name: getattr(args, name) for name in CHOSEN})
+    args.result = found.to_pandas().to_dict("records")
+    for line in found.lines():
+        print(line)
     return OK
 
 

@@ -25,6 +25,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="instead: points of the calibration (default: of every shipped one) that stand apart from those beside "
         "them; --out names the page",
     )
+    parser.add_argument(
+        "--mesh",
+        nargs="*",
+        metavar="FOLDER",
+        help="instead: measured meshes of chips, CSV files of one folder or several, beside what the calibrations of "
+        "fabrics say (--with: one of them by name or file) and beside null models; without a folder: residuals of the "
+        "calibrations; --out names the page, a Markdown file",
+    )
     parser.add_argument("--quick", action="store_true", help="only evaluate the file; no held-out fits")
 
 
@@ -32,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
     """Validate and report. Raises CalibrationError if there are no measurements of the calibrated GPU."""
     if args.audit:
         return _audit(args)
+    if args.mesh is not None:
+        return _mesh(args)
     lacking = [name for name, given in (("DIR", args.measurements), ("--with", args.calibration)) if not given]
     if lacking:
         print(f"archsim validate: missing {' and '.join(lacking)} (or --audit)", file=sys.stderr)
@@ -88,6 +98,27 @@ def _audit(args: argparse.Namespace) -> int:
         Path(args.out).write_text(page_of(calibrations), encoding="utf-8")
         print(f"page: {args.out}")
     return OK
+
+
+def _mesh(args: argparse.Namespace) -> int:
+    from archsim.specs.loading.fabric_calibrations import fabric_calibration, shipped_fabrics
+    from archsim.studies.validation.mesh import case_lines, law_lines, page_of, told
+
+    fabrics = [fabric_calibration(args.calibration)] if args.calibration else shipped_fabrics()
+    folders = [*args.mesh, *([args.measurements] if args.measurements else [])]
+    if not folders:
+        for line in law_lines(fabrics):
+            print(line)
+        return OK
+    import archsim as ar
+
+    found = ar.validate_meshes(*folders, calibration=args.calibration)
+    for line in (*case_lines(found), *told(found)):
+        print(line)
+    if args.out:
+        Path(args.out).write_text(page_of(found, fabrics), encoding="utf-8")
+        print(f"page: {args.out}")
+    return OK if found.judged else UNREAD
 
 
 def _print_layers(found) -> None:

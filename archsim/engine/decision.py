@@ -43,9 +43,12 @@ def global_die(fabric: Fabric) -> int:
 def reach_of(machine: Machine, fabric: Fabric) -> Reach:
     """Cost of messages to and from the Global CP's die."""
     die = global_die(fabric)
-    own = machine.link_rates[fabric.link_src == die]
+    links = fabric.links - fabric.ports
+    own = machine.link_rates[:links][fabric.link_src[:links] == die]
     # Equal rates are multiplied, not summed, to avoid rounding.
     bytes_per_ns = sum(rate * count for rate, count in zip(*np.unique(own, return_counts=True), strict=True))
+    if fabric.ports:
+        bytes_per_ns = min(bytes_per_ns, machine.link_rates[links + die])
     return Reach(float(machine.route_ns[die].max()), float(bytes_per_ns) or machine.link_bytes_per_ns)
 
 

@@ -12,11 +12,12 @@ from archsim.engine.fabric import build_fabric, plain_link_bytes_per_ns
 from archsim.engine.state import Machine, Memory
 from archsim.engine.transfer import software
 from archsim.policies.allocation.rules import Costs
+from archsim.specs.loading.fabric_calibrations import fabric_calibration
 from archsim.specs.machine.utilisation import Utilisation, published_utilisation
 from archsim.specs.scenario import Scenario
 from microarch.blocks import atu, llc
 from microarch.blocks.hbm import UNBOUNDED_BYTES, no_copies
-from microarch.fabric.fabric import Fabric
+from microarch.fabric.fabric import Fabric, with_ports
 from microarch.fabric.routes import narrowest
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from archsim.specs.assumptions import AssumptionsSpec
 
 NO_WINDOW = 2**31 - 1
+ENDPOINT = ("blackhole", "combine", "replay-2026-09-11")  # machine, kernel, version of ``endpoint: as_measured``
 
 
 def effective_utilisation(system, model, assumptions) -> Utilisation:
@@ -43,6 +45,8 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
     model, assumptions = scenario.model, scenario.assumptions
     system = with_links_of_slices(scenario.system, model)
     fabric = build_fabric(system, assumptions.numbering)
+    if assumptions.endpoint == "as_measured" and system.transfer_law is None:
+        fabric = with_ports(fabric, endpoint_bytes_per_s(system))
     shared = assumptions.contention == "shared"
     weights, plain_link = slice_bytes(system, model), plain_link_bytes_per_ns(system)
     segmented = assumptions.llc == "segments"
@@ -78,6 +82,19 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
         transfer_bytes_per_ns=transfers.bytes_per_ns,
     )
     return machine, fabric
+
+
+def endpoint_bytes_per_s(system) -> float:
+    """What the controller of a die sends, and what it receives, in bytes/s, under ``endpoint: as_measured``.
+
+    A die's own controller is not known: it is to its links as that of the measured chip is to its own, by the kernel
+    that returns results in the replay of a recorded layer (`archsim.laws.mesh`; 21.8 GB/s a chip, beside 2 links of 25
+    GB/s to each neighbour). Other measured kernels reach from half to 1.3 times that share.
+    """
+    law = fabric_calibration(ENDPOINT[0]).law(*ENDPOINT[1:])
+    assert law is not None, "shipped"
+    share = law.bytes_per_s / (law.links * law.link_bytes_per_s)
+    return share * system.d2d.bandwidth_bytes_per_s * system.d2d.efficiency
 
 
 def with_links_of_slices(system, model):

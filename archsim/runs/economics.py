@@ -142,7 +142,9 @@ def work_of(
     return {
         "expert_tokens": routed,
         "hbm_bytes": sum(dies["hbm_bytes"]),
-        "link_bytes": sum(links["bytes"]),
+        "link_bytes": sum(
+            n for n, src, dst in zip(links["bytes"], links["src"], links["dst"], strict=True) if src != dst
+        ),  # ports are no links
         "flop": float(FLOP_PER_WEIGHT * MATRICES * model.hidden * weights * routed),
     }
 

@@ -64,7 +64,7 @@ def measure_links(outcome: Outcome) -> dict[str, list]:
     rates = _rates_of_links(outcome, one_way)
     for name, (n_bytes, ns) in link_traffic(outcome.machine, outcome.tally, rates).items():
         columns |= {f"{name}_bytes": n_bytes, f"{name}_ns": ns}
-    direction = ["one way" if one_way else "both ways"] * len(counted)
+    direction = np.where(src == dst, "port", "one way" if one_way else "both ways").tolist()
     return {name: _as_list(column) for name, column in columns.items()} | {"direction": direction}
 
 
@@ -117,6 +117,5 @@ def _at(place: np.ndarray | None, nodes: np.ndarray) -> np.ndarray:
 
 
 def _first_link_of_edges(fabric) -> np.ndarray:
-    """int64[edge]: the link of each edge that leaves the lower node."""
-    lower = np.flatnonzero(fabric.link_src < fabric.link_dst)
-    return lower[np.argsort(fabric.link_edge[lower])]
+    """int64[edge]: the link of each edge that leaves the lower node; of the two ports of a die, the one out of it."""
+    return np.unique(fabric.link_edge, return_index=True)[1]

@@ -42,6 +42,7 @@ class AssumptionsSpec(Spec):
     arbitration: str
     reads: str
     rate_updates: str = "instant"
+    endpoint: str = "unlimited"
     capacity: str
     memory: str
     activations: str

@@ -25,6 +25,8 @@ def _around(x: int) -> int:
 MEAN_LINKS: MappingProxyType[str, Callable[[int, int], float]] = MappingProxyType({
     "mesh": lambda x, y: _row(x) + _row(y),
     "torus": lambda x, y: _circle(x) + _circle(y),
+    "torus_x": lambda x, y: _circle(x) + _row(y),
+    "torus_y": lambda x, y: _row(x) + _circle(y),
     "ring": lambda x, y: _circle(x * y),
     "fully_connected": lambda x, y: 1 - 1 / (x * y),
     "switch": lambda x, y: 2 * (1 - 1 / (x * y)),
@@ -35,6 +37,8 @@ MEAN_LINKS: MappingProxyType[str, Callable[[int, int], float]] = MappingProxyTyp
 EDGES: MappingProxyType[str, Callable[[int, int], int]] = MappingProxyType({
     "mesh": lambda x, y: (x - 1) * y + x * (y - 1),
     "torus": lambda x, y: _around(x) * y + x * _around(y),
+    "torus_x": lambda x, y: _around(x) * y + x * (y - 1),
+    "torus_y": lambda x, y: (x - 1) * y + x * _around(y),
     "ring": lambda x, y: _around(x * y),
     "fully_connected": lambda x, y: x * y * (x * y - 1) // 2,
     "switch": lambda x, y: x * y if x * y > 1 else 0,

@@ -80,6 +80,13 @@ class Routes:
         self._given = None
         return entered, route_ptr, route_links
 
+    @classmethod
+    def given(cls, hops: np.ndarray, route_ptr: np.ndarray, route_links: np.ndarray) -> Routes:
+        """Routes that are known already."""
+        made = cls.__new__(cls)
+        made.found = hops, route_ptr, route_links
+        return made
+
     def refuse_lost(self) -> None:
         """Find them now. Raises as ``found`` does."""
         _ = self.found
@@ -154,10 +161,13 @@ class Graph:
 
 @dataclass(frozen=True, eq=False)
 class Fabric(Graph):
-    """A graph with bandwidths and latencies. ``name``: in words, such as ``5 × 5 mesh``."""
+    """A graph with bandwidths and latencies. ``name``: in words, such as ``5 × 5 mesh``. ``ports``: how many of its
+    last links are ports of dies (`with_ports`).
+    """
 
     name: str
     classes: tuple[LinkClass, ...]
+    ports: int = 0
 
     @cached_property
     def link_bytes_per_ns(self) -> np.ndarray:
@@ -214,6 +224,33 @@ def assemble(kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.
         kind, dies, nodes, np.ascontiguousarray(link_src), link_dst, edge, classes[edge].astype(np.int32),
         Routes(toward, link_dst), x, y,
     )
+
+
+def with_ports(fabric: Fabric, bytes_per_s: float) -> Fabric:
+    """The fabric with a port out of and one into every die, through which all routes pass; they add no latency.
+
+    Ports are the last links: of die d, from d to d, first all that lead out, then all that lead in. Hops do not count
+    them. ``bytes_per_s``: what a port passes each way.
+    """
+    dies, links, edges = fabric.dies, fabric.links, fabric.edges
+    own = np.arange(dies, dtype=np.int32)
+    longer = np.diff(fabric.route_ptr) > 0  # routes of a die to itself have no link
+    before = np.cumsum(longer) - longer
+    pair = np.repeat(np.arange(dies * dies), np.diff(fabric.route_ptr))
+    route_ptr = np.concatenate([[0], np.cumsum(np.diff(fabric.route_ptr) + 2 * longer)]).astype(np.int64)
+    route_links = np.empty(route_ptr[-1], number_type(links + 2 * dies))
+    route_links[np.arange(len(pair)) + 2 * before[pair] + 1] = fabric.route_links
+    source, target = np.divmod(np.flatnonzero(longer), dies)
+    route_links[route_ptr[:-1][longer]] = links + source
+    route_links[route_ptr[1:][longer] - 1] = links + dies + target
+    port = LinkClass("port", bytes_per_s, 0.0)
+    return Fabric(
+        fabric.kind, dies, fabric.nodes, np.concatenate([fabric.link_src, own, own]),
+        np.concatenate([fabric.link_dst, own, own]), np.concatenate([fabric.link_edge, edges + own, edges + own]),
+        np.concatenate([fabric.link_class, np.full(2 * dies, len(fabric.classes), np.int32)]),
+        Routes.given(fabric.hops, route_ptr, route_links), fabric.node_x, fabric.node_y, fabric.name,
+        (*fabric.classes, port), 2 * dies,
+    )  # fmt: skip
 
 
 def number_type(links: int) -> type[np.unsignedinteger]:

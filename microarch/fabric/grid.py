@@ -18,7 +18,7 @@ def build_mesh(x: int, y: int, numbering: str = ROW_MAJOR) -> Graph:
     Routes are XY: along x first, then along y. Raises ValueError for a side below 1 or an unknown numbering.
     """
     places = die_places(x, y, numbering)
-    return assemble("mesh", x * y, grid_wiring(x, y, places, wrapped=False), places)
+    return assemble("mesh", x * y, grid_wiring(x, y, places, wrapped=(False, False)), places)
 
 
 def die_places(x: int, y: int, numbering: str = ROW_MAJOR) -> tuple[np.ndarray, np.ndarray]:
@@ -31,16 +31,17 @@ def die_places(x: int, y: int, numbering: str = ROW_MAJOR) -> tuple[np.ndarray, 
     return (die % x, die // x) if numbering == ROW_MAJOR else (die // y, die % y)
 
 
-def grid_wiring(x: int, y: int, places: tuple[np.ndarray, np.ndarray], *, wrapped: bool) -> Wiring:
-    """Links along x and y, if ``wrapped`` between first and last, too; routes along x first, then along y.
+def grid_wiring(x: int, y: int, places: tuple[np.ndarray, np.ndarray], *, wrapped: tuple[bool, bool]) -> Wiring:
+    """Links along x and y, where an axis is ``wrapped`` (x, y) between first and last, too; routes along x first, then
+    along y.
 
     A wrapped route goes the shorter way round; if both are equally long, towards the higher column or row.
     """
     x_of, y_of = places
     die_at = np.zeros((x, y), np.int64)
     die_at[x_of, y_of] = np.arange(x * y)
-    step_x = _step(x_of, x, wrapped)
-    step_y = np.where(step_x == 0, _step(y_of, y, wrapped), 0)
+    step_x = _step(x_of, x, wrapped[0])
+    step_y = np.where(step_x == 0, _step(y_of, y, wrapped[1]), 0)
     following = die_at[(x_of[:, None] + step_x) % x, (y_of[:, None] + step_y) % y]
     edges = _neighbours(die_at, wrapped)
     apart_x, apart_y = (np.abs(of[edges[:, 0]] - of[edges[:, 1]]) for of in (x_of, y_of))
@@ -48,10 +49,12 @@ def grid_wiring(x: int, y: int, places: tuple[np.ndarray, np.ndarray], *, wrappe
     return Wiring(edges, np.where(apart_x > 0, along_x, np.where(apart_y > 1, VERTICAL_WRAP, VERTICAL)), following)
 
 
-def _neighbours(die_at: np.ndarray, wrapped: bool) -> np.ndarray:
+def _neighbours(die_at: np.ndarray, wrapped: tuple[bool, bool]) -> np.ndarray:
     """int64[edge, 2], sorted, of ``die_at: int64[column, row]``."""
-    last = None if wrapped else -1
-    pairs = [np.stack([at[:last], np.roll(at, -1, 0)[:last]], axis=-1).reshape(-1, 2) for at in (die_at, die_at.T)]
+    pairs = []
+    for at, around in zip((die_at, die_at.T), wrapped, strict=True):
+        last = None if around else -1
+        pairs.append(np.stack([at[:last], np.roll(at, -1, 0)[:last]], axis=-1).reshape(-1, 2))
     edges = np.unique(np.sort(np.concatenate(pairs), axis=1), axis=0)
     return edges[edges[:, 0] != edges[:, 1]]
 

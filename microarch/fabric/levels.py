@@ -168,7 +168,7 @@ def _per_edge(group: _Group, levels: tuple[Level, ...], number: int, _: int) -> 
         for side, outer, own in zip(group.sides, of_group, group.places, strict=True)
     )
     sides = tuple(inner * outer for inner, outer in zip(group.sides, level.sides, strict=True))
-    wiring = grid_wiring(*sides, places, wrapped=level.kind == "torus")
+    wiring = grid_wiring(*sides, places, wrapped=(level.kind == "torus",) * 2)
     sizes = np.cumprod([1, *(each.count for each in inner)])  # dies of a group of every level
     crosses = wiring.edges[:, :1] // sizes != wiring.edges[:, 1:] // sizes
     classes = crosses.shape[1] - 1 - crosses[:, ::-1].argmax(axis=1)

@@ -9,6 +9,7 @@ name               links                                   route, and how ties o
 ``mesh``           to the neighbours along x and y         along x first, then along y (XY)
 ``torus``          and from the last of a row or column    the same; the shorter way round, towards higher columns and
                    to its first                            rows where both are equal
+``torus_x``, ``_y`` as torus, with rings along one axis     the same; a mesh's way along the other axis
 ``ring``           die i to i + 1, the last to die 0       the shorter way round, towards higher numbers if equal
 ``fully_connected`` every die to every other               the link itself
 ``switch``         every die to a node that is not a die   up and down; its ports (the links) block, the switch never
@@ -55,17 +56,25 @@ class Site(NamedTuple):
 
 
 def _mesh(site: Site) -> Wiring:
-    return grid_wiring(site.x, site.y, site.places, wrapped=False)
+    return grid_wiring(site.x, site.y, site.places, wrapped=(False, False))
 
 
 def _torus(site: Site) -> Wiring:
-    return grid_wiring(site.x, site.y, site.places, wrapped=True)
+    return grid_wiring(site.x, site.y, site.places, wrapped=(True, True))
+
+
+def _torus_x(site: Site) -> Wiring:
+    return grid_wiring(site.x, site.y, site.places, wrapped=(True, False))
+
+
+def _torus_y(site: Site) -> Wiring:
+    return grid_wiring(site.x, site.y, site.places, wrapped=(False, True))
 
 
 def _ring(site: Site) -> Wiring:
     # A ring is a torus of one row, in the order of the dies' numbers.
     row = np.arange(site.dies), np.zeros(site.dies, np.int64)
-    wiring = grid_wiring(site.dies, 1, row, wrapped=True)
+    wiring = grid_wiring(site.dies, 1, row, wrapped=(True, True))
     return _of_one_class(wiring.edges, wiring.following)
 
 
@@ -94,6 +103,8 @@ def _of_one_class(edges: np.ndarray, following: np.ndarray) -> Wiring:
 BUILDERS: MappingProxyType[str, Callable[[Site], Wiring]] = MappingProxyType({
     "mesh": _mesh,
     "torus": _torus,
+    "torus_x": _torus_x,
+    "torus_y": _torus_y,
     "ring": _ring,
     "fully_connected": _fully_connected,
     "switch": _switch,

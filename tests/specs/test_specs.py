@@ -56,6 +56,11 @@ CLUSTERS = {
     "vr_nvl144": (72, 1.8e12, 13e12, 288 * 10**9, 16.667e15),
     "cloudmatrix384": (384, 392e9, 3.2e12, 128 * 10**9, 1.504e15),
     "rtx_pro_6000_pair": (2, 64e9, 1.597e12, 96 * 10**9, 0.5038e15),
+    "blackhole_galaxy": (32, 50e9, 0.512e12, 32 * 10**9, 0.745e15),
+    "blackhole_ring8": (8, 50e9, 0.512e12, 32 * 10**9, 0.745e15),
+    "blackhole_line8": (8, 50e9, 0.512e12, 32 * 10**9, 0.745e15),
+    "tpu7x_2x2x4": (16, 100e9, 7.38e12, 192 * 2**30, 4.614e15),
+    "mi300x_node": (8, 64e9, 5.3e12, 192 * 10**9, 2.615e15),
 }
 # MoE layers (of), first MoE layer, hidden, expert FFN, experts, top-k, shared experts, shared FFN
 MODELS = {

@@ -225,7 +225,8 @@ class SharedKernel:
     def __init__(self, machine: Machine, fabric: Fabric, assumptions):
         self._machine = machine
         self._groups = Groups(machine, fabric, assumptions.reads, assumptions.source)
-        self._ranks = port_ranks(fabric) if assumptions.arbitration == "round_robin" else None
+        self._cycles = assumptions.arbitration == "head_of_line"
+        self._ranks = None if assumptions.arbitration == "fair" else port_ranks(fabric, self._cycles)
         self._run_step = run_fair if self._ranks is None else run_round_robin
         self._ports: tuple[FlowNetwork | None, tuple] = (None, ())
         self.share_every_ns = share_every_ns(machine, assumptions)  # least time between two recomputes of rates
@@ -248,7 +249,7 @@ class SharedKernel:
 
     def _ports_of(self, net: FlowNetwork) -> tuple:
         if self._ranks is not None and self._ports[0] is not net:
-            self._ports = net, build_ports(net, self._ranks)
+            self._ports = net, build_ports(net, self._ranks, self._cycles)
         return self._ports[1]
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:

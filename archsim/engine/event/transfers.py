@@ -16,7 +16,7 @@ from archsim.base.kernels import inner, outer
 from archsim.engine.event.heaps import BOOKING, bookings_pop, bookings_push, time_bits, time_of
 from archsim.engine.network.flows import SPENT
 from archsim.engine.network.network import FlowNetwork, enter, leave
-from archsim.engine.network.round_robin import UNCOUPLED, rank_links
+from archsim.engine.network.round_robin import UNCOUPLED, rank_links, ranks_in_cycles
 from archsim.engine.state import UNITS, Machine
 from microarch.fabric.fabric import Fabric
 
@@ -125,19 +125,19 @@ class Traffic(NamedTuple):
     share_every_ns: float  # least time between two recomputes of rates
 
 
-def port_ranks(fabric: Fabric) -> np.ndarray:
-    """int32[resource] for ``archsim.engine.network.round_robin``: HBMs are uncoupled, links rise along every route.
+def port_ranks(fabric: Fabric, cycles: bool = False) -> np.ndarray:
+    """int32[resource] for ``archsim.engine.network.round_robin``: HBMs are uncoupled, links rise along every route, or,
+    where routes may wait for each other in ``cycles``, along most of it.
 
     Raises ArchsimError for a fabric whose routes wait for each other in a cycle: the rates of round-robin
     routers then depend on their buffers, which are not modelled.
     """
     try:
-        links = rank_links(fabric)
+        links = ranks_in_cycles(fabric) if cycles else rank_links(fabric)
     except ValueError:
         raise ArchsimError(
             f"arbitration: round_robin has no steady state on a fabric of {fabric.name}, whose routes wait for each "
-            f"other in a cycle; "
-            "use arbitration: fair"
+            f"other in a cycle; use arbitration: fair, or head_of_line"
         ) from None
     return np.concatenate([np.full(fabric.dies, UNCOUPLED), links]).astype(np.int32)
 

@@ -18,13 +18,13 @@ from archsim.base.kernels import inner, kernel
 from archsim.base.units import NS_PER_S
 from archsim.engine.network.fair import fair_rates
 from archsim.engine.network.network import STAMP, build_network, enter, leave
-from archsim.engine.network.round_robin import build_ports, rank_links, round_robin_rates
+from archsim.engine.network.round_robin import build_ports, rank_links, ranks_in_cycles, round_robin_rates
 from microarch.fabric.fabric import Fabric, Graph
 from microarch.fabric.grid import build_mesh
 from microarch.fabric.routes import narrowest, per_route
 
 CONTENTIONS = ("shared", "reserved")
-ARBITRATIONS = ("fair", "round_robin")
+ARBITRATIONS = ("fair", "round_robin", "head_of_line")
 SPENT = 1e-12  # a transfer with less than this share of its bytes left is complete
 RUN = np.dtype([
     ("rate", "f8"),  # bytes/ns
@@ -48,6 +48,7 @@ def simulate_flows(
     replace its own. contention: ``shared``, transfers share the links of their routes; ``reserved``, a transfer has its
     route to itself, both ways. arbitration: of ``shared``. ``fair``: rates are max-min fair over transfers.
     ``round_robin``: routers serve their input ports in turn, which favours sources near the destination.
+    ``head_of_line``: the same also on rings and tori, whose routes wait for each other in a cycle.
     die_port_bytes_per_s: total bandwidth at which a die can inject, and eject; None: no limit.
 
     A transfer that meets no other finishes at start + latency of its route + size / bandwidth, with the least bandwidth
@@ -156,7 +157,8 @@ def _shared(graph: Graph, src, dst, size, start, latency, rates, port, arbitrati
     if arbitration == "fair":
         _run_fair(net, (), *flows)
     else:
-        _run_round_robin(net, build_ports(net, _port_rank(graph, port)), *flows)
+        cycles = arbitration == "head_of_line"
+        _run_round_robin(net, build_ports(net, _port_rank(graph, port, cycles), cycles), *flows)
     return finish
 
 
@@ -177,9 +179,9 @@ def _network(graph: Graph, pairs, rates, port):
     return build_network(rates, route_ptr, np.concatenate(routes))
 
 
-def _port_rank(graph: Graph, port) -> np.ndarray:
+def _port_rank(graph: Graph, port, cycles: bool) -> np.ndarray:
     """Rank of the resources of `_network`: injection, links along every route, ejection."""
-    rank = rank_links(graph)
+    rank = ranks_in_cycles(graph) if cycles else rank_links(graph)
     if math.isinf(port):
         return rank
     return np.concatenate([rank + 1, np.repeat([0, rank.max(initial=0) + 2], graph.dies)])

@@ -29,6 +29,11 @@ field          dtype[shape]         meaning
 ``source``     float64[group]       rate at which a flow leaves its source
 =============  ===================  ================================================================================
 
+Where routes wait for each other in a cycle, as around a ring, there is no such order. ``arbitration: head_of_line``
+breaks a cycle at one link (`ranks_in_cycles`): there, what passes shares the input of the die, whose flows do not
+block each other. Rings without deadlock have such a place: two free buffers to inject (bubble flow control; Puente et
+al., Adaptive bubble router, ICPP 1999), or a dateline with buffers of its own.
+
 The contract of the incremental recompute is that of `fair`. All tolerances are relative.
 """
 
@@ -87,7 +92,14 @@ def rank_links(graph: Graph) -> np.ndarray:
     Raises ValueError where routes wait for each other in a cycle: the rates of round-robin routers then depend on their
     buffers, which are not modelled.
     """
-    return xy_rank(graph) if graph.kind == "mesh" else link_rank(graph)
+    ports = getattr(graph, "ports", 0)
+    if not ports:
+        return xy_rank(graph) if graph.kind == "mesh" else link_rank(graph)
+    if graph.kind != "mesh":
+        return link_rank(graph)
+    rank = xy_rank(graph)[:-ports] + 1
+    out, into = np.zeros(ports // 2, np.int32), np.full(ports // 2, rank.max(initial=0) + 1, np.int32)
+    return np.concatenate([rank, out, into])
 
 
 def xy_rank(mesh: Graph) -> np.ndarray:
@@ -100,14 +112,33 @@ def xy_rank(mesh: Graph) -> np.ndarray:
     return np.where(step_x != 0, along_x, along_y).astype(np.int32)
 
 
-def build_ports(net: FlowNetwork, rank) -> Ports:
-    """Input ports for ``rank: int64[resource]`` (-1: uncoupled), which must rise along the coupled part of every route.
+def ranks_in_cycles(graph: Graph) -> np.ndarray:
+    """int32[link]: an order of the links that every route follows, but for one step of every cycle of routes: where all
+    links that are left wait for others, that with the lowest number comes first.
+    """
+    first, same = graph.route_links[:-1], np.ones(max(0, len(graph.route_links) - 1), bool)
+    same[graph.route_ptr[(graph.route_ptr > 0) & (graph.route_ptr < len(graph.route_links))] - 1] = False
+    pairs = np.unique(np.stack([first[same], graph.route_links[1:][same]], axis=1).astype(np.int64), axis=0)
+    waits = np.bincount(pairs[:, 1], minlength=graph.links)
+    ptr = np.searchsorted(pairs[:, 0], np.arange(graph.links + 1))
+    rank, left = np.full(graph.links, -1, np.int32), np.ones(graph.links, bool)
+    for place in range(graph.links):
+        free = np.flatnonzero(left & (waits == 0))
+        link = int(free[0] if len(free) else np.flatnonzero(left)[0])
+        rank[link], left[link] = place, False
+        waits[pairs[ptr[link] : ptr[link + 1], 1]] -= 1
+    return rank
+
+
+def build_ports(net: FlowNetwork, rank, cycles: bool = False) -> Ports:
+    """Input ports for ``rank: int64[resource]`` (-1: uncoupled), which must rise along the coupled part of every route,
+    unless there may be ``cycles``.
 
     Raises ValueError if it does not.
     """
     rank, route_resources = np.asarray(rank, dtype=np.int64), net.positions["resource"]
     resources, positions = len(net.resources), len(route_resources)
-    keys = route_resources * (resources + 1) + _upstream(net, rank) + 1
+    keys = route_resources * (resources + 1) + _upstream(net, rank, cycles) + 1
     keys, enters, room = np.unique(keys, return_inverse=True, return_counts=True)
 
     ports, buffers = np.zeros(len(keys), PORT), np.zeros(resources + 1, BUFFER)
@@ -127,7 +158,7 @@ def build_ports(net: FlowNetwork, rank) -> Ports:
     )
 
 
-def _upstream(net, rank) -> np.ndarray:
+def _upstream(net, rank, cycles) -> np.ndarray:
     """int64[position]: the coupled resource before each coupled one on its route; -1 where there is none."""
     route_resources, route_group = net.positions["resource"], net.positions["group"]
     coupled = np.flatnonzero(rank[route_resources] != UNCOUPLED)
@@ -135,13 +166,14 @@ def _upstream(net, rank) -> np.ndarray:
     same_route = route_group[before] == route_group[after]
     before, after = before[same_route], after[same_route]
     falls = np.flatnonzero(rank[route_resources[before]] >= rank[route_resources[after]])
-    if len(falls):
+    if len(falls) and not cycles:
         p, q = before[falls[0]], after[falls[0]]
         raise ValueError(
             f"route {route_group[p]}: rank falls from resource {route_resources[p]} to resource {route_resources[q]}"
         )
     upstream = np.full(len(route_resources), -1, dtype=np.int64)
     upstream[after] = route_resources[before]
+    upstream[after[falls]] = -1
     return upstream
 
 

@@ -36,9 +36,10 @@ from archsim.specs.policies import check_parameters
 
 Bandwidth = Annotated[float, quantity(BANDWIDTH, "1 GB/s", "1 PB/s")]
 Latency = Annotated[float, quantity(TIME, "1e-6 ns", "1 ms", zero=True)]
-TOPOLOGIES = ("mesh", "torus", "ring", "fully_connected", "switch", "edges")
-LEVEL_KINDS = TOPOLOGIES[:-1]
-_GRIDS = ("mesh", "torus")
+TOPOLOGIES = ("mesh", "torus", "torus_x", "torus_y", "ring", "fully_connected", "switch", "edges")
+LEVEL_KINDS = ("mesh", "torus", "ring", "fully_connected", "switch")
+_TORI = ("torus", "torus_x", "torus_y")
+_GRIDS = ("mesh", *_TORI)
 _MOST_DIES = 64 * 64
 
 
@@ -280,7 +281,7 @@ class TopologySpec(Spec):
                     f"links of topology {self.name} have no direction; "
                     f"only {' and '.join(_GRIDS)} have rows and columns",
                 )
-        if self.wrap is not None and self.name != "torus":
+        if self.wrap is not None and self.name not in _TORI:
             raise KeyProblem(("wrap",), f"only a torus has links that wrap around, not topology {self.name}")
         if self.edges and self.name != "edges":
             raise KeyProblem(("edges",), f"topology {self.name} lists no edges; expected name: edges")

@@ -3,6 +3,9 @@
 A *chain* starts with the first set and takes over the other's values one field after the other, in ``ORDER``; its last
 link has all values of the other set and must give that set's own results, bit for bit. In addition, every field is
 changed *alone*, from the first set. The two differ if assumptions interact, so both are reported.
+
+One row more (`ENDPOINT`) goes beyond the other set: the endpoints of dies as measured on a real mesh. The controllers
+of the dies of a wafer are not known, so that neither shipped set limits them.
 """
 
 from __future__ import annotations
@@ -26,11 +29,12 @@ if TYPE_CHECKING:
 
 # First what the paper's gains depend on; then what changes the work of a die; then how it is counted.
 ORDER = (
-    "contention", "arbitration", "reads", "rate_updates", "source", "capacity", "memory", "copy_writes", "migration",
-    "execution", "activations", "dispatch", "overlap", "combine", "transfer_software", "decision_cost",
+    "contention", "arbitration", "reads", "rate_updates", "endpoint", "source", "capacity", "memory", "copy_writes",
+    "migration", "execution", "activations", "dispatch", "overlap", "combine", "transfer_software", "decision_cost",
     "heatmap_update", "tables", "weights", "llc", "gemm", "order", "numbering", "prediction_rows", "ties", "hops",
     "throughput",
 )  # fmt: skip
+ENDPOINT = ("endpoint", "unlimited", "as_measured")
 EFFECT_COLUMNS = (
     "system", "model", "batch", "policy", "place", "assumption", "from", "to", "speedup_before", "speedup_after",
     "factor", "speedup_alone", "throughput_after_tokens_per_s",
@@ -72,7 +76,10 @@ class Effect:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """One policy on one system, model and batch: from the first set's speed-up to the other's."""
+    """One policy on one system, model and batch: from the first set's speed-up to the other's.
+
+    ``beyond``: the effect of endpoints as measured, on the other set; None where a set has them already.
+    """
 
     system: str
     model: str
@@ -81,6 +88,7 @@ class Waterfall:
     start: float
     end: float
     effects: tuple[Effect, ...]
+    beyond: Effect | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +125,7 @@ class Ablation(Shown):
 def effect_rows(found: Ablation) -> Iterator[tuple[Any, ...]]:
     """The values of ``EFFECT_COLUMNS`` for every effect, in the order of the chain."""
     for fall in found.waterfalls:
-        for place, effect in enumerate(fall.effects, 1):
+        for place, effect in enumerate([*fall.effects, *([fall.beyond] if fall.beyond else [])], 1):
             link = effect.link
             yield (
                 fall.system, fall.model, fall.batch, fall.policy, place, link.field, link.before, link.after,
@@ -152,6 +160,15 @@ def links_between(start: AssumptionsSpec, end: AssumptionsSpec) -> tuple[Link, .
     return tuple(links)
 
 
+def beyond(start: AssumptionsSpec, end: AssumptionsSpec) -> Link | None:
+    """The row beyond the other set; None where one of the sets limits endpoints."""
+    field, before, after = ENDPOINT
+    if any(getattr(each, field) != before for each in (start, end)):
+        return None
+    alone = start.model_copy(update={field: after, "set": f"alone-{field}"})
+    return Link(field, before, after, alone, end.model_copy(update={field: after, "set": f"beyond-{field}"}))
+
+
 def ablated(experiment: ExperimentSpec, start: AssumptionsSpec, end: AssumptionsSpec) -> ExperimentSpec:
     """The experiment under both sets and every link. Raises ArchsimError if no speed-up can be computed."""
     policies = [policy.name for policy in experiment.policies]
@@ -159,9 +176,10 @@ def ablated(experiment: ExperimentSpec, start: AssumptionsSpec, end: Assumptions
         raise ArchsimError(
             f"an ablation compares policies with {BASE_POLICY!r}: the experiment needs it and at least one other policy"
         )
-    links = links_between(start, end)
+    links, more = links_between(start, end), beyond(start, end)
     alone = [link.alone for link in links if link.alone != link.chain]
-    return experiment.model_copy(update={"assumptions": (start, *alone, *(link.chain for link in links), end)})
+    whole = (start, *alone, *(link.chain for link in links), end)
+    return experiment.model_copy(update={"assumptions": (*whole, *((more.alone, more.chain) if more else ()))})
 
 
 def ablate(
@@ -180,7 +198,7 @@ def waterfalls_of(
     links = links_between(start, end)
     rows = {(*(row[name] for name in _COMPARED), row["assumptions"]): row for row in results.runs.rows}
     places = dict.fromkeys(key[:-1] for key in rows if key[3] != BASE_POLICY)
-    falls = [_waterfall(place, rows, links, start, end) for place in places]
+    falls = [_waterfall(place, rows, links, start, end, beyond(start, end)) for place in places]
     every = dict.fromkeys(key[:-1] for key in rows)
     closes = all(_same(rows[(*place, links[-1].chain.label)], rows[(*place, end.label)]) for place in every)
     return Ablation(
@@ -188,7 +206,9 @@ def waterfalls_of(
     )
 
 
-def _waterfall(place: tuple, rows: Mapping[tuple, Mapping[str, Any]], links: Sequence[Link], start, end) -> Waterfall:
+def _waterfall(
+    place: tuple, rows: Mapping[tuple, Mapping[str, Any]], links: Sequence[Link], start, end, more: Link | None
+) -> Waterfall:
     def of(assumptions: AssumptionsSpec) -> Mapping[str, Any]:
         return rows[(*place, assumptions.label)]
 
@@ -198,10 +218,13 @@ def _waterfall(place: tuple, rows: Mapping[tuple, Mapping[str, Any]], links: Seq
         alone = of(link.alone)["speedup_vs_base"]
         effects.append(Effect(link, before, after["speedup_vs_base"], alone, after["throughput_tokens_per_s"]))
         before = after["speedup_vs_base"]
-    system, model, batch, policy = place
-    return Waterfall(
-        system, model, batch, policy, of(start)["speedup_vs_base"], of(end)["speedup_vs_base"], tuple(effects)
-    )
+    last = of(end)["speedup_vs_base"]
+    further = None
+    if more is not None:
+        limited = of(more.chain)
+        alone = of(more.alone)["speedup_vs_base"]
+        further = Effect(more, last, limited["speedup_vs_base"], alone, limited["throughput_tokens_per_s"])
+    return Waterfall(*place, of(start)["speedup_vs_base"], last, tuple(effects), further)
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

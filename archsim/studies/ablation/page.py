@@ -13,7 +13,7 @@ from archsim.report.draw.waterfall import Change, waterfall
 from archsim.report.rendering import rendered
 from archsim.report.units import factor
 from archsim.specs.assumptions import ASSUMPTIONS
-from archsim.studies.ablation.ablation import EFFECT_COLUMNS, Ablation, Effect, Waterfall, effect_rows
+from archsim.studies.ablation.ablation import EFFECT_COLUMNS, Ablation, Effect, Link, Waterfall, effect_rows
 
 MOST_NAMED = 4  # assumptions in a sentence
 LEAST_CHANGE = 0.01  # relative change of a speed-up below which an assumption is not named
@@ -50,10 +50,15 @@ def render(found: Ablation, name: str) -> str:
         "name": name, "found": found, "layers": layers.told(found.layers), "start": found.start.label,
         "end": found.end.label, "groups": list(groups_of(found)), "worth": list(worth_of(found)),
         "meanings": [
-            (link, ASSUMPTIONS[link.field][link.before], ASSUMPTIONS[link.field][link.after]) for link in found.links
+            (link, ASSUMPTIONS[link.field][link.before], ASSUMPTIONS[link.field][link.after])
+            for link in (*found.links, *_further(found))
         ],
     }
     return rendered("ablation.html.j2", context, {"factor": factor})
+
+
+def _further(found: Ablation) -> list[Link]:
+    return [fall.beyond.link for fall in found.waterfalls[:1] if fall.beyond]
 
 
 def groups_of(found: Ablation) -> Iterator[Group]:
@@ -86,7 +91,20 @@ def sentence(fall: Waterfall, found: Ablation) -> str:
     changes = f"; in the chain, the largest changes first: {', '.join(parts)}" if parts else ""
     return (
         f"{fall.policy}: {factor(fall.start)} over base under {found.start.label}, {factor(fall.end)} under "
-        f"{found.end.label}{changes}."
+        f"{found.end.label}{changes}.{endpoint_told(fall, found)}"
+    )
+
+
+def endpoint_told(fall: Waterfall, found: Ablation) -> str:
+    """What the speed-up is worth if the controllers of dies are like those of a measured mesh; empty if it is asked
+    already.
+    """
+    if fall.beyond is None:
+        return ""
+    return (
+        f" If the controller of a die sends and receives only what that of a measured chip does (endpoint: "
+        f"as_measured), the speed-up under {found.end.label} is {factor(fall.beyond.speedup_after)} instead of "
+        f"{factor(fall.end)}."
     )
 
 
@@ -97,8 +115,8 @@ def _distance(effect: Effect) -> float:
 
 def worth_of(found: Ablation) -> Iterator[tuple[str, str, str, str, str]]:
     """(assumption, least, median, largest factor in the chain, median factor alone) over all waterfalls."""
-    for place, link in enumerate(found.links):
-        effects = [fall.effects[place] for fall in found.waterfalls]
+    for place, link in enumerate((*found.links, *_further(found))):
+        effects = [(*fall.effects, *([fall.beyond] if fall.beyond else []))[place] for fall in found.waterfalls]
         chained = sorted(effect.factor for effect in effects)
         alone = sorted(
             effect.speedup_alone / fall.start for effect, fall in zip(effects, found.waterfalls, strict=True)

@@ -30,6 +30,7 @@ from archsim.workload.formats.jsonl import (
 )
 from archsim.workload.formats.npz_batches import npz_items, npz_name
 from archsim.workload.formats.routed_experts import is_routed_npz, routed_npz_items
+from archsim.workload.formats.source_destination import is_matrices, matrix_items
 from archsim.workload.trace import Trace
 
 
@@ -62,6 +63,7 @@ FORMATS = (
     ),
     Format("routed experts in npz", is_routed_npz, npz_name, routed_npz_items),
     Format("npz", lambda path: path.suffix == ".npz", npz_name, npz_items),
+    Format("matrices of assignments", is_matrices, lambda path: "", matrix_items),
     Format("JSON lines", lambda path: path.suffix == ".jsonl", jsonl_name, lambda path, model: jsonl_items(path)),
 )
 

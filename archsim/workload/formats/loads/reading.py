@@ -11,6 +11,7 @@ from archsim.specs.model import ModelSpec
 from archsim.workload.formats.loads import matrices, sglang, trtllm, vllm
 from archsim.workload.formats.loads.loads import Loads
 from archsim.workload.formats.npz_members import load_members, member_names
+from archsim.workload.formats.source_destination import is_matrices
 
 _ALWAYS = (".csv", ".npy", ".pt", ".safetensors")
 
@@ -19,6 +20,8 @@ def holds_loads(path: Path) -> bool:
     """Whether a source holds loads rather than tokens."""
     if path.is_dir():
         return bool(trtllm.statistic_files(path))
+    if is_matrices(path):
+        return False
     if path.suffix == ".npz":
         return "counts" in member_names(path)
     if path.suffix == ".jsonl":

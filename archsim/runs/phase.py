@@ -1,0 +1,181 @@
+"""The dispatch or the combine of hidden vectors alone, so that a measured kernel has a simulated twin.
+
+All vectors of a layer begin at once, as those of a kernel do. The fabric shares its links as the assumptions
+``contention`` and ``arbitration`` say, with the ports of ``endpoint``; HBM, software and the experts take no part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError, SpecError
+from archsim.base.nearest import did_you_mean
+from archsim.base.shown import Shown
+from archsim.engine.hidden import SENDS, Sizes, vector_bytes
+from archsim.engine.loop import Replay
+from archsim.engine.network.flows import simulate_flows
+from archsim.laws.mesh import DISPATCH, FULL, KERNELS, LINEAR, MESH, RING, EndpointLaw, quantities
+from archsim.specs.loading.fabric_calibrations import fabric_calibration
+from archsim.specs.machine.system import SystemSpec
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Layer(NamedTuple):
+    """``vectors``, ``n_bytes``: between different dies; ``busiest``: die that sends most, and its vectors; ``ns``: on
+    the fabric; ``law_ns``: by the law, None without one.
+    """
+
+    iteration: int
+    layer: int
+    vectors: float
+    n_bytes: float
+    busiest_die: int
+    busiest_vectors: float
+    ns: float
+    law_ns: float | None
+
+
+@dataclass(frozen=True)
+class PhaseTimes(Shown):
+    """Times of a phase, one `Layer` for each iteration and MoE layer."""
+
+    phase: str
+    law: EndpointLaw | None
+    layers: tuple[Layer, ...]
+
+    def __repr__(self) -> str:
+        return f"PhaseTimes({self.phase}, {len(self.layers)} layers)"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Columns as of `Layer`; bytes as ``bytes``."""
+        import pandas
+
+        return pandas.DataFrame(self.layers, columns=list(Layer._fields)).rename(columns={"n_bytes": "bytes"})
+
+    def lines(self) -> list[str]:
+        """A table as aligned text."""
+        head = [
+            "iteration", "layer", "vectors", "MB", "busiest die", "its vectors", "fabric, us",
+            *(["law, us"] if self.law else []),
+        ]  # fmt: skip
+        rows = [
+            [
+                str(each.iteration), str(each.layer), f"{each.vectors:,.0f}", f"{each.n_bytes / 1e6:,.2f}",
+                str(each.busiest_die), f"{each.busiest_vectors:,.0f}", f"{each.ns / 1e3:,.1f}",
+                *([f"{each.law_ns / 1e3:,.1f}"] if each.law_ns is not None else []),
+            ]
+            for each in self.layers
+        ]  # fmt: skip
+        widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
+        table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
+        return [f"{self.phase} alone:", *table]
+
+
+def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes:
+    """Times of ``phase`` in every step of a run that has not started. ``law``: ``MACHINE/VERSION``.
+
+    Raises ArchsimError for an unknown phase or law, a law of another topology, and assumptions under which no hidden
+    vectors move.
+    """
+    if phase not in KERNELS:
+        raise ArchsimError(f"unknown phase {phase!r}{did_you_mean(phase, KERNELS)} (known: {', '.join(KERNELS)})")
+    engine = replay.engine
+    scenario, fabric = engine.scenario, engine.fabric
+    assumptions, model, system = scenario.assumptions, scenario.model, scenario.system
+    if assumptions.activations == "ignored" or assumptions.dispatch not in SENDS:
+        raise SpecError(
+            f"--phase {phase}: hidden vectors move alone under activations: dispatched and dispatch: "
+            f"{' or '.join(SENDS)}, not activations: {assumptions.activations} and dispatch: {assumptions.dispatch}"
+        )
+    known = _law(law, phase, system)
+    sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
+    bytes_each = vector_bytes(model.hidden, system.compute.dtype, assumptions.combine)
+    size = bytes_each.dispatch if phase == DISPATCH else bytes_each.combine
+    found = []
+    for layer, demand in replay.demands:
+        placement, row = engine.placement, int(engine.rows[layer])
+        plan = engine.plan(layer, demand, placement, row)
+        sent = np.array(SENDS[assumptions.dispatch](plan, demand.origins, demand.routing, sizes, fabric.hops), float)
+        law_ns = None
+        if known is not None:
+            law_ns = known.time_ns(quantities(sent, *_shape(system)[1:], phase), size)
+        np.fill_diagonal(sent, 0.0)
+        over = sent if phase == DISPATCH else sent.T
+        pairs = np.argwhere(over > 0)
+        ends = [0.0]
+        if len(pairs):
+            flows = [(s, d, over[s, d] * size, 0.0) for s, d in pairs.tolist()]
+            ends = simulate_flows(
+                fabric, flows, contention=assumptions.contention, arbitration=assumptions.arbitration
+            ).tolist()
+        out = over.sum(axis=1)
+        found.append(
+            Layer(
+                demand.step,
+                int(model.moe_layer_ids[row]),
+                float(over.sum()),
+                float(over.sum() * size),
+                int(out.argmax()),
+                float(out.max()),
+                max(ends),
+                law_ns,
+            )  # fmt: skip
+        )
+    return PhaseTimes(phase, known, tuple(found))
+
+
+def _law(name: str | None, phase: str, system: SystemSpec) -> EndpointLaw | None:
+    if name is None:
+        return None
+    machine, _, version = name.rpartition("/")
+    if not machine:
+        raise SpecError(f"law {name!r}: expected MACHINE/VERSION, such as blackhole/replay-2026-09-11")
+    calibration = fabric_calibration(Path(machine))
+    law = calibration.law(phase, version)
+    if law is None:
+        known = [each.version for each in calibration.endpoint if each.kernel == phase]
+        raise SpecError(
+            f"law {name!r}: {machine} has no {phase} kernel of version {version!r}{did_you_mean(version, known)} "
+            f"(known: {', '.join(known) or 'none'})"
+        )
+    topology = _shape(system)[0]
+    if topology not in law.topologies:
+        raise SpecError(
+            f"law {name!r} was measured on the topology {' and '.join(law.topologies)}; {system.name} "
+            f"({system.shape}) is {topology!r}: take a law of that topology"
+        )
+    return law
+
+
+def _shape(system: SystemSpec) -> tuple[str, tuple[int, ...], tuple[bool, ...]]:
+    """(topology, sides, wrapped) of a system, as laws of measured meshes name them."""
+    if system.fabric is not None:
+        levels = system.fabric.levels
+        if len(levels) == 1 and levels[0].kind in ("fully_connected", "switch"):
+            return FULL, (), ()
+        sides = tuple(side for level in levels for side in (level.sides if level.kind in _GRIDS else (level.size,)))
+        around = tuple(
+            level.kind in ("torus", "ring") for level in levels for _ in range(2 if level.kind in _GRIDS else 1)
+        )
+        return MESH, sides, around
+    assert system.mesh is not None or system.topology.is_function, "else there is a fabric"
+    name, mesh = system.topology.name, system.mesh
+    if mesh is None or name in ("fully_connected", "switch", "edges"):
+        return FULL, (), ()
+    if name == "ring":
+        return RING, (system.dies,), (True,)
+    sides = mesh.x, mesh.y
+    wrapped = name in ("torus", "torus_x"), name in ("torus", "torus_y")
+    if min(sides) > 1:
+        return MESH, sides, wrapped
+    long = int(mesh.y > mesh.x)
+    return (RING if wrapped[long] else LINEAR), (sides[long],), (wrapped[long],)
+
+
+_GRIDS = ("mesh", "torus")

@@ -1,0 +1,680 @@
+"""Measured meshes of chips: what was measured beside what the laws say, and beside null models, case by case.
+
+A null model has one constant, fitted to the same cases as the law: ``links only`` (bytes over the busiest link),
+``endpoint only`` (vectors of the busiest chip), ``constant`` (the same time always). A law that is not better than
+these says nothing, and the summary says where that is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from archsim.base.shown import Shown
+from archsim.laws.mesh import COMBINE, DISPATCH, LINEAR, NULLS, RING, EndpointLaw, LinkRate, quantities
+from archsim.specs.loading.fabric_calibrations import FabricCalibration, shipped_fabrics
+from calibration.fit.mesh import endpoint_laws
+from calibration.measurements.mesh import TPU7X, Block, Case, Meshes, read_meshes
+from calibration.measurements.reading import CalibrationError
+
+if TYPE_CHECKING:
+    import pandas
+
+MISSING_SPREAD = (
+    "captured_columns_*.csv do not say how the picks of a column spread over its eight chips; the spread is taken to "
+    "be even, so that two columns with the same share get the same time, though measured ones differ by up to 41 %"
+)
+COLUMNS = ("file", "case", "kernel", "version", "measured_ns", "simulated_ns", "error", "left_out_error")
+
+
+class Judged(NamedTuple):
+    """A case: times in ns. ``left_out_ns``: by a law that the other cases of the folder alone give; nan: too few.
+
+    ``nulls``: of `NULLS`; ``left_out_nulls``: of the other cases alone. ``case``: None for links, latencies and blocks.
+    """
+
+    file: str
+    name: str
+    kernel: str
+    version: str
+    measured_ns: float
+    simulated_ns: float
+    left_out_ns: float
+    nulls: tuple[float, ...]
+    left_out_nulls: tuple[float, ...]
+    case: Case | None = None
+    unit: str = "us"
+
+    @property
+    def error(self) -> float:
+        return self.simulated_ns / self.measured_ns - 1
+
+    @property
+    def left_out_error(self) -> float:
+        return self.left_out_ns / self.measured_ns - 1
+
+
+class Ratio(NamedTuple):
+    """A ratio of two times, measured and simulated."""
+
+    kind: str
+    name: str
+    kernel: str
+    measured: float
+    simulated: float
+    bar: float
+
+    @property
+    def off(self) -> float:
+        return self.simulated - self.measured
+
+
+class Order(NamedTuple):
+    """What was measured in ascending order of time, and the order of the simulated times."""
+
+    kind: str
+    measured: tuple[str, ...]
+    simulated: tuple[str, ...]
+
+
+class Summary(NamedTuple):
+    """Mean relative errors of a law over its cases: by the file, and of cases that were left out of a fit."""
+
+    kernel: str
+    version: str
+    cases: int
+    error: float
+    most: float
+    left_out: float
+    nulls: tuple[float, ...]  # of cases left out, where there are enough, else of the file's constants
+
+    @property
+    def beaten_by(self) -> tuple[str, ...]:
+        """Null models that are at least as good."""
+        own = self.left_out if self.left_out == self.left_out else self.error
+        return tuple(name for name, error in zip(NULLS, self.nulls, strict=True) if error <= own)
+
+
+@dataclass(frozen=True)
+class MeshValidation(Shown):
+    """What `validate_meshes` found."""
+
+    judged: tuple[Judged, ...]
+    ratios: tuple[Ratio, ...]
+    orders: tuple[Order, ...]
+    summaries: tuple[Summary, ...]
+    unread: tuple[str, ...]
+    laws: tuple[EndpointLaw, ...] = field(repr=False, default=())
+
+    def __repr__(self) -> str:
+        return f"MeshValidation({len(self.judged)} cases, {len(self.ratios)} ratios, {len(self.unread)} files unread)"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per case: `COLUMNS`, and a column for each null model in ns."""
+        import pandas
+
+        rows = [
+            (j.file, j.name, j.kernel, j.version, j.measured_ns, j.simulated_ns, j.error, j.left_out_error, *j.nulls)
+            for j in self.judged
+        ]
+        return pandas.DataFrame(rows, columns=[*COLUMNS, *(f"{name.replace(' ', '_')}_ns" for name in NULLS)])
+
+
+def validate_meshes(*folders: str | Path, fabrics: Sequence[FabricCalibration] | None = None) -> MeshValidation:
+    """Compare the CSV files of folders with calibrations of fabrics; None: with the shipped ones.
+
+    Several folders count as one: a ratio may have its two times in different ones.
+
+    Raises CalibrationError for a file that is not as expected, and for a case of a topology on which its law was not
+    measured.
+    """
+    measured = read_meshes(*folders)
+    known = list(shipped_fabrics() if fabrics is None else fabrics)
+    own = _own_laws(measured.cases, known)
+    judged = [_judged(case, measured.cases, known, own) for case in measured.cases]
+    unread = [*measured.unread, *_without_law(judged)]
+    judged = [each for each in judged if np.isfinite(each.simulated_ns)]
+    links = [*_judged_rates(measured, known), *_judged_latencies(measured, known)]
+    blocks, block_orders, apart = _judged_blocks(measured.blocks, known)
+    ratios = [*_changes(judged, measured), *_ratios(judged)]
+    orders = [*_tpu_order(judged), *block_orders]
+    summaries = _summaries([*judged, *links, *blocks])
+    return MeshValidation(
+        tuple([*judged, *links, *blocks]), tuple(ratios), tuple(orders), tuple(summaries), tuple([*unread, *apart]),
+        tuple(law for each in known for law in each.endpoint),
+    )  # fmt: skip
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def _law_of(case: Case, known: Sequence[FabricCalibration]) -> EndpointLaw | None:
+    found = [law for each in known if each.machine == case.machine if (law := each.law(case.kernel, case.version))]
+    return found[0] if found else None
+
+
+def _own_laws(cases: Sequence[Case], known: Sequence[FabricCalibration]) -> dict[tuple[str, str, str], EndpointLaw]:
+    """Laws fitted to the folder itself, of kernels and versions that no calibration has."""
+    new = [case for case in cases if _law_of(case, known) is None and case.family != "tpu hierarchical"]
+    return {(law.machine, law.kernel, law.version): law for law in endpoint_laws(new)}
+
+
+def simulated_ns(case: Case, law: EndpointLaw) -> float:
+    """The time of a case by a law."""
+    vectors = quantities(case.sent, case.sides, case.wrapped, case.kernel)
+    return law.time_ns(vectors, case.vector_bytes, case.links)
+
+
+def _judged(
+    case: Case,
+    cases: Sequence[Case],
+    known: Sequence[FabricCalibration],
+    own: dict[tuple[str, str, str], EndpointLaw],
+) -> Judged:
+    law, stages = _law_of(case, known), 1
+    if law is None and case.family == "tpu hierarchical":  # two exchanges, each like a flat one along its axes
+        flat = case._replace(version=case.version.replace("hierarchical", "flat"))
+        law, stages = _law_of(flat, known), 2
+    nothing = (float("nan"),) * len(NULLS)
+    if law is None:
+        law = own.get((case.machine, case.kernel, case.version))
+        if law is None or (law.residuals and law.residuals.cases == 1):
+            return Judged(
+                Path(case.file).name,
+                case.name,
+                case.kernel,
+                case.version,
+                case.measured_ns,
+                np.nan,
+                np.nan,
+                nothing,
+                nothing,
+                case,
+            )
+    if case.topology not in law.topologies:
+        raise CalibrationError(
+            f"{case.file}: line {case.line}: {case.name} is on a topology {case.topology!r}; the calibration "
+            f"of {law.machine} {law.kernel} {law.version} was measured on {', '.join(law.topologies)}; give a "
+            "calibration of this topology with --with"
+        )
+    vectors = quantities(case.sent, case.sides, case.wrapped, case.kernel)
+    nulls = tuple(law.null_ns(name, vectors, case.vector_bytes, case.links) for name in NULLS)
+    others = [
+        each for each in cases
+        if (each.machine, each.kernel, each.version) == (case.machine, case.kernel, case.version)
+        and each.whole != case.whole
+    ]  # fmt: skip
+    out, out_nulls = float("nan"), nothing
+    if len({each.whole for each in others}) >= 2 and stages == 1:
+        again = _refitted(others, law)
+        out = simulated_ns(case, again)
+        out_nulls = tuple(again.null_ns(name, vectors, case.vector_bytes, case.links) for name in NULLS)
+    simulated = stages * law.time_ns(vectors, case.vector_bytes, case.links)
+    return Judged(
+        Path(case.file).name,
+        case.name,
+        case.kernel,
+        case.version,
+        case.measured_ns,
+        simulated,
+        out,
+        nulls,
+        out_nulls,
+        case,
+    )
+
+
+def _refitted(cases: Sequence[Case], law: EndpointLaw) -> EndpointLaw:
+    """A law with the same terms, of other cases."""
+    from calibration.fit.mesh import FIXED, LINK, fit_law
+
+    terms = [FIXED] if law.fixed_ns else []
+    terms += [*law.ns_per_vector] + ([LINK] if law.link_ns_per_byte else [])
+    return fit_law(cases, tuple(terms), "")
+
+
+def _without_law(judged: Iterable[Judged]) -> list[str]:
+    lacking: dict[tuple[str, str, str], int] = {}
+    for each in judged:
+        if not np.isfinite(each.simulated_ns):
+            key = each.file, each.kernel, each.version
+            lacking[key] = lacking.get(key, 0) + 1
+    return [
+        f"{file}: {count} {'case' if count == 1 else 'cases'} of {kernel} {version}: no calibration has this kernel, "
+        "and one case alone gives none"
+        for (file, kernel, version), count in lacking.items()
+    ]  # fmt: skip
+
+
+def _changes(judged: Sequence[Judged], measured: Meshes) -> list[Ratio]:
+    """Changes against the captured routing: of other cases of the same layer, and of permuted slots."""
+    found, of = [], {(each.name, each.kernel): each for each in judged}
+    for (name, kernel), each in of.items():
+        base, _, mode = name.rpartition("_captured")
+        if mode or not base:
+            continue
+        for other in of:
+            if other[0].startswith(f"{base}_") and other[0] != name and other[1] == kernel:
+                changed = of[other]
+                found.append(
+                    Ratio(
+                        "change against captured",
+                        other[0],
+                        kernel,
+                        changed.measured_ns / each.measured_ns - 1,
+                        changed.simulated_ns / each.simulated_ns - 1,
+                        0.05,
+                    )
+                )
+    for name, kernel, relative, percent in measured.ratios:
+        if (name, kernel) not in of and (relative, kernel) in of and "slot" in name:
+            # slots of a chip have no part in any term: the matrix is the same
+            found.append(Ratio("change against captured", name, kernel, percent / 100, 0.0, 0.05))
+    return found
+
+
+def _ratios(judged: Sequence[Judged]) -> list[Ratio]:
+    cases = [each for each in judged if each.case is not None]
+    found: list[Ratio] = []
+
+    def add(kind: str, name: str, of: Judged, over: Judged) -> None:
+        measured, simulated = of.measured_ns / over.measured_ns, of.simulated_ns / over.simulated_ns
+        found.append(Ratio(kind, name, of.kernel, measured, simulated, 0.10))
+
+    for each in cases:
+        case = each.case
+        assert case is not None
+        same = [o for o in cases if o.case and (o.kernel, o.version) == (each.kernel, each.version)]
+        if case.topology == RING:
+            for other in same:
+                o = other.case
+                assert o is not None
+                gate = "gate" in each.name, "gate" in other.name
+                if (
+                    o.topology == LINEAR and o.links == case.links and len(set(gate)) == 1 and o.hot == case.hot
+                    and (o.whole == case.whole or case.family == o.family == "uniform")
+                ):  # fmt: skip
+                    add("ring over line", f"{case.whole} {case.version}", each, other)
+        if case.hot > 30 and case.family == "column":
+            model = case.whole.partition(" layer")[0]
+            for other in same:
+                o = other.case
+                assert o is not None
+                if o.topology == case.topology and o.whole.startswith(f"{model} layer") and 20 < o.hot < 30:
+                    add("hot over uniform column", f"{case.whole} over {o.whole}, {case.topology}", each, other)
+        if case.links == 1 and case.family == "uniform":
+            for other in same:
+                o = other.case
+                assert o is not None
+                if o.topology == case.topology and o.links == 2 and "gate" not in other.name:
+                    add("1 link over 2 links", f"{case.topology} {case.version}", each, other)
+        if case.machine == TPU7X and case.name.endswith("fp8"):
+            for other in same:
+                if other.name == case.name.replace("fp8", "bf16"):
+                    add("fp8 over bf16", case.name, each, other)
+    return found
+
+
+def _tpu_order(judged: Sequence[Judged]) -> list[Order]:
+    own = [each for each in judged if each.case is not None and each.case.machine == TPU7X and "bf16" in each.name]
+    return [_order("TPU v7x, bf16", own)] if len(own) > 1 else []
+
+
+def _order(kind: str, own: Sequence[Judged]) -> Order:
+    def by(key: Callable[[Judged], float]) -> tuple[str, ...]:
+        return tuple(each.name for each in sorted(own, key=key))
+
+    return Order(kind, by(lambda each: each.measured_ns), by(lambda each: each.simulated_ns))
+
+
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+def _judged_rates(measured: Meshes, known: Sequence[FabricCalibration]) -> list[Judged]:
+    laws = [law for each in known for law in each.link_rate]
+    found = []
+    for rate in measured.rates:
+        law = rate_law(laws, rate.machine, rate.pattern)
+        if law is None:
+            continue
+        of_machine = [each.bytes_per_s for each in measured.rates if each.machine == rate.machine]
+        peak = max(each.bytes_per_s for each in laws if each.machine == law.machine)
+        per_byte = 1e9 / law.rate(rate.packet_bytes)
+        nulls = (1e9 / peak, float("nan"), 1e9 / float(np.mean(of_machine)))
+        found.append(
+            Judged(
+                "fabric_bandwidth.csv",
+                f"{rate.machine}: {rate.name}",
+                "link",
+                rate.machine,
+                1e9 / rate.bytes_per_s,
+                per_byte,
+                float("nan"),
+                nulls,
+                (float("nan"),) * 3,
+                None,
+                "ns/B",
+            )  # fmt: skip
+        )
+    return found
+
+
+def rate_law(laws: Sequence[LinkRate], machine: str, pattern: str) -> LinkRate | None:
+    """The law of a pattern of traffic; else the geometric mean of the machine's, else of machines of the same chip."""
+    own = [law for law in laws if law.machine == machine]
+    exact = [law for law in own if law.pattern == pattern]
+    near = exact or own or [law for law in laws if law.machine.partition(" ")[0] == machine.partition(" ")[0]]
+    if not near:
+        return None
+    packet, rate = (
+        float(np.exp(np.mean(np.log([getattr(law, name) for law in near])))) for name in ("packet_ns", "bytes_per_s")
+    )
+    return LinkRate(near[0].machine, pattern, packet, rate)
+
+
+def _judged_latencies(measured: Meshes, known: Sequence[FabricCalibration]) -> list[Judged]:
+    laws = [law for each in known for law in each.hop_latency]
+    found = []
+    for each in measured.latencies:
+        chip = each.machine.partition(" ")[0]
+        near = [law for law in laws if law.machine == each.machine] or [
+            law for law in laws if law.machine.partition(" ")[0] == chip
+        ]
+        if not near:
+            continue
+        mean = float(np.mean([other.ns for other in measured.latencies if other.machine == each.machine]))
+        found.append(
+            Judged(
+                "fabric_latency.csv",
+                f"{each.machine}: {each.name}",
+                "hop",
+                each.machine,
+                each.ns,
+                near[0].of(each.payload_bytes, each.atomic),
+                float("nan"),
+                (float("nan"), float("nan"), mean),
+                (float("nan"),) * 3,
+                None,
+                "ns",
+            )  # fmt: skip
+        )
+    return found
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+# A block of a layer of experts with tensor parallelism of 4 along the second axis: an all-gather before and a
+# reduce-scatter after attention and feed-forward each (Korthikanti et al., arXiv 2205.05198, section 4.2.2).
+COLLECTIVES, TP = 4, 4
+HIDDEN_BYTES = 7168 * 2
+LARGE_PACKET = 15232  # bytes (hardware.csv)
+
+
+def block_ns(fabric: FabricCalibration, mesh: str, name: str, tokens: int) -> float | None:
+    """The time of a block on 8 x 4 chips: measured on a line, on a 2-D mesh and with the axis of 8 a ring; where the
+    axis of 4 is a ring, a collective's busiest link carries half as many shards. None for another mesh.
+    """
+    of = {(each, kind): ns for each, kind, ns in fabric.blocks}
+    if mesh != "8x4":
+        return None
+    if (mesh, name) in of:
+        return of[mesh, name]
+    without = {"FABRIC_2D_TORUS_X": "FABRIC_2D", "FABRIC_2D_TORUS_XY": "FABRIC_2D_TORUS_Y"}.get(name)
+    law = rate_law(fabric.link_rate, "BH Galaxy", "CustomMaxPacketSizeMesh")
+    if without is None or (mesh, without) not in of or law is None:
+        return None
+    shard = tokens * HIDDEN_BYTES / TP
+    saved = COLLECTIVES * (TP - 1) / 2 * shard / (2 * law.rate(LARGE_PACKET)) * 1e9
+    return of[mesh, without] - saved
+
+
+def _judged_blocks(
+    blocks: Sequence[Block], known: Sequence[FabricCalibration]
+) -> tuple[list[Judged], list[Order], list[str]]:
+    fabric = next((each for each in known if each.blocks), None)
+    found, apart = [], []
+    own = [block for block in blocks if block.kind == "moe"]
+    for block in own:
+        ns = None if fabric is None else block_ns(fabric, block.mesh, block.fabric, block.tokens)
+        if ns is None or block.gate != "device":
+            apart.append(f"block_by_topology.csv: {block.name}: only blocks of 8 x 4 chips with the gate on the device")
+            continue
+        # links only: the axes that are lines, at the bytes of a collective
+        nan = float("nan")
+        constant = float(np.mean([each[2] for each in fabric.blocks if each[0] == block.mesh])) if fabric else nan
+        fitted = fabric is not None and any(each[:2] == (block.mesh, block.fabric) for each in fabric.blocks)
+        found.append(
+            Judged(
+                "block_by_topology.csv",
+                block.name + (" (in the fit)" if fitted else ""),
+                "block",
+                block.fabric,
+                block.ns,
+                ns,
+                nan,
+                (nan, nan, constant),
+                (nan,) * 3,
+                None,
+                "ms",
+            )  # fmt: skip
+        )
+    dense = sum(block.kind == "dense" for block in blocks)
+    if dense:
+        apart.append(f"block_by_topology.csv: {dense} dense blocks: no experts, so nothing is dispatched")
+    orders = []
+    if fabric is not None and found:
+        every = [(fabric_name, block_ns(fabric, "8x4", fabric_name, 3200)) for fabric_name in TORI]
+        simulated = tuple(name for name, ns in sorted(every, key=lambda each: each[1] or 0.0))
+        measured = tuple(each.version for each in sorted(found, key=lambda each: each.measured_ns))
+        orders.append(Order("block on 8 x 4 (measured: those of this folder)", measured, simulated))
+    return found, orders, apart
+
+
+TORI = ("FABRIC_1D", "FABRIC_2D", "FABRIC_2D_TORUS_X", "FABRIC_2D_TORUS_Y", "FABRIC_2D_TORUS_XY")
+
+
+# --- summary ---------------------------------------------------------------------------------------------------------
+
+
+def _summaries(judged: Sequence[Judged]) -> list[Summary]:
+    found = []
+    for kernel, version in dict.fromkeys((each.kernel, each.version if each.case else each.file) for each in judged):
+        own = [e for e in judged if e.kernel == kernel and (e.version if e.case else e.file) == version]
+        errors = np.abs([each.error for each in own])
+        out = np.abs([each.left_out_error for each in own])
+        left = bool(np.isfinite(out).all())
+        nulls = []
+        for place in range(len(NULLS)):
+            times = [(each.left_out_nulls if left else each.nulls)[place] for each in own]
+            off = np.abs([ns / each.measured_ns - 1 for ns, each in zip(times, own, strict=True)])
+            nulls.append(float(off.mean()))
+        found.append(
+            Summary(
+                kernel,
+                version,
+                len(own),
+                float(errors.mean()),
+                float(errors.max()),
+                float(out.mean()) if left else float("nan"),
+                tuple(nulls),
+            )  # fmt: skip
+        )
+    return found
+
+
+def names_of(kernel: str) -> str:
+    """In words."""
+    return {DISPATCH: "dispatch", COMBINE: "combine", "link": "link rate", "hop": "hop latency"}.get(kernel, kernel)
+
+
+# --- lines and page --------------------------------------------------------------------------------------------------
+
+
+def case_lines(found: MeshValidation) -> list[str]:
+    """A table of every case, as aligned text."""
+    head = ["case", "kernel", "version", "measured", "simulated", "error", "left out", *NULLS]
+    rows = [[*_cells(each), *(_time(ns, each.unit) for ns in each.nulls)] for each in found.judged]
+    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
+    ]
+
+
+def told(found: MeshValidation) -> list[str]:
+    """Ratios, orders, laws and what was not read, a line each."""
+    lines = ["", "ratios and changes, measured, simulated, difference, bar:"]
+    for each in found.ratios:
+        met = "" if abs(each.off) <= each.bar else "  missed"
+        lines.append(
+            f"{each.kind}: {each.kernel} {each.name}: {each.measured:.3f}, {each.simulated:.3f}, {each.off:+.3f}, "
+            f"{each.bar:.2f}{met}"
+        )
+    for order in found.orders:
+        lines += [
+            "", f"order of {order.kind}, from the shortest:", f"measured:  {' < '.join(order.measured)}",
+            f"simulated: {' < '.join(order.simulated)}",
+        ]  # fmt: skip
+    lines += ["", "mean error by kernel and version: the file, cases left out of a fit, and null models beside it:"]
+    for of in found.summaries:
+        nulls = ", ".join(f"{name} {_percent(error)}" for name, error in zip(NULLS, of.nulls, strict=True))
+        beaten = f"; not better than {', '.join(of.beaten_by)}" if of.beaten_by else ""
+        lines.append(
+            f"{names_of(of.kernel)} {of.version}: {of.cases} cases, {_percent(of.error)}, at most {_percent(of.most)}, "
+            f"left out {_percent(of.left_out)}; {nulls}{beaten}"
+        )
+    if any(each.case and each.case.family == "column" for each in found.judged):
+        lines += ["", f"missing: {MISSING_SPREAD}."]
+    if found.unread:
+        lines += ["", "not simulated:", *found.unread]
+    return lines
+
+
+def law_lines(fabrics: Iterable[FabricCalibration]) -> list[str]:
+    """Every law with its constants and residuals, a line each."""
+    return [line for fabric in fabrics for line in _laws_of(fabric)]
+
+
+def _laws_of(fabric: FabricCalibration) -> list[str]:
+    lines = []
+    for law in fabric.endpoint:
+        parts = [f"{law.fixed_ns / 1e3:.1f} us"] if law.fixed_ns else []
+        parts += [f"{ns:.1f} ns a vector ({term})" for term, ns in law.ns_per_vector.items()]
+        parts += [f"bytes of the busiest link at {1 / law.link_ns_per_byte:.1f} GB/s"] if law.link_ns_per_byte else []
+        residuals = law.residuals
+        errors = ""
+        if residuals is not None:
+            out = "" if residuals.held_out_mean is None else f", left out {_percent(residuals.held_out_mean)}"
+            errors = f"; {residuals.points} times of {residuals.cases} cases, error {_percent(residuals.mean)}{out}"
+        lines.append(
+            f"{fabric.machine} {law.kernel} {law.version} ({', '.join(law.topologies)}): {' + '.join(parts)}{errors}; "
+            f"{law.note}"
+        )
+    for rate in fabric.link_rate:
+        errors = "" if rate.residuals is None else f"; error {_percent(rate.residuals.mean)}"
+        lines.append(
+            f"{rate.machine} {rate.pattern}: a packet takes {rate.packet_ns:.0f} ns or more, a link passes "
+            f"{rate.bytes_per_s / 1e9:.1f} GB/s or less{errors}"
+        )
+    for hop in fabric.hop_latency:
+        errors = "" if hop.residuals is None else f"; error {_percent(hop.residuals.mean)}"
+        lines.append(
+            f"{hop.machine}: a hop takes {hop.ns:.0f} ns and {hop.ns_per_byte:.3f} ns/B, with an atomic "
+            f"{hop.atomic_ns:.0f} ns more{errors}"
+        )
+    return lines
+
+
+def page_of(found: MeshValidation, fabrics: Sequence[FabricCalibration]) -> str:
+    """``docs/meshes.md``."""
+    lines = [
+        "# Measured meshes", "",
+        "Written by `archsim validate --mesh FOLDER --out docs/meshes.md`. Measured times of real meshes of chips",
+        "stand beside what the shipped calibrations of fabrics say, and beside null models with one constant each,",
+        "fitted to the same cases: *links only* (bytes over the busiest link), *endpoint only* (vectors of the busiest",
+        "chip) and *constant*. *Left out* is the error of a law that was fitted without the case. A law that does not",
+        "beat a null model says nothing that the null model does not say, and the table names it.", "",
+        "The laws: `archsim/laws/mesh.py`. Their terms were chosen by leaving cases out; their constants are in",
+        "`configs/fabrics/`, each with its residuals. Your own machine: `archsim calibrate FOLDER` and",
+        "`archsim validate --mesh FOLDER`, with CSV files of the columns [below](#files).", "",
+        "## Laws against null models", "",
+        "| kernel | version | cases | error % | left out % | " + " | ".join(f"{each} %" for each in NULLS)
+        + " | not better than |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]  # fmt: skip
+    for of in found.summaries:
+        numbers = (of.error, of.left_out, *of.nulls)
+        cells = [names_of(of.kernel), of.version, str(of.cases), *map(_bare, numbers), ", ".join(of.beaten_by) or "–"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "## Ratios and changes",
+        "",
+        "| kind | cases | within the bar | largest difference |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for kind, kernel in dict.fromkeys((each.kind, each.kernel) for each in found.ratios):
+        own = [each for each in found.ratios if (each.kind, each.kernel) == (kind, kernel)]
+        met = sum(abs(each.off) <= each.bar for each in own)
+        lines.append(f"| {kind}, {kernel} | {len(own)} | {met} | {max(abs(each.off) for each in own):.3f} |")
+    lines += ["", "| kind | kernel | case | measured | simulated | bar |", "| --- | --- | --- | ---: | ---: | ---: |"]
+    lines += [
+        f"| {each.kind} | {each.kernel} | {each.name} | {each.measured:.3f} | {each.simulated:.3f} | {each.bar:.2f} |"
+        for each in found.ratios
+    ]
+    for order in found.orders:
+        lines += [
+            "", f"Order of {order.kind}: measured {' < '.join(order.measured)}; simulated "
+            f"{' < '.join(order.simulated)}.",
+        ]  # fmt: skip
+    lines += [
+        "", "## Cases", "",
+        "| case | kernel | version | measured | simulated | error | left out | " + " | ".join(NULLS) + " |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for each in found.judged:
+        lines.append(f"| {' | '.join([*_cells(each), *(_time(ns, each.unit) for ns in each.nulls)])} |")
+    lines += ["", "## What is missing", "", f"- {MISSING_SPREAD[0].upper()}{MISSING_SPREAD[1:]}."]
+    lines += [f"- {line}" for line in found.unread]
+    lines += ["", "## The calibrations", "", *(f"- {line}" for line in law_lines(fabrics)), "", *_files()]
+    return "\n".join(lines) + "\n"
+
+
+def _files() -> list[str]:
+    from calibration.measurements.mesh import COLUMNS
+
+    lines = [
+        "## Files", "",
+        "CSV files of a folder, each of them optional; further columns are ignored. `python -m calibration.measure",
+        "mesh` prints which points to take.", "", "| file | columns |", "| --- | --- |",
+    ]  # fmt: skip
+    return [
+        *lines,
+        *(f"| `{name}.csv` | {', '.join(f'`{column}`' for column in of)} |" for name, of in COLUMNS.items()),
+    ]
+
+
+def _cells(each: Judged) -> list[str]:
+    return [
+        each.name, names_of(each.kernel), each.version, _time(each.measured_ns, each.unit),
+        _time(each.simulated_ns, each.unit), f"{100 * each.error:+.1f} %",
+        f"{100 * each.left_out_error:+.1f} %" if np.isfinite(each.left_out_ns) else "–",
+    ]  # fmt: skip
+
+
+def _time(ns: float, unit: str) -> str:
+    if not np.isfinite(ns):
+        return "–"
+    scale = {"us": 1e3, "ms": 1e6}.get(unit, 1.0)
+    return f"{ns / scale:.4f} {unit}" if unit == "ns/B" else f"{ns / scale:,.1f} {unit}"
+
+
+def _percent(share: float) -> str:
+    return "–" if share != share else f"{100 * share:.1f} %"
+
+
+def _bare(share: float) -> str:
+    return "–" if share != share else f"{100 * share:.1f}"

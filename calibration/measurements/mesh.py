@@ -1,0 +1,346 @@
+"""Measured meshes of chips: kernels that dispatch and combine, links and latencies, read from CSV files.
+
+The files of a folder, all optional; ``docs/meshes.md`` lists their columns, and ``python -m calibration.measure mesh``
+prints which points to measure. Every fault is refused with the file, the line, the column and what was expected.
+
+A *case* is one measured time of a kernel, with the assignments that chips sent each other. Where a file does not say
+how assignments spread over chips, they are taken to be even, and ``spread`` says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.csv_rows import Row, csv_rows
+from archsim.laws.mesh import COMBINE, DISPATCH, FULL, LINEAR, MESH, RING
+from archsim.workload.formats.source_destination import COLUMNS as MATRICES
+from archsim.workload.formats.source_destination import matrices_of
+from calibration.measurements.reading import CalibrationError
+
+BLACKHOLE, TPU7X, MI300X = "blackhole", "tpu7x", "mi300x"
+MEASURED, EVEN = "measured", "taken to be even"
+GALAXY_LINK, LOUDBOX_LINK = 25e9, 50e9  # bytes/s of a Blackhole Ethernet link: 200 Gb/s, 400 Gb/s (hardware.csv)
+# Mistral Small 4: hidden 4,096, 128 experts, top 4; a vector of BF16. Chunks of 5,120 tokens, 640 a chip.
+MISTRAL = {"hidden": 4096, "top_k": 4, "tokens": 640}
+BF16 = 2
+
+
+class Case(NamedTuple):
+    """A measured time of one kernel.
+
+    ``whole``: what is left out together, so that a case is never judged by another measurement of itself. ``sent``:
+    assignments, float64[source, destination]; ``sides``, ``wrapped``: see `archsim.laws.mesh.quantities`.
+    ``family``: laws of one family have the same terms.
+    """
+
+    name: str
+    whole: str
+    file: str
+    line: int
+    machine: str
+    kernel: str
+    version: str
+    family: str
+    topology: str
+    sent: np.ndarray
+    sides: tuple[int, ...]
+    wrapped: tuple[bool, ...]
+    links: int
+    link_bytes_per_s: float
+    vector_bytes: float
+    measured_ns: float
+    spread: str
+    hot: float = 0.0  # percent of the picks in a column of a larger mesh; 0: the whole mesh
+
+
+class Rate(NamedTuple):
+    """A link of a machine under a pattern of traffic, with packets of one size."""
+
+    name: str
+    machine: str
+    pattern: str
+    packet_bytes: float
+    bytes_per_s: float
+
+
+class Latency(NamedTuple):
+    """ns of one hop with a payload; ``atomic``: with an atomic increment."""
+
+    name: str
+    machine: str
+    topology: str
+    payload_bytes: float
+    atomic: bool
+    ns: float
+
+
+class Block(NamedTuple):
+    """A whole transformer block: the sum over operations of each one's maximum over chips."""
+
+    name: str
+    mesh: str
+    fabric: str
+    wrapped: str
+    kind: str
+    gate: str
+    tokens: int
+    ns: float
+
+
+class Meshes(NamedTuple):
+    """What a folder holds. ``ratios``: changes of a case against another, percent: (case, kernel, other, change).
+    ``unread``: what no law reads, and why.
+    """
+
+    cases: list[Case]
+    rates: list[Rate]
+    latencies: list[Latency]
+    blocks: list[Block]
+    ratios: list[tuple[str, str, str, float]]
+    unread: list[str]
+
+
+def is_mesh_folder(path: str | Path) -> bool:
+    """Whether a folder has one of the files of a measured mesh."""
+    return Path(path).is_dir() and any((Path(path) / f"{name}.csv").is_file() for name in COLUMNS)
+
+
+def read_meshes(*folders: str | Path) -> Meshes:
+    """Read folders, as if their rows were in one. Raises CalibrationError where a file is not as expected, or a folder
+    has none.
+    """
+
+    def rows_of(name: str, columns: tuple[str, ...]) -> list[Row]:
+        return [row for folder in folders for row in csv_rows(Path(folder) / f"{name}.csv", columns, CalibrationError)]
+
+    for folder in folders:
+        if not is_mesh_folder(folder):
+            raise CalibrationError(
+                f"{folder}: no measured mesh; expected a folder with one or more of the files "
+                f"{', '.join(f'{name}.csv' for name in COLUMNS)} (docs/meshes.md)"
+            )
+    tables = {name: rows_of(name, columns) for name, columns in COLUMNS.items()}
+    cases = [case for read in READERS for case in read(tables)]
+    unread = [
+        f"{name}.csv: {len(rows)} {'row' if len(rows) == 1 else 'rows'}: {why}"
+        for name, why in UNREAD.items()
+        if (rows := rows_of(name, ()))
+    ]
+    return Meshes(
+        cases, list(_rates(tables["fabric_bandwidth"])), list(_latencies(tables["fabric_latency"])),
+        list(_blocks(tables["block_by_topology"])), list(_relative(tables["replay_relative"])), unread,
+    )  # fmt: skip
+
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "replay_timings": ("case", "op", "mean_device_max_ms"),
+    **{f"replay_{name}": columns for name, columns in MATRICES.items()},
+    "replay_relative": ("case", "op", "relative_to", "change_percent"),
+    "model_layers_paired": ("case", "layer", "load_chip_0", "combine_ms", "dispatch_ms"),
+    "captured_columns_5k": (
+        "model", "generation", "topology", "links_per_direction", "layer", "galaxy_column", "in_column_share_percent",
+        "tokens_per_chip", "hidden", "top_k", "dispatch_ns", "combine_ns",
+    ),
+    "captured_columns_25k": (
+        "model", "generation", "topology", "links_per_direction", "layer", "galaxy_column", "in_column_share_percent",
+        "tokens_per_chip", "hidden", "top_k", "dispatch_ns", "combine_ns",
+    ),
+    "uniform_random_8chip": (
+        "tokens_per_chip", "hidden", "top_k", "chips", "topology", "links_per_direction", "op", "ns", "note",
+    ),
+    "stage_means": ("configuration", "chips", "combine_ms", "dispatch_ms"),
+    "other_meshes": ("machine", "topology", "item", "value", "unit", "setting"),
+    "fabric_bandwidth": ("machine", "test", "links", "packet_bytes", "op", "gigabytes_per_s"),
+    "fabric_latency": ("machine", "test", "topology", "payload_bytes", "op", "hops", "net_avg_ns"),
+    "block_by_topology": ("mesh", "fabric", "wrapped_axes", "kind", "gate", "tokens_per_chip", "sum_of_device_max_ns"),
+}  # fmt: skip
+# Files of the public set whose rows have no simulated twin.
+UNREAD = {
+    "model_layers_unpaired": "times without the routing of the same run",
+    "routing_statistics_mistral4": "imbalance of another run than the times",
+    "stage_ramps": "the routing of these chunks is not known; stage_means.csv has their mean",
+    "link_choice_200g": "which expert took which link is not known",
+    "block_46464": "one value for each kernel, whose routing is not known",
+    "ladders": "single facts of kernels that are not described further",
+}
+
+
+# --- cases -----------------------------------------------------------------------------------------------------------
+
+Tables = Mapping[str, list[Row]]
+
+
+def _replay(tables: Tables) -> Iterator[Case]:
+    matrices = matrices_of(
+        tables["replay_source_destination"],
+        tables["replay_case_summary"],
+        tables["replay_expert_counts"],
+        MISTRAL["top_k"],
+    )
+    runs: dict[tuple[str, str], list[Row]] = {}
+    for row in tables["replay_timings"]:
+        runs.setdefault((row.text("case"), row.text("op", (DISPATCH, COMBINE))), []).append(row)
+    for (case, kernel), rows in runs.items():
+        if case not in matrices:
+            raise rows[0].fault("case", "no matrix of this case in replay_source_destination.csv")
+        sent = matrices[case].sent
+        ms = [row.number("mean_device_max_ms") for row in rows]
+        yield Case(
+            case, case, str(rows[0].file), rows[0].line, BLACKHOLE, kernel, "replay-2026-09-11", "replay", RING, sent,
+            (len(sent),), (True,), 2, GALAXY_LINK, MISTRAL["hidden"] * BF16, 1e6 * float(np.mean(ms)), MEASURED,
+        )  # fmt: skip
+
+
+def _paired(tables: Tables) -> Iterator[Case]:
+    for row in tables["model_layers_paired"]:
+        names = [name for name in row.cells if re.fullmatch(r"load_chip_\d+", name)]
+        loads = np.array([row.count(name, zero=True) for name in names], float)
+        if not loads.any():
+            raise row.refused("no assignments; expected loads above 0")
+        sent = np.tile(loads / len(loads), (len(loads), 1))  # from each chip alike
+        for kernel in (DISPATCH, COMBINE):
+            yield Case(
+                row.text("case"), row.text("case"), str(row.file), row.line, BLACKHOLE, kernel, "model-2026-09-17",
+                "model", RING, sent, (len(loads),), (True,), 2, GALAXY_LINK, MISTRAL["hidden"] * BF16,
+                1e6 * row.number(f"{kernel}_ms"), "of loads measured, of sources taken to be even",
+            )  # fmt: skip
+
+
+def _columns(tables: Tables) -> Iterator[Case]:
+    for name in ("captured_columns_5k", "captured_columns_25k"):
+        for row in tables[name]:
+            share = row.number("in_column_share_percent")
+            if share > 100:
+                raise row.fault("in_column_share_percent", "expected at most 100")
+            topology, chips = row.text("topology", (LINEAR, RING)), 8
+            sent = even(row.count("tokens_per_chip") * row.count("top_k") * share / 100, chips)
+            whole = f"{row.text('model')} layer {row.text('layer')} column {row.text('galaxy_column')}"
+            generation = row.text("generation")
+            for kernel in (DISPATCH, COMBINE):
+                yield Case(
+                    f"{whole} {generation.partition('_')[0]} {topology}", whole, str(row.file), row.line, BLACKHOLE,
+                    kernel, f"column-{generation.replace('_', '-')}", "column", topology, sent, (chips,),
+                    (topology == RING,), row.count("links_per_direction"), LOUDBOX_LINK, row.count("hidden") * BF16,
+                    row.number(f"{kernel}_ns"), EVEN, share,
+                )  # fmt: skip
+
+
+def _uniform(tables: Tables) -> Iterator[Case]:
+    for row in tables["uniform_random_8chip"]:
+        chips, topology = row.count("chips"), row.text("topology", (LINEAR, RING))
+        links, kernel = row.count("links_per_direction"), row.text("op", (DISPATCH, COMBINE))
+        later = "-later" if "later kernel" in row.text("note") else ""
+        gate = " gate" if "gate" in row.text("note") else ""
+        name = f"uniform {topology} {links} {'link' if links == 1 else 'links'}"
+        sent = even(row.count("tokens_per_chip") * row.count("top_k"), chips)
+        yield Case(
+            name + gate, name, str(row.file), row.line, BLACKHOLE, kernel, f"uniform-2026-06{later}", "uniform",
+            topology, sent, (chips,), (topology == RING,), links, LOUDBOX_LINK, row.count("hidden") * BF16,
+            row.number("ns"), MEASURED,
+        )  # fmt: skip
+
+
+def _stages(tables: Tables) -> Iterator[Case]:
+    """Columns of 8 chips: of 8 x 4 chips each takes a quarter of the assignments."""
+    for row in tables["stage_means"]:
+        chips = row.count("chips")
+        if chips % 8:
+            raise row.fault("chips", "expected a multiple of 8: a column is a ring of 8 chips")
+        sent = even(MISTRAL["tokens"] * MISTRAL["top_k"] * 8 / chips, 8)
+        for kernel in (DISPATCH, COMBINE):
+            yield Case(
+                f"mean of a stage, {chips} chips", f"{chips} chips", str(row.file), row.line, BLACKHOLE, kernel,
+                "stage-2026-08-31", "stage", RING, sent, (8,), (True,), 2, GALAXY_LINK, MISTRAL["hidden"] * BF16,
+                1e6 * row.number(f"{kernel}_ms"), EVEN,
+            )  # fmt: skip
+
+
+TPU_LINK = 100e9  # bytes/s one way (lm-sys blog of 2026-06-17)
+XGMI_LINK = 64e9  # bytes/s one way, AMD Instinct MI300X datasheet: 128 GB/s both ways
+_SCATTER = re.compile(
+    r"(MoE scatter inside the fused kernel|(?:stand-alone )?(flat|hierarchical) all-to-all), (bf16|fp8)"
+)
+_MORI = re.compile(r"EP8 (dispatch|combine) (fp8|bf16)")
+
+
+def _others(tables: Tables) -> Iterator[Case]:
+    for row in tables["other_meshes"]:
+        item = row.text("item")
+        if scatter := _SCATTER.match(item):
+            version = {"flat": "flat", "hierarchical": "hierarchical"}.get(scatter[2] or "", "in-kernel")
+            # 16,384 tokens x top 8 on 16 chips; a row of 8,192 values
+            yield Case(
+                f"TPU v7x {version} {scatter[3]}", f"{version} {scatter[3]}", str(row.file), row.line, TPU7X, DISPATCH,
+                f"{version}-2026-06", f"tpu {version}", MESH, even(8192.0, 16), (2, 2, 4), (False, False, True), 1,
+                TPU_LINK, 8192 * (BF16 if scatter[3] == "bf16" else 1), 1e6 * row.number("value"), EVEN,
+            )  # fmt: skip
+        elif (mori := _MORI.match(item)) and (tokens := re.match(r"(\d+) tokens", row.text("setting"))):
+            vector = 7168 * (BF16 if mori[2] == "bf16" else 1)
+            sent = np.full((8, 8), int(tokens[1]) * (1 - (7 / 8) ** 8))  # once for each token and GPU
+            value = row.number("value")
+            # the authors' rate counts what a GPU sends to all eight, itself included
+            ns = value * 1e3 if row.text("unit").startswith("us") else 1e9 * sent[0].sum() * vector / (value * 1e9)
+            name = f"MI300X {mori[1]} {mori[2]} {tokens[1]} tokens"
+            yield Case(
+                name, name, str(row.file), row.line, MI300X, mori[1], "mori", "mori", FULL, sent, (), (), 1, XGMI_LINK,
+                vector, ns, EVEN,
+            )  # fmt: skip
+
+
+READERS: tuple[Callable[[Tables], Iterator[Case]], ...] = (_replay, _paired, _columns, _uniform, _stages, _others)
+
+
+def even(assignments: float, chips: int) -> np.ndarray:
+    """Each chip sends ``assignments``, as many to each."""
+    return np.full((chips, chips), assignments / chips)
+
+
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+def _rates(rows: list[Row]) -> Iterator[Rate]:
+    for row in rows:
+        machine, test, packet = row.text("machine"), row.text("test"), row.number("packet_bytes", whole=True)
+        name = f"{test}, {row.count('links')} links, {packet:g} B, {row.text('op')}"
+        yield Rate(name, machine, test, packet, 1e9 * row.number("gigabytes_per_s"))
+
+
+def _latencies(rows: list[Row]) -> Iterator[Latency]:
+    for row in rows:
+        name = f"{row.text('test')}, {row.text('payload_bytes')} B, {row.text('op')}"
+        yield Latency(
+            name,
+            row.text("machine"),
+            row.text("topology"),
+            row.number("payload_bytes"),
+            "atomic" in row.text("op"),
+            row.number("net_avg_ns") / row.count("hops"),
+        )
+
+
+def _blocks(rows: list[Row]) -> Iterator[Block]:
+    for row in rows:
+        mesh, fabric, kind = row.text("mesh"), row.text("fabric"), row.text("kind", ("dense", "moe"))
+        if not re.fullmatch(r"\d+x\d+", mesh):
+            raise row.fault("mesh", "expected two sides, such as 8x4")
+        yield Block(
+            f"{kind} block, {mesh}, {fabric}",
+            mesh,
+            fabric,
+            row.text("wrapped_axes"),
+            kind,
+            row.text("gate"),
+            row.count("tokens_per_chip"),
+            row.number("sum_of_device_max_ns"),
+        )
+
+
+def _relative(rows: list[Row]) -> Iterator[tuple[str, str, str, float]]:
+    for row in rows:
+        kernel = row.text("op", (DISPATCH, COMBINE))
+        yield row.text("case"), kernel, row.text("relative_to"), row.number("change_percent", -100)
