@@ -46,6 +46,7 @@ def hops(src, dst):
 
 @pytest.mark.parametrize(("arbitration", "policy", "duration_bar", "makespan_bar"), [
     ("fair", "fq_perflow", 0.02, 0.01), ("round_robin", "rr_shared16", 0.05, 0.02),
+    ("head_of_line", "rr_shared16", 0.05, 0.02),
     ("fair", "rr_shared16", math.inf, 0.05),
 ])
 def test_errors_against_flit_level_simulation(shared, arbitration, policy, duration_bar, makespan_bar):

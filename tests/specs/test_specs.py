@@ -62,6 +62,7 @@ CLUSTERS = {
     "tpu7x_2x2x4": (16, 100e9, 7.38e12, 192 * 2**30, 4.614e15),
     "mi300x_node": (8, 64e9, 5.3e12, 192 * 10**9, 2.615e15),
 }
+ON_CHIP = ("dojo_x4", "sow_x", "blackhole", "tpu7x")  # which start kernels themselves
 # MoE layers (of), first MoE layer, hidden, expert FFN, experts, top-k, shared experts, shared FFN
 MODELS = {
     "deepseek-v3": (58, 61, 3, 7168, 2048, 256, 8, 1, 2048),
@@ -77,6 +78,7 @@ MODELS = {
     "kimi-linear-48b-a3b": (26, 27, 1, 2304, 1024, 256, 8, 1, 1024), "glm-5": (75, 78, 3, 6144, 2048, 256, 8, 1, 2048),
     "qwen3.5-397b-a17b": (60, 60, 0, 4096, 1024, 512, 10, 1, 1024),
     "glm-4.5-air": (45, 46, 1, 4096, 1408, 128, 8, 1, 1408),
+    "mistral-small-4": (36, 36, 0, 4096, 2048, 128, 4, 1, 2048),
     "qwen1.5-moe-a2.7b": (24, 24, 0, 2048, 1408, 60, 4, 1, 4 * 1408),
 }
 
@@ -100,7 +102,7 @@ def test_shipped_cluster(name):
     system = load_system(name)
     found = system.dies, system.d2d.bandwidth_bytes_per_s, system.hbm.bandwidth_bytes_per_s
     assert (*found, system.hbm.capacity_bytes, system.compute.peak_flop_per_s) == CLUSTERS[name]
-    assert (system.name, system.launch) == (name, "local_cp" if name in ("dojo_x4", "sow_x") else "gpu")
+    assert (system.name, system.launch) == (name, "local_cp" if name.startswith(ON_CHIP) else "gpu")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -367,7 +369,7 @@ def test_own_function_from_the_current_directory(tmp_path, monkeypatch):
 def test_shipped_sets_differ_where_the_machine_description_says():
     physical, published = load_assumptions("physical"), load_assumptions("published")
     same = {field for field in ASSUMPTIONS if getattr(physical, field) == getattr(published, field)}
-    assert same == {"execution", "arbitration", "rate_updates", "source", "overlap"}
+    assert same == {"execution", "arbitration", "rate_updates", "endpoint", "source", "overlap"}
     assert (published.contention, published.numbering, published.ties) == ("reserved", "column_major", "heapq")
     assert (physical.contention, physical.capacity, physical.gemm) == ("shared", "finite", "grouped")
 
@@ -381,7 +383,10 @@ def test_labels():
 
 
 def test_an_own_set_may_leave_out_fields_with_a_default(tmp_path):
-    defaults = {"execution": "weight_streaming", "rate_updates": "instant", "overlap": "none", "copy_writes": "barrier"}
+    defaults = {
+        "execution": "weight_streaming", "rate_updates": "instant", "endpoint": "unlimited", "overlap": "none",
+        "copy_writes": "barrier",
+    }
     own = {field: next(iter(values)) for field, values in ASSUMPTIONS.items() if field not in defaults}
     assert load_assumptions("mine", **own) == load_assumptions("mine", **own | defaults)
     (tmp_path / "mine.yaml").write_text(dump_yaml({"set": "mine", **own}))

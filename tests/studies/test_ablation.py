@@ -70,7 +70,10 @@ def test_page_and_table_contain_every_effect(made):
     page = write_ablation(found, "tiny", folder / "out").read_text(encoding="utf-8")
     assert page.count("<figure>") == len(found.waterfalls) and "The chain closes" in page
     rows = list(csv.DictReader((folder / "out" / "ablation.csv").open(encoding="utf-8")))
-    assert len(rows) == len(found.waterfalls) * len(found.links)
+    assert len(rows) == len(found.waterfalls) * (len(found.links) + 1)  # and endpoints as measured
+    last = [row for row in rows if row["place"] == str(len(found.links) + 1)]
+    assert {(row["assumption"], row["from"], row["to"]) for row in last} == {("endpoint", "unlimited", "as_measured")}
+    assert page.count("If the controller of a die") == len({(f.system, f.model, f.batch) for f in found.waterfalls})
     assert all(f"<code>{link.field}</code>" in page for link in found.links)
     assert "MoE layers of toy" in page and "archsim ablate manifest.yaml --from published --to physical" in page
     assert (folder / "out" / "manifest.yaml").is_file()

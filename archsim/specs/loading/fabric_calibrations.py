@@ -72,7 +72,7 @@ class HopLatencySpec(Spec):
     residuals: ResidualsSpec | None = None
 
 
-class BlockSpec(Spec):
+class MeasuredBlockSpec(Spec):
     """ns of a whole block of a transformer on one fabric of the machine's mesh, as measured."""
 
     mesh: str
@@ -86,7 +86,7 @@ class FabricFile(Spec):
     endpoint: tuple[EndpointSpec, ...] = ()
     link_rate: tuple[LinkRateSpec, ...] = ()
     hop_latency: tuple[HopLatencySpec, ...] = ()
-    blocks: tuple[BlockSpec, ...] = ()
+    blocks: tuple[MeasuredBlockSpec, ...] = ()
 
 
 class FabricCalibration(NamedTuple):

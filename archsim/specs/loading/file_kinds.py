@@ -10,6 +10,7 @@ from archsim.base.text.validation import keys_of
 from archsim.laws.tables import CalibrationSpec
 from archsim.specs.assumptions import NamedSet
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.loading.fabric_calibrations import FabricFile
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.papers import PaperSpec
@@ -25,6 +26,7 @@ SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType({
     "model": ModelSpec,
     "assumption set": NamedSet,
     "calibration": CalibrationSpec,
+    "calibration of a fabric": FabricFile,
     "paper": PaperSpec,
 })
 EXPERIMENT_KEYS = (*keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
@@ -45,6 +47,7 @@ _BELONGS = MappingProxyType({
     "assumption set": "an experiment names it under `assumptions:`",
     "paper": "`archsim claims` takes it",
     "calibration": "a system names it under `compute.calibration`",
+    "calibration of a fabric": "`archsim validate --mesh --with` and `archsim run --law` take it",
     TRAFFIC: "an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
 })
 
