@@ -11,7 +11,6 @@ from archsim.specs.loading.library import load_model
 from calibration.measure.backend import Backend
 from calibration.measure.points import PLANS
 
-
 MESH = "mesh"
 
 
@@ -20,11 +19,12 @@ def points_of_mesh() -> list[str]:
     from calibration.measurements.mesh import COLUMNS
 
     points = {
-        "fabric_bandwidth": "one link, packets of 256 B, 1, 2, 4, 8 KiB and the largest, each alone: a neighbour; a line "
-        "and a ring with all chips sending; op: write",
-        "fabric_latency": "there and back to the neighbour, payloads of 16 B and 4 KiB, with and without an atomic; hops: 2",
-        "uniform_random_8chip": "dispatch and combine of even routing, 640 and 3,200 tokens a chip, line and ring, 1 and "
-        "2 links; chips: of the line or ring",
+        "fabric_bandwidth": "one link, packets of 256 B, 1, 2, 4, 8 KiB and the largest, each alone: a neighbour; a "
+        "line and a ring with all chips sending; op: write",
+        "fabric_latency": "there and back to the neighbour, payloads of 16 B and 4 KiB, with and without an atomic; "
+        "hops: 2",
+        "uniform_random_8chip": "dispatch and combine of even routing, 640 and 3,200 tokens a chip, line and ring, "
+        "1 and 2 links; chips: of the line or ring",
         "replay_timings": "dispatch and combine alone of recorded routing, four layers or more: captured; experts "
         "balanced over chips; tokens shuffled over sources; two runs each",
         "replay_source_destination": "assignments from chip to chip of these cases, rows are sources",
