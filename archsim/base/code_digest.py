@@ -17,8 +17,8 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parents[1]
 # What affects numbers: rooms and files, relative to the checkout. A stored run depends on these.
 DECIDING = (
-    "archsim/base/causes.py", "archsim/base/dtypes.py", "archsim/base/kernels.py", "archsim/base/machine_code.py",
-    "archsim/base/mixing.py",
+    "archsim/base/causes.py", "archsim/base/csv_rows.py", "archsim/base/dtypes.py", "archsim/base/kernels.py",
+    "archsim/base/machine_code.py", "archsim/base/mixing.py",
     "archsim/base/packing.py", "archsim/base/text", "archsim/base/threads.py", "archsim/base/units.py", "archsim/specs",
     "archsim/workload", "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/runs/run.py",
     "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/measure.py", "archsim/runs/measure_units.py",

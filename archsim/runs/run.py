@@ -15,12 +15,14 @@ from typing import Any
 from archsim.base.code_digest import numbers_digest
 from archsim.base.own_code import NO_CODE, CodeNotImported, code_folder, import_function, is_ours, module_of
 from archsim.base.text.fields import Spec
+from archsim.engine.machine import ENDPOINT
 from archsim.engine.transfer import KERNELS, charges_kernels, kernels_from
 from archsim.policies.placement.from_file import file_of
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.deployment import DeploymentSpec
 from archsim.specs.loading.calibrations import calibration_digest
 from archsim.specs.loading.config_files import shipped_configs
+from archsim.specs.loading.fabric_calibrations import fabric_file
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
@@ -190,6 +192,8 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
     if charges_kernels(run.scenario):
         kernels = kernels_from(run.system, KERNELS[run.assumptions.dispatch])
         others.append(f"transfers {calibration_digest(kernels)}")
+    if run.assumptions.endpoint == "as_measured":
+        others.append(f"endpoint {_digest_of(fabric_file(ENDPOINT[0]))}")
     if run.policy.placement.name == "from_file":
         others.append(f"placement {_digest_of(file_of(run.policy.placement.params.get('file', '')))}")
     if run.columns:

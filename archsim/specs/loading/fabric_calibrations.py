@@ -109,19 +109,25 @@ def fabric_calibration(name: str | Path) -> FabricCalibration:
 
     Raises SpecError for a name that is not known, and for a file that is not as expected.
     """
-    path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        known = named_files(KIND)
-        if str(name) not in known:
-            raise SpecError(
-                f"unknown calibration of a fabric {str(name)!r}{did_you_mean(str(name), known)} (known: "
-                f"{', '.join(known)}; or the path of a YAML file)"
-            )
-        path = known[str(name)]
+    path = fabric_file(name)
     try:
         return _read(path, path.stat().st_mtime_ns)
     except OSError as error:
         raise SpecError(f"{path}: not readable ({error.strerror})") from None
+
+
+def fabric_file(name: str | Path) -> Path:
+    """The file of a calibration. Raises SpecError for a name that is not known."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        return path
+    known = named_files(KIND)
+    if str(name) not in known:
+        raise SpecError(
+            f"unknown calibration of a fabric {str(name)!r}{did_you_mean(str(name), known)} (known: "
+            f"{', '.join(known)}; or the path of a YAML file)"
+        )
+    return known[str(name)]
 
 
 def shipped_fabrics() -> list[FabricCalibration]:
