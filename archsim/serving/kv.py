@@ -43,6 +43,16 @@ def held_of(computed, tokens, limits: Limits):
 
 
 @inner
+def most_of(tokens, at_once, limits: Limits):
+    """Units of KV that a request holds at most until it has ``tokens``, computed so many ``at_once``."""
+    found = blocks_of(tokens, limits) + limits.request_units
+    for at in range(limits.windows.shape[0]):
+        near = (limits.windows[at, 0] - 1 + at_once) // limits.block_tokens + 2
+        found += min((tokens + limits.block_tokens - 1) // limits.block_tokens, near) * limits.windows[at, 1]
+    return found
+
+
+@inner
 def available(state: State, k):
     """Free blocks, and those of the cache that no request holds."""
     return state.ranks[k].free + state.ranks[k].unheld

@@ -1,7 +1,7 @@
 """Parts of a scheduler (``archsim.serving.schedulers``): queues, admission, preemption, and what the clock sums up."""
 
 from archsim.base.kernels import inner, outer
-from archsim.serving.kv import available, cached_pieces, grow, held_of, hold, release, tokens_of, unheld_of
+from archsim.serving.kv import available, cached_pieces, grow, held_of, hold, most_of, release, tokens_of, unheld_of
 from archsim.serving.records import NO_BLOCKS, NOT_LACKING, TOO_MANY, Limits, State
 
 
@@ -120,7 +120,8 @@ def admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
         if limits.chunked == 0:
             return 0
         new = new_most
-    own = max(held_of(start, start + new, limits), held_of(whole, whole, limits)) - shared
+    left = min(request.input + request.made - start, limits.budget)
+    own = max(held_of(start, start + new, limits), most_of(whole, left, limits) if whole else 0) - shared
     if own + promised > available(state, k) - unheld:
         return 0
     _pop(state, k)

@@ -19,6 +19,7 @@ from archsim.specs.schedulers import SCHEDULERS
 NAMES = st.sampled_from(sorted(SCHEDULERS))
 ROWS = st.lists(st.tuples(st.floats(0, 500), st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=40)
 MIXED = KvUnits(8, 20, ((20, 8), (100, 3)))  # a state, and layers of two windows
+MIXED_POOL = pool(51)._replace(units=MIXED)
 SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 128, "block_tokens": 16}
 
 
@@ -66,6 +67,12 @@ def test_all_kv_blocks_come_back(rows, name, blocks, shared, units):
     assert np.all(state.references <= 0) and rank["unheld"] == cached
     assert rank["free"] + cached == rank["capacity"] == blocks * units.of_block
     assert state.requests["blocks"].sum() == 0 and state.held.sum() == 0
+
+
+def test_what_a_window_takes_while_a_prompt_is_computed_is_promised():
+    """Two prompts fit at their ends, not while the first is computed: the second one waits."""
+    found = simulate(opened([(0.0, 289, 50), (0.0, 193, 1)]), Scheduler("trtllm", **SMALL), MIXED_POOL)
+    assert found.totals["finished"] == 2 and found.totals["preemptions"] == 0
 
 
 @pytest.mark.parametrize(("first_after", "late"), [(1, 0), (2, 1), (20, 4)])

@@ -4,9 +4,9 @@ So nothing is preempted (GUARANTEED_NO_EVICT).
 """
 
 from archsim.base.kernels import inner
-from archsim.serving.kv import grow, held_of
+from archsim.serving.kv import grow, most_of
 from archsim.serving.records import Limits, State
-from archsim.serving.scheduling import admit, lacking
+from archsim.serving.scheduling import admit, lacking, uncomputed
 
 
 def schedule(state: State, k, now_ns, limits: Limits):
@@ -35,8 +35,8 @@ def schedule(state: State, k, now_ns, limits: Limits):
 
 @inner
 def _outstanding_blocks(state: State, r, limits: Limits):
-    """Blocks that a request has yet to take until its last token."""
+    """Blocks that a request has yet to take until its last token, while it holds most."""
     request = state.requests[r]
     own = request.shared + request.blocks
-    whole = request.input + request.output
-    return max(held_of(whole, whole, limits) - own, 0)
+    at_once = min(uncomputed(state, r) + state.totals[0].drafts, limits.budget)
+    return max(most_of(request.input + request.output, at_once, limits) - own, 0)
