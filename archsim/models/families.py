@@ -498,9 +498,9 @@ def _every_full(c: ConfigKeys, layers: int, every: int | None) -> list[int] | No
     """Layers that see all tokens, the others having a window: by layer, or one of ``every``. None where the file says
     neither. Raises SpecError for a pattern that is no number.
     """
+    given = c.any("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
     if kinds := _kinds(c, layers, "full_attention", "sliding_attention"):
         return [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
-    given = c.any("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
     if given is not None and (type(given) is not int or given < 1):
         raise SpecError(f"{c.path}: sliding_window_pattern is {given!r}; expected a number of layers, or layer_types")
     every = given or every
@@ -523,6 +523,7 @@ def _lfm2(c: ConfigKeys) -> Fields:
     fields = _common(c, tied_unless_said=True)
     layers, base = fields["layers"], _grouped(c)
     c.any("conv_dim", "conv_dim_out", "block_mlp_init_scale", "block_norm_eps", "block_use_swiglu")
+    c.any("block_out_init_scale")
     c.any("block_use_xavier_init", "conv_use_xavier_init", "theta", "use_pos_enc", "num_heads", "block_dim")
     kinds = _kinds(c, layers, "conv", "full_attention")
     full = c.listed("full_attn_idxs") or [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
@@ -634,7 +635,7 @@ def _laguna(c: ConfigKeys) -> Fields:
 # Of a family whose file says neither layer_types nor a pattern: one of so many layers sees all tokens.
 _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3text": 6, "cohere2": 4, "olmo3": 4}
 # Without the key, these share one matrix between embedding and output (their configuration classes).
-_TIED = ("gemma", "gemma2", "gemma3", "gemma3text", "cohere", "cohere2", "starcoder2")
+_TIED = ("gemma", "gemma2", "gemma3", "gemma3text", "cohere", "cohere2")
 # Two matrices of an FFN, up and down (their modelling code).
 _UNGATED = ("starcoder2", "nemotron", "arcee", "apertus")
 
@@ -644,12 +645,22 @@ def _dense(c: ConfigKeys) -> Fields:
     kind = c.model_type.lower().replace("_", "")
     fields = _common(c, tied_unless_said=kind in _TIED)
     layers = fields["layers"]
+    if kind == "starcoder2" and c.any("tie_word_embeddings") is None:
+        raise SpecError(f"{c.path}: does not say tie_word_embeddings")
     if kind.startswith("gemma") and c.any("head_dim") is None:
         raise SpecError(f"{c.path}: does not say head_dim")
     base = _grouped(c)
     c.any("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "rope_scaling")
     c.any("no_rope_layers", "no_rope_layer_interval", "residual_dropout", "mscale_all_dim")
     c.any("attention_out_bias", "use_parallel_residual", "norm_elementwise_affine", "norm_eps", "attn_bias")
+    c.any("use_parallel_block", "use_parallel_embedding", "use_embedding_sharing", "rotary_pct", "layer_switch")
+    c.any("order_of_interleaved_layers", "sliding_window_size", "norm_epsilon", "activation_function")
+    c.any("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "scale_attn_weights", "vision_token_id")
+    c.any("vision_start_token_id", "vision_end_token_id")
+    gated = kind not in _UNGATED
+    if c.any("use_gated_activation") is False or c.any("mlp_type") == "default":
+        gated = False
+    gated = gated or c.any("mlp_type") == "gated"
     if c.any("use_cla"):
         raise SpecError(f"{c.path}: use_cla = true: caches shared between layers are not counted")
     uses, window = c.any("use_sliding_window"), c.whole("sliding_window")
@@ -666,7 +677,7 @@ def _dense(c: ConfigKeys) -> Fields:
             window = None
     attention = _windowed(c, base, full or [], layers, window) if window else base
     width = c.size("intermediate_size", "ffn_hidden_size")
-    return fields | _one_expert(layers, width, kind not in _UNGATED) | {"attention": attention}
+    return fields | _one_expert(layers, width, gated) | {"attention": attention}
 
 
 FAMILIES: Mapping[Callable[[ConfigKeys], Fields], tuple[str, ...]] = {
@@ -682,7 +693,8 @@ FAMILIES: Mapping[Callable[[ConfigKeys], Fields], tuple[str, ...]] = {
     _laguna: ("laguna",),
     _dense: (
         *("llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "qwen3_vl_text", "qwen2_5_vl_text"),
-        *("qwen2_vl_text", "gemma", "gemma2", "gemma3", "gemma3_text", "phi3", "olmo", "olmo2", "olmo3", "granite"),
+        *("qwen2_vl_text", "qwen2_vl", "qwen2_5_vl"),
+        *("gemma", "gemma2", "gemma3", "gemma3_text", "phi3", "olmo", "olmo2", "olmo3", "granite"),
         *("cohere", "cohere2", "starcoder2", "nemotron", "seed_oss", "smollm3", "exaone4", "internlm3", "ernie4_5"),
         *("hunyuan_v1_dense", "glm4", "mimo", "arcee", "apertus", "helium"),
     ),

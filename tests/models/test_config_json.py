@@ -294,6 +294,26 @@ QWEN_3_5_DENSE = {
         "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "mamba_ssm_dtype": "float32", "vocab_size": 248320,
     },
 }  # fmt: skip
+LFM2_DENSE = {
+    "model_type": "lfm2", "num_hidden_layers": 16, "hidden_size": 2048, "block_ff_dim": 12288, "conv_L_cache": 3,
+    "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 256, "vocab_size": 65536,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+}  # fmt: skip
+COMMAND_A = {
+    "model_type": "cohere2", "num_hidden_layers": 64, "hidden_size": 12288, "intermediate_size": 36864,
+    "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128, "sliding_window": 4096, "layer_switch": 4,
+    "use_gated_activation": True, "use_parallel_block": True, "max_position_embeddings": 131072, "vocab_size": 256000,
+}  # fmt: skip
+PHI_3 = {
+    "model_type": "phi3", "num_hidden_layers": 32, "hidden_size": 3072, "intermediate_size": 8192,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "sliding_window": 2047, "max_position_embeddings": 4096,
+    "vocab_size": 32064, "tie_word_embeddings": False,
+}  # fmt: skip
+NEMOTRON_4 = {
+    "model_type": "nemotron", "num_hidden_layers": 96, "hidden_size": 18432, "intermediate_size": 73728,
+    "num_attention_heads": 96, "num_key_value_heads": 8, "hidden_act": "relu2", "vocab_size": 256000,
+    "tie_word_embeddings": False,
+}  # fmt: skip
 # Total and used by a token, in 1e9: model cards; of Kimi-Linear and V4-Pro the checkpoint; LongCat-Flash-Lite uses 2.9
 # to 4.5. Bytes a token kept for good and of state a request: by hand.
 CARDS = {
@@ -317,6 +337,10 @@ CARDS = {
     "llama-3.1-70b": (LLAMA, 70.55, 69.5, 327_680, 0),
     "gemma-3-27b": (GEMMA_3, 27.0, 27.0, 10 * 8192, 0),
     "qwen2.5-7b": (QWEN_2_5, 7.6, 7.1, 28 * 2048, 0),
+    "lfm2-1.2b": (LFM2_DENSE, 1.17, 1.17, 6 * 2048, 10 * 2048 * 2 * 2),
+    "command-a": (COMMAND_A, 111, 111, 16 * 4096, 0),
+    "phi-3-mini-4k": (PHI_3, 3.82, 3.72, 0, 0),
+    "nemotron-4-340b": (NEMOTRON_4, 341, 336, 96 * 6144, 0),
     "qwen3.5-27b": (QWEN_3_5_DENSE, 27, 25.7, 16 * 4096, 48 * (10240 * 3 * 2 + 48 * 128 * 128 * 4)),
     "deepseek-v4-pro": (V4_PRO, 1573, 49, 30 * (1024 + 132) / 4 + 31 * 1024 / 128, 0),
 }
