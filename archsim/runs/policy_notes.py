@@ -1,4 +1,6 @@
-"""Notes on policies: own functions whose decisions cost nothing, and plans that are worse than ``ep``'s."""
+"""Notes on policies: own functions whose decisions cost nothing, plans that are worse than ``ep``'s, and what speed-ups
+are worth if dies have the endpoints of a measured chip.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,7 +21,32 @@ def policy_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         f"policy {policy} decides in no time: {functions} returns no Effort, so that nothing is charged for it"
         for policy, functions in uncharged
     ]
-    return notes + _slower(rows)
+    return [*notes, *_slower(rows), *_endpoints(rows)]
+
+
+ENDPOINT = "endpoint=as_measured"
+
+
+def _endpoints(rows: list[Mapping[str, Any]]) -> list[str]:
+    """What the largest speed-up over base of each set of assumptions is worth under ``endpoint: as_measured``."""
+    names = ("system", "model", "batch", "policy")
+    known = [row for row in rows if row.get("speedup_vs_base") is not None]
+    of = {(tuple(row[name] for name in names), row.get("point"), str(row["assumptions"])): row for row in known}
+    pairs: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+    for (place, point, label), row in of.items():
+        unlimited = "+".join(part for part in label.split("+") if part != ENDPOINT)
+        if ENDPOINT in label and (other := of.get((place, point, unlimited))):
+            pairs.setdefault(unlimited, []).append((other, row))
+    notes = []
+    for label, those in pairs.items():
+        free, limited = max(those, key=lambda pair: pair[0]["speedup_vs_base"])
+        notes.append(
+            f"if the controller of a die sends and receives only what that of a measured chip does (endpoint: "
+            f"as_measured), the largest speed-up over base under {label} is {limited['speedup_vs_base']:.2f}× "
+            f"instead of {free['speedup_vs_base']:.2f}× ({free['policy']} on {free['system']}, {free['model']}, batch "
+            f"{int(free['batch'])})"
+        )
+    return notes
 
 
 def _slower(rows: list[Mapping[str, Any]]) -> list[str]:

@@ -12,7 +12,7 @@ from archsim.runs.memory_notes import memory_notes
 COLUMNS = (
     *calibration_notes.EXTRAPOLATED, "drawn_from", "extend", "active_experts", "active_if_distinct", "context_tokens",
     "context_from", "transfer_law", "hbm_all_counted", "approximate", "attention_law",
-    "speedup_vs_ep", *roofline_notes.COLUMNS, *(f"bound_{cause.column}" for cause in CAUSES),
+    "speedup_vs_ep", "speedup_vs_base", *roofline_notes.COLUMNS, *(f"bound_{cause.column}" for cause in CAUSES),
 )  # fmt: skip
 """Columns that the notes use."""
 

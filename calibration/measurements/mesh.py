@@ -94,6 +94,7 @@ class Block(NamedTuple):
 
 class Meshes(NamedTuple):
     """What a folder holds. ``ratios``: changes of a case against another, percent: (case, kernel, other, change).
+    ``zero_routing``: all tokens to one chip, over recorded routing: (name, chips, ratio of whole layers).
     ``unread``: what no law reads, and why.
     """
 
@@ -102,6 +103,7 @@ class Meshes(NamedTuple):
     latencies: list[Latency]
     blocks: list[Block]
     ratios: list[tuple[str, str, str, float]]
+    zero_routing: list[tuple[str, int, float]]
     unread: list[str]
 
 
@@ -133,7 +135,8 @@ def read_meshes(*folders: str | Path) -> Meshes:
     ]
     return Meshes(
         cases, list(_rates(tables["fabric_bandwidth"])), list(_latencies(tables["fabric_latency"])),
-        list(_blocks(tables["block_by_topology"])), list(_relative(tables["replay_relative"])), unread,
+        list(_blocks(tables["block_by_topology"])), list(_relative(tables["replay_relative"])),
+        list(_zero_routing(rows_of("ladders", ()))), unread,
     )  # fmt: skip
 
 
@@ -166,7 +169,7 @@ UNREAD = {
     "stage_ramps": "the routing of these chunks is not known; stage_means.csv has their mean",
     "link_choice_200g": "which expert took which link is not known",
     "block_46464": "one value for each kernel, whose routing is not known",
-    "ladders": "single facts of kernels that are not described further",
+    "ladders": "single facts of kernels that are not described further (but for all tokens to one chip)",
 }
 
 
@@ -261,33 +264,37 @@ def _stages(tables: Tables) -> Iterator[Case]:
 
 
 TPU_LINK = 100e9  # bytes/s one way (lm-sys blog of 2026-06-17)
+UNITS_NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
 XGMI_LINK = 64e9  # bytes/s one way, AMD Instinct MI300X datasheet: 128 GB/s both ways
-_SCATTER = re.compile(
-    r"(MoE scatter inside the fused kernel|(?:stand-alone )?(flat|hierarchical) all-to-all), (bf16|fp8)"
-)
-_MORI = re.compile(r"EP8 (dispatch|combine) (fp8|bf16)")
+_EXCHANGE = {"in-kernel": r"scatter inside", "hierarchical": r"hierarchical", "flat": r"flat all-to-all"}
+_DTYPE = re.compile(r"\b(bf16|fp8)\b", re.IGNORECASE)
+_MORI = re.compile(r"EP8 (dispatch|combine),? (fp8|bf16)", re.IGNORECASE)
 
 
 def _others(tables: Tables) -> Iterator[Case]:
     for row in tables["other_meshes"]:
-        item = row.text("item")
-        if scatter := _SCATTER.match(item):
-            version = {"flat": "flat", "hierarchical": "hierarchical"}.get(scatter[2] or "", "in-kernel")
+        item, machine = row.text("item"), row.text("machine")
+        unit = row.text("unit").partition(" ")[0]
+        version = next((name for name, words in _EXCHANGE.items() if re.search(words, item)), None)
+        dtype = _DTYPE.search(item)
+        if "TPU v7x" in machine and version and dtype and unit in UNITS_NS:
             # 16,384 tokens x top 8 on 16 chips; a row of 8,192 values
+            name = f"{version} {dtype[1].lower()}"
             yield Case(
-                f"TPU v7x {version} {scatter[3]}", f"{version} {scatter[3]}", str(row.file), row.line, TPU7X, DISPATCH,
-                f"{version}-2026-06", f"tpu {version}", MESH, even(8192.0, 16), (2, 2, 4), (False, False, True), 1,
-                TPU_LINK, 8192 * (BF16 if scatter[3] == "bf16" else 1), 1e6 * row.number("value"), EVEN,
+                f"TPU v7x {name}", name, str(row.file), row.line, TPU7X, DISPATCH, f"{version}-2026-06",
+                f"tpu {version}", MESH, even(8192.0, 16), (2, 2, 4), (False, False, True), 1, TPU_LINK,
+                8192 * (BF16 if dtype[1].lower() == "bf16" else 1), UNITS_NS[unit] * row.number("value"), EVEN,
             )  # fmt: skip
-        elif (mori := _MORI.match(item)) and (tokens := re.match(r"(\d+) tokens", row.text("setting"))):
-            vector = 7168 * (BF16 if mori[2] == "bf16" else 1)
-            sent = np.full((8, 8), int(tokens[1]) * (1 - (7 / 8) ** 8))  # once for each token and GPU
+        elif (mori := _MORI.match(item)) and (tokens := re.match(r"([\d,]+) tokens", row.text("setting"))):
+            kernel, kind, count = mori[1].lower(), mori[2].lower(), int(tokens[1].replace(",", ""))
+            vector = 7168 * (BF16 if kind == "bf16" else 1)
+            sent = np.full((8, 8), count * (1 - (7 / 8) ** 8))  # once for each token and GPU
             value = row.number("value")
             # the authors' rate counts what a GPU sends to all eight, itself included
-            ns = value * 1e3 if row.text("unit").startswith("us") else 1e9 * sent[0].sum() * vector / (value * 1e9)
-            name = f"MI300X {mori[1]} {mori[2]} {tokens[1]} tokens"
+            ns = value * UNITS_NS[unit] if unit in UNITS_NS else 1e9 * sent[0].sum() * vector / (value * 1e9)
+            name = f"MI300X {kernel} {kind} {count} tokens"
             yield Case(
-                name, name, str(row.file), row.line, MI300X, mori[1], "mori", "mori", FULL, sent, (), (), 1, XGMI_LINK,
+                name, name, str(row.file), row.line, MI300X, kernel, "mori", "mori", FULL, sent, (), (), 1, XGMI_LINK,
                 vector, ns, EVEN,
             )  # fmt: skip
 
@@ -344,3 +351,10 @@ def _relative(rows: list[Row]) -> Iterator[tuple[str, str, str, float]]:
     for row in rows:
         kernel = row.text("op", (DISPATCH, COMBINE))
         yield row.text("case"), kernel, row.text("relative_to"), row.number("change_percent", -100)
+
+
+def _zero_routing(rows: list[Row]) -> Iterator[tuple[str, int, float]]:
+    for row in rows:
+        mesh = re.search(r"\b8 ?x ?(\d+)", row.text("item"))
+        if row.text("item").startswith("zero routing") and mesh and row.cells["before"] and row.cells["after"]:
+            yield row.text("item"), 8 * int(mesh[1]), row.number("after") / row.number("before")

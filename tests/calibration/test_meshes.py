@@ -235,3 +235,11 @@ def test_shipped_laws_are_those_of_the_measurements_and_meet_the_bars():
     assert np.mean([abs(each.off) <= each.bar for each in rings]) > 0.8
     tori = found.orders[-1].simulated
     assert tori == ("FABRIC_2D_TORUS_XY", "FABRIC_2D_TORUS_Y", "FABRIC_1D", "FABRIC_2D_TORUS_X", "FABRIC_2D")
+
+
+@needs_data
+def test_the_page_is_up_to_date():
+    from archsim.studies.validation.mesh import page_of
+
+    page = (Path(__file__).parents[2] / "docs" / "meshes.md").read_text(encoding="utf-8")
+    assert page_of(ar.validate_meshes(MEASURED), shipped_fabrics()) == page, "archsim validate --mesh FOLDER --out …"

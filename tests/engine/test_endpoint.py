@@ -7,6 +7,7 @@ from support.tiny import tiny
 import archsim as ar
 from archsim.engine import machine as machines
 from archsim.engine.network.round_robin import ranks_in_cycles
+from archsim.runs.policy_notes import policy_notes
 from microarch.fabric.fabric import LinkClass, with_ports
 from microarch.fabric.topology import build_topology
 
@@ -92,3 +93,13 @@ def test_a_ring_runs_in_the_engine(tmp_path):
     with pytest.raises(ar.ArchsimError, match="interpreted runs arbitration: fair and round_robin, not head_of_line"):
         ar.run(ring.model_copy(update={"engine": "interpreted"}), system="square")
 
+
+
+def test_a_note_says_what_a_speed_up_is_worth():
+    rows = [
+        {"system": "w", "model": "m", "batch": 8, "policy": "allo", "assumptions": label, "speedup_vs_base": speedup}
+        for label, speedup in (("physical", 1.5), ("physical+endpoint=as_measured", 2.5))
+    ]
+    (note,) = policy_notes(rows)
+    assert "(endpoint: as_measured), the largest speed-up over base under physical is 2.50× instead of 1.50×" in note
+    assert policy_notes(rows[:1]) == []
