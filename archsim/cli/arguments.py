@@ -112,7 +112,7 @@ def named_numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
     for text in texts:
         name, equals, value = text.partition("=")
         try:
-            numbers[name] = float(value)
+            numbers[name] = float(value if value.isascii() else "")
         except ValueError:
             expected = "a number" if equals else "KEY=VALUE, such as hbm_pj_per_bit=5"
             raise SpecError(f"{option} {text}: expected {expected}") from None

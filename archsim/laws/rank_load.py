@@ -97,7 +97,7 @@ def routing_of(table: MoeTable) -> str:
 
 
 def _exponent(distribution: str) -> float | None:
-    found = re.fullmatch(r"power_law_(\d+(?:\.\d+)?)", distribution)
+    found = re.fullmatch(r"power_law_([0-9]+(?:\.[0-9]+)?)", distribution)
     return float(found[1]) if found else None
 
 

@@ -16,7 +16,7 @@ from archsim.base.text.fields import KeyProblem, Name, Spec, number
 from archsim.specs.sweeps.constraints import Expression, parse_expression
 
 OTHER = "other"  # in a quantity: columns of the row that a run is compared with
-_RANGE = re.compile(r"h(\d{3})-h(\d{3})")
+_RANGE = re.compile(r"h([0-9]{3})-h([0-9]{3})")
 
 Text = Annotated[str, Field(min_length=1)]
 Published = float | tuple[float, float] | str

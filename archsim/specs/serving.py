@@ -13,7 +13,7 @@ from archsim.specs.schedulers import BY_HASHES, SchedulerSpec
 from archsim.specs.workload import OF_MODEL, SyntheticSpec, known_preset
 
 Time = Annotated[float, quantity(TIME, "1 ns", "1000 s", zero=True)]
-_RATE = re.compile(r"(\d+\.?\d*(?:[eE][-+]?\d+)?)\s*/\s*(s|min|h)")
+_RATE = re.compile(r"(\d+\.?\d*(?:[eE][-+]?\d+)?)\s*/\s*(s|min|h)", re.ASCII)
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 

@@ -23,6 +23,15 @@ _SI = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 _IEC = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}
 _QUANTITY = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S.*)?", re.ASCII)
 
+# Units of data that count bits, or write "per second" in letters: `Tb/s`, `Gbit`, `Gbps`, `GBps`, `megabits/s`.
+_DATA_UNIT = re.compile(
+    r"(?P<prefix>[kKMGTPgmtp]i?|kilo|mega|giga|tera|)-?(?P<what>b|bits?|B|bytes?)(?P<rate>/s|/sec|ps| per second|)",
+    re.ASCII,
+)
+_PREFIXES = MappingProxyType(
+    {"kilo": "k", "mega": "M", "giga": "G", "tera": "T", "K": "k", "m": "M", "g": "G", "t": "T", "p": "P"}
+)
+
 _MOST_DIGITS = 300  # before or after the point: what floats have
 
 
@@ -77,7 +86,7 @@ def parse_quantity(text: str, dimension: Dimension) -> Decimal:
     expected = f"expected {dimension.article_name} such as '{dimension.example}'"
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a number with a unit; {expected}")
+        raise ValueError(f"{text!r} is not a number with a unit; {expected}{other_digits(text)}")
     number, unit = match[1], (match[2] or "")
     if unit in dimension.units:
         return _in_base_unit(text, number, dimension.units[unit])
@@ -86,8 +95,33 @@ def parse_quantity(text: str, dimension: Dimension) -> Decimal:
     other = _dimension_of_unit().get(unit)
     if other is not None:
         raise ValueError(f"{text!r} is {other.article_name}; {expected}")
-    hint = did_you_mean(unit, [name for name in dimension.units if name])
+    hint = _of_data(number, unit, dimension) or did_you_mean(unit, [name for name in dimension.units if name])
     raise ValueError(f"{text!r}: unknown unit {unit!r}; {expected}{hint}")
+
+
+def _of_data(number: str, unit: str, dimension: Dimension) -> str:
+    """A hint for a unit of bits, or of bytes spelt another way: what to write instead, in bytes; '' for others."""
+    found = _DATA_UNIT.fullmatch(unit) if dimension in (SIZE, BANDWIDTH) else None
+    if found is None or bool(found["rate"]) != (dimension is BANDWIDTH):
+        return ""
+    prefix = found["prefix"]
+    binary = prefix[1:] == "i"
+    prefix = f"{prefix[0].upper()}i" if binary else _PREFIXES.get(prefix, prefix)
+    right = f"{prefix}{'B/s' if found['rate'] else 'B'}"
+    if right not in dimension.units:
+        return ""
+    bytes_ = f"'{number} {right}'"
+    if found["what"].startswith(("B", "byte")):
+        return f"; write {bytes_}"
+    value = Decimal(number) * dimension.units[right] / 8
+    in_bytes = format_quantity(int(value) if dimension is SIZE and value == int(value) else float(value), dimension)
+    return f"; these are bits: write '{in_bytes}', or {bytes_} if bytes are meant"
+
+
+def other_digits(text: str) -> str:
+    """A hint for digits that are none of 0 to 9, such as full-width ones; '' without."""
+    odd = sorted({letter for letter in text if letter.isdigit() and not letter.isascii()})
+    return f"; {', '.join(odd)}: write digits as 0 to 9" if odd else ""
 
 
 class Written(NamedTuple):
@@ -211,4 +245,4 @@ def describe(value: Any) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
-    return f"the text {value!r}" if isinstance(value, str) else f"the number {value!r}"
+    return f"the text {value!r}{other_digits(value)}" if isinstance(value, str) else f"the number {value!r}"

@@ -75,7 +75,7 @@ def combinations(block: str, given: list[str], default: Mapping[str, tuple]) -> 
 def _read(key: str, value: str, kind: type) -> int | bool:
     if kind is bool and value in ("true", "false"):
         return value == "true"
-    if kind is int and value.isdigit():
+    if kind is int and value.isascii() and value.isdigit():
         return int(value)
     raise SpecError(f"{key}={value}: expected {'true or false' if kind is bool else 'a whole number'}")
 

@@ -46,7 +46,7 @@ def _key(container: Any, name: str, above: tuple[str, ...], head: str) -> Key:
     shown = ".".join(above)
     if not isinstance(container, list):
         raise SpecError(f"{head}: {shown} is {describe(container)}; it has no key {name!r}")
-    if not name.isdecimal():
+    if not (name.isascii() and name.isdecimal()):
         raise SpecError(f"{head}: {shown} is a list; say which item: {shown}.0.{name}")
     if int(name) >= len(container):
         raise SpecError(f"{head}: {shown} has no item {name}; it has {len(container)}, numbered from 0")

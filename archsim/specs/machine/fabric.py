@@ -30,7 +30,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_serializer, m
 from archsim.base.nearest import did_you_mean
 from archsim.base.own_code import import_function
 from archsim.base.text.fields import KeyProblem, Spec, count
-from archsim.base.text.quantities import BANDWIDTH, TIME, format_quantity, quantity
+from archsim.base.text.quantities import BANDWIDTH, TIME, describe, format_quantity, quantity
 from archsim.specs.loading.config_files import known_calibration
 from archsim.specs.policies import check_parameters
 
@@ -53,9 +53,9 @@ class MeshSpec(Spec):
     @classmethod
     def _from_text(cls, given: Any) -> Any:
         """``5x8`` for ``{x: 5, y: 8}``."""
-        sides = re.fullmatch(r"(\d+)\s*[x×]\s*(\d+)", given) if isinstance(given, str) else None
+        sides = re.fullmatch(r"(\d+)\s*[x×]\s*(\d+)", given, re.ASCII) if isinstance(given, str) else None
         if isinstance(given, str) and not sides:
-            raise ValueError(f"expected two sides such as 5x5, or {{x: 5, y: 5}}, not {given!r}")
+            raise ValueError(f"expected two sides such as 5x5, or {{x: 5, y: 5}}, not {describe(given)}")
         return {"x": int(sides[1]), "y": int(sides[2])} if sides else given
 
 

@@ -36,7 +36,8 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)(?:\s*(?P<unit>"
     + "|".join(map(re.escape, _UNITS))
     + r")(?![\w/]))?"
-    r"|(?P<name>[A-Za-z_]\w*(?:[.+-]?\w+)*)|'(?P<text>[^']*)'|(?P<sign><=|>=|==|!=|[-+*/()<>]))"
+    r"|(?P<name>[A-Za-z_]\w*(?:[.+-]?\w+)*)|'(?P<text>[^']*)'|(?P<sign><=|>=|==|!=|[-+*/()<>]))",
+    re.ASCII,
 )
 
 MOST_WORDS = 200  # of a constraint: its parser descends with every bracket

@@ -147,9 +147,9 @@ class ExploreSpec(Spec):
         expected = "expected a share of the points such as 15 %, or a number of runs"
         if isinstance(value, str) and value.strip().endswith("%"):
             try:
-                value = float(value.strip()[:-1]) / 100
+                value = float(value.strip()[:-1] if value.isascii() else "") / 100
             except ValueError:
-                raise ValueError(f"{value!r}: {expected}") from None
+                raise ValueError(f"{expected}, not {describe(value)}") from None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{expected}, not {describe(value)}")
         if isinstance(value, float) and not 0 < value <= 1:
