@@ -36,16 +36,25 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from archsim.api.loading import load
-    from archsim.cli.printing import clock_notes, print_notes
+    from archsim.cli.printing import print_notes, system_notes
 
     found = load(args.file, args.overrides)
-    print_notes(clock_notes(getattr(found, "systems", ())))
+    print_notes(system_notes(_systems(found)))
     try:
         checked = _points_checked(found)
     except CodeNotImported as error:
         checked = f"; points were not checked: {error}"
     print(f"{args.file}: {_summary(found, args.file)}{checked}")
     return OK
+
+
+def _systems(found) -> list:
+    """The machines of a file: its own, those of an experiment or of the points' base, or that of a deployment."""
+    from archsim.specs.machine.system import SystemSpec
+
+    found = getattr(found, "plan", found)
+    alone = found if isinstance(found, SystemSpec) else getattr(found, "system", None)
+    return [alone] if isinstance(alone, SystemSpec) else list(getattr(found, "systems", ()))
 
 
 def _points_checked(found) -> str:

@@ -64,15 +64,19 @@ def print_result_notes(rows: Iterable[Mapping[str, Any]], systems) -> None:
     from archsim.runs.calibration_notes import die_of
     from archsim.runs.result_notes import result_notes
 
-    print_notes(result_notes(rows, [(system.name, die_of(system)) for system in systems]) + clock_notes(systems))
+    print_notes(result_notes(rows, [(system.name, die_of(system)) for system in systems]) + system_notes(systems))
 
 
-def clock_notes(systems) -> list[str]:
-    """A sentence for every system whose state machine is clocked higher than its RTL. systems: their specs."""
+def system_notes(systems) -> list[str]:
+    """A sentence for every system whose state machine is clocked higher than its RTL, and every value that is far from
+    known machines. systems: their specs.
+    """
+    from archsim.specs.machine.plausible import plausibility_notes
     from microarch.silicon.synthesised import clock_note
 
     found = (clock_note(each.name, each.decision.executor, each.decision.fsm.clock_hz) for each in systems)
-    return [note for note in dict.fromkeys(found) if note]
+    odd = (note for each in systems for note in plausibility_notes(each.name, each.model_dump(by_alias=True)))
+    return [note for note in dict.fromkeys([*found, *odd]) if note]
 
 
 def print_engine_errors(compared) -> None:

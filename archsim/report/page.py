@@ -18,6 +18,7 @@ from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_
 from archsim.runs.calibration_notes import written_die
 from archsim.runs.result_notes import COLUMNS, result_notes
 from archsim.runs.traffic_notes import traffic_notes
+from archsim.specs.machine.plausible import plausibility_notes
 from archsim.specs.policies import PRESET_MEANINGS
 from microarch.silicon.synthesised import clock_note
 
@@ -64,7 +65,8 @@ def _context(report: Report) -> dict[str, Any]:
         "parts": layers.partial(report.layers()), "planned": _planned(report), "overview": tables.overview(report),
         "notes": result_notes(_rows(report), dies)
         + traffic_notes(report.experiment["workload"]["trace"])
-        + [note for name, system in report.systems.items() if (note := _clock_note(name, system))],
+        + [note for name, system in report.systems.items() if (note := _clock_note(name, system))]
+        + [note for name, system in report.systems.items() for note in plausibility_notes(name, system)],
         "assumptions": tables.assumptions(report), "origins": tables.origins(report), "close": tables.CLOSE,
         "ties": tables.ties(report), "decisions": decisions.section(report), "engines": engines.section(report.folder),
         "hidden_percent": decisions.HIDDEN_PERCENT, "deciders": deciders(report),

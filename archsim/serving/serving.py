@@ -29,6 +29,7 @@ from archsim.serving.traces import read_requests
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.loading.serving import Serving
+from archsim.specs.machine.plausible import plausibility_notes
 from archsim.specs.serving import RequestSpec, SideSpec, TransferSpec
 
 if TYPE_CHECKING:
@@ -347,6 +348,7 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
     built = (prefill, decode) if decode else (prefill,)
     model = serving.model
     found = [datasheet_note([serving.system.name])] if serving.system.datasheet_only else []
+    found += plausibility_notes(serving.system.name, serving.system.model_dump(by_alias=True))
     found += [f"{model.name} is approximate: {each}" for each in model.approximate]
     found += [note for each in built for note in each.notes]
     worst = max(each.errors[1] for each in built)
