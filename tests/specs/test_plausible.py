@@ -31,6 +31,7 @@ def test_check_tells_values_that_are_far_from_machines(changes, capsys):
 
 
 def test_a_deployment_tells_them_too(capsys):
-    assert main(["check", "serve_h200", "--set", "system={name: odd, like: h200_node, hbm: {bandwidth: 4.8 GB/s}}"]) in (0, 2)
+    slow = "system={name: odd, like: h200_node, hbm: {bandwidth: 4.8 GB/s}}"
+    assert main(["check", "serve_h200", "--set", slow]) == 0
     told = capsys.readouterr()
     assert "hbm.bandwidth: 4.8 GB/s is taken as given" in told.err + told.out
