@@ -96,8 +96,9 @@ def block_worth(
     Returns a `BlockWorth`: ``.verdict``, ``.rows`` (every run of a policy that uses the block, beside that of the
     policy that differs in it alone), ``.costs`` (mm², W, USD with range, shares of the machine), ``.break_evens``.
 
-    block: ``prediction`` or ``allocator``. experiment: also the folder of a report, whose runs are taken; otherwise its
-    policies with and without the block are simulated. jobs, watcher: as of ``sweep``.
+    block: ``prediction`` or ``allocator``. experiment: also the folder of a report, whose runs are taken (one draw);
+    otherwise its policies with and without the block are simulated on three draws of the traffic, and the block pays
+    what it pays in every draw, by 1 % or more. jobs, watcher: as of ``sweep``.
 
     Raises SpecError for an unknown block, for policies of which no two differ in it alone, and for systems whose GPUs
     decide; otherwise as `sweep`.
@@ -105,7 +106,7 @@ def block_worth(
     from archsim.api.running import sweep
     from archsim.runs.results import Results
     from archsim.specs.loading.library import MANIFEST
-    from archsim.studies.block_worth import judge, pairs_of
+    from archsim.studies.block_worth import DRAWS, drawn, judge, pairs_of
 
     report = Path(experiment) if isinstance(experiment, str | os.PathLike) and Path(experiment).is_dir() else None
     whole = experiment_of(experiment if report is None else report / MANIFEST)
@@ -113,4 +114,5 @@ def block_worth(
     if report is not None:
         return judge(block, whole, Results.load(report).runs.rows)
     fewer = whole.model_copy(update={"policies": tuple(each for each in whole.policies if each.name in names)})
-    return judge(block, fewer, sweep(fewer, None, jobs, watcher).runs.rows)
+    draws = [sweep(drawn(fewer, at), None, jobs, watcher).runs.rows for at in range(DRAWS)]
+    return judge(block, fewer, *draws)

@@ -1,7 +1,8 @@
 """Whether a block of the decision hardware pays: time that its policies save beside its area, power and price.
 
 A policy that uses the block is compared with one that differs from it in that alone. The block pays a mm² and a USD
-where throughput grows by more than silicon and price of the machine do, and a W where a token takes less energy.
+where throughput grows by more than silicon and price of the machine do, and a W where a token takes less energy: in
+every draw of the traffic, and by PAYS or more, as `archsim worth` of balancers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from archsim.runs.economics import MW_PER_W, Coefficients, build_costs
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.machine.system import SystemSpec
 from archsim.specs.policies import PolicySpec
+from archsim.specs.workload import SyntheticSpec
 from microarch.silicon.area_power import Cost
 from microarch.silicon.decision_area import added_cost
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     import pandas
 
 NOTHING = 1e-4  # changes of throughput below this share are none
+PAYS = 0.01  # least gain, in every draw, that is called worth it: of a balancer, too (``archsim.studies.worth``)
+DRAWS = 3  # of the traffic, of the range
 # Block → the part of a policy that uses it.
 BLOCKS = MappingProxyType({"prediction": "prediction", "allocator": "allocation"})
 UNITS = MappingProxyType({"mm2": "mm²", "w": "W", "usd": "USD"})
@@ -50,7 +54,8 @@ class BlockCost:
 
 @dataclass(frozen=True)
 class BlockRun:
-    """A run with the block beside one without. ``gain``: of throughput, as a share; ``saved_ns``: of a decode step;
+    """A run with the block beside one without. ``gain``: of throughput, as a share, the mean of all draws; ``gains``:
+    lowest and highest of them, ``draws`` in number; ``saved_ns``: of a decode step;
     ``energy``: change of energy a token, as a share; ``pays``: RESOURCES a unit of which yields more with the block.
     """
 
@@ -64,6 +69,8 @@ class BlockRun:
     gain: float
     energy: float | None
     pays: tuple[str, ...]
+    gains: tuple[float, float] = (0.0, 0.0)
+    draws: int = 1
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,9 @@ class BlockWorth(Shown):
 
 
 def _verdict(rows: Sequence[BlockRun]) -> str:
-    gains = between([row.gain for row in rows], signed_percent)
+    draws = min(row.draws for row in rows)
+    ends = [end for row in rows for end in (row.gains if row.draws > 1 else (row.gain,))]
+    gains = f"{between(ends, signed_percent)}, {f'{draws} draws' if draws > 1 else 'one draw: no range'}"
     paid = {name: sum(name in row.pays for row in rows) for name in RESOURCES}
     if not any(paid.values()):
         return f"not worth it: it pays in none of {len(rows)} runs (throughput {gains})"
@@ -195,11 +204,15 @@ def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
     )
 
 
-def judge(block: str, experiment: ExperimentSpec, rows: Iterable[Mapping[str, Any]]) -> BlockWorth:
-    """The block by the rows of runs of an experiment's policies (columns of ``results.parquet``)."""
-    found = {
-        (row["system"], row["model"], row["batch"], row["assumptions"], row["policy"]): row for row in rows
-    }  # fmt: skip
+def judge(block: str, experiment: ExperimentSpec, *draws: Iterable[Mapping[str, Any]]) -> BlockWorth:
+    """The block by the rows of runs of an experiment's policies (columns of ``results.parquet``), of every draw of its
+    traffic.
+    """
+    found: dict[tuple, list[Mapping[str, Any]]] = {}
+    for rows in draws:
+        for row in rows:
+            key = row["system"], row["model"], row["batch"], row["assumptions"], row["policy"]
+            found.setdefault(key, []).append(row)
     costs: dict[str, BlockCost] = {}
     judged = []
     for policy, other in pairs_of(block, experiment.policies):
@@ -216,14 +229,34 @@ def judge(block: str, experiment: ExperimentSpec, rows: Iterable[Mapping[str, An
     return BlockWorth(block, tuple(costs.values()), tuple(judged))
 
 
-def _run(key: tuple, row: Mapping[str, Any], before: Mapping[str, Any], without: str, share: Mapping[str, float]):
-    gain = row["throughput_tokens_per_s"] / before["throughput_tokens_per_s"] - 1
-    gain = gain if abs(gain) > NOTHING else 0.0
-    joule, first = (each["energy_per_token_j"] for each in (row, before))
-    energy = joule / first - 1 if first else None
-    pays = {"mm2": gain > share["mm2"], "w": energy is not None and energy < -NOTHING, "usd": gain > share["usd"]}
-    saved_ns = before["decode_step_ns"] - row["decode_step_ns"]
-    return BlockRun(*key, without, saved_ns, gain, energy, tuple(name for name in RESOURCES if pays[name]))
+def drawn(experiment: ExperimentSpec, at: int) -> ExperimentSpec:
+    """The experiment with the ``at``-th draw of its traffic; 0: its own."""
+    workload = experiment.workload
+    changes: dict[str, Any] = {"seed": workload.seed + at}
+    if isinstance(traffic := getattr(workload.trace, "synthetic", None), SyntheticSpec):
+        synthetic = traffic.model_copy(update={"seed": traffic.seed + at})
+        changes["trace"] = workload.trace.model_copy(update={"synthetic": synthetic})
+    return experiment.model_copy(update={"workload": workload.model_copy(update=changes)}) if at else experiment
+
+
+def _run(
+    key: tuple, rows: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]], without: str,
+    share: Mapping[str, float],
+) -> BlockRun:  # fmt: skip
+    """Of the same draws with the block and without."""
+    pairs = list(zip(rows, before, strict=True))
+    gains = [row["throughput_tokens_per_s"] / other["throughput_tokens_per_s"] - 1 for row, other in pairs]
+    gains = [gain if abs(gain) > NOTHING else 0.0 for gain in gains]
+    known = all(other["energy_per_token_j"] for _, other in pairs)
+    energies = [row["energy_per_token_j"] / other["energy_per_token_j"] - 1 for row, other in pairs] if known else []
+    least = min(gains)
+    pays = {name: least >= PAYS and least > share[name] for name in ("mm2", "usd")}
+    pays["w"] = bool(energies) and -max(energies) >= PAYS
+    saved_ns = sum(other["decode_step_ns"] - row["decode_step_ns"] for row, other in pairs) / len(pairs)
+    energy = sum(energies) / len(energies) if energies else None
+    paid = tuple(name for name in RESOURCES if pays[name])
+    gain = sum(gains) / len(gains)
+    return BlockRun(*key, without, saved_ns, gain, energy, paid, (least, max(gains)), len(pairs))
 
 
 def _rest(block: str, policy: PolicySpec) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from archsim.serving.serving import Outcome
 from archsim.specs.loading.serving import Serving, load_serving
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import RoutingSpec
-from archsim.studies.block_worth import BLOCKS
+from archsim.studies.block_worth import BLOCKS, DRAWS, PAYS
 from archsim.studies.place.choosing import POLICIES, policy_named
 from archsim.studies.place.history import History, read_history
 from archsim.studies.place.place import NO_STEPS, Placed, place_experts, write_placed
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     import pandas
 
 SPARES = (0, 1, 2, 4)  # slots of a rank beyond those that hold every expert once
-DRAWS = 3  # of tokens and requests, of the range
 NOTHING = 0.001  # changes of TPOT below this share save nothing
-PAYS = 0.01  # least gain of TPOT or goodput that is called worth it
 TOKENS = 64  # drawn a held-out matrix
 MOST_STEPS = 64  # held-out matrices that are served
 WITHOUT = "ep"

@@ -7,7 +7,7 @@ import pytest
 import archsim as ar
 from archsim.base.errors import SpecError
 from archsim.report.decision_cost.deciders import added_mm2
-from archsim.studies.block_worth import BlockRun, BlockWorth, cost_of, judge, pairs_of
+from archsim.studies.block_worth import BlockRun, BlockWorth, cost_of, drawn, judge, pairs_of
 
 DOJO = ar.load("dojo")
 KEY = {"system": "dojo", "model": "deepseek-v3", "assumptions": "physical"}
@@ -40,13 +40,13 @@ def test_the_block_costs_what_the_area_model_says_of_the_policies():
 
 def test_it_pays_a_resource_only_where_a_unit_yields_more():
     rows = _rows(
-        ("allo", 64, 100.0, 2.0), ("allo+pred", 64, 101.0, 1.9),
+        ("allo", 64, 100.0, 2.0), ("allo+pred", 64, 101.1, 1.9),
         ("allo", 128, 100.0, 2.0), ("allo+pred", 128, 100.001, 2.1),
         ("allo", 256, 100.0, 2.0), ("allo+pred", 256, 102.0, 2.1),
     )  # fmt: skip
     found = judge("prediction", DOJO, rows)
     assert [row.pays for row in found.rows] == [("mm2", "w", "usd"), (), ("mm2", "usd")]
-    assert found.rows[0].gain == pytest.approx(0.01) and found.rows[1].gain == 0  # below NOTHING
+    assert found.rows[0].gain == pytest.approx(0.011) and found.rows[1].gain == 0  # below NOTHING
     assert found.verdict.startswith("worth it in some: it pays a mm² in 2, a W in 1, a USD in 2 of 3 runs")
     assert any("stops paying a mm², a W and a USD between batch 64" in sentence for sentence in found.break_evens)
     assert any("pays a mm² and a USD between batch 128" in sentence for sentence in found.break_evens)
@@ -83,3 +83,20 @@ def test_what_cannot_be_judged_is_refused_by_name(block, executor, policies, sai
     rows = _rows(("allo", 64, 1.0, 1.0), ("allo+pred", 64, 1.0, 1.0))
     with pytest.raises(SpecError, match=said):
         judge(block, ar.load("dojo", overrides), rows)
+
+
+@pytest.mark.parametrize(("gains", "pays", "said"), [
+    ((0.00079, 0.0009, 0.0008), (), "not worth it: it pays in none of 1 runs"),
+    ((0.012, 0.03, 0.02), ("mm2", "usd"), ""),
+    ((0.03, -0.02, 0.02), (), "throughput -2 % to 3 %, 3 draws"),
+])  # fmt: skip
+def test_it_pays_what_it_pays_in_every_draw_by_a_percent(gains, pays, said):
+    draws = [_rows(("allo", 64, 100.0, 2.0), ("allo+pred", 64, 100.0 * (1 + each), 2.1)) for each in gains]
+    found = judge("prediction", DOJO, *draws)
+    assert found.rows[0].pays == pays and found.rows[0].draws == 3 and "3 draws" in found.verdict
+    assert found.rows[0].gains == pytest.approx((min(gains), max(gains)))
+
+
+def test_draws_differ_in_their_seeds_alone():
+    seeds = [drawn(DOJO, at).workload.trace.synthetic.seed for at in range(3)]
+    assert drawn(DOJO, 0) is DOJO and len(set(seeds)) == 3 and drawn(DOJO, 2).policies == DOJO.policies
