@@ -162,6 +162,57 @@ def test_screened_columns_are_those_of_single_runs(space):
                 assert found == pytest.approx(expected, rel=1e-14), name
 
 
+SHAPES = {
+    "one axis of work": {"grid": {"compute.peak": ["100 TFLOP/s", "300 TFLOP/s", "400 TFLOP/s"]}},
+    "one axis of links": {"grid": {"d2d.bandwidth": ["500 GB/s", "1 TB/s"]}},
+    "one axis of the LLC": {"grid": {"llc.hit": ["50 ns", "90 ns", "100 ns"]}},
+    "one group": {"zip": {"hbm.bandwidth": ["1 TB/s", "3 TB/s"], "d2d.hop_latency": ["50 ns", "90 ns"]}},
+    "groups": {"zip": [{"compute.peak": ["100 TFLOP/s", "300 TFLOP/s"], "llc.miss": ["50 ns", "90 ns"]},
+                       {"topology": ["mesh", "ring"], "hbm.latency": ["100 ns", "300 ns"]}]},
+    "one sample": {"sample": {"count": 5, "over": {"compute.peak": {"from": "100 TFLOP/s", "to": "400 TFLOP/s"}}}},
+    "a sample of all parts": {"sample": {"count": 5, "seed": 3, "over": {
+        "hbm.bandwidth": {"from": "1 TB/s", "to": "4 TB/s"}, "d2d.bandwidth": {"from": "1 TB/s", "to": "2 TB/s"},
+        "llc.hit": {"from": "20 ns", "to": "90 ns"}, "workload.batch": {"from": 8, "to": 64}}}},
+    "all": {"grid": {"system": {"d2d": {"bandwidth": ["500 GB/s", "1 TB/s"]}}, "workload.batch": [8, 24]},
+            "zip": {"hbm.efficiency": [0.5, 0.9], "llc.write": ["50 ns", "90 ns"]},
+            "sample": {"method": "random", "count": 3, "over": {
+                "hbm.bandwidth": {"from": "1 TB/s", "to": "4 TB/s"}, "hbm.latency": {"from": "10 ns", "to": "1 us"}}},
+            "where": "hbm.bandwidth >= 1.5e12"},
+    "constraints of one point": {"grid": {"compute.peak": ["100 TFLOP/s", "300 TFLOP/s"]},
+                                 "where": ["die_mm2 > 1", "compute.peak > 2e14"]},
+    "no rates": {"grid": {"topology": ["mesh", "ring"]}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_of_any_shape_screened_values_are_those_of_single_runs(space, shape):
+    tree = space[0].given() | {"sweep": SHAPES[shape], "explore": {"objectives": ["time"]}}
+    plan, _ = load_exploration(tree)
+    simulator, maker, seen = Simulator(), RunMaker(plan=plan), []
+    for block in Screen(plan, Coefficients()).blocks():
+        for at, number in enumerate(block.numbers.tolist()):
+            (run,) = maker.runs([plan.point(number)])
+            row, cells = simulator.row(run)["row"], plan.cells(plan.point(number))
+            seen.append(number)
+            for name, column in {**block.columns, **block.axes}.items():
+                found = column[at] if isinstance(column, np.ndarray) and column.ndim else column
+                expected = row[name] if name in row else cells[name]
+                if name == "decode_ns" or isinstance(expected, str):
+                    assert found == expected, name
+                else:
+                    assert found == pytest.approx(expected, rel=1e-14), name
+    assert sorted(seen) == list(select(plan).kept)
+
+
+@pytest.mark.parametrize("shape", ["one axis of work", "one sample", "all"])
+def test_a_space_of_any_shape_is_explored(space, shape, tmp_path, monkeypatch):
+    monkeypatch.setattr("archsim.studies.exploration.screening.LEAST_SHARED", 2)
+    explored = {"objectives": ["time"], "event_runs": 2, "analytical_runs": 1, "screened_runs": 2}
+    plan, spec = load_exploration(space[0].given() | {"sweep": SHAPES[shape], "explore": explored})
+    assert Screen(plan, Coefficients()).applies
+    assert explore(plan, spec, tmp_path, 1, unwatched).front
+
+
 def test_a_screened_space_finds_the_front_of_all_its_points(space, tmp_path):
     plan, spec = space
     assert Screen(plan, Coefficients()).applies and plan.combinations > spec.analytical_runs

@@ -155,12 +155,14 @@ class _Family:
         links, llc = ([part for _, part in self._parts(name, alone=True)] for name in ("links", "llc"))
         rows = rows_of(*([each.recorded for each in parts] for parts in (links, llc)))
         d2d_mm2 = np.array([each.costs.area_mm2["d2d"] for each in links])
-        inner = np.indices([sizes[at] for at in screen.rest]).reshape(len(screen.rest), -1)
+        shape = [sizes[at] for at in screen.rest]
+        inner = np.indices(shape).reshape(len(shape), prod(shape))  # one point, if nothing but work varies
         works = prod(sizes[at] for at in screen.groups_of("work"))
         for at, (digits, work) in enumerate(self._parts("work"), 1):
             every = {at: np.full(inner.shape[1], digit) for at, digit in digits.items()}
             every |= dict(zip(screen.rest, inner, strict=True))
-            block = self._block(every, work, rows, d2d_mm2)
+            points = np.broadcast_to(screen.number(self._base, every), inner.shape[1])
+            block = self._block(points, every, work, rows, d2d_mm2)
             if len(block.numbers):
                 yield block._replace(share=at / works)
 
@@ -181,9 +183,10 @@ class _Family:
             code = code * self._plan.sizes[at] + digits[at]
         return code
 
-    def _block(self, digits: dict[int, np.ndarray], work: _Part, rows: Rows, d2d_mm2: np.ndarray) -> Block:
-        """``d2d_mm2``: float64[row of links], of a die."""
-        points = self._screen.number(self._base, digits)
+    def _block(
+        self, points: np.ndarray, digits: dict[int, np.ndarray], work: _Part, rows: Rows, d2d_mm2: np.ndarray
+    ) -> Block:
+        """``points``: their numbers; ``d2d_mm2``: float64[row of links], of a die."""
         row, llc_row = (self._code(name, digits, len(points)) for name in ("links", "llc"))
         machine = self._priced(work, d2d_mm2[row])
         kept = np.broadcast_to(self._keeps(machine, digits), len(points))
