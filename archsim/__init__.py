@@ -18,7 +18,7 @@ if sys.argv[:1] == ["-m"] and sys.path[:1] == [os.getcwd()] != [os.path.dirname(
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from archsim.base.code_digest import keep_machine_code
+from archsim.base.code_digest import keep_compiler, keep_machine_code
 
 if TYPE_CHECKING:
     from archsim.api.calibrating import Calibrations, calibrate, calibrate_meshes, validate, validate_meshes
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
+keep_compiler()
 keep_machine_code()
 
 # Module → its public names. Loaded on first use, so that `archsim --help` does not wait for numba.

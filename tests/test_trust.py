@@ -13,6 +13,7 @@ import pytest
 import yaml
 from support.tiny import tiny_file
 
+import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import NO_CODE, import_function
 from archsim.cli.main import main
@@ -162,3 +163,30 @@ def test_a_check_of_parameters_of_traffic_takes_no_more_memory_than_they_may_hav
             load_traffic(str(tmp_path / "own.yaml"), load_model("deepseek-v3"))
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
         tracemalloc.stop()
+
+
+# --- where a report goes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("out", ["a\udcffb", "x" * 300, "a\0b", "tiny.yaml/x", "~nobody-of-this-name/x", "nowhere"])
+@pytest.mark.parametrize("command", ["explore tiny.yaml", "sweep tiny.yaml", "serve tiny.yaml"])
+def test_an_output_that_cannot_be_is_refused_before_the_file_is_read(tmp_path, monkeypatch, capsys, command, out):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text("no: experiment")
+    (tmp_path / "nowhere").symlink_to("gone")
+    assert main([*command.split(), "--out", out]) == 2
+    said = capsys.readouterr().err
+    assert "cannot be written to" in said or "no home folder" in said
+    assert {each.name for each in tmp_path.iterdir()} == {"tiny.yaml", "nowhere"}
+
+
+def test_a_tilde_that_the_shell_left_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    tiny_file(tmp_path)
+    small = ["--set", "workload.batch=[12]", "--set", "policies=[ep]", "--set", "systems=[dojo]", "--jobs", "1"]
+    assert main(["sweep", "tiny.yaml", "--out=~/out", *small]) == 0
+    assert (tmp_path / "home" / "out" / "index.html").exists() and not (tmp_path / "~").exists()
+    with pytest.raises(ArchsimError, match="expanded by shells"):
+        ar.sweep(tmp_path / "tiny.yaml", "~/out")

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from functools import lru_cache
 from pathlib import Path
 
@@ -62,6 +63,18 @@ def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:
             digest.update(f"{file.relative_to(checkout).as_posix()} ".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def keep_compiler() -> None:
+    """Remove ``NUMBA_DISABLE_JIT`` from the environment, with a warning: kernels share functions and pointers that only
+    compiled code has.
+    """
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0"):
+        return
+    if "numba" in sys.modules:
+        raise ImportError("numba was loaded with NUMBA_DISABLE_JIT set, and archsim needs compiled functions: unset it")
+    del os.environ["NUMBA_DISABLE_JIT"]
+    warnings.warn("NUMBA_DISABLE_JIT is ignored: archsim runs as compiled functions only", stacklevel=3)
 
 
 def keep_machine_code() -> None:

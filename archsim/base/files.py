@@ -13,6 +13,7 @@ from archsim.base.errors import ArchsimError
 
 DRAFT_SUFFIX = ".draft"
 _LOCK = ".lock"  # also says that archsim made the folder
+_LONGEST_NAME = 240  # bytes; file systems take 255, and drafts have longer names
 _MANIFEST = "manifest.yaml"  # a report without its lock, such as one under version control
 LOG = logging.getLogger(__name__)
 
@@ -83,6 +84,34 @@ def refuse_unwritable(path: Path) -> None:
         raise ArchsimError(f"{path}: cannot be written to: {problem}")
 
 
+def refuse_no_place(path: Path) -> None:
+    """Raise ArchsimError for a name under which neither a file nor a folder can be made: bytes that are no UTF-8 (pages
+    and manifests could not name it), ``~``, which only shells expand, or a place that is no folder or read-only.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ArchsimError(f"{path!s:.200}: cannot be written to: its name has bytes that are no UTF-8") from None
+    if "\0" in str(path):
+        raise ArchsimError(f"{str(path)[:200]!r}: cannot be written to: a null character in its name")
+    if path.parts[:1] and path.parts[0].startswith("~"):
+        raise ArchsimError(f"{path}: cannot be written to: '~' is expanded by shells; write the home folder in full")
+    try:
+        there = path
+        while not there.exists() and not there.is_symlink():
+            there = there.parent
+        if there.is_symlink() and not there.exists():
+            raise ArchsimError(f"{path}: cannot be written to: {there} is a link to nothing")
+    except (OSError, ValueError) as error:  # too long a name, or a null character
+        raise ArchsimError(f"{path!s:.200}: cannot be written to: {error}") from None
+    if there != path and not there.is_dir():
+        raise ArchsimError(f"{path}: cannot be written to: {there} is not a directory")
+    if any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts):
+        raise ArchsimError(f"{path!s:.200}: cannot be written to: a name of more than {_LONGEST_NAME} bytes")
+    if not os.access(there, os.W_OK):
+        raise ArchsimError(f"{path}: cannot be written to: {there} is read-only")
+
+
 def own_folder(folder: Path) -> Path:
     """The folder, made if it is not there. Raises ArchsimError as `refuse_foreign` and `claim` do."""
     refuse_foreign(folder)
@@ -92,6 +121,7 @@ def own_folder(folder: Path) -> Path:
 
 def claim(folder: Path) -> None:
     """Make a folder, or let archsim write into one that is there. Raises ArchsimError if that cannot be."""
+    refuse_no_place(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _LOCK).touch()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from archsim.base.errors import ArchsimError, FailedRuns
-from archsim.base.files import claim, refuse_foreign
+from archsim.base.files import claim, refuse_foreign, refuse_no_place
 from archsim.base.own_code import code_told
 from archsim.cli.arguments import Parser
 from archsim.cli.exit_codes import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR
@@ -93,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = _parse(words)
     try:
+        if isinstance(getattr(arguments, "out", None), str) and arguments.out:
+            arguments.out = _out_checked(arguments.out)
         if hasattr(arguments, "force") and arguments.out:
             (claim if arguments.force else refuse_foreign)(Path(arguments.out))
         with heartbeat(f"archsim {words[0]}"), code_told(sys.stderr):
@@ -114,6 +116,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Commands that resume say so themselves.
         print("\ninterrupted; unfinished work is not kept", file=sys.stderr)
         return INTERRUPTED
+
+
+def _out_checked(out: str) -> str:
+    """``--out`` with ``~`` expanded, which shells leave in ``--out=~/name``. Raises ArchsimError for a place where
+    nothing can be written, before any work is done for it.
+    """
+    try:
+        path = Path(out).expanduser()
+    except RuntimeError:
+        raise ArchsimError(f"--out {out}: no home folder of this user is known; write it in full") from None
+    refuse_no_place(path)
+    return str(path)
 
 
 def _as_json(arguments: argparse.Namespace) -> int:

@@ -46,7 +46,7 @@ FILES = {
     "text": (b"hello\n", "bad.yaml:1: expected a mapping of keys at the top level"),
     "bad UTF-8": (b"name: \xff\n", "bad.yaml: not UTF-8 text (byte 0xff at offset 6); expected a YAML file"),
     "control character": (b"name: a\nb: \x01\n", "bad.yaml:2: invalid YAML: character U+0001 is not allowed"),
-    "alias of itself": (b"name: &a [*a]\n", "bad.yaml:1: name.0: an alias refers to itself or expands indefinitely"),
+    "alias of itself": (b"name: &a [*a]\n", "bad.yaml:1: name.0: an alias refers to itself"),
     "unknown alias": (b"name: *a\n", "bad.yaml:1: invalid YAML: found undefined alias 'a'"),
     "nested too deeply": (b"name: " + b"[" * 1500, "bad.yaml: invalid YAML: nested too deeply"),
     "rows of rows": (b"name: \n" + b"- " * 450 + b"a", "bad.yaml: invalid YAML: nested too deeply"),
@@ -63,7 +63,7 @@ def test_file_that_is_no_experiment(tmp_path, case):
 def test_aliases_that_unfold_without_end(tmp_path):
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    assert "expands indefinitely" in refused(tmp_path, "\n".join(lines))
+    assert "aliases repeat what they name" in refused(tmp_path, "\n".join(lines))
 
 
 def test_missing_file_and_directory(tmp_path):

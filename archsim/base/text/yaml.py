@@ -29,7 +29,8 @@ _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _QUOTED = r"""(?:(?<=[\[{])|(?<=, )|(?<=: ))'[^][{}"'#]*'"""
 _INNERMOST = re.compile(rf"""[\[{{](?:[^][{{}}"'#]|{_QUOTED})*[]}}]""")
 _SAFE_DEPTH = 500  # libyaml's composer recurses at every level; an 8 MB stack holds about ten thousand
-_MOST_NODES = 50_000  # aliases of aliases can expand a small file indefinitely
+_MOST_NODES, _MOST_TIMES = 50_000, 2  # aliases of aliases can expand a small file indefinitely
+_MOST_WRITTEN = 2_000_000  # values without aliases; such a file takes a minute and 2 GB
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class Tree:
 
     def underlay(self, keys: Keys, other: "Tree") -> None:
         """Add to the mapping at ``keys`` what it lacks from another tree, recursively; what it has keeps its place."""
-        added = {keys + at: place for at, place in other.places.items() if not _has(self.data, keys + at)}
+        mine = self.get(keys)
+        added = {keys + at: place for at, place in other.places.items() if not _is_given(mine, at)}
         self.get(keys[:-1])[keys[-1]] = _merged(other.data, self.get(keys))
         self.places = added | self.places
 
@@ -97,12 +99,14 @@ class Tree:
         self.places = {at: place for at, place in self.places.items() if at[:depth] != keys or at == keys} | moved
 
 
-def _has(value: Any, keys: Keys) -> bool:
+def _is_given(value: Any, keys: Keys) -> bool:
+    """Whether a tree has a value at ``keys``, or one above it that is no mapping and replaces all below it."""
     for key in keys:
-        try:
-            value = value[key]
-        except (KeyError, IndexError, TypeError):
+        if not isinstance(value, dict):
+            return True
+        if key not in value:
             return False
+        value = value[key]
     return True
 
 
@@ -249,13 +253,22 @@ class _Builder:
         self.places: dict[Keys, Place] = {}
         self.problems: list[str] = []
         self._open: set[int] = set()
+        self._seen: set[int] = set()
         self._nodes = 0
 
     def build(self, node: yaml.Node, keys: Keys, line: int) -> Any:
         self.places[keys] = Place(f"{self.label}:{line}", keys)
         self._nodes += 1
-        if id(node) in self._open or self._nodes > _MOST_NODES:
-            raise SpecError(f"{self.places[keys]}: an alias refers to itself or expands indefinitely")
+        if id(node) in self._open:
+            raise SpecError(f"{self.places[keys]}: an alias refers to itself")
+        self._seen.add(id(node))
+        if self._nodes > _MOST_TIMES * len(self._seen) + _MOST_NODES:
+            raise SpecError(
+                f"{self.places[keys]}: aliases repeat what they name to over {self._nodes - 1:,} values; expected at "
+                f"most {_MOST_NODES:,}"
+            )
+        if len(self._seen) > _MOST_WRITTEN:
+            raise SpecError(f"{self.places[keys]}: more than {_MOST_WRITTEN:,} values in one file; split it")
         if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.rpartition(":")[2] not in ("str", "seq", "map"):
             self.problems.append(f"{self.places[keys]}: YAML tags are not supported: {node.tag}")
             return None

@@ -4,13 +4,16 @@ output.
 It exits when its input ends, even in the middle of a run, so that no worker outlives its parent.
 """
 
+import ctypes
 import os
 import pickle
 import queue
+import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -18,6 +21,7 @@ from typing import BinaryIO, TypeVar
 from archsim.base.errors import ArchsimError
 from archsim.runs.results import Record
 
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 _PACKAGE = Path(__file__).resolve().parents[2]
 STARTS = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from archsim.runs.pool.worker import main; main()"
 
@@ -57,6 +61,7 @@ def main() -> None:
     """Do what standard input asks, one request after the other, until it ends; failures are replies."""
     from archsim.runs.simulator import Simulator
 
+    _end_with_parent()
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of a user's function must not mix with replies
     simulator, requests = Simulator(), queue.SimpleQueue()
@@ -65,6 +70,16 @@ def main() -> None:
         verb, run = requests.get()
         pickle.dump(attempt(getattr(simulator, verb), run), replies)
         replies.flush()
+
+
+def _end_with_parent() -> None:
+    """On Linux, the kernel ends this process with the thread that started it, even if no thread here can run; the end
+    of the input ends it elsewhere.
+    """
+    if sys.platform != "linux":
+        return
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _receive(stream: BinaryIO, requests: queue.SimpleQueue) -> None:
