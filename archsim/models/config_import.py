@@ -73,7 +73,7 @@ def _positions(keys: ConfigKeys) -> int | None:
 
 
 def _model(keys: ConfigKeys, name: str | None, fields: Mapping[str, Any]) -> ModelSpec:
-    origin = keys.keys.get("_name_or_path") or keys.model_type or keys.path.parent.name
+    origin = keys.keys.get("_name_or_path") or keys.outer.get("model_type") or keys.model_type or keys.path.parent.name
     called = name or str(origin).rstrip("/").rpartition("/")[2].lower()
     stated = {field: value for field, value in fields.items() if value is not None}
     try:
