@@ -16,7 +16,8 @@ multiply-adds
 MERGE      blocks of an expert on a die become one sub-kernel
 DISPATCH   sub-kernels (16 bytes each) travel to the Local CPs
 ROWS       heatmap rows of the experts that run are read
-SELECT     the top of each row is selected: a pass over the row for each of the 16 bits of its threshold, one to mark
+SELECT     the top of each row is selected: a pass over the row for each of the 16 bits of its threshold, one to mark;
+           one cycle more fetches its first word
 WRITE      cp_en bits travel to the PDUs and are written
 COLLECT    the dies report completion and the copies that they made
 UPDATE     the copies are entered in the distribution table
@@ -49,7 +50,7 @@ COUNTER_BITS = 16  # of a heatmap entry (paper, table II: 512 x 512 x 2 B per la
 class Parameters:
     """Datapath of the state machine; latencies in its table are cycles of ``clock_hz``, messages cross the fabric."""
 
-    clock_hz: float = parameter(0.9e9, "decision.fsm.clock", "synthesis (docs/rtl.md)")
+    clock_hz: float = parameter(0.85e9, "decision.fsm.clock", "synthesis (docs/rtl.md)")
     lanes: int = parameter(8, "decision.fsm.lanes", CHOICE)
     pipeline: int = parameter(3, "decision.fsm.pipeline", CHOICE)
     comparators: int = parameter(32, "decision.fsm.comparators", CHOICE)
@@ -93,7 +94,7 @@ TABLE = Table(name="global_cp", states=State, events=Event, initial=(State.IDLE,
     (State.ROWS, Event.READY): Step(
         State.SELECT, None, "read heatmap rows", "rows · experts · 16 / heatmap_port_bits"
     ),
-    (State.SELECT, Event.READY): Step(State.WRITE, None, "select the top", "rows · 17 · experts / comparators"),
+    (State.SELECT, Event.READY): Step(State.WRITE, None, "select the top", "rows · (1 + 17 · experts / comparators)"),
     (State.WRITE, Event.READY): Step(
         State.DONE, None, "set cp_en bits", "message + experts / prediction_port_bits"
     ),
@@ -186,7 +187,7 @@ def fsm_cycles(counts: Counts, fsm) -> np.ndarray:
     cycles[State.MERGE] = counts.plan_entries if len(counts.blocks) else 0
     if counts.rows:
         cycles[State.ROWS] = counts.rows * ceil(counts.experts * COUNTER_BITS / fsm.heatmap_port_bits)
-        cycles[State.SELECT] = counts.rows * (COUNTER_BITS + 1) * ceil(counts.experts / fsm.comparators)
+        cycles[State.SELECT] = counts.rows * (1 + (COUNTER_BITS + 1) * ceil(counts.experts / fsm.comparators))
         cycles[State.WRITE] = ceil(counts.experts / fsm.prediction_port_bits)
     cycles[State.UPDATE] = counts.copies
     return cycles

@@ -49,6 +49,16 @@ class Parameters:
         return ceil(self.dies / self.lanes)
 
     @property
+    def slots(self) -> tuple[tuple[int, int], ...]:
+        """(lane, group) of every slot that some number of candidates fills, in order of rank."""
+        filled = {
+            (at // (n_groups := ceil(n / self.lanes)), at % n_groups)
+            for n in range(1, self.dies + 1)
+            for at in range(n)
+        }
+        return tuple(sorted(filled))
+
+    @property
     def levels(self) -> int:
         """Of the tree."""
         return (min(self.dies, self.lanes) - 1).bit_length()
@@ -108,28 +118,34 @@ class Allocator(Elaboratable):
 
         def data(name, bits):  # of slots: no reset, so that synthesis needs no gate for one
             return [
-                [Signal(bits, name=f"{name}_{lane}_{group}", reset_less=True) for group in range(p.groups)]
+                [Signal(bits, name=f"{name}_{lane}_{group}", reset_less=True) for group in self._groups_of(lane)]
                 for lane in range(p.lanes)
             ]
 
         self.loads = [Signal(p.cost_bits, name=f"load_{die}", reset_less=True) for die in range(p.dies)]
         self.slot_load, self.slot_read = data("slot_load", p.cost_bits), data("slot_read", p.cost_bits)
         self.slot_die, self.placed = data("slot_die", range(p.dies)), data("placed", p.token_bits)
-        self.filled = Signal(p.lanes * p.groups)  # slots of this expert
-        self.pending = Signal(p.lanes * p.groups)  # slots with tokens
-        self.lane, self.group = Signal(range(p.lanes)), Signal(range(p.groups + 1))
+        self.filled = Signal(len(p.slots))  # slots of this expert
+        self.pending = Signal(len(p.slots))  # slots with tokens
+        self.lane, self.group = Signal(range(p.lanes)), Signal(range(p.groups))
         self.left, self.rest = Signal(range(p.dies + 1)), Signal(p.token_bits)
-        self.at = Signal(range(p.groups + p.levels + p.pipeline + 1))
+        self.at = Signal(range(p.groups + p.levels + p.pipeline))
 
     def _slot(self, lane, group):
-        return lane * self.parameters.groups + group
+        return self.parameters.slots.index((lane, group))
+
+    def _groups_of(self, lane):
+        """Groups of a lane that have a slot."""
+        return [group for each, group in self.parameters.slots if each == lane]
 
     def _generate(self, m):
         """One candidate a cycle into the next slot."""
+        load = Signal.like(self.loads[0], name="generated")
+        m.d.comb += load.eq(Array(self.loads)[self.die])
         for lane, group in self._slots():
             with m.If((self.lane == lane) & (self.group == group)):
                 m.d.sync += [
-                    self.slot_load[lane][group].eq(Array(self.loads)[self.die]),
+                    self.slot_load[lane][group].eq(load),
                     self.slot_read[lane][group].eq(self.read),
                     self.slot_die[lane][group].eq(self.die),
                     self.placed[lane][group].eq(0),
@@ -139,11 +155,10 @@ class Allocator(Elaboratable):
         with m.If(self.group + 1 == self.groups):
             m.d.sync += [self.group.eq(0), self.lane.eq(self.lane + 1)]
         with m.If(self.left == 1):
-            m.d.sync += [self.state.eq(EVALUATE), self.at.eq(0)]
+            m.d.sync += self.state.eq(EVALUATE)
 
     def _slots(self):
-        p = self.parameters
-        return [(lane, group) for lane in range(p.lanes) for group in range(p.groups)]
+        return self.parameters.slots
 
     def _step(self, m):
         """Count the cycles of a block; after the last block, MERGE."""
@@ -163,7 +178,10 @@ class Allocator(Elaboratable):
         work = Mux(self.more, self.work, self.last_work)
         ranked = []
         for lane in range(p.lanes):
-            slots = range(p.groups)
+            slots = self._groups_of(lane)
+            if not slots:  # there are fewer dies than lanes
+                ranked.append((Const(0), Const(0, p.cost_bits)))
+                continue
             valid = Array([self.filled[self._slot(lane, group)] for group in slots])[self.at]
             used = Array([self.pending[self._slot(lane, group)] for group in slots])[self.at]
             load = Array(self.slot_load[lane])[self.at]
@@ -199,7 +217,7 @@ class Allocator(Elaboratable):
 
     def _slot_bits(self):
         p = self.parameters
-        return max(1, (p.lanes - 1).bit_length()), max(1, (p.groups - 1).bit_length())
+        return (p.lanes - 1).bit_length(), (p.groups - 1).bit_length()
 
     def _registered(self, m, name, values, bits):
         held = [Signal(n, name=f"{name}_{i}", reset_less=True) for i, n in enumerate(bits)]
@@ -228,16 +246,24 @@ class Allocator(Elaboratable):
         in_groups = Signal()
         m.d.comb += in_groups.eq(self.at < self.groups + delay)
         lane_bits = self._slot_bits()[0]
-        kept_lane = [Signal(lane_bits, name=f"kept_lane_{lane}", reset_less=True) for lane in range(p.lanes)]
+        joins = [2 * lane < p.lanes > 1 for lane in range(p.lanes)]  # whether the tree has a node in place of the lane
+        kept_lane = [
+            Signal(lane_bits, name=f"kept_lane_{lane}", reset_less=True) if joins[lane] else Const(lane, lane_bits)
+            for lane in range(p.lanes)
+        ]
         nothing = (Const(2 ** (p.cost_bits + 1) - 1, p.cost_bits + 1), Const(0), Const(0))
         rows = [(*self.kept[lane], kept_lane[lane]) for lane in range(p.lanes)]
         after = []
         for lane in range(p.lanes):
+            mine = (*best[lane], Const(lane, lane_bits))
+            if not joins[lane]:
+                m.d.sync += [register.eq(value) for register, value in zip(rows[lane][:2], mine, strict=False)]
+                after.append(mine)
+                continue
             left, right = (rows[2 * lane + i] if 2 * lane + i < p.lanes else nothing for i in range(2))
             takes_right = Signal(name=f"right_{lane}")
             m.d.comb += takes_right.eq(right[0] < left[0])
             reduced = [Mux(takes_right, b, a) for a, b in zip(left, right, strict=True)]
-            mine = (*best[lane], Const(lane, lane_bits))
             chosen = [Mux(in_groups, a, b) for a, b in zip(mine, reduced, strict=True)]
             m.d.sync += [register.eq(value) for register, value in zip(rows[lane], chosen, strict=True)]
             after.append(chosen)
@@ -247,7 +273,7 @@ class Allocator(Elaboratable):
     def _merge(self, m):
         """One entry a cycle, the earliest slot first; returns whether it is the last."""
         p = self.parameters
-        first = Signal(p.lanes * p.groups)
+        first = Signal(len(p.slots))
         m.d.comb += first.eq(self.pending & ~(self.pending - 1))
         m.d.sync += self.pending.eq(self.pending & ~first)
         load = Signal(p.cost_bits)

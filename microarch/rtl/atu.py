@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from amaranth.hdl import Array, Cat, Elaboratable, Module, Signal
 
+from microarch.rtl import Memory
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -59,6 +61,13 @@ class Atu(Elaboratable):
     @property
     def outputs(self) -> list[Signal]:
         return [self.set, self.answered, self.hit, self.way, self.enters, self.entered]
+
+    @property
+    def memories(self) -> list[Memory]:
+        """The tags."""
+        p = self.parameters
+        bits = p.tag_bits + 1
+        return [Memory("tags", p.entries * bits, p.ways * bits, ("stored",), ("set",), ("enters", "entered"))]
 
     def elaborate(self, platform) -> Module:
         m, p = Module(), self.parameters

@@ -28,12 +28,23 @@ def never() -> bool:
 
 
 def simulate(component: Elaboratable, bench: Callable) -> None:
-    """Run a test bench beside the component, to its end; one that is watched (``microarch.rtl.activity``) counts."""
+    """Run a test bench beside the component, to its end. One that is watched (``microarch.rtl.activity``) counts; of
+    one whose coverage is counted (``microarch.rtl.coverage``) it is gathered at the end.
+    """
     simulator = Simulator(component)
     simulator.add_clock(PERIOD_S)
     if (watch := getattr(component, "watch", None)) is not None:
         watch(simulator)
-    simulator.add_testbench(bench)
+    gather = getattr(component, "gather", None)
+
+    async def to_its_end(ctx):
+        try:
+            await bench(ctx)
+        finally:
+            if gather is not None:
+                gather(ctx)
+
+    simulator.add_testbench(to_its_end)
     simulator.run()
 
 
@@ -152,10 +163,9 @@ async def choose(ctx, dut: select.Selector, row: np.ndarray, asks: Callable[[], 
     ctx.set(dut.start, 0)
     marked, cycles, threshold = [], 0, -1
     while ctx.get(dut.state):
-        at = ctx.get(dut.at)
-        ctx.set(dut.word, words[at])
+        ctx.set(dut.word, words[ctx.get(dut.at)])
         if ctx.get(dut.marking):
-            marks, threshold = ctx.get(dut.marks), ctx.get(dut.threshold)
+            marks, threshold, at = ctx.get(dut.marks), ctx.get(dut.threshold), ctx.get(dut.marked_at)
             marked += [at * p.comparators + bit for bit in range(p.comparators) if marks >> bit & 1]
         cycles += 1
         if cycles > 2 * p.cycles:

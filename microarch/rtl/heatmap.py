@@ -12,6 +12,8 @@ from math import ceil
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 
+from microarch.rtl import Memory
+
 IDLE, READ, WRITE, HALVE_READ, HALVE_WRITE = range(5)
 
 
@@ -57,6 +59,12 @@ class HeatmapStore(Elaboratable):
     @property
     def outputs(self) -> list[Signal]:
         return [self.state, self.row_at, self.at, self.writes, self.stored]
+
+    @property
+    def memories(self) -> list[Memory]:
+        """The heatmap of a layer."""
+        p, address, written = self.parameters, ("row_at", "at"), ("writes", "stored")
+        return [Memory("heatmap", p.experts**2 * p.count_bits, p.port_bits, ("loaded",), address, written)]
 
     def elaborate(self, platform) -> Module:
         m, p = Module(), self.parameters

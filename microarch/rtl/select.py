@@ -2,8 +2,10 @@
 
 The largest threshold that at least ``keep`` counters reach is found bit by bit, a pass over the row for each bit of a
 counter; a last pass marks the counters above it, and as many of those equal to it as are missing. A pass takes
-``⌈experts / comparators⌉`` cycles, one word of the heatmap's port each: ``count_bits + 1`` passes a row
-(``microarch.blocks.global_cp.fsm_ns``). The marks are those of ``archsim.policies.prediction.heatmap.hot_rows``.
+``⌈experts / comparators⌉`` cycles, one word of the heatmap's port each: ``count_bits + 1`` passes a row. A word is
+held in a register before it is compared, so that the access time of the heatmap's memory and the comparison are in two
+cycles: one cycle more a row (``microarch.blocks.global_cp.fsm_ns``). The marks are those of
+``archsim.policies.prediction.heatmap.hot_rows``.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal
+
+from microarch.rtl import Memory
 
 IDLE, SELECT = range(2)
 
@@ -39,20 +43,20 @@ class Parameters:
 
     @property
     def cycles(self) -> int:
-        """Of a row."""
-        return (self.count_bits + 1) * self.words
+        """Of a row: one to fetch its first word, then a pass for each bit and one that marks."""
+        return 1 + (self.count_bits + 1) * self.words
 
 
 class Selector(Elaboratable):
     """Inputs: ``start``; ``word``: the row's counters ``at``. Outputs: ``state``, ``at``; in the last pass ``marking``,
-    ``marks`` of the word and the row's ``threshold``. Counters beyond the last expert are 0.
+    ``marks`` of the word ``marked_at`` and the row's ``threshold``. Counters beyond the last expert are 0.
     """
 
     def __init__(self, parameters: Parameters):
         p = self.parameters = parameters
         self.start, self.word = Signal(), Signal(p.comparators * p.count_bits)
         self.state, self.at = Signal(), Signal(range(p.words))
-        self.marking, self.marks = Signal(), Signal(p.comparators)
+        self.marking, self.marks, self.marked_at = Signal(), Signal(p.comparators), Signal(range(p.words))
         self.threshold = Signal(p.count_bits, reset_less=True)
 
     @property
@@ -61,26 +65,36 @@ class Selector(Elaboratable):
 
     @property
     def outputs(self) -> list[Signal]:
-        return [self.state, self.at, self.marking, self.marks, self.threshold]
+        return [self.state, self.at, self.marking, self.marks, self.marked_at, self.threshold]
+
+    @property
+    def memories(self) -> list[Memory]:
+        """The heatmap of a layer; the row stands still while it is selected."""
+        p = self.parameters
+        return [Memory("heatmap", p.experts**2 * p.count_bits, p.comparators * p.count_bits, ("word",), ("at",))]
 
     def elaborate(self, platform) -> Module:
         m, p = Module(), self.parameters
         bit = Signal(p.count_bits + 1)  # one-hot: the bit of the threshold that this pass finds; the top one: marking
-        self.reaching = Signal(range(p.experts + 1), reset_less=True)  # counters that reach it, so far in this pass
+        # counters that reach it, in the words of this pass before the last
+        self.reaching = Signal(range((p.words - 1) * p.comparators + 1), reset_less=True)
         # counters above the threshold; in the last pass, and those equal to it in the words before
         self.above = Signal(range(p.experts + 1), reset_less=True)
         number, ends_pass, finished = Signal(range(p.words)), Signal(), Signal()
+        self.held, fetched = Signal(p.comparators * p.count_bits, reset_less=True), Signal()  # the word to compare
         m.d.comb += [
             self.at.eq(p.words - 1 - number if p.larger_wins else number),
-            ends_pass.eq(number == p.words - 1),
-            self.marking.eq(self.state & bit[-1]),
-            finished.eq(ends_pass & bit[-1]),
+            ends_pass.eq(self.marked_at == (0 if p.larger_wins else p.words - 1)),
+            self.marking.eq(fetched & bit[-1]),
+            finished.eq(fetched & ends_pass & bit[-1]),
         ]
         with m.If(self.state):
-            m.d.sync += number.eq(Mux(ends_pass, 0, number + 1))
+            m.d.sync += [number.eq(Mux(number == p.words - 1, 0, number + 1)), fetched.eq(1)]
+            m.d.sync += [self.held.eq(self.word), self.marked_at.eq(self.at)]
+        with m.If(fetched):
             self._pass(m, bit, ends_pass)
-        with m.If(self.state & finished):
-            m.d.sync += self.state.eq(IDLE)
+        with m.If(finished):
+            m.d.sync += [self.state.eq(IDLE), fetched.eq(0)]
         with m.If(self.start & (~self.state | finished)):
             m.d.sync += [self.state.eq(SELECT), number.eq(0), bit.eq(1 << (p.count_bits - 1))]
             m.d.sync += [self.threshold.eq(0), self.reaching.eq(0), self.above.eq(0)]
@@ -91,10 +105,10 @@ class Selector(Elaboratable):
         p = self.parameters
         trial = Signal(p.count_bits)
         m.d.comb += trial.eq(self.threshold | bit[:-1])
-        counters = [self.word.word_select(i, p.count_bits) for i in range(p.comparators)]
+        counters = [self.held.word_select(i, p.count_bits) for i in range(p.comparators)]
         reach = Signal(p.comparators)
         m.d.comb += reach.eq(Cat(counter >= trial for counter in counters))
-        total = Signal.like(self.reaching, name="total")
+        total = Signal(range(p.experts + 1))
         m.d.comb += total.eq(self.reaching + _sum([reach[i] for i in range(p.comparators)]))
         m.d.sync += self.reaching.eq(total)
         self._mark(m, counters, reach)
@@ -114,7 +128,7 @@ class Selector(Elaboratable):
         equal = Cat(counter == self.threshold for counter in counters)
         counts = Signal(p.comparators)  # may fill what is missing
         last = p.experts - (p.words - 1) * p.comparators  # counters of the last word; zeros follow
-        there = Mux(self.at == p.words - 1, (1 << last) - 1, (1 << p.comparators) - 1)
+        there = Mux(self.marked_at == p.words - 1, (1 << last) - 1, (1 << p.comparators) - 1)
         m.d.comb += counts.eq(equal & there if p.larger_wins else Mux(self.threshold.any(), equal, 0))
         order = list(reversed(range(p.comparators))) if p.larger_wins else list(range(p.comparators))
         before = _before([counts[i] for i in order])

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 
+from microarch.rtl import Memory
+
 IDLE, ORDER = range(2)
 
 
@@ -67,6 +69,13 @@ class Sorter(Elaboratable):
     @property
     def outputs(self) -> list[Signal]:
         return [self.state, *self.at, *self.stored]
+
+    @property
+    def memories(self) -> list[Memory]:
+        """Two banks of the buffer; each of the two words is in the one or the other."""
+        p, sides = self.parameters, range(2)
+        data, address, written = (tuple(f"{name}_{i}" for i in sides) for name in ("loaded", "at", "stored"))
+        return [Memory("buffer", p.experts * p.key_bits // 2, p.comparators * p.key_bits, data, address, written, 1)]
 
     def elaborate(self, platform) -> Module:
         m, p = Module(), self.parameters

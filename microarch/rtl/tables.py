@@ -107,6 +107,39 @@ def _quanta(ns: float, costs: Costs) -> int:
     return int(np.floor(ns / costs.quantum_ns + 0.5))
 
 
+def loads_of(given: PlacingStep, output: Iterable[tuple[int, ...]], dies: int) -> tuple[list[int], int]:
+    """(load of every die after a step whose entries are ``output``, in quanta; the largest cost that was compared)."""
+    loads, most = [0] * dies, 0
+    for placing, entries in zip(given.experts, output, strict=True):
+        size, read = given.block_tokens, dict(zip(placing.die, placing.read, strict=True))
+        several = placing.tokens > size
+        first = placing.work if several else placing.last_work
+        most = max(most, *(loads[die] + max(each, first) for die, each in read.items()))
+        for die, tokens in zip(entries[::2], entries[1::2], strict=True):
+            full, rest = divmod(tokens, size)
+            works = [placing.work] * full + [placing.last_work] * (rest > 0)
+            loads[die] += max(read[die], works[0]) + sum(works[1:])
+        if several:  # at most: what a further block costs on top of all of them
+            further = placing.work if placing.tokens > 2 * size else placing.last_work
+            most = max(most, *(loads[die] + further for die in read))
+    return loads, most
+
+
+def view_of(tokens, holders, home, hops, costs: tuple[float, float, float]) -> StepView:
+    """A step whose costs are given directly. ``tokens``, ``home``: int[expert]; ``holders``: bool[expert, die];
+    ``hops``: int[die, die]; ``costs``: quanta of a read here, of a read a hop away, and of the work of a token.
+    """
+    here, hop, work = costs
+    tokens, home = np.asarray(tokens, np.int32), np.asarray(home, np.int32)
+    holders = np.array(holders, np.bool_)
+    holders[np.arange(len(home)), home] = True
+    pair = np.ones(np.shape(hops))
+    spent = Costs(0, float(work), 1.0, 1.0, 1.0, float(here), float(hop), 1.0)
+    copied = np.zeros(holders.shape, np.int8)
+    hops = np.asarray(hops, np.int32)
+    return StepView(tokens, np.zeros(0, np.int16), home, copied, hops, spent, 0, 1, holders, pair, pair)
+
+
 def random_view(rng: np.random.Generator, dies: int, experts: int) -> StepView:
     """A step of random demand, holders and copies on a mesh of ``dies`` dies; ties are frequent."""
     mesh = build_mesh(*next((x, dies // x) for x in range(int(dies**0.5), 0, -1) if dies % x == 0))

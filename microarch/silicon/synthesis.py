@@ -2,7 +2,7 @@
 
 Adders are Kogge-Stone; registers with an enable get clock gates; flip-flops with a true output are left out, as they
 are a quarter larger than flip-flop and inverter. Memories are no part of a component (``microarch.rtl``). Areas are
-those of cells: no wires, no clock tree, no utilisation.
+those of cells: no wires, no clock tree, no utilisation. The access time of memories is part of the longest path.
 """
 
 import hashlib
@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.own_code import safe_path
+from microarch.rtl import ports_of
 from microarch.silicon.liberty import Library
-from microarch.silicon.timing import instances_of, loads_of, longest_path
+from microarch.silicon.timing import access_ps, instances_of, loads_of, longest_path
 
 GATE, GATE_PINS, GATE_OFF = "ICGx1_ASAP7_75t_R", "ENA:CLK:GCLK", "SE"
 LEFT_OUT = ("DFFHQx4_ASAP7_75t_R",)  # a flip-flop with a true output
@@ -33,7 +34,8 @@ RESULTS = Path(__file__).parent / "results"
 @dataclass(frozen=True)
 class Synthesised:
     """A component in cells. Areas are the library's own, of its node; ``delay_ps``: longest path by this project's
-    timing; ``abc_logic_ps``: of the logic between registers, by abc's timing, beside ``logic_ps``.
+    timing, with the access time of its memories; ``cells_ps``: without; ``abc_logic_ps``: of the logic between
+    registers, by abc's timing, beside ``logic_ps``.
     """
 
     block: str
@@ -46,6 +48,8 @@ class Synthesised:
     sequential_um2: float
     flip_flop_um2: float
     delay_ps: float
+    cells_ps: float
+    access_ps: dict[str, float]  # of its memories, from address to data
     logic_ps: float
     abc_logic_ps: float
     path_ends: str
@@ -67,7 +71,7 @@ def synthesise(block: str, component: Any, source: Path, library: Library) -> Sy
     """Map a component (Amaranth) to the cells of a library. Raises ModuleNotFoundError without the extra ``rtl``."""
     from amaranth.back import rtlil
 
-    ports = [*component.inputs, *component.outputs]
+    ports = {name: (signal, None) for name, signal in ports_of(component).items()}
     text = rtlil.convert(component, ports=ports, name=block)
     with tempfile.TemporaryDirectory() as folder, safe_path(), get_context("spawn").Pool(1) as fresh:
         # a process of its own: what Yosys finds depends on the numbers that it has given out before
@@ -81,7 +85,8 @@ def synthesise(block: str, component: Any, source: Path, library: Library) -> Sy
     (root,) = module["ports"]["clk"]["bits"]
     free = sum(each["type"] in registers and each["connections"][cells[each["type"]].clock_pin][0] == root
                for each in module["cells"].values())  # fmt: skip
-    timing = longest_path(module, library)
+    memories = getattr(component, "memories", [])
+    timing = longest_path(module, library, memories)
     flip_flops = sum(registers.values())
     return Synthesised(
         block=block,
@@ -94,6 +99,8 @@ def synthesise(block: str, component: Any, source: Path, library: Library) -> Sy
         sequential_um2=round(sum(n * cells[name].area_um2 for name, n in registers.items()), 4),
         flip_flop_um2=cells[max(registers, key=lambda name: registers[name])].area_um2,
         delay_ps=round(timing.delay_ps, 2),
+        cells_ps=round(timing.cells_ps, 2),
+        access_ps={each.name: round(access_ps(each), 2) for each in memories},
         logic_ps=round(timing.logic_ps, 2),
         abc_logic_ps=log,
         path_ends=_register_at(module, timing.ends),

@@ -432,7 +432,7 @@ def test_command_has_a_table_for_every_system_and_follows_overrides(tmp_path, ca
     changes = ["--set", "systems.0.mesh.x=5", "--set", "models.0.experts=900"]
     assert main(["area", str(tiny_file(tmp_path)), *changes, "--sources"]) == 0
     out = capsys.readouterr().out
-    assert "small, decided by state machine, 8 lanes at 0.9 GHz: tables for 512 experts, 100 layers, 10 dies" in out
+    assert "small, decided by state machine, 8 lanes at 0.85 GHz: tables for 512 experts, 100 layers, 10 dies" in out
     assert "small, table II: published cores" in out and "square, decided by" in out
     assert out.count("toy does not fit the ATU: 388 entries") == 2
     assert "WikiChip" in out

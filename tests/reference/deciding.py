@@ -64,7 +64,8 @@ class SlowGlobalCP:
             ),
             State.MERGE: len(plan.expert) if each else 0,
             State.ROWS: rows * ceil(16 * self.experts / fsm.heatmap_port_bits),
-            State.SELECT: rows * 17 * ceil(self.experts / fsm.comparators),  # a pass a bit of a count, one to mark
+            # a fetch; a pass a bit of a count, one to mark
+            State.SELECT: rows * (1 + 17 * ceil(self.experts / fsm.comparators)),
             State.WRITE: ceil(self.experts / fsm.prediction_port_bits) if rows else 0,
             State.UPDATE: copies,
         }

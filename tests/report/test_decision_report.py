@@ -159,7 +159,7 @@ def test_where_a_decision_disappears(report, page):
         (1, ["3.0\u00a0%", "1.5\u00a0%"]), (8, ["0.90\u00a0%", "0.50\u00a0%"]),
     ]  # fmt: skip
     assert [[cell.share is None for cell in cells] for _, cells in allo.rows] == [[False, False], [True, True]]
-    assert "Hidden from 8 lanes at 0.5 GHz or 8 lanes at 0.9 GHz on." in page.text
+    assert "Hidden from 8 lanes at 0.5 GHz or 8 lanes at 0.85 GHz on." in page.text
 
 
 def test_firmware_and_tables(page):
@@ -211,7 +211,7 @@ def test_added_area_orders_designs(report):
     assert area["dojo-atu64"] < area["dojo"]
     assert added_mm2(family.systems["dojo"], policy("allo+pred")) > area["dojo"]
     assert added_mm2(family.systems["dojo"], policy("base")) == 0
-    assert words(family.systems["dojo-narrow"].decision) == "state machine, 1 lane at 0.9 GHz"
+    assert words(family.systems["dojo-narrow"].decision) == "state machine, 1 lane at 0.85 GHz"
 
 
 def test_page_is_the_same_again_and_complete(folder, page):

@@ -26,7 +26,7 @@ class FsmSpec(Spec):
 
     # What synthesis reaches at these parameters: the longest path of `microarch/silicon/results` (select; allocator
     # beside it), 15 % faster in 5 nm, with 25 % for wires and clock. A higher clock is a warning that names the path.
-    clock_hz: Clock = Field(0.9e9, alias="clock")
+    clock_hz: Clock = Field(0.85e9, alias="clock")
     # Candidates evaluated in parallel: five (a home and its neighbours) unless copies exist; 8 is the next power of
     # two (archsim's choice).
     lanes: Annotated[int, count(1, 4096)] = 8

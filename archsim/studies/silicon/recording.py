@@ -142,8 +142,8 @@ def _rows(replay: Replay, events: int) -> Recorded:
         predictor(heat, changed, out)
 
     heatmap._predictor = noting
-    passes = 17 * -(-changes["experts"] // changes["comparators"])
-    _go(replay, lambda: len(rows) * passes >= events)
+    cycles = 1 + 17 * -(-changes["experts"] // changes["comparators"])  # of a row
+    _go(replay, lambda: len(rows) * cycles >= events)
     return Recorded("", changes, rows)
 
 

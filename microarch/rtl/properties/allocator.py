@@ -55,6 +55,8 @@ def harness(dut: allocator.Allocator, m: Module) -> list[Signal]:
             m.d.comb += Assert(~dut.pending[at] | dut.filled[at])
     with m.If(state == allocator.EVALUATE):
         m.d.comb += Assert(dut.filled[0] & (dut.at < dut.groups + dut.levels + p.pipeline) & (out == 0))
+    with m.Else():
+        m.d.comb += Assert(dut.at == 0)
     with m.If(merging):
         m.d.comb += Assert(dut.pending != 0)
     was = Signal.like(state, name="was")
