@@ -69,6 +69,8 @@ def _serve(args: argparse.Namespace) -> int:
         if len(served.outcomes) > 1:
             _print_policies(served.outcomes)
         print_notes(served.outcomes[0].notes)
+        for each in served.outcomes[1:]:
+            print_notes(f"{each.serving.policy.name}: {said}" for said in each.unsteady_told)
     if args.timeline:
         ar.serve(args.file, args.overrides, timeline=args.timeline)
         print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
@@ -90,6 +92,10 @@ def _print_points(served) -> None:
     console().print(table)
     if len(rows) > MOST_POINTS:
         print(f"and {len(rows) - MOST_POINTS:,} more runs")
+    for what, why in (("saturated", "requests come faster than they end"), ("unsteady", "halves of the run differ")):
+        points = [str(row["point"]) for row in rows if row[what]]
+        if points:
+            print(f"{len(points)} runs are {what}, since {why}: points {', '.join(points[:SHOWN])}")
     refused = [row for row in rows if row["refused"]]
     if refused:
         print(f"{len(refused)} runs refused; the first, point {refused[0]['point']}: {refused[0]['refused']}")
@@ -107,7 +113,7 @@ def _refuse_unwritten(args: argparse.Namespace) -> None:
 
 def _print_measures(outcome) -> None:
     from archsim.cli.printing import console, grid
-    from archsim.serving.measures import PERCENTILES
+    from archsim.serving.measures import PERCENTILES, number
     from archsim.serving.serving import rooms_told
 
     measures = outcome.measures
@@ -116,13 +122,13 @@ def _print_measures(outcome) -> None:
     table = grid("ms", title=title, numbers=numbers)
     each = (("TTFT", measures.ttft), ("TPOT", measures.tpot), ("ITL", measures.itl), ("E2E", measures.e2e))
     for name, spread in each:
-        table.add_row(name, *(f"{value:,.2f}" for value in (spread.mean, *spread.percentiles)))
+        table.add_row(name, *(number(value, ",.2f") for value in (spread.mean, *spread.percentiles)))
     console().print(table)
     print(
         f"{measures.requests:,} requests in {measures.duration_s:,.1f} s: {measures.requests_per_s:.3f} requests/s, "
         f"goodput {measures.goodput_per_s:.3f} ({measures.within_slo:.1%} within the limits)\n"
         f"{measures.output_tokens_per_s:,.0f} output tokens/s, {measures.output_tokens_per_s_device:,.0f} a device, "
-        f"{measures.tokens_per_s_user:.1f} a user\n"
+        f"{number(measures.tokens_per_s_user, '.1f')} a user\n"
         f"KV {measures.kv_mean:.1%} in use, {measures.kv_peak:.1%} at most; {measures.prefix_hits:.1%} of prompt "
         f"tokens cached; {measures.preemptions} preemptions"
     )
@@ -151,7 +157,8 @@ def _print_comparison(compared) -> None:
     table = grid("vllm bench serve", title="measured and simulated", numbers=("measured", "simulated", "error"))
     for row in compared.rows:
         measured = "–" if row.measured is None else f"{row.measured:,.2f}"
-        table.add_row(row.key, measured, f"{row.simulated:,.2f}", "–" if row.error is None else f"{row.error:+.1%}")
+        simulated = "–" if row.simulated is None else f"{row.simulated:,.2f}"
+        table.add_row(row.key, measured, simulated, "–" if row.error is None else f"{row.error:+.1%}")
     console().print(table)
     print_notes((*compared.advice, *compared.outcome.notes))
 

@@ -3,7 +3,8 @@
 TTFT: from arrival to the first token. TPOT: (last - first) / (tokens - 1). ITL: every gap by itself. E2E: from arrival
 to the last token. Goodput: requests a second within all limits.
 
-Rates leave out the drain at the end, in which no request comes (``counted``).
+Rates are those of a steady state, without the start and the drain at the end (``rates``); a run whose halves differ
+says so (``unsteadiness``).
 """
 
 from typing import NamedTuple
@@ -18,6 +19,11 @@ PERCENTILES = (50, 90, 95, 99)
 # A queue that grows: what ends while requests come is less than this share of what comes.
 SATURATED = 0.95
 FEWEST = 10  # requests that end in the time that rates count
+# Halves of a run differ by more than this, and by more than chance (standard errors): of times a token, and of the time
+# that a client waits for one.
+HALVES, CHANCE, HALVES_OF_CLIENTS = 0.03, 2.0, 0.05
+LIKE_LONGER = 0.015  # times a token of a run and of a longer one are alike
+MIDDLE = (0.2, 0.8)  # of the output tokens of a run that never is steady: what was emitted between counts
 
 
 class Slo(NamedTuple):
@@ -29,21 +35,30 @@ class Slo(NamedTuple):
 
 
 NO_LIMITS = Slo()
+NO_NUMBER = float("nan")  # of a time that no request has; one object, so that equal measures are equal
 
 
 class Spread(NamedTuple):
-    """ms. ``percentiles``: of PERCENTILES."""
+    """ms. ``percentiles``: of PERCENTILES. All NO_NUMBER where there is no such time."""
 
     mean: float
     std: float
     percentiles: tuple[float, ...]
 
 
+UNDEFINED = Spread(NO_NUMBER, NO_NUMBER, (NO_NUMBER,) * len(PERCENTILES))
+
+
+def number(value: float, form: str) -> str:
+    """A number as text; a dash where there is none."""
+    return "–" if value != value else format(value, form)
+
+
 class Measures(NamedTuple):
     """``duration_s``: from the first arrival to the last token. ``balancedness``: mean over largest number of
     token-expert pairs of a rank, mean of the iterations; 0 where experts are not from traffic. ``migrations``,
     ``moved_bytes``: of experts while serving; ``stalled_ns``: engines waited for them. ``saturated``: why the times
-    measure the length of the trace, in words; ''.
+    measure the length of the trace, in words; ''. ``unsteady``: why they depend on the number of requests; ''.
     """
 
     duration_s: float
@@ -71,6 +86,7 @@ class Measures(NamedTuple):
     moved_bytes: int
     stalled_ns: float
     saturated: str
+    unsteady: str
 
 
 def times_ns(served: Served) -> dict[str, np.ndarray]:
@@ -85,29 +101,33 @@ def times_ns(served: Served) -> dict[str, np.ndarray]:
 
 
 def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, longer: Served | None = None) -> Measures:
-    """All measures of a run on ``devices`` devices. ``longer``: a saturated run of more requests, whose rates are told:
-    the ends of few requests come in a burst.
+    """All measures of a run on ``devices`` devices. ``longer``: a run of more requests, by which it is judged whether a
+    shorter one is steady, and whose rates count if it is not: the ends of few requests come in a burst.
     """
-    steady = longer or served
-    saturated = saturation(steady) + (f"; rates are of {len(steady.requests):,} requests" if longer else "")
+    saturated, unsteady = saturation(longer or served), unsteadiness(served, longer)
+    steady = longer if longer and (saturated or unsteady) else served
+    if longer and (saturated or unsteady):
+        whose = f"; rates are of {len(longer.requests):,} requests"
+        saturated, unsteady = (each + whose if each else "" for each in (saturated, unsteady))
     requests, times = served.requests, times_ns(served)
     several = requests["output"] > 1
     span = max(float(requests["last_ns"].max() - requests["arrival_ns"].min()), 1.0) / NS_PER_S
-    of_rates, seconds = counted(steady, bool(saturated))
     within = _within(times, slo)
-    ended, ended_within = int(of_rates.sum()), _within(times_ns(longer) if longer else times, slo) & of_rates
-    output, prompt = int(requests["output"].sum()), int(requests["input"].sum())
-    out, in_ = (float(steady.requests[name][of_rates].sum()) / seconds for name in ("output", "input"))
+    of_rates = rates(steady, not saturated and not (unsteady and (steady is served or unsteadiness(steady))))
+    good = within if steady is served else _within(times_ns(steady), slo)
+    prompt, output = int(requests["input"].sum()), int(requests["output"].sum())
     tpot = spread(times["tpot"][several])
     return Measures(
-        span, len(requests), prompt, output, ended / seconds,
-        float(ended_within.sum()) / seconds, float(within.mean()),
-        out, out + in_, out / devices, 1e3 / tpot.mean if tpot.mean else 0.0,
-        spread(times["ttft"]), tpot, spread_of_gaps(served.gaps), spread(times["e2e"]),
+        span, len(requests), prompt, output, of_rates.requests,
+        of_rates.requests * float(good[of_rates.counted].mean()), float(within.mean()),
+        of_rates.output, of_rates.output + of_rates.input, of_rates.output / devices,
+        1e3 / tpot.mean if several.any() else NO_NUMBER,
+        spread(times["ttft"] if served.ttft else times["ttft"][:0]), tpot, spread_of_gaps(served.gaps),
+        spread(times["e2e"]),
         float(served.series[:, 0].mean()), float(served.series[:, 0].max()), float(requests["hit"].sum() / prompt),
         int(served.totals["preemptions"]), int(served.totals["iterations"]),
         float(served.totals["balance"] / max(served.totals["iterations"], 1)), len(served.moves),
-        sum(each.n_bytes for each in served.moves), sum(each.stall_ns for each in served.moves), saturated,
+        sum(each.n_bytes for each in served.moves), sum(each.stall_ns for each in served.moves), saturated, unsteady,
     )  # fmt: skip
 
 
@@ -116,28 +136,117 @@ def _within(times: dict[str, np.ndarray], slo: Slo) -> np.ndarray:
     return (times["ttft"] <= slo.ttft_ns) & (times["tpot"] <= slo.tpot_ns) & (times["e2e"] <= slo.e2e_ns)
 
 
-def counted(served: Served, saturated: bool) -> tuple[np.ndarray, float]:
-    """(bool[request], seconds) of which rates are told. Open loops: all requests, over the time in which they came; of
-    saturated ones, those that ended from the first to the last tenth. Closed loops: those that ended while others came.
+class Rates(NamedTuple):
+    """``requests``, ``output``, ``input`` (tokens) a second; ``counted``: bool[request], whose limits count."""
+
+    requests: float
+    output: float
+    input: float
+    counted: np.ndarray
+
+
+def rates(served: Served, steady: bool) -> Rates:
+    """Of a closed loop: its clients over the mean time from arrival to last token (Little's law); where that changes,
+    of whole rounds of its clients, all of whom wait for a request. Of an open loop: as requests come; where it is not
+    steady, what was emitted in its middle. Of requests that come all at once: over the whole duration.
     """
-    requests = served.requests
-    arrivals, ends = requests["arrival_ns"], requests["last_ns"]
-    every, whole_ns = np.ones(len(requests), bool), max(float(ends.max() - arrivals.min()), 1.0)
+    requests, clients = served.requests, served.concurrency
+    arrivals, ends, n = requests["arrival_ns"], requests["last_ns"], len(requests)
     begin, end = float(arrivals.min()), float(arrivals.max())
-    if not served.concurrency and not saturated and end > begin:
-        return every, (end - begin) * len(requests) / (len(requests) - 1) / NS_PER_S
-    if not served.concurrency:
-        begin, end = (float(each) for each in np.quantile(ends, (0.1, 0.9)))
-    else:
-        begin = float(ends.min())
-    chosen = (ends > begin) & (ends <= end)
-    return (chosen, (end - begin) / NS_PER_S) if chosen.sum() >= FEWEST else (every, whole_ns / NS_PER_S)
+    if clients and n > clients:
+        rounds = (n - 1 - clients) // clients
+        if not steady and rounds and arrivals[clients + rounds * clients] > arrivals[clients]:
+            return _between(requests, float(arrivals[clients]), float(arrivals[clients + rounds * clients]))
+        return _all_in(requests, float((ends - arrivals).sum()) / clients)
+    if not clients and steady and end > begin:
+        return _all_in(requests, (end - begin) * n / (n - 1))
+    if not clients and end > begin:
+        low, high = (_emitted_at(requests, share) for share in MIDDLE)
+        served_ns = float((ends - requests["scheduled_ns"]).mean())
+        if high - low > 2 * served_ns and ((ends > low) & (ends <= high)).sum() >= FEWEST:
+            return _between(requests, low, high)
+    return _all_in(requests, float(ends.max()) - begin)
+
+
+def _all_in(requests: np.ndarray, ns: float) -> Rates:
+    per_s = NS_PER_S / max(ns, 1.0)
+    every = np.ones(len(requests), bool)
+    return Rates(
+        len(requests) * per_s, float(requests["output"].sum()) * per_s, float(requests["input"].sum()) * per_s, every
+    )
+
+
+def _between(requests: np.ndarray, begin: float, end: float) -> Rates:
+    """Output tokens count when they are emitted, requests and their prompts when they end."""
+    ended = (requests["last_ns"] > begin) & (requests["last_ns"] <= end)
+    per_s = NS_PER_S / (end - begin)
+    output = emitted(requests, end) - emitted(requests, begin)
+    return Rates(float(ended.sum()) * per_s, output * per_s, float(requests["input"][ended].sum()) * per_s, ended)
+
+
+def emitted(requests: np.ndarray, until_ns: float) -> float:
+    """Output tokens up to a time: those after the first of a request come evenly until its last."""
+    first, last = requests["first_ns"], requests["last_ns"]
+    later = (np.minimum(last, until_ns) - first) / np.maximum(last - first, 1e-3) * (requests["output"] - 1)
+    return float(np.where(first <= until_ns, 1 + later, 0.0).sum())
+
+
+def _emitted_at(requests: np.ndarray, share: float) -> float:
+    """When a share of all output tokens was emitted, to a thousandth of the duration."""
+    low, high, most = float(requests["first_ns"].min()), float(requests["last_ns"].max()), requests["output"].sum()
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (middle, high) if emitted(requests, middle) < share * most else (low, middle)
+    return high
+
+
+def unsteadiness(served: Served, longer: Served | None = None) -> str:
+    """Why times depend on the number of requests: those of its halves differ, or from those of a longer run."""
+    requests, times = served.requests, times_ns(served)
+    several, n = requests["output"] > 1, len(requests)
+    if longer is not None and several.any():
+        here = float(times["tpot"][several].mean())
+        there = float(times_ns(longer)["tpot"][longer.requests["output"] > 1].mean())
+        if abs(here / there - 1) > LIKE_LONGER:
+            return _told(f"{n:,} requests", f"{len(longer.requests):,}", "time per output token", here, there)
+    if 1 < n <= served.concurrency:
+        return (
+            f"unsteady: a batch: as many clients as requests, {n:,}, send one each and no other, so that rates are "
+            "over the whole duration; give more requests (requests.count) for a steady state"
+        )
+    late, whose = np.arange(n) >= n // 2, ("the first half of the requests", "the second")
+    if min((several & ~late).sum(), (several & late).sum()) >= FEWEST // 2:
+        one, other = (times["tpot"][several & half] for half in (~late, late))
+        apart = abs(float(one.mean() - other.mean()))
+        chance = float(np.sqrt(one.var() / len(one) + other.var() / len(other)))
+        if apart > max(HALVES * float(times["tpot"][several].mean()), CHANCE * chance):
+            return _told(*whose, "time per output token", float(one.mean()), float(other.mean()))
+    if served.concurrency and n >= 2 * (FEWEST // 2):
+        halves = [_time_per_token(times["e2e"][half], requests["output"][half]) for half in (~late, late)]
+        (one, off), (other, other_off) = halves
+        if abs(one - other) > max(HALVES_OF_CLIENTS * (one + other) / 2, CHANCE * float(np.hypot(off, other_off))):
+            return _told(*whose, "time from arrival to last token over output tokens", one, other)
+    return ""
+
+
+def _time_per_token(e2e: np.ndarray, output: np.ndarray) -> tuple[float, float]:
+    """(ratio of sums, its standard error) of times and tokens."""
+    ratio = float(e2e.sum() / output.sum())
+    return ratio, float(np.std(e2e - ratio * output) / output.mean() / np.sqrt(len(output)))
+
+
+def _told(one: str, other: str, what: str, here: float, there: float) -> str:
+    return (
+        f"unsteady: {what} is {here / NS_PER_MS:,.2f} ms in {one} and {there / NS_PER_MS:,.2f} ms in {other}: the run "
+        "is too short, or requests come faster than this deployment sustains; give more requests (requests.count) or a "
+        "lower load"
+    )
 
 
 def spread(ns: np.ndarray) -> Spread:
-    """Of times in ns, in ms; zeros for none."""
+    """Of times in ns, in ms; UNDEFINED for none."""
     if not len(ns):
-        return Spread(0.0, 0.0, (0.0,) * len(PERCENTILES))
+        return UNDEFINED
     ms = ns / NS_PER_MS
     return Spread(float(ms.mean()), float(ms.std()), tuple(float(each) for each in np.percentile(ms, PERCENTILES)))
 
@@ -146,7 +255,7 @@ def spread_of_gaps(gaps: np.ndarray) -> Spread:
     """Of gaps counted in bins of 0.5 %, in ms."""
     total = gaps.sum()
     if not total:
-        return Spread(0.0, 0.0, (0.0,) * len(PERCENTILES))
+        return UNDEFINED
     ms = GAP_FIRST_NS * np.exp((np.arange(len(gaps)) + 0.5) * GAP_STEP) / NS_PER_MS
     mean = float((ms * gaps).sum() / total)
     std = float(np.sqrt((gaps * (ms - mean) ** 2).sum() / total))

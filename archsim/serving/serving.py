@@ -19,7 +19,7 @@ from archsim.serving.deployment import Built, Engine, build, handed_over, kv_roo
 from archsim.serving.expert_groups import WITH_KERNELS, groups_of, overlap_of, part_of, refuse_on_wafer, slots_of_rank
 from archsim.serving.groups import Fixed
 from archsim.serving.hosts import NONE, host_of, residual_of
-from archsim.serving.measures import PERCENTILES, Measures, Slo, measure, saturation
+from archsim.serving.measures import PERCENTILES, UNDEFINED, Measures, Slo, measure, number
 from archsim.serving.progress import SILENT, Progress
 from archsim.serving.records import Transfer
 from archsim.serving.requests import Requests
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pandas
 
 ENOUGH = 2000  # requests by which a queue that grows shows
+MOST_LONGER = 20_000  # requests of a closed loop that are served to see its steady state
 OPEN_REQUESTS, REQUESTS_A_CLIENT = 1000, 10  # as `vllm bench serve`, and InferenceX
 LOW_LATENCY = "per_token_expert"  # dispatch, of `archsim.specs.assumptions`
 INPUT_STREAM, OUTPUT_STREAM = 1, 2  # of random numbers
@@ -73,9 +74,11 @@ class Outcome(Shown):
         return (
             f"Outcome({serving.model.name} on {self.deployment.devices} devices of {serving.system.name}, "
             f"{serving.policy.name}: {m.requests:,} requests\n"
-            f"  TTFT {m.ttft.mean:,.1f} ms, TPOT {m.tpot.mean:,.2f} ms (means); {m.within_slo:.1%} within the limits\n"
+            f"  TTFT {number(m.ttft.mean, ',.1f')} ms, TPOT {number(m.tpot.mean, ',.2f')} ms (means); "
+            f"{m.within_slo:.1%} within the limits\n"
             f"  {m.requests_per_s:.3f} requests/s, goodput {m.goodput_per_s:.3f}, "
-            f"{m.output_tokens_per_s:,.0f} output tokens/s{'; saturated' if m.saturated else ''})"
+            f"{m.output_tokens_per_s:,.0f} output tokens/s{'; saturated' if m.saturated else ''}"
+            f"{'; unsteady' if m.unsteady else ''})"
         )
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -89,9 +92,14 @@ class Outcome(Shown):
         ])  # fmt: skip
 
     @property
+    def unsteady_told(self) -> tuple[str, ...]:
+        """Why its numbers are not those of a steady state."""
+        return tuple(each for each in (self.measures.saturated, self.measures.unsteady) if each)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know before the numbers."""
-        said = tuple(each for each in (self.measures.saturated, range_of(self.serving, self.measures)) if each)
+        said = (*self.unsteady_told, *filter(None, [range_of(self.serving, self.measures)]))
         drafted = int(self.served.totals["drafted"])
         if drafted:
             share = self.served.totals["accepted"] / drafted
@@ -113,7 +121,7 @@ def serve_requests(
     """As ``serve``, for requests and a deployment that are known; ``logged``: iterations to keep a log of."""
     served = simulated(serving, deployment, requests, logged, progress)
     longer = _longer(serving, deployment, requests, served)
-    measures = measure(served, deployment.devices, slo_of(serving), longer if longer and saturation(longer) else None)
+    measures = measure(served, deployment.devices, slo_of(serving), longer)
     return Outcome(serving, deployment, requests, served, measures)
 
 
@@ -130,18 +138,27 @@ def simulated(
 
 
 def _longer(serving: Serving, deployment: Deployment, requests: Requests, served: Served) -> Served | None:
-    """ENOUGH requests of the file, where it serves fewer: a queue takes time to grow. Experts stay as they were at the
-    end. None where the file serves enough, in a closed loop, or has no more.
+    """More requests of the file, at the same rate, where it serves few: ENOUGH of an open loop, since a queue takes
+    time to grow; as many as a closed loop serves by default. Experts stay as they were at the end. None where the file
+    serves enough, or has no more.
     """
-    if requests.concurrency or len(requests.input) >= ENOUGH or not requests.offered_per_s:
+    count, clients = ENOUGH, requests.concurrency
+    if clients:
+        count = REQUESTS_A_CLIENT * clients
+        if not clients < len(requests.input) < count or count > MOST_LONGER:
+            return None
+    elif len(requests.input) >= ENOUGH or not requests.offered_per_s:
         return None
-    given = serving.spec.requests.model_copy(update={"total": ENOUGH})
+    given = serving.spec.requests.model_copy(update={"total": count})
     try:
         more = requests_of(serving._replace(spec=serving.spec.model_copy(update={"requests": given})))
     except TraceError:  # a longer request among them that the model cannot take
         return None
-    if len(more.input) <= len(requests.input):
+    own = len(requests.input)
+    if len(more.input) <= own or not np.array_equal(more.input[:own], requests.input):  # requests of a measured run
         return None
+    if not clients:
+        more = drawn.scaled(more, requests.offered_per_s / drawn.first(more, own).offered_per_s)
     pools = [built.pool for built in (deployment.prefill, deployment.decode) if built]
     tables = served.experts
     if tables is not None and tables.shape[2]:
@@ -310,19 +327,27 @@ def host_for(serving: Serving) -> Host:
 
 
 def range_of(serving: Serving, measures: Measures) -> str:
-    """Where 80 % of measured TTFT and TPOT would lie, in words; '' without constants that were fitted."""
+    """Where 80 % of measured TTFT and TPOT would lie, in words; '' without constants that were fitted. Measurements are
+    of engines that do both: they say nothing of pools that only prefill or decode.
+    """
     spec, gpu = serving.spec, serving.system.compute.calibration or DEFAULT_CALIBRATION
     products = spec.precision.products or serving.system.compute.dtype
     found = residual_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products)
     if found is None or spec.host is not None:
         return ""
+    if spec.disaggregated != "none":
+        return (
+            f"no range of means: {spec.engine} was measured where engines prefill and decode, not in pools that do one "
+            "of both"
+        )
     whose = "any GPU" if found.gpu == "any" else f"{found.gpu} with {found.dtype}"
-    ttft, tpot = (
-        f"{low * of.mean:,.1f} to {high * of.mean:,.1f} ms"
-        for of, (low, high) in ((measures.ttft, found.ttft), (measures.tpot, found.tpot))
-    )
+    ranges = [
+        f"{name} {low * of.mean:,.1f} to {high * of.mean:,.1f} ms"
+        for name, of, (low, high) in (("TTFT", measures.ttft, found.ttft), ("TPOT", measures.tpot, found.tpot))
+        if of != UNDEFINED
+    ]
     return (
-        f"80 % range of means: TTFT {ttft}, TPOT {tpot}, by {found.groups} groups of measurements of {spec.engine} on "
+        f"80 % range of means: {', '.join(ranges)}, by {found.groups} groups of measurements of {spec.engine} on "
         f"{whose}"
     )
 
@@ -358,7 +383,7 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
         found.append(f"{beyond:.0%} of the time of typical iterations is from laws outside their measured sizes")
     if prefill.pool.prefilled:
         found.append(
-            "requests come with their KV and first token (disaggregated.prefill: none): TTFT is 0, not simulated"
+            "requests come with their KV and first token (disaggregated.prefill: none): TTFT is not simulated"
         )
     if serving.spec.engine == NONE and serving.spec.host is None:
         found.append("the host takes no time (engine: none)")

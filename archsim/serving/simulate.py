@@ -143,7 +143,7 @@ class Served(NamedTuple):
     column] means over ``bin_ns`` (columns of SERIES; tokens a second); ``totals``: a record of TOTALS; ``balance``:
     float64[sample, 2], time in ns and balance of an engine's mean decode before it; ``moves``: of weights; ``log``:
     ITERATION[n], if asked for. ``experts``:
-    of ``State``, at the end.
+    of ``State``, at the end; ``ttft``: whether prompts were served, so that first tokens have a time.
     """
 
     requests: np.ndarray
@@ -156,6 +156,7 @@ class Served(NamedTuple):
     moves: tuple[Moved, ...] = ()
     log: np.ndarray = NO_LOG
     experts: np.ndarray | None = None
+    ttft: bool = True
 
     def __repr__(self) -> str:
         totals = self.totals
@@ -226,7 +227,8 @@ def simulate(
         raise ArchsimError(f"scheduler {scheduler.name}: {_fault(state, ended)}")
     totals = state.totals[0]
     moves = tuple(sorted((each for group in groups for each in group.moves), key=lambda each: each.time_ns))
-    return _served(state, totals, requests.concurrency, np.array(balance, float).reshape(-1, 2), moves)
+    found = _served(state, totals, requests.concurrency, np.array(balance, float).reshape(-1, 2), moves)
+    return found._replace(ttft=not pool.prefilled)
 
 
 def _fault(state: State, ended: int) -> str:

@@ -306,12 +306,13 @@ def test_the_shipped_example_is_read():
 def test_the_highest_rate_is_within_the_limits_and_a_higher_one_is_not():
     from archsim.serving.requests import scaled
     from archsim.serving.serving import deploy, requests_of, serve_requests
-    from archsim.studies.serving.highest_rate import CLOSE, WITHIN, highest_rate
+    from archsim.studies.serving.highest_rate import CLOSE, SUSTAINED, WITHIN, highest_rate
 
     drawn = {"arrivals": {"rate": "4/s"}, "input": {"fixed": 200}, "output": {"fixed": 20}, "count": 60}
     serving = load_serving(FILE | {"requests": drawn, "slo": {"ttft": "400 ms", "tpot": "40 ms"}})
     deployment, requests = deploy(serving), requests_of(serving)
     rate = highest_rate(serving, deployment, requests)
+    requests = requests_of(load_serving(FILE | {"requests": drawn | {"count": SUSTAINED}}))
     below, above = (
         serve_requests(serving, deployment, scaled(requests, factor * rate / requests.offered_per_s)).measures
         for factor in (1.0, 1 + 2 * CLOSE)

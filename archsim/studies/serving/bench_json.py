@@ -45,7 +45,8 @@ def bench(outcome: Outcome) -> dict[str, Any]:
     times = times_ns(outcome.served)
     found["start_times"] = served["arrival_ns"] / NS_PER_S
     found["ttfts"] = times["ttft"] / NS_PER_S
-    found["tpots"] = times["tpot"] / NS_PER_S  # not of vLLM, which has a list of gaps (itls) instead
+    # Null of requests of one token. Not of vLLM, which has a list of gaps (itls) instead.
+    found["tpots"] = np.where(served["output"] > 1, times["tpot"] / NS_PER_S, None)
     return found
 
 
@@ -59,9 +60,10 @@ def write_bench(outcome: Outcome, path: Path) -> None:
         stream.write("}\n")
 
 
-def _metric(name: str, spread: Spread) -> dict[str, float]:
+def _metric(name: str, spread: Spread) -> dict[str, float | None]:
     found = {f"mean_{name}_ms": spread.mean, f"median_{name}_ms": spread.percentiles[0], f"std_{name}_ms": spread.std}
-    return found | {f"p{p}_{name}_ms": value for p, value in zip(PERCENTILES, spread.percentiles, strict=True)}
+    found |= {f"p{p}_{name}_ms": value for p, value in zip(PERCENTILES, spread.percentiles, strict=True)}
+    return {key: None if value != value else value for key, value in found.items()}
 
 
 def request_rows(outcome: Outcome) -> Iterator[dict[str, Any]]:
@@ -73,7 +75,7 @@ def request_rows(outcome: Outcome) -> Iterator[dict[str, Any]]:
             "output_tokens": int(row["output"]), "cached_tokens": int(row["hit"]), "preemptions": int(row["preempted"]),
             "scheduled_ns": float(row["scheduled_ns"]), "first_token_ns": float(row["first_ns"]),
             "last_token_ns": float(row["last_ns"]), "ttft_ns": float(times["ttft"][at]),
-            "tpot_ns": float(times["tpot"][at]),
+            "tpot_ns": float(times["tpot"][at]) if row["output"] > 1 else None,
         }
         for at, row in enumerate(np.asarray(served))
     )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas
 
 _TOLD = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
+ALL_GAPS = 0.75  # of the tokens after the first; below, chunks have several tokens
 CLOSE = 0.10  # within which nothing need be fitted
 
 
@@ -24,7 +25,7 @@ class Row(NamedTuple):
 
     key: str
     measured: float | None
-    simulated: float
+    simulated: float | None
     error: float | None
 
 
@@ -57,12 +58,38 @@ def compare_bench(serving: Serving, path: Path) -> Comparison:
 def compared(outcome: Outcome, run: MeasuredRun) -> Comparison:
     """A simulated run beside a measured one."""
     measured, simulated, rows = run.values, bench(outcome), []
+    chunks = _tokens_a_chunk(run, outcome)
     keys = [f"{kind}_{name}_ms" for name in METRICS for kind in ("mean", "median", "p99")]
     for key in ("duration", "request_throughput", "output_throughput", *keys):
-        other = measured.get(key)
-        error = simulated[key] / other - 1 if isinstance(other, int | float) and other else None
-        rows.append(Row(key, other, simulated[key], error))
-    return Comparison(outcome, tuple(rows), _advice({row.key: row.error for row in rows}, measured, outcome))
+        other, ours = measured.get(key), simulated[key]
+        alike = not (chunks and key.endswith("_itl_ms"))
+        error = ours / other - 1 if alike and isinstance(other, int | float) and other and ours is not None else None
+        rows.append(Row(key, other, ours, error))
+    advice = _advice({row.key: row.error for row in rows}, measured, outcome)
+    return Comparison(outcome, tuple(rows), (*((chunks,) if chunks else ()), *advice))
+
+
+def _tokens_a_chunk(run: MeasuredRun, outcome: Outcome) -> str:
+    """Why gaps that were measured are not those between tokens, in words: fewer gaps than tokens; '' if they are, and
+    where drafts make several tokens of an iteration one gap in the simulation, too.
+    """
+    if outcome.served.totals["drafted"]:
+        return ""
+    if run.lists is not None and run.gaps:
+        gaps, tokens = run.gaps, int((run.lists.output - 1).clip(0).sum())
+        if gaps < ALL_GAPS * tokens:
+            return (
+                f"ITL: {gaps:,} gaps were measured for {tokens:,} tokens after the first: the server sent "
+                f"{tokens / gaps:.1f} tokens a chunk, and its gaps are not compared with those between tokens"
+            )
+    itl, tpot = run.values.get("mean_itl_ms"), run.values.get("mean_tpot_ms")
+    known = isinstance(itl, int | float) and isinstance(tpot, int | float)
+    if run.gaps is None and known and itl * ALL_GAPS > tpot > 0:
+        return (
+            f"ITL: its mean of {itl:,.2f} ms is {itl / tpot:.1f} times the time per output token: gaps were measured "
+            "between chunks of several tokens, and are not compared with those between tokens"
+        )
+    return ""
 
 
 def _advice(errors: dict[str, float | None], measured: dict, outcome: Outcome) -> tuple[str, ...]:

@@ -32,10 +32,11 @@ class Lists(NamedTuple):
 
 
 class MeasuredRun(NamedTuple):
-    """``values``: by the keys of ``vllm bench serve``, in its units."""
+    """``values``: by the keys of ``vllm bench serve``, in its units; ``gaps``: of its lists; None: unknown."""
 
     values: dict[str, Any]
     lists: Lists | None
+    gaps: int | None = None
 
 
 def read_measured(path: Path) -> MeasuredRun:
@@ -54,7 +55,9 @@ def read_measured(path: Path) -> MeasuredRun:
             f"{path}: not of `vllm bench serve`, AIPerf (profile_export_aiperf.json) or InferenceX (agg_*.json): it "
             f"lacks {', '.join(lacking)}"
         )
-    return MeasuredRun(found, _lists(path, found))
+    itls = found.get("itls")
+    several = isinstance(itls, list) and all(isinstance(each, list) for each in itls)
+    return MeasuredRun(found, _lists(path, found), sum(map(len, itls)) if several and itls else None)
 
 
 def _of_aiperf(found: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +98,9 @@ def _lists(path: Path, found: dict[str, Any]) -> Lists | None:
         raise TraceError(f"{path}: {', '.join(LISTS)} have {len(input_lens)}, {len(output_lens)} and {len(ttfts)} rows")
     itls, starts = found.get("itls"), found.get("start_times")
     if isinstance(itls, list) and len(itls) == len(ttfts):
-        tpots = np.array([np.mean(gaps) if gaps else np.nan for gaps in itls])
+        # Of tokens, also where a gap is of a chunk of several.
+        pairs = zip(itls, output_lens, strict=True)
+        tpots = np.array([np.sum(gaps) / max(n - 1, 1) if gaps else np.nan for gaps, n in pairs])
     elif isinstance(found.get("tpots"), list) and len(found["tpots"]) == len(ttfts):
         tpots = np.asarray(found["tpots"], float)
     else:

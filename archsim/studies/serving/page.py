@@ -11,7 +11,7 @@ from archsim.base.tables import write_csv_stream
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.draw.lines import Line, line_panel
 from archsim.report.rendering import rendered
-from archsim.serving.measures import PERCENTILES, times_ns
+from archsim.serving.measures import PERCENTILES, UNDEFINED, Measures, number, times_ns
 from archsim.serving.serving import Outcome
 from archsim.studies.serving.bench_json import REQUEST_COLUMNS, request_rows, write_bench
 from archsim.studies.serving.plan import ByInput, Load
@@ -46,11 +46,12 @@ def write_outcome(
 def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outcome] = ()) -> dict[str, Any]:
     measures, serving = outcome.measures, outcome.serving
     metrics = (("TTFT", measures.ttft), ("TPOT", measures.tpot), ("ITL", measures.itl), ("E2E", measures.e2e))
-    rows = [(name, *(f"{each:,.2f}" for each in (spread.mean, *spread.percentiles))) for name, spread in metrics]
+    rows = [(name, *(number(each, ",.2f") for each in (spread.mean, *spread.percentiles))) for name, spread in metrics]
     return {
         "model": serving.model.name, "system": serving.system.name, "engine": serving.spec.engine,
         "scheduler": serving.spec.scheduler.name, "devices": outcome.deployment.devices, "m": measures,
         "notes": outcome.notes, "percentiles": PERCENTILES, "rows": rows,
+        "user": number(measures.tokens_per_s_user, ".1f"), "unsteady": _first(measures),
         "policy": serving.policy.name if serving.has_traffic else "",
         "policies": [_policy_row(each, outcome) for each in policies] if len(policies) > 1 else [],
         "over_time": _over_time(outcome), "distributions": _distributions(outcome), "policy_columns": POLICY_COLUMNS,
@@ -59,6 +60,11 @@ def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outco
         "loads_key": "clients" if outcome.requests.concurrency else "rates",
         "by_input": _by_input(outcome, loaded),
     }
+
+
+def _first(measures: Measures) -> str:
+    """What a reader has to know with the first numbers."""
+    return " ".join(f"{each[0].upper()}{each[1:]}." for each in (measures.saturated, measures.unsteady) if each)
 
 
 def _over_time(outcome: Outcome) -> list[tuple[str, str]]:
@@ -90,7 +96,8 @@ def policy_values(outcome: Outcome) -> tuple[str, ...]:
     """POLICY_COLUMNS of an outcome."""
     m = outcome.measures
     return (
-        f"{m.ttft.mean:,.1f}", f"{m.tpot.mean:,.2f}", f"{m.itl.percentiles[-1]:,.1f}", f"{m.goodput_per_s:.3f}",
+        number(m.ttft.mean, ",.1f"), number(m.tpot.mean, ",.2f"), number(m.itl.percentiles[-1], ",.1f"),
+        f"{m.goodput_per_s:.3f}",
         f"{outcome.deployment.prefill.pool.kv_blocks:,}", f"{m.balancedness:.3f}", str(m.migrations),
         f"{m.moved_bytes / 1e9:,.1f}", f"{m.stalled_ns / NS_PER_S:.3f}",
     )  # fmt: skip
@@ -127,7 +134,8 @@ def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[tuple[str, str]]:
     users = [
         (
             each.policy,
-            [(load.measures.tokens_per_s_user, load.measures.output_tokens_per_s_device) for load in each.around],
+            [(load.measures.tokens_per_s_user, load.measures.output_tokens_per_s_device) for load in each.around
+                if load.measures.tpot != UNDEFINED],
         )
         for each in loaded
     ]

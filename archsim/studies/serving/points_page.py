@@ -47,7 +47,7 @@ def _order(row: Mapping[str, Any]) -> tuple:
 def cells(row: Mapping[str, Any], keys: Sequence[str], shown: Sequence[tuple[str, str]] = SHOWN) -> list[str]:
     """Of a row: ``keys``, columns ``shown``, and why it was refused or is saturated."""
     values = ["–" if row[name] is None else f"{row[name]:,.3g}" for name, _ in shown]
-    note = row["refused"] or row["saturated"].partition(":")[0]
+    note = row["refused"] or ", ".join(row[key].partition(":")[0] for key in ("saturated", "unsteady") if row[key])
     return [*(str(row[key]) for key in keys), *values, note]
 
 

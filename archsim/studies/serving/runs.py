@@ -11,7 +11,7 @@ from archsim.base.code_digest import DECIDING, digest_here
 from archsim.base.tables import INTEGER, REAL, TEXT
 from archsim.base.text.fields import Spec
 from archsim.runs.run import KEY_DIGITS, code_of
-from archsim.serving.measures import PERCENTILES, Measures, Spread
+from archsim.serving.measures import NO_NUMBER, PERCENTILES, Measures, Spread, number
 from archsim.serving.serving import Deployment
 from archsim.specs.loading.calibrations import calibration_digest
 from archsim.specs.loading.config_files import search_folders
@@ -95,9 +95,10 @@ class ServeRun:
         """Its result, for a line."""
         if row["refused"]:
             return f"refused: {row['refused']}"
+        ttft, tpot = (_number(row[f"{name}_mean_ms"]) for name in ("ttft", "tpot"))
         return (
             f"goodput {row['goodput_per_s']:.3f} of {row['requests_per_s']:.3f} requests/s, "
-            f"TTFT {row['ttft_mean_ms']:,.0f} ms, TPOT {row['tpot_mean_ms']:.1f} ms"
+            f"TTFT {number(ttft, ',.0f')} ms, TPOT {number(tpot, '.1f')} ms"
         )
 
     def row(self, measures: Measures | None, deployment: Deployment | None, refused: str = "") -> dict[str, Any]:
@@ -116,21 +117,30 @@ def flat(measures: Measures | None) -> dict[str, Any]:
     for name, value in measures._asdict().items():
         if isinstance(value, Spread):
             each = (value.mean, value.std, *value.percentiles)
-            found |= {f"{name}_{part}_ms": ms for part, ms in zip(SPREAD, each, strict=True)}
+            found |= {f"{name}_{part}_ms": _known(ms) for part, ms in zip(SPREAD, each, strict=True)}
         else:
-            found[name] = value
+            found[name] = _known(value) if isinstance(value, float) else value
     return found
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else value
 
 
 def measures_of(row: Mapping[str, Any]) -> Measures:
     """The measures of a row that was not refused."""
     found = {
-        name: Spread(row[f"{name}_mean_ms"], row[f"{name}_std_ms"], tuple(row[f"{name}_p{p}_ms"] for p in PERCENTILES))
+        name: Spread(*(_number(row[f"{name}_{each}_ms"]) for each in SPREAD[:2]),
+                     tuple(_number(row[f"{name}_p{p}_ms"]) for p in PERCENTILES))
         if kind is Spread
-        else row[name]
+        else _number(row[name])
         for name, kind in _HINTS.items()
     }
     return Measures(**found)
+
+
+def _number(value: Any) -> Any:
+    return NO_NUMBER if value is None else value
 
 
 @lru_cache(maxsize=1)

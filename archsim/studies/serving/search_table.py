@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from archsim.base.tables import INTEGER, REAL, TEXT, Table
 from archsim.base.text.quantities import TIME, format_quantity
-from archsim.serving.measures import Measures
+from archsim.serving.measures import UNDEFINED, Measures, number
 from archsim.specs.loading.serving import Serving
 from archsim.specs.serving import SloSpec
 from archsim.studies.serving.highest_rate import WITHIN
@@ -43,7 +43,7 @@ def values(measures: Measures) -> tuple[str, ...]:
         measures.goodput_per_s, measures.requests_per_s, measures.output_tokens_per_s_device,
         measures.ttft.percentiles[0], measures.tpot.percentiles[0],
     )
-    return *(f"{value:,.2f}" for value in each), f"{measures.kv_peak:.0%}"
+    return *(number(value, ",.2f") for value in each), f"{measures.kv_peak:.0%}"
 
 
 def alike(found: Sequence[Found]) -> list[Alike]:
@@ -71,6 +71,7 @@ def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
     )
     if len(first.choices) > 1:
         yield f"the same numbers, {len(first.choices)} configurations: {first.name}"
+    yield from (each for each in (best.saturated, best.unsteady) if each)
     rate = found[0].highest_rate
     if rate is not None:
         yield f"highest rate with {WITHIN:.0%} of requests within them: {rate:.2f} requests/s" if rate else (
@@ -90,7 +91,10 @@ def on_front(found: Sequence[Found]) -> list[Found]:
     All have the same devices, so that tokens a W or a USD have the same front.
     """
     served = [each for each in found if each.measures is not None]
-    both = [(m.tokens_per_s_user, m.output_tokens_per_s_device) for m in (each.measures for each in served) if m]
+    both = [
+        (0.0 if m.tpot == UNDEFINED else m.tokens_per_s_user, m.output_tokens_per_s_device)
+        for m in (each.measures for each in served) if m
+    ]  # fmt: skip
     return [served[at] for at in front(both)]
 
 
@@ -98,7 +102,7 @@ def _front_told(found: Sequence[Found]) -> Iterator[str]:
     for each in on_front(found):
         m = each.measures
         assert m is not None
-        speeds = f"{m.output_tokens_per_s_device:,.0f} tokens/s a device at {m.tokens_per_s_user:.1f} a user"
+        speeds = f"{m.output_tokens_per_s_device:,.0f} tokens/s a device at {number(m.tokens_per_s_user, '.1f')} a user"
         yield f"front: {speeds}: {each.choice.name}"
 
 
