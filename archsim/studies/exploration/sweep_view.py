@@ -1,6 +1,7 @@
 """The points of a sweep on one engine, viewed as an exploration: the front by that engine."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +48,7 @@ def view_of(
         stable=True,
         failures=(),
         assumptions=tuple(each.label for each in plan.experiment.assumptions),
-        notes=notes_of(at, rows),
+        notes=(*notes_of(at, rows), *idle_axes(plan, at, rows)),
         layers=layers_of(at, rows),
     )
 
@@ -55,6 +56,23 @@ def view_of(
 def notes_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """Caveats of the calibrations and batches behind some points; ``rows``: their results."""
     return tuple(result_notes(rows, [(point.system.name, die_of(point.system)) for point in points]))
+
+
+def idle_axes(plan: SweepPlan, points: Sequence[Point], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A sentence for every axis that changes no number of any run: what is written does something, or the page says
+    that it does not. ``rows``: the results of the points.
+    """
+    numbers = [tuple((name, each) for name, each in row.items() if isinstance(each, float)) for row in rows]
+    for at, group in enumerate(plan.sweep.groups):
+        alike: dict[tuple, set[tuple]] = {}
+        sizes: Counter[tuple] = Counter()
+        for point, row, values in zip(points, rows, numbers, strict=True):
+            key = (*point.choice[:at], *point.choice[at + 1 :], row["policy"])
+            alike.setdefault(key, set()).add(values)
+            sizes[key] += 1
+        if max(sizes.values(), default=0) > 1 and all(len(each) == 1 for each in alike.values()):
+            names = " and ".join(axis.name for axis in group.axes)
+            yield f"{names}: no number of these runs depends on it: nothing that they model reads it"
 
 
 def layers_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> Mapping[str, tuple[tuple[int, ...], int]]:
