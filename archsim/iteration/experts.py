@@ -52,7 +52,7 @@ class FusedLaw(NamedTuple):
             points * parallel.dp, parallel.ep, parallel.expert_tp, dtype=dtype, sizes=_shape(model),
             distribution=self.routing,
         )  # fmt: skip
-        beyond = np.interp(np.arange(sizes), points, found.extrapolated.astype(float)) > 0
+        beyond = _any_beside(points, found.extrapolated, sizes)
         return ExpertTimes(_between(model, points, found.ns, sizes), beyond, found.table.library)
 
 
@@ -71,19 +71,27 @@ class ByChance(NamedTuple):
         whole = points * parallel.dp
         active = model.experts / parallel.ep * (1 - (1 - model.top_k / model.experts) ** whole)
         kernels = _kernels(laws, model, dtype, self.library)
-        fastest = np.min([
+        each = [
             laws.fused_moe(
                 whole, parallel.ep, parallel.expert_tp, dtype=dtype, sizes=_shape(model),
                 pairs=whole * model.top_k / parallel.ep, active_experts=active, library=library, kernel=kernel,
-            ).ns
+            )
             for library, kernel in kernels
-        ], axis=0)  # fmt: skip
+        ]  # fmt: skip
+        ns, outside = np.stack([found.ns for found in each]), np.stack([found.extrapolated for found in each])
+        fastest = ns.argmin(axis=0), np.arange(len(points))
+        beyond = _any_beside(points, outside[fastest], sizes)
         libraries = ", ".join(sorted({library for library, _ in kernels}))
-        return ExpertTimes(_between(model, points, fastest, sizes), np.zeros(sizes, bool), libraries)
+        return ExpertTimes(_between(model, points, ns[fastest], sizes), beyond, libraries)
 
 
 def _points(sizes: int, count: int) -> np.ndarray:
     return np.unique(np.rint(np.geomspace(1, sizes - 1, count)))
+
+
+def _any_beside(points: np.ndarray, outside: np.ndarray, sizes: int) -> np.ndarray:
+    """bool[tokens]: whether a point beside is extrapolated."""
+    return np.interp(np.arange(sizes), points, outside.astype(float)) > 0
 
 
 def _between(model: ModelSpec, points: np.ndarray, ns: np.ndarray, sizes: int) -> np.ndarray:

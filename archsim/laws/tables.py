@@ -262,10 +262,12 @@ class AttentionTable(Fitted):
 
 class BlockTable(Fitted):
     """Sparse or linear attention of one library and kernel: ns = sum of price x term (``archsim.iteration.attention.
-    blocks``).
+    blocks``), and at least a floor: the time of the host where it launches the kernels one by one.
 
     ``kind``: sparse, sparse_reused (an earlier layer's tokens), compressed_sparse, compressed, block_sparse,
     gated_delta_net, kda or mamba2. ``part``: a whole block with its projections, or a convolution or rule alone.
+    ``kv_dtype``: of the cache, and ``reach``: whether the context is so short that queries attend to all of it, where
+    libraries have kernels of their own for these; '': one law for all. ``floors_ns``: by dtype of the products.
     ``most_requests``, ``most_context``: the largest measured. ``unseen``: residuals of models and heads left out.
     """
 
@@ -273,7 +275,10 @@ class BlockTable(Fitted):
     part: Literal["block", "convolution", "rule"]
     phase: Literal["prefill", "decode", "verify"]
     kernel: str
+    kv_dtype: str = ""
+    reach: Literal["", "short", "long"] = ""
     prices: dict[str, NotNegative]
+    floors_ns: dict[str, NotNegative] = {}
     most_requests: Positive
     most_context: Positive
     residuals: Quantiles
@@ -312,7 +317,7 @@ class ScaledSections(Spec):
     """
 
     gpu: Name
-    sections: tuple[Literal["gemm", "moe", "attention", "collectives"], ...]
+    sections: tuple[Literal["gemm", "moe", "attention", "collectives", "blocks"], ...]
 
 
 class CalibrationSpec(Spec):

@@ -1,14 +1,18 @@
 """Fits blocks of sparse attention and kernels of linear attention: prices of the terms of ``attention.blocks``.
 
 ``python -m calibration.fit.blocks FOLDER [CALIBRATIONS]`` reads the tidy set of sparse and linear attention (its README
-names columns and defects) and writes the section ``blocks`` of every calibration that there is. Prices come from least
-squares on measured / predicted that are at least 0 and weigh large errors linearly; ``unseen`` leaves whole (model,
-heads) out. Prompts near the floor of a launch are left out, and what the README calls unfit.
+names columns and defects) and writes the section ``blocks`` of every calibration that there is. Prices are at least 0
+and come from least squares on ln(measured / predicted), to first order, that weigh large errors linearly; ``unseen``
+leaves whole (model, heads) out. By the same errors it is chosen whether a library has one law, or laws by dtype of the
+KV cache and by whether the context is so short that all of it is attended to, and whether prompts have a floor: the
+median time of those of few tokens, for which the host launches kernels more slowly than the GPU runs them. What the
+README calls unfit is left out.
 """
 
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,7 +27,12 @@ from calibration.fit.gemm import quantiles
 from calibration.fit.parameters import rounded, write_calibration
 
 MOST_ROWS = 6000  # of a table, drawn with a fixed seed: more change prices by less than their noise
-ROUNDS, SMALL = 6, 0.03  # of reweighting; residuals below SMALL weigh alike
+# Of reweighting: rounds; residuals below SMALL weigh alike, and predictions are at most MOST_OFF times off.
+ROUNDS, SMALL, MOST_OFF = 8, 0.03, 20.0
+FEW_TOKENS, FEWEST = 64, 5  # prompts that show the floor, and how many of them there are at least
+ABOVE_FLOOR = 1.15  # times the floor, from which a point is the GPU's
+LEAST_OF_LAW, WORTH, CAPPED = 100, 0.97, 1.0  # rows of a law; gain from which more laws are worth it; largest |ln|
+GROUPS = ("model", "q_heads")  # that are left out together
 GPUS = {"H100-SXM": "h100", "H200-SXM": "h200", "B200-SXM": "b200", "GB200-NVL72": "gb200", "B300-SXM": "b300",
         "GB300-NVL72": "gb300"}  # fmt: skip
 DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
@@ -104,35 +113,118 @@ def _heads(kind: str) -> list[str]:
     return ["heads", "n_groups"] if kind == "mamba2" else ["k_heads", "v_heads"]
 
 
-def prices_of(terms: np.ndarray, ns: np.ndarray) -> np.ndarray:
-    """float64[term], at least 0: least squares of predicted / measured, large residuals weighed linearly."""
+def prices_of(terms: np.ndarray, ns: np.ndarray, floor_ns: np.ndarray | float = 0.0) -> np.ndarray:
+    """float64[term], at least 0: least squares of ln(predicted / measured), large residuals weighed linearly. Points at
+    their floor count where the prediction is above it.
+    """
     scale = np.maximum(terms.max(axis=0), 1e-12)
-    weights, found = np.ones(len(ns)), np.zeros(terms.shape[1])
+    free = ns > ABOVE_FLOOR * np.asarray(floor_ns)
+    free = free if free.sum() > terms.shape[1] else np.ones(len(ns), bool)
+    counted, weights, last, found = free, np.ones(len(ns)), ns, np.zeros(terms.shape[1])
     for _ in range(ROUNDS):
-        found, _ = nnls(terms / scale * (weights / ns)[:, None], weights)
-        off = np.abs(np.log(np.maximum(terms / scale @ found, 1e-9) / ns))
-        weights = 1 / np.sqrt(np.maximum(off, SMALL))
+        by = (weights / np.sqrt(last * ns))[counted]
+        found, _ = nnls(terms[counted] / scale * by[:, None], ns[counted] * by)
+        last = np.clip(terms / scale @ found, ns / MOST_OFF, ns * MOST_OFF)
+        weights = 1 / np.sqrt(np.maximum(np.abs(np.log(last / ns)), SMALL))
+        counted = free | (last > floor_ns)
     return found / scale
 
 
-def table_of(rows: pd.DataFrame, terms: pd.DataFrame, groups: Sequence[str], named: dict) -> BlockTable:
-    """One table; ``groups``: columns that tell what is left out together."""
-    ns, matrix = rows["latency_us"].to_numpy() * NS_PER_US, terms.to_numpy()
-    prices = prices_of(matrix, ns)
-    unseen = []
-    for _, mine in rows.groupby(list(groups)):
-        out = rows.index.isin(mine.index)
-        if not out.all():
-            unseen.append(ns[out] / (matrix[out] @ prices_of(matrix[~out], ns[~out])) - 1)
+class Law(NamedTuple):
+    """``floors_ns``: by dtype of the products."""
+
+    prices: np.ndarray
+    floors_ns: dict[str, float]
+
+    def ns(self, rows: pd.DataFrame, terms: np.ndarray) -> np.ndarray:
+        return np.maximum(terms @ self.prices, _floor_of(rows, self.floors_ns))
+
+
+def _law_of(rows: pd.DataFrame, terms: np.ndarray, floored: bool) -> Law:
+    ns, floors = rows["latency_us"].to_numpy() * NS_PER_US, {}
+    if floored:
+        few = rows[rows["batch"] * rows["input_tokens"] <= FEW_TOKENS]
+        few = few if len(few) >= FEWEST else rows.nsmallest(FEWEST, "latency_us")
+        medians = few.groupby("gemm_type")["latency_us"].median() * NS_PER_US
+        floors = {DTYPES[name]: float(value) for name, value in medians.items()}
+    return Law(prices_of(terms, ns, _floor_of(rows, floors)), floors)
+
+
+def _floor_of(rows: pd.DataFrame, floors: dict[str, float]) -> np.ndarray | float:
+    return np.array([blocks.floor_ns(floors, DTYPES[name]) for name in rows["gemm_type"]]) if floors else 0.0
+
+
+class Fit(NamedTuple):
+    """One law of some rows, and predicted / measured by laws that had not seen their group; nan where none could."""
+
+    rows: pd.DataFrame
+    law: Law
+    terms: np.ndarray
+    unseen: np.ndarray
+
+
+def _fitted(rows: pd.DataFrame, terms: np.ndarray, groups: Sequence[str], floored: bool) -> Fit:
+    """``groups``: columns that tell what is left out together."""
+    ns, unseen = rows["latency_us"].to_numpy() * NS_PER_US, np.full(len(rows), np.nan)
+    of = rows.groupby(list(groups)).ngroup().to_numpy()
+    for group in np.unique(of):
+        out = of == group
+        if (~out).sum() > terms.shape[1]:
+            unseen[out] = _law_of(rows[~out], terms[~out], floored).ns(rows[out], terms[out]) / ns[out]
+    return Fit(rows, _law_of(rows, terms, floored), terms, unseen)
+
+
+def _error(fits: Sequence[Fit]) -> float:
+    """Mean of |ln|, at most CAPPED each, of what was left out."""
+    off = np.abs(np.log(np.concatenate([fit.unseen for fit in fits])))
+    return float(np.minimum(off[np.isfinite(off)], CAPPED).mean())
+
+
+def block_laws(rows: pd.DataFrame, terms: np.ndarray, short: np.ndarray, prompts: bool) -> dict[tuple[str, str], Fit]:
+    """(dtype of KV, reach), '' for all → the fit; divided, and floored, as leaves least errors in what was left out.
+    ``short``: bool[row], of contexts.
+    """
+    reaches, kinds = np.where(short, blocks.SHORT, blocks.LONG), rows["kv_dtype"].map(DTYPES).to_numpy(str)
+    least, best = np.inf, {}
+    for by_reach in (False, True):
+        for by_kv in (False, True):
+            keys = list(
+                zip(kinds if by_kv else [""] * len(rows), reaches if by_reach else [""] * len(rows), strict=True)
+            )
+            every = sorted(set(keys))
+            if len({reach for _, reach in every}) < 1 + by_reach or (by_kv and len({kv for kv, _ in every}) < 2):
+                continue
+            where = {key: np.array([each == key for each in keys]) for key in every}
+            if min(map(np.sum, where.values())) < LEAST_OF_LAW:
+                continue
+            for floored in (False, True)[: 1 + prompts]:
+                found = {key: _fitted(rows[at], terms[at], GROUPS, floored) for key, at in where.items()}
+                error = _error(list(found.values()))
+                if error < WORTH * least:
+                    least, best = error, found
+    return best
+
+
+def table_of(fit: Fit, columns: Sequence[str], named: dict) -> BlockTable:
+    """One table."""
+    rows, prices = fit.rows, fit.law.prices
     context = rows["past_tokens"] + rows["input_tokens"] if "past_tokens" in rows else rows["num_tokens"]
+    seen = rows["latency_us"].to_numpy() * NS_PER_US / fit.law.ns(rows, fit.terms)
     return BlockTable(
         **named,
-        prices={name: float(price) for name, price in zip(terms.columns, prices, strict=True) if price > 0},
+        prices={name: float(price) for name, price in zip(columns, prices, strict=True) if price > 0},
+        floors_ns=fit.law.floors_ns,
         most_requests=float(rows["batch"].max()),
         most_context=float(context.max()),
-        residuals=quantiles(ns / (matrix @ prices) - 1),
-        unseen=quantiles(np.concatenate(unseen) if unseen else np.zeros(0)),
+        residuals=quantiles(seen - 1),
+        unseen=quantiles(1 / fit.unseen[np.isfinite(fit.unseen)] - 1),
     )
+
+
+def _short(rows: pd.DataFrame, kind: str) -> np.ndarray:
+    """bool[row]: whether the context is as short as `blocks.most_short`."""
+    most = {name: blocks.most_short(model_of(kind, name, 64)[1]) for name in rows["model"].unique()}
+    return (rows["past_tokens"] + rows["input_tokens"]).to_numpy() <= rows["model"].map(most).to_numpy()
 
 
 def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
@@ -146,8 +238,6 @@ def fit_blocks(folder: Path, gpu: str, machine: blocks.Machine) -> Iterator[Bloc
             file = folder / f"{stem}_{word}_module.csv.gz"
             rows = pd.read_csv(file)
             rows = rows[rows["gpu"] == gpu]
-            if "near_floor" in rows:
-                rows = rows[rows["near_floor"] == 0]
             for kind in kinds:
                 mine = rows[rows["op"].str.endswith("skip_indexer") == (kind == "sparse_reused")]
                 for library, each in mine.groupby("framework"):
@@ -156,7 +246,10 @@ def fit_blocks(folder: Path, gpu: str, machine: blocks.Machine) -> Iterator[Bloc
                     drawn = _drawn(each)
                     named = {"kind": kind, "part": blocks.BLOCK, "phase": phase, "kernel": "block", "library": library}
                     named |= {"version": str(drawn["framework_version"].iloc[0]), "source": f"{stem}_{word}"}
-                    yield table_of(drawn, block_matrix(drawn, kind, phase, machine), ["model", "q_heads"], named)
+                    terms, short = block_matrix(drawn, kind, phase, machine), _short(drawn, kind)
+                    laws = block_laws(drawn, terms.to_numpy(), short, phase == "prefill")
+                    for (kv_dtype, reach), fit in laws.items():
+                        yield table_of(fit, terms.columns, named | {"kv_dtype": kv_dtype, "reach": reach})
 
 
 def fit_linear(folder: Path, gpu: str, machine: blocks.Machine) -> Iterator[BlockTable]:
@@ -168,7 +261,8 @@ def fit_linear(folder: Path, gpu: str, machine: blocks.Machine) -> Iterator[Bloc
             part, drawn = (blocks.CONVOLUTION if "conv" in kernel else blocks.RULE), _drawn(each)
             named = {"kind": kind, "part": part, "phase": PHASES[phase], "kernel": kernel, "library": library}
             named |= {"version": str(drawn["framework_version"].iloc[0]), "source": f"linear/aic_{stem}"}
-            yield table_of(drawn, linear_matrix(drawn, kind, part, machine), _heads(kind), named)
+            terms = linear_matrix(drawn, kind, part, machine)
+            yield table_of(_fitted(drawn, terms.to_numpy(), _heads(kind), False), terms.columns, named)
 
 
 def main(folder: str, calibrations: str = "configs/calibrations") -> None:

@@ -12,6 +12,7 @@ from archsim.base.errors import ArchsimError, TraceError
 from archsim.cli.main import main
 from archsim.iteration.collectives import fastest_all_reduce_ns
 from archsim.iteration.experts import ByChance
+from archsim.laws.dominated import dominated_in
 from archsim.laws.laws import Laws
 from archsim.serving.expert_groups import NOT_MOVED, groups_of
 from archsim.serving.groups import SELDOM, Group
@@ -207,3 +208,27 @@ def test_a_kernel_that_was_not_measured_on_a_shape_takes_a_near_one():
         sizes = ((like.hidden, model.hidden), (like.ffn, model.expert_ffn), (like.experts, model.experts))
         assert sum(abs(np.log2(a / b)) for a, b in sizes) <= NEAR
     assert any("GLM-5 (sglang_flashinfer_trtllm_moe)" in note for note in found.notes)
+
+
+def test_a_kernel_slower_than_one_of_more_bits_is_not_served():
+    """vLLM's FP8 experts on Hopper are measured with a kernel twice as slow as its BF16 one; time of its stand-in is
+    flagged, and says whose law it is. TensorRT-LLM's are as they were measured."""
+    model = load_model("qwen3-235b-a22b")
+    for gpu in ("h100", "h200"):
+        found = with_stand_ins(calibration_named(gpu), model, "fp8", "fp8")
+        assert any("kernel flashinfer_cutlass takes" in note and "triton of bf16" in note for note in found.notes)
+        kernels = {(table.library, table.kernel) for table in found.calibration.moe if table.dtype == "fp8"}
+        assert ("vllm", "triton") in kernels and ("vllm", "flashinfer_cutlass") not in kernels
+        ns = {}
+        for dtype, calibration in (("fp8", found.calibration), ("bf16", calibration_named(gpu))):
+            each = ByChance("vllm").times(Laws(calibration), model, Parallelism(4, 1, 4), dtype, 300)
+            assert each.outside[1:].all() == (dtype == "fp8" or gpu == "h200")
+            ns[dtype] = each.ns
+        assert (ns["fp8"][1:] <= ns["bf16"][1:] * 1.001).all()
+
+
+def test_the_audit_names_every_dominated_table():
+    (moe,) = (found for section, found in dominated_in(calibration_named("h100")) if section == "moe")
+    whose = {(one.table.library, one.table.kernel, one.table.dtype) for one in moe}
+    assert whose == {("vllm", "flashinfer_cutlass", "fp8")}
+    assert len(moe) == 10 and all(one.ratio > 1.5 for one in moe)

@@ -18,8 +18,11 @@ from archsim.base.units import NS_PER_S
 from archsim.laws.expert_gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.laws.tables import BlockTable, CalibrationSpec
+from archsim.specs.loading.calibrations import siblings_of
 
 BLOCK, CONVOLUTION, RULE = "block", "convolution", "rule"
+SHORT, LONG = "short", "long"  # reach of a table
+PADDED_HEADS = 64  # to which FlashMLA's sparse kernel pads the heads of a rank (deepseek-ai/FlashMLA, README)
 CHUNK_TOKENS = 64  # of a prompt, between which a linear attention passes its state on
 LIBRARIES = ("vllm", "sglang", "trtllm")  # in order of preference, where none is named
 _FASTER = {"bf16": 1.0, "fp16": 1.0, "fp8": 2.0, "nvfp4": 4.0}  # rate of products relative to BF16
@@ -65,6 +68,7 @@ def block_terms(
     seconds = {
         "products": products,
         "attention_flop": (work.flop - index.flop) / machine.flop_per_s,
+        "padded_flop": (work.flop - index.flop) / heads * PADDED_HEADS / machine.flop_per_s,
         "attention_bytes": (work.moved_bytes - index.moved_bytes) / machine.bytes_per_s,
         "index_flop": index.flop / (2 * machine.flop_per_s),
         "index_bytes": index.moved_bytes / machine.bytes_per_s,
@@ -149,43 +153,86 @@ class BlockTimes:
 
     @property
     def note(self) -> str:
-        return ""
+        whose = self.tables[0].scaled_from
+        return f"{self.kind.kind} attention: the law of {whose}, at the rates of this GPU" if whose else ""
 
     def ns(self, requests: ArrayLike, new: ArrayLike, context: ArrayLike) -> np.ndarray:
         requests, new, context = np.broadcast_arrays(*(np.asarray(each, float) for each in (requests, new, context)))
-        some = np.where(requests > 0, requests, 1.0)
-        found = np.zeros(requests.shape)
+        some, found = np.where(requests > 0, requests, 1.0), np.zeros(requests.shape)
         for table in self.tables:
-            if table.part == BLOCK:
-                at = some, new, context
-                terms = block_terms(self.kind, self.phase, self.hidden, self.tp, at, self.dtypes, self.machine)
-            else:
-                terms = linear_terms(self.kind, table.part, self.tp, (some, new), self.machine)
-            found = found + priced(terms, table.prices)
+            if table.reach != SHORT:
+                found = found + self._of_table(table, some, new, context)
+        for table in self.tables:
+            if table.reach == SHORT:  # of a longer context it is the least: more context never takes less time
+                most = most_short(self.kind)
+                few = self._of_table(table, some, np.minimum(new, most), np.minimum(context, most))
+                found = np.where(context <= most, few, np.maximum(few, found))
         return np.where(requests > 0, found, 0.0)
+
+    def _of_table(self, table: BlockTable, requests: np.ndarray, new: np.ndarray, context: np.ndarray) -> np.ndarray:
+        if table.part == BLOCK:
+            at = requests, new, context
+            terms = block_terms(self.kind, self.phase, self.hidden, self.tp, at, self.dtypes, self.machine)
+        else:
+            terms = linear_terms(self.kind, table.part, self.tp, (requests, new), self.machine)
+        return np.maximum(priced(terms, table.prices), floor_ns(table.floors_ns, self.dtypes[0]))
+
+    def _here(self, table: BlockTable, context: np.ndarray) -> np.ndarray:
+        """bool: whether a table is of these contexts."""
+        if not table.reach:
+            return np.ones(context.shape, bool)
+        return (context <= most_short(self.kind)) == (table.reach == SHORT)
 
     def outside(self, requests: ArrayLike, context: ArrayLike) -> np.ndarray:
         requests, context = np.broadcast_arrays(np.asarray(requests, float), np.asarray(context, float))
         beyond = np.zeros(requests.shape, bool)
         for table in self.tables:
             longest = context > table.most_context if table.part == BLOCK else np.zeros(context.shape, bool)
-            beyond = beyond | (requests > table.most_requests) | longest
+            far = (requests > table.most_requests) | longest | bool(table.scaled_from)
+            beyond = beyond | (self._here(table, context) & far)
         return beyond
+
+
+def most_short(kind: Any) -> float:
+    """The longest context all of whose tokens every query attends to: ``index_topk`` entries of the cache."""
+    return kind.index_topk * getattr(kind, "ratio", 1)
+
+
+def floor_ns(floors: Mapping[str, float], products: str) -> float:
+    """Of the dtype of products; of the slowest where it was not measured; 0 for none."""
+    return floors.get(products, max(floors.values(), default=0.0))
 
 
 def block_times(
     kind: Any, laws: Laws, phase: str, hidden: int, tp: int, dtypes: tuple[str, str], library: str | None,
     rates: Rates | None,
 ) -> BlockTimes | None:  # fmt: skip
-    """From the library's tables of ``kind.measured_as``, or another library's; None where there are none."""
-    name, parts = kind.measured_as, kind.measured_parts
-    there = [table for table in laws.calibration.blocks if (table.kind, table.phase) == (name, phase)]
-    for choice in dict.fromkeys((library, *LIBRARIES)):
-        found = []
-        for part in parts:
-            mine = [table for table in there if table.library == choice and table.part == part]
-            found += sorted(mine, key=lambda table: -table.unseen.points)[:1]
-        if len(found) == len(parts):
-            machine = machine_of(laws.calibration, *laws.scale_of("bf16", rates))
-            return BlockTimes(kind, phase, hidden, tp, dtypes, machine, tuple(found))
+    """From the library's tables of ``kind.measured_as``, or another library's, or those of the nearest GPU that has
+    any; None where there are none.
+    """
+    machine = machine_of(laws.calibration, *laws.scale_of("bf16", rates))
+    for calibration in (laws.calibration, *siblings_of(laws.calibration)):
+        if found := _tables_of(kind, phase, dtypes[1], library, calibration):
+            if calibration is not laws.calibration:
+                found = tuple(table.model_copy(update={"scaled_from": calibration.gpu}) for table in found)
+            return BlockTimes(kind, phase, hidden, tp, dtypes, machine, found)
     return None
+
+
+def _tables_of(
+    kind: Any, phase: str, kv_dtype: str, library: str | None, calibration: CalibrationSpec
+) -> tuple[BlockTable, ...]:
+    there = [table for table in calibration.blocks if (table.kind, table.phase) == (kind.measured_as, phase)]
+    for choice in dict.fromkeys((library, *LIBRARIES)):
+        parts = []
+        for part in kind.measured_parts:
+            mine = [table for table in there if table.library == choice and table.part == part]
+            stored = {table.kv_dtype for table in mine}
+            dtype = kv_dtype if kv_dtype in stored else min(stored, default="")
+            mine = sorted((table for table in mine if table.kv_dtype == dtype), key=lambda table: -table.unseen.points)
+            parts.append(
+                {table.reach: table for table in reversed(mine)}.values() if mine and mine[0].reach else mine[:1]
+            )
+        if all(parts):
+            return tuple(table for part in parts for table in part)
+    return ()

@@ -2,21 +2,53 @@
 """
 
 import hashlib
+from collections.abc import Iterator
 from functools import lru_cache
+from math import log2
 from pathlib import Path
 
 from archsim.base.errors import SpecError
 from archsim.base.nearest import did_you_mean
 from archsim.base.text.validation import validate
 from archsim.base.text.yaml import read_yaml
-from archsim.laws.tables import CalibrationSpec
+from archsim.laws.tables import CalibrationSpec, Reference
 from archsim.specs.loading.calibration_sections import files_of, with_sections
-from archsim.specs.loading.config_files import display, named_files, search_folders
+from archsim.specs.loading.config_files import display, named_files, search_folders, shipped_configs
 
 KIND = "calibrations"
 # For a die that names none: the GPU whose measured GEMMs cover most shapes and dtypes, and on which Yu et al., ISCA
 # 2026 (arXiv 2510.05497v4) validate.
 DEFAULT_CALIBRATION = "h100"
+
+
+def siblings_of(calibration: CalibrationSpec) -> Iterator[CalibrationSpec]:
+    """Shipped calibrations whose tables may stand in for what this one lacks, each with its own tables alone, the
+    nearest first: the GPU that its file names under ``scaled``, then by octaves between the peaks of BF16 and between
+    the bandwidths of HBM.
+    """
+    away = {}
+    for path in sorted((shipped_configs() / KIND).glob("*.yaml")):
+        gpu, reference = _rates_once(path, path.stat().st_mtime_ns)
+        if gpu != calibration.gpu:
+            away[path] = _octaves(reference, calibration.reference) if gpu != _named_sibling(calibration) else -1.0
+    for path in sorted(away, key=away.__getitem__):
+        yield _own_once(*_version(str(path)))
+
+
+def _named_sibling(calibration: CalibrationSpec) -> str | None:
+    return calibration.scaled.gpu if calibration.scaled else None
+
+
+def _octaves(one: Reference, other: Reference) -> float:
+    peaks = one.peak_flop_per_s["bf16"] / other.peak_flop_per_s["bf16"]
+    return abs(log2(peaks)) + abs(log2(one.hbm_bytes_per_s / other.hbm_bytes_per_s))
+
+
+@lru_cache(maxsize=32)
+def _rates_once(path: Path, changed_ns: int) -> tuple[str, Reference]:
+    """GPU and reference of a file, without its sections."""
+    data = read_yaml(path, display(path)).data
+    return data["gpu"], Reference.model_validate(data["reference"])
 
 
 def find_calibration(name: str | Path) -> Path:

@@ -6,6 +6,9 @@ of fused layers leaves such a point out where one sweep alone measured it, unles
 
 Transfers keep segments, and no points: a table is reported whose held-out error is APART times that of the median table
 of its section. Single numbers have nothing beside them.
+
+Whole tables are dominated where another of the same library, of more bits or an older version of the kernel, is faster
+at the median (``archsim.laws.dominated``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.laws.attention import CORRECTION_UNIT as ATTENTION_UNIT
+from archsim.laws.dominated import NOT_SERVED, SLOWER, dominated_in
 from archsim.laws.gemm import CORRECTION_UNIT
 from archsim.laws.rank_load import BALANCED
 from archsim.laws.tables import (
@@ -149,6 +153,12 @@ def told(calibration: CalibrationSpec) -> Iterator[str]:
             points = f" with {each.points:,} points" if each.points else ""
             far = f", the farthest {_line(each.found[0])}" if each.found else ""
             yield f"{calibration.gpu} {each.section}: {each.tables} tables{points}: {len(each.found)} apart{far}"
+    for section, found in dominated_in(calibration):
+        for one in found:
+            yield (
+                f"{calibration.gpu} {section}: {_named(section, one.table)} is dominated: it takes {one.ratio:.2f} "
+                f"times as long as {_named(section, one.by)} (median of {one.points:,} points)"
+            )
 
 
 def page_of(calibrations: Sequence[CalibrationSpec]) -> str:
@@ -161,6 +171,10 @@ def page_of(calibrations: Sequence[CalibrationSpec]) -> str:
         f"and by more than {LEAST:.0%}; of transfers, tables whose held-out error is {APART:g} times that of the",
         "median table of their section. Tables scaled from another GPU are audited there. `archsim calibrate` leaves",
         "out what stands apart in fused layers, unless several sweeps measured it or the routing was drawn.",
+        "Dominated are tables that should be faster than another of their library, with fewer bits or in a newer",
+        f"version of the kernel, and take at least {SLOWER:g} times as long at the median of what both measured.",
+        f"`archsim serve` does not use kernels of fused layers that take {NOT_SERVED:g} times as long as those of more",
+        "bits.",
         "",
     ]
     lines += [f"- {line}" for calibration in calibrations for line in told(calibration)]
