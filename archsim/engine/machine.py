@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archsim.base.units import NS_PER_S
-from archsim.engine.fabric import build_fabric, plain_link_bytes_per_ns
+from archsim.engine.fabric import build_fabric, measured_law, plain_link_bytes_per_ns
 from archsim.engine.state import Machine, Memory
 from archsim.engine.transfer import software
+from archsim.laws.mesh import COMBINE
 from archsim.policies.allocation.rules import Costs
 from archsim.specs.loading.fabric_calibrations import fabric_calibration
 from archsim.specs.machine.utilisation import Utilisation, published_utilisation
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from archsim.specs.assumptions import AssumptionsSpec
 
 NO_WINDOW = 2**31 - 1
+FASTEST_BYTES_PER_S = 1e18  # of a kernel whose law has no endpoint
 ENDPOINT = ("blackhole", "combine", "replay-2026-09-11")  # machine, kernel, version of ``endpoint: as_measured``
 
 
@@ -45,7 +47,8 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
     model, assumptions = scenario.model, scenario.assumptions
     system = with_links_of_slices(scenario.system, model)
     fabric = build_fabric(system, assumptions.numbering)
-    if assumptions.endpoint == "as_measured" and system.transfer_law is None:
+    by_law = system.endpoint is not None and assumptions.execution == "expert_parallel"  # of whole kernels
+    if assumptions.endpoint == "as_measured" and system.transfer_law is None and not by_law:
         fabric = with_ports(fabric, endpoint_bytes_per_s(system))
     shared = assumptions.contention == "shared"
     weights, plain_link = slice_bytes(system, model), plain_link_bytes_per_ns(system)
@@ -87,10 +90,13 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
 def endpoint_bytes_per_s(system) -> float:
     """What the controller of a die sends, and what it receives, in bytes/s, under ``endpoint: as_measured``.
 
-    A die's own controller is not known: it is to its links as that of the measured chip is to its own, by the kernel
-    that returns results in the replay of a recorded layer (`archsim.laws.mesh`; 21.8 GB/s a chip, beside 2 links of 25
-    GB/s to each neighbour). Other measured kernels reach from half to 1.3 times that share.
+    Of a system that names its ``endpoint``, the rate of the kernel that returns results. Else a die's controller is not
+    known: it is to its links as that of the measured chip is to its own, by that kernel in the replay of a recorded
+    layer (`archsim.laws.mesh`; 21.8 GB/s a chip, beside 2 links of 25 GB/s to each neighbour). Other measured kernels
+    reach from half to 1.3 times that share.
     """
+    if system.endpoint is not None:
+        return min(measured_law(system.endpoint, COMBINE, system).bytes_per_s, FASTEST_BYTES_PER_S)
     law = fabric_calibration(ENDPOINT[0]).law(*ENDPOINT[1:])
     assert law is not None, "shipped"
     share = law.bytes_per_s / (law.links * law.link_bytes_per_s)

@@ -7,7 +7,6 @@ All vectors of a layer begin at once, as those of a kernel do. The fabric shares
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,12 +14,11 @@ import numpy as np
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.nearest import did_you_mean
 from archsim.base.shown import Shown
+from archsim.engine.fabric import measured_law, mesh_of
 from archsim.engine.hidden import SENDS, Sizes, vector_bytes
 from archsim.engine.loop import Replay
 from archsim.engine.network.flows import simulate_flows
-from archsim.laws.mesh import DISPATCH, FULL, KERNELS, LINEAR, MESH, RING, EndpointLaw, quantities
-from archsim.specs.loading.fabric_calibrations import fabric_calibration
-from archsim.specs.machine.system import SystemSpec
+from archsim.laws.mesh import DISPATCH, KERNELS, EndpointLaw, quantities
 
 if TYPE_CHECKING:
     import pandas
@@ -93,7 +91,7 @@ def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes
             f"--phase {phase}: hidden vectors move alone under activations: dispatched and dispatch: "
             f"{' or '.join(SENDS)}, not activations: {assumptions.activations} and dispatch: {assumptions.dispatch}"
         )
-    known = _law(law, phase, system)
+    known = None if law is None else measured_law(law, phase, system)
     sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
     bytes_each = vector_bytes(model.hidden, system.compute.dtype, assumptions.combine)
     size = bytes_each.dispatch if phase == DISPATCH else bytes_each.combine
@@ -104,7 +102,7 @@ def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes
         sent = np.array(SENDS[assumptions.dispatch](plan, demand.origins, demand.routing, sizes, fabric.hops), float)
         law_ns = None
         if known is not None:
-            law_ns = known.time_ns(quantities(sent, *_shape(system)[1:], phase), size)
+            law_ns = known.time_ns(quantities(sent, *mesh_of(system)[1:], phase), size)
         np.fill_diagonal(sent, 0.0)
         over = sent if phase == DISPATCH else sent.T
         pairs = np.argwhere(over > 0)
@@ -128,54 +126,3 @@ def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes
             )  # fmt: skip
         )
     return PhaseTimes(phase, known, tuple(found))
-
-
-def _law(name: str | None, phase: str, system: SystemSpec) -> EndpointLaw | None:
-    if name is None:
-        return None
-    machine, _, version = name.rpartition("/")
-    if not machine:
-        raise SpecError(f"law {name!r}: expected MACHINE/VERSION, such as blackhole/replay-2026-09-11")
-    calibration = fabric_calibration(Path(machine))
-    law = calibration.law(phase, version)
-    if law is None:
-        known = [each.version for each in calibration.endpoint if each.kernel == phase]
-        raise SpecError(
-            f"law {name!r}: {machine} has no {phase} kernel of version {version!r}{did_you_mean(version, known)} "
-            f"(known: {', '.join(known) or 'none'})"
-        )
-    topology = _shape(system)[0]
-    if topology not in law.topologies:
-        raise SpecError(
-            f"law {name!r} was measured on the topology {' and '.join(law.topologies)}; {system.name} "
-            f"({system.shape}) is {topology!r}: take a law of that topology"
-        )
-    return law
-
-
-def _shape(system: SystemSpec) -> tuple[str, tuple[int, ...], tuple[bool, ...]]:
-    """(topology, sides, wrapped) of a system, as laws of measured meshes name them."""
-    if system.fabric is not None:
-        levels = system.fabric.levels
-        if len(levels) == 1 and levels[0].kind in ("fully_connected", "switch"):
-            return FULL, (), ()
-        sides = tuple(side for level in levels for side in (level.sides if level.kind in _GRIDS else (level.size,)))
-        around = tuple(
-            level.kind in ("torus", "ring") for level in levels for _ in range(2 if level.kind in _GRIDS else 1)
-        )
-        return MESH, sides, around
-    assert system.mesh is not None or system.topology.is_function, "else there is a fabric"
-    name, mesh = system.topology.name, system.mesh
-    if mesh is None or name in ("fully_connected", "switch", "edges"):
-        return FULL, (), ()
-    if name == "ring":
-        return RING, (system.dies,), (True,)
-    sides = mesh.x, mesh.y
-    wrapped = name in ("torus", "torus_x"), name in ("torus", "torus_y")
-    if min(sides) > 1:
-        return MESH, sides, wrapped
-    long = int(mesh.y > mesh.x)
-    return (RING if wrapped[long] else LINEAR), (sides[long],), (wrapped[long],)
-
-
-_GRIDS = ("mesh", "torus")

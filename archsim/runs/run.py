@@ -193,7 +193,8 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
         kernels = kernels_from(run.system, KERNELS[run.assumptions.dispatch])
         others.append(f"transfers {calibration_digest(kernels)}")
     if run.assumptions.endpoint == "as_measured":
-        others.append(f"endpoint {_digest_of(fabric_file(ENDPOINT[0]))}")
+        machine = run.system.endpoint.rpartition("/")[0] if run.system.endpoint else ENDPOINT[0]
+        others.append(f"endpoint {_digest_of(fabric_file(machine))}")
     if run.policy.placement.name == "from_file":
         others.append(f"placement {_digest_of(file_of(run.policy.placement.params.get('file', '')))}")
     if run.columns:

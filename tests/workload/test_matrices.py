@@ -94,3 +94,18 @@ def test_counts_that_do_not_fit_the_matrix_are_refused(tmp_path, store):
     (tmp_path / "mine_expert_counts.csv").write_bytes((folder / "mine_expert_counts.csv").read_bytes())
     command = ["trace", "import", str(tmp_path / "mine_source_destination.csv"), "--model", "mistral-small-4"]
     assert main([*command, "--out", str(tmp_path / "store")]) == 2
+
+
+def test_a_whole_layer_takes_the_time_of_the_measured_kernels(store):
+    """execution: expert_parallel on a system that names its measured endpoint: dispatch and combine are the law's."""
+    ends = {"set": "physical", "dispatch": "per_token_expert", "memory": "experts", "execution": "expert_parallel"}
+    sets = [ends, ends | {"endpoint": "as_measured"}]
+    given = experiment(store[0], assumptions=sets, engine="analytical")
+    law = {phase: ar.run_phase(given, phase, law="blackhole/replay-2026-09-11") for phase in ("dispatch", "combine")}
+    found = ar.load(given)
+    links, measured = (ar.run(found, assumptions=each.label).runs.rows[0] for each in found.assumptions)
+    whole = sum(each.layers[0].law_ns for each in law.values())
+    assert links["prefill_ns"] < measured["prefill_ns"] > whole
+    assert measured["prefill_ns"] - links["prefill_ns"] == pytest.approx(
+        whole - sum(each.layers[0].ns for each in law.values()), rel=0.05
+    )

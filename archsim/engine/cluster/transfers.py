@@ -7,6 +7,7 @@
 `NoMoves`      nothing moves: every die has all tokens (``activations: replicated``), or those that a dispatch would
                bring it (``ignored``)
 `RouteMoves`   any other fabric (a wafer): bytes of every link along its routes, at its bandwidth
+`MeshMoves`    the same by the law of kernels measured on it (``endpoint: as_measured``, with the system's own)
 =============  =======================================================================================================
 """
 
@@ -31,12 +32,15 @@ from archsim.engine.cluster.ports import (
     outer_ports,
 )
 from archsim.engine.cluster.routes import link_bytes, slowest_link
+from archsim.engine.fabric import measured_law, mesh_of
 from archsim.engine.hidden import Sizes, send_once, send_once_to, send_selections, vector_bytes
 from archsim.engine.state import COMBINE, DISPATCH, Machine
 from archsim.engine.transfer import own_calibration
 from archsim.iteration.overlap import Sms
 from archsim.laws import collective
 from archsim.laws.laws import Laws
+from archsim.laws.mesh import KERNELS as MESH_KERNELS
+from archsim.laws.mesh import quantities
 from archsim.policies.allocation.rules import Plan
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.loading.calibrations import calibration_named
@@ -97,7 +101,8 @@ def build_moves(scenario: Scenario, machine: Machine, fabric: Fabric, analytical
     if scenario.assumptions.dispatch == "all_gather":
         return GatherMoves(scenario, fabric, grid)
     if grid is None:
-        return RouteMoves(scenario, machine, fabric)
+        measured = scenario.assumptions.endpoint == "as_measured" and scenario.system.endpoint is not None
+        return (MeshMoves if measured else RouteMoves)(scenario, machine, fabric)
     return PortMoves(scenario, fabric, grid, analytical)
 
 
@@ -285,7 +290,8 @@ class RouteMoves:
 
     def __init__(self, scenario: Scenario, machine: Machine, fabric: Fabric):
         model, assumptions = scenario.model, scenario.assumptions
-        if scenario.system.launch == "gpu" and assumptions.transfer_software == "charged":
+        charged = scenario.system.launch == "gpu" and assumptions.transfer_software == "charged"
+        if charged and not isinstance(self, MeshMoves):
             raise SpecError(
                 f"no kernels were measured on {scenario.system.shape}: execution: expert_parallel with launch: gpu "
                 "needs one or two levels of switches with laws; take transfer_software: free, or launch: local_cp"
@@ -326,6 +332,27 @@ class RouteMoves:
     def _phase(self, vectors: np.ndarray, phase: int) -> OnLinks:
         n_bytes = link_bytes(self._fabric, vectors * self.vector_bytes[phase])
         return OnLinks(n_bytes, n_bytes / self._fabric.link_bytes_per_ns)
+
+
+class MeshMoves(RouteMoves):
+    """By the law of measured kernels; see the module. All dies have what they await when the kernel ends."""
+
+    def __init__(self, scenario: Scenario, machine: Machine, fabric: Fabric):
+        system, name = scenario.system, str(scenario.system.endpoint)
+        super().__init__(scenario, machine, fabric)
+        self._laws = [measured_law(name, kernel, system) for kernel in MESH_KERNELS]
+        self._mesh = mesh_of(system)[1:]
+        self.named = f"{name.replace('/', ' ')}: {self._laws[0].note}"
+
+    def dispatched(self, sent: Sent) -> np.ndarray:
+        return np.full(self._fabric.dies, self._kernel_ns(sent, DISPATCH))
+
+    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+        return np.full(self._fabric.dies, begin_ns.max() + self._kernel_ns(sent, COMBINE))
+
+    def _kernel_ns(self, sent: Sent, phase: int) -> float:
+        found = quantities(sent.vectors, *self._mesh, MESH_KERNELS[phase])
+        return self._laws[phase].time_ns(found, self.vector_bytes[phase]) if found["tokens"] else 0.0
 
 
 def _selections(plan: Plan, demand: StepDemand, sizes: Sizes, hops) -> tuple[np.ndarray, np.ndarray]:

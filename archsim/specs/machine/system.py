@@ -152,6 +152,9 @@ class SystemSpec(Spec):
     compute: ComputeSpec
     # What starts kernels and transfers on a die (docs/decisions.md).
     launch: Literal["gpu", "local_cp"] = "gpu"
+    # Measured kernels of a calibration of a fabric, MACHINE/VERSION such as blackhole/replay-2026-09-11: what dies send
+    # and receive under `endpoint: as_measured`. Null: the share of a link that a Blackhole chip has.
+    endpoint: Annotated[str, Field(min_length=1)] | None = None
     decision: DecisionSpec = DecisionSpec()
     # A user's own blocks, which every weight slice passes on its die before the compute array.
     blocks: tuple[BlockSpec, ...] = ()
@@ -208,7 +211,7 @@ class SystemSpec(Spec):
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
         """Without the keys of the other ways to describe a fabric."""
-        absent = {key for key in ("mesh", "fabric") if getattr(self, key) is None} | (
+        absent = {key for key in ("mesh", "fabric", "endpoint") if getattr(self, key) is None} | (
             {"topology"} if self.fabric else set()
         )
         return {key: value for key, value in written(self).items() if key not in absent}
