@@ -3,10 +3,12 @@
 Laws: `archsim.laws.mesh`. ``archsim calibrate`` writes these files (`calibration.fit.mesh`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import Field
@@ -16,8 +18,10 @@ from archsim.base.nearest import did_you_mean
 from archsim.base.text.fields import Name, Spec, count, number
 from archsim.base.text.validation import validate
 from archsim.base.text.yaml import read_yaml
-from archsim.laws.mesh import EndpointLaw, HopLatency, LinkRate, Residuals
 from archsim.specs.loading.config_files import named_files
+
+if TYPE_CHECKING:  # laws need numpy, which specifications do without
+    from archsim.laws.mesh import EndpointLaw, HopLatency, LinkRate, Residuals
 
 KIND = "fabrics"
 _Ns = Annotated[float, number(0, 1e12)]
@@ -137,6 +141,8 @@ def shipped_fabrics() -> list[FabricCalibration]:
 
 @lru_cache(maxsize=16)
 def _read(path: Path, changed_ns: int) -> FabricCalibration:
+    from archsim.laws.mesh import EndpointLaw, HopLatency, LinkRate
+
     given = validate(FabricFile, read_yaml(path))
     laws = tuple(
         EndpointLaw(
@@ -156,6 +162,8 @@ def _read(path: Path, changed_ns: int) -> FabricCalibration:
 
 
 def _residuals(given: ResidualsSpec | None) -> Residuals | None:
+    from archsim.laws.mesh import Residuals
+
     return None if given is None else Residuals(**given.model_dump())
 
 
