@@ -12,11 +12,11 @@ from archsim.policies.load import balancedness, imbalance
 from archsim.policies.placement.craft import craft_assign, craft_balancedness, craft_budget, greedy_placement
 from archsim.policies.placement.eplb import eplb
 from archsim.policies.placement.remap import dup, remap
-from archsim.policies.prediction.lina import lina_fit, uniform_split
+from archsim.policies.prediction.lina import device_share, lina_fit, prediction_accuracy, uniform_split
 from archsim.policies.routing.capacity import drop, drop_experts, expert_capacity, reroute
 
 __all__ = [
-    "balancedness", "craft_assign", "craft_balancedness", "craft_budget", "drop", "drop_experts", "dup", "eplb",
-    "expert_capacity", "greedy_placement", "harmoeny", "imbalance", "libra_plan", "libra_shard", "lina_fit", "lplb",
-    "remap", "reroute", "uniform_split", "waterfill",
+    "balancedness", "craft_assign", "craft_balancedness", "craft_budget", "device_share", "drop", "drop_experts", "dup",
+    "eplb", "expert_capacity", "greedy_placement", "harmoeny", "imbalance", "libra_plan", "libra_shard", "lina_fit",
+    "lplb", "prediction_accuracy", "remap", "reroute", "uniform_split", "waterfill",
 ]

@@ -53,6 +53,8 @@ REFUSED = {
     "lina_fit: no token": (lambda: balancers.lina_fit(np.zeros((2, 0), int), 1, 4), "no token"),
     "predict: layers": (lambda: balancers.lina_fit([[0], [1]], 1, 2).predict([[0]], 1), "1 layers; the table was fitted to 2"),
     "predict: top_k": (lambda: balancers.lina_fit([[0], [1]], 1, 2).predict([[0], [0]], 3), "at most 2, the number of experts"),
+    "device_share: devices": (lambda: balancers.device_share([0.5], 0), "devices is 0"),
+    "prediction_accuracy: tokens": (lambda: balancers.prediction_accuracy([[1], [2]], [[1]]), "predicted has 2 tokens"),
     "uniform_split: copies": (lambda: balancers.uniform_split(5, 0), "copies is 0"),
     "harmoeny: GPUs": (lambda: balancers.harmoeny([[1, 2, 3]], 2, 1), "3 experts do not divide among 2 GPUs"),
     "harmoeny: fractions": (lambda: balancers.harmoeny([[1.5, 2]], 2, 1), "whole tokens"),

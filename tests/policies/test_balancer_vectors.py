@@ -1,8 +1,11 @@
 """Every reference vector of the balancers, by the checks of its kind (``shared/reference/policies/README.md``)."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
-from support.vectors import vectors
+from support.vectors import FOLDER, vectors
 
 from archsim import balancers
 
@@ -228,6 +231,33 @@ def test_lina(case):
 @vectors("lina", "uniform_split")
 def test_uniform_split(case):
     assert balancers.uniform_split(**case["input"]).tolist() == case["expected"]["integer"]
+
+
+@vectors("lina", "device_share")
+def test_device_share(case):
+    share = balancers.device_share(case["input"]["popularity"], case["input"]["num_devices"])
+    assert share.tolist() == pytest.approx(case["expected"]["n_e"], rel=1e-9)
+
+
+@vectors("lina", "prediction_accuracy")
+def test_prediction_accuracy(case):
+    mean, whole = balancers.prediction_accuracy(**case["input"])
+    assert mean == pytest.approx(case["expected"]["mean_fraction_of_experts"], rel=1e-9)
+    assert whole == pytest.approx(case["expected"]["fraction_of_tokens_all_correct"], rel=1e-9)
+
+
+def test_accuracy_of_tables_of_other_sizes():
+    assert balancers.prediction_accuracy([[1, 2, 3]], [[3, 4]]) == (0.5, 0.0)
+    assert balancers.prediction_accuracy(np.zeros((0, 2)), np.zeros((0, 2))) == (1.0, 1.0)
+    with pytest.raises(ValueError, match="predicted has 2 tokens, actual has 1"):
+        balancers.prediction_accuracy([[1], [2]], [[1]])
+
+
+def test_every_part_of_the_vectors_has_a_test():
+    written = "".join(file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_*vectors.py"))
+    for file in FOLDER.glob("*.json"):
+        for part in {case.get("part") for case in json.loads(file.read_text(encoding="utf-8"))["cases"]}:
+            assert f'@vectors("{file.stem}"' + (f', "{part}"' if part else "") in written, f"{file.name}: {part}"
 
 
 @pytest.mark.parametrize("rule, named", [("released", "released_code"), ("paper", "paper_algorithm2")])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archsim.policies.load import checked_count, checked_tokens
+from archsim.policies.load import checked_count, checked_load, checked_tokens
 
 
 class _Paths(NamedTuple):
@@ -87,6 +87,29 @@ def uniform_split(tokens: int, copies: int) -> np.ndarray:
     checked_count(tokens, "tokens", least=0)
     each, rest = divmod(int(tokens), checked_count(copies, "copies"))
     return each + (np.arange(copies) < rest).astype(np.int64)
+
+
+def device_share(popularity: ArrayLike, devices: int) -> np.ndarray:
+    """Number of devices in proportion to an expert's popularity, a fraction of all tokens: float64[expert] (Lina).
+
+    Raises ValueError for a popularity that is no number of at least 0, and for less than one device.
+    """
+    return checked_load(popularity, ("expert",), "popularity") * checked_count(devices, "devices")
+
+
+def prediction_accuracy(predicted: ArrayLike, actual: ArrayLike) -> tuple[float, float]:
+    """(mean fraction of a token's experts that were predicted, fraction of tokens with all of them predicted).
+
+    predicted, actual: int[token, k] experts; the two k may differ. Libra defines the accuracy both ways, in section 2
+    and in appendix A. Without tokens both are 1.0. Raises ValueError if the numbers of tokens differ.
+    """
+    predicted, actual = np.atleast_2d(predicted), np.atleast_2d(actual)
+    if len(predicted) != len(actual):
+        raise ValueError(f"predicted has {len(predicted)} tokens, actual has {len(actual)}; expected as many of both")
+    if actual.size == 0:
+        return 1.0, 1.0
+    found = (actual[:, :, None] == predicted[:, None, :]).any(axis=2)
+    return float(found.mean()), float(found.all(axis=1).mean())
 
 
 def _checked(top1: ArrayLike, experts: int) -> np.ndarray:
