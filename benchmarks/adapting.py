@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from support.adapting import run_ns
 from support.random_points import HELD_OUT
 
-POLICIES = ("allo", "allo-paper", "allo-lp", "copy_aware", "allo-charged")
+POLICIES = ("allo", "allo-paper", "allo-lp", "copy_aware")
 FASTER = 8
 LOST = 0.01
 

@@ -9,7 +9,6 @@ import numpy as np
 from archsim.policies import own_functions as own
 from archsim.policies.allocation import holders, linear_programme, sharding
 from archsim.policies.allocation import rules as allocation
-from archsim.policies.allocation.charged import charged
 from archsim.policies.allocation.copy_aware import copy_aware
 from archsim.policies.placement import rules as placement
 from archsim.policies.placement.from_file import from_file
@@ -32,7 +31,6 @@ ALLOCATIONS = {
     "isca26": allocation.isca26,
     "paper": allocation.paper,
     "copy_aware": copy_aware,
-    "charged": charged,
     "lp": linear_programme.lp,
     "even": holders.even,
     "hashed": holders.hashed,

@@ -27,12 +27,6 @@ UNSEEN: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
     "paper": (VECTORS, LINKS, ("HBM reads for others", {}), KERNELS),
     "copy_aware": (VECTORS, LINKS, KERNELS),
     "lp": (("what its solver takes", {"decision_cost": "charged"}),),
-    "charged": (
-        (
-            "single tokens: it expects numbers of hidden vectors",
-            {"activations": "dispatched", "dispatch": "per_rank"},
-        ),
-    ),
 }
 NOTHING = "–"
 OTHER = "the time of a step: it balances numbers of tokens"

@@ -45,10 +45,6 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
             "block_tokens": Parameter(128, 1, 1e9, _BLOCK),
             "slack": Parameter(0.05, 0, 100, "how much later than the mean die a holder may finish", float),
         }),
-        "charged": Rule("as home, unless the engine charges less for a plan that moves tokens from full dies to others", {
-            "slack": Parameter(0.02, 0, 100, "how much fuller than the mean die the fullest may stay", float),
-            "asking": Parameter(0.005, 0, 100, "share of the mean die's time that asking for the demand may take", float),
-        }),
         "lp": Rule("shares of experts by linear programming, rounded; shows the remaining gain and its cost"),
         **balancers.ALLOCATION,
     },
@@ -88,7 +84,6 @@ _PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("ep", "expert parallelism: every expert runs on its home die", {}),
     ("allo", "allocation of the paper: blocks of tokens go to holders or neighbours that finish earliest (its code)", {"allocation": "isca26"}),
     ("allo-paper", "allocation as the paper's text has it", {"allocation": "paper"}),
-    ("allo-charged", "ep, except where moving tokens makes a step faster by all that the engine charges", {"allocation": "charged"}),
     ("allo-lp", "allocation by linear programming", {"allocation": "lp"}),
     ("pred", "base, and dies keep copies of experts that a heatmap predicts to follow", {"allocation": "first_seen", "prediction": "heatmap"}),
     ("allo+pred", "allo, with the copies of pred", {"allocation": "isca26", "prediction": "heatmap"}),

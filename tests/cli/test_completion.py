@@ -14,7 +14,7 @@ from archsim.cli.main import main
 @pytest.mark.parametrize(("line", "found"), [
     ("swe", ["sweep"]), ("sweep explo", ["explore_dojo"]), ("sweep dojo --sched", ["--scheduler"]),
     ("trace im", ["import"]), ("list sys", ["systems"]), ("new mo", ["model"]),
-    ("run dojo --policy allo-", ["allo-paper", "allo-charged", "allo-lp"]),
+    ("run dojo --policy allo-", ["allo-paper", "allo-lp"]),
     ("run dojo --model deepseek-v3", ["deepseek-v3", "deepseek-v3.2"]),
     ("place x.npz --system isca26_d", ["isca26_dojo"]), ("validate --with h2", ["h20", "h200"]), ("nothing he", []),
 ])

@@ -43,7 +43,7 @@ KNOWN_SYSTEMS = (
     "sow_x, tpu7x_2x2x4, tsmc_sow, v100_node, vr_nvl144; or the path of a YAML file, or a mapping)"
 )
 PRESET_NAMES = (
-    "(known: base, ep, allo, allo-paper, allo-charged, allo-lp, pred, allo+pred, eplb, lplb, eplb+lplb, waterfill, "
+    "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred, eplb, lplb, eplb+lplb, waterfill, "
     "eplb+waterfill, craft, lina, libra, harmoeny, capacity_drop, capacity_reroute, expert_drop, remap, dup; "
 )
 

@@ -14,7 +14,7 @@ MODEL = small_model(layers=5, experts=16)
 MODEL = MODEL.model_copy(update={"moe_layers": MODEL.moe_layers.model_copy(update={"last": 4})})  # two of them
 WAFER = small_system(hbm={"capacity_bytes": 10**12})
 SWITCH = WAFER.model_copy(update={"topology": TopologySpec(name="switch")})
-OTHERS = ("base", "allo", "allo-paper", "allo-charged", "allo-lp", "pred", "allo+pred")
+OTHERS = ("base", "allo", "allo-paper", "allo-lp", "pred", "allo+pred")
 BALANCERS = [name for name in PRESETS if name not in OTHERS]
 
 

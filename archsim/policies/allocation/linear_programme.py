@@ -3,15 +3,14 @@
 It shows how much there is to gain, not what a machine would do: the programme sees the loads of all resources at
 once, whatever it costs. Loads are compute and HBM reads of every die at the rates that the engine charges, and weights
 on the way from an expert's holder to each candidate. Hidden vectors, shared links and order are not in them: the plan
-of ``home`` is taken where the engine charges less for it (``archsim.policies.allocation.charged.cheaper``).
+of ``home`` is taken where the engine charges less for it (``Charged.plan_ns``).
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from archsim.policies.allocation.charged import cheaper
-from archsim.policies.allocation.rules import NO_PLAN, SLICES, Effort, Plan, StepView, home
+from archsim.policies.allocation.rules import NO_PLAN, SLICES, Effort, Plan, StepView, estimating, home
 from archsim.policies.placement.placement import nearest_holders
 
 LEAST_SHARE = 1e-6  # of an expert's tokens; less is rounding error of the solver
@@ -49,7 +48,18 @@ def lp(step: StepView) -> Plan:
     divided = np.bincount(choices.row[chosen], minlength=len(active))
     effort = Effort(True, len(active), counted, divided, iterations * operations)
     entries = active[choices.row[chosen]], choices.die[chosen], given[chosen]
-    return cheaper(step, home(step), Plan(*(column.astype(np.int32) for column in entries), effort))
+    return _cheaper(step, home(step), Plan(*(column.astype(np.int32) for column in entries), effort))
+
+
+def _cheaper(step: StepView, first: Plan, second: Plan) -> Plan:
+    """The plan for which the engine charges less, commands included, the first of equals; with the effort of the
+    second and that of both estimates, which is spent either way. The second, where nobody knows what is charged.
+    """
+    if step.charged is None:
+        return second
+    effort = second.effort.plus(estimating(step, first) + estimating(step, second))
+    plans = first._replace(effort=effort), second._replace(effort=effort)
+    return min(plans, key=lambda plan: step.charged.plan_ns(plan) + step.charged.decision_ns(plan))
 
 
 def _choices(step: StepView, active: np.ndarray) -> _Choices:
