@@ -183,7 +183,7 @@ def test_ablate(here):
     found = ar.ablate(SMALL, "published", "physical", here / "out", jobs=1)
     table = found.to_pandas()
     assert found.closes and len(repr(found)) < MOST_CHARACTERS
-    assert list(table["assumption"]) == [link.field for link in found.links]
+    assert list(table["assumption"]) == [*(link.field for link in found.links), "endpoint"]
     assert table["factor"].prod() == pytest.approx(found.waterfalls[0].end / found.waterfalls[0].start)
     assert (here / "out" / "index.html").is_file() and (here / "out" / "ablation.csv").is_file()
 
