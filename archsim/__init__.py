@@ -21,25 +21,40 @@ from typing import TYPE_CHECKING, Any
 from archsim.base.code_digest import keep_compiler, keep_machine_code
 
 if TYPE_CHECKING:
-    from archsim.api.calibrating import Calibrations, calibrate, calibrate_meshes, validate, validate_meshes
-    from archsim.api.claiming import claims
-    from archsim.api.loading import ExplorationPlan, load
-    from archsim.api.placing import block_worth, place, worth
-    from archsim.api.running import run, run_phase, sweep
-    from archsim.api.serving import (
+    from archsim.api import (
+        Calibrations,
+        ExplorationPlan,
+        ablate,
+        block_worth,
+        calibrate,
+        calibrate_meshes,
         calibrate_serving,
+        claims,
+        compare,
         compare_serving,
+        engines,
+        explore,
+        load,
+        optimum,
+        place,
+        run,
+        run_phase,
         search_serving,
         serve,
         serve_plan,
         serve_policies,
+        sweep,
+        validate,
+        validate_meshes,
+        verify,
+        why,
+        worth,
     )
-    from archsim.api.studying import ablate, compare, engines, explore, optimum, verify, why
     from archsim.base.errors import ArchsimError
     from archsim.engine.network.flows import simulate_flows
-    from archsim.policies.allocation.rules import Effort, Plan, StepView
+    from archsim.policies.allocation import Effort, Plan, StepView
     from archsim.runs.results import Results
-    from archsim.specs.loading.library import load_assumptions, load_experiment, load_model, load_system
+    from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 
     __version__: str
 
@@ -48,18 +63,15 @@ keep_machine_code()
 
 # Module → its public names. Loaded on first use, so that `archsim --help` does not wait for numba.
 _NAMES = {
-    "archsim.api.calibrating": "Calibrations calibrate calibrate_meshes validate validate_meshes",
-    "archsim.api.claiming": "claims",
-    "archsim.api.loading": "ExplorationPlan load",
-    "archsim.api.placing": "block_worth place worth",
-    "archsim.api.running": "run run_phase sweep",
-    "archsim.api.serving": "calibrate_serving compare_serving search_serving serve serve_plan serve_policies",
-    "archsim.api.studying": "ablate compare engines explore optimum verify why",
+    "archsim.api":
+        "Calibrations ExplorationPlan ablate block_worth calibrate calibrate_meshes calibrate_serving claims "
+        "compare compare_serving engines explore load optimum place run run_phase search_serving serve "
+        "serve_plan serve_policies sweep validate validate_meshes verify why worth ",
     "archsim.base.errors": "ArchsimError",
     "archsim.engine.network.flows": "simulate_flows",
-    "archsim.policies.allocation.rules": "Effort Plan StepView",
+    "archsim.policies.allocation": "Effort Plan StepView",
     "archsim.runs.results": "Results",
-    "archsim.specs.loading.library": "load_assumptions load_experiment load_model load_system",
+    "archsim.specs.library": "load_assumptions load_experiment load_model load_system",
 }
 _PUBLIC = {name: module for module, names in _NAMES.items() for name in names.split()}
 

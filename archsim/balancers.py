@@ -4,16 +4,16 @@ The policies call the same functions. ``docs/policies.md`` lists them; each stat
 source. A ValueError says what is wrong with the input and what would fit.
 """
 
-from archsim.policies.allocation.harmoeny import harmoeny
-from archsim.policies.allocation.libra import libra_plan, libra_shard
-from archsim.policies.allocation.lplb import lplb
-from archsim.policies.allocation.waterfill import waterfill
+from archsim.policies.craft import craft_assign, craft_balancedness, craft_budget, greedy_placement
+from archsim.policies.eplb import eplb
+from archsim.policies.harmoeny import harmoeny
+from archsim.policies.libra import libra_plan, libra_shard
+from archsim.policies.lina import device_share, lina_fit, prediction_accuracy, uniform_split
 from archsim.policies.load import balancedness, imbalance
-from archsim.policies.placement.craft import craft_assign, craft_balancedness, craft_budget, greedy_placement
-from archsim.policies.placement.eplb import eplb
-from archsim.policies.placement.remap import dup, remap
-from archsim.policies.prediction.lina import device_share, lina_fit, prediction_accuracy, uniform_split
-from archsim.policies.routing.capacity import drop, drop_experts, expert_capacity, reroute
+from archsim.policies.lplb import lplb
+from archsim.policies.remap import dup, remap
+from archsim.policies.routing import drop, drop_experts, expert_capacity, reroute
+from archsim.policies.waterfill import waterfill
 
 __all__ = [
     "balancedness", "craft_assign", "craft_balancedness", "craft_budget", "device_share", "drop", "drop_experts", "dup",

@@ -25,17 +25,17 @@ from support.small_runs import replay
 
 from archsim.base.causes import CAUSES, Cause
 from archsim.engine.analytic.engine import AnalyticalEngine
+from archsim.engine.demand import build_run_demand
 from archsim.engine.engine import EventEngine
-from archsim.engine.run_demand import build_run_demand
-from archsim.runs.economics import Coefficients
+from archsim.runs.energy import Coefficients
 from archsim.runs.engine_comparison import Compared
 from archsim.runs.plan import RunMaker
 from archsim.runs.simulator import Simulator
-from archsim.specs.loading.library import load_assumptions, load_model, load_planned, load_system
+from archsim.specs.library import load_assumptions, load_model, load_planned, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.studies.exploration.screening import Screen
-from archsim.workload.generated.synthetic import SyntheticTraffic
+from archsim.workload.generated import SyntheticTraffic
 
 POINTS = 300  # of each kind of contention
 OUTSIDE = {"shared": 0.15, "reserved": 0.5}

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from archsim import balancers
-from archsim.policies.placement.craft import craft_gain
+from archsim.policies.craft import craft_gain
 
 RUNS = 7
 

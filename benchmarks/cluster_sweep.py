@@ -38,7 +38,7 @@ import resource, sys, time
 from pathlib import Path
 from archsim.runs.plan import select
 from archsim.runs.sweep import Unwatched, sweep_selected
-from archsim.specs.loading.library import load_planned
+from archsim.specs.library import load_planned
 file, out, jobs, scheduler, *overrides = sys.argv[1:]
 begin = time.perf_counter()
 selection = select(load_planned(file, overrides))

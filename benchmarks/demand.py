@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from reference.demand_oracle import oracle_demand
 from timing import least_s
 
-from archsim.engine.run_demand import build_run_demand
-from archsim.policies.prediction.heatmap import TopFraction
-from archsim.specs.loading.library import load_model
+from archsim.engine.demand import build_run_demand
+from archsim.policies.heatmap import TopFraction
+from archsim.specs.library import load_model
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.generated.synthetic import SyntheticTraffic
+from archsim.workload.generated import SyntheticTraffic
 from archsim.workload.trace import Trace
 
 REQUESTS, STEPS, LAYERS, TOP_K, EXPERTS, DIES = 16384, 128, 58, 8, 256, 25

@@ -12,7 +12,7 @@ import time
 import pandas as pd
 
 import archsim as ar
-from archsim.runs.estimate import SPREAD, cost_of
+from archsim.runs.feasibility import SPREAD, cost_of
 from archsim.runs.plan import select
 from archsim.runs.simulator import Simulator
 

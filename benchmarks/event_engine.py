@@ -27,13 +27,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from reference.published import PublishedSimulator
 from support.small_runs import replay
 
-from archsim.engine.run_demand import build_run_demand
-from archsim.policies.prediction.ported_heatmap import PortedHeatmap
+from archsim.engine.demand import build_run_demand
+from archsim.policies.heatmap import PortedHeatmap
 from archsim.policies.registry import build_policy
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.generated.synthetic import SyntheticTraffic
+from archsim.workload.generated import SyntheticTraffic
 from archsim.workload.trace import draw_requests
 
 MODEL, BATCH, DECODE_STEPS = "deepseek-v3", 4096, 6

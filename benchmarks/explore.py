@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.base.cores import available_cores
+from archsim.base.host import available_cores
 from archsim.runs.sweep import Unwatched
-from archsim.specs.loading.library import load_exploration
-from archsim.studies.exploration.explore import explore
-from archsim.studies.exploration.front import as_costs, hypervolume, pareto
+from archsim.specs.library import load_exploration
+from archsim.studies.exploration.analysis import as_costs, hypervolume, pareto
+from archsim.studies.exploration.search import explore
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "explore_dojo.yaml"
 # 486 machines of a model with DeepSeek-V3's experts and few layers: a run takes a tenth of a second.

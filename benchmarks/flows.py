@@ -9,12 +9,10 @@ import time
 import numpy as np
 from numba import njit
 
-from archsim.engine.interpreted.fair import fair_rates as oracle_rates
-from archsim.engine.network.fair import fair_rates
+from archsim.engine.interpreted.shared import fair_rates as oracle_rates
 from archsim.engine.network.flows import _network, _port_rank
-from archsim.engine.network.network import enter, leave
-from archsim.engine.network.round_robin import build_ports, round_robin_rates
-from microarch.fabric.grid import build_mesh
+from archsim.engine.network.rates import build_ports, enter, fair_rates, leave, round_robin_rates
+from microarch.fabric.topology import build_mesh
 
 MESH = build_mesh(8, 8)
 

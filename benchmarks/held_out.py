@@ -16,17 +16,16 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from archsim.base.cores import use_one_blas_thread
-from archsim.laws.choosing import LawMissing
+from archsim.base.host import use_one_blas_thread
 from archsim.laws.laws import Laws, MoeSizes
-from archsim.laws.scaled import with_scaled
-from archsim.laws.tables import CalibrationSpec
-from archsim.specs.loading.calibrations import find_calibration, load_calibration, read_calibration
+from archsim.laws.scaling import with_scaled
+from archsim.laws.tables import CalibrationSpec, LawMissing
+from archsim.specs.calibration_files import find_calibration, load_calibration, read_calibration
 from calibration.fit.attention import fit_attention
 from calibration.fit.gemm import fit_gemm
 from calibration.fit.moe import fit_moe, with_defaults
-from calibration.measurements.datasheets import DATASHEETS, SCALED, peak_of
 from calibration.measurements.reading import kinds_of, read_measurements
+from calibration.measurements.schema import DATASHEETS, SCALED, peak_of
 
 KIND = {"gemm": "gemm", "attention": "attention", "moe": "moe", "collectives": "collective"}
 GROUPS = {

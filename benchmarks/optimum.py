@@ -14,18 +14,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import numpy as np
 from support.small_runs import policy, scenario_of, step_view
 
+from archsim.engine.demand import build_run_demand
 from archsim.engine.machine import build_memory, policy_costs
-from archsim.engine.run_demand import build_run_demand
-from archsim.iteration.refusal import refuse_misfit
-from archsim.policies.allocation.linear_programme import lp
-from archsim.policies.placement.placement import Placement
-from archsim.policies.placement.rules import linear
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.iteration.memory import refuse_misfit
+from archsim.policies.linear_programme import lp
+from archsim.policies.placement import Placement
+from archsim.policies.placement_rules import linear
+from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.workload import SyntheticSpec
-from archsim.studies.optimum.bound import lower_bound
-from archsim.studies.optimum.problem import ProblemBuilder
-from archsim.workload.generated.synthetic import SyntheticTraffic
-from microarch.fabric.grid import build_mesh
+from archsim.studies.optimum import ProblemBuilder, lower_bound
+from archsim.workload.generated import SyntheticTraffic
+from microarch.fabric.topology import build_mesh
 
 STEPS = 20
 

@@ -74,7 +74,7 @@ def main():
     parser.add_argument("--causes", action="store_true", help="run in this process; print processor time by cause")
     arguments = parser.parse_args()
     from archsim.runs.sweep import sweep
-    from archsim.specs.loading.library import load_experiment
+    from archsim.specs.library import load_experiment
 
     steps = max(1, round(DECODE_STEPS * arguments.fraction))
     with tempfile.TemporaryDirectory() as folder:

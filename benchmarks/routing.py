@@ -18,17 +18,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.small_runs import replay
 
-from archsim.engine.run_demand import build_run_demand
+from archsim.engine.demand import build_run_demand
 from archsim.policies.registry import build_policy
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.workload import open_trace
-from archsim.workload.generated.adjust import simulate
-from archsim.workload.generated.fit import fit_subjects, fit_trace, known_tasks
-from archsim.workload.generated.generative import collect
-from archsim.workload.generated.subjects import traffic_of
-from archsim.workload.layers import some_layers
-from archsim.workload.patterns import statistics
+from archsim.workload import open_trace, statistics
+from archsim.workload.generated import collect, traffic_of
+from archsim.workload.trace import some_layers
+from archsim.workload.traffic_fit import fit_subjects, fit_trace, known_tasks, simulate
 
 TRACES = {
     "llama-4-maverick": "llama4-maverick/mmlu_abstract_algebra_anatomy.npz",

@@ -76,12 +76,12 @@ def one_run(series: str, dies: int, layers: int, batch: int, policy: str = "ep",
     from support.small_runs import replay
 
     from archsim.engine.analytic.engine import AnalyticalEngine
+    from archsim.engine.demand import build_run_demand
     from archsim.engine.engine import EventEngine
-    from archsim.engine.run_demand import build_run_demand
-    from archsim.specs.loading.library import load_assumptions, load_model, load_system
+    from archsim.specs.library import load_assumptions, load_model, load_system
     from archsim.specs.policies import PRESETS, PolicySpec
     from archsim.specs.workload import SyntheticSpec
-    from archsim.workload.generated.synthetic import SyntheticTraffic
+    from archsim.workload.generated import SyntheticTraffic
 
     side = int(dies**0.5)
     system, model = load_system("dojo"), load_model(MODEL)
@@ -100,7 +100,7 @@ def one_run(series: str, dies: int, layers: int, batch: int, policy: str = "ep",
 def points() -> Iterator[Point]:
     from archsim.runs.plan import select
     from archsim.runs.simulator import Simulator
-    from archsim.specs.loading.library import load_planned
+    from archsim.specs.library import load_planned
 
     def explore(combinations: int) -> None:
         changed = [f"sweep.sample.count={combinations // 8}", "systems=[{like: dojo, name: dojo-2}]"]
@@ -115,7 +115,7 @@ def points() -> Iterator[Point]:
 
 def requests() -> Iterator[Point]:
     from archsim.serving.serving import deploy, requests_of, serve_requests
-    from archsim.specs.loading.serving import load_serving
+    from archsim.specs.serving_files import load_serving
 
     file = ROOT / "configs" / "serve_h200.yaml"
     deployment = deploy(load_serving(file))
@@ -209,10 +209,10 @@ def dask_overhead(runs: int = 120) -> Iterator[Point]:
         return
     from support.dask_processes import Cluster
 
+    from archsim.runs.dask_pool import simulate_on_cluster
     from archsim.runs.plan import select
-    from archsim.runs.pool.dask_cluster import simulate_on_cluster
-    from archsim.runs.pool.processes import simulate_all
-    from archsim.specs.loading.library import load_planned
+    from archsim.runs.pool import simulate_all
+    from archsim.specs.library import load_planned
 
     plan = load_planned(ROOT / "configs" / "design_space.yaml", [f"sweep.sample.count={runs}"])
     chosen = select(plan).runs()[:runs]

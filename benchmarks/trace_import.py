@@ -16,13 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.engine.run_demand import build_run_demand
-from archsim.specs.loading.library import load_model
+from archsim.engine.demand import build_run_demand
+from archsim.specs.library import load_model
 from archsim.workload import open_trace
-from archsim.workload.formats.importing import import_sources
-from archsim.workload.store.frames import write_frames
-from archsim.workload.store.store import Entry, Shape, open_store, row_columns
-from archsim.workload.store.store_writer import write_tokens, writing
+from archsim.workload.formats.readers import import_sources
+from archsim.workload.store import Entry, Shape, open_store, row_columns, write_frames
+from archsim.workload.store_writer import write_tokens, writing
 
 PROMPT, DECODE = 60, 128
 REQUESTS = 12
@@ -86,9 +85,9 @@ def peak_mib(folder, copies):
     """Peak memory of importing ``copies`` copies of a folder, in a separate process."""
     code = (
         "import sys, resource, shutil, tempfile; from pathlib import Path;"
-        "sys.path.insert(0, sys.argv[3]); from trace_import import Quiet; from archsim.specs.loading.library import "
+        "sys.path.insert(0, sys.argv[3]); from trace_import import Quiet; from archsim.specs.library import "
         "load_model;"
-        "from archsim.workload.formats.importing import import_sources; out = tempfile.mkdtemp(); root = Path(out) / "
+        "from archsim.workload.formats.readers import import_sources; out = tempfile.mkdtemp(); root = Path(out) / "
         "'in';"
         "[shutil.copytree(sys.argv[1], root / f'org/DeepSeek-V3/set/s{n}') for n in range(int(sys.argv[2]))];"
         "import_sources([root], Path(out) / 'store', load_model('deepseek-v3'), 2, 'stop', Quiet(), False);"

@@ -29,7 +29,7 @@ def shared() -> Path:
 def no_heartbeat():
     """What a command says depends on no clock."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("archsim.cli.heartbeat.SILENT_S", float("inf"))
+        patch.setattr("archsim.cli.progress.SILENT_S", float("inf"))
         yield
 
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from archsim.base.errors import SpecError
 from archsim.engine.executions.execution import GemmTime
-from archsim.iteration.attention.kind import Kind, Product, Work
-from archsim.policies.allocation.rules import Plan
-from microarch.fabric.own import FabricDescription, LinkClass
+from archsim.iteration.attention import Kind, Product, Work
+from archsim.policies.allocation import Plan
+from microarch.fabric.topology import FabricDescription, LinkClass
 
 
 def crowded(experts, dies):

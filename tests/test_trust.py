@@ -17,9 +17,9 @@ import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import NO_CODE, import_function
 from archsim.cli.main import main
-from archsim.specs.loading.config_files import shipped_configs
-from archsim.specs.loading.library import load_model
-from archsim.workload.generated.traffic_presets import load_traffic
+from archsim.specs.config_files import shipped_configs
+from archsim.specs.library import load_model
+from archsim.workload.traffic_presets import load_traffic
 
 MODULE = "import pathlib\npathlib.Path('ran').touch()\n\ndef rule(step, **params):\n    return step.home\n"
 KEYS = (
@@ -103,7 +103,7 @@ def hostile_folder(folder):
         (folder / f"{name}.py").write_text(DEFECT)
     rule = "import numpy, beside\nfrom beside import home\n\ndef rule(step):\n    return home(step)\n"
     (folder / "mine.py").write_text(rule)
-    (folder / "beside.py").write_text("import json\nfrom archsim.policies.allocation.rules import home\n")
+    (folder / "beside.py").write_text("import json\nfrom archsim.policies.allocation import home\n")
     text = tiny_file(folder).read_text()
     own = text.replace("[base, ep, allo, pred, allo+pred]", "[{name: own, allocation: 'mine:rule'}]")
     (folder / "own.yaml").write_text(own.replace("[12, 40]", "[12]"))
@@ -141,7 +141,7 @@ def test_modules_of_a_folder_are_found_by_their_neighbours_alone(tmp_path, monke
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("lone_neighbour")
     assert not {"pack", "lone_neighbour"} & set(sys.modules) and not list(tmp_path.rglob("*.pyc"))
-    assert import_function("archsim.policies.allocation.rules:home").__module__ == "archsim.policies.allocation.rules"
+    assert import_function("archsim.policies.allocation:home").__module__ == "archsim.policies.allocation"
 
 
 def test_a_check_of_parameters_of_traffic_takes_no_more_memory_than_they_may_have(tmp_path, monkeypatch):

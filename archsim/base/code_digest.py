@@ -18,25 +18,20 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parents[1]
 # What affects numbers: rooms and files, relative to the checkout. A stored run depends on these.
 DECIDING = (
-    "archsim/base/causes.py", "archsim/base/csv_rows.py", "archsim/base/dtypes.py", "archsim/base/kernels.py",
-    "archsim/base/machine_code.py", "archsim/base/mixing.py",
-    "archsim/base/packing.py", "archsim/base/text", "archsim/base/threads.py", "archsim/base/units.py", "archsim/specs",
-    "archsim/workload", "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/runs/run.py",
-    "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/measure.py", "archsim/runs/measure_units.py",
-    "archsim/runs/measure_iteration.py", "archsim/runs/measure_rates.py", "archsim/runs/measure_steps.py",
-    "archsim/runs/economics.py", "archsim/runs/iteration_energy.py", "archsim/laws",
+    "archsim/base/causes.py", "archsim/base/compiled.py", "archsim/base/fields.py", "archsim/base/host.py",
+    "archsim/base/packing.py", "archsim/base/units.py", "archsim/base/yaml.py", "archsim/specs", "archsim/workload",
+    "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/laws", "archsim/runs/run.py",
+    "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/energy.py",
     "microarch/blocks", "microarch/fabric", "microarch/rtl", "microarch/silicon",
 )  # fmt: skip
-# Also imported by a run, but unable to change a number: messages, files, this module, the number of threads.
+# Also imported by a run, but unable to change a number: messages, files, this module.
 INERT = (
-    "archsim/base/archives.py", "archsim/base/code_digest.py", "archsim/base/cores.py", "archsim/base/errors.py",
-    "archsim/base/files.py", "archsim/base/memory.py", "archsim/base/nearest.py", "archsim/base/own_code.py",
-    "archsim/base/shown.py", "archsim/base/tables.py", "archsim/runs/packing.py", "archsim/runs/results.py",
+    "archsim/base/code_digest.py", "archsim/base/errors.py", "archsim/base/files.py", "archsim/base/own_code.py",
+    "archsim/base/tables.py", "archsim/runs/results.py",
 )  # fmt: skip
 # Sources of compiled functions, and of constants compiled into them.
 COMPILED = (
-    "archsim/base/kernels.py", "archsim/base/machine_code.py",
-    "archsim/base/mixing.py", "archsim/base/packing.py", "archsim/base/units.py",
+    "archsim/base/compiled.py", "archsim/base/packing.py", "archsim/base/units.py",
     "archsim/specs/model.py", "archsim/workload", "archsim/policies", "archsim/engine",
     "archsim/iteration/overlap.py", "archsim/serving", "archsim/laws", "microarch/blocks", "microarch/fabric",
     "microarch/rtl/tables.py",

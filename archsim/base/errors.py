@@ -4,6 +4,10 @@ Every message says where (file, line, key or request), what was found, what was 
 the nearest valid name. The command line prints the message alone; a traceback always means a defect in archsim.
 """
 
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+# ---- errors
 
 class ArchsimError(Exception):
     """Base class of all errors that a user can fix."""
@@ -27,3 +31,50 @@ class CapacityError(ArchsimError):
 
 class PlacementError(ArchsimError):
     """A placement of experts is malformed, or does not belong to the model or to the number of ranks."""
+
+
+# ---- nearest
+# The nearest valid name, for error messages.
+
+_CLOSE, _PART = 0.65, 0.5  # least likeness of a name that is meant, and of one that is part of the other
+
+
+def nearest(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name most similar to ``name`` (case and ``-``/``_`` are ignored), or None if none is similar."""
+    given, folded = _fold(name), {_fold(candidate): candidate for candidate in valid}
+    matches = get_close_matches(given, folded, n=1, cutoff=_CLOSE)
+    parts = get_close_matches(given, [each for each in folded if given in each or each in given], n=1, cutoff=_PART)
+    return folded[(matches or parts)[0]] if matches or parts else None
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` or an empty string; appended to a message."""
+    match = nearest(name, valid)
+    return f"; did you mean {match!r}?" if match else ""
+
+
+def _fold(name: str) -> str:
+    return name.casefold().replace("-", "_")
+
+
+# ---- words
+# Numbers in words and rows in columns, as messages and progress say them.
+
+def spoken(seconds: float) -> str:
+    """``40 s``, ``5 min``, ``1.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def counted(number: float) -> str:
+    """``950``, ``3.2 million``."""
+    return f"{number / 1e6:,.1f} million" if number >= 1e6 else f"{number:,.0f}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """One line a row, its cells below those of the first."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

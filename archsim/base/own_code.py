@@ -22,8 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from archsim.base.errors import ArchsimError
-from archsim.base.nearest import did_you_mean
+from archsim.base.errors import ArchsimError, did_you_mean
 
 NO_CODE = "ARCHSIM_NO_CODE"
 CODE_FOLDER = "ARCHSIM_CODE_FOLDER"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import kernel
+from archsim.base.compiled import kernel
 
 # Loads of bins are sums of rounded quotients: relative differences below this are ties.
 TIE = 1e-12

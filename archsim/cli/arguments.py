@@ -5,8 +5,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from archsim.base.errors import SpecError
-from archsim.base.nearest import did_you_mean
+from archsim.base.errors import SpecError, did_you_mean
+
+# ---- arguments
 
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
 
@@ -117,3 +118,14 @@ def named_numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
             expected = "a number" if equals else "KEY=VALUE, such as hbm_pj_per_bit=5"
             raise SpecError(f"{option} {text}: expected {expected}") from None
     return numbers
+
+
+# ---- exit_codes
+# Exit codes of commands.
+
+OK = 0
+DIFFERS = 1  # a check found what it was asked to look for
+FAILED_RUNS = 1  # some runs failed; the others are kept
+USER_ERROR = 2  # the input is at fault
+UNREAD = 3  # measured tables that nothing reads
+INTERRUPTED = 130  # 128 + SIGINT, as shells count

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import NO_CODE, CodeNotImported, without_code
-from archsim.cli.arguments import add_experiment
-from archsim.cli.exit_codes import OK
+from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_jobs, add_json
+
+# ---- check
 
 _MOST_POINTS = 1000  # a second or so to check
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_check(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "file to check")
     parser.add_argument(
         "--no-code",
@@ -23,7 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run_check(args: argparse.Namespace) -> int:
     """Print one line. Raises ArchsimError, which names the file, for one that is not valid or cannot run."""
     with without_code() if args.no_code else nullcontext():
         try:
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from archsim.api.loading import load
+    from archsim.api import load
     from archsim.cli.printing import print_notes, system_notes
 
     found = load(args.file, args.overrides)
@@ -50,7 +51,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _systems(found) -> list:
     """The machines of a file: its own, those of an experiment or of the points' base, or that of a deployment."""
-    from archsim.specs.machine.system import SystemSpec
+    from archsim.specs.system import SystemSpec
 
     found = getattr(found, "plan", found)
     alone = found if isinstance(found, SystemSpec) else getattr(found, "system", None)
@@ -61,28 +62,26 @@ def _points_checked(found) -> str:
     """Make the checks of ``archsim sweep`` before it simulates, where they are quick, else say what makes them; and say
     what it takes.
     """
-    from archsim.api.loading import ExplorationPlan
+    from archsim.api import ExplorationPlan
     from archsim.specs.experiment import ExperimentSpec
-    from archsim.specs.loading.serving import Serving
-    from archsim.specs.machine.system import SystemSpec
-    from archsim.specs.sweeps.plan import SweepPlan
+    from archsim.specs.plan import SweepPlan
+    from archsim.specs.serving_files import Serving
+    from archsim.specs.system import SystemSpec
 
     if isinstance(found, Serving):
-        from archsim.serving.checking import check_serving
-        from archsim.serving.serving import rooms_told
+        from archsim.serving.serving import check_serving, rooms_told
 
         of_requests = check_serving(found)
         return _indented([*rooms_told(found), *of_requests])
     if isinstance(found, SystemSpec):
-        from archsim.runs.own_links import refuse_own_fabric
+        from archsim.runs.feasibility import refuse_own_fabric
 
         refuse_own_fabric(found)
         return ""
     if not isinstance(found, ExperimentSpec | SweepPlan | ExplorationPlan):
         return ""
-    from archsim.base.cores import available_cores
-    from archsim.runs.capacity import kv_rooms_told
-    from archsim.runs.estimate import told
+    from archsim.base.host import available_cores
+    from archsim.runs.feasibility import kv_rooms_told, told
     from archsim.runs.plan import plan_of, select
 
     plan = plan_of(found.plan if isinstance(found, ExplorationPlan) else found)
@@ -98,11 +97,11 @@ def _indented(lines: Iterable[str]) -> str:
 
 
 def _summary(found, file: str) -> str:
-    from archsim.api.loading import ExplorationPlan
-    from archsim.base.text.fields import Spec
-    from archsim.specs.loading.describe import summary, summary_of_serving, summary_of_sweep
-    from archsim.specs.loading.serving import Serving
-    from archsim.specs.sweeps.plan import SweepPlan
+    from archsim.api import ExplorationPlan
+    from archsim.base.fields import Spec
+    from archsim.specs.describe import summary, summary_of_serving, summary_of_sweep
+    from archsim.specs.plan import SweepPlan
+    from archsim.specs.serving_files import Serving
 
     match found:
         case Spec():
@@ -113,6 +112,55 @@ def _summary(found, file: str) -> str:
             return summary_of_sweep(found)
         case Serving():
             return summary_of_serving(found)
-    from archsim.workload.generated.traffic_presets import model_of
+    from archsim.workload.traffic_presets import model_of
 
     return f"ok, a valid traffic preset of {model_of(file)}"
+
+
+# ---- verify
+# ``archsim verify``: run a report again from its manifest, and say which numbers moved.
+
+_SHOWN = 20  # columns that moved
+
+
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("report", metavar="REPORT", help="folder of a sweep, serve or explore, or its manifest.yaml")
+    add_jobs(parser)
+    add_json(parser)
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    """Print what moved; status 1 if anything did. Raises ArchsimError for a report that was changed."""
+    print(f"reading {args.report} ...", file=sys.stderr, flush=True)  # before slow imports
+    import archsim as ar
+    from archsim.cli.printing import print_compiling
+    from archsim.cli.progress import watcher
+
+    print_compiling()
+    found = ar.verify(Path(args.report), args.jobs, watcher)
+    args.result = found
+    _print(found)
+    return DIFFERS if found.moved else OK
+
+
+def _print(found) -> None:
+    from archsim.cli.printing import console, grid, printable
+
+    table = grid("", "made by", "run again by")
+    for name, made, now in found.facts():
+        table.add_row(name, printable(made), now if now != made else "the same")
+    console().print(table)
+    compared = f"{found.rows:,} rows, {found.numbers:,} cells"
+    if not found.moved:
+        print(f"{found.folder}: {compared}: none moved")
+        return
+    print(f"{found.folder}: {compared}: {len(found.moved)} columns moved")
+    table = grid("file", "column", numbers=("rows", "before", "after", "change"))
+    table.add_column("moved most at")
+    for each in sorted(found.moved, key=lambda each: -abs(each.change or 0))[:_SHOWN]:
+        change = "–" if each.change is None else f"{each.change:+.2%}"
+        cells = each.file, each.column, str(each.rows), each.before, each.after, change, each.at
+        table.add_row(*map(printable, cells))
+    console().print(table)
+    if len(found.moved) > _SHOWN:
+        print(f"and {len(found.moved) - _SHOWN} more columns; --json has all")

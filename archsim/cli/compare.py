@@ -1,14 +1,35 @@
 """``archsim compare``: two designs, or two policies or systems of one experiment, side by side."""
 
+from __future__ import annotations
+
 import argparse
 import re
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from archsim.cli.arguments import CHOSEN, add_chosen, add_json, add_out
-from archsim.cli.exit_codes import OK
+from archsim.base.errors import SpecError
+from archsim.cli.arguments import (
+    CHOSEN,
+    DIFFERS,
+    OK,
+    add_chosen,
+    add_experiment,
+    add_jobs,
+    add_json,
+    add_out,
+    add_report,
+    positive,
+)
+
+if TYPE_CHECKING:
+    from archsim.specs.experiment import ExperimentSpec
+    from archsim.specs.plan import SweepPlan
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+# ---- compare
+
+def add_compare(parser: argparse.ArgumentParser) -> None:
     for name in ("A", "B"):
         parser.add_argument(
             name.lower(), metavar=name, help="experiment (path or name); with --in: a policy or system of it"
@@ -23,7 +44,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run_compare(args: argparse.Namespace) -> int:
     """Print what differs, and write the page."""
     from pathlib import Path
 
@@ -53,7 +74,7 @@ def _folder_name(args: argparse.Namespace) -> str:
 
 def _print(found) -> None:
     from archsim.cli.printing import console, grid
-    from archsim.studies.designs.page import answer, cell, change
+    from archsim.studies.designs import answer, cell, change
 
     print(f"A: {found.a}, B: {found.b}; both: {found.same}")
     table = grid("specification", "A", "B")
@@ -70,3 +91,226 @@ def _print(found) -> None:
                 table.add_row(f"  {each.name}", cell(each, 0), cell(each, 1), change(each), better)
     console().print(table)
     print(f"{answer(found)}.")
+
+
+# ---- engines
+# ``archsim engines``: run a sample of an experiment on two engines, print how they differ.
+
+def add_engines(parser: argparse.ArgumentParser) -> None:
+    add_experiment(parser)
+    add_json(parser)
+    parser.add_argument("--sample", type=positive, metavar="N", default=40, help="runs drawn at random (default: 40)")
+    parser.add_argument(
+        "--interpreted", action="store_true", help="compare with engine: interpreted, in every column (slow)"
+    )
+    parser.add_argument(
+        "--steps", type=positive, metavar="N", default=3, help="decode steps of each run, at most (default: 3)"
+    )
+
+
+def run_engines(args: argparse.Namespace) -> int:
+    """Print the errors by assumption set, then every run outside the limit with the reason."""
+    import archsim as ar
+    from archsim.cli.printing import print_compiling, print_engine_errors
+    from archsim.cli.progress import watcher
+    from archsim.specs.library import load_planned
+    from archsim.specs.plan import SweepPlan
+
+    planned = load_planned(args.file, args.overrides)
+    print_compiling()
+    if args.interpreted:
+        return _interpreted(planned, args)
+    with watcher() as watching:
+        found = ar.engines(planned, args.sample, args.steps, watching)
+    kind = "points" if isinstance(planned, SweepPlan) else "runs"
+    steps = f"at most {found.decode_steps} decode {'step' if found.decode_steps == 1 else 'steps'}"
+    args.result = found.to_pandas().to_dict("records")
+    print(f"{found.name}: {len(found.runs)} of {found.drawn_from:,} {kind} on both engines, {steps}")
+    print_engine_errors(found.runs)
+    return OK
+
+
+def _interpreted(planned: ExperimentSpec | SweepPlan, args: argparse.Namespace) -> int:
+    """Print the column that differs most in each run; fails if one does by more than the order of floats explains."""
+    from archsim.runs.engine_comparison import AGREES, compare_interpreted, sample, shortened
+    from archsim.runs.plan import select
+    from archsim.runs.simulator import Simulator
+
+    selection = select(planned)
+    points = map(selection.plan.point, sample(selection.kept, args.sample))
+    runs = [shortened(run, args.steps) for run in selection.maker.runs(points)]
+    worst, args.result = 0.0, []
+    for each in compare_interpreted(runs, Simulator(selection.maker.traces)):
+        said = "all columns equal" if each.share == 0.0 else f"{each.column} {each.event:.12g} {each.interpreted:.12g}"
+        print(f"  {each.run}: {said}", flush=True)
+        worst = max(worst, each.share)
+        args.result.append(each)
+    print(f"{len(runs)} runs, compiled and interpreted: largest difference {worst:.1e}")
+    return OK if worst <= AGREES else DIFFERS
+
+
+# ---- claims
+# ``archsim claims``: published numbers of papers beside runs of their experiments.
+
+FOLDER = "reports/claims"
+
+
+def add_claims(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("papers", nargs="*", metavar="PAPER", help="name or file of configs/papers (default: all)")
+    add_report(parser, FOLDER)
+    add_jobs(parser)
+
+
+def run_claims(args: argparse.Namespace) -> int:
+    """Run what is missing, and print how many numbers are met, and the largest misses."""
+    print("reading the papers' files ...", file=sys.stderr, flush=True)
+    import archsim as ar
+    from archsim.cli.printing import print_compiling, print_kept
+    from archsim.cli.progress import watcher
+
+    folder = Path(args.out or FOLDER)
+    print_compiling()
+    try:
+        with watcher() as watching:
+            found = ar.claims(args.papers, folder, args.jobs, watching)
+    except KeyboardInterrupt:
+        return print_kept(folder)
+    _print_claims(found)
+    pages = [folder / each.paper.paper for each in found] if args.papers else [folder]
+    for page in pages:
+        print(f"report: {page / 'index.html'}")
+    return OK
+
+
+def _print_claims(found) -> None:
+    from archsim.cli.printing import console, grid
+    from archsim.studies import claims as page
+
+    for each in found:
+        for answer in each.answers:
+            print(page.answer_sentence(answer))
+    print(page.summary_sentence(found))
+    for claims, judged in page.largest_misses(found):
+        unit, at = judged.group.unit, page.place_of(judged)
+        print(
+            f"largest miss: {claims.paper.title}: {judged.group.what}{f' ({at})' if at else ''}: published "
+            f"{page.published(judged, unit)}, simulated {page.shown(judged.simulated, unit)}: {judged.why}"
+        )
+    names = tuple(name.replace("_", " ") for name in page.Counts._fields)
+    table = grid("paper", title="published numbers", numbers=names)
+    for each in found:
+        table.add_row(each.paper.paper, *map(str, page.counts_of([each])))
+    console().print(table)
+
+
+# ---- worth
+# ``archsim worth``: whether a balancer pays on a deployment, judged on held-out loads, or a block of silicon.
+
+def add_worth(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what", metavar="WHAT", help="a balancer: eplb, craft, remap or dup; or a block: prediction or allocator"
+    )
+    parser.add_argument("--loads", nargs="+", metavar="LOADS", help="of a balancer: as `archsim place` takes them")
+    parser.add_argument("--deployment", metavar="FILE", help="of a balancer: as `archsim serve` takes it; one engine")
+    parser.add_argument(
+        "--in", dest="inside", metavar="FILE", help="of a block: experiment, or folder of a report, with its policies"
+    )
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY.PATH=VALUE",
+        help="override a key of the deployment or experiment, such as requests.count=200; repeatable",
+    )  # fmt: skip
+    add_out(parser, "of a balancer: folder of the files to deploy (default: nothing is written)")
+    add_jobs(parser)
+    add_json(parser)
+
+
+def run_worth(args: argparse.Namespace) -> int:
+    """Print the verdict and what it stands on. Raises ArchsimError for what does not fit."""
+    if args.inside is None and (args.loads is None or args.deployment is None):
+        raise SpecError("worth: a balancer needs --loads and --deployment; a block (prediction, allocator) needs --in")
+    if args.inside is not None and (args.loads or args.deployment or args.out):
+        raise SpecError("worth: --in is for a block; --loads, --deployment and --out are for a balancer")
+    print(f"reading {args.inside or args.deployment} ...", file=sys.stderr, flush=True)  # before slow imports
+    return _balancer(args) if args.inside is None else _block(args)
+
+
+def _balancer(args: argparse.Namespace) -> int:
+    import archsim as ar
+    from archsim.cli.printing import print_compiling, print_notes
+
+    print_compiling()
+    print("choosing placements, serving with and without ...", file=sys.stderr, flush=True)
+    out = None if args.out is None else Path(args.out)
+    found = ar.worth(args.what, args.loads, args.deployment, args.overrides, out=out)
+    args.result = found
+    print(f"{found.policy} is {found.verdict}")
+    _print_rows(found)
+    _print_moves(found)
+    print_notes(found.notes)
+    return OK
+
+
+def _block(args: argparse.Namespace) -> int:
+    import archsim as ar
+    from archsim.cli.printing import print_compiling
+    from archsim.cli.progress import watcher
+
+    is_report = Path(args.inside).is_dir()
+    if is_report and args.overrides:
+        raise SpecError(f"{args.inside} is a report, whose runs are taken as they are; --set needs an experiment")
+    print_compiling()
+    with watcher() as watching:
+        experiment = args.inside if is_report else ar.load(args.inside, args.overrides)
+        found = ar.block_worth(args.what, experiment, args.jobs, watching)
+    args.result = found
+    _print_block(found)
+    return OK
+
+
+def _print_block(found) -> None:
+    from archsim.cli.printing import console, grid
+    from archsim.report.units import TIME_UNITS, scaled, signed_percent
+    from archsim.studies.designs import usd
+    from archsim.studies.worth import UNITS
+
+    print(f"{found.block} is {found.verdict}")
+    for cost in found.costs:
+        print(f"{cost.system} ({cost.decided}): {cost.mm2:,.3g} mm², {cost.w:,.3g} W, {usd(*cost.usd[::2])}")
+    numbers = ("batch", "saved a step", "throughput", "energy a token")
+    table = grid("policy", "without it", "system", "model", "assumptions", title="simulated", numbers=numbers)
+    table.add_column("pays")
+    for row in found.rows:
+        saved = "0" if row.gain == 0 else scaled(row.saved_ns, TIME_UNITS)
+        energy = "–" if row.energy is None else signed_percent(row.energy)
+        pays = ", ".join(f"a {UNITS[each]}" for each in row.pays) or "no"
+        where = row.policy, row.without, row.system, row.model, row.assumptions, f"{row.batch:,}"
+        table.add_row(*where, saved, signed_percent(row.gain), energy, pays)
+    console().print(table)
+    for sentence in found.break_evens:
+        print(f"break-even  {sentence}")
+
+
+def _print_rows(found) -> None:
+    from archsim.cli.printing import console, grid
+
+    timed = any(row.experts_ms is not None for row in found.rows)
+    numbers = ("max / mean", *(["experts ms"] if timed else []), "TTFT ms", "TPOT ms", "goodput /s", "KV blocks a rank")
+    table = grid("served", title="on held-out loads, simulated", numbers=("spares a rank", *numbers))
+    for row in found.rows:
+        spares, experts = ("–" if each is None else f"{each:.4g}" for each in (row.spares, row.experts_ms))
+        times = (f"{row.ttft_ms:,.1f}", f"{row.tpot_ms:,.3f}", f"{row.goodput_per_s:.3f}", f"{row.kv_blocks:,}")
+        table.add_row(row.name, spares, f"{row.max_over_mean:.3f}", *([experts] if timed else []), *times)
+    console().print(table)
+
+
+def _print_moves(found) -> None:
+    cost, even = found.placed.cost, found.break_even
+    print(
+        f"HBM         {cost.extra_bytes / 1e9:.2f} GB a rank for spares, {cost.hbm_share:.1%} of it\n"
+        f"rearranging {cost.moved:,} experts, {cost.busiest_bytes / 1e9:.2f} GB to the busiest rank: "
+        f"{found.stall_ms:,.1f} ms over its link, after {found.search_s:.2f} s of search on this host (measured)"
+    )
+    often = "never" if even is None else f"at most every {even:,.0f} decode iterations: then it has paid for itself"
+    print(f"break-even  rearrange {often}")
+    for file in found.placed.files:
+        print(f"deploy      {file}")

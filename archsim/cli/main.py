@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 from archsim.base.errors import ArchsimError, FailedRuns
 from archsim.base.files import claim, refuse_foreign, refuse_no_place
 from archsim.base.own_code import code_told
-from archsim.cli.arguments import Parser
-from archsim.cli.exit_codes import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR
-from archsim.cli.heartbeat import heartbeat
+from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Parser
 from archsim.cli.printing import printable
+from archsim.cli.progress import heartbeat
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Command(NamedTuple):
-    """``module``: below ``archsim.cli``, with ``add(parser)`` and ``run(args) -> int``."""
+    """``module``: below ``archsim.cli``, with ``add_NAME(parser)`` and ``run_NAME(args) -> int``; ``module:name``
+    if the name is not that of the module.
+    """
 
     name: str
     module: str
@@ -38,51 +39,51 @@ class Group(NamedTuple):
 
 
 _TRACE = (
-    Command("import", "trace.import_store", "read recorded routing into a store"),
-    Command("info", "trace.info", "print what a store contains"),
-    Command("head", "trace.head", "print the first rows of a store"),
-    Command("slice", "trace.slice", "write a store with some requests of another"),
-    Command("merge", "trace.merge", "write a store with all requests of several"),
-    Command("sample", "trace.sample", "write a store of requests drawn at random, each at most once"),
-    Command("profile", "trace.profile", "measure the patterns of recorded routing; a page and a CSV"),
-    Command("fit", "trace.fit", "estimate the parameters of generated routing from recorded routing"),
-    Command("synth", "trace.synth", "generate routing like a model's; writes a token-level .npz"),
+    Command("import", "trace:import_store", "read recorded routing into a store"),
+    Command("info", "trace:info", "print what a store contains"),
+    Command("head", "trace:head", "print the first rows of a store"),
+    Command("slice", "trace:slice", "write a store with some requests of another"),
+    Command("merge", "trace:merge", "write a store with all requests of several"),
+    Command("sample", "trace:sample", "write a store of requests drawn at random, each at most once"),
+    Command("profile", "trace:profile", "measure the patterns of recorded routing; a page and a CSV"),
+    Command("fit", "trace:fit", "estimate the parameters of generated routing from recorded routing"),
+    Command("synth", "trace:synth", "generate routing like a model's; writes a token-level .npz"),
 )
 _RTL = (
-    Command("lockstep", "rtl.lockstep", "drive a component and its table with one stimulus"),
-    Command("formal", "rtl.formal", "prove invariants of the components by induction"),
-    Command("energy", "rtl.energy", "energy of registers and clock, by the activity of a run"),
-    Command("synth", "rtl.synth", "map components to a cell library: area, delay, energy"),
+    Command("lockstep", "hardware:rtl_lockstep", "drive a component and its table with one stimulus"),
+    Command("formal", "hardware:rtl_formal", "prove invariants of the components by induction"),
+    Command("energy", "hardware:rtl_energy", "energy of registers and clock, by the activity of a run"),
+    Command("synth", "hardware:rtl_synth", "map components to a cell library: area, delay, energy"),
 )
 COMMANDS: tuple[Command | Group, ...] = (
     Command("sweep", "sweep", "run every combination of an experiment and report on it"),
     Command("run", "run", "run one combination of an experiment; optionally write a timeline of one step"),
     Command("why", "why", "what limits a step, and what would help; without a step, the worst ones"),
-    Command("ablate", "ablate", "effect of each assumption: from one set to another, one at a time and in a chain"),
-    Command("explore", "explore", "search the points of a `sweep:` for the Pareto-optimal designs"),
+    Command("ablate", "why:ablate", "effect of each assumption: from one set to another, one at a time and in a chain"),
+    Command("explore", "sweep:explore", "search the points of a `sweep:` for the Pareto-optimal designs"),
     Command("compare", "compare", "two designs, or two policies of an experiment, side by side"),
-    Command("engines", "engines", "run a sample of an experiment on both engines and print how they differ"),
-    Command("optimum", "optimum", "how far every policy's steps are from a lower bound over all allocations"),
-    Command("figure", "figure", "a figure of a report for print: PDF, PNG or SVG (extra `figures`)"),
-    Command("verify", "verify", "run a report again from its manifest, and say which numbers moved"),
+    Command("engines", "compare:engines", "run a sample of an experiment on both engines and print how they differ"),
+    Command("optimum", "why:optimum", "how far every policy's steps are from a lower bound over all allocations"),
+    Command("figure", "sweep:figure", "a figure of a report for print: PDF, PNG or SVG (extra `figures`)"),
+    Command("verify", "check:verify", "run a report again from its manifest, and say which numbers moved"),
     Command("place", "place", "choose a placement from recorded loads and write it for SGLang, vLLM and TensorRT-LLM"),
-    Command("worth", "worth", "whether a balancer pays on a deployment, by recorded loads held out in time"),
+    Command("worth", "compare:worth", "whether a balancer pays on a deployment, by recorded loads held out in time"),
     Command("serve", "serve", "requests over time: TTFT, TPOT, goodput; compare, calibrate, search"),
-    Command("claims", "claims", "published numbers of papers beside runs of their experiments: met or not, and why"),
-    Command("area", "area", "area and power of the decision hardware (tables and cores), beside the published"),
-    Command("cost", "cost", "die area, machine price and energy coefficients, with ranges"),
+    Command("claims", "compare:claims", "published numbers of papers beside runs: met or not, and why"),
+    Command("area", "hardware:area", "area and power of the decision hardware, beside the published"),
+    Command("cost", "hardware:cost", "die area, machine price and energy coefficients, with ranges"),
     Command("check", "check", "check an experiment, system, model, assumption set, calibration or traffic file"),
     Command("new", "new", "write a commented system, model or experiment to start from"),
     Command("list", "list", "list the names that an experiment may use"),
-    Command("completion", "completion", "print a script that completes commands and names in bash, zsh or fish"),
-    Command("blocks", "blocks", "hardware blocks as state machines: tables, parameters, diagrams"),
+    Command("completion", "list:completion", "print a script that completes commands and names in bash, zsh or fish"),
+    Command("blocks", "hardware:blocks", "hardware blocks as state machines: tables, parameters, diagrams"),
     Group("rtl", "the decision hardware in RTL (extra `rtl`): lockstep with its tables, proofs, synthesis", _RTL),
     Group("model", "make models from exported graphs and from config.json", (
-        Command("import", "model_import", "make a model file from an ONNX graph or config.json; weights are not read"),
+        Command("import", "new:model_import", "make a model file from an ONNX graph or a config.json"),
     )),
     Group("trace", "recorded routing: import it into a store, inspect it, select from it", _TRACE),
     Command("calibrate", "calibrate", "fit a calibration to measurements of a GPU"),
-    Command("validate", "validate", "compare a calibration with measurements, held-out ones included"),
+    Command("validate", "calibrate:validate", "compare a calibration with measurements, held-out ones included"),
 )  # fmt: skip
 
 
@@ -181,9 +182,10 @@ def _fill(parser: argparse.ArgumentParser, metavar: str, commands: Sequence[Comm
         if isinstance(command, Group):
             _fill(own, "ACTION", command.commands, words[1:])
             continue
-        module: Any = importlib.import_module(f"archsim.cli.{command.module}")
-        module.add(own)
-        own.set_defaults(run=module.run)
+        name, _, action = command.module.partition(":")
+        module: Any = importlib.import_module(f"archsim.cli.{name}")
+        getattr(module, f"add_{action or name}")(own)
+        own.set_defaults(run=getattr(module, f"run_{action or name}"))
 
 
 class _Version(argparse.Action):

@@ -1,26 +1,93 @@
 """``archsim new``: a commented file to start from."""
 
 import argparse
+import sys
+from pathlib import Path
 
-from archsim.cli.exit_codes import OK
+from archsim.base.errors import SpecError
+from archsim.cli.arguments import OK, natural
+
+# ---- new
 
 KINDS = ("system", "model", "experiment")
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_new(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("name", metavar="NAME", help="name of the system, model or experiment")
     parser.add_argument("--out", metavar="FILE", help="file to write (default: NAME.yaml)")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_new(args: argparse.Namespace) -> int:
     """Write the file; an existing one is left as it is. Raises SpecError."""
     from pathlib import Path
 
-    from archsim.specs.loading.starting import starting_text, write_new
+    from archsim.specs.library import starting_text, write_new
 
     file = Path(args.out or f"{args.name}.yaml")
     write_new(file, starting_text(args.kind, args.name))
     use = f"archsim sweep {file}" if args.kind == "experiment" else f"{args.kind}s: [{file}] in an experiment"
     print(f"{file}: edit it; archsim check {file}; {use}")
     return OK
+
+
+# ---- model_import
+# ``archsim model import``: a model file from an ONNX graph, or from Hugging Face's ``config.json``.
+
+def add_model_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("graph", metavar="MODEL.onnx|config.json", help="ONNX graph, or config.json of Hugging Face")
+    parser.add_argument("--out", required=True, metavar="FILE", help="model file to write (YAML)")
+    parser.add_argument("--name", help="name of the model (default: that in config.json, or the graph's file name)")
+    parser.add_argument(
+        "--operators", metavar="FILE", help="write a CSV table of matrix products and attention operators"
+    )
+    parser.add_argument(
+        "--moe-layers", type=_spacing, metavar="FIRST:LAST[:EVERY]", help="needed if the graph does not show it"
+    )
+    parser.add_argument(
+        "--accept-approximate",
+        action="store_true",
+        help="go on where config.json has a type or keys that nothing here reads; every page says so",
+    )
+    for flag in ("--layers", "--hidden", "--expert-ffn", "--experts", "--top-k", "--shared-experts", "--shared-ffn"):
+        parser.add_argument(flag, type=natural, metavar="N", help="needed if the graph does not show it")
+
+
+def run_model_import(args: argparse.Namespace) -> int:
+    """Import and write. Raises ArchsimError for a graph that is not recognised."""
+    from archsim.models.files import write_operators
+    from archsim.models.onnx import FLAGS, import_model
+
+    given = {field: getattr(args, field) for field in FLAGS}
+    if args.graph.endswith(".json"):
+        from archsim.models.config_json import import_config
+
+        if args.operators:
+            raise SpecError("--operators: needs an ONNX graph; config.json has no operators")
+        model = import_config(Path(args.graph), args.name, given, args.accept_approximate)
+        for line in model.approximate:
+            print(f"approximate: {line}", file=sys.stderr)
+        return _written(model, args.out)
+    imported = import_model(Path(args.graph), args.name, given)
+    print("\n".join(imported.found), file=sys.stderr)
+    _written(imported.spec, args.out)
+    if args.operators:
+        write_operators(imported.operators, Path(args.operators))
+        print(f"operators: {args.operators}")
+    return OK
+
+
+def _written(model, out: str) -> int:
+    from archsim.models.files import write_model
+    from archsim.specs.describe import summary
+
+    write_model(model, Path(out))
+    print(f"model: {out}: {summary(model)}")
+    return OK
+
+
+def _spacing(text: str) -> dict[str, int]:
+    parts = [natural(part) for part in text.split(":")]
+    if len(parts) not in (2, 3):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected FIRST:LAST or FIRST:LAST:EVERY")
+    return dict(zip(("first", "last", "every"), [*parts, 1], strict=False))

@@ -2,11 +2,10 @@
 
 import argparse
 
-from archsim.cli.arguments import add_json, add_out, natural, positive
-from archsim.cli.exit_codes import OK
+from archsim.cli.arguments import OK, add_json, add_out, natural, positive
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("loads", nargs="+", metavar="LOADS", help="dump of an engine, load matrix or store")
     parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
     parser.add_argument("--system", required=True, metavar="NAME", help="system by name or file; a die is a rank")
@@ -20,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run_place(args: argparse.Namespace) -> int:
     """Place, and print what it gains and costs. Raises ArchsimError for what does not fit."""
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_notes

@@ -1,16 +1,31 @@
 """Output that commands share: tables, notes, and where an interrupted command resumes."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archsim.base.code_digest import nothing_compiled
-from archsim.cli.exit_codes import INTERRUPTED
+from archsim.base.errors import ArchsimError, SpecError
+from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
+from archsim.cli.arguments import INTERRUPTED
+from archsim.specs.library import MANIFEST, MANIFEST_KEY
+from archsim.specs.plan import SweepPlan
+
+if TYPE_CHECKING:
+    from archsim.runs.plan import Selection
+    from archsim.runs.results import Results
+    from archsim.runs.run import Run
+    from archsim.specs.plan import Point
+
+
+# ---- printing
 
 LOG_WIDTH = 200  # of tables outside a terminal
 MOST_PROBLEMS = 12  # printed per file of measurements
@@ -61,8 +76,7 @@ def _plain(value: Any) -> Any:
 
 def print_result_notes(rows: Iterable[Mapping[str, Any]], systems) -> None:
     """Caveats of these rows of results, on stderr. systems: their specs."""
-    from archsim.runs.calibration_notes import die_of
-    from archsim.runs.result_notes import result_notes
+    from archsim.runs.notes import die_of, result_notes
 
     print_notes(result_notes(rows, [(system.name, die_of(system)) for system in systems]) + system_notes(systems))
 
@@ -71,8 +85,8 @@ def system_notes(systems) -> list[str]:
     """A sentence for every system whose state machine is clocked higher than its RTL, and every value that is far from
     known machines. systems: their specs.
     """
-    from archsim.specs.machine.plausible import plausibility_notes
-    from microarch.silicon.synthesised import clock_note
+    from archsim.specs.plausible import plausibility_notes
+    from microarch.silicon.synthesis import clock_note
 
     found = (clock_note(each.name, each.decision.executor, each.decision.fsm.clock_hz) for each in systems)
     odd = (note for each in systems for note in plausibility_notes(each.name, each.model_dump(by_alias=True)))
@@ -147,8 +161,7 @@ def natural_width(table) -> int:
 
 def print_store(path: str) -> None:
     """What the store at ``path`` contains."""
-    from archsim.workload.store.describe import facts_of
-    from archsim.workload.store.store import open_store
+    from archsim.workload.store import facts_of, open_store
 
     for name, value in (facts_of(open_store(path)) | {"store": path}).items():
         print(f"{name:<9} {value}")
@@ -166,3 +179,166 @@ def print_measurement_problems(measurements) -> None:
             print(f"{file}: and {count - MOST_PROBLEMS} more", file=sys.stderr)
     for file, why in measurements.skipped.items():
         print(f"{file}:1: skipped: {why}", file=sys.stderr)
+
+
+# ---- sweep_tables
+# The tables that ``archsim sweep`` prints: runs and points before they run, speed-ups and best points after.
+
+_LISTED, _BEST = 20, 10
+_OF_RUNS = ("system", "model", "batch", "assumptions")
+_OWN_COLUMN = ("model", "workload.batch", "policy")  # axes that tables of points have a column for anyway
+_GB = 1e9
+
+
+def print_rooms(runs: Sequence[Run]) -> None:
+    """The runs, and how each fits in the memory of its fullest die; then what is not counted.
+
+    Raises ArchsimError for those that do not.
+    """
+    from archsim.runs.feasibility import rooms, uncounted
+
+    table = grid(
+        "system",
+        "model",
+        "batch",
+        "policy",
+        "assumptions",
+        numbers=("fullest die", "experts GB", "attention GB", "KV GB, activations", "bound GB", "left GB", "fits"),
+    )
+    every = list(rooms(runs))
+    for room in every:
+        run, bound = room.run, room.fit.bound_bytes
+        parts = (room.experts_bytes, room.attention_bytes, room.kv_bytes, bound, bound - room.demand_bytes)
+        sizes = ("–" if size is None else f"{size / _GB:.1f}" for size in parts)
+        fits = "no" if room.problem else "yes" if room.bounded else "not limited"
+        names = (run.system.name, run.model.name, str(run.batch), run.policy.name, run.assumptions.label)
+        table.add_row(*names, str(room.fullest_die), *sizes, fits)
+    console().print(table)
+    for note in uncounted(every):
+        print(note)
+    problems = dict.fromkeys(room.problem for room in every if room.problem)
+    if problems:
+        raise ArchsimError("\n".join(problems))
+
+
+def print_points(selection: Selection) -> None:
+    """The first points that run."""
+    plan = selection.plan
+    table = grid("point", "model", "batch", "policy", "system", "assumptions", *_heads(plan))
+    shown = selection.kept[:_LISTED]
+    for number in shown:
+        point = plan.point(number)
+        cells = _cells(plan, point)
+        parts = (
+            point.variants["model"].name, str(point.batch), point.variants["policy"].name,
+            point.variants["system"].name, point.assumptions.label,
+        )
+        table.add_row(str(number), *parts, *cells)
+    print_fitting(table, kept=4)
+    if len(shown) < len(selection.kept):
+        print(f"and {len(selection.kept) - len(shown):,} more; `--point N` prints one as an experiment")
+
+
+def print_dropped(selection: Selection, verb: str = "run") -> None:
+    """How many points run (``verb``: ran, or would), and how many each constraint dropped; of a sample of the points,
+    how many of all that makes.
+    """
+    kept, every = len(selection.kept), selection.plan.combinations
+    asked = kept + selection.dropped.total
+    if asked < every:
+        error = (kept * (asked - kept) / asked) ** 0.5 / asked
+        print(f"{asked:,} points were drawn and checked: about {kept / asked:.0%} ± {2 * error:.0%} of all {verb}")
+    parts = [f"{count:,} dropped by `{text}`" for text, count in selection.dropped.by_constraint.items()]
+    if selection.dropped.repeats:
+        parts.append(f"{selection.dropped.repeats:,} repeat another")
+    print("; ".join([f"{kept:,} of {asked:,} points {verb}", *parts]))
+
+
+def print_speedups(results: Results, policies: Iterable[str]) -> None:
+    """Decode throughput of every policy over ep, or base without an ep; in tokens/s if the experiment has neither.
+
+    In a narrow terminal, without columns of one value.
+    """
+    from archsim.runs.results import REFERENCES
+
+    rows = results.runs.rows
+    reference = next((name for name in REFERENCES if name in {row["policy"] for row in rows}), None)
+    table = _speedups(rows, _OF_RUNS, policies, reference)
+    if natural_width(table) > console().width:
+        varying = [name for name in _OF_RUNS if len({row[name] for row in rows}) > 1]
+        table = _speedups(rows, varying or ["model"], policies, reference)
+    if reference:
+        print(f"decode throughput over that of {reference}:")
+    console().print(table)
+
+
+def _speedups(rows: Iterable[Mapping[str, Any]], names: Sequence[str], policies: Iterable[str], reference: str | None):
+    table = grid(*names, numbers=tuple(policies))
+    cells: dict[tuple, dict[str, str]] = {}
+    for row in rows:
+        throughput = row["tokens_per_s"]
+        speedup = row[f"speedup_vs_{reference}"] if reference else None
+        shown = f"{speedup:.2f}×" if speedup else f"{throughput:,.0f} tokens/s" if throughput else "–"
+        cells.setdefault(tuple(str(row[name]) for name in names), {})[row["policy"]] = shown
+    for combination, by_policy in cells.items():
+        table.add_row(*combination, *by_policy.values())
+    return table
+
+
+def print_best(plan: SweepPlan, folder: Path) -> None:
+    """The points with the highest decode throughput."""
+    from pyarrow import parquet
+
+    names = ["point", "model", "batch", "policy", "tokens_per_s", "decode_step_ns", "die_utilisation"]
+    table = parquet.read_table(folder / "results.parquet", columns=names)
+    table = table.sort_by([("tokens_per_s", "descending"), ("point", "ascending")])
+    best = grid("point", "model", "batch", "policy", numbers=("tokens/s", "ms a step", "die use"))
+    for head in _heads(plan):
+        best.add_column(head)
+    for row in table.slice(0, _BEST).to_pylist():
+        point = plan.point(row["point"])
+        rate, step_ns = row["tokens_per_s"], row["decode_step_ns"]
+        numbers = ("–", "–") if rate is None else (f"{rate:,.0f}", f"{step_ns / 1e6:.3g}")
+        parts = str(point.index), point.variants["model"].name, str(point.batch), point.variants["policy"].name
+        best.add_row(*parts, *numbers, f"{row['die_utilisation']:.0%}", *_cells(plan, point))
+    print("highest decode throughput, of all MoE layers of the model:")
+    print_fitting(best, kept=7)
+
+
+def _heads(plan: SweepPlan) -> list[str]:
+    """The axes without their roots, to keep columns narrow; without those that have a column of their own."""
+    return [".".join(axis.path[1:]) or axis.name for axis in plan.sweep.axes if axis.name not in _OWN_COLUMN]
+
+
+def _cells(plan: SweepPlan, point: Point) -> list[str]:
+    """The values of the axes in `_heads`."""
+    return [value for name, value in plan.shown(point).items() if name not in _OWN_COLUMN]
+
+
+# ---- report_folder
+# Where a command writes its report, and which report it replaces there.
+
+def report_folder(name: str, out: str | None, kind: str = "") -> Path:
+    """``out`` if given; else a folder below ``reports``, named after the experiment and the kind of report."""
+    if out == "":
+        raise ArchsimError("--out: an empty name; expected a folder")
+    if out is not None:
+        return Path(out)
+    return Path("reports") / (f"{name}-{kind}" if kind else name)
+
+
+def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
+    """Say on stderr that the folder contains a report of another experiment.
+
+    experiment: as in the manifest of the new report; None: the new report has no manifest.
+    """
+    try:
+        there = read_yaml(folder / MANIFEST).data
+    except SpecError:
+        return
+    there.pop(MANIFEST_KEY, None)
+    if experiment is not None and there == parse_yaml(dump_yaml(experiment), MANIFEST).data:
+        return
+    same_name = experiment is not None and there.get("name") == experiment["name"]
+    settings = ", which had other settings" if same_name else ""
+    print(f"replaces the report of {there.get('name')} in {folder}{settings}", file=sys.stderr)

@@ -4,14 +4,13 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from archsim.cli.arguments import CHOSEN, add_chosen, add_experiment, add_json, natural
-from archsim.cli.exit_codes import OK
-from archsim.cli.heartbeat import begins
+from archsim.cli.arguments import CHOSEN, OK, add_chosen, add_experiment, add_json, natural
+from archsim.cli.progress import begins
 
 NARROW = 120  # columns of a terminal
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_run(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     add_chosen(parser)
     add_json(parser)
@@ -30,13 +29,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the step, for Perfetto")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_run(args: argparse.Namespace) -> int:
     if args.phase is not None:
         return _phase(args)
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_result_notes
-    from archsim.runs.capacity import kv_rooms_told
-    from archsim.runs.estimate import told
+    from archsim.runs.feasibility import kv_rooms_told, told
     from archsim.runs.plan import choose, plan_of, select
 
     experiment = ar.load_experiment(args.file, args.overrides)
@@ -74,10 +72,9 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     from archsim.cli.printing import console, grid
     from archsim.report.tables import COLUMNS
     from archsim.report.units import percent
-    from archsim.specs.sweeps.explore import OBJECTIVES
-    from archsim.studies.designs.compare import price_range
-    from archsim.studies.designs.page import usd
-    from archsim.studies.exploration.figures import value
+    from archsim.specs.explore import OBJECTIVES
+    from archsim.studies.designs import price_range, usd
+    from archsim.studies.exploration.page import value
 
     table = grid("", "", "")
     table.show_header = False

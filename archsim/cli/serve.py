@@ -4,15 +4,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from archsim.cli.arguments import add_experiment, add_json, add_report
-from archsim.cli.exit_codes import OK
-from archsim.cli.heartbeat import doing
+from archsim.cli.arguments import OK, add_experiment, add_json, add_report
+from archsim.cli.progress import doing
 
 SHOWN = 10  # rows of a search
 MOST_POINTS = 30  # rows of a file with axes
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_serve(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "deployment and requests")
     add_report(parser, "nothing is written")
     add_json(parser)
@@ -23,7 +22,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--search", action="store_true", help="find parallel sizes and batch limits with most goodput")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_serve(args: argparse.Namespace) -> int:
     """Serve, and print the measures. Raises ArchsimError for what does not fit or can never be served."""
     print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before slow imports
     import archsim as ar
@@ -82,7 +81,7 @@ def _serve(args: argparse.Namespace) -> int:
 def _print_points(served) -> None:
     """The best rows, and how many were refused."""
     from archsim.cli.printing import console, grid
-    from archsim.studies.serving.points_page import FEW, cells, ordered
+    from archsim.studies.serving.page import FEW, cells, ordered
 
     keys = ("point", *served.plan.first.axes, "policy")
     rows = ordered(served.table.rows)
@@ -167,9 +166,8 @@ def _search(file: str, overrides, out: str | None) -> list[dict]:
     """Print the configurations found; their rows."""
     from archsim.base.files import own_folder
     from archsim.cli.printing import console, grid
-    from archsim.specs.loading.serving import load_serving
-    from archsim.studies.serving.search import search
-    from archsim.studies.serving.search_table import COLUMNS, alike, best_told, table_of, values
+    from archsim.specs.serving_files import load_serving
+    from archsim.studies.serving.search import COLUMNS, alike, best_told, search, table_of, values
 
     serving = load_serving(file, overrides)
     print("searching ...", file=sys.stderr, flush=True)

@@ -7,21 +7,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archsim.base.cores import available_cores
-from archsim.cli.arguments import add_experiment, add_jobs, add_json, add_report, natural
-from archsim.cli.exit_codes import OK
-
-_MOST_CHECKED = 20_000  # points that a dry run looks at one by one, a millisecond each
-_SAMPLED = 200  # points of a larger sweep
+from archsim.base.host import available_cores
+from archsim.cli.arguments import OK, add_experiment, add_jobs, add_json, add_report, natural
 
 if TYPE_CHECKING:
     from archsim.runs.plan import Selection
     from archsim.runs.results import Results
-    from archsim.specs.sweeps.plan import SweepPlan
+    from archsim.specs.plan import SweepPlan
     from archsim.studies.sweep_page import SweepReport
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+# ---- sweep
+
+_MOST_CHECKED = 20_000  # points that a dry run looks at one by one, a millisecond each
+_SAMPLED = 200  # points of a larger sweep
+
+
+
+def add_sweep(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "experiment, or manifest.yaml of a report")
     add_report(parser, "reports/NAME")
     add_jobs(parser)
@@ -33,12 +36,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run_sweep(args: argparse.Namespace) -> int:
     """Run what is missing and report; or list what would run; or print one point as an experiment."""
     if not args.dry_run and args.point is None:
         print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before slow imports
-    from archsim.specs.loading.library import load_planned
-    from archsim.specs.sweeps.plan import SweepPlan, plan_without_axes
+    from archsim.specs.library import load_planned
+    from archsim.specs.plan import SweepPlan, plan_without_axes
 
     planned = load_planned(args.file, args.overrides)
     plan = planned if isinstance(planned, SweepPlan) else plan_without_axes(planned)
@@ -51,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
-    from archsim.cli.printing import print_compiling, print_kept
-    from archsim.cli.report_folder import print_replaced, report_folder
+    from archsim.cli.printing import print_compiling, print_kept, print_replaced, report_folder
 
     folder = report_folder(plan.experiment.name, args.out)
     workers = args.scheduler or _counted(args.jobs or available_cores(), "job")
@@ -84,7 +86,7 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
 
 
 def _print_results(selection: Selection, results: Results, folder: Path) -> None:
-    from archsim.cli.sweep_tables import print_best, print_dropped, print_speedups
+    from archsim.cli.printing import print_best, print_dropped, print_speedups
 
     plan = selection.plan
     if plan.sweep.axes:
@@ -97,7 +99,7 @@ def _print_results(selection: Selection, results: Results, folder: Path) -> None
 def _print_report(report: SweepReport, folder: Path | None) -> None:
     """folder: where the table of points is, if there are axes."""
     from archsim.cli.printing import print_engine_errors, print_notes
-    from archsim.studies.comparison.comparison import STEPS_OF_REPORT
+    from archsim.studies.comparison import STEPS_OF_REPORT
 
     if report.sample is not None:
         sample, noun = report.sample, "runs" if folder is None else "points"
@@ -112,8 +114,8 @@ def _print_report(report: SweepReport, folder: Path | None) -> None:
 
 def _dry_run(plan: SweepPlan) -> int:
     """Print every run of an experiment and how it fits in memory; of a sweep with axes, the first points."""
-    from archsim.cli.sweep_tables import print_dropped, print_points, print_rooms
-    from archsim.runs.estimate import told
+    from archsim.cli.printing import print_dropped, print_points, print_rooms
+    from archsim.runs.feasibility import told
     from archsim.runs.plan import drawn, select
 
     print(told(plan, available_cores()), flush=True)
@@ -129,7 +131,7 @@ def _dry_run(plan: SweepPlan) -> int:
 
 def _print_point(plan: SweepPlan, point: int) -> int:
     from archsim.base.errors import SpecError
-    from archsim.base.text.yaml import dump_yaml
+    from archsim.base.yaml import dump_yaml
 
     if not plan.sweep.axes:
         raise SpecError(f"--point {point}: the experiment has no `sweep:`")
@@ -146,3 +148,98 @@ def _size(plan: SweepPlan) -> str:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else f'{noun}s'}"
+
+
+# ---- explore
+# ``archsim explore``: search the points of a sweep, report the recommended designs, print the Pareto front.
+
+_SHOWN = 20  # printed points of the front
+
+
+def add_explore(parser: argparse.ArgumentParser) -> None:
+    add_experiment(parser, "experiment with `sweep:` and `explore:`")
+    add_report(parser, "reports/NAME-exploration")
+    add_jobs(parser)
+    add_json(parser)
+
+
+def run_explore(args: argparse.Namespace) -> int:
+    """Run what is missing; write the page, and a report for every recommended design."""
+    from archsim.api import ExplorationPlan
+    from archsim.base.host import available_cores
+    from archsim.cli.printing import print_compiling, print_kept, print_notes, print_replaced, report_folder
+    from archsim.specs.library import load_exploration
+
+    asked = ExplorationPlan(*load_exploration(args.file, args.overrides))
+    name, objectives = asked.plan.experiment.name, ", ".join(asked.spec.objectives)
+    folder, jobs = report_folder(name, args.out, "exploration"), args.jobs or available_cores()
+    print(f"{name}: {asked.plan.combinations:,} points, by {objectives} → {folder}", flush=True)
+    from archsim.api import explore
+    from archsim.cli.progress import watcher
+    from archsim.studies.exploration.search import given
+
+    print_replaced(folder, given(asked.plan.with_engine("analytical"), asked.spec))
+    print_compiling()
+    try:
+        found = explore(asked, folder, jobs, watcher)
+    except KeyboardInterrupt:
+        return print_kept(folder)
+    args.result = found
+    _print_answers(found)
+    _print_front(found)
+    print_notes(found.notes)
+    print(f"report: {folder / 'index.html'}")
+    return OK
+
+
+def _print_answers(found) -> None:
+    """The design of every question asked: the best by each objective, and within each budget, or that none is."""
+    from archsim.studies.exploration.analysis import wanted
+    from archsim.studies.exploration.page import answer_heading, unmet_budgets, value
+
+    for heading, point in wanted(found).items():
+        values = ", ".join(value(name, point.values[name]) for name in found.spec.objectives)
+        print(f"{answer_heading(found, heading, point)}: point {point.index}, {values}, limited by {point.limit[0]}")
+    for sentence in unmet_budgets(found):
+        print(sentence)
+
+
+def _print_front(found) -> None:
+    from archsim.cli.printing import grid, print_fitting
+    from archsim.studies.exploration.page import value
+
+    state = "stable" if found.stable else f"not stable yet after {found.budget} event runs"
+    ran = f"{len(found.known)} of {len(found.points):,} ran on the event engine"
+    title = f"{len(found.front)} designs on the front ({state}); {ran}"
+    table = grid("point", title=title, numbers=found.spec.objectives)
+    for column in ("limit", *found.axes):
+        table.add_column(column)
+    for point in found.front[:_SHOWN]:
+        values = (value(name, point.values[name]) for name in found.spec.objectives)
+        table.add_row(str(point.index), *values, point.limit[0], *point.axes.values())
+    print_fitting(table, kept=2 + len(found.spec.objectives))
+    if len(found.front) > _SHOWN:
+        print(f"and {len(found.front) - _SHOWN} more in front.csv")
+
+
+# ---- figure
+# ``archsim figure``: a figure of a report as a file for print.
+
+def add_figure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("report", metavar="REPORT", help="folder of a sweep, serve or explore")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a figure (default: list those that the report has)")
+    parser.add_argument("--out", metavar="FILE", help="as its ending says: .pdf, .png or .svg (default: NAME.pdf)")
+
+
+def run_figure(args: argparse.Namespace) -> int:
+    """Write the figure, or list their names. Raises ArchsimError for a name that the report does not have."""
+    from pathlib import Path
+
+    from archsim.report.printed import names_of, write_figure
+
+    if args.name is None and args.out is None:
+        for name, about in names_of(Path(args.report)).items():
+            print(f"{name:<10} {about}")
+        return OK
+    print(f"figure: {write_figure(Path(args.report), args.name or '', Path(args.out or f'{args.name}.pdf'))}")
+    return OK

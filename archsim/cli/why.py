@@ -3,14 +3,25 @@
 import argparse
 import sys
 
-from archsim.cli.arguments import CHOSEN, add_chosen, add_experiment, add_json, natural, positive
-from archsim.cli.exit_codes import OK
-from archsim.cli.heartbeat import doing
+from archsim.cli.arguments import (
+    CHOSEN,
+    OK,
+    add_chosen,
+    add_experiment,
+    add_jobs,
+    add_json,
+    add_report,
+    natural,
+    positive,
+)
+from archsim.cli.progress import doing
+
+# ---- why
 
 _WORST = 10
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add_why(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "experiment, or folder of a report")
     add_chosen(parser)
     parser.add_argument("--step", type=natural, metavar="N", help="iteration (0: prefill)")
@@ -19,10 +30,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run_why(args: argparse.Namespace) -> int:
     """Print five lines, or the worst steps. Raises ArchsimError for a step that the run does not have."""
     print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before slow imports
-    from archsim.specs.loading.library import load_experiment
+    from archsim.specs.library import load_experiment
 
     experiment = load_experiment(args.file, args.overrides)
     import archsim as ar
@@ -48,3 +59,96 @@ def run(args: argparse.Namespace) -> int:
     first = found.rows[0]
     print(f"What would help the first: the same command with --step {first['step']} --layer {first['layer']}")
     return OK
+
+
+# ---- optimum
+# ``archsim optimum``: run every combination, bound its steps, print the distances, write page and CSV.
+
+def add_optimum(parser: argparse.ArgumentParser) -> None:
+    add_experiment(parser)
+    add_report(parser, "reports/NAME-optimum")
+    add_json(parser)
+    parser.add_argument(
+        "--steps", type=positive, default=200, metavar="N", help="steps per run to bound, evenly spread (default: 200)"
+    )
+
+
+def run_optimum(args: argparse.Namespace) -> int:
+    """Bound and report. Raises ArchsimError for more than 128 dies."""
+    import archsim as ar
+    from archsim.cli.printing import print_compiling, print_replaced, report_folder
+
+    experiment = ar.load_experiment(args.file, args.overrides)
+    folder = report_folder(experiment.name, args.out, "optimum")
+    print_replaced(folder, None)
+    print_compiling()
+    print("simulating runs, bounding their steps ...", file=sys.stderr, flush=True)
+    found = ar.optimum(experiment, None, args.steps, _print_run)
+    print("writing the page ...", file=sys.stderr, flush=True)
+    from archsim.studies.optimum import write_optimum
+
+    write_optimum(list(found.runs), found.name, folder)
+    args.result = found.to_pandas().to_dict("records")
+    print(f"report: {folder / 'index.html'}")
+    return OK
+
+
+def _print_run(measured) -> None:
+    from archsim.report.units import percent
+
+    mean, p95, worst = (percent(share, 1) for share in measured.summary())
+    parts = ", ".join(f"{name} {percent(share, 1)}" for name, share in measured.parts.items())
+    far = f"above the bound: mean {mean} ({parts}), p95 {p95}, worst {worst}"
+    print(f"{measured.run.name}: {far}; {len(measured.steps)} steps", flush=True)
+
+
+# ---- ablate
+# ``archsim ablate``: run every link between two assumption sets, print the effect of each, write the page.
+
+def add_ablate(parser: argparse.ArgumentParser) -> None:
+    add_experiment(parser)
+    parser.add_argument(
+        "--from", dest="start", default="published", metavar="SET", help="first set (default: published)"
+    )
+    parser.add_argument("--to", dest="end", default="physical", metavar="SET", help="last set (default: physical)")
+    add_report(parser, "reports/NAME-ablation")
+    add_jobs(parser)
+    add_json(parser)
+
+
+def run_ablate(args: argparse.Namespace) -> int:
+    """Run what is missing and report. Raises ArchsimError for an unknown assumption set."""
+    import archsim as ar
+    from archsim.base.host import available_cores
+    from archsim.cli.printing import print_compiling, print_kept, print_replaced, report_folder
+    from archsim.cli.progress import watcher
+    from archsim.studies.ablation import ablated, assumptions_named
+
+    experiment = ar.load_experiment(args.file, args.overrides)
+    whole = ablated(experiment, *(assumptions_named(experiment, name) for name in (args.start, args.end)))
+    folder, jobs = report_folder(experiment.name, args.out, "ablation"), args.jobs or available_cores()
+    print(f"{experiment.name}: {args.start} → {args.end}, {whole.runs} runs, {jobs} jobs → {folder}", flush=True)
+    print_replaced(folder, whole.resolved())
+    print_compiling()
+    try:
+        with watcher() as watching:
+            found = ar.ablate(experiment, args.start, args.end, folder, jobs, watching)
+    except KeyboardInterrupt:
+        return print_kept(folder)
+    args.result = found.to_pandas().to_dict("records")
+    _print(found)
+    print(f"report: {folder / 'index.html'}")
+    return OK
+
+
+def _print(found) -> None:
+    """One line per waterfall: the effects of at least 0.5 %."""
+    from archsim.report.units import factor
+    from archsim.studies.ablation import endpoint_told
+
+    for fall in found.waterfalls:
+        large = [each for each in fall.effects if abs(each.factor - 1) > 5e-3]
+        steps = ", ".join(f"{each.link.field} {factor(each.factor)}" for each in large)
+        place = f"{fall.system} {fall.model} batch {fall.batch} {fall.policy}"
+        print(f"{place}: {factor(fall.start)} → {factor(fall.end)} ({steps}){endpoint_told(fall, found)}")
+    print("the chain closes, bit for bit" if found.closes else "THE CHAIN DOES NOT CLOSE: this is a bug")

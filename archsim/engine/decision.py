@@ -1,22 +1,29 @@
 """What a decision costs a step: counts of work from the policy, time from the executor, and how much of it is exposed.
 
 The policy functions make the decision, whichever executor runs them; see ``microarch.blocks.global_cp`` for
-the states, and ``archsim.specs.machine.decision`` for the executors.
+the states, and ``archsim.specs.decision`` for the executors.
 """
 
 import time
 from dataclasses import dataclass, field
+from enum import IntEnum
 from statistics import median
 
 import numpy as np
 
-from archsim.engine.pair_traffic import send_statistics
-from archsim.engine.state import STATISTICS, Machine, Tally
-from archsim.policies.allocation.rules import NO_EFFORT, Charged, Effort, Plan, Rates, StepView, estimating
+from archsim.base.compiled import inner, kernel
+from archsim.engine.demand import send_statistics
+from archsim.engine.state import NO_NOTES, NOTE, STATISTICS, Machine, Tally
+from archsim.policies.allocation import NO_EFFORT, Charged, Effort, Plan, Rates, StepView, estimating
 from archsim.specs.scenario import Scenario
 from microarch.blocks import global_cp
+from microarch.blocks.global_cp import TABLE as GLOBAL_TABLE
 from microarch.blocks.global_cp import Counts, Reach, State
+from microarch.blocks.local_cp import TABLE as LOCAL_TABLE
+from microarch.blocks.state_machine import NOTHING, Table, codes
 from microarch.fabric.fabric import Fabric
+
+# ---- decision
 
 ALLOCATION, ASIDE = "allocation", "aside"  # in DecisionTotals.uncounted
 REPEATS = 3  # of a policy function that is timed on this host
@@ -98,7 +105,7 @@ class FreeDecision:
         return allocate(view)
 
     def predict(self, copy_bits, layer, plan, predicted):
-        """The cp_en bits of a step whose plan is decided. ``predicted``: archsim.workload.step_demand.Predicted, or
+        """The cp_en bits of a step whose plan is decided. ``predicted``: archsim.workload.demand.Predicted, or
         None.
         """
         return copy_bits(layer, plan, predicted)
@@ -257,3 +264,127 @@ def build_decision(scenario: Scenario, machine: Machine, fabric: Fabric, tally: 
     if scenario.assumptions.decision_cost == "free":
         return FreeDecision()
     return ChargedDecision(scenario.system.decision, machine, fabric, scenario.model.experts, tally)
+
+
+# ---- transitions
+# What the command processors did, transition by transition: the log of a run.
+#
+# =============  ======================  ==========================================================================
+# column         dtype[transition]       meaning
+# =============  ======================  ==========================================================================
+# ``step``       int64                   iteration
+# ``layer``      int64                   MoE layer of the demand
+# ``time_ns``    float64                 since the start of the run, decisions included
+# ``block``      int64                   ``Block``
+# ``die``        int64                   where the command processor sits
+# ``state``      int64                   state before (``State`` of ``microarch.blocks.global_cp`` or ``local_cp``)
+# ``event``      int64                   event that the block processed
+# ``next``       int64                   state after
+# =============  ======================  ==========================================================================
+#
+# The Global CP's table is walked with the durations of its states; Local CPs record their transitions while the kernel
+# of a step runs, in rows that ``Work`` carries. Without a log there are no such rows, and nothing is walked.
+
+COLUMNS = ("step", "layer", "time_ns", "block", "die", "state", "event", "next")
+
+
+class Block(IntEnum):
+    GLOBAL_CP = 0
+    LOCAL_CP = 1
+
+
+def _ending(table: Table) -> np.ndarray:
+    """int64[state]: the one event that ends each state; -1 for the final one."""
+    ends = np.full(len(table.states), NOTHING, np.int64)
+    for state, event in table.steps:
+        assert ends[state] == NOTHING, f"{table.name}: {state.name} may end in two ways"
+        ends[state] = event
+    return ends
+
+
+GLOBAL_NEXT, GLOBAL_SPAWN = GLOBAL_TABLE.arrays()
+GLOBAL_ENDS = _ending(GLOBAL_TABLE)
+IDLE, *_ = codes(State)
+
+
+@inner
+def _follow(following, ends_with, lasts_ns, state, now, notes, count):
+    """Record the transitions from ``state``, begun at ``now``, to the final state; returns the number of notes."""
+    while ends_with[state] >= 0:
+        now += lasts_ns[state]
+        note = notes[count]
+        note.time_ns, note.state, note.event = now, state, ends_with[state]
+        note.next = following[state, ends_with[state]]
+        state = note.next
+        count += 1
+    return count
+
+
+@kernel
+def walk(following, spawned, ends_with, lasts_ns, start, begin_ns, notes):
+    """Walk a table from ``start``, with ``lasts_ns: float64[state]``; returns the number of ``notes: NOTE[n]`` written.
+
+    Spawned states are followed after the state that spawned them, from the time at which they were spawned.
+    """
+    count = _follow(following, ends_with, lasts_ns, start, begin_ns, notes, np.int64(0))
+    noted = np.int64(0)
+    while noted < count:
+        branch = spawned[notes[noted].state, notes[noted].event]
+        if branch >= 0:
+            count = _follow(following, ends_with, lasts_ns, branch, notes[noted].time_ns, notes, count)
+        noted += 1
+    return count
+
+
+class NoLog:
+    """Keeps nothing."""
+
+    notes = NO_NOTES
+
+    def begin(self) -> None:
+        pass
+
+    def add(self, step: int, layer: int, decision, before_ns: float, step_ns: float) -> None:
+        pass
+
+
+class TransitionLog(NoLog):
+    """Keeps every transition of a run's command processors. ``dies``: Local CPs; ``global_die``: where the Global CP
+    sits.
+    """
+
+    def __init__(self, dies: int, global_die: int):
+        self.notes = np.zeros(len(LOCAL_TABLE.steps) * dies + 1, NOTE)
+        self._of_global = np.zeros(len(GLOBAL_TABLE.steps), NOTE)
+        self._global_die = global_die
+        self._now = 0.0
+        self._steps: list[tuple[int, int, np.ndarray, np.ndarray]] = []
+
+    def begin(self) -> None:
+        """A step begins: nothing is recorded yet (the last row's ``next`` is the count)."""
+        self.notes[-1]["next"] = 0
+
+    def add(self, step, layer, decision, before_ns, step_ns):
+        """A step of ``step_ns`` has ended, after one of ``before_ns``; notes of Local CPs count from its start."""
+        lasts_ns = decision.lasts_ns(before_ns, step_ns)
+        made = walk(GLOBAL_NEXT, GLOBAL_SPAWN, GLOBAL_ENDS, lasts_ns, IDLE, self._now, self._of_global)
+        ours = self._of_global[:made].copy()
+        ours["die"] = self._global_die
+        theirs = self.notes[: self.notes[-1]["next"]].copy()
+        theirs["time_ns"] += ours["time_ns"][ours["state"] == State.DISPATCH][0]
+        self._now = float(ours["time_ns"][ours["state"] == State.UPDATE][0])
+        blocks = np.repeat([Block.GLOBAL_CP, Block.LOCAL_CP], [len(ours), len(theirs)])
+        rows = np.concatenate([ours, theirs])
+        order = np.argsort(rows["time_ns"], kind="stable")
+        self._steps.append((step, layer, blocks[order], rows[order]))
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The module's table: steps in order, the transitions of a step by time."""
+        rows = np.concatenate([np.zeros(0, NOTE), *(rows for *_, rows in self._steps)])
+        lengths = [len(rows) for *_, rows in self._steps]
+        made = {
+            "step": np.repeat(np.array([step for step, *_ in self._steps], np.int64), lengths),
+            "layer": np.repeat(np.array([layer for _, layer, *_ in self._steps], np.int64), lengths),
+            "block": np.concatenate([np.zeros(0, np.int64), *(blocks for _, _, blocks, _ in self._steps)]),
+        } | {name: rows[name] for name in NOTE.names}
+        return {name: made[name] for name in COLUMNS}

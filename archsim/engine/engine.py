@@ -2,44 +2,338 @@
 
     StepDemand -> policy -> plan, cp_en bits -> execution -> StepTimes
 
-How a plan becomes work is a named strategy (``archsim.engine.executions``); how resources are shared is another
-(``contention``), implemented by the engine's kernel. The caller decides which step runs next and when:
+How a plan becomes work is a named strategy (``archsim.engine.executions``); how resources are shared is
+another (``contention``), implemented by the engine's kernel. The caller decides which step runs next and when:
 ``archsim.engine.loop`` goes through the demand of a run.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from archsim.base.causes import Cause
+from archsim.base.compiled import kernel
 from archsim.base.errors import ArchsimError
-from archsim.base.kernels import kernel
-from archsim.engine.balancing import Balancing, Fetched
-from archsim.engine.charges import Charges
-from archsim.engine.decision import DecisionTotals, FreeDecision, build_decision, global_die
+from archsim.base.units import NS_PER_S
+from archsim.engine.decision import DecisionTotals, FreeDecision, NoLog, TransitionLog, build_decision, global_die
 from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
-from archsim.engine.executions.execution import Kernel, Order, Setup
-from archsim.engine.executions.registry import build_execution
+from archsim.engine.executions.execution import Execution, Kernel, Order, Setup, build_execution
 from archsim.engine.machine import build_machine, build_memory, cost_quantum_ns, policy_costs
+from archsim.engine.network.flows import simulate_flows
 from archsim.engine.own_blocks import refuse_engine
-from archsim.engine.state import SLICES, new_tally
-from archsim.engine.transitions import NoLog, TransitionLog
-from archsim.engine.weight_moves import WeightMover
+from archsim.engine.state import DATA_MESSAGES, NO_NOTES, REPLICAS, SLICES, UNITS, Machine, Tally, new_tally
+from archsim.iteration.memory import refuse_misfit
 from archsim.iteration.overlap import Rest
-from archsim.iteration.refusal import refuse_misfit
-from archsim.policies.allocation.rules import NO_EFFORT, NO_ORIGINS, Effort, Plan, StepView
-from archsim.policies.placement.placement import Placement
-from archsim.policies.prediction.admission import CopiesView
-from archsim.policies.prediction.heatmap import copy_bits
+from archsim.policies.allocation import NO_EFFORT, NO_ORIGINS, Effort, Plan, Rates, StepView
+from archsim.policies.heatmap import copy_bits
+from archsim.policies.placement import Placement, nearest_holders
+from archsim.policies.prediction import CopiesView
 from archsim.policies.registry import build_policy
+from archsim.policies.replication import LayerView, Replication
 from archsim.specs.scenario import Scenario
-from archsim.workload.step_demand import StepDemand
+from archsim.workload.demand import StepDemand
 from microarch.blocks.global_cp import COUNT_BYTES
 from microarch.blocks.hbm import count_anew, evict_beyond_room
+from microarch.fabric.fabric import Fabric
+
+# ---- charges
+# What the engine will charge for a plan: the time of a step before it runs, for policies that weigh plans.
+#
+# A policy knows how many tokens of every die choose which expert, not which single tokens they are, and its decision
+# precedes predictions: vectors sent once a die are expected numbers, and no copies are made. Otherwise a plan takes
+# what
+# the analytical engine gives for it (``Execution.time_of``), so that there is one law for both.
+
+ASKED = "time_of", "kernel_ns"  # methods that an execution needs for it
+
+
+class Charges:
+    """Charges of a run's steps."""
+
+    def __init__(self, execution: Execution, machine: Machine, decision: FreeDecision):
+        self._execution, self.decision = execution, decision
+        self._read_ns = SLICES * machine.slice_bytes / machine.hbm_bytes_per_ns
+        self._dies = machine.dies
+        self._near = lru_cache(maxsize=1024)(partial(_rates, execution))
+
+    def of(self, layer: int, row: int, demand: StepDemand, placement: Placement) -> StepCharges:
+        """Of one step. ``layer``: of the layers that run; ``row``: of the placement."""
+        return StepCharges(self, layer, row, demand, placement)
+
+    def plan_ns(self, order: Order) -> float:
+        self._refuse_unknown()
+        return self._execution.time_of(order)
+
+    def rates(self, tokens: np.ndarray) -> Rates:
+        """At the mean die of a step with ``tokens: int32[expert]``."""
+        self._refuse_unknown()
+        active = max(1, int(np.count_nonzero(tokens)))
+        experts = -(-active // self._dies)
+        row_ns, expert_ns = self._near(max(1, int(tokens.sum()) // (experts * self._dies)), experts)
+        return Rates(row_ns, expert_ns, self._read_ns)
+
+    def _refuse_unknown(self) -> None:
+        missing = [name for name in ASKED if not hasattr(self._execution, name)]
+        if missing:
+            raise ArchsimError(
+                f"execution {type(self._execution).__name__} has no method {missing[0]!r}, by which a policy weighs "
+                "plans (archsim.engine.executions.execution.Execution); add it, or take an allocation that needs none"
+            )
+
+
+def _rates(execution: Execution, tokens: int, experts: int) -> tuple[float, float]:
+    """Secants of the time of a die that runs ``experts`` with ``tokens`` each, up to twice as many: ns a row, and an
+    expert.
+    """
+    kernel_ns = execution.kernel_ns
+    mean_ns, more_rows_ns = kernel_ns(tokens, experts), kernel_ns(2 * tokens, experts)
+    more_experts_ns = kernel_ns(tokens, 2 * experts)
+    row_ns = max((more_rows_ns - mean_ns) / (tokens * experts), 0.0)
+    return row_ns, max((more_experts_ns - more_rows_ns) / experts, 0.0)
+
+
+class StepCharges:
+    """Charges of one step; see ``archsim.policies.allocation.Charged``."""
+
+    def __init__(self, charges: Charges, layer: int, row: int, demand: StepDemand, placement: Placement):
+        self._charges, self._of = charges, (layer, row, demand, placement)
+
+    @property
+    def rates(self) -> Rates:
+        return self._charges.rates(self._of[2].tokens)
+
+    def decision_ns(self, plan: Plan) -> float:
+        return self._charges.decision.takes_ns(plan)
+
+    def plan_ns(self, plan: Plan) -> float:
+        layer, row, demand, placement = self._of
+        known = demand._replace(routing=None)
+        return self._charges.plan_ns(Order(layer, row, known, plan, None, 0.0, NO_NOTES, placement))
+
+
+# ---- weight_moves
+# Weights that move between HBMs outside of steps: migrations of a rebalancing, and replicas for the next layer.
+#
+# A set of moves takes as long as its flows over the fabric (`simulate_flows`, one flow for each pair of dies, all from
+# the start), or as its fullest HBM, which reads at the sources and writes at the targets, if that is longer; one HBM
+# latency is added. The engine's kernels do not see these flows. What they do to steps is the assumption ``migration``:
+#
+# ``free``        they take no time; links and HBM count their bytes
+# ``blocking``    the next step waits until they are done
+# ``overlapped``  they use what the steps leave: in a step of t ns a resource has t · rate − (bytes of the step) to
+# spare,
+#                 and the moves advance by the share of their bytes that the scarcest resource can spare
+
+NO_PAIRS = np.zeros(0, np.int64)
+
+
+class Transfer(NamedTuple):
+    """A set of moves: its time alone, the bytes on every resource, and what it adds to the hops of data."""
+
+    ns: float
+    resource_bytes: np.ndarray  # int64[resource]
+    total_bytes: int
+    hop_messages: int
+    hop_bytes: int
+    pairs: np.ndarray  # int64[n]: first die · dies + second
+    pair_bytes: np.ndarray  # int64[n]
+    arrival_ns: np.ndarray  # float64[die]: when a die has what it gets
+
+
+class WeightMover:
+    """Times and counts moves on a machine."""
+
+    def __init__(self, machine: Machine, fabric: Fabric, tally: Tally):
+        self._machine, self._fabric, self._tally = machine, fabric, tally
+        dies = machine.dies
+        self._contention = "shared" if machine.link_resources == fabric.links else "reserved"
+        self._rates = np.full(machine.resources, np.inf)
+        self._rates[dies : 2 * dies] = machine.hbm_bytes_per_ns
+        links = fabric.link_bytes_per_ns
+        if self._contention == "reserved":
+            edges = np.full(fabric.edges, np.inf)
+            np.minimum.at(edges, fabric.link_edge, links)
+            links = edges
+        self._rates[UNITS * dies :] = links
+
+    def transfer(self, src: np.ndarray, dst: np.ndarray, n_bytes: int) -> Transfer:
+        """Moves of ``n_bytes`` each from ``src[n]`` to ``dst[n]``."""
+        machine, dies = self._machine, self._machine.dies
+        resource_bytes = np.zeros(machine.resources, np.int64)
+        if not len(src):
+            return Transfer(0.0, resource_bytes, 0, 0, 0, NO_PAIRS, NO_PAIRS, np.zeros(dies))
+        pairs, count = np.unique(np.asarray(src, np.int64) * dies + dst, return_counts=True)
+        flows = []
+        for pair, moves in zip(pairs.tolist(), count.tolist(), strict=True):
+            origin, target = divmod(pair, dies)
+            np.add.at(resource_bytes[UNITS * dies :], machine.route(origin, target), moves * n_bytes)
+            resource_bytes[[dies + origin, dies + target]] += moves * n_bytes
+            flows.append((origin, target, float(moves * n_bytes), 0.0))
+        finish = simulate_flows(
+            self._fabric, flows, contention=self._contention, die_port_bytes_per_s=machine.hbm_bytes_per_ns * NS_PER_S
+        )
+        hbm_ns = resource_bytes[dies : 2 * dies] / machine.hbm_bytes_per_ns
+        arrival_ns = np.zeros(dies)
+        np.maximum.at(arrival_ns, pairs % dies, finish)
+        gets = arrival_ns > 0
+        arrival_ns[gets] = np.maximum(arrival_ns, hbm_ns)[gets] + machine.hbm_latency_ns
+        hops = int((machine.hops.ravel()[pairs] * count).sum())
+        return Transfer(
+            max(float(finish.max()), float(hbm_ns.max())) + machine.hbm_latency_ns,
+            resource_bytes,
+            int(count.sum()) * n_bytes,
+            hops * SLICES,
+            hops * n_bytes,
+            pairs,
+            count * n_bytes,
+            arrival_ns,
+        )
+
+    def book(self, transfer: Transfer, kind: int = REPLICAS) -> None:
+        """Count the moves: bytes and busy time of links and HBM, hops of data, bytes of pairs in class ``kind``."""
+        resources, hops = self._tally.resources, self._tally.hops
+        resources["bytes"] += transfer.resource_bytes
+        resources["busy_ns"] += transfer.resource_bytes / self._rates
+        hops[DATA_MESSAGES] += transfer.hop_messages, transfer.hop_bytes
+        self._tally.pair_bytes[kind].reshape(-1)[transfer.pairs] += transfer.pair_bytes
+
+    def counted_bytes(self) -> np.ndarray:
+        """Bytes that resources have moved so far, int64[resource]."""
+        return self._tally.resources["bytes"].copy()
+
+    def spare_bytes(self, step_ns: float, moved_bytes: np.ndarray) -> np.ndarray:
+        """What a step of ``step_ns`` that moved ``moved_bytes`` leaves of every resource, float64[resource]."""
+        if step_ns <= 0:
+            return np.zeros(len(moved_bytes))
+        return np.maximum(step_ns * self._rates - moved_bytes, 0.0)
+
+
+def advance(transfer: Transfer, spare_bytes: np.ndarray) -> float:
+    """The share of the transfer, 0 to 1, that fits into ``spare_bytes``."""
+    used = transfer.resource_bytes > 0
+    if not used.any():
+        return 1.0
+    return float(min(1.0, (spare_bytes[used] / transfer.resource_bytes[used]).min()))
+
+
+# ---- balancing
+# What balancers do between steps: migrations of a rebalancing and replicas for the next layer, and what they cost.
+
+@dataclass
+class BalancingTotals:
+    """Totals of a run. Exposed time is what steps waited, decisions of the balancers included."""
+
+    migrated_bytes: int = 0
+    migration_exposed_ns: float = 0.0
+    replicated_bytes: int = 0
+    replication_exposed_ns: float = 0.0
+
+
+@dataclass
+class Pending:
+    """A migration under way: the placement that follows, what is left of the decision, and of the transfer (1 to 0)."""
+
+    placement: Placement
+    transfer: Transfer
+    decision_ns: float
+    left: float = 1.0
+
+
+class Fetched(NamedTuple):
+    """The holders of a layer for one step, and how long the step waits for them."""
+
+    placement: Placement
+    row: int
+    exposed_ns: float
+
+
+class Balancing:
+    """Moves weights between steps, as the assumption ``migration`` says. ``aside_ns(effort)``: time of a decision of
+    that effort beside the steps.
+    """
+
+    def __init__(self, how: str, mover: WeightMover, hops: np.ndarray, expert_bytes: int, aside_ns):
+        self._how, self._mover, self._hops, self._expert_bytes = how, mover, hops, expert_bytes
+        self._aside_ns = aside_ns
+        self._spare_bytes: np.ndarray | None = None
+        self._before_ns = 0.0
+        self._counted: np.ndarray | None = None
+        self.pending: Pending | None = None
+        self.totals = BalancingTotals()
+
+    def count_anew(self) -> None:
+        """Forget what was counted so far; a migration under way goes on."""
+        self.totals = BalancingTotals()
+
+    def migrate(self, placement: Placement, moves: np.ndarray, effort: Effort) -> float:
+        """Begin a migration; returns how long the next step waits. With ``overlapped`` it is pending for a while."""
+        transfer = self._mover.transfer(moves["src"], moves["dst"], self._expert_bytes)
+        self._mover.book(transfer)
+        self.totals.migrated_bytes += transfer.total_bytes
+        decision_ns = 0.0 if self._how == "free" else self._aside_ns(effort)
+        if self._how == "overlapped":
+            self.pending = Pending(placement, transfer, decision_ns)
+            return 0.0
+        exposed_ns = decision_ns + transfer.ns if self._how == "blocking" else 0.0
+        self.totals.migration_exposed_ns += exposed_ns
+        return exposed_ns
+
+    def arrived(self) -> Placement | None:
+        """The placement of a migration that is complete, once."""
+        if self.pending is None or self.pending.left > 0:
+            return None
+        placement, self.pending = self.pending.placement, None
+        return placement
+
+    def fetch(self, rule: Replication, placement: Placement, layer: int, row: int, demand: StepDemand) -> Fetched:
+        """Replicas for a layer that is about to run, fetched while the step before ran."""
+        holders = placement.holds[row]
+        expected = np.zeros(len(holders), np.float32) if demand.expected is None else demand.expected
+        origins = np.zeros((0, 0), np.int32) if demand.origins is None else demand.origins
+        view = LayerView(origins, expected, placement.home[row], holders, layer, demand.step)
+        replicas = rule.rule(view)
+        expert, die = np.nonzero(replicas.holds)
+        transfer = self._mover.transfer(nearest_holders(holders[expert], die, self._hops), die, self._expert_bytes)
+        exposed_ns = self._exposed_ns(transfer, 0.0 if self._how == "free" else self._aside_ns(replicas.effort))
+        self._mover.book(transfer)
+        self.totals.replicated_bytes += transfer.total_bytes
+        self.totals.replication_exposed_ns += exposed_ns
+        return Fetched(placement.of_layer(row, replicas.holds), 0, exposed_ns)
+
+    def _exposed_ns(self, transfer: Transfer, decision_ns: float) -> float:
+        """What a step waits for replicas that were decided on and fetched during the step before."""
+        if self._how == "free":
+            return 0.0
+        if self._how == "blocking" or self._spare_bytes is None or decision_ns >= self._before_ns:
+            hidden_ns = 0.0 if self._how == "blocking" else min(decision_ns, self._before_ns)
+            return decision_ns - hidden_ns + transfer.ns
+        spare_bytes = self._spare_bytes * (1 - decision_ns / self._before_ns)
+        return (1 - advance(transfer, spare_bytes)) * transfer.ns
+
+    def begin_step(self) -> None:
+        if self._how == "overlapped":
+            self._counted = self._mover.counted_bytes()
+
+    def end_step(self, step_ns: float) -> None:
+        """It has ended; what it left of links and HBM advances a pending migration, and hides the next replicas."""
+        if self._how != "overlapped" or self._counted is None:
+            return
+        moved = self._mover.counted_bytes() - self._counted
+        self._spare_bytes, self._before_ns = self._mover.spare_bytes(step_ns, moved), step_ns
+        if self.pending is not None and step_ns > 0:
+            waited_ns = min(self.pending.decision_ns, step_ns)
+            self.pending.decision_ns -= waited_ns
+            self.pending.left -= advance(self.pending.transfer, self._spare_bytes * (1 - waited_ns / step_ns))
+
+
+# ---- engine
 
 KERNELS: Mapping[str, Callable[..., Kernel]] = MappingProxyType({"reserved": ReservedKernel, "shared": SharedKernel})
 
@@ -65,7 +359,7 @@ class EventEngine:
     """Runs steps of a scenario, event by event.
 
     ``layer_ids``: the model's numbers of the MoE layers that run, ascending; None: all of them. ``keep_transitions``:
-    record what the command processors do (``archsim.engine.transitions``), for ``transitions``. Raises CapacityError
+    record what the command processors do (``archsim.engine.decision``), for ``transitions``. Raises CapacityError
     where the placement does not fit, and ArchsimError for layers that are not MoE layers of the model. ``rest``: what
     ranks compute beside experts (``Setup.rest``); None: by the laws of the scenario, where its overlap needs it.
 
@@ -162,7 +456,7 @@ class EventEngine:
         ``now_ns``.
 
         What the ``moves`` (WEIGHT_MOVE[n]) cost, and when the placement holds, is the assumption ``migration``
-        (``archsim.engine.weight_moves``). Raises CapacityError where the placement does not fit.
+        (``archsim.engine.engine``). Raises CapacityError where the placement does not fit.
         """
         refuse_misfit(self.scenario, placement)
         waits_ns = self.balancing.migrate(placement, moves, effort)
@@ -258,7 +552,7 @@ class EventEngine:
         return self.execution.log(begin_ns)
 
     def transitions(self) -> dict[str, np.ndarray]:
-        """What the command processors did so far: the table of ``archsim.engine.transitions``.
+        """What the command processors did so far: the table of ``archsim.engine.decision``.
 
         Raises ValueError if the engine was built without ``keep_transitions``.
         """

@@ -19,9 +19,8 @@ from archsim.base.errors import ArchsimError
 from archsim.base.own_code import import_function
 from archsim.base.units import NS_PER_S
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.machine.blocks import NETWORK, BlockSpec, kind_of
-from archsim.specs.machine.system import SystemSpec
 from archsim.specs.policies import PolicySpec
+from archsim.specs.system import NETWORK, BlockSpec, SystemSpec, kind_of
 from microarch.blocks.global_cp import COUNTER_BITS
 from microarch.rtl import missing
 
@@ -29,7 +28,7 @@ INTERPRETED = "interpreted"
 
 
 class OwnObject(NamedTuple):
-    """A user's class: ``kind`` as in ``archsim.specs.machine.blocks``; ``build`` makes one, for a run."""
+    """A user's class: ``kind`` as in ``archsim.specs.system``; ``build`` makes one, for a run."""
 
     name: str
     kind: str

@@ -15,12 +15,15 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.causes import Cause
-from archsim.base.kernels import inner, kernel, outer, unsigned
+from archsim.base.compiled import inner, kernel, outer, unsigned
 from microarch.blocks.atu import Translations
 from microarch.blocks.hbm import SLICES, Copies
 from microarch.blocks.local_cp import NEXT as LOCAL_NEXT
 from microarch.blocks.local_cp import Event, State
+from microarch.blocks.request import State as RequestState
 from microarch.blocks.state_machine import codes
+
+# ---- state
 
 PARTS = ("dispatch", "shared experts", "experts", "combine")  # phases of an expert-parallel layer
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
@@ -128,7 +131,7 @@ class Machine(NamedTuple):
     array_waits: bool  # the array waits for the last byte of the slice that it has taken, though others are there
     copies_in_background: bool  # a step does not wait for its copies to be written
     whole_ns: bool  # transfers are rounded up to whole nanoseconds (published simulator)
-    # of hidden vectors, float64[2], dispatch and combine: archsim.engine.transfer.Software
+    # of hidden vectors, float64[2], dispatch and combine: archsim.engine.moves.Software
     transfer_ns: np.ndarray  # before a bundle moves
     transfer_bytes_per_ns: np.ndarray  # most that a die's port passes; infinite if software does not limit it
 
@@ -337,3 +340,24 @@ __all__ = [
     "kernel", "launching_ns", "link_at", "move_of", "new_tally", "outer", "phase_of", "room_for_slices", "room_of",
     "room_to_ask", "route_of", "unsigned",
 ]
+
+
+# ---- causes
+# Which cause the time of a state of a request has.
+
+_CAUSES = {
+    RequestState.LOOKUP: Cause.LLC,
+    RequestState.LOCAL_HBM: Cause.HBM,
+    RequestState.REQUEST: Cause.LINK,
+    RequestState.REMOTE_LLC: Cause.LLC,
+    RequestState.REMOTE_HBM: Cause.HBM,
+    RequestState.DATA: Cause.LINK,
+    RequestState.COMPUTE: Cause.COMPUTE,
+    RequestState.LLC_FILL: Cause.LLC,
+    RequestState.COPY: Cause.HBM,
+    RequestState.ACT_READ: Cause.ACTIVATIONS,
+    RequestState.ACT_MOVE: Cause.ACTIVATIONS,
+    RequestState.ACT_WRITE: Cause.ACTIVATIONS,
+    RequestState.DONE: Cause.LLC,  # takes no time
+}
+CAUSE_OF = np.array([_CAUSES[state] for state in RequestState], np.int64)  # by state, for kernels

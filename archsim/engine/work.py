@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from archsim.base.kernels import inner, kernel
+from archsim.base.compiled import inner, kernel
 from archsim.engine.gemm import gemm_model
-from archsim.engine.hidden import SENDS, Sizes, received_of_experts, send_once, vector_bytes
+from archsim.engine.moves import SENDS, Sizes, received_of_experts, send_once, vector_bytes
 from archsim.engine.own_blocks import OwnBlocks
 from archsim.engine.state import (
     COMBINE,
@@ -21,10 +21,10 @@ from archsim.engine.state import (
     Memory,
     Work,
 )
-from archsim.policies.allocation.rules import Plan
-from archsim.policies.placement.placement import Placement
+from archsim.policies.allocation import Plan
+from archsim.policies.placement import Placement
 from archsim.specs.scenario import Scenario
-from archsim.workload.step_demand import Routing
+from archsim.workload.demand import Routing
 from microarch.fabric.fabric import Fabric
 
 NO_MOVES = np.zeros((2, 0), MOVE)

@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from archsim.laws.choosing import LawMissing
 from archsim.laws.laws import Laws, MoeSizes
+from archsim.laws.tables import LawMissing
 from archsim.specs.deployment import Parallelism
 from archsim.specs.model import ModelSpec
 

@@ -10,11 +10,10 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from archsim.base.errors import SpecError
-from archsim.iteration.account import shared_ranks
-from archsim.iteration.attention.kind import Kind
-from archsim.specs.attention import AttentionKind, by_layer
+from archsim.iteration.attention import Kind
+from archsim.iteration.memory import shared_ranks
 from archsim.specs.deployment import Parallelism
-from archsim.specs.model import ModelSpec
+from archsim.specs.model import AttentionKind, ModelSpec, by_layer
 
 ATTENTION, PROJECTIONS, DENSE_FFN, ROUTER, SHARED = "attention", "projections", "dense_ffn", "router", "shared"
 EXPERTS, DISPATCH, COMBINE, ALL_REDUCE = "experts", "dispatch", "combine", "all_reduce"
@@ -60,7 +59,7 @@ class Product(NamedTuple):
 
     @property
     def weights(self) -> int:
-        """Those of a decode are the prompts' (`archsim.iteration.attention.latent`)."""
+        """Those of a decode are the prompts' (`archsim.iteration.softmax`)."""
         return 0 if self.rows == DECODES else self.n * self.k
 
 

@@ -1,36 +1,219 @@
-"""What a run needs of the HBM of each die, by kind, and what is left for copies of experts.
-
-The assumption ``memory`` says what is counted: experts alone, or all that serving keeps in HBM:
+"""What a rank keeps in HBM while it serves: one account for runs, serving and checks.
 
 ================  ==================================================================================================
-experts           of `archsim.iteration.account`, as are all others
-shared experts    under ``all`` as serving keeps them; else whole on every die, if they run (assumption ``weights``)
-execution         what a user's own execution keeps (``bytes_per_die``)
-attention         attention, dense layers, routers and embeddings: the die's share of its tensor-parallel group, or of
-                  all dies (``workload.attention_weights``)
-KV cache          of the requests that live on the die, ``workload.context`` tokens each
-activations       a token of every request, or a chunk of a prompt if that is more
+experts           weights of the experts that it holds, replicas included, in all MoE layers of the model
+shared experts    its share of a tensor-parallel group, or all of them; see `shared_ranks`
+attention         and all other weights (dense layers, routers, embeddings): its share of a tensor-parallel group;
+                  embeddings in BF16
+KV cache          of requests: `RequestKv`, by kind of layer, with what linear attention keeps of each
+activations       a bound for one step of one layer, or for sampling, and buffers of collectives; see `activation_bytes`
 ================  ==================================================================================================
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import SpecError
-from archsim.iteration import account
-from archsim.iteration.account import ACTIVATIONS, ATTENTION, EXPERTS, SHARED, Room
-from archsim.policies.placement.placement import Placement
-from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.deployment import DeploymentSpec
-from archsim.specs.machine.system import SystemSpec
-from archsim.specs.model import ModelSpec
-from archsim.specs.own_execution import own_execution
+from archsim.base.errors import CapacityError, SpecError
+from archsim.base.units import BF16_BYTES, WEIGHT_BYTES
+from archsim.policies.placement import Placement
+from archsim.policies.placement_rules import balanced
+from archsim.specs.assumptions import AssumptionsSpec, own_execution
+from archsim.specs.deployment import DeploymentSpec, Parallelism, Precision
+from archsim.specs.model import AttentionKind, ModelSpec
 from archsim.specs.scenario import Scenario
+from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.workload.step_demand import dies_of_requests
+from archsim.workload.demand import dies_of_requests
+
+# ---- account
+
+# Fitted on what engines logged at their start (calibration/measurements/engine_memory.csv): a server profiles a step in
+# which as many requests as it may run are sampled with top-k and top-p. Without FlashInfer's kernels that holds logits
+# in BF16 and FP32, sorted, with indices, as probabilities and their sums: 38.5 bytes an entry (37 to 47 in eight logs
+# of vLLM 0.6 to 0.31; 16 to 29 in others of 0.19 and later, which sample in place).
+SAMPLED_BYTES = 38.5
+# Buffers of NCCL and of copies between the ranks of a node (1.0 to 3.8 GB in six logs with NVLink; 0.2 GB with PCIe).
+COLLECTIVE_BYTES = 2_600_000_000
+# Of a hidden vector and of an FFN on a rank, in weights of MXFP4 for Marlin (vLLM, layers/quantization/mxfp4.py): 66.0
+# GiB of gpt-oss-120b were loaded, 60.6 without.
+MXFP4_WIDTHS = 256, 128
+EXPERTS, SHARED, ATTENTION, ACTIVATIONS = "experts", "shared experts", "attention", "activations"
+
+
+class RequestKv(NamedTuple):
+    """What a request keeps on one rank. ``token_bytes``: of every token, in layers that keep all of them (compressed
+    entries at their mean); ``windows``: (tokens, bytes of a token) of layers that keep the last ones alone;
+    ``fixed_bytes``: states of linear attention, however long the request is.
+    """
+
+    token_bytes: float
+    windows: tuple[tuple[int, float], ...] = ()
+    fixed_bytes: float = 0.0
+
+    @property
+    def filled_bytes(self) -> float:
+        """What a request longer than every window keeps beside ``token_bytes`` of each of its tokens."""
+        return self.fixed_bytes + sum(tokens * of_token for tokens, of_token in self.windows)
+
+    def held_bytes(self, tokens: int) -> float:
+        """Of a request of so many tokens."""
+        near = sum(min(tokens, window) * of_token for window, of_token in self.windows)
+        return tokens * self.token_bytes + near + self.fixed_bytes
+
+
+class Room(NamedTuple):
+    """What HBM of a device leaves for KV. ``hbm_bytes``: its capacity; ``kv``: of a request, on one rank."""
+
+    free_bytes: int
+    hbm_bytes: int
+    kv: RequestKv
+
+    @property
+    def tokens(self) -> int:
+        """Tokens whose KV fits in layers that keep all of them; without such a layer, in those with a window; a byte
+        stands for each where a model keeps none.
+        """
+        of_token = self.kv.token_bytes or sum(each for _, each in self.kv.windows)
+        return int(max(self.free_bytes, 0) // max(of_token, 1))
+
+    @property
+    def told(self) -> str:
+        """As ``archsim check``, ``run`` and ``serve`` print it."""
+        besides = self.kv.filled_bytes
+        more = f"; a request takes {besides / 1e6:,.1f} MB of it for windows and states" if besides else ""
+        return (
+            f"room for {self.tokens:,} tokens of KV a device ({max(self.free_bytes, 0) / 1e9:.1f} GB of "
+            f"{self.hbm_bytes / 1e9:.1f} GB){more}"
+        )
+
+
+def room_left(kept: Mapping[str, Any], bound: int, hbm_bytes: int, kv: RequestKv) -> Room:
+    """``kept``: kind → bytes of what is no KV, of a rank, or int64[rank], of which the fullest counts; ``bound``: bytes
+    that a rank may use.
+    """
+    demand = sum(np.asarray(each) for each in kept.values())
+    return Room(int(bound - np.max(demand)), hbm_bytes, kv)
+
+
+def weights_by_kind(
+    model: ModelSpec, parallel: Parallelism, precision: Precision, slots: Any, mtp_layers: int = 0
+) -> dict[str, Any]:
+    """Kind → bytes of weights on a rank that holds so many experts, all layers together: a number, or int64[rank].
+    ``mtp_layers``: of multi-token prediction, each with an attention, the FFN of the model's last layer and a product
+    of 2 hidden vectors to one; they share the embeddings (DeepSeek-V3, section 2.2).
+    """
+    if mtp_layers:
+        more = mtp_layers / len(model.moe_layer_ids)
+        found = weights_by_kind(model, parallel, precision, slots * (1 + more))
+        found[SHARED] = ceil(found[SHARED] * (1 + more))
+        own = sum(layers * kind.weights(model.hidden) for kind, layers in mtp_attention(model, mtp_layers))
+        own += mtp_layers * (2 * model.hidden**2 + model.hidden * model.experts)
+        found[ATTENTION] += ceil(own * WEIGHT_BYTES[precision.products] / parallel.tp)
+        return found
+    return {
+        EXPERTS: np.ceil(slots * expert_bytes(model, precision, parallel.expert_tp)).astype(np.int64),
+        SHARED: shared_bytes(model, precision, shared_ranks(parallel)),
+        ATTENTION: other_bytes(model, precision, parallel.tp),
+    }
+
+
+def shared_ranks(parallel: Parallelism) -> int:
+    """Ranks that divide each shared expert. Where all ranks have all tokens, those of the tensor-parallel group; where
+    each rank of a group brings its share of the tokens to experts that all groups share, every rank has them whole:
+    vLLM's use_sequence_parallel_moe (vllm/config/parallel.py: expert parallelism, tp > 1 and dp > 1), and SGLang's
+    tp_size = 1 under DeepEP (models/deepseek_v2.py).
+    """
+    return 1 if parallel.dp > 1 and parallel.ep > 1 else parallel.tp
+
+
+def expert_bytes(model: ModelSpec, precision: Precision, expert_tp: int = 1) -> int:
+    """Weights of one routed expert in one layer, on all of the ``expert_tp`` ranks that share it. MXFP4 kernels take
+    widths that are padded (`MXFP4_WIDTHS`).
+    """
+    values = model.slice_weights
+    if precision.experts.startswith("mxfp4"):
+        hidden, ffn = model.expert_hidden or model.hidden, ceil(model.expert_ffn / expert_tp)
+        values = _padded(hidden, MXFP4_WIDTHS[0]) * _padded(ffn, MXFP4_WIDTHS[1]) * expert_tp
+    return ceil(model.slices * values * WEIGHT_BYTES[precision.experts])
+
+
+def _padded(width: int, multiple: int) -> int:
+    return -(-width // multiple) * multiple
+
+
+def shared_bytes(model: ModelSpec, precision: Precision, ranks: int) -> int:
+    """Weights of the shared experts of all layers that each of ``ranks`` holds."""
+    return ceil(model.shared_weights * WEIGHT_BYTES[precision.products] / ranks)
+
+
+def other_bytes(model: ModelSpec, precision: Precision, ranks: int) -> int:
+    """Weights of attention, dense layers, routers and embeddings that each of ``ranks`` holds."""
+    products = ceil((model.attention_weights + model.dense_weights) * WEIGHT_BYTES[precision.products])
+    return ceil((products + model.embedding_weights * BF16_BYTES) / ranks)
+
+
+def request_kv(model: ModelSpec, parallel: Parallelism, precision: Precision, mtp_layers: int = 0) -> RequestKv:
+    """What a request keeps on one rank; KV heads are not split further than one a rank. ``mtp_layers``: of multi-token
+    prediction, with the attention of the model's last layer and a cache of their own.
+    """
+    value_bytes = int(WEIGHT_BYTES[precision.kv])
+    token_bytes, windows = 0.0, dict[int, float]()
+    for kind, layers in (*model.attention_layers, *mtp_attention(model, mtp_layers)):
+        share = layers / kind.kv_ranks(parallel.tp)
+        kept = kind.kept_bytes_per_token(value_bytes)
+        token_bytes += share * kept
+        if kind.kept_window:
+            near = share * (kind.kv_bytes_per_token(value_bytes) - kept)
+            windows[kind.kept_window] = windows.get(kind.kept_window, 0.0) + near
+    return RequestKv(token_bytes, tuple(sorted(windows.items())), ceil(model.state_bytes / parallel.tp))
+
+
+def mtp_attention(model: ModelSpec, mtp_layers: int) -> tuple[tuple[AttentionKind, int], ...]:
+    """Attention of layers of multi-token prediction: that of the model's last layer that keeps tokens (DeepSeek-V3,
+    section 2.2; GLM-4.5 and Qwen3-Next alike).
+    """
+    keeping = [kind for kind in model.attention_by_layer if kind is not None and kind.kv_bytes_per_token()]
+    return ((keeping[-1], mtp_layers * keeping[-1].per_layer),) if mtp_layers and keeping else ()
+
+
+def activation_bytes(
+    model: ModelSpec, parallel: Parallelism, precision: Precision, tokens, requests, collectives: bool = True
+):
+    """A bound for the activations of one step on a rank, and buffers of collectives: int or int64[rank], of the shape
+    of ``tokens`` and ``requests``, those of its tensor-parallel group.
+
+    Of every token in one layer: its hidden vector before and after, in BF16; of every pair of token and expert on the
+    rank the vector sent, in the data type, and returned, in BF16, and the products with gate and up, in BF16. Or, where
+    that is more, after the last layer: `SAMPLED_BYTES` of every request and entry of the vocabulary, which every rank
+    of a tensor-parallel group samples. Ranks are taken to receive as many pairs as they send; skew is in the reserve.
+    ``collectives``: whether ranks of a group keep `COLLECTIVE_BYTES`.
+    """
+    ffn = model.expert_ffn / (parallel.expert_tp if model.experts > 1 else parallel.tp)
+    of_pair = ceil(model.hidden * WEIGHT_BYTES[precision.experts]) + model.hidden * BF16_BYTES
+    pairs = model.top_k * parallel.dp / parallel.ep if model.experts > 1 else 1.0
+    of_token = ceil(2 * model.hidden * BF16_BYTES + pairs * (of_pair + 2 * ceil(ffn) * BF16_BYTES))
+    sampled = requests * ceil((model.vocabulary or 0) * SAMPLED_BYTES)
+    return np.maximum(tokens * of_token, sampled) + (COLLECTIVE_BYTES if collectives and parallel.ranks > 1 else 0)
+
+
+# ---- memory
+# What a run needs of the HBM of each die, by kind, and what is left for copies of experts.
+#
+# The assumption ``memory`` says what is counted: experts alone, or all that serving keeps in HBM:
+#
+# ================  ==================================================================================================
+# experts           of `archsim.iteration.memory`, as are all others
+# shared experts    under ``all`` as serving keeps them; else whole on every die, if they run (assumption ``weights``)
+# execution         what a user's own execution keeps (``bytes_per_die``)
+# attention         attention, dense layers, routers and embeddings: the die's share of its tensor-parallel group, or of
+#                   all dies (``workload.attention_weights``)
+# KV cache          of the requests that live on the die, ``workload.context`` tokens each
+# activations       a token of every request, or a chunk of a prompt if that is more
+# ================  ==================================================================================================
 
 KV, OWN = "KV cache", "execution"
 # Longer prompts are cut into steps of so many tokens: max_num_batched_tokens of vLLM's server on an H100
@@ -111,13 +294,13 @@ def fit_of_slots(
     own = getattr(own_execution(assumptions.execution), "bytes_per_die", None)
     parts = {OWN: np.full_like(slots, own(system, model, batch))} if own is not None else {}
     if not counts_all(model, assumptions):
-        parts[EXPERTS] = slots * account.expert_bytes(model, precision)
+        parts[EXPERTS] = slots * expert_bytes(model, precision)
         if assumptions.weights == "all" and model.shared_experts:  # every die runs them for its own tokens
-            parts[SHARED] = np.full_like(slots, account.shared_bytes(model, precision, 1))
+            parts[SHARED] = np.full_like(slots, shared_bytes(model, precision, 1))
         return Fit(parts, bound)
-    weights = account.weights(model, parallel, precision, slots)
+    weights = weights_by_kind(model, parallel, precision, slots)
     if workload is not None and workload.attention_weights == "sharded":
-        weights[ATTENTION] = account.other_bytes(model, precision, len(slots))
+        weights[ATTENTION] = other_bytes(model, precision, len(slots))
     parts |= {kind: np.broadcast_to(each, slots.shape) for kind, each in weights.items()}
     if workload is None or not batch:
         return Fit(parts, bound)
@@ -125,9 +308,9 @@ def fit_of_slots(
     requests = np.repeat(groups, -(-len(slots) // parallel.dp))[: len(slots)]
     tokens = np.maximum(requests, PREFILL_CHUNK_TOKENS) if workload.has_prompts else requests
     collectives = system.launch == "gpu"
-    parts[ACTIVATIONS] = account.activation_bytes(model, parallel, precision, tokens, requests, collectives)
-    kv = account.request_kv(model, parallel, precision)
-    room = account.room(parts, bound, system.hbm.capacity_bytes, kv)
+    parts[ACTIVATIONS] = activation_bytes(model, parallel, precision, tokens, requests, collectives)
+    kv = request_kv(model, parallel, precision)
+    room = room_left(parts, bound, system.hbm.capacity_bytes, kv)
     context = _context(workload, assumptions)
     parts[KV] = requests * ceil(kv.held_bytes(context))
     return Fit(parts, bound, context, room)
@@ -152,3 +335,160 @@ def _context(workload: WorkloadSpec, assumptions: AssumptionsSpec) -> int:
             "assumption memory: experts"
         )
     return context or 0
+
+
+# ---- refusal
+# Refuses a run that does not fit in HBM: by kind what it needs, and which single change would make it fit.
+
+_MOST_DIES = 65_536
+
+
+@dataclass(frozen=True)
+class Lever:
+    """A change that makes a run fit: its text, the changed scenario, and the experts that each die then holds in all
+    layers together (int64[die]).
+    """
+
+    text: str
+    scenario: Scenario
+    slots: np.ndarray
+
+    @property
+    def fit(self) -> Fit:
+        changed = self.scenario
+        return fit_of_slots(
+            changed.system, changed.model, changed.assumptions, self.slots, changed.workload, changed.batch,
+            changed.deployment,
+        )
+
+
+def refuse_misfit(scenario: Scenario, placement: Placement) -> Fit:
+    """The fit, or CapacityError with die, demand by kind, bound, gap and what would make the run fit."""
+    system, fit = scenario.system, fit_of(scenario, placement)
+    if scenario.assumptions.capacity == "unbounded" or fit.fits:
+        return fit
+    die = int(fit.demand_bytes.argmax())
+    demand = int(fit.demand_bytes[die])
+    texts = [lever.text for lever in levers(scenario, placement)] + ["capacity: unbounded, to ignore the limit"]
+    raise CapacityError(
+        f"{scenario.model.name} does not fit on {system.name}: die {die} needs {_written(demand)} of HBM "
+        f"({_kinds(fit, die, scenario)}), has {_written(fit.bound_bytes)} ({_written(system.hbm.capacity_bytes)} less "
+        f"{system.hbm.reserved_fraction:.0%} reserve), {_written(demand - fit.bound_bytes)} too little; it would fit "
+        f"with {', or '.join(texts)}"
+    )
+
+
+def _kinds(fit: Fit, die: int, scenario: Scenario) -> str:
+    parts = [f"{kind} {_written(int(each[die]))}" for kind, each in fit.parts.items()]
+    if KV in fit.parts:
+        parts.append(f"batch {scenario.batch:,}, {fit.context:,} tokens a request")
+    return ", ".join(parts)
+
+
+def levers(scenario: Scenario, placement: Placement) -> Iterator[Lever]:
+    """Single changes after which the run fits, with the least or the most of each that does."""
+    candidates = [_capacity(scenario, placement), _dies(scenario, placement)]
+    if counts_all(scenario.model, scenario.assumptions):
+        candidates = [_batch(scenario, placement), _shorter(scenario, placement), *candidates]
+        candidates += [_kv_in_fp8(scenario, placement), _sharded(scenario, placement)]
+    candidates.append(_experts_in_fp8(scenario, placement))
+    yield from (lever for lever in candidates if lever is not None and lever.fit.fits)
+
+
+def _batch(scenario: Scenario, placement: Placement) -> Lever | None:
+    def at(batch: int) -> Lever:
+        return Lever(f"a batch of at most {batch:,}", replace(scenario, batch=batch), placement.slots)
+
+    return _last_that_fits(at, 1, scenario.batch)
+
+
+def _shorter(scenario: Scenario, placement: Placement) -> Lever | None:
+    def at(context: int) -> Lever:
+        workload = scenario.workload.model_copy(update={"context": context})
+        text = f"workload.context of at most {context:,} tokens"
+        return Lever(text, replace(scenario, workload=workload), placement.slots)
+
+    return _last_that_fits(at, 1, scenario.workload.context_tokens or 0)
+
+
+def _capacity(scenario: Scenario, placement: Placement) -> Lever:
+    system = scenario.system
+    needed = int(fit_of(scenario, placement).demand_bytes.max()) / (1 - system.hbm.reserved_fraction)
+    capacity, text = _rounded_up(needed + 1)
+    hbm = system.hbm.model_copy(update={"capacity_bytes": capacity})
+    changed = replace(scenario, system=system.model_copy(update={"hbm": hbm}))
+    return Lever(f"hbm.capacity of at least {text} per die", changed, placement.slots)
+
+
+def _dies(scenario: Scenario, placement: Placement) -> Lever | None:
+    """Of more dies with as many replicas, each as full as experts spread evenly make it."""
+    model, held = scenario.model, int(placement.slots.sum())
+
+    def at(dies: int) -> Lever:
+        homes = len(model.moe_layer_ids) * np.bincount(balanced(model.experts, dies), minlength=dies)
+        replicas = ceil((held - int(homes.sum())) / dies)
+        return Lever(f"about {dies:,} dies or more instead of {scenario.system.dies}", scenario, homes + replicas)
+
+    dies = range(scenario.system.dies + 1, _MOST_DIES)
+    found = _bisect(lambda number: at(number).fit.fits, dies.start, dies.stop)
+    return None if found is None else at(found)
+
+
+def _kv_in_fp8(scenario: Scenario, placement: Placement) -> Lever | None:
+    if scenario.precision.kv == "fp8":
+        return None
+    precision = scenario.deployment.precision.model_copy(update={"kv": "fp8"})
+    deployment = scenario.deployment.model_copy(update={"precision": precision})
+    return Lever("precision.kv: fp8", replace(scenario, deployment=deployment), placement.slots)
+
+
+def _sharded(scenario: Scenario, placement: Placement) -> Lever | None:
+    if scenario.workload.attention_weights == "sharded":
+        return None
+    workload = scenario.workload.model_copy(update={"attention_weights": "sharded"})
+    return Lever("workload.attention_weights: sharded", replace(scenario, workload=workload), placement.slots)
+
+
+def _experts_in_fp8(scenario: Scenario, placement: Placement) -> Lever | None:
+    system = scenario.system
+    if system.compute.dtype_bytes <= 1:
+        return None
+    compute = system.compute.model_copy(update={"dtype": "fp8"})
+    changed = replace(scenario, system=system.model_copy(update={"compute": compute}))
+    return Lever("compute.dtype: fp8, which halves the weights", changed, placement.slots)
+
+
+def _last_that_fits(at: Callable[[int], Lever], low: int, high: int) -> Lever | None:
+    """Of numbers from low to below high the largest whose lever fits, as do all below it."""
+    first_misfit = _bisect(lambda number: not at(number).fit.fits, low, high)
+    last = (high if first_misfit is None else first_misfit) - 1
+    return at(last) if last >= low else None
+
+
+def _bisect(holds: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The first number in range(low, high) for which `holds`, as for all above it; None if there is none."""
+    if low >= high or not holds(high - 1):
+        return None
+    first, last = low, high - 1
+    while first < last:
+        middle = (first + last) // 2
+        first, last = (first, middle) if holds(middle) else (middle + 1, last)
+    return first
+
+
+def _rounded_up(n_bytes: float) -> tuple[int, str]:
+    """The next number of bytes that `_written` writes exactly, and as it writes it."""
+    unit, size = _unit(n_bytes)
+    tenths = ceil(n_bytes / size * 10)
+    return ceil(tenths * size / 10), f"{tenths / 10:.1f} {unit}"
+
+
+def _written(n_bytes: float) -> str:
+    """Bytes with a readable unit: ``91.2 GB``, ``3.4 MB``."""
+    unit, size = _unit(n_bytes)
+    return f"{n_bytes / size:.1f} {unit}"
+
+
+def _unit(n_bytes: float) -> tuple[str, float]:
+    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+    return next(((unit, size) for unit, size in units if n_bytes >= size), ("B", 1.0))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import kernel
+from archsim.base.compiled import kernel
 
 NONE, SHARED_EXPERT, TWO_BATCH = "none", "shared_expert", "two_batch"
 _IN_TURN, _BESIDE, _HALVES = range(3)

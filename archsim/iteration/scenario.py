@@ -24,10 +24,10 @@ from archsim.iteration.layers import (
 )
 from archsim.iteration.overlap import NOTHING, TWO_BATCH, Layer, Rest, of_halves
 from archsim.iteration.times import Batches, IterationLaws, iteration_laws, iteration_times
-from archsim.laws.choosing import LawMissing
-from archsim.laws.expert_gemm import Rates
+from archsim.laws.gemm import Rates
+from archsim.laws.tables import LawMissing
+from archsim.specs.calibration_files import calibration_digest, calibration_named
 from archsim.specs.deployment import Parallelism, Precision
-from archsim.specs.loading.calibrations import calibration_digest, calibration_named
 from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
 

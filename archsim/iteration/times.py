@@ -6,8 +6,10 @@ iteration costs a few look-ups and its attention. Causes follow each other: what
 `archsim.iteration.overlap`.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,8 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from archsim.base.units import NS_PER_S
-from archsim.iteration.attention.kind import DECODE, PREFILL, AttentionTimes
-from archsim.iteration.collectives import all_reduce_ns, gathered_ns
+from archsim.iteration.attention import DECODE, PREFILL, AttentionTimes
 from archsim.iteration.experts import BALANCED, Experts
 from archsim.iteration.layers import (
     ALL_REDUCE,
@@ -39,14 +40,73 @@ from archsim.iteration.layers import (
     counted,
     program,
 )
-from archsim.laws.choosing import LawMissing
-from archsim.laws.dense import dense_product
-from archsim.laws.expert_gemm import Rates
+from archsim.laws.gemm import Rates, dense_product
+from archsim.laws.host import hbm_reads
 from archsim.laws.laws import Laws
-from archsim.laws.memory import hbm_reads
-from archsim.laws.tables import CalibrationSpec
+from archsim.laws.tables import CalibrationSpec, LawMissing, TransferTable
+from archsim.laws.transfers import law_of
 from archsim.specs.deployment import ALONE, BF16, Parallelism, Precision, refuse_uneven
 from archsim.specs.model import ModelSpec
+
+# ---- collectives
+# Collectives of an iteration: the fastest measured kernels inside a node, and nodes by copies between their NICs.
+#
+# No collective between nodes was measured. An all-reduce of nodes is taken as a hierarchy: each GPU ends with its share
+# of its node's sum, GPUs of the same number exchange theirs, one NIC each, and nodes gather the whole. With S bytes
+# on n
+# nodes of g GPUs it takes ``T_g(S) + 2 (n - 1) t(S / (n g))``: T_g is a node's measured all-reduce, whose halves are
+# the
+# first and the last step; t is a measured copy between nodes, of which a ring of n takes 2 (n - 1) (Thakur,
+# Rabenseifner
+# and Gropp, International Journal of High Performance Computing Applications 19, 2005, section 4.4).
+
+NODE = 8  # GPUs behind one NVSwitch, one NIC each (NVIDIA, DGX H100 and HGX B200 user guides)
+
+
+def all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
+    """float64[size], for sizes in order, of ranks of one node, or of nodes of ``NODE``. Raises LawMissing."""
+    nodes = ranks // NODE
+    if nodes < 2 or ranks % NODE or _measured(laws, ranks):
+        return fastest_all_reduce_ns(laws, size_bytes, ranks)
+    copies = laws.copy(np.maximum(size_bytes / ranks, 1), placement="inter_node")
+    return fastest_all_reduce_ns(laws, size_bytes, NODE) + 2 * (nodes - 1) * copies.ns
+
+
+def _measured(laws: Laws, ranks: int) -> bool:
+    return any(table.of.get("op") == "all_reduce" and table.of.get("num_gpus") == str(ranks)
+               for table in laws.calibration.collectives)  # fmt: skip
+
+
+def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
+    """Engines choose among NCCL and one-shot kernels by size: the least of those that cover it, float64[size], for
+    sizes in order; kernels of another GPU cover what was measured there. A message never takes longer than a larger
+    one, so sizes below the measured ones take their time.
+    """
+    found = laws.collective("all_reduce", size_bytes, ranks=ranks).ns
+    for library, variant in (("trtllm", None), ("vllm", "vllm_graph"), ("sglang", "sglang_graph")):
+        try:
+            times = laws.collective("all_reduce", size_bytes, ranks=ranks, library=library, variant=variant)
+        except LawMissing:
+            continue
+        assert isinstance(times.table, TransferTable)
+        outside_it = law_of(times.table).extrapolates(size_bytes)
+        found = np.where(outside_it, found, np.minimum(found, times.ns))
+    return np.minimum.accumulate(found[::-1])[::-1]
+
+
+def gathered_ns(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
+    """float64[size] of an all-gather or a reduce-scatter of all ranks, as vLLM, SGLang and TensorRT-LLM do without
+    DeepEP. Between nodes, the law of the largest measured number of ranks. Raises LawMissing.
+    """
+    for measured in (ranks, *(n for n in (64, 32, 16, 8, 4, 2) if n < ranks)):
+        try:
+            return laws.collective(op, size_bytes, ranks=measured).ns
+        except LawMissing:
+            continue
+    raise LawMissing(f"calibration {laws.calibration.gpu} has no {op}")
+
+
+# ---- times
 
 MOST_TOKENS = 16384  # of the tables by tokens; more are interpolated along their last points
 # A kernel as a node of a CUDA graph on an H200 (te42kyfo/gpu-benches, as in configs/calibrations/h200.yaml), where the
@@ -313,3 +373,53 @@ def _launch_ns(laws: Laws) -> float:
 def _read_bytes_per_s(laws: Laws, rates: Rates | None) -> float:
     share = hbm_reads(laws.calibration).efficiency or HBM_SHARE
     return share * (laws.calibration.reference.hbm_bytes_per_s if rates is None else rates.hbm_bytes_per_s)
+
+
+# ---- speculation
+# Speculation: drafted tokens that an iteration verifies beside the next one, and how many of them it accepts.
+#
+# A draft is accepted only if all before it were: an iteration of a request makes 1 + a tokens, of which a has the mean
+# sum over i of p1 * ... * pi (Leviathan et al., Fast Inference from Transformers via Speculative Decoding, 2023). All
+# 1 + n rows pass products and experts, and are verified by the head, accepted or not; the KV of a request is read once.
+# Drafts of a multi-token-prediction head take a layer of the model and the head each, one after the other (DeepSeek-V3,
+# section 2.2), and prompts pass that layer once, as it keeps KV of its own; those of n-grams take nothing.
+
+DRAWS = 1 << 16  # uniform numbers, by request, token and draft
+
+
+class Speculation(NamedTuple):
+    """``acceptance``: of every draft, given that those before it were accepted; () for no drafts. ``layers``: of the
+    model that a draft runs; 0: it costs nothing.
+    """
+
+    acceptance: tuple[float, ...] = ()
+    layers: int = 0
+    seed: int = 0
+
+    @property
+    def drafts(self) -> int:
+        """Drafted tokens of a request in an iteration."""
+        return len(self.acceptance)
+
+    @property
+    def tokens(self) -> float:
+        """Mean number of tokens that an iteration makes of a request."""
+        return 1.0 + float(np.cumprod(self.acceptance).sum())
+
+
+NO_DRAFTS = Speculation()
+
+
+def of(draft_tokens: int, acceptance: float | Sequence[float], layers: int, seed: int) -> Speculation:
+    """One rate for all drafts, or one for each."""
+    each = (float(acceptance),) * draft_tokens if isinstance(acceptance, int | float) else tuple(map(float, acceptance))
+    return Speculation(each, layers, seed)
+
+
+def draws(speculation: Speculation) -> np.ndarray:
+    """float64[DRAWS] below 1; a draft is accepted where its draw is below its rate, so that a higher rate accepts all
+    that a lower one does.
+    """
+    if not speculation.drafts:
+        return np.zeros(1)
+    return np.random.Generator(np.random.Philox(key=[speculation.seed, 77])).random(DRAWS)

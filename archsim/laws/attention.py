@@ -9,11 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.dtypes import WEIGHT_BYTES
-from archsim.base.units import NS_PER_S
-from archsim.laws.choosing import LawMissing, newest
+from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.laws.gemm import overlapped_ns
-from archsim.laws.tables import AttentionLaw, AttentionTable, CalibrationSpec
+from archsim.laws.tables import AttentionLaw, AttentionTable, CalibrationSpec, LawMissing, newest
 
 CORRECTION_UNIT = 1e-3  # unit of the corrections in the files
 PREFILL, DECODE = "prefill", "decode"

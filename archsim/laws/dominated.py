@@ -10,13 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.dtypes import VECTOR_BYTES, WEIGHT_BYTES
+from archsim.base.units import VECTOR_BYTES, WEIGHT_BYTES
 from archsim.laws.attention import AttentionSizes, attention_grid, grid_ns
-from archsim.laws.choosing import newest_first
-from archsim.laws.fused_moe import moe_ns
 from archsim.laws.gemm import CORRECTION_UNIT
 from archsim.laws.gemm import law_ns as gemm_ns
-from archsim.laws.piecewise import law_of
+from archsim.laws.moe import moe_ns
 from archsim.laws.tables import (
     AttentionTable,
     CalibrationSpec,
@@ -24,8 +22,10 @@ from archsim.laws.tables import (
     GemmTable,
     MoeTable,
     TransferTable,
+    newest_first,
     shape_of,
 )
+from archsim.laws.transfers import law_of
 
 SLOWER = 1.1  # median ratio from which a table counts: repeated sweeps differ by up to 10 % (median)
 NOT_SERVED = 1.5  # from which a kernel of fused layers is taken for one that nobody serves with

@@ -1,21 +1,122 @@
 """GEMM times from a table: a law, corrections at the measured points, and kriging between its shapes.
 
 Shapes of the table have the measured time at the table's points in m. For other shapes
-``archsim.laws.between_shapes`` interpolates the corrections (logarithms of measured over law). Between points in m,
+``archsim.laws.gemm`` interpolates the corrections (logarithms of measured over law). Between points in m,
 times are interpolated on log-log axes; beyond the last point the law continues with the last correction. Measured dips
 (a tile edge) are kept: times are monotone in m wherever the points are.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.dtypes import WEIGHT_BYTES
-from archsim.base.kernels import inner, kernel
-from archsim.base.units import NS_PER_S
-from archsim.laws.between_shapes import far_from_all, krige
-from archsim.laws.choosing import LawMissing, newest
-from archsim.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, GemmTable, MoeLaw
+from archsim.base.compiled import inner, kernel
+from archsim.base.units import NS_PER_S, WEIGHT_BYTES
+from archsim.laws.scaling import Scale
+from archsim.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, GemmTable, LawMissing, MoeLaw, MoeTable, newest
+
+# ---- between_shapes
+# Corrections of GEMM shapes that were not measured, interpolated from those that were.
+#
+# Ordinary kriging, separately at each m: a Matérn-3/2 covariance over log2 n, log2 k and wave quantisation (how well
+# the product fills whole waves of tiles), which decides whether shapes of similar size behave alike (tile sizes of
+# 128 x 128, 128 x 256 and 64 x 128).
+
+TILES = ((128, 128), (128, 256), (64, 128))
+MOST_FILL = 2.0  # log2 of waves over tiles; all less than a quarter of a wave count as equal
+# Length scales of the covariance, in octaves, and the noise of one point relative to the variance; chosen by leaving
+# shapes of the H100 grid out.
+SIZE_SCALE, FILL_SCALE, NOISE = 1.5, 0.5, 0.05
+# A shape is extrapolated beyond this distance from the nearest measured one, in octaves of n or k: the widest step of
+# the H100 grid (512 to 768), for which the errors of left-out shapes are known.
+MOST_OCTAVES = 0.6
+
+
+def far_from_all(sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """bool[wanted]: shapes outside the measured ``sizes``, or far from all; both float64[shape, (n, k)]."""
+    outside = ((wanted < sizes.min(axis=0)) | (wanted > sizes.max(axis=0))).any(axis=1)
+    octaves = np.abs(np.log2(wanted)[:, None] - np.log2(sizes)[None]).max(axis=2).min(axis=1)
+    return outside | (octaves > MOST_OCTAVES)
+
+
+def krige(sizes, corrections, wanted, m, sms: int) -> np.ndarray:
+    """Corrections float64[wanted, point] of shapes ``wanted`` (n, k) from those of ``sizes``, separately at each m."""
+    found = np.empty((len(wanted), len(m)))
+    weights = _weights(sizes.tobytes(), corrections.tobytes(), tuple(m), sms)
+    for point, rows in enumerate(m):
+        known = _features(sizes, rows, sms)
+        found[:, point] = _covariance(_features(wanted, rows, sms), known) @ weights[point]
+    return found
+
+
+@lru_cache(maxsize=256)
+def _weights(sizes: bytes, corrections: bytes, m: tuple[float, ...], sms: int) -> np.ndarray:
+    """float64[point, shape] of measured shapes, which whatever shape is wanted shares; arrays of ``krige`` as bytes."""
+    shapes = np.frombuffer(sizes).reshape(-1, 2)
+    found = np.frombuffer(corrections).reshape(len(shapes), -1).T.copy()
+    for rows, weights in zip(m, found, strict=True):
+        known = _features(shapes, rows, sms)
+        solve_definite(_covariance(known, known) + NOISE * np.eye(len(shapes)), weights)
+    return found
+
+
+@kernel
+def solve_definite(matrix, right):
+    """Solve matrix x = right by Cholesky, in place of ``right`` float64[n]; ``matrix`` float64[n, n], symmetric and
+    positive definite, is overwritten.
+
+    Unlike linear algebra libraries, it starts no threads, which on a loaded machine cost a hundred times the work.
+    """
+    n = len(right)
+    for j in range(n):
+        for i in range(j, n):
+            total = matrix[i, j]
+            for p in range(j):
+                total -= matrix[i, p] * matrix[j, p]
+            matrix[i, j] = np.sqrt(total) if i == j else total / matrix[j, j]
+    for i in range(n):
+        for p in range(i):
+            right[i] -= matrix[i, p] * right[p]
+        right[i] /= matrix[i, i]
+    for i in range(n - 1, -1, -1):
+        for p in range(i + 1, n):
+            right[i] -= matrix[p, i] * right[p]
+        right[i] /= matrix[i, i]
+
+
+def left_out(sizes, corrections, m, sms: int) -> tuple[np.ndarray, np.ndarray]:
+    """Kriging of each shape from all the others, and its variance relative to that of the corrections.
+
+    Both float64[shape, point]; closed form of Dubrule (1983): residuals are those of K^-1 y over the diagonal of K^-1.
+    """
+    found, variance = np.empty_like(corrections), np.empty_like(corrections)
+    for point, rows in enumerate(m):
+        known = _features(sizes, rows, sms)
+        inverse = np.linalg.inv(_covariance(known, known) + NOISE * np.eye(len(sizes)))
+        variance[:, point] = 1 / np.diag(inverse)
+        found[:, point] = corrections[:, point] - inverse @ corrections[:, point] * variance[:, point]
+    return found, variance
+
+
+def _features(sizes: np.ndarray, m: float, sms: int) -> np.ndarray:
+    """float64[shape, feature], in units of the length scales."""
+    n, k = sizes[:, 0], sizes[:, 1]
+    columns = [np.log2(n) / SIZE_SCALE, np.log2(k) / SIZE_SCALE]
+    for rows, width in TILES:
+        waves = np.ceil(m / rows) * np.ceil(n / width) / sms
+        columns.append(np.minimum(np.log2(np.ceil(waves) / waves), MOST_FILL) / FILL_SCALE)
+    return np.stack(columns, axis=1)
+
+
+def _covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Matérn 3/2 of the distances, plus one: an unknown mean of the same variance."""
+    distance = np.sqrt(3 * np.maximum(((a[:, None] - b[None]) ** 2).sum(axis=2), 0))
+    return (1 + distance) * np.exp(-distance) + 1.0
+
+
+# ---- gemm
 
 CORRECTION_UNIT = 1e-4  # unit of the corrections in the files
 OUTPUT_BYTES = 2
@@ -184,3 +285,148 @@ def gemm_times(m_points, ns_points, curve, m, out):
     """Fill out float64[row] with the times of m int64[row] rows by the curves ns_points[curve[row]]."""
     for row in range(len(m)):
         out[row] = gemm_ns(m_points, ns_points[curve[row]], m[row])
+
+
+# ---- expert_gemm
+# The three products of an expert (gate, up, down) on a die other than the measured GPU.
+
+class Rates(NamedTuple):
+    """Peak rates of the modelled die."""
+
+    peak_flop_per_s: float
+    hbm_bytes_per_s: float
+
+
+def scale_to(calibration: CalibrationSpec, table: GemmTable | MoeTable, rates: Rates | None) -> Scale:
+    """The scale of a die; None: the measured GPU.
+
+    Raises LawMissing if the calibration has no peak for the dtype.
+    """
+    reference = calibration.reference
+    if table.dtype not in reference.peak_flop_per_s:
+        raise LawMissing(f"calibration {calibration.gpu} has no peak for {table.dtype}")
+    if rates is None:
+        return Scale(1.0, 1.0)
+    return Scale(
+        rates.peak_flop_per_s / reference.peak_flop_per_s[table.dtype],
+        rates.hbm_bytes_per_s / reference.hbm_bytes_per_s,
+    )
+
+
+class ExpertGemm:
+    """Times of the products of one expert; gate and up are (n, k) = (ffn, hidden), down the reverse.
+
+    ``table``: the chosen one. ``gate`` (and up), ``down``: curves. ``low``, ``high``: relative uncertainty of a time,
+    from the 5 % and 95 % residuals. ``ns_per_token``: time to multiply one token by one slice at the law's rate. Raises
+    LawMissing if the calibration has no table, or no peak, for the dtype.
+    """
+
+    def __init__(
+        self, calibration: CalibrationSpec, hidden: int, ffn: int, dtype: str, rates: Rates | None = None,
+        library: str | None = None,
+    ):
+        self.table = choose_table(calibration, dtype, library)
+        self.scale = scale_to(calibration, self.table, rates)
+        sms = calibration.reference.sms
+        self.gate: GemmCurve = gemm_curve(self.table, ffn, hidden, sms, *self.scale)
+        self.down: GemmCurve = gemm_curve(self.table, hidden, ffn, sms, *self.scale)
+        three = (self.gate, self.gate, self.down)
+        self.low = float(np.mean([1 - curve.low[0] / curve.ns[0] for curve in three]))
+        self.high = float(np.mean([curve.high[0] / curve.ns[0] - 1 for curve in three]))
+        self.ns_per_token = 2.0 * hidden * ffn / (self.table.law.flop_per_s * self.scale.compute) * NS_PER_S
+        self._ns = np.stack([self.gate.ns, self.down.ns])
+        self._there_ns = np.stack([self.gate.there_ns, self.down.there_ns])
+
+    def times(self, tokens: np.ndarray) -> np.ndarray:
+        """Mean over gate, up and down, float64[entry] ns; tokens: int64[entry]."""
+        return self._mean_ns(self._ns, tokens)
+
+    def times_if_there(self, tokens: np.ndarray) -> np.ndarray:
+        """The same of weights that need not be read from HBM: no slower HBM makes them longer, nor a faster one."""
+        return self._mean_ns(self._there_ns, tokens)
+
+    def _mean_ns(self, curves: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        gate_ns, down_ns = np.empty(len(tokens)), np.empty(len(tokens))
+        gemm_times(self.gate.m, curves, np.zeros(len(tokens), np.int64), tokens, gate_ns)
+        gemm_times(self.gate.m, curves, np.ones(len(tokens), np.int64), tokens, down_ns)
+        return (2 * gate_ns + down_ns) / 3
+
+    def extrapolates(self, tokens: np.ndarray) -> np.ndarray:
+        """bool[entry]: the weight shape or the number of tokens is outside the measured range."""
+        first, last = max(self.gate.first, self.down.first), min(self.gate.last, self.down.last)
+        return (self.gate.extrapolates or self.down.extrapolates) | (tokens < first) | (tokens > last)
+
+
+# ---- dense
+# Products of dense layers (projections, FFN, router, LM head): from whichever table has measured the nearest shape.
+
+TUNED_AT = np.array([1.0, 8.0, 64.0, 512.0, 4096.0])  # rows by whose mean time a library is chosen
+DENSE = "-dense"  # ending of libraries whose tables hold only shapes of dense layers
+
+
+@dataclass(frozen=True, eq=False)
+class DenseProduct:
+    """The time of one (n, k) over its rows. ``far``: the shape is outside the measured ones of its table."""
+
+    table: GemmTable
+    curve: GemmCurve
+    ln_m: np.ndarray
+    ln_ns: np.ndarray
+    far: bool
+
+    def ns(self, rows) -> np.ndarray:
+        """float64, the shape of ``rows``; 0 for no rows."""
+        rows = np.asarray(rows, float)
+        some = rows > 0
+        return np.where(some, np.exp(np.interp(np.log(np.where(some, rows, 1.0)), self.ln_m, self.ln_ns)), 0.0)
+
+    def outside(self, rows) -> np.ndarray:
+        """bool: the shape or the rows lie outside the measured ones."""
+        rows = np.asarray(rows, float)
+        return self.far | (rows > self.curve.last)
+
+
+def dense_product(
+    calibration: CalibrationSpec, n: int, k: int, dtype: str, rates: Rates | None = None, *, tuned: bool = False
+) -> DenseProduct:
+    """The product of rows by k x n weights; ``tuned``: of all libraries that measured shapes as near, the fastest, as
+    engines choose kernels; else the usual one. Raises LawMissing if the calibration has no GEMM table for the dtype.
+
+    FP8 times include the quantisation of activations where a table has them: their scales are found at run time.
+    """
+    there = _candidates(calibration, dtype, tuned)
+    away = [_octaves(each, n, k) for each in there]
+    near = [
+        _product(calibration, each, n, k, rates) for each, far in zip(there, away, strict=True) if far == min(away)
+    ]
+    return min(near, key=lambda each: float(np.log(each.ns(TUNED_AT)).mean())) if tuned else near[0]
+
+
+def _product(calibration: CalibrationSpec, table: GemmTable, n: int, k: int, rates: Rates | None) -> DenseProduct:
+    curve = gemm_curve(table, n, k, calibration.reference.sms, *scale_to(calibration, table, rates))
+    kept = curve.m <= MOST_ROWS
+    far = curve.extrapolates or bool(table.scaled_from)
+    return DenseProduct(table, curve, np.log(curve.m[kept]), np.log(curve.ns[kept]), far)
+
+
+def _candidates(calibration: CalibrationSpec, dtype: str, every: bool) -> list[GemmTable]:
+    """The usual table, and of the tables of dense layers (``every``: of all libraries) the usual one; of each, with
+    quantisation where it exists.
+    """
+    found = []
+    libraries = {table.library for table in calibration.gemm if every or table.library.endswith(DENSE)}
+    for library in (None, *sorted(libraries)):
+        for quantisation in ("included", None) if dtype.startswith("fp8") else (None,):
+            try:
+                found.append(choose_table(calibration, dtype, library, quantisation=quantisation))
+                break
+            except LawMissing:
+                continue
+    if not found:
+        choose_table(calibration, dtype)
+    return found
+
+
+def _octaves(table: GemmTable, n: int, k: int) -> float:
+    """Distance to the nearest measured shape."""
+    return float(np.abs(np.log2(np.array(table.sizes) / (n, k))).max(axis=1).min())

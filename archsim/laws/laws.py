@@ -13,16 +13,34 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archsim.laws.choosing import ONLY_BY_NAME, LawMissing, Table, matching, newest
-from archsim.laws.collective import collectives, dispatches, payload_of, preferred_collective, sent_bytes
-from archsim.laws.copy import link_table, nominal_bytes_per_s, preferred_copy, why_no_link
-from archsim.laws.host import HostPath, path_of
-from archsim.laws.memory import HbmReads, hbm_reads, preferred_number
-from archsim.laws.piecewise import law_of
-from archsim.laws.tables import CalibrationSpec, Fitted, MoeTable, ScalarTable, TransferTable
+from archsim.laws.host import HbmReads, HostPath, hbm_reads, path_of, preferred_number
+from archsim.laws.tables import (
+    ONLY_BY_NAME,
+    CalibrationSpec,
+    Fitted,
+    LawMissing,
+    MoeTable,
+    ScalarTable,
+    Table,
+    TransferTable,
+    matching,
+    newest,
+)
+from archsim.laws.transfers import (
+    collectives,
+    dispatches,
+    law_of,
+    link_table,
+    nominal_bytes_per_s,
+    payload_of,
+    preferred_collective,
+    preferred_copy,
+    sent_bytes,
+    why_no_link,
+)
 
 if TYPE_CHECKING:
-    from archsim.laws.expert_gemm import ExpertGemm, Rates
+    from archsim.laws.gemm import ExpertGemm, Rates
 
 
 class Times(NamedTuple):
@@ -68,7 +86,7 @@ class Laws:
         """m x n x k GEMMs: m rows (tokens) by weights of k x n. m, n, k: int64.
 
         ``quantisation``: ``apart`` from the time or ``included`` in it; apart preferred. ``rates``: of the modelled die
-        (``archsim.laws.expert_gemm.Rates``); None: the measured GPU. Raises LawMissing.
+        (``archsim.laws.gemm.Rates``); None: the measured GPU. Raises LawMissing.
         """
         return self.grouped_gemm(
             m, n, k, 1, dtype=dtype, library=library, version=version, quantisation=quantisation, rates=rates
@@ -82,8 +100,7 @@ class Laws:
 
         Only measured numbers of groups are available.
         """
-        from archsim.laws.expert_gemm import scale_to
-        from archsim.laws.gemm import choose_table, outside, table_times
+        from archsim.laws.gemm import choose_table, outside, scale_to, table_times
 
         table = choose_table(self.calibration, dtype, library, version, quantisation=quantisation, groups=groups)
         scale = (1.0, 1.0) if rates is None else scale_to(self.calibration, table, rates)
@@ -95,9 +112,9 @@ class Laws:
         self, hidden: int, ffn: int, *, dtype: str, rates: Rates | None = None, library: str | None = None
     ) -> ExpertGemm:
         """Gate, up and down product of an expert on a die with these rates: a
-        ``archsim.laws.expert_gemm.ExpertGemm``.
+        ``archsim.laws.gemm.ExpertGemm``.
         """
-        from archsim.laws.expert_gemm import ExpertGemm
+        from archsim.laws.gemm import ExpertGemm
 
         return ExpertGemm(self.calibration, hidden, ffn, dtype, rates, library)
 
@@ -110,12 +127,12 @@ class Laws:
         """The MoE layer (gate, up, down) on the slowest rank of an EP group, without dispatch and combine.
 
         tokens: of the whole EP group; ep, tp: its sizes. The layer is named by ``model``, by ``sizes``, or both. Sizes
-        alone that were not measured take the law of the nearest ones (``archsim.laws.unmeasured_layers``), flagged.
+        alone that were not measured take the law of the nearest ones (``archsim.laws.moe``), flagged.
         ``eplb_slots``: slots over which EPLB spread replicas of experts; 0: no replicas. ``pairs`` and
         ``active_experts`` (float64 above 0, both or neither): token-expert pairs of the rank, and the number of its
         experts that receive any; by default those of the routing named by ``distribution``. Raises LawMissing.
         """
-        from archsim.laws.fused_moe import moe_ns, outside_ranks, rank_ns
+        from archsim.laws.moe import moe_ns, outside_ranks, rank_ns
 
         if model is None and sizes is None:
             raise ValueError("fused_moe needs a model or the sizes of its layer")
@@ -147,7 +164,7 @@ class Laws:
         return any(all(getattr(table, name) == size for name, size in named) for table in self.calibration.moe)
 
     def _nearest_layer(self, asked: dict[str, object], sizes: MoeSizes) -> MoeTable:
-        from archsim.laws.unmeasured_layers import nearest_layer
+        from archsim.laws.moe import nearest_layer
 
         others = {key: value for key, value in asked.items() if key not in sizes._asdict()}
         tables = self._matching("fused MoE", self.calibration.moe, others)

@@ -21,7 +21,7 @@ term          vectors that it counts
 
 A law belongs to a kernel, its version and the harness that timed it, and holds for the topologies that it was measured
 on. DeepEP's ports are the same law, with one term whose time is a table instead of a rate
-(`archsim.engine.cluster.port_laws.PortLaw`).
+(`archsim.engine.cluster.laws.PortLaw`).
 """
 
 from __future__ import annotations

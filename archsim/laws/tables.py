@@ -1,21 +1,24 @@
 """The tables of a calibration file (``configs/calibrations/<gpu>.yaml``): the parameters fitted to the measurements of
 a GPU.
 
-Sections may be files of their own (``archsim.specs.loading.calibration_sections``), long rows of numbers beside them
+Sections may be files of their own (``archsim.specs.calibration_files``), long rows of numbers beside them
 (``archsim.laws.stored``). In YAML, a row of numbers is one string of space-separated numbers.
 Every table names its source, library and version. Times are in ns, sizes in bytes, rates per second.
-``archsim.laws.laws`` evaluates them; ``archsim.specs.loading.calibrations`` finds and reads files.
+``archsim.laws.laws`` evaluates them; ``archsim.specs.calibration_files`` finds and reads files.
 """
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from archsim.base.dtypes import DTYPES
-from archsim.base.nearest import did_you_mean
-from archsim.base.text.fields import Name, Spec
+from archsim.base.errors import SpecError, did_you_mean
+from archsim.base.fields import Name, Spec
+from archsim.base.units import DTYPES
+
+# ---- tables
 
 HBM = "hbm"  # in ``fitted`` of a reference
 SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch", "blocks")  # of a calibration
@@ -120,7 +123,7 @@ class GemmTable(Fitted):
     ``shapes``: 'n x k' → 10000 ln(measured / law) at each of ``m``. ``ends``: the measured range of m of shapes that
     were not measured over all of it. ``seen``: residuals of single sweeps at points of the table (repeatability; None
     for a single sweep); ``unseen``: residuals of shapes left out of the fit. ``prints``: of the fitted times of each of
-    ``sweeps``, rows of ``shapes`` by ``m`` (``calibration.measurements.fingerprints``).
+    ``sweeps``, rows of ``shapes`` by ``m`` (``calibration.measurements.schema``).
     """
 
     dtype: DtypeName
@@ -152,7 +155,7 @@ class MoeLaw(Spec):
     bandwidth)^order)^(1/order), and at least ``floor_ns``: host time where the host launches the kernels one by one.
     tokens: those that pass the rank (``MoeTable.seen``); flop = 6 pairs hidden ffn / tp; bytes = 3 slices of each
     active expert. ``spread``: for routing by chance, where pairs = tokens top_k / ep^spread. No rate is above the peak
-    of the GPU. On another GPU: ``archsim.laws.moe_scaling``.
+    of the GPU. On another GPU: ``archsim.laws.scaling``.
     """
 
     launch_ns: NotNegative
@@ -187,9 +190,9 @@ class MoeTable(Fitted):
     ``seen``: the tokens that pass the rank, all of the group or those that it received from a dispatch, each once.
 
     ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group). ``routing``: the
-    routing behind ``distribution`` (``archsim.laws.rank_load``). ``kriging``: None where the law alone predicts
+    routing behind ``distribution`` (``archsim.laws.moe``). ``kriging``: None where the law alone predicts
     better. ``prints``: of the fitted times of each of ``sweeps``, rows of ``ranks`` by ``tokens``
-    (``calibration.measurements.fingerprints``).
+    (``calibration.measurements.schema``).
     """
 
     model: str
@@ -313,7 +316,7 @@ class ScalarTable(Fitted):
 
 class ScaledSections(Spec):
     """Sections whose missing tables come from the calibration of another GPU, scaled by nominal rates
-    (``archsim.laws.scaled``).
+    (``archsim.laws.scaling``).
     """
 
     gpu: Name
@@ -344,3 +347,71 @@ def shape_of(name: str) -> tuple[int, int]:
     if not found:
         raise ValueError(f"{name!r} is not two numbers such as '4096x7168'")
     return int(found[1]), int(found[2])
+
+
+# ---- choosing
+# Selects tables of a calibration by name; a missing one raises an error that lists the available ones.
+
+Table = TypeVar("Table", bound=Fitted)
+# Libraries that are used only by name, or if there is no other: the bandwidth of NCCL under XLA depends on XLA's
+# channel settings (docs/calibration.md), and wide-EP experts were timed without the parts of a layer other than its
+# products.
+ONLY_BY_NAME = ("nccl-xla", "trtllm-wideep")
+# Experts after a dispatch kernel, without the permutation and the sum of a fused layer: used if named, or alone.
+PARTS_OF_LAYERS = ("sglang-deepep", *ONLY_BY_NAME)
+
+
+class LawMissing(SpecError):
+    """A calibration has no table for the request."""
+
+
+def newest_first(version: str) -> tuple:
+    """A sort key of versions, for ``reverse=True``: 1.10.0 before 1.9.0, 1.3.0 before 1.3.0rc10."""
+    release, _, candidate = version.partition("rc")
+    numbers = tuple(int(word) for word in re.findall(r"\d+", release))
+    return numbers, int(candidate) if candidate.isdecimal() else 10**9, version
+
+
+def newest(tables: Iterable[Table]) -> Table:
+    """The table of the newest version. Raises ValueError if there is no table."""
+    return max(tables, key=lambda table: newest_first(table.version))
+
+
+def matching(gpu: str, what: str, tables: Sequence[Table], asked: Mapping[str, object]) -> list[Table]:
+    """The tables that match all values of ``asked``; None matches everything, and case is ignored.
+
+    A key is an attribute of the table or a key of its ``of``. Raises LawMissing at the first value without a matching
+    table: it lists the available values, given the previous ones, and the nearest.
+    """
+    if not tables:
+        raise LawMissing(f"calibration {gpu} has no {what} tables")
+    before: list[str] = []
+    for key, value in asked.items():
+        if value is None:
+            continue
+        found = [table for table in tables if name_of(table, key).casefold() == _written_names(value).casefold()]
+        if not found:
+            there = sorted({name_of(table, key) for table in tables}, key=_by_number)
+            given = f" for {', '.join(before)}" if before else ""
+            near = "" if isinstance(value, int | float) else did_you_mean(_written_names(value), there)
+            raise LawMissing(
+                f"calibration {gpu} has no {what} table of {key} {_written_names(value)!r}{given}{near} "
+                f"(it has: {', '.join(name or 'none' for name in there)})"
+            )
+        tables = found
+        before.append(f"{key} {_written_names(value)}")
+    return list(tables)
+
+
+def name_of(table: Fitted, key: str) -> str:
+    """The value of ``key`` in a table, as text; '' for none."""
+    value = getattr(table, key) if key in type(table).model_fields else getattr(table, "of", {}).get(key, "")
+    return _written_names(value)
+
+
+def _written_names(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _by_number(name: str) -> tuple:
+    return (0, float(name), "") if re.fullmatch(r"\d+(\.\d+)?", name) else (1, 0.0, name)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.files import drafted, write_text
-from archsim.base.text.yaml import dump_yaml
-from archsim.models.onnx_import import OPERATOR_COLUMNS
+from archsim.base.yaml import dump_yaml
+from archsim.models.onnx import OPERATOR_COLUMNS
 from archsim.specs.model import ModelSpec
 
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import import_function
-from archsim.policies.allocation.rules import Plan, StepView
-from archsim.policies.placement.placement import Placement
-from archsim.policies.rebalancing.rules import History, Rebalanced
-from archsim.policies.replication.rules import LayerView, Replicas
-from archsim.policies.routing.rules import Executed, Pass
+from archsim.policies.allocation import Plan, StepView
+from archsim.policies.placement import Placement
+from archsim.policies.rebalancing import History, Rebalanced
+from archsim.policies.replication import LayerView, Replicas
+from archsim.policies.routing import Executed, Pass
 
 _COLUMNS = ("expert", "die", "tokens")
 
@@ -57,7 +57,7 @@ def own_rebalancing(target: str, params: Mapping[str, Any]) -> Callable[[History
             return given
         if not isinstance(given, Placement):
             raise ArchsimError(
-                f"{target}: returns {type(given).__name__}; expected archsim.policies.placement.placement.Placement"
+                f"{target}: returns {type(given).__name__}; expected archsim.policies.placement.Placement"
             )
         return _checked_placement(target, given, placement.holds.shape)
 
@@ -80,7 +80,7 @@ def own_allocation(target: str, params: Mapping[str, Any]) -> Callable[[StepView
         plan = _call(target, function, StepView(*copies))
         if not isinstance(plan, Plan):
             raise ArchsimError(
-                f"{target}: returns {type(plan).__name__}; expected archsim.policies.allocation.rules.Plan"
+                f"{target}: returns {type(plan).__name__}; expected archsim.policies.allocation.Plan"
             )
         columns = {name: _integers(target, f"{name} of the plan", getattr(plan, name)) for name in _COLUMNS}
         if len({len(column) for column in columns.values()}) > 1:
@@ -105,7 +105,7 @@ def own_routing(target: str, params: Mapping[str, Any]) -> Callable[[Pass], Exec
         given = _call(target, function, batch._replace(experts=batch.experts.copy()))
         if not isinstance(given, Executed):
             raise ArchsimError(
-                f"{target}: returns {type(given).__name__}; expected archsim.policies.routing.rules.Executed"
+                f"{target}: returns {type(given).__name__}; expected archsim.policies.routing.Executed"
             )
         experts, rows = np.asarray(given.experts), len(batch.experts)
         if experts.ndim != 2 or len(experts) != rows or not np.issubdtype(experts.dtype, np.integer):

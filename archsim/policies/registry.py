@@ -6,22 +6,18 @@ from functools import partial
 
 import numpy as np
 
+from archsim.policies import allocation, libra, linear_programme, rebalancing, routing
+from archsim.policies import heatmap as prediction
 from archsim.policies import own_functions as own
-from archsim.policies.allocation import holders, linear_programme, sharding
-from archsim.policies.allocation import rules as allocation
-from archsim.policies.allocation.copy_aware import copy_aware
-from archsim.policies.placement import rules as placement
-from archsim.policies.placement.from_file import from_file
-from archsim.policies.placement.placement import Placement
-from archsim.policies.prediction import heatmap as prediction
-from archsim.policies.prediction.admission import Admission, EveryPrediction, Reread
-from archsim.policies.rebalancing import published
-from archsim.policies.rebalancing.rules import Rebalancing
-from archsim.policies.replication import rules as replicating
-from archsim.policies.replication.rules import Replication
-from archsim.policies.routing import rules as routing
-from archsim.policies.routing.rules import Routing
-from archsim.policies.shared import rules as shared
+from archsim.policies import placement_rules as placement
+from archsim.policies import replication as replicating
+from archsim.policies import waterfill as shared
+from archsim.policies.allocation import copy_aware
+from archsim.policies.placement import Placement, from_file
+from archsim.policies.prediction import Admission, EveryPrediction, Reread
+from archsim.policies.rebalancing import Rebalancing
+from archsim.policies.replication import Replication
+from archsim.policies.routing import Routing
 from archsim.specs.policies import EVERY_STEPS, PATHS
 
 PLACEMENTS = {"linear": placement.linear, "balanced": placement.balanced, "redundant": placement.redundant}
@@ -32,23 +28,23 @@ ALLOCATIONS = {
     "paper": allocation.paper,
     "copy_aware": copy_aware,
     "lp": linear_programme.lp,
-    "even": holders.even,
-    "hashed": holders.hashed,
-    "nearest": holders.nearest,
-    "static": holders.static,
-    "lplb": holders.lplb,
-    "libra": sharding.libra,
-    "harmoeny": sharding.harmoeny,
+    "even": allocation.even,
+    "hashed": allocation.hashed,
+    "nearest": allocation.nearest,
+    "static": allocation.static,
+    "lplb": allocation.lplb,
+    "libra": libra.libra,
+    "harmoeny": libra.harmoeny,
 }
 REBALANCINGS = {
-    "eplb": published.eplb,
-    "craft": published.craft,
-    "remap": published.remap,
-    "dup": published.dup,
+    "eplb": rebalancing.eplb,
+    "craft": rebalancing.craft,
+    "remap": rebalancing.remap,
+    "dup": rebalancing.dup,
 }
-ROUTINGS = {"drop": routing.drop, "reroute": routing.reroute, "expert_drop": routing.expert_drop}
+ROUTINGS = {"drop": routing.drop_rule, "reroute": routing.reroute_rule, "expert_drop": routing.expert_drop}
 REPLICATIONS = {"libra": replicating.libra, "lina": replicating.lina}
-SHARED = {"waterfill": shared.waterfill}
+SHARED = {"waterfill": shared.waterfill_rule}
 
 
 def _heatmap(top_fraction: float | None = None, top_n: int | None = None):

@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import ceil, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,82 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import TEXT as WORD
-from archsim.base.text.validation import validate
-from archsim.base.text.yaml import read_yaml
-from archsim.report.fabrics import dies_of
-from archsim.report.layers import Parts
+from archsim.base.yaml import read_yaml, validate
 from archsim.runs.columns import COLUMNS, Column, columns_with
 from archsim.runs.columns import STEPS as STEP_TABLE
 from archsim.runs.columns import TEXT as WORDING
-from archsim.runs.result_notes import COLUMNS as NOTED
+from archsim.runs.notes import COLUMNS as NOTED
 from archsim.runs.results import STEPS, layers_that_ran
-from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec
-from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
-from archsim.specs.own_execution import columns_of
+from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, columns_of
+from archsim.specs.fabric import FabricSpec
+from archsim.specs.library import MANIFEST, MANIFEST_KEY
+
+# ---- fabrics
+# The dies and links of a system in a manifest: their number, a description, and their arrangement in a map.
+
+def dies_of(system: Mapping[str, Any]) -> int:
+    """Number of dies of a system in a manifest."""
+    if system.get("mesh"):
+        return system["mesh"]["x"] * system["mesh"]["y"]
+    if system.get("fabric"):
+        return FabricSpec.model_validate(system["fabric"]).dies
+    return system["topology"]["dies"]
+
+
+def shape_of(system: Mapping[str, Any]) -> str:
+    """Dies and links in words: ``5 × 5``, ``5 × 5, torus``, ``4 × 8 switch``."""
+    if system.get("fabric"):
+        return FabricSpec.model_validate(system["fabric"]).shape
+    topology = system.get("topology") or "mesh"
+    name = topology if isinstance(topology, str) else topology["name"]
+    if not system.get("mesh"):
+        return f"{topology['dies']}, {name}"
+    size = f"{system['mesh']['x']} × {system['mesh']['y']}"
+    return size if topology == "mesh" else f"{size}, {name}"
+
+
+def map_width(system: Mapping[str, Any]) -> int:
+    """Dies per row in a map without coordinates: the innermost group of several, else as many as there are rows."""
+    levels = FabricSpec.model_validate(system["fabric"]).levels if system.get("fabric") else ()
+    return levels[0].size if len(levels) > 1 else ceil(sqrt(dies_of(system)))
+
+
+def nodes_of(system: Mapping[str, Any]) -> int | None:
+    """Nodes of GPUs behind switches, in one or two levels; None: another fabric."""
+    levels = FabricSpec.model_validate(system["fabric"]).levels if system.get("fabric") else ()
+    if not 1 <= len(levels) <= 2 or any(level.kind != "switch" for level in levels):
+        return None
+    return levels[1].size if len(levels) > 1 else 1
+
+
+# ---- layers
+# Which MoE layers of each model ran, in words.
+
+Parts = Mapping[str, tuple[tuple[int, ...], int]]  # as of ``archsim.runs.results.layers_that_ran``
+
+
+def partial(parts: Parts) -> Parts:
+    """The models of which some run had fewer layers than the model has."""
+    return {model: (ran, every) for model, (ran, every) in parts.items() if ran != (every,)}
+
+
+def told(parts: Parts) -> str:
+    """``3 of 58 MoE layers of deepseek-v3, all MoE layers of qwen3``; ``MoE layers of …`` if every run had all
+    of them.
+    """
+    if not partial(parts):
+        return f"MoE layers of {', '.join(parts)}"
+    return ", ".join(f"{_part(*parts[model])} MoE layers of {model}" for model in parts)
+
+
+def _part(ran: tuple[int, ...], every: int) -> str:
+    if ran == (every,):
+        return "all"
+    *rest, last = map(str, ran)
+    return f"{', '.join(rest)} or {last} of {every}" if rest else f"{last} of {every}"
+
+
+# ---- data
 
 KEYS = ("system", "model", "batch", "policy", "assumptions")
 TEXT = ("run", "system", "model", "trace", "policy", "engine", "assumptions")
@@ -150,7 +215,7 @@ class Report:
     runs: tuple[RunRow, ...]
     dies: Mapping[str, tuple[Die, ...]]  # by RunRow.key
     links: Mapping[str, tuple[Link, ...]]  # by RunRow.key; empty for a mesh of one die
-    # by RunRow.key; class of archsim.engine.pair_traffic → (from die, to die) → bytes; empty for many dies
+    # by RunRow.key; class of archsim.engine.demand → (from die, to die) → bytes; empty for many dies
     pairs: Mapping[str, Mapping[str, Mapping[tuple[int, int], float]]]
     steps: Mapping[str, Steps]  # by RunRow.key, of runs whose steps were kept
     own: tuple[Column, ...] = ()  # of a user's functions and executions: numbers

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from html import escape
 
-from archsim.specs.loading.config_files import shipped_docs
+from archsim.specs.config_files import shipped_docs
 
 FILE = "glossary.html"
 _ROW = re.compile(r"^(?:- (?P<item>\*\*.+?\*\*): (?P<meaning>.*)|\| (?P<words>\*\*.+?\*\*[^|]*?) \|(?P<rest>.*)\|)$")

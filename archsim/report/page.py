@@ -1,26 +1,56 @@
 """The report page: one self-contained HTML file, built from the files of a report folder."""
 
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from archsim.base.fields import CLOCK, parse_quantity
 from archsim.base.files import write_text
-from archsim.base.text.quantities import CLOCK, parse_quantity
-from archsim.report import answers, balancers, closer, engines, figures, glossary, layers, slower, tables
-from archsim.report.copies import beyond_memory, copied
-from archsim.report.data import Report, read_report
-from archsim.report.decision_cost import decisions
-from archsim.report.decision_cost.deciders import deciders
-from archsim.report.draw.fabric_map import colour_bar, scale_css
-from archsim.report.fabrics import shape_of
+from archsim.report import data, decision_cost, figures, glossary, sections, tables
+from archsim.report.data import Report, read_report, shape_of
+from archsim.report.decision_cost import deciders
 from archsim.report.figures import Panel
-from archsim.report.rendering import rendered
+from archsim.report.maps import colour_bar, scale_css
+from archsim.report.sections import beyond_memory, copied
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_factor, scaled
-from archsim.runs.calibration_notes import written_die
-from archsim.runs.result_notes import COLUMNS, result_notes
-from archsim.runs.traffic_notes import traffic_notes
-from archsim.specs.machine.plausible import plausibility_notes
+from archsim.runs.notes import COLUMNS, result_notes, traffic_notes, written_die
+from archsim.specs.plausible import plausibility_notes
 from archsim.specs.policies import PRESET_MEANINGS
-from microarch.silicon.synthesised import clock_note
+from microarch.silicon.synthesis import clock_note
+
+# ---- rendering
+# Pages from Jinja templates: those in ``templates/``, and those of packages with their own pages.
+
+TEMPLATES = Path(__file__).parent / "templates"
+_MICRO = re.compile(r"(?<=\d[ \u00a0])us\b")  # as manifests write microseconds, in ASCII
+
+
+def rendered(
+    template: str, context: Mapping[str, Any], filters: Mapping[str, Callable] | None = None, folder: Path | None = None
+) -> str:
+    """The text of a page. Raises jinja2.UndefinedError for a name that ``context`` lacks.
+
+    Every template has the filters ``svg`` (a drawing, unescaped) and ``breakable`` (a label that may break after each
+    +), and ``filters``. ``folder``: the folder of the template, if not this package's.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup, escape
+
+    environment = Environment(
+        loader=FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["svg"] = Markup
+    environment.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))
+    environment.filters.update(filters or {})
+    return _MICRO.sub("µs", environment.get_template(template).render(context))
+
+
+# ---- page
 
 PAGES = ("index.html", "results.html", "assumptions.html", "files.html", glossary.FILE)  # beside the results
 
@@ -61,20 +91,21 @@ def _context(report: Report) -> dict[str, Any]:
     places = report.places()
     dies = [(name, written_die(system)) for name, system in report.systems.items()]
     return {
-        "report": report, "places": places, "layers": layers.told(report.layers()),
-        "parts": layers.partial(report.layers()), "planned": _planned(report), "overview": tables.overview(report),
+        "report": report, "places": places, "layers": data.told(report.layers()),
+        "parts": data.partial(report.layers()), "planned": _planned(report), "overview": tables.overview(report),
         "notes": result_notes(_rows(report), dies)
         + traffic_notes(report.experiment["workload"]["trace"])
         + [note for name, system in report.systems.items() if (note := _clock_note(name, system))]
         + [note for name, system in report.systems.items() for note in plausibility_notes(name, system)],
         "assumptions": tables.assumptions(report), "origins": tables.origins(report), "close": tables.CLOSE,
-        "ties": tables.ties(report), "decisions": decisions.section(report), "engines": engines.section(report.folder),
-        "hidden_percent": decisions.HIDDEN_PERCENT, "deciders": deciders(report),
+        "ties": tables.ties(report), "decisions": decision_cost.section(report),
+        "engines": sections.engines_section(report.folder),
+        "hidden_percent": decision_cost.HIDDEN_PERCENT, "deciders": deciders(report),
         "policies": [
             (name, figures.policy_class(name, report.policies), PRESET_MEANINGS.get(name, "a policy of the experiment"))
             for name in report.policies
         ],
-        "sentences": answers.sentences(report), "glossary": glossary.sections(), "picture": picture,
+        "sentences": sections.sentences(report), "glossary": glossary.sections(), "picture": picture,
         "gains": [panel for panel in gains if panel not in picture],
         "speedups": [panel for panel in speedups if panel not in picture],
         "hops": figures.hop_panels(report), "traffic": figures.traffic_panels(report),
@@ -88,20 +119,20 @@ def _context(report: Report) -> dict[str, Any]:
             (place, [(run, svg, figures.busiest(report, run)) for run, svg in figures.map_panels(report, place)])
             for place in places
         ],
-        "rooflines": closer.roofline_panels(report),
-        "steps": [(place, drawn) for place in places if (drawn := closer.step_panels(report, place))],
+        "rooflines": figures.roofline_panels(report),
+        "steps": [(place, drawn) for place in places if (drawn := figures.step_panels(report, place))],
         "colour_bar": colour_bar(),
         "matrices": [(place, drawn) for place in places if (drawn := figures.matrix_panels(report, place))],
-        "balancers": balancers.section(_plain(report)),
-        "slower": slower.section(_plain(report), report.experiment["policies"], report.assumptions),
-        "step_data": closer.step_data(report), "has_pairs": bool(report.pairs), "has_steps": bool(report.steps),
+        "balancers": sections.balancers_section(_plain(report)),
+        "slower": sections.slower_section(_plain(report), report.experiment["policies"], report.assumptions),
+        "step_data": figures.step_data(report), "has_pairs": bool(report.pairs), "has_steps": bool(report.steps),
         "light": scale_css(dark=False), "dark": scale_css(dark=True), "headers": headers, "rows": rows,
     }
 
 
 def _picture(report: Report, *figures_: list[Panel]) -> list[Panel]:
     """The panels of the first figure that has any, of the assumptions that the sentences are of."""
-    label = answers.headline(report)
+    label = sections.headline(report)
     own = [[panel for panel in panels if panel.place.assumptions == label] for panels in figures_]
     return next((panels for panels in own if panels), [])
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from archsim.base.errors import ArchsimError
+from archsim.base.errors import ArchsimError, did_you_mean
 from archsim.base.files import refuse_unwritable
-from archsim.base.nearest import did_you_mean
 from archsim.base.tables import parquet_columns
 from archsim.base.units import NS_PER_MS
 from archsim.report.figures import BOUND_NAMES, policy_class
-from archsim.report.rendering import TEMPLATES
+from archsim.report.page import TEMPLATES
 from archsim.runs.results import Results
 
 FORMATS = ("pdf", "png", "svg")

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from archsim.base.files import own_folder, write_text
-from archsim.report.draw.svg import element, number, picture, text
-from archsim.report.rendering import rendered
-from archsim.workload.patterns.profile import BATCHES, DEFINITIONS, POINTS, Profile, insights
+from archsim.report.charts import element, number, picture, text
+from archsim.report.page import rendered
+from archsim.workload.profile import BATCHES, DEFINITIONS, POINTS, Profile, insights
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 320.0, 170.0, 34.0, 28.0
 SCALE_STEPS = 64  # of the colours below a heatmap

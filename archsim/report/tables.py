@@ -20,8 +20,7 @@ from archsim.report.units import (
     unit_of,
 )
 from archsim.runs.columns import Column, shown_columns
-from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
-from archsim.specs.own_execution import meaning_of
+from archsim.specs.assumptions import ASSUMPTIONS, meaning_of, shipped_sets
 
 CLOSE = 0.01  # policies within this relative difference of throughput are listed together
 

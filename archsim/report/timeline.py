@@ -7,15 +7,37 @@ bytes. The process ``critical path`` has the requests that the end of the step w
 arrows from each to the lane where it was served. Of the fabric, the MOST_LINKS links that carry most have lanes.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.report.trace_events import named, write_events
+from archsim.base.errors import ArchsimError
+from archsim.base.files import write_text
+from archsim.base.units import NS_PER_US
+from archsim.engine.loop import Replay
+from archsim.serving.simulate import Served
 from microarch.blocks.request import State, Unit
 from microarch.fabric.fabric import Fabric
+
+# ---- trace_events
+# Files in the Trace Event Format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
+
+def write_events(path: Path, events: Iterable[dict[str, Any]], title: str, unit: str) -> None:
+    """Write events, whose times are in microseconds. ``unit``: in which they are shown, ``ns`` or ``ms``."""
+    lines = ",\n".join(json.dumps(event, ensure_ascii=False, separators=(",", ":")) for event in events)
+    head = json.dumps({"title": title}, ensure_ascii=False)
+    write_text(path, f'{{"displayTimeUnit":"{unit}","otherData":{head},"traceEvents":[\n{lines}\n]}}\n')
+
+
+def named(kind: str, process: int, thread: int = 0, **arguments: Any) -> dict[str, Any]:
+    """The event that says something about a process or a thread, such as ``process_name``."""
+    return {"ph": "M", "pid": process, "tid": thread, "name": kind, "args": arguments}
+
+
+# ---- timeline
 
 COLUMNS = ("kind", "unit", "die", "src", "dst", "expert", "slice", "tokens", "start_ns", "end_ns")
 OPTIONAL = {"bytes": -1, "critical": -1}  # column of a log that may lack → value that stands for unknown
@@ -219,3 +241,102 @@ def _slice(
     times = {"ts": int(start_ns) * US_PER_NS, "dur": int(end_ns - start_ns) * US_PER_NS}
     times = {key: round(value, 3) for key, value in times.items()}
     return {"ph": "X", "pid": process, "tid": thread, **times, "name": name, "cat": category, "args": dict(arguments)}
+
+
+# ---- step_timeline
+# The timeline of one layer in one iteration of a run, chosen and checked.
+
+# Under ``contention: shared`` these are latencies; the bytes flow in DATA and ACT_MOVE (archsim.engine.event.shared).
+LATENCIES = (State.REMOTE_LLC, State.REMOTE_HBM, State.LLC_FILL, State.ACT_READ, State.ACT_WRITE)
+
+
+def write_step_timeline(replay: Replay, step: int, layer: int, path: Path, name: str) -> Path:
+    """Write what every block and link does in iteration ``step`` (0: prefill) and ``layer`` (the model's number of it).
+
+    replay: at its beginning, with a ``RunDemand``; name: of the run.
+
+    Raises ArchsimError for an iteration or layer that the run does not have.
+    """
+    demand = replay.demands
+    layers = demand.layer_ids.tolist()
+    if not 0 <= step < demand.steps:
+        raise ArchsimError(f"step {step}: the run has iterations 0 (the prefill) to {demand.steps - 1}")
+    if layer not in layers:
+        nearest = min(layers, key=lambda each: abs(each - layer))
+        raise ArchsimError(
+            f"layer {layer}: not an MoE layer of the routing; it has {_ranges(layers)}; nearest is {nearest}"
+        )
+    index = layers.index(layer)
+    if not demand.tokens[step, index].any():
+        raise ArchsimError(f"step {step}, layer {layer}: no request has routing there")
+    log = replay.trace_step(step, index)
+    if replay.engine.scenario.assumptions.contention == "shared":
+        log["bytes"] = np.where(np.isin(log["kind"], LATENCIES), -1, log["bytes"])
+    return write_timeline(log, path, f"{name}, iteration {step}, layer {layer}", replay.engine.fabric)
+
+
+def _ranges(layers: list[int]) -> str:
+    """Layers in few words: 3 to 60, or 1, 3, 5, … 47."""
+    if layers == list(range(layers[0], layers[-1] + 1)):
+        return f"{layers[0]} to {layers[-1]}"
+    return ", ".join(map(str, layers)) if len(layers) < 6 else f"{', '.join(map(str, layers[:3]))}, … {layers[-1]}"
+
+
+# ---- serving_timeline
+# Timeline of served requests in the Trace Event Format, which Perfetto (https://ui.perfetto.dev) opens.
+#
+# A worker (engine) is a process: its iterations are one thread, with the experts' part in the arguments; its use of KV
+# and its queue are counters. Requests are asynchronous slices: queued, prompt, decode, one after the other.
+
+MOST_ITERATIONS = 200_000  # what Perfetto still opens quickly
+REQUESTS_PROCESS = 1
+FIRST_WORKER_PROCESS = 2  # Perfetto reserves 0
+
+
+def write_serving_timeline(served: Served, path: Path, title: str) -> Path:
+    """Write the iterations of ``served.log`` and the requests that begin before its end. Returns the path.
+
+    Raises ValueError for a run without a log.
+    """
+    if not len(served.log):
+        raise ValueError("the run kept no log of its iterations; serve with logged=")
+    events = [*_lane_names(served.log), *_iterations(served.log), *_requests(served)]
+    write_events(path, events, title, "ms")
+    return path
+
+
+def _lane_names(log: np.ndarray) -> Iterator[dict[str, Any]]:
+    yield named("process_name", REQUESTS_PROCESS, name="requests")
+    for worker in np.unique(log["instance"]).tolist():
+        yield named("process_name", FIRST_WORKER_PROCESS + worker, name=f"worker {worker}")
+
+
+def _iterations(log: np.ndarray) -> Iterator[dict[str, Any]]:
+    for row in log:
+        process, begin = FIRST_WORKER_PROCESS + int(row["instance"]), float(row["begin_ns"]) / NS_PER_US
+        name = "prompts and decodes" if row["chunks"] and row["decodes"] else "prompts" if row["chunks"] else "decodes"
+        arguments = {key: int(row[key]) for key in ("decodes", "chunks", "chunk_tokens")}
+        arguments["experts_us"] = round(float(row["experts_ns"]) / NS_PER_US, 3)
+        if row["stall_ns"]:
+            arguments["weights_moved_us"] = round(float(row["stall_ns"]) / NS_PER_US, 3)
+        lasts = float(row["end_ns"] - row["begin_ns"]) / NS_PER_US
+        yield _event("X", process, begin, name, arguments) | {"dur": lasts}
+        yield _event("C", process, begin, "KV blocks in use, %", {"in use": round(100 * float(row["kv"]), 3)})
+        yield _event("C", process, begin, "waiting requests", {"waiting": int(row["waiting"])})
+
+
+def _event(kind: str, process: int, at_us: float, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": kind, "pid": process, "tid": 1, "ts": at_us, "name": name, "args": arguments}
+
+
+def _requests(served: Served) -> Iterator[dict[str, Any]]:
+    until = float(served.log["end_ns"].max())
+    for at, row in enumerate(served.requests):
+        if row["arrival_ns"] > until:
+            continue
+        times = [float(row[key]) / NS_PER_US for key in ("arrival_ns", "scheduled_ns", "first_ns", "last_ns")]
+        sizes = {key: int(row[key]) for key in ("input", "output", "hit", "preempted")}
+        for name, begin, end in zip(("queued", "prompt", "decode"), times, times[1:], strict=False):
+            slice_of = {"cat": "request", "id": at, "pid": REQUESTS_PROCESS, "tid": 1, "name": name}
+            yield slice_of | {"ph": "b", "ts": begin, "args": sizes}
+            yield slice_of | {"ph": "e", "ts": end}

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (one row a column: a table is read across)
 """The columns of results: one row each, read by whoever measures, stores, shows or documents them.
 
 To add one, add a row with its function; a user's own is a function ``(outcome, scenario) -> value`` that the
@@ -10,30 +9,673 @@ Its name is the function's, its kind what the function is annotated to return (`
 ``float``), its meaning the first line of its docstring, its unit the end of its name (``_ns``, ``_bytes``, …).
 """
 
+from __future__ import annotations
+
+import base64
 import inspect
 import typing
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, SpecError
+from archsim.base.files import unpacked as unpacked_bytes
 from archsim.base.own_code import import_function
 from archsim.base.tables import INTEGER, REAL, TEXT
-from archsim.runs import measure, measure_rates, measure_steps
-from archsim.runs.measure import Finished, bound, exposed, hop_messages, host_percentile, over_dies, overhead_percentile
-from archsim.runs.measure_iteration import (
-    DECODE,
-    PARTS_OF_ITERATION,
-    PREFILL,
-    attention_law,
-    iteration_energy,
-    of_iteration,
-    whole_iteration,
+from archsim.base.units import NS_PER_S
+from archsim.engine.demand import link_traffic, pair_bytes
+from archsim.engine.loop import DECODE as DECODE_step_counts
+from archsim.engine.loop import PREFILL as PREFILL_step_counts
+from archsim.engine.loop import Outcome
+from archsim.engine.state import UNITS
+from archsim.specs.assumptions import columns_of
+
+if TYPE_CHECKING:
+    from archsim.engine.demand import RunDemand
+    from archsim.engine.loop import Outcome
+    from archsim.iteration.memory import Fit
+    from archsim.runs.run import Run
+    from archsim.specs.scenario import Scenario
+    from archsim.workload import TokenSource
+    from microarch.silicon.energy import Activity
+
+
+# ---- measure
+# Measures of a finished run: functions of a `Finished` run, one per column or group of columns.
+#
+# ``archsim.runs.columns`` says which column each of them is. Times in ns, shares as fractions; ``None`` if there is
+# nothing to measure.
+
+MESSAGES, BYTES = 0, 1  # columns of Tally.hops
+HOST_PERCENTILES = (10, 50, 90, 99)
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended: its inputs (``run``, ``demand``, ``source`` of its routing) and its ``outcome``.
+
+    Values shared by several columns are computed once.
+    """
+
+    run: Run
+    demand: RunDemand
+    source: TokenSource
+    outcome: Outcome
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.run.scenario
+
+    @property
+    def total_ns(self) -> float:
+        return self.outcome.prefill_ns + self.outcome.decode_ns
+
+    @cached_property
+    def decode(self) -> np.ndarray:
+        """Iterations that have tokens and count: not the prefill, nor the warm-up. int64[n]."""
+        routed = np.flatnonzero(self.demand.tokens.any(axis=(1, 2)))
+        decode = routed[routed > 0] if self.demand.has_prefill else routed
+        return decode[self.run.workload.warmup_steps :]
+
+    @cached_property
+    def bound_ns(self) -> dict[str, float]:
+        """Time on the critical path by cause (names of columns)."""
+        bound_ns = {cause.column: float(self.outcome.tally.bound_ns[cause]) for cause in CAUSES}
+        return bound_ns | {Cause.DECISION.column: float(self.outcome.decision.exposed_ns.sum())}
+
+    @cached_property
+    def bound_shares(self) -> dict[str, float]:
+        """As ``bound_ns``, of their sum; empty where that is 0."""
+        every = sum(self.bound_ns.values())
+        return {name: each / every for name, each in self.bound_ns.items()} if every else {}
+
+    @cached_property
+    def decision_overhead_percent(self) -> np.ndarray:
+        """The exposed part of decisions over the rest of each step: float64[step and layer that took time]."""
+        exposed_ns = np.array(self.outcome.decision.by_step)
+        step_ns = self.outcome.step_ns[self.outcome.step_ns > 0]
+        return 100 * exposed_ns / (step_ns - exposed_ns)
+
+    @cached_property
+    def dies(self) -> dict[str, list]:
+        """Columns over the dies, list[die] each; see ``archsim.runs.columns.DIES``."""
+        return measure_dies(self.outcome)
+
+    @cached_property
+    def links(self) -> dict[str, list]:
+        """Columns over the links, list[link] each; see ``archsim.runs.columns.LINKS``."""
+        return measure_links(self.outcome)
+
+    @cached_property
+    def pairs(self) -> dict[str, list]:
+        """Columns over pairs of dies, list[pair] each; see ``archsim.runs.columns.PAIRS``."""
+        return measure_pairs(self.outcome)
+
+    @cached_property
+    def steps(self) -> dict[str, np.ndarray]:
+        """Columns over the steps; see ``archsim.runs.columns.STEPS``; empty for very many."""
+        return measure_steps(self)
+
+    @cached_property
+    def beside_experts(self) -> Fit:
+        """What dies hold without routed experts."""
+        from archsim.iteration.memory import fit_of_slots
+
+        run = self.run
+        slots = np.zeros(run.system.dies, np.int64)
+        deployed = run.workload, run.batch, run.scenario.deployment
+        return fit_of_slots(run.system, run.model, run.assumptions, slots, *deployed)
+
+    @cached_property
+    def work(self) -> dict[str, float]:
+        """Work that energy is computed from, prefill included; see ``archsim.runs.energy.work_of``."""
+        from archsim.runs.energy import work_of
+
+        return work_of(self.run.model, self.run.assumptions, self.dies, self.links)
+
+    @cached_property
+    def iteration(self) -> dict[str, dict[str, float]]:
+        """See ``archsim.runs.columns.iterations_of``."""
+        return iterations_of(self)
+
+    @cached_property
+    def economics(self) -> dict[str, float | None]:
+        """See ``archsim.runs.energy.economics``."""
+        from archsim.runs.energy import build_costs, economics
+
+        return economics(self.activity, build_costs(self.run.system))
+
+    @cached_property
+    def activity(self) -> Activity:
+        """What energy is computed from."""
+        from archsim.runs.energy import activity_of
+
+        tally, outcome = self.outcome.tally, self.outcome
+        read = {f"{place}_hbm_read_bytes": tally.dies[f"{place}_read_bytes"].sum() for place in ("local", "remote")}
+        times = {
+            "prefill_ns": outcome.prefill_ns,
+            "decode_ns": outcome.decode_ns,
+            "decision_ns": outcome.decision.states_ns.sum(),
+        }
+        lost = {"pairs_lost": pairs_lost(self)}
+        row = {name: plain(value) for name, value in {**read, **times, **lost}.items()} | self.work
+        return activity_of(self.run.model, row)
+
+
+def plain(value: Any) -> Any:
+    """A Python value instead of a NumPy scalar."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def mesh_side(side: str) -> Callable[[Finished], int | None]:
+    """Dies along ``x`` or ``y``; None for a system without a mesh."""
+    return lambda run: None if run.run.system.mesh is None else getattr(run.run.system.mesh, side)
+
+
+def trace(run: Finished) -> str:
+    from archsim.runs.run import trace_label
+
+    workload = run.run.workload
+    return trace_label(workload) if isinstance(workload.trace, str) else run.source.label
+
+
+def throughput(run: Finished) -> float | None:
+    """Tokens per second of decode; see the assumption ``throughput``."""
+    if not run.outcome.decode_ns:
+        return None
+    if run.run.assumptions.throughput == "nominal":
+        tokens = run.run.batch * (len(run.decode) if run.run.workload.warmup_steps else run.demand.steps)
+    else:
+        tokens = int(run.demand.tokens_of_step[run.decode].sum())
+    return tokens / (run.outcome.decode_ns / NS_PER_S)
+
+
+def hops(of: int) -> Callable[[Finished], int]:
+    """MESSAGES or BYTES times hops, of the types that the assumption ``hops`` counts."""
+
+    def measured(run: Finished) -> int:
+        from archsim.engine.state import DATA_MESSAGES, HIDDEN, REQUESTS
+
+        counted = [REQUESTS] if run.run.assumptions.hops == "requests" else [REQUESTS, DATA_MESSAGES, HIDDEN]
+        return run.outcome.tally.hops[counted, of].sum()
+
+    return measured
+
+
+def hop_messages(kind: str) -> Callable[[Finished], int]:
+    """Messages times hops of one type of ``archsim.engine.state``: REQUESTS, DATA_MESSAGES or HIDDEN."""
+
+    def measured(run: Finished) -> int:
+        from archsim.engine import state
+
+        return run.outcome.tally.hops[getattr(state, kind), MESSAGES]
+
+    return measured
+
+
+def over_dies(column: str) -> Callable[[Finished], int]:
+    """The sum of a column of ``Tally.dies``."""
+    return lambda run: run.outcome.tally.dies[column].sum()
+
+
+def copies(what: str) -> Callable[[Finished], int]:
+    """Bytes of cached copies on all dies: ``saved``, ``evicted_unused``, ``evicted_used`` or ``held``."""
+
+    def measured(run: Finished) -> int:
+        room = run.outcome.memory.copies.room
+        slices = {
+            "saved": room["hits"],
+            "evicted_unused": room["unused"],
+            "evicted_used": room["evictions"] - room["unused"],
+        }
+        return room["used_bytes"].sum() if what == "held" else slices[what].sum() * run.outcome.machine.slice_bytes
+
+    return measured
+
+
+def die_utilisation(run: Finished) -> float:
+    return share_of_time(per_die(run.outcome, ARRAYS)["busy_ns"], run.total_ns).mean()
+
+
+def load_max_over_mean(run: Finished) -> float | None:
+    """Mean over steps of the largest over the mean load of a die."""
+    load = run.outcome.load[run.decode]
+    steps = load.reshape(-1, load.shape[-1])
+    steps = steps[steps.any(axis=1)]
+    return (steps.max(axis=1) / steps.mean(axis=1)).mean() if len(steps) else None
+
+
+def load_ceiling(name: str) -> Callable[[Finished], float | None]:
+    """Mean over steps of a ceiling (``archsim.engine.loop.Ceilings``) over the mean load of a die."""
+
+    def measured(run: Finished) -> float | None:
+        from archsim.engine.loop import Ceilings
+
+        steps = run.outcome.ceilings[run.decode].reshape(-1, len(Ceilings._fields))
+        steps = steps[steps[:, 0] > 0]
+        column = Ceilings._fields.index(name)
+        return (steps[:, column] / steps[:, 0]).mean() if len(steps) else None
+
+    return measured
+
+
+def balancing(field: str) -> Callable[[Finished], float]:
+    """A total of ``archsim.engine.engine.BalancingTotals``."""
+    return lambda run: getattr(run.outcome.balancing, field)
+
+
+def pairs_lost(run: Finished) -> int:
+    return 0 if run.demand.lost_pairs is None else run.demand.lost_pairs.sum()
+
+
+def gate_mass_lost(run: Finished) -> float:
+    """Mean over steps and layers, prefill included."""
+    if run.demand.lost_mass is None:
+        return 0.0
+    ran = run.demand.rows > 0
+    return run.demand.lost_mass[ran].mean() if ran.any() else 0.0
+
+
+def replica_hbm(run: Finished) -> int:
+    """Slots of the last placement beyond one for each expert: replicas, slots left empty, and those for fetched ones.
+    """
+    from archsim.engine.machine import slice_bytes
+    from archsim.engine.state import SLICES
+    from archsim.iteration.memory import EXPERTS
+
+    model = run.run.model
+    once = len(model.moe_layer_ids) * model.experts * SLICES * slice_bytes(run.run.system, model)
+    return run.outcome.fit.parts[EXPERTS].sum() - once
+
+
+def bound(name: str) -> Callable[[Finished], float | None]:
+    """The share of a cause."""
+    return lambda run: run.bound_shares.get(name)
+
+
+def bounded_by(run: Finished) -> str | None:
+    return max(run.bound_shares, key=run.bound_shares.__getitem__) if run.bound_shares else None
+
+
+def bounded_by_margin(run: Finished) -> float | None:
+    """Difference between the largest and the next bound."""
+    if not run.bound_shares:
+        return None
+    first, second = sorted(run.bound_shares.values(), reverse=True)[:2]
+    return first - second
+
+
+def overhead_mean(run: Finished) -> float | None:
+    overhead = run.decision_overhead_percent
+    return overhead.mean() if len(overhead) else None
+
+
+def overhead_percentile(percent: int) -> Callable[[Finished], float | None]:
+    def measured(run: Finished) -> float | None:
+        overhead = run.decision_overhead_percent
+        return np.percentile(overhead, percent) if len(overhead) else None
+
+    return measured
+
+
+def decision_exposed_ns(run: Finished) -> float:
+    return np.array(run.outcome.decision.by_step).sum()
+
+
+def exposed(state: str) -> Callable[[Finished], float]:
+    """Exposed time of decisions in a state of ``microarch.blocks.global_cp``."""
+
+    def measured(run: Finished) -> float:
+        from microarch.blocks.global_cp import State
+
+        return run.outcome.decision.exposed_ns[State[state]]
+
+    return measured
+
+
+def host_percentile(percent: int) -> Callable[[Finished], float | None]:
+    """Percentile of the timed calls of a policy function; None if its time was given or no host decided."""
+
+    def measured(run: Finished) -> float | None:
+        called_ns = run.outcome.decision.called_ns
+        return np.percentile(called_ns, percent) if called_ns else None
+
+    return measured
+
+
+def decode_low_ns(run: Finished) -> float | None:
+    """Decode with GEMMs at the 5 % end of their residuals, on an unchanged critical path."""
+    residual_ns = run.outcome.decode_residual_ns
+    return None if residual_ns is None else max(run.outcome.decode_ns - residual_ns[0], 0.0)
+
+
+def decode_high_ns(run: Finished) -> float | None:
+    """As `decode_low_ns`, at the 95 % end."""
+    residual_ns = run.outcome.decode_residual_ns
+    return None if residual_ns is None else run.outcome.decode_ns + residual_ns[1]
+
+
+def gemm_extrapolated(run: Finished) -> float | None:
+    if run.outcome.decode_residual_ns is None:
+        return None
+    return 1.0 if run.run.system.datasheet_only else run.outcome.gemm_extrapolated
+
+
+def copies_extrapolated(run: Finished) -> float | None:
+    """Share of the run's slices of a size outside the measured copies; all have the same size."""
+    from archsim.engine.machine import slice_bytes
+
+    law = run.run.system.d2d.copies
+    outside = None if law is None else law.extrapolates(slice_bytes(run.run.system, run.run.model))
+    return None if outside is None else float(outside)
+
+
+def drawn_from(run: Finished) -> float | None:
+    from archsim.workload.extended import recorded_requests
+
+    recorded = recorded_requests(run.source)
+    return float(recorded) if run.run.batch > recorded else None
+
+
+def extended_by(run: Finished) -> str | None:
+    return None if drawn_from(run) is None else run.run.workload.extend
+
+
+def active_experts(run: Finished) -> float | None:
+    """Mean over decode steps and layers of the experts that have tokens."""
+    tokens = run.demand.tokens[int(run.demand.has_prefill) :]
+    return float((tokens > 0).sum(axis=2).mean()) if len(tokens) else None
+
+
+def active_if_distinct(run: Finished) -> float | None:
+    """As `active_experts`, were every request another one: each pair draws an expert from the loads of all decode
+    steps of its layer. An upper estimate, as the loads of one step are less even than those of all.
+    """
+    tokens = run.demand.tokens[int(run.demand.has_prefill) :].sum(axis=0, dtype=np.float64)
+    if drawn_from(run) is None or not tokens.any():
+        return None
+    share = tokens / tokens.sum(axis=1, keepdims=True)
+    return float((1 - (1 - share) ** (run.run.batch * run.demand.top_k)).sum(axis=1).mean())
+
+
+def uncharged(run: Finished) -> str | None:
+    """Own functions of the policy that decided without an Effort, by name; None where none did."""
+    from archsim.engine.decision import ALLOCATION, ASIDE
+
+    uncounted, policy = run.outcome.decision.uncounted, run.run.policy
+    rules = ([policy.allocation] if ALLOCATION in uncounted else []) + (
+        [policy.rebalancing, policy.replication] if ASIDE in uncounted else []
+    )
+    return ", ".join(rule.name for rule in rules if rule.is_function) or None
+
+
+def beside_experts(kind: str) -> Callable[[Finished], int | None]:
+    """Bytes of a kind of ``archsim.iteration.memory`` on the die with most of it."""
+    return lambda run: run.beside_experts.of(kind)
+
+
+def hbm_all_counted(run: Finished) -> int | None:
+    """Whether ``memory: all`` could be followed; None where it is not assumed."""
+    return int(not run.run.model.missing_geometry) if run.run.assumptions.memory == "all" else None
+
+
+def approximate(run: Finished) -> str | None:
+    """What the model's file says that is not modelled."""
+    return "; ".join(run.run.model.approximate) or None
+
+
+def context_from(run: Finished) -> str | None:
+    """What says how many tokens of KV cache a request holds; None where experts alone are counted."""
+    return None if run.beside_experts.context is None else run.run.context_from
+
+
+def transfer_law(run: Finished) -> str | None:
+    """The kernels that hidden vectors wait for; None where no GPU's are charged."""
+    from archsim.engine.cluster import moves
+    from archsim.engine.moves import told_kernels
+
+    scenario = run.run.scenario
+    told = moves.told_kernels if scenario.assumptions.execution == "expert_parallel" else told_kernels
+    return told(scenario)
+
+
+def copy_room(run: Finished) -> int | None:
+    bounded = run.run.assumptions.capacity == "finite"
+    return run.outcome.memory.copies.room["limit_bytes"].min() if bounded else None
+
+
+# ---- measure_iteration
+# Measures of a whole iteration on a cluster: MoE layers as the run has them, all else by laws.
+#
+# A run has MoE layers alone, often some of them: its time an iteration counts for all of the model's. Decoded requests
+# hold `WorkloadSpec.context_tokens` each; prompts are all as long as their mean. Empty unless experts ran under
+# ``execution: expert_parallel``, and where attention of the GPU was not measured.
+
+DECODE, PREFILL = "decode", "prefill"
+# Columns, and what they say; the causes of each: archsim.iteration.scenario.COLUMNS.
+PARTS_OF_ITERATION = MappingProxyType(
+    {
+        "attention": "attention",
+        "projections": "projections of attention",
+        "dense": "dense layers, router, norms, and shared experts that the run leaves out",
+        "experts": "routed and shared experts",
+        "transfers": "dispatch and combine that nothing hides",
+        "all_reduce": "all-reduces of tensor parallelism",
+        "head": "LM head and sampling",
+        "host": "the host; 0 where nothing says",
+    }
 )
-from archsim.specs.own_execution import columns_of
+
+
+def of_iteration(column: str, phase: str = DECODE) -> Callable[[Finished], float | None]:
+    """The ns of a column of `archsim.iteration.scenario.COLUMNS`."""
+
+    def measured(run: Finished) -> float | None:
+        from archsim.iteration.scenario import COLUMNS
+
+        found = run.iteration[phase]
+        return sum(found[cause] for cause in COLUMNS[column]) if found else None
+
+    return measured
+
+
+def whole_iteration(phase: str = DECODE) -> Callable[[Finished], float | None]:
+    """All causes together."""
+    return lambda run: sum(run.iteration[phase].values()) if run.iteration[phase] else None
+
+
+def iteration_energy(bound: str) -> Callable[[Finished], float | None]:
+    """J a token with coefficients at their ``value``, ``low`` or ``high``."""
+
+    def measured(run: Finished) -> float | None:
+        from archsim.runs.energy import Coefficients, build_costs, iteration_energy_j
+
+        known = Coefficients()
+        at = known if bound == "value" else Coefficients(known.energy.at(bound), known.area, known.cost)
+        return iteration_energy_j(run, run.activity, build_costs(run.run.system), whole_iteration()(run), at)
+
+    return measured
+
+
+def attention_law(run: Finished) -> str | None:
+    """What pages print of attention that was not measured."""
+    from archsim.iteration.scenario import laws_of
+
+    laws = laws_of(run.scenario) if any(run.iteration.values()) else None
+    return "; ".join(laws.notes) or None if laws else None
+
+
+def iterations_of(run: Finished) -> dict[str, dict[str, float]]:
+    """Cause → ns of one decode iteration, and of the prefill; empty where there is none."""
+    from archsim.engine.loop import DECODE as DECODES
+    from archsim.engine.loop import PREFILL as PROMPTS
+
+    tokens = run.demand.tokens_of_step
+    groups, outcome = run.scenario.parallel.dp, run.outcome
+    prompted = float(tokens[0]) / groups if len(tokens) else 0.0
+    return {
+        DECODE: _iteration(run, DECODES, outcome.decode_ns, len(run.decode), run.run.batch / groups),
+        PREFILL: _iteration(run, PROMPTS, outcome.prefill_ns, 1, prompted),
+    }
+
+
+def _iteration(run: Finished, phase: int, ns: float, iterations: int, tokens: float) -> dict[str, float]:
+    from archsim.engine.cluster.moves import sms_share
+    from archsim.engine.loop import PREFILL as PROMPTS
+    from archsim.iteration.overlap import Layer
+    from archsim.iteration.scenario import batch_of, iteration_ns, laws_of
+
+    scenario, parts = run.scenario, run.outcome.counts.part_ns[phase]
+    laws = laws_of(scenario) if parts.any() and iterations and ns else None
+    if laws is None:
+        return {}
+    layers = run.outcome.step_ns.shape[1]
+    all_ns = ns / iterations * len(scenario.model.moe_layer_ids) / layers
+    batch = batch_of(scenario, tokens, prompts=phase == PROMPTS)
+    moe = Layer(*(all_ns * parts / parts.sum()).tolist())
+    return iteration_ns(scenario, laws, batch, moe, sms_share(scenario.system, scenario.assumptions))
+
+
+# ---- measure_rates
+# Measures that stand side by side on pages: one definition of throughput, time of a step, and use of the machine.
+#
+# Throughput and time of a step are those of all MoE layers of the model, whichever ran, and count the tokens that
+# decode
+# generates under every set of assumptions. Use of the machine is over the whole run, prefill included.
+
+def decode_step_ns(run: Finished) -> float | None:
+    """Mean time of a decode step."""
+    return run.outcome.decode_ns / len(run.decode) / _layers_share(run) if len(run.decode) else None
+
+
+def decode_batch_token_ns(run: Finished) -> float | None:
+    """Time of decode over the tokens that it generates: the reciprocal of `tokens_per_s`."""
+    tokens = _generated(run)
+    return run.outcome.decode_ns / tokens / _layers_share(run) if tokens else None
+
+
+def tokens_per_s(run: Finished) -> float | None:
+    """Tokens that decode generates over its time."""
+    ns = decode_batch_token_ns(run)
+    return NS_PER_S / ns if np.any(ns) else None
+
+
+def mfu(run: Finished) -> float | None:
+    """FLOP of experts over what all dies could do in the time, at their peak."""
+    return _flop_ns(run) / run.total_ns if run.total_ns else None
+
+
+def hbm_use(run: Finished) -> float | None:
+    """Bytes of HBM over what all dies could move in the time, at nominal bandwidth."""
+    return _hbm_ns(run) / run.total_ns if run.total_ns else None
+
+
+def over_roofline(run: Finished) -> float | None:
+    """Time over the least in which evenly loaded dies could do the same FLOP and move the same bytes of HBM."""
+    least_ns = max(_flop_ns(run), _hbm_ns(run))
+    return run.total_ns / least_ns if least_ns else None
+
+
+def _flop_ns(run: Finished) -> float:
+    system = run.run.system
+    return run.work["flop"] / (system.compute.peak_flop_per_s * system.dies) * NS_PER_S
+
+
+def _hbm_ns(run: Finished) -> float:
+    system = run.run.system
+    return run.work["hbm_bytes"] / (system.hbm.bandwidth_bytes_per_s * system.dies) * NS_PER_S
+
+
+def _generated(run: Finished) -> int:
+    return int(run.demand.tokens_of_step[run.decode].sum())
+
+
+def _layers_share(run: Finished) -> float:
+    """MoE layers that ran, of the model's."""
+    return run.demand.layers / len(run.run.model.moe_layer_ids)
+
+
+# ---- packing
+# How a record carries the steps of a run, which are many: a compressed array a column, as text.
+
+NO_LINK = -1  # in the columns OF_LINKS: no link was busy
+OF_LINKS = ("link", "link_src", "link_dst")
+
+Packed = Mapping[str, tuple[str, str]]
+"""Name of a column → its dtype and its compressed values as text."""
+
+
+def packed(columns: Mapping[str, np.ndarray]) -> Packed:
+    """Columns as text, equal for equal columns."""
+    kept = {}
+    for name, values in columns.items():
+        little = values.astype(values.dtype.newbyteorder("<"))
+        kept[name] = little.dtype.str, base64.b64encode(zlib.compress(little.tobytes(), 6)).decode()
+    return kept
+
+
+def unpacked(kept: Packed) -> dict[str, list[Any]]:
+    """The columns that `packed` packed, as plain values; None where there is no link."""
+    columns = {
+        name: np.frombuffer(unpacked_bytes(base64.b64decode(text), "zlib"), dtype).tolist()
+        for name, (dtype, text) in kept.items()
+    }
+    return columns | {
+        name: [None if value == NO_LINK else value for value in columns[name]] for name in OF_LINKS if name in columns
+    }
+
+
+# ---- measure_steps
+# The steps of a finished run, one row a layer of an iteration.
+#
+# A run of more than `archsim.engine.loop.MOST_STEPS` steps has none.
+
+# Classes of archsim.engine.demand, without requests, whose bytes are next to nothing.
+_AS_COUNTED = ("link_bytes", "link_busy_ns", "die", "die_tokens", "tokens", "expert", "expert_tokens")
+CLASSES = ("weight", "dispatch", "combine", "replica", "statistics")
+
+
+def measure_steps(run: Finished) -> dict[str, np.ndarray]:
+    """Columns over the steps, one value each; see ``archsim.runs.columns.STEPS``. Empty where none are kept."""
+    from archsim.engine.loop import MOVED
+
+    counts = run.outcome.counts.columns()
+    if not len(counts["step"]):
+        return {}
+    layers, bound_ns = np.array(run.demand.layer_ids), counts["bound_ns"]
+    columns = {"step": counts["step"], "layer": layers[counts["layer"]], "time_ns": counts["time_ns"]}
+    columns |= {f"bound_{cause.column}_ns": bound_ns[:, cause] for cause in CAUSES}
+    columns[f"bound_{Cause.DECISION.column}_ns"] = counts["decision_ns"]
+    for at, name in enumerate(("local_read", "remote_read", "write", "activation")):
+        columns[f"hbm_{name}_bytes"] = counts["hbm_bytes"][:, at]
+    for name in CLASSES:
+        columns[f"{name}_bytes"] = counts["moved"][:, MOVED.index(name)]
+    src, dst = _ends(run, counts["link"])
+    columns |= {"link": counts["link"], "link_src": src, "link_dst": dst}
+    return columns | {name: counts[name] for name in _AS_COUNTED}
+
+
+def _ends(run: Finished, links: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each of these links begins and ends, int64[n]; NO_LINK where there is none."""
+    shown = shown_links(run.outcome)
+    if not len(shown):
+        return links, links
+    fabric, there = run.outcome.fabric, shown[np.maximum(links, 0)]
+    ends = (np.where(links >= 0, end[there], NO_LINK).astype(np.int64) for end in (fabric.link_src, fabric.link_dst))
+    src, dst = ends
+    return src, dst
+
+
+# ---- columns
+
+# ruff: noqa: E501  (one row a column: a table is read across)
+
+
 
 Measure = Callable[[Finished], Any]
 LAYOUT = 5  # of results: raised when columns are added or change meaning; stored in manifests
@@ -66,10 +708,10 @@ class Column:
 
 COLUMNS: tuple[Column, ...] = (
     Column("system", TEXT, "", "name of the system", lambda run: run.run.system.name),
-    Column("mesh_x", INTEGER, "dies", "dies along x; empty for a system without a mesh", measure.mesh_side("x"), page=True, optional=True),
-    Column("mesh_y", INTEGER, "dies", "dies along y; empty for a system without a mesh", measure.mesh_side("y"), page=True, optional=True),
+    Column("mesh_x", INTEGER, "dies", "dies along x; empty for a system without a mesh", mesh_side("x"), page=True, optional=True),
+    Column("mesh_y", INTEGER, "dies", "dies along y; empty for a system without a mesh", mesh_side("y"), page=True, optional=True),
     Column("model", TEXT, "", "name of the model", lambda run: run.run.model.name),
-    Column("trace", TEXT, "", "the routing: last two names of the trace's path, or what was generated", measure.trace),
+    Column("trace", TEXT, "", "the routing: last two names of the trace's path, or what was generated", trace),
     Column("batch", INTEGER, "requests", "requests that are served together", lambda run: run.run.batch),
     Column("policy", TEXT, "", "name of the policy", lambda run: run.run.policy.name),
     Column("engine", TEXT, "", "event or analytical", lambda run: run.run.engine),
@@ -78,22 +720,22 @@ COLUMNS: tuple[Column, ...] = (
     Column("prefill_ns", REAL, "ns", "0 where no prefill ran, or a warm-up follows it", lambda run: run.outcome.prefill_ns, "prefill", True),
     Column("decode_ns", REAL, "ns", "time of decode", lambda run: run.outcome.decode_ns, "decode", True),
     Column("throughput_tokens_per_s", REAL, "tokens/s", "of decode, as the assumption throughput counts, of the layers that ran; tables show tokens_per_s; empty without decode",
-           measure.throughput, page=True, optional=True),
+           throughput, page=True, optional=True),
     Column("speedup_vs_base", REAL, "×", "decode throughput over that of policy base, all else equal; empty without such a run", None,
            "speed-up over base", True, True),
     Column("speedup_vs_ep", REAL, "×", "decode throughput over that of policy ep, all else equal; empty without such a run", None,
            "speed-up over ep", True, True, 2, "decode_ns"),
     Column("hop_messages", INTEGER, "message hops", "messages times hops (dies entered), of the types that the assumption hops counts",
-           measure.hops(measure.MESSAGES), "hops, messages", True),
-    Column("hop_bytes", INTEGER, "byte hops", "bytes times hops of these messages", measure.hops(measure.BYTES), "hops, bytes", True),
+           hops(MESSAGES), "hops, messages", True),
+    Column("hop_bytes", INTEGER, "byte hops", "bytes times hops of these messages", hops(BYTES), "hops, bytes", True),
     Column("local_hbm_read_bytes", INTEGER, "bytes", "read by a die from its own HBM", over_dies("local_read_bytes"), "local HBM reads", True),
     Column("remote_hbm_read_bytes", INTEGER, "bytes", "read by a die from the HBM of another", over_dies("remote_read_bytes"), "remote HBM reads", True),
     Column("local_hbm_write_bytes", INTEGER, "bytes", "written to HBM as cached copies", over_dies("write_bytes"), "HBM writes of copies", True),
     Column("activation_bytes", INTEGER, "bytes", "hidden vectors sent from die to die", lambda run: run.outcome.tally.moved_bytes.sum(),
            "activations between dies", True),
-    Column("die_utilisation", REAL, "share", "time that the compute array is busy, mean over dies", measure.die_utilisation, "die utilisation", True),
+    Column("die_utilisation", REAL, "share", "time that the compute array is busy, mean over dies", die_utilisation, "die utilisation", True),
     Column("load_max_over_mean", REAL, "×", "tokens of the busiest over those of the average die, mean over steps; empty without decode",
-           measure.load_max_over_mean, "load, max over mean", True, True),
+           load_max_over_mean, "load, max over mean", True, True),
     Column("replicas_max_bytes_per_die", INTEGER, "bytes", "peak size of cached copies on a die",
            lambda run: run.outcome.memory.copies.room["peak_bytes"].max(), "copies on the fullest die", True),
     Column("events", INTEGER, "events", "events of the event engine; steps of the analytical one's walk", lambda run: run.outcome.tally.events[0], "events", True),
@@ -102,7 +744,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("hop_activation_messages", INTEGER, "message hops", "messages of hidden vectors, times hops", hop_messages("HIDDEN")),
     Column("replicas_evicted", INTEGER, "replicas", "cached copies that were evicted", lambda run: run.outcome.memory.copies.room["evictions"].sum()),
     *(
-        Column(f"copies_{name}_bytes", INTEGER, "bytes", meaning, measure.copies(name), page=True, since=2)
+        Column(f"copies_{name}_bytes", INTEGER, "bytes", meaning, copies(name), page=True, since=2)
         for name, meaning in (
             ("saved", "slices of other dies' experts that a die found among its cached copies, and did not read remotely"),
             ("evicted_unused", "cached copies that were evicted without having been read"),
@@ -115,11 +757,11 @@ COLUMNS: tuple[Column, ...] = (
                bound(cause.column), page=True, optional=True, since=_SINCE.get(cause, 1))
         for cause, about in CAUSES.items()
     ),
-    Column("bounded_by", TEXT, "", "the largest of these shares, by name; empty for a run without time", measure.bounded_by, optional=True),
-    Column("bounded_by_margin", REAL, "share", "by how much it is larger than the next", measure.bounded_by_margin, optional=True),
+    Column("bounded_by", TEXT, "", "the largest of these shares, by name; empty for a run without time", bounded_by, optional=True),
+    Column("bounded_by_margin", REAL, "share", "by how much it is larger than the next", bounded_by_margin, optional=True),
     Column("decision_ns", REAL, "ns", "time of decisions, hidden or not", lambda run: run.outcome.decision.states_ns.sum()),
-    Column("decision_exposed_ns", REAL, "ns", "time of decisions that the machine waits for", measure.decision_exposed_ns, page=True),
-    Column("decision_overhead_percent", REAL, "percent", "exposed time of decisions over the rest of each step, mean", measure.overhead_mean,
+    Column("decision_exposed_ns", REAL, "ns", "time of decisions that the machine waits for", decision_exposed_ns, page=True),
+    Column("decision_overhead_percent", REAL, "percent", "exposed time of decisions over the rest of each step, mean", overhead_mean,
            "overhead of decisions", True, True, after="replicas_max_bytes_per_die"),
     *(
         Column(f"decision_overhead_percent_p{at}", REAL, "percent", f"as above, {at}th percentile over steps", overhead_percentile(at), page=True, optional=True)
@@ -128,7 +770,7 @@ COLUMNS: tuple[Column, ...] = (
     *(
         Column(f"host_p{at}_ns", REAL, "ns", f"{at}th percentile of the calls of a policy function timed on this machine; empty where none was",
                host_percentile(at), page=True, optional=True)
-        for at in measure.HOST_PERCENTILES
+        for at in HOST_PERCENTILES
     ),
     Column("host_calls", INTEGER, "calls", "calls of a policy function that were timed", lambda run: len(run.outcome.decision.called_ns)),
     *(
@@ -141,29 +783,29 @@ COLUMNS: tuple[Column, ...] = (
     Column("hbm_bytes", INTEGER, "bytes", "read and written, hidden vectors included", lambda run: run.work["hbm_bytes"], since=2),
     Column("link_bytes", INTEGER, "bytes", "bytes times the links that they crossed", lambda run: run.work["link_bytes"], since=2),
     Column("flop", REAL, "flop", "of expert GEMMs", lambda run: run.work["flop"], page=True, since=2),
-    Column("decode_ns_low", REAL, "ns", "GEMMs at the 5 % residual of their calibration; empty without one", measure.decode_low_ns,
+    Column("decode_ns_low", REAL, "ns", "GEMMs at the 5 % residual of their calibration; empty without one", decode_low_ns,
            "decode, low", True, True, 2, "decode_ns"),
-    Column("decode_ns_high", REAL, "ns", "GEMMs at the 95 % residual of their calibration; empty without one", measure.decode_high_ns,
+    Column("decode_ns_high", REAL, "ns", "GEMMs at the 95 % residual of their calibration; empty without one", decode_high_ns,
            "decode, high", True, True, 2, "decode_ns_low"),
     Column("gemm_law", TEXT, "", "measured fused layers whose fitted laws time the experts; empty unless gemm is grouped",
            lambda run: run.outcome.gemm_law or None, optional=True, since=3),
     Column("transfer_law", TEXT, "", "measured kernels that hidden vectors wait for; empty unless a GPU's transfer software is charged",
-           measure.transfer_law, optional=True, since=3),
-    Column("gemm_extrapolated", REAL, "share", "GEMM time at sizes that were not measured; empty without a calibration", measure.gemm_extrapolated,
+           transfer_law, optional=True, since=3),
+    Column("gemm_extrapolated", REAL, "share", "GEMM time at sizes that were not measured; empty without a calibration", gemm_extrapolated,
            "GEMMs extrapolated", True, True, 2, "decode_ns_high"),
     Column("copies_extrapolated", REAL, "share", "slices of a size whose copies were not measured; empty where links are not calibrated",
-           measure.copies_extrapolated, "copies extrapolated", True, True, 2, "gemm_extrapolated"),
+           copies_extrapolated, "copies extrapolated", True, True, 2, "gemm_extrapolated"),
     Column("dispatch_bytes", INTEGER, "bytes", "hidden vectors sent from die to die, to experts", lambda run: run.outcome.tally.moved_bytes[0],
            "dispatched between dies", True, False, 2, "activation_bytes"),
     Column("combine_bytes", INTEGER, "bytes", "results of experts sent from die to die, back to their tokens", lambda run: run.outcome.tally.moved_bytes[1],
            "combined between dies", True, False, 2, "dispatch_bytes"),
     Column("drawn_from", REAL, "requests", "requests of the trace that the batch, which is larger, is made from; else empty",
-           measure.drawn_from, page=True, optional=True, since=2),
-    Column("extend", TEXT, "", "how it is made from them: redraw, shifted or fitted; else empty", measure.extended_by, optional=True, since=4),
+           drawn_from, page=True, optional=True, since=2),
+    Column("extend", TEXT, "", "how it is made from them: redraw, shifted or fitted; else empty", extended_by, optional=True, since=4),
     Column("active_experts", REAL, "experts", "experts with tokens, mean over decode steps and layers; empty without decode steps",
-           measure.active_experts, optional=True, since=4),
+           active_experts, optional=True, since=4),
     Column("active_if_distinct", REAL, "experts", "upper estimate of the same if all requests of such a batch were different ones; else empty",
-           measure.active_if_distinct, optional=True, since=4),
+           active_if_distinct, optional=True, since=4),
     *(
         Column(name, REAL, unit, meaning, lambda run, name=name: run.economics[name], optional=name in ("energy_per_token_j", "power_w"), since=2)
         for name, unit, meaning in (
@@ -200,53 +842,53 @@ COLUMNS: tuple[Column, ...] = (
         for bound in ("low", "high")
     ),
     Column("hbm_all_counted", INTEGER, "", "1: KV cache, attention and activations are counted in HBM beside experts; 0: the model lacks what that needs; empty under memory: experts",
-           measure.hbm_all_counted, page=True, optional=True, since=3),
+           hbm_all_counted, page=True, optional=True, since=3),
     Column("approximate", TEXT, "", "what the model has and nothing here reads, of a model imported with --accept-approximate; else empty",
-           measure.approximate, optional=True, since=3),
+           approximate, optional=True, since=3),
     Column("attention_law", TEXT, "", "what the times of attention rest on where its kind was not measured; else empty",
            attention_law, optional=True, since=5),
     Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", lambda run: run.beside_experts.context, page=True, optional=True, since=3),
     Column("context_from", TEXT, "", "what says it: the workload, or the longest request of the batch; empty where experts alone are counted",
-           measure.context_from, optional=True, since=3),
+           context_from, optional=True, since=3),
     *(
-        Column(name, INTEGER, "bytes", f"{what} on the die with most of it; empty where experts alone are counted", measure.beside_experts(kind), optional=True, since=3)
+        Column(name, INTEGER, "bytes", f"{what} on the die with most of it; empty where experts alone are counted", beside_experts(kind), optional=True, since=3)
         for name, kind, what in (
             ("hbm_kv_bytes", "KV cache", "KV cache"),
             ("hbm_attention_bytes", "attention", "weights of attention, dense layers, routers and embeddings"),
             ("hbm_activation_bytes", "activations", "bound for activations of a step"),
         )
     ),
-    Column("copy_room_bytes", INTEGER, "bytes", "left for cached copies on the die with least; empty where capacity is unbounded", measure.copy_room, optional=True, since=3),
+    Column("copy_room_bytes", INTEGER, "bytes", "left for cached copies on the die with least; empty where capacity is unbounded", copy_room, optional=True, since=3),
     *(
         Column(f"load_ceiling_{name}", REAL, "×", f"least load of the busiest die over the mean, {meaning}; mean over steps, empty without decode",
-               measure.load_ceiling(name), page=True, optional=True, since=3)
+               load_ceiling(name), page=True, optional=True, since=3)
         for name, meaning in (
             ("slots", "with any placement of as many slots: a lower bound"),
             ("placement", "with tokens divided at best among holders"),
         )
     ),
-    Column("migrated_bytes", INTEGER, "bytes", "weights that rebalancing moved", measure.balancing("migrated_bytes"), page=True, since=3),
-    Column("migration_exposed_ns", REAL, "ns", "time that steps waited for them and for the decision", measure.balancing("migration_exposed_ns"), page=True, since=3),
-    Column("prefetched_bytes", INTEGER, "bytes", "weights fetched as replicas for the next layer", measure.balancing("replicated_bytes"), page=True, since=3),
-    Column("prefetch_exposed_ns", REAL, "ns", "time that steps waited for them and for the decision", measure.balancing("replication_exposed_ns"), page=True, since=3),
-    Column("pairs_lost", INTEGER, "pairs", "pairs of token and expert that the router chose and nobody executed", measure.pairs_lost, page=True, since=3),
+    Column("migrated_bytes", INTEGER, "bytes", "weights that rebalancing moved", balancing("migrated_bytes"), page=True, since=3),
+    Column("migration_exposed_ns", REAL, "ns", "time that steps waited for them and for the decision", balancing("migration_exposed_ns"), page=True, since=3),
+    Column("prefetched_bytes", INTEGER, "bytes", "weights fetched as replicas for the next layer", balancing("replicated_bytes"), page=True, since=3),
+    Column("prefetch_exposed_ns", REAL, "ns", "time that steps waited for them and for the decision", balancing("replication_exposed_ns"), page=True, since=3),
+    Column("pairs_lost", INTEGER, "pairs", "pairs of token and expert that the router chose and nobody executed", pairs_lost, page=True, since=3),
     Column("gate_mass_lost", REAL, "share", "gate mass of pairs that are not executed, less that of those executed instead; scores are the trace's, else generated",
-           measure.gate_mass_lost, page=True, since=3),
-    Column("uncharged", TEXT, "", "own functions of the policy that return no Effort, so that their decisions take no time; empty: none", measure.uncharged, optional=True, since=3),
-    Column("replica_hbm_bytes", INTEGER, "bytes", "HBM of all dies for slots beyond one for each expert, of all MoE layers of the model, at the end", measure.replica_hbm,
+           gate_mass_lost, page=True, since=3),
+    Column("uncharged", TEXT, "", "own functions of the policy that return no Effort, so that their decisions take no time; empty: none", uncharged, optional=True, since=3),
+    Column("replica_hbm_bytes", INTEGER, "bytes", "HBM of all dies for slots beyond one for each expert, of all MoE layers of the model, at the end", replica_hbm,
            page=True, since=3),
     Column("run", TEXT, "", "key of the run: names everything that it is made of", None),
     Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput_tokens_per_s are those of these, unscaled", lambda run: run.demand.layers, page=True, since=2),
     Column("tokens_per_s", REAL, "tokens/s", "tokens that decode generates over its time, scaled to all MoE layers of the model; empty without decode",
-           measure_rates.tokens_per_s, "throughput", True, True, 4, "copies_extrapolated"),
+           tokens_per_s, "throughput", True, True, 4, "copies_extrapolated"),
     Column("decode_step_ns", REAL, "ns", "a decode step through all MoE layers of the model, mean; empty without decode",
-           measure_rates.decode_step_ns, "a decode step", True, True, 4, "tokens_per_s"),
-    Column("decode_batch_token_ns", REAL, "ns", "that over the requests of the batch: time a token of the batch, not of a request, whose TPOT is that of whole iterations; empty without decode", measure_rates.decode_batch_token_ns, "time a token of the batch", True, True, 4, "decode_step_ns"),
-    Column("mfu", REAL, "share", "FLOP of experts over the peak of all dies in the time, prefill included", measure_rates.mfu, "MFU", True, True, 4, "decode_batch_token_ns"),
+           decode_step_ns, "a decode step", True, True, 4, "tokens_per_s"),
+    Column("decode_batch_token_ns", REAL, "ns", "that over the requests of the batch: time a token of the batch, not of a request, whose TPOT is that of whole iterations; empty without decode", decode_batch_token_ns, "time a token of the batch", True, True, 4, "decode_step_ns"),
+    Column("mfu", REAL, "share", "FLOP of experts over the peak of all dies in the time, prefill included", mfu, "MFU", True, True, 4, "decode_batch_token_ns"),
     Column("hbm_bandwidth_utilisation", REAL, "share", "bytes of HBM over the nominal bandwidth of all dies in the time, prefill included",
-           measure_rates.hbm_use, "HBM bandwidth used", True, True, 4, "mfu"),
+           hbm_use, "HBM bandwidth used", True, True, 4, "mfu"),
     Column("over_roofline", REAL, "×", "time over the least in which evenly loaded dies could do the same FLOP and move the same bytes of HBM",
-           measure_rates.over_roofline, "over its roofline", True, True, 4, "hbm_bandwidth_utilisation"),
+           over_roofline, "over its roofline", True, True, 4, "hbm_bandwidth_utilisation"),
 )  # fmt: skip
 
 _OF_RUN = tuple(
@@ -268,7 +910,7 @@ _MOVED = {
     "combine": "results of experts",
     "replica": "weights of experts that rebalancing moved or replication fetched",
     "statistics": "counts of loads for decisions (latency alone, not among the bytes of a link)",
-}  # class of archsim.engine.pair_traffic → meaning
+}  # class of archsim.engine.demand → meaning
 DIES: tuple[Column, ...] = (
     *_OF_RUN,
     *_each(INTEGER, "", die="number of the die", x="its column", y="its row"),
@@ -308,7 +950,7 @@ STEPS: tuple[Column, ...] = (
     *(Column(f"bound_{cause.column}_ns", REAL, "ns", f"of the critical path: {about.meaning}", None) for cause, about in CAUSES.items()),
     *_each(INTEGER, "bytes", hbm_local_read_bytes="weights read by dies from their own HBM", hbm_remote_read_bytes="weights read from the HBM of others",
            hbm_write_bytes="cached copies written", hbm_activation_bytes="hidden vectors through HBM"),
-    *(Column(f"{name}_bytes", INTEGER, "bytes", f"sent from die to die: {_MOVED[name]}; 0 for more than 128 dies", None) for name in measure_steps.CLASSES),
+    *(Column(f"{name}_bytes", INTEGER, "bytes", f"sent from die to die: {_MOVED[name]}; 0 for more than 128 dies", None) for name in CLASSES),
     *_each(INTEGER, "", link="number of the busiest link, as in links.csv; empty where none was busy", link_src="from die (or switch)", link_dst="to die (or switch)"),
     *_each(INTEGER, "bytes", link_bytes="that crossed it"),
     *_each(REAL, "ns", link_busy_ns="it is held or transfers"),
@@ -358,7 +1000,7 @@ def measured(run: Finished) -> dict[str, Any]:
     fails.
     """
     columns = columns_with(run.run.columns)
-    return {column.name: measure.plain(column.measure(run)) for column in columns if column.measure is not None}
+    return {column.name: plain(column.measure(run)) for column in columns if column.measure is not None}
 
 
 def shown_columns() -> tuple[Column, ...]:
@@ -411,3 +1053,120 @@ def _own_column(target: str) -> Column:
             raise ArchsimError(f"{target}: {type(error).__name__}: {error}") from error
 
     return Column(name, _KINDS[returned], _unit_of(name), meaning, value, optional=True, since=LAYOUT)
+
+
+# ---- measure_units
+# Measures of the dies and the links of a finished run: columns, list[die] and list[link].
+
+LLC_PORTS, HBM, ARRAYS = range(UNITS)
+MOST_DIES = 32  # of a machine whose pairs of dies are kept: 992 rows a run
+
+
+def measure_dies(outcome: Outcome) -> dict[str, list]:
+    """Columns over the dies of a run, list[die] each."""
+    total_ns = outcome.prefill_ns + outcome.decode_ns
+    port, hbm, compute = (per_die(outcome, unit) for unit in (LLC_PORTS, HBM, ARRAYS))
+    dies, fabric = outcome.tally.dies, outcome.fabric
+    columns = {
+        "die": np.arange(fabric.dies),
+        "x": _at(fabric.node_x, np.arange(fabric.dies)),
+        "y": _at(fabric.node_y, np.arange(fabric.dies)),
+        "compute_busy_ns": compute["busy_ns"],
+        "compute_wait_ns": compute["wait_ns"],
+        "hbm_busy_ns": hbm["busy_ns"],
+        "hbm_wait_ns": hbm["wait_ns"],
+        "hbm_bytes": hbm["bytes"],
+        "llc_busy_ns": port["busy_ns"],
+        "llc_wait_ns": port["wait_ns"],
+        "compute_utilisation": share_of_time(compute["busy_ns"], total_ns),
+        "hbm_utilisation": share_of_time(hbm["bytes"] / outcome.machine.hbm_bytes_per_ns, total_ns),
+        "tokens": outcome.load.sum(axis=(0, 1)),
+        "local_hbm_read_bytes": dies["local_read_bytes"],
+        "remote_hbm_read_bytes": dies["remote_read_bytes"],
+        "local_hbm_write_bytes": dies["write_bytes"],
+        "activation_bytes": dies["activation_bytes"],
+        "replica_peak_bytes": outcome.memory.copies.room["peak_bytes"],
+    }
+    for phase, row in (("prefill", PREFILL_step_counts), ("decode", DECODE_step_counts)):
+        columns[f"{phase}_hbm_bytes"] = outcome.counts.hbm_bytes[row]
+        columns[f"{phase}_tokens"] = outcome.counts.tokens[row]
+    return {name: _as_list(column) for name, column in columns.items()}
+
+
+def measure_links(outcome: Outcome) -> dict[str, list]:
+    """Columns over the links of a run, list[link] each: one way each, or edges that are held both ways at once."""
+    fabric, total_ns = outcome.fabric, outcome.prefill_ns + outcome.decode_ns
+    counted = outcome.tally.resources[UNITS * fabric.dies :]
+    one_way, shown = len(counted) == fabric.links, shown_links(outcome)
+    src, dst = fabric.link_src[shown], fabric.link_dst[shown]
+    columns = {
+        "link": np.arange(len(counted)),
+        "src": src,
+        "dst": dst,
+        "src_x": _at(fabric.node_x, src),
+        "src_y": _at(fabric.node_y, src),
+        "dst_x": _at(fabric.node_x, dst),
+        "dst_y": _at(fabric.node_y, dst),
+        "bytes": counted["bytes"],
+        "busy_ns": counted["busy_ns"],
+        "wait_ns": counted["wait_ns"],
+        "utilisation": share_of_time(counted["busy_ns"], total_ns),
+    }
+    rates = _rates_of_links(outcome, one_way)
+    for name, (n_bytes, ns) in link_traffic(outcome.machine, outcome.tally, rates).items():
+        columns |= {f"{name}_bytes": n_bytes, f"{name}_ns": ns}
+    direction = np.where(src == dst, "port", "one way" if one_way else "both ways").tolist()
+    return {name: _as_list(column) for name, column in columns.items()} | {"direction": direction}
+
+
+def shown_links(outcome: Outcome) -> np.ndarray:
+    """int64[resource]: the link of the fabric by which each is named; of an edge, the one from the lower die."""
+    one_way = outcome.machine.link_resources == outcome.fabric.links
+    return np.arange(outcome.fabric.links) if one_way else _first_link_of_edges(outcome.fabric)
+
+
+def measure_pairs(outcome: Outcome) -> dict[str, list]:
+    """Columns over the ordered pairs of dies between which anything moved, list[pair] each; none for more than
+    MOST_DIES.
+    """
+    moved = pair_bytes(outcome.tally)
+    if outcome.fabric.dies > MOST_DIES:
+        moved = {name: n_bytes[:0] for name, n_bytes in moved.items()}
+    src, dst = np.nonzero(sum(moved.values()))
+    columns = {"src": src, "dst": dst} | {f"{name}_bytes": n_bytes[src, dst] for name, n_bytes in moved.items()}
+    return {name: _as_list(column) for name, column in columns.items()}
+
+
+def _rates_of_links(outcome: Outcome, one_way: bool) -> np.ndarray:
+    """float64[link]: bytes per ns; of an edge that is held both ways, those of its narrower link."""
+    fabric = outcome.fabric
+    if one_way:
+        return fabric.link_bytes_per_ns
+    rates = np.full(fabric.edges, np.inf)
+    np.minimum.at(rates, fabric.link_edge, fabric.link_bytes_per_ns)
+    return rates
+
+
+def _as_list(column: np.ndarray) -> list:
+    """Plain values; None where the engine reports none (NaN)."""
+    values = column.tolist()
+    return values if column.dtype.kind in "iu" else [None if value != value else value for value in values]
+
+
+def per_die(outcome: Outcome, unit: int) -> np.ndarray:
+    """RESOURCE[die]: LLC ports (0), HBM (1) or compute arrays (2)."""
+    return outcome.tally.resources[unit * outcome.fabric.dies : (unit + 1) * outcome.fabric.dies]
+
+
+def share_of_time(busy_ns: np.ndarray, total_ns: float) -> np.ndarray:
+    return busy_ns / total_ns if total_ns else np.zeros(len(busy_ns))
+
+
+def _at(place: np.ndarray | None, nodes: np.ndarray) -> np.ndarray:
+    """Column or row of some nodes, NaN in a fabric without coordinates."""
+    return np.full(len(nodes), np.nan) if place is None else place[nodes]
+
+
+def _first_link_of_edges(fabric) -> np.ndarray:
+    """int64[edge]: the link of each edge that leaves the lower node; of the two ports of a die, the one out of it."""
+    return np.unique(fabric.link_edge, return_index=True)[1]

@@ -18,8 +18,8 @@ from typing import Any
 from archsim.base.errors import ArchsimError
 from archsim.base.files import write_text
 from archsim.base.own_code import import_function, is_in_folder, is_ours, module_of
-from archsim.base.text.yaml import dump_yaml, parse_yaml, read_yaml
-from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
+from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
+from archsim.specs.library import MANIFEST, MANIFEST_KEY
 
 CODE = "code"  # folder of users' functions, beside the manifest
 _INSTALLED = "site-packages"

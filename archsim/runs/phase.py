@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError, SpecError
-from archsim.base.nearest import did_you_mean
-from archsim.base.shown import Shown
-from archsim.engine.fabric import measured_law, mesh_of
-from archsim.engine.hidden import SENDS, Sizes, vector_bytes
+from archsim.base.errors import ArchsimError, SpecError, did_you_mean
+from archsim.base.tables import Shown
 from archsim.engine.loop import Replay
+from archsim.engine.machine import measured_law, mesh_of
+from archsim.engine.moves import SENDS, Sizes, vector_bytes
 from archsim.engine.network.flows import simulate_flows
 from archsim.laws.mesh import DISPATCH, KERNELS, EndpointLaw, quantities
 

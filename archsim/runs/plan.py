@@ -11,17 +11,11 @@ from time import monotonic
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError, CapacityError
-from archsim.base.nearest import did_you_mean
-from archsim.base.text.fields import Spec
-from archsim.base.words import spoken
+from archsim.base.errors import ArchsimError, CapacityError, did_you_mean, spoken
+from archsim.base.fields import Spec
 from archsim.engine.gemm import refuse_unmeasured
 from archsim.engine.own_blocks import refuse_engine
-from archsim.runs.capacity import refuse_misroutes, rooms
-from archsim.runs.contexts import Contexts, Traces
-from archsim.runs.estimate import refuse_unheld
-from archsim.runs.machine_measures import Measures
-from archsim.runs.own_links import refuse_links
+from archsim.runs.feasibility import Contexts, Measures, Traces, refuse_links, refuse_misroutes, refuse_unheld, rooms
 from archsim.runs.run import (
     DemandSpec,
     Run,
@@ -36,11 +30,11 @@ from archsim.runs.run import (
 )
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import ExperimentSpec, layers_problem
+from archsim.specs.plan import Dropped, Point, SweepPlan, plan_without_axes
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario, own_functions
-from archsim.specs.sweeps.plan import Dropped, Point, SweepPlan, plan_without_axes
-from archsim.workload.generated.traffic_presets import load_traffic, with_lengths
-from archsim.workload.layers import some_layers
+from archsim.workload.trace import some_layers
+from archsim.workload.traffic_presets import load_traffic, with_lengths
 
 Tell = Callable[[str], None]
 """Receives progress texts, such as ``opening trace …``."""

@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base.errors import ArchsimError
-from archsim.base.shown import Shown
-from archsim.base.tables import Table, parquet_columns, read_csv, read_parquet
+from archsim.base.tables import Shown, Table, parquet_columns, read_csv, read_parquet
 from archsim.runs.columns import (
     DIE_COLUMNS,
     LINK_COLUMNS,
@@ -21,8 +20,8 @@ from archsim.runs.columns import (
     STEP_COLUMNS,
     TIMING_COLUMNS,
     Kinds,
+    unpacked,
 )
-from archsim.runs.packing import unpacked
 
 BASE_POLICY = "base"
 REFERENCES = ("ep", BASE_POLICY)  # speed-ups are over plain expert parallelism, and over the baseline of the paper
@@ -35,7 +34,7 @@ _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of eac
 Record = Mapping[str, Any]
 """What is kept of a run: its key ``run``, ``row`` (columns that `archsim.runs.columns.measured` gives), ``dies``,
 ``links`` and ``pairs`` (name → list over dies, links, pairs of dies; empty where they are not kept), ``steps`` (packed,
-see `archsim.runs.measure_steps`)
+see `archsim.runs.columns`)
 and ``host`` (columns of TIMING_COLUMNS but run).
 """
 NO_DETAILS: Record = MappingProxyType({"dies": {}, "links": {}, "pairs": {}, "steps": {}})

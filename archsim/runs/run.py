@@ -13,22 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.code_digest import numbers_digest
+from archsim.base.fields import Spec
 from archsim.base.own_code import NO_CODE, CodeNotImported, code_folder, import_function, is_ours, module_of
-from archsim.base.text.fields import Spec
 from archsim.engine.machine import ENDPOINT
-from archsim.engine.transfer import KERNELS, charges_kernels, kernels_from
-from archsim.policies.placement.from_file import file_of
+from archsim.engine.moves import KERNELS, charges_kernels, kernels_from
+from archsim.policies.placement import file_of
 from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.calibration_files import calibration_digest, fabric_file
+from archsim.specs.config_files import shipped_configs
 from archsim.specs.deployment import DeploymentSpec
-from archsim.specs.loading.calibrations import calibration_digest
-from archsim.specs.loading.config_files import shipped_configs
-from archsim.specs.loading.fabric_calibrations import fabric_file
-from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario
+from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.workload.generated.traffic_presets import preset_digest
+from archsim.workload.traffic_presets import preset_digest
 
 KEY_DIGITS = 12
 LONGEST = "longest request"  # what a context was taken from, where the workload does not say it
@@ -42,7 +41,7 @@ class DemandSpec:
 
     origin_dies: number of dies that tokens live on, or None if no run needs it. predicting: a policy whose predictor
     marks the hot experts, or None. Runs may use a demand with more than they need. stored_trace: name of the trace's
-    columns in the cache (``archsim.workload.store.column_cache``), '' where they are not there. routing: whether a run
+    columns in the cache (``archsim.workload.column_cache``), '' where they are not there. routing: whether a run
     counts single tokens. shaped_by: a policy whose routing or replication the demand depends on; only runs of equal
     rules may use it.
     """

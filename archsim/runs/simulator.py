@@ -9,26 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from archsim.engine.analytic.engine import AnalyticalEngine
+from archsim.engine.demand import RunDemand, RunSum, build_run_demand
 from archsim.engine.engine import EventEngine
 from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.loop import Outcome, Replay
-from archsim.engine.run_demand import RunDemand, RunSum, build_run_demand
 from archsim.engine.state import counted_in
-from archsim.policies.prediction.heatmap import Predictor
+from archsim.policies.heatmap import Predictor
 from archsim.policies.registry import build_policy
-from archsim.runs.columns import measured
-from archsim.runs.measure import Finished
-from archsim.runs.packing import packed
+from archsim.runs.columns import Finished, measured, packed
 from archsim.runs.results import NO_DETAILS, Record
 from archsim.runs.run import DemandSpec, Run, generated_digest
-from archsim.workload import TokenSource, Trace, draw_requests, open_trace
-from archsim.workload.demand import sum_together
-from archsim.workload.demand_cache import built_together, cached_demand, missing
+from archsim.workload import TokenSource, Trace, column_cache, draw_requests, open_trace
+from archsim.workload.demand import built_together, cached_demand, missing, sum_together
 from archsim.workload.extended import extended
-from archsim.workload.generated.traffic_presets import generated_traffic
-from archsim.workload.layers import some_layers
-from archsim.workload.store import column_cache
-from archsim.workload.trace import is_first_of
+from archsim.workload.trace import is_first_of, some_layers
+from archsim.workload.traffic_presets import generated_traffic
 
 ENGINES = {each.name: each for each in (EventEngine, AnalyticalEngine, InterpretedEngine)}
 

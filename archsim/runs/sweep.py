@@ -9,19 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from archsim.base.cores import available_cores
 from archsim.base.errors import ArchsimError, FailedRuns
 from archsim.base.files import sole_writer
-from archsim.runs import cache
+from archsim.base.host import available_cores
+from archsim.runs import store as cache
+from archsim.runs.dask_pool import simulate_on_cluster
 from archsim.runs.plan import Selection, select
-from archsim.runs.pool.dask_cluster import simulate_on_cluster
-from archsim.runs.pool.processes import simulate_all
-from archsim.runs.pool.worker import Failure
+from archsim.runs.pool import simulate_all
 from archsim.runs.results import NO_DETAILS, Record, Results
 from archsim.runs.run import Run
 from archsim.runs.store import PART_RUNS, RecordStore, SweepStore
+from archsim.runs.worker import Failure
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.sweeps.plan import Point, SweepPlan
+from archsim.specs.plan import Point, SweepPlan
 
 Simulate = Callable[[Sequence[Run]], Iterable[tuple[Run, Record | Failure]]]
 # Without details, shorter runs are kept with their chunk only: writing one to disk takes as long.

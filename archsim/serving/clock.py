@@ -1,11 +1,11 @@
-"""How long an iteration of an instance takes, from tables that ``archsim.serving.tables`` fills."""
+"""How long an iteration of an instance takes, from tables that ``archsim.serving.deployment`` fills."""
 
 import math
 from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import inner, kernel, outer
+from archsim.base.compiled import inner, kernel, outer
 from archsim.iteration.overlap import DECODES, HOW, NONE, PROMPTS, TWO_BATCH, Layer, Rest, Sms, compose, of_halves
 from archsim.serving.records import State
 

@@ -1,28 +1,440 @@
 """One engine of a deployment: the laws of its iterations, its KV blocks, and what these rest on."""
 
+from collections.abc import Sequence
+from functools import lru_cache
 from math import ceil
-from typing import NamedTuple
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
-from archsim.base.dtypes import WEIGHT_BYTES
-from archsim.base.errors import CapacityError
-from archsim.base.units import NS_PER_S
-from archsim.iteration import account
-from archsim.iteration.collectives import gathered_ns
-from archsim.iteration.experts import ByChance, Experts, FusedLaw
-from archsim.iteration.layers import ACTIVATION_BYTES, ELSEWHERE, has_experts
-from archsim.iteration.times import IterationLaws, iteration_laws
-from archsim.laws.expert_gemm import Rates
+from archsim.base.errors import CapacityError, SpecError
+from archsim.base.units import NS_PER_S, WEIGHT_BYTES
+from archsim.engine.cluster.moves import sms_share
+from archsim.iteration import memory
+from archsim.iteration.attention import DECODE, PHASES, PREFILL
+from archsim.iteration.experts import NOT_GATED, ByChance, Experts, FusedLaw
+from archsim.iteration.layers import (
+    ACTIVATION_BYTES,
+    CAUSES,
+    COMBINE,
+    DECODES,
+    DENSE_FFN,
+    DISPATCH,
+    ELSEWHERE,
+    EXPERTS,
+    OF_ROUTED,
+    PROJECTIONS,
+    PROMPTS,
+    SAMPLED,
+    SHARED,
+    TOKENS,
+    attentions,
+    before_attention,
+    has_experts,
+    row_flop,
+)
+from archsim.iteration.overlap import HOW, NONE, TWO_BATCH, of_halves
+from archsim.iteration.times import Batches, IterationLaws, gathered_ns, iteration_laws, iteration_times
+from archsim.laws.dominated import not_served
+from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
-from archsim.laws.tables import CalibrationSpec
-from archsim.serving.groups import Gathered
+from archsim.laws.scaling import with_scaled
+from archsim.laws.tables import CalibrationSpec, GemmLaw, MoeTable, ScaledSections
+from archsim.laws.transfers import NVLINK_BYTES_PER_S
+from archsim.policies.registry import place_experts
+from archsim.serving.clock import OCTAVE, Beside, StepTable, times_of
+from archsim.serving.groups import Gathered, Group, Parts, Say, refuse_unserved, slots_of
 from archsim.serving.records import Transfer
 from archsim.serving.simulate import KvUnits, Pool, Scheduler
-from archsim.serving.stand_ins import with_stand_ins
-from archsim.serving.tables import Host, Overlap, prepare
-from archsim.specs.deployment import Parallelism, Precision, refuse_cut_blocks
+from archsim.serving.traffic import TokenPool, token_pool
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.calibration_files import siblings_of
+from archsim.specs.deployment import Parallelism, ParallelSpec, Precision, refuse_cut_blocks
 from archsim.specs.model import ModelSpec
+from archsim.specs.scenario import Scenario
+from archsim.specs.serving import RoutingSpec
+from archsim.specs.serving_files import Serving
+from archsim.specs.system import SystemSpec
+from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
+from archsim.workload import open_trace
+from archsim.workload.traffic_presets import preset_digest
+
+# ---- stand_ins
+# Tables that stand in for what a calibration lacks: weights of 4 bits, and expert layers of other shapes.
+#
+# Every time of a stand-in counts as extrapolated. Weights of 4 bits take the tables of a dtype that computes alike,
+# with
+# the rates at which their bytes and products would pass. An expert layer takes the law of the nearest measured shape,
+# with its own sizes, as dies do (``archsim.laws.die``). Kernels of fused layers that are slower than kernels of
+# more
+# bits of their library are not those that engines run (``archsim.laws.dominated``): the library's kernel of 16 bits
+# stands in, with the bytes of its own weights and the FLOP rate of their dtype. Where both were measured, the law of 16
+# bits is 5 to 8 % off FP8 (medians; TensorRT-LLM on H100, B200 and GB200, vLLM's Triton and FlashInfer kernels on B200
+# and GB200), that of FP8 in blocks 7 to 35 %.
+
+class Narrow(NamedTuple):
+    """``like``: dtype of the tables; ``compute``: rate of products relative to theirs."""
+
+    like: str
+    compute: float
+
+
+# NVFP4 multiplies twice as fast as FP8 (NVIDIA, Blackwell architecture); MXFP4 on Hopper and INT4 are weights only, and
+# multiply in 16 bits.
+# FP8 with a scale a tensor takes its tables without the quantisation of activations, which engines fuse into the norm
+# before; where all were timed with a separate kernel of 8 us that quantises, those of FP8 in blocks.
+NARROW = MappingProxyType(
+    {
+        "fp8": Narrow("fp8_block", 1.0),
+        "nvfp4": Narrow("fp8_block", 2.0),
+        "mxfp4": Narrow("bf16", 1.0),
+        "int4": Narrow("bf16", 1.0),
+    }
+)
+
+
+class StandIns(NamedTuple):
+    """``products``, ``experts``: dtypes whose tables of ``calibration`` are to be used; ``notes``: why, in words."""
+
+    calibration: CalibrationSpec
+    products: str
+    experts: str
+    notes: tuple[str, ...]
+
+
+SIXTEEN_BITS = "bf16"
+NEAR = 1.0  # doublings of sizes within which a kernel's law holds for a shape that it was not measured on
+FUSED = "fp8"  # dtype of products whose activations engines quantise in the kernel before
+# Products of experts apart from the rest of their layer; kernels that engines all-reduce small messages with.
+NOT_FUSED, ONE_SHOT = ("sglang-deepep", "trtllm-wideep"), ("trtllm", "vllm", "sglang")
+
+
+def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str, experts: str) -> StandIns:
+    """The calibration with tables for these dtypes and the model's expert layers."""
+    notes = []
+    fused = tuple(table for table in calibration.moe if table.library not in NOT_FUSED)
+    calibration = calibration.model_copy(update={"moe": fused})
+    measured = any(table.library in ONE_SHOT for table in calibration.collectives)
+    if calibration.gpu in NVLINK_BYTES_PER_S and not measured:
+        calibration, whose = _with_one_shot(calibration)
+        notes.append(f"all-reduce of {calibration.gpu}: one-shot kernels of {whose}")
+    if _lacks_attention(calibration, model):
+        base = next(each for each in siblings_of(calibration) if not _lacks_attention(each, model))
+        sections = ScaledSections(gpu=base.gpu, sections=("attention",))
+        calibration = with_scaled(calibration.model_copy(update={"scaled": sections}), base)
+        notes.append(f"attention of {calibration.gpu}: that of {base.gpu}, scaled by rates")
+    calibration, said = _served(calibration, experts)
+    notes += said
+    like_products, calibration = _narrowed(calibration, "gemm", products)
+    like_experts, calibration = _narrowed(calibration, "moe", experts)
+    for what, dtype, like in (("products", products, like_products), ("experts", experts, like_experts)):
+        if dtype != like:
+            notes.append(f"{what} in {dtype}: {like} tables of {calibration.gpu}, with fewer bytes of weights")
+    if model.experts > 1:
+        copies = _of_other_shapes(calibration, model, like_experts)
+        calibration = calibration.model_copy(update={"moe": (*calibration.moe, *copies)})
+        likes = sorted({f"{table.scaled_from} ({table.kernel})" for table in copies})
+        if likes:
+            notes.append(f"experts of {model.name}: the laws of {', '.join(likes)}, with their own sizes")
+    return StandIns(calibration, like_products, like_experts, tuple(notes))
+
+
+def _served(calibration: CalibrationSpec, dtype: str) -> tuple[CalibrationSpec, list[str]]:
+    """The calibration without kernels of fused layers that nobody serves with, where the library has another."""
+    said: dict[tuple[str, str, str], list[float]] = {}
+    dropped: set[tuple[str, str, str]] = set()
+    added: dict[tuple, MoeTable] = {}
+    for one in not_served(calibration, dtype):
+        mine = one.table
+        wide = [
+            table
+            for table in calibration.moe
+            if (table.library, table.model, table.dtype) == (mine.library, mine.model, SIXTEEN_BITS)
+        ]
+        if not wide:
+            continue
+        # Of the version in which the kernel was measured, or the one before or after.
+        kernel, version = min(
+            {(table.kernel, table.version) for table in wide}, key=lambda each: (each[1] != mine.version, each)
+        )
+        for table in wide:
+            if (table.kernel, table.version) == (kernel, version):
+                key = table.library, table.model, kernel, version, table.distribution, table.eplb_slots
+                added[key] = _in_fewer_bits(calibration, table, dtype)
+        dropped.add((mine.library, mine.kernel, mine.model))
+        said.setdefault((mine.library, mine.kernel, kernel), []).append(one.ratio)
+    kept = [
+        table
+        for table in calibration.moe
+        if table.dtype != dtype or (table.library, table.kernel, table.model) not in dropped
+    ]
+    notes = [
+        f"experts in {dtype}: {library}'s kernel {kernel} takes {np.median(ratios):.1f} times as long on "
+        f"{calibration.gpu} as its kernels of more bits, and is left out; its kernel {other} of {SIXTEEN_BITS} stands "
+        f"in, with the bytes of {dtype}"
+        for (library, kernel, other), ratios in said.items()
+    ]
+    return calibration.model_copy(update={"moe": (*kept, *added.values())}), notes
+
+
+def _in_fewer_bits(calibration: CalibrationSpec, table: MoeTable, dtype: str) -> MoeTable:
+    peaks = calibration.reference.peak_flop_per_s
+    faster = peaks[dtype] / peaks[SIXTEEN_BITS] if dtype in peaks and SIXTEEN_BITS in peaks else 1.0
+    law = table.law.model_copy(update={"flop_per_s": table.law.flop_per_s * faster})
+    return table.model_copy(update={"dtype": dtype, "law": law, "scaled_from": SIXTEEN_BITS})
+
+
+def _lacks_attention(calibration: CalibrationSpec, model: ModelSpec) -> bool:
+    """Whether no table is of one of its kinds, for prompts or for decodes."""
+    needed = {kind.table for kind, _ in attentions(model)} - {None}
+    there = {(table.phase, table.kind) for table in calibration.attention}
+    return not all((phase, kind) in there for phase in PHASES for kind in needed)
+
+
+def _narrowed(calibration: CalibrationSpec, section: str, dtype: str) -> tuple[str, CalibrationSpec]:
+    """(dtype of the tables to use, calibration with its tables of that dtype at the rates of narrower weights)."""
+    tables = getattr(calibration, section)
+    own = [table for table in tables if table.dtype == dtype]
+    if section == "gemm" and dtype == FUSED:
+        own = [table for table in own if table.quantisation == "apart"]
+        kept = tuple(table for table in tables if table.dtype != dtype or table.quantisation == "apart")
+        calibration = calibration.model_copy(update={section: kept}) if own else calibration
+    if own or dtype not in NARROW:
+        return dtype, calibration
+    like, compute = NARROW[dtype]
+    memory = WEIGHT_BYTES[like] / WEIGHT_BYTES[dtype]
+    found = [_faster(table, compute, memory) if table.dtype == like else table for table in tables]
+    return like, calibration.model_copy(update={section: tuple(found)})
+
+
+def _with_one_shot(calibration: CalibrationSpec) -> tuple[CalibrationSpec, str]:
+    """With all-reduce kernels of engines, bound by latency, from the nearest GPU with NVLink; and whose these are."""
+    base = next(
+        each for each in siblings_of(calibration)
+        if each.gpu in NVLINK_BYTES_PER_S and any(map(_one_shot, each.collectives))
+    )  # fmt: skip
+    added = [table.model_copy(update={"scaled_from": base.gpu}) for table in base.collectives if _one_shot(table)]
+    return calibration.model_copy(update={"collectives": (*calibration.collectives, *added)}), base.gpu
+
+
+def _one_shot(table) -> bool:
+    return table.library in ONE_SHOT and table.of.get("op") == "all_reduce"
+
+
+def _faster(table, compute: float, memory: float):
+    rates = {"flop_per_s": table.law.flop_per_s * compute, "bytes_per_s": table.law.bytes_per_s * memory}
+    if isinstance(table.law, GemmLaw):
+        rates |= {"ns_per_k": table.law.ns_per_k / memory}
+    return table.model_copy(update={"law": table.law.model_copy(update=rates), "scaled_from": table.dtype})
+
+
+def _of_other_shapes(calibration: CalibrationSpec, model: ModelSpec, dtype: str) -> list[MoeTable]:
+    """The tables of each kernel that was not measured on the model's shape: those of the nearest one, if it is near, or
+    if no kernel was measured on the shape.
+    """
+    kernels: dict[tuple[str, str], list[MoeTable]] = {}
+    for table in calibration.moe:
+        if table.dtype == dtype and not table.eplb_slots and not table.kernel.endswith(NOT_GATED):
+            kernels.setdefault((table.library, table.kernel), []).append(table)
+    nearest = {key: min(balanced, key=lambda table: _apart(table, model)) for key, tables in kernels.items()
+               if (balanced := [table for table in tables if table.distribution == "balanced"])}  # fmt: skip
+    least = min((_apart(table, model)[0] for table in nearest.values()), default=0.0)
+    shape = {"hidden": model.hidden, "ffn": model.expert_ffn, "experts": model.experts, "top_k": model.top_k}
+    return [
+        table.model_copy(update=shape | {"scaled_from": table.model})
+        for key, like in nearest.items() if 0 < _apart(like, model)[0] <= max(least, NEAR)
+        for table in kernels[key] if table.model == like.model
+    ]  # fmt: skip
+
+
+def _apart(table: MoeTable, model: ModelSpec) -> tuple[float, int]:
+    """Doublings of sizes between a table's shape and the model's; of the same, most distributions of routing first."""
+    sizes = ((table.hidden, model.hidden), (table.ffn, model.expert_ffn), (table.experts, model.experts))
+    return sum(abs(float(np.log2(a / b))) for a, b in sizes), -len(table.ranks)
+
+
+# ---- tables
+# Tables of step times for compiled code, from the laws of an iteration, and how far interpolation is off.
+
+MOST_CONTEXT, MOST_CHUNKS, MOST_PROMPT = 2**20, 256, 2**17
+PRODUCTS = (PROJECTIONS, DENSE_FFN, SHARED)
+LOCAL = tuple(cause for cause in CAUSES if cause not in OF_ROUTED)  # of a rank by itself
+_SEEN = 400  # batches on which interpolation is judged
+
+
+class OfRequests(TypedDict):
+    """As in ``Host``."""
+
+    request_ns: float
+    front_end_ns: float
+    first_after: int
+
+
+class Host(NamedTuple):
+    """Time of the host: an iteration, each request in it, an iteration that no captured graph covers (``prompt_ns``),
+    and once a request before it is queued: ``front_end_ns`` one after the other, then ``request_ns``. ``captured``:
+    most tokens of a rank in a graph with prompts; 0: graphs cover decodes alone. ``first_after``: iterations
+    of its engine after which a client sees a first token, its own among them; it sees all tokens as late. ``experts``:
+    time of routed experts relative to their law; ``decodes``, ``prompts``: of all that laws give in iterations without
+    and with prompts. ``handoff_ns``: of a request between engines that prefill and decode.
+    """
+
+    iteration_ns: float = 0.0
+    sequence_ns: float = 0.0
+    prompt_ns: float = 0.0
+    request_ns: float = 0.0
+    front_end_ns: float = 0.0
+    captured: int = 0
+    first_after: int = 1
+    experts: float = 1.0
+    decodes: float = 1.0
+    prompts: float = 1.0
+    handoff_ns: float = 0.0
+
+    @property
+    def told(self) -> str:
+        """As a file of ``archsim serve`` has it under ``host``; less than a nanosecond is none."""
+        names = ("iteration", "sequence", "prompt", "request", "front_end")
+        times = {name: getattr(self, f"{name}_ns") for name in names}
+        each = [f"{name}: {ns / 1e6 if ns >= 1 else 0:.4g} ms" for name, ns in times.items()]
+        factors = [f"{name}: {getattr(self, name):.4g}" for name in ("decodes", "prompts")]
+        return f"{{{', '.join([*each, f'first_after: {self.first_after}', *factors])}}}"
+
+    def of_iterations(self, most_requests: int) -> np.ndarray:
+        """As in ``StepTable``. The largest captured graph has twice the requests of a batch, up to ``captured`` (vLLM
+        v0.10 to v0.19, vllm/config: cuda_graph_sizes and max_cudagraph_capture_size, min(2 x max_num_seqs, 512)).
+        """
+        graph = float(min(self.captured, 2 * most_requests))
+        return np.array([self.iteration_ns, self.sequence_ns, self.prompt_ns, graph, self.decodes, self.prompts])
+
+    @property
+    def of_requests(self) -> OfRequests:
+        """What ``simulate`` charges requests, by its names."""
+        return OfRequests(request_ns=self.request_ns, front_end_ns=self.front_end_ns, first_after=self.first_after)
+
+
+class Prepared(NamedTuple):
+    """A table; ``errors``: (median, largest) share by which it is off the laws; ``extrapolated``: share of the time of
+    typical batches that laws give outside their measured sizes.
+    """
+
+    table: StepTable
+    errors: tuple[float, float]
+    extrapolated: float
+
+
+class Overlap(NamedTuple):
+    """``how``: of `archsim.iteration.overlap`; ``sms_share``: of the SMs, those that transfers take as long as they
+    run; ``flop_per_s``: at peak.
+    """
+
+    how: str = NONE
+    sms_share: float = 0.0
+    flop_per_s: float = np.inf
+
+
+ALONE = Overlap()
+
+
+def prepare(laws: IterationLaws, host: Host, most_requests: int, overlap: Overlap = ALONE) -> Prepared:
+    """The tables of an engine under the constants of its host."""
+    table = _table(laws, host, most_requests, overlap)
+    plain = _table(laws, Host(), most_requests, ALONE, (table.decode, table.prefill))
+    return Prepared(table, *_judged(laws, plain, most_requests))
+
+
+def _table(
+    laws: IterationLaws,
+    host: Host,
+    most_requests: int,
+    overlap: Overlap,
+    attention: tuple[np.ndarray, np.ndarray] | None = None,
+) -> StepTable:
+    """``attention``: of a table of the same laws, where there is one."""
+    ours = LOCAL if overlap.how == NONE else tuple(cause for cause in LOCAL if cause != SHARED)
+    decode_up, prefill_up = (
+        laws.ns(PROJECTIONS, rows=rows) + _more_of_halves(laws, overlap, rows, (PROJECTIONS,))
+        for rows in (DECODES, PROMPTS)
+    )
+    return StepTable(
+        laws.ns(*ours) + _more_of_halves(laws, overlap, TOKENS, ours),
+        host.experts * laws.ns(EXPERTS),
+        laws.ns(DISPATCH),
+        laws.ns(COMBINE),
+        laws.ns(*CAUSES, rows=SAMPLED),
+        decode_up,
+        prefill_up,
+        *(attention or _attention(laws, most_requests)),
+        host.of_iterations(most_requests),
+        _beside(laws, overlap),
+    )
+
+
+def _more_of_halves(laws: IterationLaws, overlap: Overlap, rows: str, causes: Sequence[str]) -> np.ndarray:
+    """float64[rows] that two halves take longer than the whole, kernel by kernel; 0 unless there are two batches."""
+    found, at = np.zeros(laws.sizes), np.arange(laws.sizes)
+    flop = row_flop(laws.model, laws.parallel)
+    for cause in causes if overlap.how == TWO_BATCH else ():
+        whole = laws.ns(cause, rows=rows)
+        half = (whole[at // 2] + whole[(at + 1) // 2]) / 2
+        multiply = flop.get((rows, cause), 0.0) * at / 2 / overlap.flop_per_s * NS_PER_S * (cause in PRODUCTS)
+        found += of_halves.py_func(whole, half, multiply, overlap.sms_share) - whole
+    return found
+
+
+def _beside(laws: IterationLaws, overlap: Overlap) -> Beside:
+    if overlap.how == NONE:
+        return Beside()
+    model, parallel = laws.model, laws.parallel
+    share = before_attention(model, parallel)
+    before = laws.ns(PROJECTIONS) + _more_of_halves(laws, overlap, TOKENS, (PROJECTIONS,))
+    of_token = 2.0 * model.slices * model.slice_weights * model.top_k * parallel.dp / parallel.ranks
+    of_shared = row_flop(model, parallel).get((TOKENS, SHARED), 0.0)
+    layers = len(model.moe_layer_ids)
+    return Beside(
+        HOW[overlap.how],
+        laws.ns(SHARED),
+        share * before,
+        np.float64(share),
+        np.float64(layers / model.layers),
+        np.float64(overlap.sms_share),
+        np.float64(of_shared / overlap.flop_per_s * NS_PER_S),
+        np.float64(layers * of_token / overlap.flop_per_s * NS_PER_S),
+    )
+
+
+def axis(most: float) -> np.ndarray:
+    """Sizes from 1 to at least ``most``."""
+    return 2.0 ** (np.arange(int(np.ceil(np.log2(max(most, 2)) * OCTAVE)) + 1) / OCTAVE)
+
+
+def _attention(laws: IterationLaws, most_requests: int) -> tuple[np.ndarray, np.ndarray]:
+    batch, context = axis(most_requests), axis(MOST_CONTEXT)
+    decode = sum(layers * times.ns(batch[:, None], 1.0, context) for times, layers in laws.attention[DECODE])
+    chunks, new, ratio = axis(min(most_requests, MOST_CHUNKS)), axis(MOST_PROMPT), axis(2**13)
+    at = chunks[:, None, None], new[:, None], new[:, None] * ratio
+    prefill = sum(layers * times.ns(*at) for times, layers in laws.attention[PREFILL])
+    return np.log(np.maximum(decode, 1e-9)), np.log(np.maximum(prefill, 1e-9))
+
+
+def _judged(laws: IterationLaws, table: StepTable, most_requests: int) -> tuple[tuple[float, float], float]:
+    """Random batches of a prompt chunk and decodes, by the laws and by the table."""
+    draw = np.random.default_rng(0)
+    decodes = np.rint(np.exp(draw.uniform(0, np.log(most_requests), _SEEN)))
+    context = np.rint(np.exp(draw.uniform(np.log(64), np.log(32768), _SEEN)))
+    new = np.rint(np.exp(draw.uniform(np.log(2), np.log(8192), _SEEN)))
+    before = np.rint(draw.uniform(0, 3, _SEEN) * new)
+    one, seen = np.ones(_SEEN), before + new
+    times = iteration_times(laws, Batches(decodes, context, one, new, seen, decodes + one))
+    found = np.empty(_SEEN)
+    times_of(table, np.stack([decodes, context, new, seen], axis=1), found)
+    off = np.abs(found / times.total_ns - 1)
+    return (float(np.median(off)), float(off.max())), float(times.extrapolated.mean())
+
+
+# ---- deployment
 
 UNIFORM = "uniform"  # every token draws its experts by chance; other routings are those of the fused MoE law
 NO_HOST = Host()
@@ -58,7 +470,7 @@ class Engine(NamedTuple):
         """What a rank may use. SGLang's share is of what is free before the weights, and bounds weights and KV alone:
         activations are beyond it (model_executor/model_runner.py, profile_max_num_token).
         """
-        taken = account.COLLECTIVE_BYTES if self.library == STATIC and self.parallel.ranks > 1 else 0
+        taken = memory.COLLECTIVE_BYTES if self.library == STATIC and self.parallel.ranks > 1 else 0
         return int((self.hbm_bytes - taken) * self.utilisation)
 
 
@@ -117,9 +529,9 @@ def with_host(
     return Built(pool, laws, errors, extrapolated, notes)
 
 
-def request_kv(engine: Engine) -> account.RequestKv:
+def request_kv(engine: Engine) -> memory.RequestKv:
     """What a request keeps on one rank."""
-    return account.request_kv(engine.model, engine.parallel, engine.precision, engine.mtp_layers)
+    return memory.request_kv(engine.model, engine.parallel, engine.precision, engine.mtp_layers)
 
 
 def kv_units(engine: Engine) -> KvUnits:
@@ -153,14 +565,14 @@ def kept(engine: Engine, scheduler: Scheduler) -> dict[str, int]:
     tokens, requests = scheduler.max_num_batched_tokens, engine.profiled_seqs or scheduler.max_num_seqs
     activations = 0
     if engine.library != STATIC:
-        activations = int(account.activation_bytes(model, parallel, precision, tokens, requests, engine.rates is None))
-    weights = account.weights(model, parallel, precision, slots, engine.mtp_layers)
-    return weights | {account.ACTIVATIONS: activations}
+        activations = int(memory.activation_bytes(model, parallel, precision, tokens, requests, engine.rates is None))
+    weights = memory.weights_by_kind(model, parallel, precision, slots, engine.mtp_layers)
+    return weights | {memory.ACTIVATIONS: activations}
 
 
-def kv_room(engine: Engine, scheduler: Scheduler) -> account.Room:
+def kv_room(engine: Engine, scheduler: Scheduler) -> memory.Room:
     """What HBM of a rank leaves for KV."""
-    return account.room(kept(engine, scheduler), engine.bound_bytes, int(engine.hbm_bytes), request_kv(engine))
+    return memory.room_left(kept(engine, scheduler), engine.bound_bytes, int(engine.hbm_bytes), request_kv(engine))
 
 
 def kv_blocks(engine: Engine, scheduler: Scheduler) -> int:
@@ -177,7 +589,7 @@ def kv_blocks(engine: Engine, scheduler: Scheduler) -> int:
 
 def _no_room(engine: Engine, scheduler: Scheduler, demand: int, block: float) -> str:
     """Demand, bound, gap, and single changes that leave room for a block."""
-    activations, bound = kept(engine, scheduler)[account.ACTIVATIONS], engine.bound_bytes
+    activations, bound = kept(engine, scheduler)[memory.ACTIVATIONS], engine.bound_bytes
     gap, found = demand + block - bound, []
     ep = engine.parallel.ep
     for times in (2, 4, 8, 16) if has_experts(engine.model) and engine.expert_slots is None else ():
@@ -224,3 +636,162 @@ def gathered(engine: Engine, sizes: int) -> Gathered:
     layers = len(model.moe_layer_ids) * (tokens > 0)
     ops = ("all_gather", "reduce_scatter")
     return Gathered(*(layers * gathered_ns(Laws(engine.calibration), op, size, parallel.ranks) for op in ops))
+
+
+# ---- expert_groups
+# From a file to the groups of ranks that share its experts: their machine, their scenario, and their tokens.
+
+WITH_KERNELS = "gpu"  # launch of systems whose collectives and transfers were measured
+NOT_MOVED = "; every rank has every token (attention dp 1), so dispatch and combine take no time, whatever is assumed"
+GATHERED, BY_RANK = "all_gather", "per_rank"
+
+
+class Groups(NamedTuple):
+    """Builds the group of instance i."""
+
+    scenario: Scenario
+    pool: TokenPool
+    parts: Parts
+    every: int
+    alike: bool  # all ranks have all tokens
+    made: dict[int, Group]  # as they begin, by instance: drawing experts takes longer than serving few requests
+
+    def group(self, instance: int, say: Say = lambda text: None) -> Group:
+        """Of instance i; ``say``: told what it draws."""
+        if instance not in self.made:
+            self.made[instance] = Group(self.scenario, self.pool, self.parts, self.every, instance, say)
+        return self.made[instance].copy(say)
+
+    @property
+    def note(self) -> str:
+        """What stands behind the times of experts."""
+        layers, sampled = len(self.scenario.model.moe_layer_ids), len(self.pool.layer_ids)
+        return (
+            f"experts from traffic ({self.pool.label}): {sampled} of {layers} MoE layers are simulated, with "
+            f"{len(self.pool.decodes):,} decoded and {len(self.pool.prompts):,} prompt tokens, drawn anew every "
+            f"{self.every} iterations" + (NOT_MOVED if self.alike else "")
+        )
+
+
+def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Scheduler, host: Host) -> Groups:
+    """Groups of an engine under the policy that is served. Raises SpecError, TraceError."""
+    spec, parallel = serving.spec.routing, engine.parallel
+    assert isinstance(spec, RoutingSpec)
+    refuse_unserved(serving.policy)
+    if parallel.expert_tp > 1:
+        raise SpecError(
+            f"parallel.experts: tp {parallel.expert_tp}: routing from traffic places whole experts; give ep: "
+            f"{parallel.tp * parallel.dp}, or routing: uniform"
+        )
+    system = part_of(serving.system, parallel.ep)
+    if engine.precision.experts != system.compute.dtype:
+        raise SpecError(
+            f"precision.experts: {engine.precision.experts}: under routing from traffic experts have the dtype of "
+            f"the system, {system.compute.dtype}; give system: {{like: {serving.system.name}, name: mine, "
+            "compute: {dtype: bf16, peak: 989 TFLOP/s}}"
+        )
+    # The clock composes whole iterations (`archsim.iteration.overlap`), with the shared experts.
+    apart = {"overlap": NONE, "weights": "routed"}
+    assumptions = assumptions_of(serving, system, parallel.dp).model_copy(update=apart)
+    scenario = Scenario(system, serving.model, assumptions, serving.policy, _WORKLOAD, 1)
+    together = system.launch == WITH_KERNELS and (parallel.dp == 1 or assumptions.dispatch == GATHERED)
+    moved = gathered(engine, built.laws.sizes) if together else None
+    rest = built.pool.table.local / len(serving.model.moe_layer_ids)
+    most = parallel.dp * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
+    parts = Parts(moved, rest, host.experts, parallel.dp, parallel.dp * scheduler.max_num_seqs, most)
+    alike = system.launch == WITH_KERNELS and parallel.dp == 1
+    return Groups(scenario, pool_of(serving), parts, spec.every, alike, {})
+
+
+def part_of(system: SystemSpec, ranks: int) -> SystemSpec:
+    """The devices of one engine. Raises SpecError where they are no part of the system."""
+    if system.dies == ranks:
+        return system
+    levels = system.fabric.levels if system.fabric is not None else ()
+    sizes = [level.switch or 0 for level in levels]
+    if sizes and all(sizes):
+        if ranks <= sizes[0]:
+            return _with_levels(system, (levels[0].model_copy(update={"switch": ranks}),))
+        nodes, rest = divmod(ranks, sizes[0])
+        if len(levels) > 1 and not rest:
+            return _with_levels(system, (levels[0], levels[1].model_copy(update={"switch": nodes})))
+    raise SpecError(
+        f"parallel: {ranks} ranks are no part of {system.name} ({system.shape}); an engine takes all {system.dies} dies"
+        + (", or some of a node, or whole nodes" if levels else "")
+    )
+
+
+def _with_levels(system: SystemSpec, levels) -> SystemSpec:
+    assert system.fabric is not None
+    return system.model_copy(update={"fabric": system.fabric.model_copy(update={"levels": levels})})
+
+
+def overlap_of(serving: Serving, ranks: int, dp: int) -> Overlap:
+    """What runs beside what on so many ranks. Raises SpecError where no kernels follow each other."""
+    given = serving.assumptions
+    if given.overlap == NONE:
+        return Overlap()
+    if given.execution != "expert_parallel":
+        raise SpecError(
+            f"assumptions.overlap: {given.overlap}: execution: {given.execution} has no dispatch, kernels and combine "
+            "that follow each other; give overlap: none"
+        )
+    system = part_of(serving.system, ranks)
+    share = sms_share(system, assumptions_of(serving, system, dp))
+    return Overlap(given.overlap, share, system.compute.peak_flop_per_s)
+
+
+def assumptions_of(serving: Serving, system: SystemSpec, dp: int) -> AssumptionsSpec:
+    """Where all ranks of an engine have all tokens, nothing is dispatched: transfers are left out, and so are free."""
+    found, given = serving.assumptions, serving.spec.assumptions
+    if system.launch != WITH_KERNELS:
+        return found
+    if dp == 1:
+        return found.model_copy(update={"activations": "replicated"})
+    if given is None or (isinstance(given, dict) and not {"dispatch", "set"} & set(given)):
+        several = len(system.fabric.levels) > 1 if system.fabric is not None else False
+        return found.model_copy(update={"dispatch": BY_RANK if several else GATHERED})
+    return found
+
+
+# What an engine reads of it is nothing: demand comes from requests, and KV is counted in blocks.
+_WORKLOAD = WorkloadSpec(trace=SyntheticTrace(synthetic=SyntheticSpec()), batch=(1,), context=0)
+
+
+def pool_of(serving: Serving) -> TokenPool:
+    """The tokens of a file's traffic; read once for all engines and policies."""
+    assert isinstance(serving.spec.routing, RoutingSpec)
+    model, spec, trace = serving.model, serving.spec.routing, serving.routed
+    if trace is not None:
+        content = open_trace(str(trace), model).digest
+    else:
+        like = spec.generated.preset_of(model.name)
+        content = preset_digest(like) if like else ""
+    return _pool(model.model_dump_json(by_alias=True), spec.model_dump_json(by_alias=True), trace, content)
+
+
+@lru_cache(maxsize=4)
+def _pool(model: str, spec: str, trace: Path | None, content: str) -> TokenPool:
+    """``content``: digest of the files that are read, since they may change."""
+    return token_pool(ModelSpec.model_validate_json(model), RoutingSpec.model_validate_json(spec), trace)
+
+
+def slots_of_rank(serving: Serving, parallel: ParallelSpec) -> int:
+    """Expert slots of the fullest rank under the policy that is served."""
+    placement = place_experts(serving.policy, serving.model, parallel.ranks)
+    return slots_of(serving.policy, placement, len(serving.model.moe_layer_ids))
+
+
+def refuse_on_wafer(serving: Serving, parallel: ParallelSpec) -> None:
+    """Raise SpecError for what was measured on GPUs alone."""
+    system, attention = serving.system, parallel.attention
+    if attention.tp > 1:
+        raise SpecError(
+            f"parallel.attention: tp {attention.tp}: collectives were measured on GPUs, not on {system.name}; give "
+            f"{{tp: 1, dp: {system.dies}}}"
+        )
+    if not serving.has_traffic:
+        raise SpecError(
+            f"routing: {serving.spec.routing}: fused layers were measured on GPUs; {system.name} runs experts by the "
+            "engine: give routing: {like: model}, or {synthetic: {popularity_skew: 0}}"
+        )

@@ -18,17 +18,17 @@ import numpy as np
 
 from archsim.base.causes import Cause
 from archsim.base.errors import SpecError
+from archsim.engine.demand import count_pairs
 from archsim.engine.engine import EventEngine
-from archsim.engine.executed_pairs import count_pairs
 from archsim.engine.loop import load_of
-from archsim.policies.placement.placement import Placement, moves_between
-from archsim.policies.rebalancing.rules import History, Rebalanced
-from archsim.policies.routing.rules import Pass
+from archsim.policies.placement import Placement, moves_between
+from archsim.policies.rebalancing import History, Rebalanced
+from archsim.policies.routing import Pass
 from archsim.serving.records import EXPERTS
 from archsim.serving.traffic import TokenPool
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario
-from archsim.workload.step_demand import Routing, StepDemand
+from archsim.workload.demand import Routing, StepDemand
 
 Say = Callable[[str], None]
 """Receives what a long drawing of experts does."""

@@ -5,13 +5,11 @@ from math import prod
 from typing import Annotated
 
 from archsim.base.errors import SpecError
-from archsim.base.text.fields import Spec, count
-from archsim.base.text.quantities import TIME, quantity
-from archsim.base.text.validation import validate
-from archsim.base.text.yaml import read_yaml
+from archsim.base.fields import TIME, Spec, count, quantity
+from archsim.base.yaml import read_yaml, validate
 from archsim.iteration.layers import has_experts
-from archsim.serving.tables import Host
-from archsim.specs.loading.config_files import search_folders
+from archsim.serving.deployment import Host
+from archsim.specs.config_files import search_folders
 from archsim.specs.model import ModelSpec
 
 NONE, ANY = "none", "any"

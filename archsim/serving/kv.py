@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import inner, outer
+from archsim.base.compiled import inner, outer
 from archsim.serving.records import Limits, State
 from archsim.serving.requests import Requests
 

@@ -2,7 +2,7 @@
 
 import math
 
-from archsim.base.kernels import inner, kernel, outer
+from archsim.base.compiled import inner, kernel, outer
 from archsim.serving.clock import StepTable, iteration_ns
 from archsim.serving.kv import insert, release
 from archsim.serving.records import (
@@ -19,7 +19,7 @@ from archsim.serving.records import (
     Transfer,
 )
 from archsim.serving.routing import choose
-from archsim.serving.scheduling import empty, enqueue, is_prompt, sum_up
+from archsim.serving.schedulers import empty, enqueue, is_prompt, sum_up
 
 ENDED, STUCK, PAUSED, FAILED = 0, 1, 2, 3
 
@@ -28,7 +28,7 @@ ENDED, STUCK, PAUSED, FAILED = 0, 1, 2, 3
 def run(state: State, table: StepTable, decode_table: StepTable, limits: Limits, transfer: Transfer, schedule):
     """Serve all requests. Returns ENDED; STUCK if requests wait but none can be scheduled; PAUSED before an iteration
     whose experts are to be asked for (``pause_at``, ``pause_ns``), to be called again; FAILED where a scheduler did
-    what cannot be. ``schedule``: compiled (``archsim.serving.schedulers.registry``).
+    what cannot be. ``schedule``: compiled (``archsim.serving.schedulers``).
     """
     totals = state.totals[0]
     n = state.requests.shape[0]

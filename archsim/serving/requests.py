@@ -1,13 +1,24 @@
 """Requests: arrival, prompt, output and hash ids of each; drawn from distributions, or read (``traces``)."""
 
-from typing import NamedTuple
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import TraceError
+from archsim.base.errors import TraceError, did_you_mean
+from archsim.base.fields import TIME, parse_quantity
 from archsim.base.units import NS_PER_S
 from archsim.specs.model import ModelSpec
 
+# ---- requests
 
 class Requests(NamedTuple):
     """In order of arrival. ``arrival_ns``: float64[request]; ``input``, ``output``: int64[request] tokens.
@@ -147,3 +158,422 @@ def scaled_positions_told(requests: Requests, model: ModelSpec) -> str:
         f"{model.name}: an engine takes them only with scaled positions (such as YaRN), up to "
         f"{model.extended_positions:,}"
     )
+
+
+# ---- traces
+# Readers of request traces: one function a format, and one that tells formats and units of time apart.
+#
+# Times become ns from the first arrival on; requests are sorted only where a format does not promise order. A line that
+# contradicts itself is refused with file, line and reason. Several tools write other units under the same keys, so that
+# the unit of time follows from evidence, and is asked for where two are plausible.
+
+MOONCAKE_BLOCK = 512  # tokens of a hash id (Mooncake, FAST 2025, trace release)
+BAILIAN_BLOCK = 16  # tokens of a hash id (alibaba-edu/qwen-bailian-usagetraces-anon, README)
+LIKELY_BLOCKS = tuple(1 << power for power in range(13))  # that a message proposes
+MOST_TOKENS = 1 << 30  # of a prompt or an output: a hundred times the longest contexts of 2026; sums stay in int64
+UNITS = MappingProxyType({unit: int(parse_quantity(f"1{unit}", TIME)) for unit in ("s", "ms", "us", "ns")})
+# Numbers that are times since 1970 lie in these years, whatever their unit: 2000 to 2100.
+_EPOCH_S = (946_684_800, 4_102_444_800)
+# Mean rates of a trace. Published ones have 1 to 200 requests a second (Mooncake 3 to 7; Azure 2024 some 200 in all of
+# its services): above the first, ms are not plausible where seconds are; above the second, nothing is.
+MOST_PER_S_IN_MS, MOST_PER_S = 500, 10_000
+# The longest mean gap of a trace in whole seconds beside one in ms, and of any: nobody replays slower ones.
+MOST_GAP_OF_WHOLE_S, MOST_GAP_S = 60, 600
+_DATE = re.compile(
+    r"(?P<day>\d{4}-\d\d-\d\d)[ Tt](?P<time>\d\d:\d\d(?::\d\d)?)(?:[.,](?P<fraction>\d+))?"
+    r" ?(?P<zone>[Zz]|UTC|GMT|[+-]\d\d(?::?\d\d)?)?",
+    re.ASCII,
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Moment(NamedTuple):
+    """A time as written: ``value`` in the unit of its trace; of a date, in s since 1970. ``kind``: of KINDS."""
+
+    value: Decimal
+    kind: str
+
+
+NUMBER, DATE, DATE_WITH_OFFSET = KINDS = ("a number", "a date without an offset", "a date with its offset from UTC")
+NO_ARRIVAL = Moment(Decimal(0), NUMBER)
+
+
+class Row(NamedTuple):
+    """A request as read; ``hash_ids``: of its prompt, if the format has them."""
+
+    line: int
+    arrival: Moment
+    input: int
+    output: int
+    hash_ids: tuple[int | str, ...] = ()
+
+
+class Format(NamedTuple):
+    """``columns``: without which a file is not of this format; ``units``: in which tools write its times, the format's
+    own first; none: dates. ``others``: columns that are read where a file has them, or that repeat what is read.
+    """
+
+    read: Callable[[Path], Iterator[Row]]
+    columns: tuple[str, ...]
+    units: tuple[str, ...]
+    hash_tokens: int = 0
+    others: tuple[str, ...] = ()
+
+
+def read_requests(
+    path: str | Path, name: str | None = None, unit: str | None = None, hash_tokens: int | None = None
+) -> Requests:
+    """The requests of a trace; ``name``: its format, else found by its columns; ``unit``: of UNITS, else found by
+    evidence; ``hash_tokens``: tokens of a block that has a hash id, else those of the format. Raises TraceError.
+    """
+    path = Path(path)
+    if name is not None and name not in FORMATS:
+        raise TraceError(f"{path}: unknown format {name!r}{did_you_mean(name, FORMATS)} (known: {', '.join(FORMATS)})")
+    found = name or format_of(path)
+    chosen = FORMATS[found]
+    if hash_tokens is not None and not chosen.hash_tokens:
+        having = ", ".join(name for name, each in FORMATS.items() if each.hash_tokens)
+        raise TraceError(f"{path}: requests.hash_tokens: only traces of {having} have hash ids; leave the key out")
+    hash_tokens = hash_tokens or chosen.hash_tokens
+    with _readable(path):
+        rows = list(_checked(path, chosen.read(path), hash_tokens))
+    if not rows:
+        raise TraceError(f"{path}: no requests")
+    unit, why = _unit_of(path, rows, chosen, named=name is not None, given=unit)
+    unread = [key for key in _keys_of(path) if key not in (*chosen.columns, *chosen.others)]
+    told = f"{path.name} is read as {found}: {why}"
+    told += f"; not read: {', '.join(unread[:8])}{', ...' if len(unread) > 8 else ''}" if unread else ""
+    return _as_arrays(rows, UNITS[unit], hash_tokens, told)
+
+
+def format_of(path: Path) -> str:
+    """The format whose columns the first record has. Raises TraceError."""
+    keys = _keys_of(path)
+    if keys == _LIST:
+        return "sharegpt"
+    for name, each in FORMATS.items():
+        if each.columns and set(each.columns) <= set(keys):
+            return name
+    known = "; ".join(f"{name}: {', '.join(each.columns)}" for name, each in FORMATS.items() if each.columns)
+    raise TraceError(f"{path}:1: columns {', '.join(keys) or 'none'} are of no known format ({known})")
+
+
+_LIST = ("[",)
+
+
+def _keys_of(path: Path) -> tuple[str, ...]:
+    """Columns of a CSV file, or keys of the first object; _LIST for a JSON list."""
+    line, start = _start(path)
+    if start.startswith("[") and path.suffix == ".json":
+        return _LIST
+    if start.startswith("{"):
+        return tuple(_object(path, line, start))
+    return tuple(word.strip() for word in next(csv.reader([start], delimiter=_delimiter(start)), ()))
+
+
+def _start(path: Path) -> tuple[int, str]:
+    """Number and text of the first line that is not empty."""
+    with _readable(path), path.open(encoding="utf-8-sig") as stream:
+        return next(((at, text.strip()) for at, text in enumerate(stream, 1) if text.strip()), (1, ""))
+
+
+def _delimiter(header: str) -> str:
+    return max(",;\t", key=header.count)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TraceError(f"{path}: cannot be read: {error}") from None
+
+
+def _checked(path: Path, rows: Iterable[Row], hash_tokens: int) -> Iterator[Row]:
+    before = None
+    for row in rows:
+        where = f"{path}:{row.line}"
+        if max(row.input, row.output) > MOST_TOKENS:
+            raise TraceError(f"{where}: {max(row.input, row.output)} tokens; expected at most {MOST_TOKENS}")
+        if row.input < 1:
+            raise TraceError(f"{where}: a prompt of {row.input} tokens; expected 1 or more")
+        if row.output < 1:
+            raise TraceError(f"{where}: an output of {row.output} tokens; expected 1 or more")
+        if before is not None and row.arrival.kind != before.kind:
+            raise TraceError(
+                f"{where}: the arrival is {row.arrival.kind}, but in the request above it {before.kind}; write all of "
+                "them alike"
+            )
+        if before is not None and row.arrival.value < before.value:
+            earlier, later = (
+                f"{each.value:f}" if each.kind == NUMBER else f"{_EPOCH + timedelta(seconds=float(each.value))}"
+                for each in (row.arrival, before)
+            )
+            raise TraceError(
+                f"{where}: arrives at {earlier}, before the request above it, at {later}; sort the trace by arrival"
+            )
+        needed = -(-row.input // hash_tokens) if hash_tokens else 0
+        if row.hash_ids and len(row.hash_ids) != needed:
+            fitting = [size for size in LIKELY_BLOCKS if -(-row.input // size) == len(row.hash_ids)]
+            instead = f"; {len(row.hash_ids)} ids would be of blocks of {fitting[0]}" if fitting else ""
+            raise TraceError(
+                f"{where}: {len(row.hash_ids)} hash ids, but a prompt of {row.input} tokens has {needed} blocks of "
+                f"{hash_tokens}{instead}; if the ids of this trace are of other blocks, give their tokens as "
+                "requests.hash_tokens"
+            )
+        before = row.arrival
+        yield row
+
+
+def _unit_of(path: Path, rows: list[Row], chosen: Format, *, named: bool, given: str | None) -> tuple[str, str]:
+    """The unit of a trace's times, and a sentence that says why. Raises TraceError where evidence does not decide."""
+    kind, values = rows[0].arrival.kind, [row.arrival.value for row in rows]
+    span = values[-1] - values[0]
+    if given is not None and given not in UNITS:
+        raise TraceError(f"{path}: unknown unit of time {given!r} (known: {', '.join(UNITS)})")
+    if kind != NUMBER:
+        if given is not None:
+            raise TraceError(f"{path}: times are dates, which have no other unit; leave requests.time_unit out")
+        with_ = "with their offsets from UTC" if kind == DATE_WITH_OFFSET else "without offsets, all of one zone"
+        return "s", f"times are dates {with_}"
+    if given is not None:
+        return given, f"times are in {given}, as requests.time_unit says"
+    if not span:
+        return "s", "all requests arrive at once"
+    gap = span / (len(rows) - 1)
+    since_1970 = next((unit for unit in UNITS if _EPOCH_S[0] <= values[0] * UNITS[unit] / 10**9 < _EPOCH_S[1]), None)
+    if since_1970 and "ns" not in chosen.units:  # which a key of that format says
+        return since_1970, f"times are in {since_1970} since 1970, by their size: {_rate(gap, since_1970)}"
+    if not chosen.units:
+        raise TraceError(f"{path}: times are numbers, where this format has dates; name their unit: {_ASK}")
+    if named:
+        return chosen.units[0], f"times are in {chosen.units[0]}, as the format says: {_rate(gap, chosen.units[0])}"
+    if len(chosen.units) == 1:
+        return _plausible(path, chosen.units[0], gap)
+    return _ms_or_s(path, values, gap)
+
+
+_ASK = "requests.time_unit: s, or ms, us, ns"
+
+
+def _plausible(path: Path, unit: str, gap: Decimal) -> tuple[str, str]:
+    """The unit of a format, if a trace may have the rate that follows from it. Raises TraceError."""
+    told = f"times are in {unit}, as this format's are: {_rate(gap, unit)}"
+    likely = [each for each in UNITS if MOST_PER_S >= _per_s(gap, each) >= 1 / MOST_GAP_S]
+    if unit in likely:
+        return unit, told
+    others = ", ".join(f"{_rate(gap, each)} if {each}" for each in likely)
+    raise TraceError(f"{path}: {told}, which is not plausible{f' ({others})' if others else ''}. Name the unit: {_ASK}")
+
+
+def _ms_or_s(path: Path, values: list[Decimal], gap: Decimal) -> tuple[str, str]:
+    """By digits and by rate: ms are whole numbers, seconds have fractions. Raises TraceError where both may be."""
+    whole = all(value == value.to_integral_value() for value in values)
+    in_ms = _per_s(gap, "ms") <= MOST_PER_S_IN_MS
+    in_s = gap <= (MOST_GAP_OF_WHOLE_S if whole else MOST_GAP_S)
+    digits = "whole numbers" if whole else "numbers with fractions"
+    if in_ms and not in_s:
+        return "ms", f"times are in ms: {digits}, {_rate(gap, 'ms')}, where s would make {_rate(gap, 's')}"
+    if in_s and not in_ms and not whole:
+        return "s", f"times are in s: {digits}, {_rate(gap, 's')}, where ms would make {_rate(gap, 'ms')}"
+    raise TraceError(
+        f"{path}: the unit of timestamp is not clear: Mooncake writes ms, GuideLLM and `vllm bench serve` seconds "
+        f"under the same keys. {digits.capitalize()}: {_rate(gap, 'ms')} if ms, {_rate(gap, 's')} if s. Name it: {_ASK}"
+    )
+
+
+def _per_s(gap: Decimal, unit: str) -> float:
+    return 10**9 / (float(gap) * UNITS[unit])
+
+
+def _rate(gap: Decimal, unit: str) -> str:
+    per_s = _per_s(gap, unit)
+    number = float(f"{per_s if per_s >= 0.1 else 1 / per_s:.3g}")
+    return f"{number:,g} requests/s" if per_s >= 0.1 else f"a request every {number:,g} s"
+
+
+def _as_arrays(rows: list[Row], unit_ns: int, hash_tokens: int, told: str) -> Requests:
+    start = rows[0].arrival.value
+    every = sorted({each for row in rows for each in row.hash_ids}, key=lambda each: (isinstance(each, str), each))
+    numbers = {each: at for at, each in enumerate(every)}  # whatever the ids are: dynamo's are u64
+    counts = np.cumsum([0, *(len(row.hash_ids) for row in rows)])
+    return Requests(
+        np.array([float((row.arrival.value - start) * unit_ns) for row in rows]),
+        np.array([row.input for row in rows], np.int64),
+        np.array([row.output for row in rows], np.int64),
+        np.array([numbers[each] for row in rows for each in row.hash_ids], np.int64),
+        counts.astype(np.int64),
+        hash_tokens if every else 0,
+        lines=np.array([row.line for row in rows], np.int64),
+        told=told,
+    )
+
+
+def _object(path: Path, line: int, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TraceError(f"{path}:{line}: not JSON: {error.msg} at column {error.colno}") from None
+    except (RecursionError, ValueError) as error:
+        raise TraceError(f"{path}:{line}: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise TraceError(f"{path}:{line}: expected an object, not {type(found).__name__}")
+    return found
+
+
+def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line and values of every record: objects of JSON lines, or rows of a CSV file."""
+    at, start = _start(path)
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        if start.startswith("{"):
+            for line, text in enumerate(stream, 1):
+                if text.strip():
+                    yield line, _object(path, line, text)
+            return
+        for _ in range(at - 1):
+            next(stream)
+        reader = csv.DictReader(stream, delimiter=_delimiter(start))
+        reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+        for row in reader:
+            yield reader.line_num + at - 1, row
+
+
+def _decimal(path: Path, line: int, row: dict[str, Any], key: str) -> Decimal:
+    value = row.get(key)
+    text = value.strip() if isinstance(value, str) else repr(value)
+    if isinstance(value, bool) or not _NUMBER.fullmatch(text):
+        raise TraceError(f"{path}:{line}: {key} is {value!r}; expected a number")
+    return Decimal(text)
+
+
+_NUMBER = re.compile(r"[-+]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})([eE][-+]?\d{1,2})?", re.ASCII)
+
+
+def _moment(path: Path, line: int, row: dict[str, Any], key: str) -> Moment:
+    """A number, or a date with seconds, any fraction of one, and an offset from UTC or none."""
+    value = row.get(key)
+    date = _DATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if date is None:
+        if isinstance(value, str) and not _NUMBER.fullmatch(value.strip()) or value is None:
+            delayed = next((each for each in ("delay", "delay_ms", "wait_for") if each in row), None)
+            what = f" ({delayed}: requests that wait for others are not modelled)" if delayed else ""
+            raise TraceError(
+                f"{path}:{line}: {key} is {value!r}{what}; expected a number, or a date such as "
+                "2023-11-16 18:17:03.9799600 or 2024-05-10T02:00:00.25+02:00"
+            )
+        return Moment(_decimal(path, line, row, key), NUMBER)
+    zone = date["zone"] or ""
+    offset = "+00:00" if zone.upper() in ("", "Z", "UTC", "GMT") else zone
+    try:
+        at = datetime.fromisoformat(f"{date['day']}T{date['time']}{offset}")
+    except ValueError as error:
+        raise TraceError(f"{path}:{line}: {key} is {value!r}, which is no date: {error}") from None
+    whole = (at - _EPOCH) // timedelta(seconds=1)
+    return Moment(whole + Decimal(f"0.{date['fraction'] or 0}"), DATE_WITH_OFFSET if zone else DATE)
+
+
+def _count(path: Path, line: int, row: dict[str, Any], key: str) -> int:
+    found = _decimal(path, line, row, key)
+    if found != found.to_integral_value():
+        raise TraceError(f"{path}:{line}: {key} is {found}; expected a whole number")
+    return int(found)
+
+
+def _sizes(path: Path, line: int, row: dict[str, Any], prompt: str, output: str) -> tuple[int, int]:
+    return _count(path, line, row, prompt), _count(path, line, row, output)
+
+
+def _mooncake(path: Path) -> Iterator[Row]:
+    """{"timestamp", "input_length", "output_length", "hash_ids": [one a block of the prompt]}: Mooncake's (ms), and
+    with the same keys GuideLLM's, those of `vllm bench serve`, and Alibaba's (s).
+    """
+    for line, row in _records(path):
+        ids = row.get("hash_ids") or []
+        if not isinstance(ids, list) or not all(type(each) in (int, str) for each in ids):
+            raise TraceError(f"{path}:{line}: hash_ids is not a list of whole numbers")
+        arrival = _moment(path, line, row, "timestamp")
+        yield Row(line, arrival, *_sizes(path, line, row, "input_length", "output_length"), tuple(ids))
+
+
+def _azure(path: Path) -> Iterator[Row]:
+    """TIMESTAMP (100 ns digits, with an offset in some), ContextTokens, GeneratedTokens; Azure 2023 to 2025."""
+    for line, row in _records(path):
+        arrival = _moment(path, line, row, "TIMESTAMP")
+        yield Row(line, arrival, *_sizes(path, line, row, "ContextTokens", "GeneratedTokens"))
+
+
+def _burstgpt(path: Path) -> Iterator[Row]:
+    """Timestamp (s), Request tokens, Response tokens, ...; failed requests, of 0 response tokens, are left out."""
+    for line, row in _records(path):
+        output = _count(path, line, row, "Response tokens")
+        if output:
+            arrival = _moment(path, line, row, "Timestamp")
+            yield Row(line, arrival, _count(path, line, row, "Request tokens"), output)
+
+
+def _vidur(path: Path) -> Iterator[Row]:
+    """arrived_at (s; 0 where missing), num_prefill_tokens, num_decode_tokens."""
+    for line, row in _records(path):
+        arrival = _moment(path, line, row, "arrived_at") if "arrived_at" in row else NO_ARRIVAL
+        yield Row(line, arrival, *_sizes(path, line, row, "num_prefill_tokens", "num_decode_tokens"))
+
+
+def _llmservingsim(path: Path) -> Iterator[Row]:
+    """{"input_toks", "output_toks", "arrival_time_ns"}; token ids are not used."""
+    for line, row in _records(path):
+        arrival = _moment(path, line, row, "arrival_time_ns")
+        yield Row(line, arrival, *_sizes(path, line, row, "input_toks", "output_toks"))
+
+
+def _sharegpt(path: Path) -> Iterator[Row]:
+    """[{"conversations": [{"from", "value"}]}]: the first turn of a person and the answer, about 4 characters a token
+    (OpenAI's rule of thumb for English); no arrivals. Conversations without both are left out, as `vllm bench` does.
+    """
+    try:
+        records = json.loads(path.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise TraceError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"{path}: not JSON: {error}") from None
+    for at, record in enumerate(records if isinstance(records, list) else [records], 1):
+        turns = [turn for turn in _turns(path, at, record) if turn.get("from") in ("human", "gpt")]
+        if len(turns) >= 2 and turns[0]["from"] == "human" and turns[1]["from"] == "gpt":
+            prompt, output = (max(1, round(len(turn["value"]) / 4)) for turn in turns[:2])
+            yield Row(at, NO_ARRIVAL, prompt, output)
+
+
+def _turns(path: Path, at: int, record: Any) -> list[dict[str, Any]]:
+    """The turns of a conversation. Raises TraceError."""
+    turns = record.get("conversations") or [] if isinstance(record, dict) else None
+    if not isinstance(turns, list):
+        raise TraceError(f"{path}: conversation {at}: expected an object with a list `conversations`")
+    for turn in turns:
+        if not isinstance(turn, dict) or not isinstance(turn.get("value"), str):
+            raise TraceError(f"{path}: conversation {at}: a turn is {turn!r:.60}; expected {{from, value}} with text")
+    return turns
+
+
+_MOONCAKE = ("timestamp", "input_length", "output_length")
+FORMATS = MappingProxyType(
+    {
+        "bailian": Format(
+            _mooncake, ("chat_id", "parent_chat_id", *_MOONCAKE), ("s",), BAILIAN_BLOCK, ("hash_ids", "type", "turn")
+        ),
+        "mooncake": Format(_mooncake, _MOONCAKE, ("ms", "s"), MOONCAKE_BLOCK, ("hash_ids",)),
+        "guidellm": Format(_mooncake, _MOONCAKE, ("s",), MOONCAKE_BLOCK, ("hash_ids",)),
+        "azure": Format(_azure, ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ()),
+        "burstgpt": Format(
+            _burstgpt, ("Timestamp", "Request tokens", "Response tokens"), ("s",), 0,
+            ("Total tokens", "Model", "Log Type"),
+        ),
+        "sharegpt": Format(_sharegpt, (), ("s",), 0, _LIST),
+        "vidur": Format(
+            _vidur, ("num_prefill_tokens", "num_decode_tokens"), ("s",), 0,
+            ("arrived_at", "num_total_tokens", "pd_ratio"),
+        ),
+        "llmservingsim": Format(
+            _llmservingsim, ("input_toks", "output_toks", "arrival_time_ns"), ("ns",), 0,
+            ("input_tok_ids", "output_tok_ids"),
+        ),
+    }
+)  # fmt: skip

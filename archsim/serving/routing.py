@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from archsim.base.kernels import inner, outer
+from archsim.base.compiled import inner, outer
 from archsim.serving.kv import cached_pieces, tokens_of
 from archsim.serving.records import CACHE_AWARE, DECODE, PREFIX_AWARE, ROUND_ROBIN, SESSION, Limits, State
 from archsim.serving.requests import Requests
-from archsim.serving.scheduling import uncomputed
+from archsim.serving.schedulers import uncomputed
 
 # SGLang's router (sgl-project/sglang, sgl-router: balance_abs_threshold, balance_rel_threshold, cache_threshold).
 APART, TIMES_APART, ENOUGH_CACHED = 64, 1.5, 0.3

@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archsim.base.errors import SpecError, TraceError
-from archsim.base.shown import Shown
+from archsim.base.tables import Shown
 from archsim.iteration.layers import has_experts
-from archsim.iteration.speculation import NO_DRAFTS, Speculation
-from archsim.iteration.speculation import of as drafts_of
-from archsim.laws.expert_gemm import Rates
-from archsim.runs.calibration_notes import datasheet_note
+from archsim.iteration.times import NO_DRAFTS, Speculation
+from archsim.iteration.times import of as drafts_of
+from archsim.laws.gemm import Rates
+from archsim.runs.notes import datasheet_note
 from archsim.serving import requests as drawn
-from archsim.serving.deployment import Built, Engine, build, handed_over, kv_room
-from archsim.serving.expert_groups import WITH_KERNELS, groups_of, overlap_of, part_of, refuse_on_wafer, slots_of_rank
-from archsim.serving.groups import Fixed
+from archsim.serving.deployment import (
+    WITH_KERNELS,
+    Built,
+    Engine,
+    Host,
+    build,
+    groups_of,
+    handed_over,
+    kv_room,
+    overlap_of,
+    part_of,
+    refuse_on_wafer,
+    slots_of_rank,
+)
+from archsim.serving.groups import Fixed, refuse_unserved
 from archsim.serving.hosts import NONE, host_of, residual_of
 from archsim.serving.measures import PERCENTILES, UNDEFINED, Measures, Slo, measure, number
-from archsim.serving.progress import SILENT, Progress
 from archsim.serving.records import Transfer
-from archsim.serving.requests import Requests
-from archsim.serving.simulate import Scheduler, Served, simulate
-from archsim.serving.tables import Host
-from archsim.serving.traces import read_requests
+from archsim.serving.requests import Requests, format_of, read_requests
+from archsim.serving.simulate import SILENT, Progress, Scheduler, Served, simulate
+from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.deployment import ParallelSpec
-from archsim.specs.loading.calibrations import DEFAULT_CALIBRATION, calibration_named
-from archsim.specs.loading.serving import Serving
-from archsim.specs.machine.plausible import plausibility_notes
+from archsim.specs.plausible import plausibility_notes
 from archsim.specs.serving import RequestSpec, SideSpec, TransferSpec
+from archsim.specs.serving_files import Serving
+from archsim.workload.loads.reading import holds_loads
 
 if TYPE_CHECKING:
     import pandas
+
+
+# ---- serving
 
 ENOUGH = 2000  # requests by which a queue that grows shows
 MOST_LONGER = 20_000  # requests of a closed loop that are served to see its steady state
@@ -388,3 +402,46 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
     if serving.spec.engine == NONE and serving.spec.host is None:
         found.append("the host takes no time (engine: none)")
     return tuple(dict.fromkeys(found))
+
+
+# ---- checking
+# What ``archsim check`` asks of a file of ``archsim serve`` beside its keys: what serving would refuse, unserved.
+
+_LOADS = "these are loads, of experts and not of tokens, so that serving has none to draw; `archsim place` takes them"
+
+
+def check_serving(serving: Serving) -> tuple[str, ...]:
+    """What a reader has to know of the requests.
+
+    Raises SpecError, CapacityError or LawMissing for a deployment that cannot be built under any of its policies, and
+    SpecError or TraceError for files that are no routing or no requests. Nothing is served.
+    """
+    for key, file in (("routing.trace", serving.routed), ("requests.trace", serving.trace)):
+        if file is not None and _are_loads(file, key):
+            raise SpecError(f"{key}: {file}: {_LOADS}")
+    requests = requests_of(serving)
+    pools = serving.spec.pools
+    devices = sum(pool.instances * pool.parallel.ranks for pool in pools)
+    if devices > serving.system.dies:
+        raise SpecError(
+            f"{serving.system.name} has {serving.system.dies} devices, but {devices} are asked for; use fewer ranks"
+        )
+    scheduler, host = Scheduler.of(serving.spec.scheduler), host_for(serving)
+    for policy in serving.policies:
+        if serving.has_traffic:
+            refuse_unserved(policy)
+        for pool in pools:
+            build(engine_of(serving._replace(policy=policy), pool.parallel), scheduler, host, pool.instances)
+    return notes_of_requests(serving, requests)
+
+
+def _are_loads(file: Path, key: str) -> bool:
+    if key == "routing.trace":
+        return holds_loads(file)
+    try:
+        format_of(file)
+    except TraceError:
+        if holds_loads(file):
+            return True
+        raise
+    return False

@@ -9,12 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError, TraceError
-from archsim.iteration.speculation import NO_DRAFTS, Speculation, draws
+from archsim.iteration.times import NO_DRAFTS, Speculation, draws
 from archsim.serving import loop
 from archsim.serving.clock import StepTable
 from archsim.serving.groups import DECODES, Group, Moved, Say
 from archsim.serving.kv import NO_PIECES, pieces_of
-from archsim.serving.progress import SILENT, Progress
 from archsim.serving.records import (
     BINS,
     BOTH,
@@ -47,8 +46,30 @@ from archsim.serving.records import (
 )
 from archsim.serving.requests import Requests, refuse_too_long
 from archsim.serving.routing import sessions_of
-from archsim.serving.schedulers.registry import compiled
-from archsim.specs.schedulers import BY_HASHES, SCHEDULERS, SchedulerSpec, is_function, row_of
+from archsim.serving.schedulers import compiled
+from archsim.specs.serving import BY_HASHES, SCHEDULERS, SchedulerSpec, is_function, row_of
+
+# ---- progress
+# How far a run of serving is: called with what it does, and the share that is done.
+
+class Progress(NamedTuple):
+    """``say(text, share)``: what is going on, and how much of it is done."""
+
+    say: Callable[[str, float], None]
+    what: str = ""
+
+    def __call__(self, text: str, share: float) -> None:
+        self.say(f"{self.what}: {text}" if self.what else text, share)
+
+    def of(self, what: str) -> Progress:
+        """The same, of a part named so."""
+        return Progress(self.say, what)
+
+
+SILENT = Progress(lambda text, share: None)
+
+
+# ---- simulate
 
 CADENCES = MappingProxyType({"free": FREE, "spaced": SPACED, "together": TOGETHER})
 CHOICES = MappingProxyType(
@@ -75,7 +96,7 @@ NO_LOG = np.zeros(0, ITERATION)
 
 
 class Scheduler(NamedTuple):
-    """``name``: of ``archsim.specs.schedulers``, or a user's own function; ``balance``: of CHOICES; ``params``: the
+    """``name``: of ``archsim.specs.serving``, or a user's own function; ``balance``: of CHOICES; ``params``: the
     scheduler's own that differ from their defaults.
     """
 

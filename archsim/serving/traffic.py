@@ -14,9 +14,8 @@ from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import RoutingSpec
 from archsim.workload import open_trace
-from archsim.workload.generated.traffic_presets import generated_traffic
-from archsim.workload.layers import some_layers
-from archsim.workload.trace import TokenSource, draw_requests
+from archsim.workload.trace import TokenSource, draw_requests, some_layers
+from archsim.workload.traffic_presets import generated_traffic
 
 MOST_PROMPT_TOKENS = 65_536  # kept of the prefill
 

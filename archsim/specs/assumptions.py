@@ -5,6 +5,9 @@ docs/assumptions.md repeats it (a test compares the two). The two named sets, ``
 in configs/assumptions.
 """
 
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -12,16 +15,40 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from archsim.base.nearest import did_you_mean
-from archsim.base.text.fields import KeyProblem, Name, Spec, count
-from archsim.base.text.quantities import describe
-from archsim.base.text.validation import validate
-from archsim.base.text.yaml import read_yaml
-from archsim.specs.loading.config_files import shipped_configs
-from archsim.specs.machine.system import Efficiency
+from archsim.base.errors import did_you_mean
+from archsim.base.fields import KeyProblem, Name, Spec, count, describe
+from archsim.base.own_code import import_function
+from archsim.base.yaml import read_yaml, validate
+from archsim.specs.config_files import shipped_configs
 from archsim.specs.model import ModelSpec
-from archsim.specs.own_execution import own_execution
 from archsim.specs.policies import PolicySpec
+from archsim.specs.system import Efficiency
+
+# ---- own_execution
+# A user's own execution, ``execution: package.module:class``: what it says of itself beside running steps.
+#
+# All are optional attributes of the class: its docstring, for pages; ``columns``, result columns with their meanings,
+# of
+# which its method ``counted()`` gives the values; ``bytes_per_die(system, model, batch)``, what it keeps in HBM beside
+# weights and KV; ``refuse_undeployed(scenario)``, in place of the usual checks of parallel sizes.
+
+def own_execution(name: str) -> Any:
+    """The class or function that an assumption ``execution`` names; None for a shipped one. Raises ValueError."""
+    return import_function(name) if ":" in name else None
+
+
+def meaning_of(name: str) -> str:
+    """The first paragraph of its docstring."""
+    text = inspect.getdoc(own_execution(name)) or "A user's own execution, without a docstring."
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+def columns_of(name: str) -> Mapping[str, str]:
+    """Result columns with their meanings; {} for those without."""
+    return getattr(own_execution(name), "columns", {})
+
+
+# ---- assumptions
 
 _TABLE = Path(__file__).with_suffix(".yaml")
 ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
@@ -143,7 +170,7 @@ class AssumptionsSpec(Spec):
 
 
 class UtilisationSpec(Spec):
-    """Shares of peak that the published simulator assumes for a model; see archsim.specs.machine.utilisation."""
+    """Shares of peak that the published simulator assumes for a model; see archsim.specs.assumptions."""
 
     hbm: Efficiency
     # values[i] applies up to bounds[i] tokens, the last value above that.
@@ -173,3 +200,28 @@ def shipped_sets() -> MappingProxyType[str, NamedSet]:
     files = sorted((shipped_configs() / "assumptions").glob("*.yaml"))
     sets = [validate(NamedSet, read_yaml(file)) for file in files]
     return MappingProxyType({each.set: each for each in sets})
+
+
+# ---- utilisation
+# Shares of peak that the published simulator assumes (assumption ``gemm: tables``).
+
+DEFAULT_ROW = "default"
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """``hbm``: share of HBM bandwidth; ``values[i]``: share of peak compute for a task of at most ``bounds[i]`` tokens.
+
+    ``values`` has one more entry than ``bounds``, for tasks above the last bound.
+    """
+
+    hbm: float
+    bounds: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+def published_utilisation(model_name: str) -> Utilisation:
+    """The published simulator's table for a model; models without one get the default row, DeepSeek-V3's."""
+    table = shipped_sets()["published"].utilisation
+    row = table.get(model_name, table[DEFAULT_ROW])
+    return Utilisation(row.hbm, row.bounds, row.values)

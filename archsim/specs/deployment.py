@@ -12,9 +12,8 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import model_validator
 
 from archsim.base.errors import SpecError
-from archsim.base.text.fields import KeyProblem, Spec, count
-from archsim.specs.attention import AttentionKind
-from archsim.specs.model import UNMODELLED, ModelSpec
+from archsim.base.fields import KeyProblem, Spec, count
+from archsim.specs.model import UNMODELLED, AttentionKind, ModelSpec
 
 Products = Literal["bf16", "fp8", "fp8_block", "nvfp4", "int4"]
 Experts = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]
@@ -212,7 +211,7 @@ def _divided(model: ModelSpec, parallel: Parallelism) -> Iterator[tuple[str, Cal
     """What tensor parallelism divides → its width on each of so many ranks."""
     if model.dense_layers and (dense := model.dense_ffn):
         yield f"dense_ffn: {dense:,}", lambda ranks: dense / ranks
-    whole = parallel.dp > 1 and parallel.ep > 1  # as `archsim.iteration.account.shared_ranks`
+    whole = parallel.dp > 1 and parallel.ep > 1  # as `archsim.iteration.memory.shared_ranks`
     if model.shared_experts and not whole:
         shared = model.shared_experts * model.shared_ffn
         yield f"the shared experts' {shared:,}", lambda ranks: shared / ranks

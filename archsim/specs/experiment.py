@@ -5,16 +5,15 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from archsim.base.nearest import did_you_mean
+from archsim.base.errors import did_you_mean
+from archsim.base.fields import KeyProblem, Name, Spec, refuse_duplicates
 from archsim.base.own_code import import_function
-from archsim.base.text.fields import KeyProblem, Name, Spec, refuse_duplicates
-from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.assumptions import AssumptionsSpec, columns_of
+from archsim.specs.config_files import named_files
 from archsim.specs.deployment import DeploymentSpec, ParallelSpec, PrecisionSpec
-from archsim.specs.loading.config_files import named_files
-from archsim.specs.machine.system import SystemSpec
 from archsim.specs.model import UNMODELLED, ModelSpec
-from archsim.specs.own_execution import columns_of
 from archsim.specs.policies import PolicySpec
+from archsim.specs.system import SystemSpec
 from archsim.specs.workload import OF_MODEL, WorkloadSpec
 
 
@@ -114,7 +113,7 @@ class ExperimentSpec(Spec):
     def resolved(self) -> dict[str, Any]:
         """A plain tree with all references inline and all defaults written out.
 
-        Writing it with :func:`archsim.base.text.yaml.dump_yaml` and loading it again gives an equal experiment.
+        Writing it with :func:`archsim.base.yaml.dump_yaml` and loading it again gives an equal experiment.
         """
         return self.model_dump(mode="json", by_alias=True)
 

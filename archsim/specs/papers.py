@@ -6,14 +6,21 @@ own experiment, the first few a step on the way there.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from archsim.base.text.fields import KeyProblem, Name, Spec, number
-from archsim.specs.sweeps.constraints import Expression, parse_expression
+from archsim.base.errors import SpecError, did_you_mean
+from archsim.base.fields import KeyProblem, Name, Spec, number
+from archsim.base.yaml import read_yaml, validate
+from archsim.specs.config_files import named_files
+from archsim.specs.constraints import Expression, parse_expression
+from archsim.specs.references import is_path
+
+# ---- papers
 
 OTHER = "other"  # in a quantity: columns of the row that a run is compared with
 _RANGE = re.compile(r"h([0-9]{3})-h([0-9]{3})")
@@ -193,3 +200,22 @@ class PaperSpec(Spec):
     def steps(self, run: str) -> Mapping[int, str]:
         """Number of rules → name of the last, of those that change a run; 0: none of them."""
         return {0: "physical"} | {at: rule.name for at, rule in enumerate(self.rules, 1) if run in rule.runs}
+
+
+# ---- papers
+# Files of ``configs/papers``, by name or path.
+
+def paper_names() -> tuple[str, ...]:
+    """Of all papers that ship or lie in ``./configs/papers``."""
+    return tuple(named_files("papers"))
+
+
+def load_paper(name: str | os.PathLike[str]) -> PaperSpec:
+    """Raises SpecError for an unknown name, and with one line per problem of the file."""
+    text = os.fspath(name)
+    if is_path(text):
+        return validate(PaperSpec, read_yaml(text))
+    known = named_files("papers")
+    if text not in known:
+        raise SpecError(f"{text}: no paper of this name{did_you_mean(text, known)} (known: {', '.join(known)})")
+    return validate(PaperSpec, read_yaml(known[text]))

@@ -1,32 +1,215 @@
-# ruff: noqa: E501  (one row a rule: a table is read across)
 """Policies: each part (placement, allocation, prediction, rebalancing, routing, replication, shared) a named rule with
 parameters.
 
 A rule is one of the names below, or a user's own function ``package.module:function``, which gets the parameters as
 given. :data:`PRESETS` names the five policies of the published simulator, allocation as the paper's text describes
-it, a linear programme, and the published balancers of ``archsim.specs.balancers``.
+it, a linear programme, and the published balancers of ``archsim.specs.policies``.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
-from archsim.base.nearest import did_you_mean
+from archsim.base.errors import did_you_mean
+from archsim.base.fields import FRACTION, KeyProblem, Name, Spec, describe, parse_quantity
 from archsim.base.own_code import import_function
-from archsim.base.text.fields import KeyProblem, Name, Spec
-from archsim.base.text.quantities import describe
-from archsim.specs import balancers
-from archsim.specs.rules import Choice, Parameter, Rule
+
+# ---- rules
+# A rule of a policy by name: what it does, and its parameters with defaults, ranges and meanings.
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a rule: default (None: absent unless given), range and meaning."""
+
+    default: int | float | None
+    low: float
+    high: float
+    meaning: str
+    kind: type = int
+
+    def read(self, value: Any) -> int | float:
+        if self.kind is float and isinstance(value, str):
+            value = float(parse_quantity(value, FRACTION))
+        whole = "an integer" if self.kind is int else "a number"
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+            or self.kind(value) != value
+        ):
+            raise ValueError(f"expected {whole}, not {describe(value)}")
+        if not self.low <= value <= self.high:
+            raise ValueError(f"{value} is out of range; expected {self.low:g} to {self.high:g}")
+        return self.kind(value)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A parameter that is one of several names; ``default`` None: absent unless given."""
+
+    default: str | None
+    names: tuple[str, ...]
+    meaning: str
+
+    def read(self, value: Any) -> str:
+        if not isinstance(value, str) or value not in self.names:
+            hint = did_you_mean(value, self.names) if isinstance(value, str) else ""
+            raise ValueError(f"expected {' or '.join(self.names)}, not {describe(value)}{hint}")
+        return value
+
+
+@dataclass(frozen=True)
+class Text:
+    """A parameter that is text, such as the path of a file."""
+
+    default: str | None
+    meaning: str
+
+    def read(self, value: Any) -> str:
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"expected text, not {describe(value)}")
+        return value
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule shipped with archsim: its meaning and parameters."""
+
+    meaning: str
+    parameters: Mapping[str, Parameter | Choice | Text] = field(default_factory=dict)
+
+
+# ---- balancers
+# Rules and presets of the published balancers: EPLB, CRAFT, Lina, Libra, HarMoEny, LPLB, Waterfill, capacity-aware
+# routing, Remap and Dup.
+#
+# A row here and a function in ``archsim.policies`` is all that a balancer needs (``archsim.policies.registry``).
+
+# ruff: noqa: E501  (one row a rule: a table is read across)
+
+
+
+_SEED = Parameter(0, 0, 2**31 - 1, "seed of its draws")
+_SLOTS = "slots of a die beyond its share of the experts"
+
+
+def _called(every: int, window: int) -> dict[str, Parameter]:
+    """When a rebalancing is called."""
+    return {
+        "first_steps": Parameter(1, 1, 1e6, "iterations before the first call; 1: after the prefill"),
+        "every_steps": Parameter(every, 0, 1e6, "iterations between later calls; 0: no later call"),
+        "window_steps": Parameter(window, 1, 1e6, "latest iterations whose loads count"),
+    }
+
+
+PLACEMENT: Mapping[str, Rule] = {
+    "redundant": Rule("slot i holds expert i mod E, what engines start from: `slots` replicas a die in every layer", {"slots": Parameter(1, 0, 1024, _SLOTS)}),
+    "from_file": Rule("as a file says: of `archsim place`, or SGLang's, vLLM's or TensorRT-LLM's, with a rank for every die", {"file": Text(None, "a folder or placement.json of `archsim place`, or an engine's file")}),
+}
+ALLOCATION: Mapping[str, Rule] = {
+    "even": Rule("an expert's tokens are divided evenly among its holders"),
+    "hashed": Rule("every token takes a holder of its expert by a hash: even, but for chance"),
+    "nearest": Rule("every die's tokens go to the nearest holder by hops"),
+    "static": Rule("every die uses one fixed holder of an expert: itself, else one of the nearest, spread over dies"),
+    "lplb": Rule("shares among holders that minimise the load of the fullest die, exact, rounded (LPLB)"),
+    "libra": Rule("tokens run where they live if that die holds the expert, else at home; overloaded dies shard the rest (Libra)", {
+        "epsilon": Parameter(0.01, 0, 10, "overload that is tolerated, of the mean load", float),
+        "rule": Choice("literal", ("literal", "restart"), "as printed, or sorted again after each move"),
+    }),
+    "harmoeny": Rule("overloaded dies pass tokens to the least loaded, which fetch the expert (HarMoEny)", {
+        "threshold": Parameter(150, 0, 1e9, "fewest tokens for which an expert is fetched"),
+        "rule": Choice("released", ("released", "paper"), "the published code, or Algorithm 2"),
+    }),
+}
+REBALANCING: Mapping[str, Rule] = {
+    "eplb": Rule("replicas to the largest load per instance, instances to the least loaded die (EPLB); slots stay as placed", {
+        **_called(64, 64),
+        "groups": Parameter(1, 1, 4096, "expert groups of the hierarchical rule"),
+        "nodes": Parameter(1, 1, 4096, "nodes of the hierarchical rule; 1: global"),
+    }),
+    "craft": Rule("replicas to the layers that gain most (CRAFT)", {
+        **_called(0, 64),
+        "replicas": Parameter(8, 0, 4096, "replicas a die, over all layers together"),
+        "nodes": Parameter(1, 1, 4096, "nodes over which experts spread"),
+    }),
+    "remap": Rule("experts by cost to the least loaded die, without replicas (Remap)", _called(0, 64)),
+    "dup": Rule("contiguous experts, and replicas where they lower the largest load most (Dup)", {**_called(0, 64), "slots": Parameter(1, 0, 1024, "replicas a die in every layer")}),
+}
+_PASS = Parameter(8192, 1, 1e9, "most tokens of a forward pass, to which the capacity applies")
+_GAMMA = Parameter(1.5, 0, 1e6, "capacity of an expert, of its mean number of tokens", float)
+ROUTING: Mapping[str, Rule] = {
+    "as_chosen": Rule("every chosen pair of token and expert is executed"),
+    "drop": Rule("an expert drops its tokens above a capacity (Token Drop)", {
+        "gamma": _GAMMA,
+        "keep": Choice("score", ("score", "order", "reverse_order", "random"), "which tokens are kept"),
+        "pass_tokens": _PASS,
+        "seed": _SEED,
+    }),
+    "reroute": Rule("tokens that an expert rejects choose again among the others (Token Reroute)", {"gamma": _GAMMA, "rounds": Parameter(2, 1, 100, "rounds of choosing"), "pass_tokens": _PASS, "seed": _SEED}),
+    "expert_drop": Rule("the least loaded experts are not executed (Expert Drop)", {
+        "share": Parameter(0.1, 0, 1, "share of the experts that is dropped, rounded down", float),
+        "pass_tokens": _PASS,
+        "seed": _SEED,
+    }),
+}
+REPLICATION: Mapping[str, Rule] = {
+    "none": Rule("a layer runs on the holders that the placement gives"),
+    "libra": Rule("every die fetches experts for the next layer, predicted by a look-ahead of stated accuracy (Libra)", {
+        "slots": Parameter(8, 1, 1024, "experts that a die fetches for a layer; two sets of slots take turns"),
+        "local_share": Parameter(0.5, 0, 1, "share of the slots for the die's own tokens (alpha)", float),
+        "accuracy": Parameter(0.87, 0, 1, "share of pairs that the look-ahead predicts rightly", float),
+        "rule": Choice("literal", ("literal", "prose"), "Algorithm 1 as printed, or section 3.2"),
+        "seed": _SEED,
+    }),
+    "lina": Rule("every die fetches experts for the next layer, predicted from the paths of tokens so far (Lina)", {
+        "slots": Parameter(8, 1, 1024, "experts that a die fetches for a layer; two sets of slots take turns"),
+        "path_length": Parameter(4, 1, 16, "layers of a path"),
+        "sample_tokens": Parameter(4096, 1, 1e6, "most tokens of an iteration that are counted and predicted"),
+        "accuracy": Parameter(0, 0, 1, "share of pairs predicted rightly, in place of paths; 0: by paths", float),
+        "seed": _SEED,
+    }),
+}
+SHARED: Mapping[str, Rule] = {
+    "local": Rule("every die runs the shared expert for its own tokens"),
+    "waterfill": Rule("tokens' shared experts fill the less loaded dies up to a common waterline (Waterfill)", {"least_tokens": Parameter(64, 0, 1e9, "with fewer tokens on a die they stay local")}),
+}
+BALANCER_PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
+    ("eplb", "EPLB: redundant slots, filled anew by recent loads; tokens divided evenly among replicas", {"placement": "redundant", "allocation": "even", "rebalancing": "eplb"}),
+    ("lplb", "LPLB: redundant slots as they are; the best shares among replicas", {"placement": "redundant", "allocation": "lplb"}),
+    ("eplb+lplb", "EPLB's replicas with LPLB's shares", {"placement": "redundant", "allocation": "lplb", "rebalancing": "eplb"}),
+    ("waterfill", "expert parallelism; shared experts fill less loaded dies", {"shared": "waterfill"}),
+    ("eplb+waterfill", "EPLB, and shared experts fill less loaded dies", {"placement": "redundant", "allocation": "even", "rebalancing": "eplb", "shared": "waterfill"}),
+    ("craft", "CRAFT: a few replicas, for the layers that gain most", {"allocation": "even", "rebalancing": "craft"}),
+    ("lina", "Lina: the next layer's popular experts replicated, predicted from paths", {"allocation": "even", "replication": "lina"}),
+    ("libra", "Libra: the next layer's experts replicated by look-ahead, remote tokens sharded", {"allocation": "libra", "replication": "libra"}),
+    ("harmoeny", "HarMoEny: overloaded dies pass tokens on, which fetch the expert", {"allocation": "harmoeny"}),
+    ("capacity_drop", "capacity-aware: an expert drops tokens above its capacity", {"routing": "drop"}),
+    ("capacity_reroute", "capacity-aware: tokens above an expert's capacity choose others", {"routing": "reroute"}),
+    ("expert_drop", "capacity-aware: the least loaded experts are not executed", {"routing": "expert_drop"}),
+    ("remap", "Remap: experts placed by the prefill's loads, once", {"rebalancing": "remap"}),
+    ("dup", "Dup: replicas placed by the prefill's loads, once", {"allocation": "even", "rebalancing": "dup"}),
+)
+"""Name, meaning, parts; the others are those of expert parallelism."""
+
+
+# ---- policies
+
+# ruff: noqa: E501  (one row a rule: a table is read across)
+
+
+
 
 _BLOCK = "tokens per block; experts with more are split, the remainder joins the last block"
 RULES: Mapping[str, Mapping[str, Rule]] = {
     "placement": {
         "linear": Rule("⌊E/D⌋ experts per die in order of id, the rest one each; the same in every layer"),
         "balanced": Rule("expert e on die ⌊e·D/E⌋: contiguous, and die counts differ by at most one"),
-        **balancers.PLACEMENT,
+        **PLACEMENT,
     },
     "allocation": {
         "first_seen": Rule("experts in order of first appearance in the demand, the i-th on die (i + offset) mod D", {
@@ -46,7 +229,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
             "slack": Parameter(0.05, 0, 100, "how much later than the mean die a holder may finish", float),
         }),
         "lp": Rule("shares of experts by linear programming, rounded; shows the remaining gain and its cost"),
-        **balancers.ALLOCATION,
+        **ALLOCATION,
     },
     "prediction": {
         "none": Rule("no copies"),
@@ -56,10 +239,10 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
             "admission": Choice(None, ("reread",), "which predicted experts are copied; reread: those that save a read for their write before they are evicted; all, if not given"),
         }),
     },
-    "rebalancing": {"none": Rule("experts stay where the placement put them"), **balancers.REBALANCING},
-    "routing": balancers.ROUTING,
-    "replication": balancers.REPLICATION,
-    "shared": balancers.SHARED,
+    "rebalancing": {"none": Rule("experts stay where the placement put them"), **REBALANCING},
+    "routing": ROUTING,
+    "replication": REPLICATION,
+    "shared": SHARED,
 }  # fmt: skip
 RULE_TYPES = tuple(RULES)
 # Parameter of a user's own rebalancing that the loop consumes: iterations between two calls.
@@ -87,7 +270,7 @@ _PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("allo-lp", "allocation by linear programming", {"allocation": "lp"}),
     ("pred", "base, and dies keep copies of experts that a heatmap predicts to follow", {"allocation": "first_seen", "prediction": "heatmap"}),
     ("allo+pred", "allo, with the copies of pred", {"allocation": "isca26", "prediction": "heatmap"}),
-    *balancers.PRESETS,
+    *BALANCER_PRESETS,
 )
 PRESETS: Mapping[str, Mapping[str, Any]] = {name: {**NEUTRAL, **parts} for name, _, parts in _PRESETS}
 PRESET_MEANINGS: Mapping[str, str] = {name: meaning for name, meaning, _ in _PRESETS}

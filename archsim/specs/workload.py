@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from archsim.base.nearest import did_you_mean
-from archsim.base.text.fields import KeyProblem, Spec, count, number, refuse_duplicates
-from archsim.specs.loading.config_files import named_files
+from archsim.base.errors import did_you_mean
+from archsim.base.fields import KeyProblem, Spec, count, number, refuse_duplicates
+from archsim.specs.config_files import named_files
 
 # Iterations are int16 in traces; iteration 0 is the prefill.
 DecodeSteps = Annotated[int, count(1, 32766)]
@@ -81,8 +81,8 @@ _LEVELS = ("max_over_mean", "max_over_min", "hottest_expert", "eplb_gain")
 class SyntheticSpec(Spec):
     """Generated routing, from a traffic preset (``like``) or from a few numbers.
 
-    Presets: archsim.workload.generated.generative. The numbers, and the recorded routing from which their
-    defaults were measured: archsim.workload.generated.synthetic.
+    Presets: archsim.workload.generated. The numbers, and the recorded routing from which their
+    defaults were measured: archsim.workload.generated.
     """
 
     # A preset of configs/traffic, the path of one (archsim trace fit), or `model`: for each model the preset of its own

@@ -9,18 +9,15 @@ from typing import Any
 from archsim.base.errors import FailedRuns
 from archsim.base.files import write_text
 from archsim.base.tables import read_parquet
-from archsim.report.page import PAGES, write_report
-from archsim.report.rendering import rendered
-from archsim.runs.calibration_notes import die_of
+from archsim.report.page import PAGES, rendered, write_report
 from archsim.runs.columns import RUN_COLUMNS
+from archsim.runs.notes import die_of, result_notes, traffic_notes
 from archsim.runs.plan import Selection
-from archsim.runs.result_notes import result_notes
 from archsim.runs.results import PARQUET
 from archsim.runs.store import keeps_details
-from archsim.runs.traffic_notes import traffic_notes
-from archsim.specs.machine.system import SystemSpec
-from archsim.studies.comparison.comparison import Comparison, write_sample
-from archsim.studies.exploration.points_page import write_points_page
+from archsim.specs.system import SystemSpec
+from archsim.studies.comparison import Comparison, write_sample
+from archsim.studies.exploration.page import write_points_page
 
 Row = Mapping[str, Any]
 

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 from archsim.base.errors import ArchsimError
 from archsim.base.files import regular
 from archsim.base.own_code import code_below, variable
-from archsim.base.shown import Shown
-from archsim.base.tables import cell_text, parquet_columns, read_parquet
-from archsim.base.text.yaml import read_yaml
+from archsim.base.tables import Shown, cell_text, parquet_columns, read_parquet
+from archsim.base.yaml import read_yaml
 from archsim.runs.manifest import CODE, inside, read_manifest
-from archsim.specs.loading.file_kinds import EXPERIMENT, SERVE, kind_of
-from archsim.specs.loading.library import MANIFEST, MANIFEST_KEY
-from archsim.specs.sweeps.explore import EXPLORE_KEY
+from archsim.specs.explore import EXPLORE_KEY
+from archsim.specs.library import EXPERIMENT, MANIFEST, MANIFEST_KEY, SERVE, kind_of
 
 if TYPE_CHECKING:
     import pandas

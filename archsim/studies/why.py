@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.causes import CAUSES, Cause
-from archsim.base.errors import ArchsimError
-from archsim.base.shown import Shown
-from archsim.base.text.quantities import as_written
-from archsim.base.words import aligned
+from archsim.base.errors import ArchsimError, aligned
+from archsim.base.fields import as_written
+from archsim.base.tables import Shown
 from archsim.engine.loop import Replay
 from archsim.report.units import BYTE_UNITS, NO_BREAK, TIME_UNITS, percent, scaled, signed_percent, significant
 from archsim.runs.plan import Selection, choose, select
 from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.loading.library import load_experiment
+from archsim.specs.library import load_experiment
 
 if TYPE_CHECKING:
     import pandas
@@ -134,11 +133,11 @@ def explain(
 
 def _steps(selection: Selection) -> tuple[Row, ...]:
     """Rows of steps.parquet, of a run that a sweep has kept, or simulated now."""
-    from archsim.runs import cache
+    from archsim.runs import store
     from archsim.runs.results import collect
 
     (run,), simulator = selection.runs(), Simulator(selection.maker.traces)
-    record = cache.find(run, details=True) or simulator.record(run)
+    record = store.find(run, details=True) or simulator.record(run)
     if not record["steps"]:
         raise ArchsimError(f"{run.name}: steps are kept of runs of at most 12,000; set workload.layers or decode_steps")
     return collect([record]).steps.rows

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.workload.generated.fit import fit_subjects
-from archsim.workload.generated.subjects import Traffic, task_of, traffic_of
-from archsim.workload.layers import SomeLayers
-from archsim.workload.trace import Derived, StepTokens, TokenSource, Trace, rows_per_piece
+from archsim.workload.generated import Traffic, task_of, traffic_of
+from archsim.workload.trace import Derived, SomeLayers, StepTokens, TokenSource, Trace, rows_per_piece
+from archsim.workload.traffic_fit import fit_subjects
 
 REDRAW, SHIFTED, FITTED = "redraw", "shifted", "fitted"
 

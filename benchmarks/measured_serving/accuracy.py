@@ -16,15 +16,14 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_MS
 from archsim.iteration.times import IterationLaws
-from archsim.serving.deployment import Engine, kv_blocks, laws_of, with_host
+from archsim.serving.deployment import Engine, Host, kv_blocks, laws_of, with_host
 from archsim.serving.hosts import HostFile, host_of
 from archsim.serving.measures import times_ns
 from archsim.serving.requests import Requests, lengths, without_hashes
 from archsim.serving.simulate import Pool, Scheduler, Served, simulate
-from archsim.serving.tables import Host
+from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import Parallelism
-from archsim.specs.loading.calibrations import calibration_named
-from archsim.specs.loading.library import load_model
+from archsim.specs.library import load_model
 from measured_serving.recipes import captured_of, precision_of, scheduler_of, shares_of
 
 MODELS = MappingProxyType({

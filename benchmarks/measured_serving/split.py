@@ -13,12 +13,11 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_MS
-from archsim.serving.deployment import handed_over, kv_blocks
+from archsim.serving.deployment import Host, handed_over, kv_blocks
 from archsim.serving.hosts import HostFile
 from archsim.serving.measures import times_ns
 from archsim.serving.records import Transfer
 from archsim.serving.simulate import Pool, simulate
-from archsim.serving.tables import Host
 from archsim.specs.serving import TransferSpec
 from measured_serving.accuracy import (
     MODELS,

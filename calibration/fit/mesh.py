@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from archsim.laws.mesh import COMBINE, DISPATCH, EndpointLaw, HopLatency, LinkRate, Residuals, quantities
-from archsim.specs.loading.fabric_calibrations import FabricCalibration
+from archsim.specs.calibration_files import FabricCalibration
 from calibration.measurements.mesh import BLACKHOLE, EVEN, MI300X, TPU7X, Case, Latency, Meshes, Rate
 
 FIXED, LINK = "fixed", "link"

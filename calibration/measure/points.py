@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from types import MappingProxyType
 
-from archsim.base.dtypes import WEIGHT_BYTES
+from archsim.base.units import WEIGHT_BYTES
 from archsim.specs.model import ModelSpec
 from calibration.measure.backend import Point
 

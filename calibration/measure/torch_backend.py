@@ -284,7 +284,7 @@ def _rank_of_balanced(point: Point) -> tuple[int, list[int], list[int]]:
     expert's rows). A token without an expert there has a row if the rank sees all tokens of the group.
 
     Tokens choose evenly spaced experts, shifted by one per token; few tokens also start evenly spaced, so that no rank
-    receives more than its share (as in the collectors that archsim.laws.rank_load follows)."""
+    receives more than its share (as in the collectors that archsim.laws.moe follows)."""
     experts, top_k, total = point["experts"], point["top_k"], point["tokens_total"]
     received = point["tokens_seen"] == "received"
     of_expert: list[list[int]] = [[] for _ in range(experts // point["ep"])]

@@ -1,7 +1,12 @@
 """Reads and checks the measurements of a folder: bad files are refused, bad rows quarantined, with file and line."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+import csv
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -9,15 +14,161 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.errors import ArchsimError
+from archsim.base.files import UNREADABLE, unpacked
+from archsim.laws.tables import newest_first
 from calibration.measurements.adapters import LAYOUTS
-from calibration.measurements.beyond_peaks import Peaks, within_peaks
-from calibration.measurements.cells import header_of, is_table, read_cells
-from calibration.measurements.checking import Problem, checked, without_contradictions
-from calibration.measurements.congested import without_congested
-from calibration.measurements.layouts import UNKNOWN_VERSION, Layout
-from calibration.measurements.machine import with_machine
-from calibration.measurements.schema import TABLES, Table
-from calibration.measurements.swapped import swapped_columns
+from calibration.measurements.checks import (
+    Peaks,
+    Problem,
+    checked,
+    within_peaks,
+    without_congested,
+    without_contradictions,
+)
+from calibration.measurements.schema import TABLES, UNKNOWN_VERSION, Layout, Table, gpu_key
+
+# ---- cells
+# CSV files as text cells: lines with the wrong number of cells are quarantined, files that are not tables are
+# refused.
+
+PACKED = ".gz"
+_LONGEST_HEADER = 1 << 20
+SUFFIXES = (".csv", f".csv{PACKED}")
+
+
+def is_table(file: Path) -> bool:
+    """Whether a path is a file named like a CSV file."""
+    return file.name.lower().endswith(SUFFIXES) and file.is_file()
+
+
+def header_of(file: Path) -> list[str]:
+    """The cells of the first line; none of a file that cannot be read."""
+    opened = gzip.open if file.suffix.lower() == PACKED else open
+    try:
+        with opened(file, "rt", encoding="utf-8-sig", newline="") as stream:
+            return _cells(stream.readline(_LONGEST_HEADER).rstrip("\r\n")) or []
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+        return []
+
+
+def read_cells(file: Path, label: str, problems: list[Problem]) -> pd.DataFrame | None:
+    """All cells as text; index = line number. Lines with the wrong number of cells are quarantined."""
+    try:
+        data = file.read_bytes()
+        text = (unpacked(data, "gzip") if file.suffix.lower() == PACKED else data).decode("utf-8-sig")
+    except UNREADABLE as error:
+        problems.append(Problem(label, 1, f"cannot be read as UTF-8 text: {error}", "refused"))
+        return None
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    written, whole = text.split("\n"), text.endswith("\n")
+    header = _cells(written[0])
+    if not header or len(set(header)) < len(header):
+        problems.append(Problem(label, 1, "no header, or a column appears twice", "refused"))
+        return None
+    rows, lines, last = [], [], len(written) - whole
+    for line, given in enumerate(written[1:], 2):
+        cells = _cells(given) if given.strip() else []
+        if cells is None:
+            problems.append(Problem(label, line, "unbalanced quotation mark, or a cell that never ends"))
+        elif len(cells) == len(header) and (line < last or whole):
+            rows.append(cells)
+            lines.append(line)
+        elif cells and len(cells) == len(header):
+            problems.append(Problem(label, line, "the last line has no line end: the file may be truncated"))
+        elif cells:
+            why = "the file is truncated here" if line == last else "cells missing or extra"
+            problems.append(Problem(label, line, f"{len(cells)} of {len(header)} cells: {why}"))
+    return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name="line"), dtype=object)
+
+
+def _cells(line: str) -> list[str] | None:
+    """The cells of one line; None if the line is malformed."""
+    if '"' not in line:
+        return line.split(",") if line else []
+    try:
+        return next(csv.reader([line], strict=True))
+    except csv.Error:
+        return None
+
+
+# ---- machine
+# Files that do not name the measured GPU: it is taken from the folder, from other files or the manifest.
+
+MANIFEST = "manifest.json"  # {run_id: {"gpu_name": ..., "driver": ...}}, or a single such machine
+
+
+def with_machine(raw: pd.DataFrame, file: Path, label: str, problems: list[Problem]) -> pd.DataFrame | None:
+    """Cells with ``gpu_name``, and ``driver`` if the folder names one; None, and a problem, if the
+    folder names no GPU or several.
+    """
+    if "gpu_name" in raw:
+        return raw
+    machines = list(_machines(file))
+    gpus = {gpu_key(machine["gpu_name"]): machine["gpu_name"] for machine in machines}
+    if len(gpus) != 1:
+        why = (
+            f"the folder names several GPUs: {', '.join(map(repr, sorted(gpus.values())))}"
+            if gpus
+            else "no other file of the folder names the GPU"
+        )
+        remedy = (
+            f'add the column, or {MANIFEST} with {{"gpu_name": "..."}}'
+            if not gpus
+            else "add the column, or use one folder per GPU"
+        )
+        problems.append(Problem(label, 1, f"no column gpu_name, and {why}; {remedy}", "refused"))
+        return None
+    drivers = {machine.get("driver", "") for machine in machines} - {""}
+    raw = raw.assign(gpu_name=next(iter(gpus.values())))
+    return raw if "driver" in raw or len(drivers) != 1 else raw.assign(driver=drivers.pop())
+
+
+def _machines(file: Path) -> Iterator[dict[str, str]]:
+    """The machines named by the other tables and the manifest of a file's folder, each at least once."""
+    for other in sorted(file.parent.iterdir()):
+        if other != file and is_table(other):
+            cells = read_cells(other, "", [])
+            if cells is not None and "gpu_name" in cells:
+                named = cells[[name for name in ("gpu_name", "driver") if name in cells]].drop_duplicates()
+                yield from (machine for machine in named.to_dict("records") if gpu_key(machine["gpu_name"]))
+    try:
+        stated = json.loads((file.parent / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # missing or unreadable
+        return
+    for machine in [stated, *stated.values()] if isinstance(stated, dict) else []:
+        if isinstance(machine, dict) and isinstance(machine.get("gpu_name"), str) and gpu_key(machine["gpu_name"]):
+            yield {name: machine[name] for name in ("gpu_name", "driver") if isinstance(machine.get(name), str)}
+
+
+# ---- swapped
+# GEMM tables whose columns m and n are swapped.
+
+WIDTH = 128  # of weights: features are multiples of it, and tokens are not
+LEAST_SIZES = 4  # of a sweep over tokens
+FEW_TOKENS = 64  # a sweep over tokens begins here or below; no expert is that narrow
+
+
+def swapped_columns(rows: pd.DataFrame) -> str:
+    """Why m (tokens) and n (output features) seem swapped in the rows of a file; '' if they do not.
+
+    m has only widths of weights, and n takes several times as many values as m, small ones and odd ones among them.
+    """
+    sizes = rows[["m", "n", "k"]].astype(int).drop_duplicates()
+    if (sizes["m"] % WIDTH).any() or not (sizes["n"] % WIDTH).any() or sizes["n"].min() > FEW_TOKENS:
+        return ""
+    along_m = sizes.groupby(["n", "k"])["m"].nunique().median()
+    along_n = sizes.groupby(["m", "k"])["n"].nunique().median()
+    if along_n < LEAST_SIZES or along_n < 2 * along_m:
+        return ""
+    widths = sorted(sizes["m"].unique())
+    shown = ", ".join(f"{width}" for width in widths[:4]) + (", ..." if len(widths) > 4 else "")
+    return (
+        f"m is one of {len(widths)} widths of weights ({shown}), and n has {sizes['n'].nunique()} sizes from "
+        f"{sizes['n'].min()} on: are the columns m (rows, tokens) and n (output features) swapped? Exchange their names"
+    )
+
+
+# ---- reading
 
 UNKNOWN_LAYOUT = "no known layout has these columns"
 CASES = "cases.parquet"  # marks folders written by ``archsim validate``, which have no measurements
@@ -228,3 +379,178 @@ def _figures(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Probl
             problems.append(Problem(label, line, reason))
         raw[name], bad = values, bad | wrong
     return raw[~bad]
+
+
+# ---- sweeps
+# Finds repetitions among runs: sweeps are pooled, duplicates counted once, versions that disagree kept separate.
+
+MOST_DISAGREEMENT = 0.05  # median |log ratio| of two release candidates that still count as one version
+SAME = " = "  # between the names of duplicate sweeps
+LEAST_COMMON_POINTS = 20  # points, before two sweeps are compared
+MOST_APART = 1.5  # ratio of the times of two sweeps at a point that are still averaged
+# Of two sweeps of one version, the newer counts unless it is slower by more: two public ones are up to 1.52 apart
+PLAINLY_SLOWER = 2.0
+
+
+def release(version: str) -> str:
+    """The release of a release candidate: '1.3.0rc10' → '1.3.0'."""
+    found = re.match(r"(.*?\d)[.-]?rc\d", version)
+    return found[1] if found else version
+
+
+def table_of_sweeps(rows: pd.DataFrame, point: list[str], value: str) -> pd.DataFrame:
+    """ln of the measured times: one column per sweep ('version/run'), one row per point; NaN where not measured.
+
+    A sweep that equals another on all their common points is merged into it; the column is named 'one = other'.
+    """
+    names = rows["library_version"] + "/" + rows["run_id"]
+    logs = np.log(rows[value].astype(float)).groupby([*(rows[name] for name in point), names.rename("sweep")]).median()
+    sweeps = logs.unstack("sweep")
+    order = sorted(sorted(sweeps.columns), key=lambda name: newest_first(name.partition("/")[0]), reverse=True)
+    merged = pd.DataFrame(index=sweeps.index)
+    for name in order:
+        same = [kept for kept in merged if _is_copy(merged[kept], sweeps[name])]
+        if same:
+            merged[same[0]] = merged[same[0]].fillna(sweeps[name])
+            merged = merged.rename(columns={same[0]: f"{same[0]}{SAME}{name}"})
+        else:
+            merged[name] = sweeps[name]
+    return merged
+
+
+def _is_copy(a: pd.Series, b: pd.Series) -> bool:
+    both = (a - b).dropna()
+    return len(both) >= LEAST_COMMON_POINTS and bool((both == 0).all())
+
+
+def pools(rows: pd.DataFrame, point: list[str], value: str) -> list[tuple[str, pd.DataFrame]]:
+    """(version, table of sweeps) for the rows of one library: sweeps of a release together, unless versions
+    disagree. Repeats of one version stay together, as nothing names them apart: `consensus` is for those.
+    """
+    found = []
+    for name, mine in rows.groupby(rows["library_version"].map(release), sort=True):
+        left = table_of_sweeps(mine, point, value)
+        pools = []
+        while left.shape[1]:
+            first = left.columns[0]
+            alike = [
+                column
+                for column in left
+                if _version(column) == _version(first) or _agree(left[first], left[column])
+            ]
+            pools.append(left[alike].dropna(how="all"))
+            left = left.drop(columns=alike)
+        found += [(name if len(pools) == 1 else _version(sweeps.columns[0]), sweeps) for sweeps in pools]
+    return found
+
+
+def _version(sweep: str) -> str:
+    return sweep.partition("/")[0]
+
+
+def _agree(a: pd.Series, b: pd.Series) -> bool:
+    both = (a - b).dropna().abs()
+    return len(both) < LEAST_COMMON_POINTS or float(both.median()) <= MOST_DISAGREEMENT
+
+
+def off_the_others(sweeps: pd.DataFrame) -> pd.DataFrame:
+    """Measured / median of the other sweeps - 1, by sweep; nan if there is no other."""
+    found = {name: sweeps[name] - sweeps.drop(columns=name).median(axis=1) for name in sweeps}
+    return np.expm1(pd.DataFrame(found, index=sweeps.index))
+
+
+def repeatability(sweeps: pd.DataFrame) -> pd.Series:
+    """Distance of a sweep from the median of the others, mean over sweeps; nan for a single sweep."""
+    return off_the_others(sweeps).abs().mean(axis=1)
+
+
+def consensus(sweeps: pd.DataFrame) -> pd.Series:
+    """ln of the time at each point: the median over the sweeps that measured it.
+
+    Sweeps that are over MOST_APART apart at a point are not averaged: the median is over those that agree with most
+    others, of two that disagree the newer, or the faster one of a version if the newer is over PLAINLY_SLOWER: a
+    throttled GPU is only slower. Columns are sweeps, the newest first.
+    """
+    found = sweeps.median(axis=1)
+    kept = _kept(sweeps)
+    found[kept.index] = sweeps.loc[kept.index].where(kept).median(axis=1)
+    return found.dropna()
+
+
+def note_of(sweeps: pd.DataFrame) -> str:
+    """Where sweeps disagree, and which ones count there; '' if they agree everywhere."""
+    kept = _kept(sweeps)
+    if not len(kept):
+        return ""
+    apart = sweeps.loc[kept.index]
+    times = np.exp((apart.max(axis=1) - apart.min(axis=1)).max())
+    shared = int((sweeps.notna().sum(axis=1) > 1).sum())
+    names = ", ".join(name for name in sweeps if kept[name].any())
+    return (
+        f"sweeps are over {MOST_APART:g} times apart at {len(kept)} of {shared} points ({times:.1f} times at most): "
+        f"not averaged there, but as in {names}"
+    )
+
+
+def _kept(sweeps: pd.DataFrame) -> pd.DataFrame:
+    """bool: which sweeps count, for each of the points at which sweeps are too far apart."""
+    apart = sweeps[sweeps.max(axis=1) - sweeps.min(axis=1) > np.log(MOST_APART)]
+    times = apart.to_numpy()
+    near = np.abs(times[:, :, None] - times[:, None, :]) <= np.log(MOST_APART)  # point, sweep, other sweep
+    others, point = near.sum(axis=2), np.arange(len(apart))
+    most = others == others.max(axis=1, keepdims=True)
+    newest = most.argmax(axis=1)  # the first, of those with most others
+    version = np.array([name.partition("/")[0] for name in apart])
+    fastest = np.where(most & (version == version[newest][:, None]), times, np.inf).argmin(axis=1)
+    throttled = times[point, newest] - times[point, fastest] > np.log(PLAINLY_SLOWER)
+    best = np.where(throttled, fastest, newest)
+    return pd.DataFrame(near[point, best], index=apart.index, columns=apart.columns)
+
+
+# ---- fittable
+# GEMM tables of the user with too few points for a law: refused, or told.
+
+LEAST_POINTS = 8  # two more than the law has parameters
+LEAST_SIZES_OF_LAW = 3  # of m at one shape, before a law is known to follow m
+LEAST_FITTED_SIZES = 5  # of m at each shape, before their corrections mean much
+REMEDY = "measure more, for instance with `python -m calibration.measure gemm`"
+_TABLE = ["gpu", "library", "release", "dtype", "quant_included", "groups"]
+
+
+def fittable(measurements: Measurements) -> Measurements:
+    """The measurements without the user's GEMM tables that no law can be judged on, and with what is told of them."""
+    rows = measurements.table("gemm")
+    own = rows["file"].isin(measurements.own).to_numpy(bool)
+    refused, problems = np.zeros(len(rows), bool), list(measurements.problems)
+    for at, found in _judged(rows[own]):
+        problems += found
+        refused[np.flatnonzero(own)[at]] = any(problem.kind == "refused" for problem in found)
+    tables = {**measurements.tables, "gemm": rows[~refused].reset_index(drop=True)} if refused.any() else None
+    return replace(measurements, tables=tables or measurements.tables, problems=problems)
+
+
+def _judged(rows: pd.DataFrame) -> Iterator[tuple[np.ndarray, list[Problem]]]:
+    """(positions of the rows of a table, its problems) of the tables with too few points."""
+    named = rows.assign(release=rows["library_version"].map(release))
+    for (gpu, library, version, dtype, *_), at in named.groupby(_TABLE, sort=True).indices.items():
+        mine = rows.iloc[at]
+        points = mine[["m", "n", "k"]].drop_duplicates()
+        sizes = points.groupby(["n", "k"])["m"].nunique()
+        name = f"{gpu}, {library} {version}, {dtype}"
+        most = sizes.max()
+        lines = mine.groupby("file")["line"].min().items()
+        if len(points) < LEAST_POINTS or most < LEAST_SIZES_OF_LAW:
+            reason = (
+                f"{name}: {len(points)} points, at most {most} sizes of m at a shape (n, k); no law can be judged with "
+                f"fewer than {LEAST_POINTS} points, or than {LEAST_SIZES_OF_LAW} sizes: {REMEDY}"
+            )
+            yield at, [Problem(file, int(line), reason, "refused") for file, line in lines]
+        elif (sizes < LEAST_FITTED_SIZES).any():
+            few = sizes[sizes < LEAST_FITTED_SIZES]
+            n, k = few.index[0]
+            reason = (
+                f"{name}: {len(few)} of {len(sizes)} shapes have fewer than {LEAST_FITTED_SIZES} sizes of m "
+                f"(n {n:g}, k {k:g} "
+                f"has {few.iloc[0]}); between and beyond them, only the law predicts: {REMEDY}"
+            )
+            yield at, [Problem(file, int(line), reason, "warning") for file, line in lines]

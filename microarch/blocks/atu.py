@@ -16,12 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import inner
+from archsim.base.compiled import inner
 from microarch.blocks import hbm, llc
-from microarch.blocks.codes import AWAY, HERE, HIT
-from microarch.blocks.parameters import CHOICE, PAPER, parameter
-from microarch.blocks.request import Event, State, Unit
-from microarch.blocks.state_machine import Step
+from microarch.blocks.request import AWAY, HERE, HIT, Event, State, Unit
+from microarch.blocks.state_machine import CHOICE, PAPER, Step, parameter
 
 SERVES = {State.LOOKUP: Unit.PORT}
 MISSED = "llc.miss_ns, + hbm.latency_ns if the ATU misses"

@@ -1,14 +1,13 @@
 """Compute array of a die: multiplies a sub-kernel's tokens with one weight slice at a time.
 
-State layout: none of its own; under ``shared`` ``archsim.engine.event.transfers.DIE[die]`` has the chain that it works
+State layout: none of its own; under ``shared`` ``archsim.engine.event.flows.DIE[die]`` has the chain that it works
 on and its queue.
 """
 
 from dataclasses import dataclass
 
-from microarch.blocks.parameters import PAPER, SIMULATOR, parameter
 from microarch.blocks.request import Event, State, Unit
-from microarch.blocks.state_machine import Step
+from microarch.blocks.state_machine import PAPER, SIMULATOR, Step, parameter
 
 SERVES = {State.COMPUTE: Unit.COMPUTE}
 STEPS = {(State.COMPUTE, Event.SERVED): Step(State.DONE, action="multiply", latency="flop / flop_per_ns")}

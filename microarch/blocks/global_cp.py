@@ -2,7 +2,7 @@
 
 Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V. The paper charges no time for it; the rules for its cost
 are this project's (``docs/decisions.md``). Counts of work come from the policy functions themselves
-(``archsim.policies.allocation.rules.Effort``), which every executor runs; an executor only turns counts into time.
+(``archsim.policies.allocation.Effort``), which every executor runs; an executor only turns counts into time.
 
 State layout: the tables of ``archsim area`` (distribution table, heatmap, prediction table); work counts in ``Counts``.
 
@@ -35,10 +35,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import kernel
+from archsim.base.compiled import kernel
 from archsim.base.units import NS_PER_S
-from microarch.blocks.parameters import CHOICE, PAPER, parameter
-from microarch.blocks.state_machine import Step, Table
+from microarch.blocks.state_machine import CHOICE, PAPER, Step, Table, parameter
 
 COUNT_BYTES = 2  # tokens of an expert on a die: 16 bits, as a heatmap counter has (paper, table II)
 COMMAND_BYTES = 16  # command and address of a request on the fabric (paper, table I)
@@ -172,7 +171,7 @@ def fsm_ns(counts: Counts, fsm) -> np.ndarray:
 
 
 def fsm_cycles(counts: Counts, fsm) -> np.ndarray:
-    """float64[State]: cycles of the state machine's datapath (``archsim.specs.machine.decision.FsmSpec``)."""
+    """float64[State]: cycles of the state machine's datapath (``archsim.specs.decision.FsmSpec``)."""
     cycles = np.zeros(len(State))
     if counts.demand_received:
         cycles[State.RECEIVE] = ceil(counts.dies * counts.experts / fsm.lanes)
@@ -222,7 +221,7 @@ def _evaluation_cycles(candidates, blocks, lanes, pipeline):
 
 
 def firmware_ns(counts: Counts, firmware) -> np.ndarray:
-    """float64[State]: instructions of the program (``archsim.specs.machine.decision.FirmwareSpec``), in ns."""
+    """float64[State]: instructions of the program (``archsim.specs.decision.FirmwareSpec``), in ns."""
     work = np.zeros(len(State))
     if counts.demand_received:
         work[State.RECEIVE] = counts.dies * counts.experts * firmware.per_table_entry
@@ -241,7 +240,7 @@ def firmware_ns(counts: Counts, firmware) -> np.ndarray:
 
 def host_ns(counts: Counts, host, decided_ns: float) -> np.ndarray:
     """float64[State]: the function's own time on a host and what crosses PCIe
-    (``archsim.specs.machine.decision.HostSpec``).
+    (``archsim.specs.decision.HostSpec``).
 
     Once per MoE layer: the host notices the end of gating, reads demand and copies back, decides (``decided_ns``: time
     of the policy function, allocation and prediction), sends plan and bits, and launches.
@@ -272,7 +271,7 @@ def all_reduce_ns(n_bytes: float, dies: int, reach: Reach) -> float:
 
 def gpu_ns(counts: Counts, gpu, reach: Reach) -> np.ndarray:
     """float64[State]: an all-reduce of the counts and one kernel, the same on every GPU
-    (``archsim.specs.machine.decision.GpuSpec``). Nothing is sent back: each GPU knows the plan.
+    (``archsim.specs.decision.GpuSpec``). Nothing is sent back: each GPU knows the plan.
 
     Its operations are comparisons that sort and rank, evaluations of blocks, and those of a solver. A policy that needs
     no counts needs no kernel: the dispatch kernel looks up the home of an expert.
@@ -293,7 +292,7 @@ HOST_OPERATION_NS = 1.0
 
 def aside_ns(operations: int, statistics_bytes: int, dies: int, spec, reach: Reach) -> float:
     """Time of a decision that is taken beside the steps, from ``statistics_bytes`` of counts of every die: collect
-    them, decide. ``spec``: `archsim.specs.machine.decision.DecisionSpec`.
+    them, decide. ``spec``: `archsim.specs.decision.DecisionSpec`.
     """
     if spec.executor == "gpu":
         gpu = spec.gpu

@@ -20,12 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import inner, kernel
+from archsim.base.compiled import inner, kernel
 from archsim.specs.model import SLICES
-from microarch.blocks import lru
-from microarch.blocks.parameters import PAPER, SIMULATOR, parameter
+from microarch.blocks import llc
 from microarch.blocks.request import Event, State, Unit
-from microarch.blocks.state_machine import Step
+from microarch.blocks.state_machine import PAPER, SIMULATOR, Step, parameter
 
 UNBOUNDED_BYTES = 2**62
 SERVES = {state: Unit.HBM for state in (State.LOCAL_HBM, State.REMOTE_HBM, State.COPY, State.ACT_READ, State.ACT_WRITE)}
@@ -84,7 +83,7 @@ def no_copies(experts: int, limit_bytes: np.ndarray) -> Copies:
     room = np.zeros(dies, ROOM)
     room["limit_bytes"] = limit_bytes
     present, was_read = np.zeros((2, dies, keys), np.uint8)
-    return Copies(present, was_read, np.zeros((experts, dies), np.int8), lru.empty_rings(dies, keys), room)
+    return Copies(present, was_read, np.zeros((experts, dies), np.int8), llc.empty_rings(dies, keys), room)
 
 
 def count_anew(copies: Copies) -> None:
@@ -98,7 +97,7 @@ def count_anew(copies: Copies) -> None:
 def read(copies, die, key):
     """A copy was read: it becomes the youngest."""
     copies.was_read[die, key] = 1
-    lru.touch(copies.ring[die], key)
+    llc.touch(copies.ring[die], key)
 
 
 @inner
@@ -106,8 +105,8 @@ def _evict_down_to(copies, die, slice_bytes, most_bytes):
     """Evict the oldest copies until at most ``most_bytes`` are used."""
     room, ring = copies.room[die], copies.ring[die]
     while room.used_bytes > most_bytes:
-        oldest = lru.oldest(ring)
-        lru.unlink(ring, oldest)
+        oldest = llc.oldest(ring)
+        llc.unlink(ring, oldest)
         copies.present[die, oldest] = 0
         copies.slices[oldest // SLICES, die] -= 1
         room.used_bytes -= slice_bytes
@@ -126,7 +125,7 @@ def evict_beyond_room(copies, slice_bytes):
 def keep(copies, die, key, slice_bytes):
     """Enter a copy, evicting the oldest ones if there is no room; False if it can never fit."""
     if copies.present[die, key]:
-        lru.touch(copies.ring[die], key)
+        llc.touch(copies.ring[die], key)
         return True
     room, ring = copies.room[die], copies.ring[die]
     if slice_bytes > room.limit_bytes:
@@ -136,5 +135,5 @@ def keep(copies, die, key, slice_bytes):
     copies.slices[key // SLICES, die] += 1
     room.used_bytes += slice_bytes
     room.peak_bytes = max(room.peak_bytes, room.used_bytes)
-    lru.link_youngest(ring, key)
+    llc.link_youngest(ring, key)
     return True

@@ -8,9 +8,8 @@ Transitions of DATA are the PDU's, which checks what arrives.
 
 from dataclasses import dataclass
 
-from microarch.blocks.parameters import PAPER, SIMULATOR, parameter
 from microarch.blocks.request import Event, State, Unit
-from microarch.blocks.state_machine import Step
+from microarch.blocks.state_machine import PAPER, SIMULATOR, Step, parameter
 
 SERVES = {State.REQUEST: Unit.PATH, State.ACT_MOVE: Unit.PATH}
 ASKED = "hops · hop_ns + request_bytes / bytes_per_ns"

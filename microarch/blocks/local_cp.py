@@ -15,8 +15,7 @@ in EXECUTE.
 from dataclasses import dataclass
 from enum import IntEnum
 
-from microarch.blocks.parameters import CHOICE, PAPER, parameter
-from microarch.blocks.state_machine import Step, Table
+from microarch.blocks.state_machine import CHOICE, PAPER, Step, Table, parameter
 
 
 @dataclass(frozen=True)

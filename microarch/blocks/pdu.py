@@ -9,11 +9,9 @@ State layout: ``cp_en: uint8[die, expert]``, one bit of hardware each.
 
 from dataclasses import dataclass
 
-from archsim.base.kernels import inner
-from microarch.blocks.codes import KEEP, SERVED
-from microarch.blocks.parameters import PAPER, parameter
-from microarch.blocks.request import Event, State, Unit
-from microarch.blocks.state_machine import Step
+from archsim.base.compiled import inner
+from microarch.blocks.request import KEEP, SERVED, Event, State, Unit
+from microarch.blocks.state_machine import PAPER, Step, parameter
 
 SERVES = {State.DATA: Unit.PATH}
 MOVED = "hops · link.hop_ns + bytes / link.bytes_per_ns"

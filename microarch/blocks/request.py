@@ -26,6 +26,9 @@ Each block declares the transitions of the states that it serves; ``microarch.bl
 
 from enum import IntEnum
 
+from microarch.blocks.state_machine import codes
+
+# ---- request
 
 class State(IntEnum):
     LOOKUP = 0
@@ -60,3 +63,24 @@ class Event(IntEnum):
     HERE = 3  # the slice is in this die's HBM
     AWAY = 4  # it is in another die's
     KEEP = 5  # served, and the PDU keeps a copy
+
+
+# ---- codes
+# States and events of a request (``microarch.blocks.request``) as int64 constants, for compiled kernels.
+
+(
+    LOOKUP,
+    LOCAL_HBM,
+    REQUEST,
+    REMOTE_LLC,
+    REMOTE_HBM,
+    DATA,
+    COMPUTE,
+    LLC_FILL,
+    COPY,
+    ACT_READ,
+    ACT_MOVE,
+    ACT_WRITE,
+    DONE,
+) = codes(State)
+SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)

@@ -40,7 +40,7 @@ class TableDesign:
     table_port_bits: int = 72  # of the expert distribution table
     heatmap_port_bits: int = 512
     prediction_port_bits: int = 16
-    clock_hz: float = 2.5e9  # of tables and cores; fitted, see ``microarch.silicon.technology``
+    clock_hz: float = 2.5e9  # of tables and cores; fitted, see ``microarch.silicon.area``
     atu_entries: int | None = None  # of the ATU of a die; None: one for every expert
 
     def __post_init__(self) -> None:

@@ -19,8 +19,8 @@ from amaranth.back import rtlil
 from amaranth.hdl import ClockDomain, Fragment, Module
 
 from archsim.base.own_code import safe_path
+from microarch.rtl import allocator, atu, heatmap, pdu
 from microarch.rtl.lockstep import BENCHES
-from microarch.rtl.properties import allocator, atu, heatmap, pdu
 
 PROPERTIES: Mapping[str, Any] = MappingProxyType({"allocator": allocator, "atu": atu, "heatmap": heatmap, "pdu": pdu})
 MAX_STEPS = 6  # of an induction

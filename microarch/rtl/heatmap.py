@@ -2,7 +2,7 @@
 
 A request adds 1 to the counters of one word of a row that ``mask`` names. It takes two accesses of the port: READ and
 WRITE. If one of these counters is full, the row is halved first, word by word: ``2 · words`` accesses more, then the
-word is read again (``archsim.policies.prediction.ported_heatmap``).
+word is read again (``archsim.policies.heatmap``).
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Assert, Cat, Elaboratable, Module, Mux, Signal
 
 from microarch.rtl import Memory
+
+# ---- heatmap
 
 IDLE, READ, WRITE, HALVE_READ, HALVE_WRITE = range(5)
 
@@ -97,3 +99,27 @@ class HeatmapStore(Elaboratable):
         with m.If(self.start & ((self.state == IDLE) | (self.state == WRITE))):
             m.d.sync += [self.state.eq(READ), self.row_at.eq(self.row), word.eq(self.word), mask.eq(self.mask)]
         return m
+
+
+# ---- heatmap
+# Heatmap store: no counter passes its largest value, and halving keeps the order of a word's counters.
+
+CLAIM = "no counter passes 65,535; halving keeps order"
+SIZES = ({"experts": 8, "port_bits": 64},)
+
+
+def harness(dut: HeatmapStore, m: Module) -> list[Signal]:
+    """Adds the claim to ``m``."""
+    p = dut.parameters
+    held = [dut.held.word_select(i, p.count_bits) for i in range(p.per_word)]
+    stored = [dut.stored.word_select(i, p.count_bits) for i in range(p.per_word)]
+    m.d.comb += Assert(dut.state <= HALVE_WRITE)
+    m.d.comb += Assert(dut.writes == ((dut.state == WRITE) | (dut.state == HALVE_WRITE)))
+    for i, (before, after) in enumerate(zip(held, stored, strict=True)):
+        with m.If(dut.state == WRITE):
+            m.d.comb += Assert(after == before + dut.adding[i])  # with the carry: it does not wrap
+        with m.If(dut.state == HALVE_WRITE):
+            m.d.comb += Assert((after == before >> 1) & ~after[-1])
+            for j in range(i):
+                m.d.comb += Assert((held[j] > before) | (stored[j] <= after))
+    return []

@@ -3,21 +3,415 @@
 A ``Bench`` of a block draws the stimulus from a seed (or takes a recorded one), simulates the component, and compares
 every event's answer and the cycles of its states. Drawn stimulus begins with *corners*: inputs that bring every bit of
 every register to both values, take every branch, and hit the bounds of what may enter the component. Random events
-follow. How much of this was reached is part of what a run of lockstep tells (``microarch.rtl.coverage``).
+follow. How much of this was reached is part of what a run of lockstep tells (``microarch.rtl.lockstep``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from amaranth.hdl import Const, Elaboratable, Fragment, Signal
+from amaranth.hdl._ast import ArrayProxy, Assign, Concat, Operator, Part, Slice, Statement, Switch, SwitchValue, Value
+from amaranth.sim import Simulator
 
 from microarch.blocks.global_cp import sorting_cycles
 from microarch.rtl import allocator, atu, heatmap, pdu, select, sorter, tables
-from microarch.rtl.coverage import Coverage, Covered
-from microarch.rtl.drive import Differs, choose, cycle, look_up, packed, place, simulate, sort, unpacked
+
+# ---- drive
+# What stands around a component in a simulation: it offers work, keeps the memories, and gathers the answers.
+#
+# Each function is a piece of a test bench (a coroutine of Amaranth's simulator). Lockstep drives components with them,
+# and so does a run of the interpreted engine. ``asks``: whether to ask a component to start while it is busy, which it
+# must not.
+
+PERIOD_S = 1e-9
+
+
+class Differs(Exception):
+    """What a component did otherwise than its table."""
+
+
+def never() -> bool:
+    return False
+
+
+def simulate(component: Elaboratable, bench: Callable) -> None:
+    """Run a test bench beside the component, to its end. One that is watched (``microarch.rtl.activity``) counts; of
+    one whose coverage is counted (``microarch.rtl.lockstep``) it is gathered at the end.
+    """
+    simulator = Simulator(component)
+    simulator.add_clock(PERIOD_S)
+    if (watch := getattr(component, "watch", None)) is not None:
+        watch(simulator)
+    gather = getattr(component, "gather", None)
+
+    async def to_its_end(ctx):
+        try:
+            await bench(ctx)
+        finally:
+            if gather is not None:
+                gather(ctx)
+
+    simulator.add_testbench(to_its_end)
+    simulator.run()
+
+
+class Driven:
+    """A component that keeps its state from one piece of work to the next."""
+
+    def __init__(self, component: Elaboratable):
+        self.component = component
+        self._simulator = Simulator(component)
+        self._simulator.add_clock(PERIOD_S)
+        self._simulator.add_testbench(self._bench, background=True)
+        self._piece: Callable | None = None
+        self._answer: Any = None
+
+    async def _bench(self, ctx):
+        while True:
+            if self._piece is None:
+                await ctx.tick()
+                continue
+            self._answer = await self._piece(ctx, self.component)
+            self._piece = None
+
+    def ask(self, piece: Callable) -> Any:
+        """What ``piece(ctx, component)`` returns, a piece of a test bench."""
+        self._piece = piece
+        while self._piece is not None:
+            self._simulator.advance()
+        return self._answer
+
+
+async def place(ctx, dut: allocator.Allocator, given: tables.PlacingStep, most: int, asks: Callable[[], bool] = never):
+    """(entries of every expert as {die, tokens}, cycles in GENERATE, EVALUATE, MERGE) of a step, loads cleared first.
+
+    Raises Differs where it takes more than ``most`` cycles.
+    """
+    ctx.set(dut.clear, 1)
+    await ctx.tick()
+    ctx.set(dut.clear, 0)
+    output: list[tuple[int, ...]] = []
+    cycles = [0, 0, 0]
+    waiting = list(given.experts)
+    entries: list[int] = []
+    placing, at = None, 0
+    ctx.set(dut.block_tokens, given.block_tokens)
+    for _ in range(most):
+        state = ctx.get(dut.state)
+        if state in (allocator.IDLE, allocator.MERGE):
+            if waiting:
+                _offer(ctx, dut, waiting[0])
+            ctx.set(dut.start, bool(waiting))
+        else:
+            ctx.set(dut.start, asks())  # not taken: it is busy
+        if state == allocator.IDLE and not waiting:
+            return output, cycles
+        if state == allocator.GENERATE:
+            ctx.set(dut.die, placing.die[at])
+            ctx.set(dut.read, placing.read[at])
+            at += 1
+        if state == allocator.MERGE:
+            entries += [ctx.get(dut.entry_die), ctx.get(dut.entry_tokens)]
+        if state:
+            cycles[state - 1] += 1
+        await ctx.tick()
+        after = ctx.get(dut.state)
+        if state == allocator.MERGE and after != allocator.MERGE:
+            output.append(tuple(entries))
+            entries = []
+        if state in (allocator.IDLE, allocator.MERGE) and after == allocator.GENERATE:
+            placing, at = waiting.pop(0), 0
+    raise Differs(f"the step does not end after {most} cycles")
+
+
+def _offer(ctx, dut, placing):
+    p, n = dut.parameters, len(placing.die)
+    ctx.set(dut.candidates, n)
+    ctx.set(dut.groups, -(-n // p.lanes))
+    ctx.set(dut.levels, (min(n, p.lanes) - 1).bit_length())
+    for name in ("tokens", "work", "last_work"):
+        ctx.set(getattr(dut, name), getattr(placing, name))
+
+
+async def sort(ctx, dut: sorter.Sorter, tokens: np.ndarray, last: int, asks: Callable[[], bool] = never):
+    """(experts in order of tokens, cycles) of a step; raises Differs where it takes more than ``last`` cycles."""
+    p, n = dut.parameters, len(tokens)
+    memory = np.full(p.experts, 2**p.key_bits - 1, object)
+    memory[:n] = [int(count) << p.levels | expert for expert, count in enumerate(tokens)]
+    memory = memory.reshape(-1, p.comparators)
+    ctx.set(dut.start, n > 1)
+    ctx.set(dut.size, 1 << (n - 1).bit_length())
+    await ctx.tick()
+    ctx.set(dut.start, 0)
+    cycles = 0
+    while ctx.get(dut.state):
+        at = [ctx.get(each) for each in dut.at]
+        for word, loaded in zip(at, dut.loaded, strict=True):
+            ctx.set(loaded, packed(memory[word], p.key_bits))
+        for word, stored in zip(at, dut.stored, strict=True):
+            memory[word] = unpacked(ctx.get(stored), p.comparators, p.key_bits)
+        cycles += 1
+        if cycles > last:
+            raise Differs(f"a step of {n} experts does not end after {last} cycles")
+        ctx.set(dut.start, cycles < last and asks())  # not taken: it is busy
+        await ctx.tick()
+        ctx.set(dut.start, 0)
+    return [int(key) % p.experts for key in memory.reshape(-1)[:n]], cycles
+
+
+async def choose(ctx, dut: select.Selector, row: np.ndarray, asks: Callable[[], bool] = never):
+    """(cycles, threshold, marked experts) of a row of counters; raises Differs where it does not end."""
+    p = dut.parameters
+    padded = np.zeros(p.words * p.comparators, np.int64)
+    padded[: p.experts] = row
+    words = [packed(word, p.count_bits) for word in padded.reshape(p.words, -1)]
+    ctx.set(dut.start, 1)
+    await ctx.tick()
+    ctx.set(dut.start, 0)
+    marked, cycles, threshold = [], 0, -1
+    while ctx.get(dut.state):
+        ctx.set(dut.word, words[ctx.get(dut.at)])
+        if ctx.get(dut.marking):
+            marks, threshold, at = ctx.get(dut.marks), ctx.get(dut.threshold), ctx.get(dut.marked_at)
+            marked += [at * p.comparators + bit for bit in range(p.comparators) if marks >> bit & 1]
+        cycles += 1
+        if cycles > 2 * p.cycles:
+            raise Differs(f"a row does not end after {cycles} cycles")
+        ctx.set(dut.start, cycles < p.cycles and asks())  # not taken: it is busy
+        await ctx.tick()
+        ctx.set(dut.start, 0)
+    return cycles, threshold, sorted(marked)
+
+
+async def count(ctx, dut: heatmap.HeatmapStore, counters: np.ndarray, row: int, word: int, mask: int) -> int:
+    """How often the row was halved while 1 was added to its counters of a word, in place; ``counters``: uint16[row,
+    expert].
+    """
+    p, halving = dut.parameters, 0
+    for signal, value in zip((dut.start, dut.row, dut.word, dut.mask), (1, row, word, mask), strict=True):
+        ctx.set(signal, value)
+    await ctx.tick()
+    ctx.set(dut.start, 0)
+    while state := ctx.get(dut.state):
+        first = ctx.get(dut.at) * p.per_word
+        of_word = counters[ctx.get(dut.row_at), first : first + p.per_word]
+        ctx.set(dut.loaded, packed(of_word, p.count_bits))
+        if ctx.get(dut.writes):
+            of_word[:] = unpacked(ctx.get(dut.stored), len(of_word), p.count_bits)
+        halving += state == heatmap.HALVE_READ
+        await ctx.tick()
+    return halving // p.words
+
+
+async def look_up(ctx, dut: atu.Atu, expert: int, stored: list[int], idle: bool = False):
+    """(answered, hit) of a look-up; ``stored``: the tags of each set, which a miss changes."""
+    p, width = dut.parameters, dut.parameters.tag_bits + 1
+    ctx.set(dut.look_up, not idle)
+    ctx.set(dut.expert, expert)
+    at = ctx.get(dut.set) if p.index_bits else 0
+    ctx.set(dut.stored, stored[at])
+    enters, entered = ctx.get(dut.enters), ctx.get(dut.entered)
+    for way in range(p.ways):
+        if enters >> way & 1:
+            mask = (1 << width) - 1 << way * width
+            stored[at] = stored[at] & ~mask | entered << way * width
+    await ctx.tick()
+    ctx.set(dut.look_up, 0)
+    return int(ctx.get(dut.answered)), int(ctx.get(dut.hit))
+
+
+async def cycle(ctx, dut: pdu.Pdu, given: Iterable[int]):
+    """(loading, answered, keep) of a PDU after a cycle with these inputs; none is set after it."""
+    for signal, value in zip(dut.inputs, given, strict=True):
+        ctx.set(signal, value)
+    await ctx.tick()
+    for signal in (dut.write, dut.look_up, dut.place):
+        ctx.set(signal, 0)
+    return tuple(int(ctx.get(signal)) for signal in dut.outputs)
+
+
+def packed(counters: Iterable[int], bits: int) -> int:
+    """Counters as one word, the first in its lowest bits."""
+    word = 0
+    for at, counter in enumerate(counters):
+        word |= int(counter) << at * bits
+    return word
+
+
+def unpacked(word: int, n: int, bits: int) -> list[int]:
+    return [word >> at * bits & (1 << bits) - 1 for at in range(n)]
+
+
+# ---- coverage
+# Coverage of a component by a stimulus: what of it was exercised, so that a check says how much it can notice.
+#
+# Two figures are counted in every cycle. *Bits*: bits of registers that rose and fell. *Branches*: cases of every
+# ``If``, ``Switch``, ``Mux`` and array of the component that were taken, the case in which nothing is taken included; a
+# case counts where the statement around it is active. A third figure, *bounds*, is counted by the bench: least and
+# largest values of what enters a component (``microarch.rtl.lockstep``).
+
+SYNC, COMB = "sync", "comb"
+
+
+@dataclass
+class Coverage:
+    """Names of what can be covered, and those of it that were not yet. ``bounds``: by the bench's own names."""
+
+    bits: list[str] = field(default_factory=list)
+    branches: list[str] = field(default_factory=list)
+    bounds: dict[str, bool] = field(default_factory=dict)
+    risen: int = 0  # a bit for each of ``bits``; the first value is that of a reset
+    fallen: int = 0
+    taken: int = 0  # a bit for each of ``branches``
+
+    @property
+    def counts(self) -> tuple[tuple[int, int], ...]:
+        """(covered, all) of bits, branches and bounds."""
+        return (
+            ((self.risen & self.fallen).bit_count(), len(self.bits)),
+            (self.taken.bit_count(), len(self.branches)),
+            (sum(self.bounds.values()), len(self.bounds)),
+        )
+
+    @property
+    def complete(self) -> bool:
+        return all(covered == of for covered, of in self.counts)
+
+    @property
+    def missed(self) -> list[str]:
+        """What no cycle of the stimulus exercised."""
+        toggled = self.risen & self.fallen
+        return [
+            *(f"bit {name}" for at, name in enumerate(self.bits) if not toggled >> at & 1),
+            *(f"branch {name}" for at, name in enumerate(self.branches) if not self.taken >> at & 1),
+            *(f"bound {name}" for name, was in self.bounds.items() if not was),
+        ]
+
+    def __str__(self) -> str:
+        parts = zip(("bits", "branches", "bounds"), self.counts, strict=True)
+        return ", ".join(f"{covered:,} of {of:,} {what}" for what, (covered, of) in parts)
+
+
+class Covered(Elaboratable):
+    """A component with its ports; ``coverage`` is counted while it is simulated. ``never``: bits that cannot toggle,
+    which are not counted.
+    """
+
+    def __init__(self, component: Any, never: Container[str] = ()):
+        self.component, self.coverage = component, Coverage()
+        self._fragment = fragment = Fragment.get(component, None)
+        self._seen: dict[int, Value] = {}  # values that stand in several statements are counted where they stand first
+        written = _registers(fragment)
+        names = {id(signal): name for name, signal in vars(component).items() if isinstance(signal, Signal)}
+        bits = [f"{names.get(id(each), each.name)}[{bit}]" for each in written for bit in range(len(each))]
+        self._counted = [at for at, name in enumerate(bits) if name not in never]
+        self.coverage.bits = [bits[at] for at in self._counted]
+        probes = [probe for statement in _all_statements(fragment) for probe in self._probes(statement)]
+        self._taken = Signal(max(1, len(self.coverage.branches)), reset_less=True)
+        self._toggles = []  # (bits that rose, bits that fell) of each register
+        for each in written:
+            before, rose, fell = (Signal.like(each, name=f"{each.name}_{what}") for what in ("before", "rose", "fell"))
+            changes = Assign(before, each), Assign(rose, rose | each & ~before), Assign(fell, fell | before & ~each)
+            fragment.add_statements(SYNC, list(changes))
+            self._toggles.append((rose, fell))
+        fragment.add_statements(SYNC, list(self._built(probes)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.component, name)
+
+    def elaborate(self, platform) -> Fragment:
+        return self._fragment
+
+    def gather(self, ctx: Any) -> None:
+        """Take over what the simulation has counted; ``ctx``: of a test bench."""
+        self.coverage.taken = ctx.get(self._taken)
+        for side, attribute in enumerate(("risen", "fallen")):
+            at = word = 0
+            for toggles in self._toggles:
+                word |= ctx.get(toggles[side]) << at
+                at += len(toggles[side])
+            of_counted = (1 << bit for bit, at in enumerate(self._counted) if word >> at & 1)
+            setattr(self.coverage, attribute, sum(of_counted))
+
+    # A probe is a branch's number, or (test, [(patterns, probes)]) for what is tested below an active statement.
+
+    def _probes(self, statement: Statement) -> list:
+        if isinstance(statement, Assign):
+            return [probe for value in (statement.rhs, statement.lhs) for probe in self._of_value(value)]
+        if not isinstance(statement, Switch):
+            return []
+        cases = [
+            (patterns, [self._branch(statement.src_loc, patterns), *(p for one in inner for p in self._probes(one))])
+            for patterns, inner, _ in statement.cases
+        ]
+        return [*self._of_value(statement.test), (statement.test, self._with_rest(statement, cases))]
+
+    def _of_value(self, value: Value) -> list:
+        if id(value) in self._seen:
+            return []
+        self._seen[id(value)] = value
+        if isinstance(value, SwitchValue):
+            where = value.src_loc
+            cases = [(patterns, [self._branch(where, patterns), *self._of_value(of)]) for patterns, of in value.cases]
+            return [*self._of_value(value.test), (value.test, cases)]
+        if isinstance(value, ArrayProxy):
+            index, elements = Value.cast(value.index), [Value.cast(each) for each in value.elems]
+            reached = min(len(elements), 2 ** len(index))
+            patterns = [(f"{at:0{len(index)}b}",) for at in range(reached)]
+            cases = [(one, [self._branch(value.src_loc, one)]) for one in patterns] if len(elements) > 1 else []
+            return [*self._of_value(index), *([(index, cases)] if cases else [])]
+        return [probe for part in _operands(value) for probe in self._of_value(part)]
+
+    def _branch(self, where: Any, patterns: Any) -> int:
+        file, line = where[:2]
+        self.coverage.branches.append(f"{Path(file).name}:{line} {'else' if not patterns else '|'.join(patterns)}")
+        return len(self.coverage.branches) - 1
+
+    def _with_rest(self, switch: Switch, cases: list) -> list:
+        """The cases of a statement, and the one in which none of them is taken, where it can be."""
+        patterns = [each for some, _ in cases for each in some or ()]
+        whole = any(some is None or not some for some, _ in cases) or len(set(patterns)) == 2 ** len(switch.test)
+        return cases if whole else [*cases, (None, [self._branch(switch.src_loc, None)])]
+
+    def _built(self, probes: Iterable) -> Iterator[Statement]:
+        for probe in probes:
+            if isinstance(probe, int):
+                yield Assign(Slice(self._taken, probe, probe + 1), Const(1, 1))
+            else:
+                test, cases = probe
+                yield Switch(test, [(patterns, list(self._built(inner)), None) for patterns, inner in cases])
+
+
+def _registers(fragment: Fragment) -> list[Signal]:
+    written: dict[int, Signal] = {}
+    for statement in fragment.statements.get(SYNC, ()):
+        for signal in statement._lhs_signals():
+            written.setdefault(id(signal), signal)
+    return list(written.values())
+
+
+def _all_statements(fragment: Fragment) -> list[Statement]:
+    return [each for domain in (COMB, SYNC) for each in fragment.statements.get(domain, ())]
+
+
+def _operands(value: Value) -> list[Value]:
+    if isinstance(value, Operator):
+        return list(value.operands)
+    if isinstance(value, Concat):
+        return list(value.parts)
+    if isinstance(value, Slice):
+        return [value.value]
+    if isinstance(value, Part):
+        return [value.value, value.offset]
+    return []
+
+
+# ---- lockstep
 
 EARLY = 0.2  # of the cycles in which a component is busy: it is asked to start, and must not
 

@@ -11,16 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import kernel
-from archsim.policies.allocation.rules import Costs, Plan, StepView, paper
-from archsim.policies.prediction.heatmap import hot_rows
-from archsim.policies.prediction.ported_heatmap import add_words
+from archsim.base.compiled import kernel
+from archsim.policies.allocation import Costs, Plan, StepView, paper
+from archsim.policies.heatmap import add_words, hot_rows
 from archsim.specs.model import SLICES
 from microarch.blocks import atu as atu_block
 from microarch.blocks import pdu as pdu_block
 from microarch.blocks.global_cp import Counts, State, fsm_ns, sorting_cycles
 from microarch.blocks.request import Event
-from microarch.fabric.grid import build_mesh
+from microarch.fabric.topology import build_mesh
 
 
 class Said(NamedTuple):
@@ -233,7 +232,7 @@ def _add_words(counts, now, per_word):
 
 
 class HeatmapTable:
-    """``archsim.policies.prediction.ported_heatmap.add_words``: a word at a time, two accesses each."""
+    """``archsim.policies.heatmap.add_words``: a word at a time, two accesses each."""
 
     def __init__(self, parameters: Any, memory: np.ndarray):
         self._p, self.counters = parameters, memory.copy()  # uint16[row, expert]

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (one row a coefficient: a table is read across)
 """Energy of a run by block, from its activity: bits moved, FLOP, time.
 
 ==============  ========================================================================================
@@ -16,12 +15,20 @@ block           energy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 
-from microarch.silicon.die_area import GH100_MM2
-from microarch.silicon.estimates import Estimate, Estimates
-from microarch.silicon.technology import N5
+from microarch.silicon.area import N5
+from microarch.silicon.cost import GH100_MM2, Estimate, Estimates
+from microarch.silicon.synthesis import Synthesised
+
+# ---- energy
+
+# ruff: noqa: E501  (one row a coefficient: a table is read across)
+
+
+
 
 J_PER_PJ = 1e-12
 SIXTEEN_BIT = 2  # bytes of the data type of the FLOP energies
@@ -110,3 +117,35 @@ def run_energy(
         "decision": activity.decision_s * decision_w,
         "idle": known["idle_w_per_mm2"] * die_mm2 * dies * activity.time_s,
     }
+
+
+# ---- switching
+# Energy of a component's registers and clock: activity of a run (``microarch.rtl.activity``) times the library's
+# energies, with a free-running clock and with gated ones.
+#
+# Counted: clock pins of flip-flops and clock gates, changes of flip-flops with the pins that they drive, leakage. Not
+# counted: logic between registers, wires, the clock tree, memories.
+
+class Energy(NamedTuple):
+    """fJ a cycle in the library's node: ``free``: the clock runs at every flip-flop; ``gated``: behind clock gates only
+    where bits are written; ``changes``: of outputs; ``leakage``: at a clock.
+    """
+
+    free: float
+    gated: float
+    changes: float
+    leakage: float
+
+    def mw(self, clock_hz: float, gated: bool) -> float:
+        """In 5 nm, at a clock."""
+        fj = (self.gated if gated else self.free) + self.changes + self.leakage
+        return fj * N5.energy_scale.value * clock_hz * 1e-12
+
+
+def energy_of(found: Synthesised, clocked: float, toggled: float, clock_hz: float) -> Energy:
+    """``clocked``, ``toggled``: bits a cycle, means of a run."""
+    pin_fj = found.free_running_fj / found.flip_flops
+    never_gated = found.flip_flops - found.gated_flip_flops
+    ticking = min(found.flip_flops, never_gated + clocked)  # bits without a gate tick whether written or not
+    leakage_fj = found.leakage_nw * 1e6 / clock_hz
+    return Energy(found.free_running_fj, ticking * pin_fj + found.gates_fj, toggled * found.change_fj, leakage_fj)

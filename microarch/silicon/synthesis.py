@@ -13,14 +13,28 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from archsim.base.own_code import safe_path
 from microarch.rtl import ports_of
-from microarch.silicon.liberty import Library
-from microarch.silicon.timing import access_ps, instances_of, loads_of, longest_path
+from microarch.silicon.area import (
+    CANDIDATE,
+    COMPARATOR,
+    LANE,
+    N5,
+    PUBLISHED,
+    SORTER,
+    Coefficient,
+    atu_flops,
+    heatmap_flops,
+)
+from microarch.silicon.liberty import Library, access_ps, instances_of, loads_of, longest_path
+
+# ---- synthesis
 
 GATE, GATE_PINS, GATE_OFF = "ICGx1_ASAP7_75t_R", "ENA:CLK:GCLK", "SE"
 LEFT_OUT = ("DFFHQx4_ASAP7_75t_R",)  # a flip-flop with a true output
@@ -176,3 +190,125 @@ def read_result(block: str) -> Synthesised | None:
         return Synthesised(**json.loads((RESULTS / f"{block}.json").read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
+
+
+# ---- synthesised
+# Analytical areas beside those of synthesis, for the parts of the decision hardware that are in RTL.
+#
+# Areas are of cells in the node of the library (ASAP7); the published ones (table II, 5 nm) are of all copies. 7 nm to
+# 5 nm is in one place: `TO_5NM`.
+
+TO_5NM = Coefficient(
+    0.8, "5 nm over 7 nm", "as for cores: a Cortex-A55 is 22 to 29 % denser in 5 nm (Linley Group, 2021)", (0.775, 0.82)
+)
+WIRES = Coefficient(1.25, "of the longest path, with wires and clock", "assumed", (1.15, 1.4))
+FASTER = Coefficient(0.87, "delay in 5 nm over 7 nm", "TSMC, 5nm Technology (tsmc.com): 15 % faster at equal power")
+STATE_MACHINE = ("allocator", "select", "sorter")  # components that run at decision.fsm.clock
+NEAR = 1.25  # a larger ratio gets a reason
+A_CORE = "table II has a Cortex-A76 (1.1 mm²) in the place of allocator, selector and sorter"
+BESIDE: Mapping[str, str] = MappingProxyType(  # why table II is no row of the component
+    dict.fromkeys(STATE_MACHINE, A_CORE)
+    | {
+        "atu": "table II's row is SRAM alone (a row above), whose 68-bit entries have neither tag nor order",
+        "heatmap": "table II has the counters' SRAM alone (a row above), without adders",
+    }
+)
+
+
+class Beside(NamedTuple):
+    """A component: cells in um2 of the library's node; ``placed_mm2``: all copies in 5 nm, placed; ``published_mm2``:
+    of table II, None where it has no such row. ``stale``: the component's source has changed since its synthesis.
+    """
+
+    component: str
+    copies: int
+    analytical_um2: float
+    synthesised: Synthesised
+    published_mm2: float | None
+    stale: bool
+
+    @property
+    def ratio(self) -> float:
+        """Analytical over synthesised."""
+        return self.analytical_um2 / self.synthesised.area_um2
+
+    @property
+    def placed_mm2(self) -> float:
+        return self.copies * self.synthesised.area_um2 * TO_5NM.value / N5.placement.value / 1e6
+
+    @property
+    def clock_hz(self) -> float:
+        """In 5 nm, with wires and clock."""
+        return self.synthesised.clock_hz / (WIRES.value * FASTER.value)
+
+    @property
+    def reason(self) -> str:
+        """Why a ratio, of the model or of table II, is above `NEAR`; '' where none is."""
+        told = [] if 1 / NEAR <= self.ratio <= NEAR else [f"the model is {self.ratio:.2f} of synthesis"]
+        if self.component in BESIDE:
+            told.append(BESIDE[self.component])
+        if self.published_mm2 is not None and self.placed_mm2 > NEAR * self.published_mm2:
+            share = self.copies * self.synthesised.sequential_um2 * TO_5NM.value / 1e6 / self.published_mm2
+            told.append(f"flip-flops alone take {share:.1f} times table II's area, before any logic or placement")
+        return "; ".join(told)
+
+
+def side_by_side(dies: int) -> list[Beside]:
+    """Every component with a committed result, at its shipped parameters; ``dies``: of the wafer."""
+    found = []
+    for component, copies, published in (
+        ("allocator", 1, None), ("select", 1, None), ("sorter", 1, None), ("pdu", dies, "prediction table"),
+        ("atu", dies, "ATU"), ("heatmap", 1, None),
+    ):
+        result = read_result(component)
+        if result is not None:
+            row = PUBLISHED[published].area_mm2 * dies / 25 if published else None
+            found.append(Beside(component, copies, _analytical_um2(result), result, row, _is_stale(result)))
+    return found
+
+
+def clock_note(name: str, executor: str, clock_hz: float) -> str:
+    """That a system's state machine asks for more than synthesis reaches at the shipped parameters, and which path
+    limits it; '' if it does not. ``clock_hz``: ``decision.fsm.clock``.
+    """
+    return _above(name, "fsm.clock", clock_hz, STATE_MACHINE) if executor == "fsm" else ""
+
+
+def local_clock_note(name: str, clock_hz: float) -> str:
+    """The same of ``decision.local_clock``: Local CPs, PDUs and ATUs."""
+    return _above(name, "local_clock", clock_hz, ("pdu", "atu"))
+
+
+def _above(name: str, key: str, clock_hz: float, components: Sequence[str]) -> str:
+    rows = [row for row in side_by_side(1) if row.component in components]
+    slowest = min(rows, key=lambda row: row.clock_hz, default=None)
+    if slowest is None or clock_hz <= slowest.clock_hz:
+        return ""
+    return (
+        f"{name}: decision.{key} is {clock_hz / 1e9:g} GHz; the RTL at its shipped parameters reaches "
+        f"{slowest.clock_hz / 1e9:.2f} GHz, by the longest path of its {slowest.component} "
+        f"({slowest.synthesised.delay_ps / 1000:.3f} ns in ASAP7, to the register of {slowest.synthesised.path_ends})"
+    )
+
+
+def _analytical_um2(result: Synthesised) -> float:
+    """Cells by the model of ``archsim area``, in the flip-flops of the library."""
+    of = result.parameters
+    if result.block == "allocator":
+        flops = of["lanes"] * LANE.value + of["dies"] * CANDIDATE.value
+    elif result.block in ("select", "sorter"):
+        flops = of["comparators"] * (COMPARATOR if result.block == "select" else SORTER).value
+    elif result.block == "pdu":
+        flops = of["experts"] * (2 * (1 + N5.flop_port.value) + of["shadow"])
+    elif result.block == "atu":
+        flops = atu_flops(of["entries"], of["ways"])
+    else:
+        flops = heatmap_flops(of["port_bits"])
+    return result.flip_flop_um2 * flops
+
+
+def _is_stale(result: Synthesised) -> bool:
+    spec = find_spec("microarch")
+    assert spec is not None and spec.submodule_search_locations
+    source = Path(next(iter(spec.submodule_search_locations))) / "rtl" / f"{result.block}.py"
+    return hashlib.sha256(source.read_bytes()).hexdigest() != result.source

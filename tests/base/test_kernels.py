@@ -3,7 +3,7 @@
 import pytest
 from support.from_python import from_python
 
-from archsim.base.kernels import inner, outer
+from archsim.base.compiled import inner, outer
 
 
 @pytest.mark.parametrize("decorate", [inner, outer])

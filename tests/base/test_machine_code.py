@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 
-from archsim.base.kernels import allocating, kernel, pointer
+from archsim.base.compiled import allocating, kernel, pointer
 
 
 def twice(number):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from archsim.base.nearest import nearest
+from archsim.base.errors import nearest
 
 
 @pytest.mark.parametrize(("name", "valid", "meant"), [

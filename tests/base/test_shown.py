@@ -4,8 +4,7 @@ import pytest
 from support.tiny import TINY
 
 import archsim as ar
-from archsim.base.shown import MOST_ROWS
-from archsim.base.tables import Table
+from archsim.base.tables import MOST_ROWS, Table
 
 LINES, WIDTH = 24, 400
 

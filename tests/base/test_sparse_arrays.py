@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from archsim.base.memory import machine_bytes, sparse_zeros
+from archsim.base.host import machine_bytes, sparse_zeros
 
 
 def test_rows_that_nobody_writes_take_no_memory():

@@ -10,10 +10,10 @@ from support.made_up_layers import layers
 
 from archsim.cli.main import main
 from archsim.laws.tables import SECTIONS
-from archsim.specs.loading.calibrations import calibration_named
+from archsim.specs.calibration_files import calibration_named
 from archsim.studies.validation.audit import audit, page_of
-from archsim.studies.validation.engine_layers import calibrations_shipped
-from calibration.fit.isolated import apart, spread_of
+from archsim.studies.validation.cases import calibrations_shipped
+from calibration.fit.gemm import apart, spread_of
 from calibration.fit.moe import fit_moe
 
 NOISE = 0.01

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from archsim.base.dtypes import DTYPES
+from archsim.base.units import DTYPES
 from archsim.laws.attention import AttentionSizes, work_of
 from archsim.laws.laws import Laws, MoeSizes
-from archsim.specs.loading.calibrations import load_calibration
-from archsim.specs.machine.system import SystemSpec
-from calibration.measurements.datasheets import DATASHEETS
+from archsim.specs.calibration_files import load_calibration
+from archsim.specs.system import SystemSpec
 from calibration.measurements.reading import kinds_of, read_measurements
+from calibration.measurements.schema import DATASHEETS
 
 FILES = {
     "gemm/aic_gemm_grid_b200.csv": (

@@ -5,21 +5,19 @@ from support.made_up_measurements import GEMM
 from support.made_up_measurements import gemm as products
 
 from archsim.base.errors import SpecError
-from archsim.base.text.validation import validate
-from archsim.base.text.yaml import Place, Tree
+from archsim.base.yaml import Place, Tree, validate
 from archsim.cli.main import main
-from archsim.laws.copy import fastest_bytes_per_s, link_table
-from archsim.laws.expert_gemm import ExpertGemm, Rates
-from archsim.laws.gemm import choose_table
+from archsim.laws.gemm import ExpertGemm, Rates, choose_table
 from archsim.laws.host import path_of
 from archsim.laws.tables import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
-from archsim.runs.calibration_notes import Die, calibration_notes
-from archsim.specs.loading.calibrations import load_calibration
-from archsim.specs.machine.system import D2DSpec, HbmSpec
-from archsim.studies.validation.engine_copies import copy_cases
+from archsim.laws.transfers import fastest_bytes_per_s, link_table
+from archsim.runs.notes import Die, calibration_notes
+from archsim.specs.calibration_files import load_calibration
+from archsim.specs.system import D2DSpec, HbmSpec
+from archsim.studies.validation.cases import copy_cases
 from calibration.fit.parameters import write_calibration
-from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.reading import Measurements
+from calibration.measurements.schema import DATASHEETS
 
 MEMORY = "run_id,gpu_name,library,library_version,level,op,quantity,working_set_bytes,value"
 UNI = {"placement": "intra_node", "method": "ce", "direction": "uni", "concurrent_pairs": "1"}

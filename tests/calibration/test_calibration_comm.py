@@ -8,20 +8,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from archsim.laws.piecewise import law_of
 from archsim.laws.tables import CalibrationSpec, Reference
-from archsim.specs.loading.library import load_model
-from archsim.studies.validation.comm_errors import errors_with, table_of, transfer_errors
-from calibration.fit.comm import fit_transfers, series_of
-from calibration.fit.launch import fit_launch
-from calibration.fit.memory import fit_memory
-from calibration.fit.segments import binned_errors, fit_segments, held_out_ratios
+from archsim.laws.transfers import law_of
+from archsim.specs.library import load_model
+from archsim.studies.validation.errors import errors_with, table_of, transfer_errors
+from calibration.fit.fit import fit_memory
+from calibration.fit.transfers import binned_errors, fit_launch, fit_segments, fit_transfers, held_out_ratios, series_of
 from calibration.measure.__main__ import main
 from calibration.measure.backend import Machine, MeasureError, PointError, Timing
 from calibration.measure.points import GEMM_M, PLANS, gemm_shapes
 from calibration.measure.recording import Recording
 from calibration.measure.session import Tally, measure
-from calibration.measurements.adapters.dispatches import WITHIN_A_NODE
+from calibration.measurements.adapters.aiconfigurator import WITHIN_A_NODE
 from calibration.measurements.reading import UNKNOWN_LAYOUT, Measurements, read_measurements
 from calibration.measurements.schema import IDLE_US, TABLES
 

@@ -3,7 +3,7 @@
 import pytest
 
 from archsim.studies.validation import errors as validate
-from archsim.studies.validation.groups import AIM, AIM_OF, layer_groups
+from archsim.studies.validation.errors import AIM, AIM_OF, layer_groups
 from calibration.measurements.reading import Measurements, read_measurements
 
 DTYPES = ["bf16", "fp8"]

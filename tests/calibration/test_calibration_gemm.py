@@ -8,16 +8,14 @@ from hypothesis import strategies as st
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
-from archsim.laws.expert_gemm import ExpertGemm, Rates
-from archsim.laws.gemm import choose_table, gemm_curve, gemm_times, law_ns, outside, table_times
+from archsim.laws.gemm import ExpertGemm, Rates, choose_table, gemm_curve, gemm_times, law_ns, outside, table_times
 from archsim.laws.tables import GemmLaw, GemmTable
-from archsim.specs.loading.calibrations import load_calibration
+from archsim.specs.calibration_files import load_calibration
 from archsim.studies.validation.errors import expert_cases
 from calibration.fit.fit import choose_gpu, fit_measurements
 from calibration.fit.gemm import fit_gemm
 from calibration.fit.parameters import write_calibration
-from calibration.measurements.reading import CalibrationError, Measurements
-from calibration.measurements.sweeps import SAME, pools
+from calibration.measurements.reading import SAME, CalibrationError, Measurements, pools
 
 SMS = 132
 LAW = GemmLaw(launch_ns=3000, ns_per_k=0.2, ns_per_input=1e-5, flop_per_s=7e14, bytes_per_s=2.8e12, order=2.5)

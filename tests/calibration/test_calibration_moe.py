@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.made_up_layers import LAW, MODEL, layers
 
-from archsim.laws import rank_load as routing
-from archsim.laws.fused_moe import POINT
+from archsim.laws import moe as routing
+from archsim.laws.moe import POINT
 from archsim.laws.tables import CalibrationSpec, Reference
+from archsim.studies.validation import errors
 from archsim.studies.validation import errors as validate
-from archsim.studies.validation import groups
-from calibration.fit import moe_between
+from calibration.fit import moe
 from calibration.fit.fit import fit_measurements
 from calibration.fit.moe import draw_noise, fit_moe, left_out_errors, moe_ns, moe_pools
 from calibration.measurements.reading import Measurements
@@ -142,7 +142,7 @@ def test_of_noise_between_ranks_none_is_carried():
     generator = np.random.default_rng(3)
     points = tuple(np.array([(ep, 1, 2.0**p) for ep in (1, 2, 4, 8, 16, 32) for p in range(10)], float).T)
     corrections = np.repeat(generator.standard_normal(6) * 0.3, 10)
-    _, errors = moe_between.choose(points, corrections)
+    _, errors = moe.choose(points, corrections)
     assert np.abs(np.expm1(errors)).mean() <= np.abs(np.expm1(-corrections)).mean() + 1e-9
 
 
@@ -157,12 +157,12 @@ def test_rows_are_judged_by_the_table_of_their_kernel():
 
 def test_groups_say_what_is_met():
     cases = validate.rank_out_cases(Measurements({"moe": layers()}), "h100")
-    (group,) = groups.layer_groups(cases).to_dict("records")
-    assert (group["met"], group["aim"], group["cases"]) == ("yes", groups.AIM_OF["DeepSeek-V3"], 70)
-    far = groups.layer_groups(cases.assign(error=0.5)).to_dict("records")[0]
-    near = groups.layer_groups(cases.assign(error=0.07, floor=0.08)).to_dict("records")[0]
+    (group,) = errors.layer_groups(cases).to_dict("records")
+    assert (group["met"], group["aim"], group["cases"]) == ("yes", errors.AIM_OF["DeepSeek-V3"], 70)
+    far = errors.layer_groups(cases.assign(error=0.5)).to_dict("records")[0]
+    near = errors.layer_groups(cases.assign(error=0.07, floor=0.08)).to_dict("records")[0]
     assert (far["met"], near["met"]) == ("no", "floor")
-    assert not len(groups.layer_groups(cases.iloc[:0]))
+    assert not len(errors.layer_groups(cases.iloc[:0]))
 
 
 def test_the_stricter_aim_is_for_a_model_however_its_name_is_written():
@@ -170,6 +170,6 @@ def test_the_stricter_aim_is_for_a_model_however_its_name_is_written():
     two = pd.concat(
         [cases.assign(model=name) for name in ("deepseek-v3", "DeepSeek-V3", "Own", "own")], ignore_index=True
     )
-    found = groups.layer_groups(two).set_index("model")
+    found = errors.layer_groups(two).set_index("model")
     assert list(found["cases"]) == [140, 140]
-    assert dict(found["aim"]) == {"DeepSeek-V3": groups.AIM_OF["DeepSeek-V3"], "Own": groups.AIM}
+    assert dict(found["aim"]) == {"DeepSeek-V3": errors.AIM_OF["DeepSeek-V3"], "Own": errors.AIM}

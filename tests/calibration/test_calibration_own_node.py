@@ -8,8 +8,8 @@ import pytest
 
 from archsim.cli.main import main
 from archsim.laws.gemm import table_times
-from archsim.laws.piecewise import law_of
-from archsim.specs.loading.calibrations import load_calibration
+from archsim.laws.transfers import law_of
+from archsim.specs.calibration_files import load_calibration
 from calibration.measurements.adapters.dgx import LAYOUTS, dtype_of, library_and_version, sizes_of
 from calibration.measurements.reading import read_measurements
 

@@ -5,12 +5,11 @@ import gzip
 import pytest
 
 from archsim.cli.main import main
-from archsim.laws.fused_moe import moe_ns
-from archsim.laws.piecewise import law_of
-from archsim.laws.rank_load import BY_CHANCE
-from calibration.fit.comm import fit_transfers
+from archsim.laws.moe import BY_CHANCE, moe_ns
+from archsim.laws.transfers import law_of
+from calibration.fit.gemm import without_quantisation
 from calibration.fit.moe import fit_moe
-from calibration.fit.quantisation import without_quantisation
+from calibration.fit.transfers import fit_transfers
 from calibration.measurements.adapters.not_fitted import ATTENTION
 from calibration.measurements.reading import UNKNOWN_LAYOUT, CalibrationError, read_measurements
 from calibration.measurements.schema import GEMM, TABLES, describe, gpu_key

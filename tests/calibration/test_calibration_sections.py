@@ -11,8 +11,8 @@ import archsim as ar
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.laws import stored
-from archsim.specs.loading.calibrations import calibration_digest, load_calibration, read_calibration
-from archsim.specs.loading.config_files import shipped_configs
+from archsim.specs.calibration_files import calibration_digest, load_calibration, read_calibration
+from archsim.specs.config_files import shipped_configs
 from calibration.fit.parameters import write_calibration
 
 SIZES = [2**e for e in range(12, 28)]

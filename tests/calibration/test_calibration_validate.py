@@ -7,9 +7,8 @@ from support.made_up_measurements import SHAPES, gemm, written
 
 from archsim.cli.main import main
 from archsim.laws.tables import CalibrationSpec, MoeTable
-from archsim.studies.validation.choosing import choice_notes
-from calibration.measurements.reading import CASES, Measurements, read_measurements
-from calibration.measurements.sweeps import release
+from archsim.studies.validation.errors import choice_notes
+from calibration.measurements.reading import CASES, Measurements, read_measurements, release
 
 
 def copies(sizes, version="12.8"):

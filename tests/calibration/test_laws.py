@@ -6,20 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from archsim.base.dtypes import VECTOR_BYTES
 from archsim.base.errors import SpecError
-from archsim.iteration.attention.blocks import block_times
-from archsim.laws.choosing import LawMissing
-from archsim.laws.collective import PAYLOAD_OF, dispatches, payload_of, sent_bytes
-from archsim.laws.expert_gemm import Rates
-from archsim.laws.fused_moe import named_of, outside_ranks
-from archsim.laws.gemm import law_ns
+from archsim.base.units import VECTOR_BYTES
+from archsim.iteration.attention import block_times
+from archsim.laws.gemm import Rates, law_ns
 from archsim.laws.laws import Laws, MoeSizes, Times
-from archsim.laws.piecewise import law_of
-from archsim.laws.rank_load import rank_loads, routing_of
-from archsim.laws.tables import CalibrationSpec, Reference, TransferTable, shape_of
-from archsim.specs.attention import read_kind
-from archsim.specs.loading.calibrations import load_calibration
+from archsim.laws.moe import named_of, outside_ranks, rank_loads, routing_of
+from archsim.laws.tables import CalibrationSpec, LawMissing, Reference, TransferTable, shape_of
+from archsim.laws.transfers import PAYLOAD_OF, dispatches, law_of, payload_of, sent_bytes
+from archsim.specs.calibration_files import load_calibration
+from archsim.specs.model import read_kind
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "calibrations").glob("*.yaml"))
 GPUS = [file.stem for file in SHIPPED]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from support.fake_gpu import CALL_NS, FakeCuda
 
-from archsim.specs.loading.library import load_model
+from archsim.specs.library import load_model
 from calibration.measure import stopwatch
 from calibration.measure.backend import MeasureError, PointError
 from calibration.measure.points import PLANS
@@ -192,7 +192,7 @@ class TestBackendOnTheCpu:
 
 
 def test_balanced_ranks_have_their_share():
-    """As the fits take it (archsim.laws.rank_load): pairs = tokens top_k / EP, on as many experts as there are pairs."""  # noqa: E501
+    """As the fits take it (archsim.laws.moe): pairs = tokens top_k / EP, on as many experts as there are pairs."""  # noqa: E501
     for experts, top_k, ep in ((256, 8, 8), (256, 8, 32), (128, 1, 128), (64, 8, 8)):
         fewest = max(1, ep // top_k)  # tokens of all ranks: from a pair a rank on
         for total in (fewest * 2**i for i in range(5)):

@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 from support.made_up_layers import LAW, MODEL, layers
 
-from archsim.laws.fused_moe import POINT, law_ns, named_of, time_of_load
-from archsim.laws.moe_scaling import Layer, Scale, pair_bytes, scaled_law, token_bytes
+from archsim.laws.moe import POINT, law_ns, named_of, time_of_load
+from archsim.laws.scaling import Layer, Scale, pair_bytes, scaled_law, token_bytes
 from archsim.laws.tables import MoeLaw
-from archsim.specs.loading.calibrations import calibration_named
-from archsim.studies.validation.engine_layers import calibrations_shipped
+from archsim.specs.calibration_files import calibration_named
+from archsim.studies.validation.cases import calibrations_shipped
 from calibration.fit.moe import fit_moe
 
 H100_HBM, H200_HBM, PEAK = 3.35e12, 4.8e12, 989e12

@@ -4,10 +4,10 @@ import pytest
 from support.made_up_measurements import gemm, written
 
 from archsim.cli.main import main
-from archsim.specs.loading.calibrations import read_calibration
+from archsim.specs.calibration_files import read_calibration
 from calibration.fit.parameters import write_calibration
-from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.reading import CalibrationError, read_measurements
+from calibration.measurements.schema import DATASHEETS
 
 SHAPES = [(n, k) for n in (2048, 4096, 8192) for k in (2048, 7168)]
 SIZES = (1, 16, 64, 256, 1024, 4096)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archsim.laws.piecewise import PiecewiseLaw, law_of
 from archsim.laws.tables import Quantiles, TransferTable
+from archsim.laws.transfers import PiecewiseLaw, law_of
 
 LAW = PiecewiseLaw((64.0, 4096.0), (2000.0, 3000.0), (0.5, 0.1), 64.0, 2.0**20)
 

@@ -3,9 +3,9 @@
 import pytest
 
 from archsim.laws.laws import Laws
-from archsim.laws.scaled import KEYS, with_scaled
-from archsim.specs.loading.calibrations import calibration_digest, calibration_named, load_calibration
-from calibration.measurements.datasheets import DATASHEETS, SCALED
+from archsim.laws.scaling import KEYS, with_scaled
+from archsim.specs.calibration_files import calibration_digest, calibration_named, load_calibration
+from calibration.measurements.schema import DATASHEETS, SCALED
 
 DECODE = {"heads": 64, "kv_heads": 8, "head_dim": 128, "dtype": "bf16"}
 

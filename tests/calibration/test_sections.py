@@ -4,10 +4,10 @@ import numpy as np
 from support.made_up_measurements import gemm, written
 
 from archsim.cli.main import main
-from archsim.laws.collective import nodes_away
-from archsim.studies.validation.cluster_cases import moved
-from archsim.studies.validation.sections import Judged, sections, unread
-from archsim.studies.validation.shipped import main as write_shipped
+from archsim.laws.transfers import nodes_away
+from archsim.studies.validation.cases import moved
+from archsim.studies.validation.page import Judged, sections, unread
+from archsim.studies.validation.page import main as write_shipped
 from calibration.measurements.reading import Measurements, read_measurements
 
 HEADER = (

@@ -5,10 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archsim.laws.copy import link_of_copy
-from archsim.laws.piecewise import PiecewiseLaw
-from calibration.fit.comm import series_of
-from calibration.fit.segments import binned_errors, fit_segments, held_out_ratios
+from archsim.laws.transfers import PiecewiseLaw, link_of_copy
+from calibration.fit.transfers import binned_errors, fit_segments, held_out_ratios, series_of
 from calibration.measurements.reading import read_measurements
 
 MIB = 2.0**20

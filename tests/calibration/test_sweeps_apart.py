@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.measurements.fingerprints import fingerprints, in_fit
-from calibration.measurements.sweeps import MOST_APART, PLAINLY_SLOWER, consensus, note_of
+from calibration.measurements.reading import MOST_APART, PLAINLY_SLOWER, consensus, note_of
+from calibration.measurements.schema import fingerprints, in_fit
 
 TIMES = st.floats(1.0, 1e6)
 

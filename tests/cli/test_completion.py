@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from archsim.cli.completion import SCRIPTS, completions
+from archsim.cli.list import SCRIPTS, completions
 from archsim.cli.main import main
 
 

@@ -9,15 +9,14 @@ from support.tiny import tiny_file
 from support.waiting import wait_for
 
 from archsim.cli import run
-from archsim.cli.heartbeat import LONG_S, LONG_SILENT_S, Beside, Heard, doing, heartbeat
-from archsim.cli.progress import Lines
+from archsim.cli.progress import LONG_S, LONG_SILENT_S, Beside, Heard, Lines, doing, heartbeat
 
 SILENT_S = 2.5
 
 
 @pytest.fixture(autouse=True)
 def silent(monkeypatch):
-    monkeypatch.setattr("archsim.cli.heartbeat.SILENT_S", SILENT_S)
+    monkeypatch.setattr("archsim.cli.progress.SILENT_S", SILENT_S)
 
 
 def heard():
@@ -68,8 +67,8 @@ def test_runs_say_how_many_are_done_and_what_is_left():
 def test_stderr_is_as_before_when_the_command_ends(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr("archsim.cli.heartbeat.SILENT_S", 0.05)
-    monkeypatch.setattr("archsim.cli.heartbeat._LOOK_S", 0.01)
+    monkeypatch.setattr("archsim.cli.progress.SILENT_S", 0.05)
+    monkeypatch.setattr("archsim.cli.progress._LOOK_S", 0.01)
     with heartbeat("archsim sweep"):
         print("working on it ...", file=sys.stderr)
         wait_for(lambda: "working on it: for" in stream.getvalue(), seconds=10)
@@ -111,9 +110,9 @@ def test_a_run_names_its_phase_with_an_estimate(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stderr", heard_)
     monkeypatch.setattr("archsim.run", simulated)
     parser = argparse.ArgumentParser()
-    run.add(parser)
+    run.add_run(parser)
     with pytest.raises(KeyboardInterrupt):
-        run.run(parser.parse_args([str(tiny_file(tmp_path))]))
+        run.run_run(parser.parse_args([str(tiny_file(tmp_path))]))
     said = written.getvalue().splitlines()[-1]
     assert said.startswith("  simulating about ") and " on 1 core when compiled" in said
     assert said.endswith(": for 2 s")

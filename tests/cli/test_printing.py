@@ -5,7 +5,7 @@ from rich.console import Console
 
 from archsim.cli import printing
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, scaled
-from archsim.studies.designs.page import SCALES
+from archsim.studies.designs import SCALES
 
 
 @pytest.mark.parametrize(

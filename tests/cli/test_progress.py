@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from archsim.base.words import spoken
+from archsim.base.errors import spoken
 from archsim.cli.progress import FEW, FIRST_S, INTERVAL_S, Bar, Lines
 
 RUN = SimpleNamespace(name="one", summary=lambda row: f"decode {row['decode_ns'] / 1e6:.3f} ms")

@@ -13,7 +13,7 @@ from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
 from archsim.engine.state import UNITS
 from archsim.runs.engine_comparison import Compared, errors, read_comparison
-from archsim.specs.loading.library import load_assumptions
+from archsim.specs.library import load_assumptions
 
 FEW = 40  # points of each kind; benchmarks/analytical.py takes hundreds
 

@@ -8,14 +8,12 @@ from support.small_runs import policy, scenario_of, small_system
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.base.units import NS_PER_S
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.balancing import Balancing
-from archsim.engine.engine import EventEngine
+from archsim.engine.engine import Balancing, EventEngine, WeightMover, advance
 from archsim.engine.network.flows import simulate_flows
 from archsim.engine.state import UNITS, new_tally
-from archsim.engine.weight_moves import WeightMover, advance
-from archsim.policies.placement.placement import moves_between
-from archsim.policies.replication.rules import LayerView, lina, table_of_paths
-from archsim.specs.loading.library import load_assumptions
+from archsim.policies.placement import moves_between
+from archsim.policies.replication import LayerView, lina, table_of_paths
+from archsim.specs.library import load_assumptions
 from archsim.specs.policies import PRESETS
 
 

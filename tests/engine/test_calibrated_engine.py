@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 from support.small_runs import replay, scenario_of
 
-from archsim.api.running import run
+from archsim.api import run
 from archsim.base.errors import SpecError
+from archsim.engine.demand import build_run_demand
 from archsim.engine.gemm import gemm_model
 from archsim.engine.machine import build_machine
-from archsim.engine.run_demand import build_run_demand
-from archsim.laws.expert_gemm import ExpertGemm, Rates
-from archsim.laws.gemm import gemm_times
-from archsim.runs.calibration_notes import Die, calibration_notes
-from archsim.specs.loading.calibrations import calibration_named
-from archsim.specs.loading.library import load_assumptions, load_experiment, load_model, load_system
+from archsim.laws.gemm import ExpertGemm, Rates, gemm_times
+from archsim.runs.notes import Die, calibration_notes
+from archsim.specs.calibration_files import calibration_named
+from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.generated.synthetic import SyntheticTraffic
+from archsim.workload.generated import SyntheticTraffic
 
 EP = PolicySpec(name="ep", **PRESETS["ep"])
 APART = {"gemm": "calibrated", "reads": "together", "memory": "experts"}  # every slice is a GEMM of its own

@@ -10,20 +10,23 @@ from support.html_page import text_of_report
 
 import archsim
 from archsim.base.errors import SpecError
-from archsim.base.text.validation import validate
-from archsim.base.text.yaml import Place, Tree
+from archsim.base.yaml import Place, Tree, validate
 from archsim.cli.main import main
-from archsim.engine.run_demand import build_run_demand
-from archsim.laws.copy import link_table
-from archsim.laws.piecewise import law_of
+from archsim.engine.demand import build_run_demand
+from archsim.laws.transfers import law_of, link_table
 from archsim.report.page import write_report
-from archsim.specs.loading.calibrations import calibration_named
-from archsim.specs.loading.library import load_experiment
-from archsim.specs.machine.measured import CopyLaw
-from archsim.specs.machine.system import D2DSpec, HbmSpec
-from archsim.studies.validation.engine_cases import COLUMNS, engine_cases, engine_table
-from archsim.studies.validation.engine_copies import SIZES, copies_table, copy_cases
-from archsim.workload.generated.synthetic import SyntheticTraffic
+from archsim.specs.calibration_files import calibration_named
+from archsim.specs.library import load_experiment
+from archsim.specs.system import CopyLaw, D2DSpec, HbmSpec
+from archsim.studies.validation.cases import (
+    COPY_SIZES,
+    EXPERT_COLUMNS,
+    copies_table,
+    copy_cases,
+    engine_cases,
+    engine_table,
+)
+from archsim.workload.generated import SyntheticTraffic
 from calibration.measurements.reading import Measurements, read_measurements
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -94,7 +97,7 @@ def test_the_shipped_validation_experiments_are_one_expert_on_one_die_and_a_copy
         0
     ].d2d.copies is not None
     assert {each.gemm for each in experts.assumptions} == {"calibrated"}
-    assert {model.slice_weights for model in copies.models} == set(SIZES[::2])
+    assert {model.slice_weights for model in copies.models} == set(COPY_SIZES[::2])
     for experiment in (experts, copies):
         model, synthetic = experiment.models[0], experiment.workload.trace.synthetic
         assert {each.experts for each in experiment.models} == {1}
@@ -137,10 +140,10 @@ def test_a_copy_through_the_event_engine_takes_what_the_law_says_of_it(shared):
     measurements = read_measurements(shared / "data" / "calibration" / "comm" / "vidur_nccl_send_recv.csv")
     for name in ("h100", "a100"):
         cases = copy_cases(calibration_named(name), measurements)
-        assert set(SIZES) <= set(cases["bytes"]) and cases["law_error"].abs().max() < 0.005
+        assert set(COPY_SIZES) <= set(cases["bytes"]) and cases["law_error"].abs().max() < 0.005
         measured = cases.dropna(subset="measured_us")
         assert len(measured) > 600 and measured["error"].abs().mean() < 0.03
-        assert cases["extrapolated"].sum() == sum(size > 2**26 for size in SIZES)
+        assert cases["extrapolated"].sum() == sum(size > 2**26 for size in COPY_SIZES)
         names, rows = copies_table(cases)
         assert len(rows) == 3 and {len(row) for row in rows} == {len(names)}
     assert not len(copy_cases(calibration_named("b200"), Measurements()))
@@ -159,4 +162,4 @@ def test_the_event_engine_takes_what_the_law_says_and_what_was_measured(shared):
 
 def test_without_measurements_of_experts_there_are_no_cases():
     cases = engine_cases(calibration_named("a100"), "a100", Measurements())
-    assert list(cases.columns) == COLUMNS and not len(cases) and np.all(cases["error"] == [])
+    assert list(cases.columns) == EXPERT_COLUMNS and not len(cases) and np.all(cases["error"] == [])

@@ -8,13 +8,13 @@ import pytest
 from support.clusters import KERNELS, cluster, demand_of, engine_of, step
 from support.shared import shared_path
 
-from archsim.engine.cluster.port_laws import PortLaw
-from archsim.laws.collective import nodes_away
+from archsim.engine.cluster.laws import PortLaw
 from archsim.laws.laws import Laws
+from archsim.laws.transfers import nodes_away
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
-from archsim.specs.loading.calibrations import calibration_named
-from archsim.specs.loading.library import load_experiment, load_model
+from archsim.specs.calibration_files import calibration_named
+from archsim.specs.library import load_experiment, load_model
 from calibration.measurements.reading import read_measurements
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

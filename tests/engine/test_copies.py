@@ -12,8 +12,8 @@ from archsim.engine.loop import Replay
 from archsim.engine.state import DATA_MESSAGES
 from archsim.iteration.memory import memory_fit
 from archsim.policies.registry import place_experts
-from archsim.specs.layers import LayerSet
-from archsim.specs.loading.library import load_assumptions
+from archsim.specs.library import load_assumptions
+from archsim.specs.model import LayerSet
 from archsim.specs.workload import WorkloadSpec
 
 ENGINES = pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])

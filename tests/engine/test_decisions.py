@@ -20,19 +20,18 @@ from support.small_runs import (
     traffic,
 )
 
-from archsim.base.kernels import kernel
+from archsim.base.compiled import kernel
 from archsim.engine.decision import REPEATS, ChargedDecision, timed
 from archsim.engine.machine import build_machine, policy_costs
 from archsim.engine.state import ENTRY, new_tally
-from archsim.policies.allocation.rules import estimating, home, isca26, paper
-from archsim.policies.prediction.heatmap import TopPositive, copy_bits
-from archsim.policies.prediction.ported_heatmap import COUNTER_LIMIT, PortedHeatmap, cycles_per_transition
-from archsim.specs.loading.library import load_assumptions
-from archsim.specs.machine.decision import DecisionSpec, FirmwareSpec, FsmSpec, HostSpec
+from archsim.policies.allocation import estimating, home, isca26, paper
+from archsim.policies.heatmap import COUNTER_LIMIT, PortedHeatmap, TopPositive, copy_bits, cycles_per_transition
+from archsim.specs.decision import DecisionSpec, FirmwareSpec, FsmSpec, HostSpec
+from archsim.specs.library import load_assumptions
 from archsim.workload.trace import StepTokens
 from microarch.blocks import atu, global_cp
 from microarch.blocks.global_cp import Counts, State
-from microarch.silicon.decision_area import decision_parts, design_of
+from microarch.silicon.area import decision_parts, design_of
 
 EXECUTORS = ("fsm", "firmware", "host")
 EXPERTS, DIES = 40, 6

@@ -6,8 +6,8 @@ from support.tiny import tiny
 
 import archsim as ar
 from archsim.engine import machine as machines
-from archsim.engine.network.round_robin import ranks_in_cycles
-from archsim.runs.policy_notes import policy_notes
+from archsim.engine.network.rates import ranks_in_cycles
+from archsim.runs.notes import policy_notes
 from microarch.fabric.fabric import LinkClass, with_ports
 from microarch.fabric.topology import build_topology
 

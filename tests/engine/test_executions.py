@@ -17,7 +17,7 @@ from archsim.engine.executions.weight_streaming import WeightStreaming
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.specs.assumptions import ASSUMPTIONS
-from archsim.specs.loading.library import load_assumptions
+from archsim.specs.library import load_assumptions
 
 TOKEN_NS = 3.0
 

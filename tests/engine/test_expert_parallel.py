@@ -13,11 +13,11 @@ from archsim.engine.cluster.ports import refuse_unequal
 from archsim.engine.engine import EventEngine
 from archsim.engine.executions.expert_parallel import ExpertParallel
 from archsim.engine.state import UNITS
-from archsim.laws.choosing import LawMissing
 from archsim.laws.laws import Laws
-from archsim.policies.placement.placement import Placement
-from archsim.specs.loading.calibrations import calibration_named
-from archsim.specs.loading.library import load_model, load_system
+from archsim.laws.tables import LawMissing
+from archsim.policies.placement import Placement
+from archsim.specs.calibration_files import calibration_named
+from archsim.specs.library import load_model, load_system
 
 PLAIN = load_model("deepseek-v3").model_copy(update={"expert_groups": 1, "top_groups": 1})
 SHAPE = {"hidden": 7168, "top_k": 8, "experts": 256}

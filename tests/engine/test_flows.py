@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 from reference import flows_oracle
 from support.from_python import from_python
 
-from archsim.engine.network import fair, network, round_robin
+from archsim.engine.network import rates
 from archsim.engine.network.flows import simulate_flows
-from archsim.engine.network.network import build_network
-from archsim.engine.network.round_robin import build_ports, xy_rank
-from microarch.fabric.grid import build_mesh
+from archsim.engine.network.rates import build_network, build_ports, xy_rank
+from microarch.fabric.topology import build_mesh
 
 GB_PER_S = 1e9  # one byte a ns
 X, Y = 4, 3
-enter, leave = from_python(network.enter), from_python(network.leave)
-fair_rates, round_robin_rates = from_python(fair.fair_rates), from_python(round_robin.round_robin_rates)
+enter, leave = from_python(rates.enter), from_python(rates.leave)
+fair_rates, round_robin_rates = from_python(rates.fair_rates), from_python(rates.round_robin_rates)
 ARBITRATIONS = ("fair", "round_robin")
 SETTLED = 2e-3  # how far round-robin rates may be from their fixed point
 

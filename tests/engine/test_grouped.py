@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 
 from archsim.base.causes import Cause
 from archsim.engine.analytic.engine import AnalyticalEngine
+from archsim.engine.demand import RunDemand
 from archsim.engine.engine import EventEngine
 from archsim.engine.gemm import gemm_model
 from archsim.engine.loop import Replay
 from archsim.engine.machine import build_machine
-from archsim.engine.run_demand import RunDemand
-from archsim.laws.choosing import LawMissing
-from archsim.laws.expert_gemm import Rates
-from archsim.laws.grouped import GroupedLaw
+from archsim.laws.die import GroupedLaw
+from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws, MoeSizes
-from archsim.specs.loading.calibrations import calibration_named
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
-from archsim.specs.machine.system import SystemSpec
+from archsim.laws.tables import LawMissing
+from archsim.specs.calibration_files import calibration_named
+from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.system import SystemSpec
 from tests.support.small_runs import scenario_of
 
 H100 = calibration_named("h100")

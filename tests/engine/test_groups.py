@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support.small_runs import demand_of, policy, replay, small_model, small_system
 
-from archsim.engine.event import groups
-from archsim.specs.loading.library import load_assumptions
+from archsim.engine.event import flows
+from archsim.specs.library import load_assumptions
 
 SYSTEM, MODEL = small_system(3, 2), small_model()
 
@@ -21,7 +21,7 @@ def ran(arbitration):
 def test_a_network_of_the_groups_of_a_step_gives_the_same_bytes(arbitration, monkeypatch):
     whole, kernel = ran(arbitration)
     rows = len(kernel._groups.of(kernel._work).net.groups)
-    monkeypatch.setattr(groups, "MOST_LINKS", 0)
+    monkeypatch.setattr(flows, "MOST_LINKS", 0)
     sparse, kernel = ran(arbitration)
     assert len(kernel._groups.of(kernel._work).net.groups) < rows
     assert np.array_equal(whole.step_ns, sparse.step_ns) and whole.step_ns.any()

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.small_runs import engine_of, policy, small_model, small_system, traffic
 
-from archsim.engine import run_demand
-from archsim.engine.hidden import Sizes, expected_ranks, send_once, send_selections, send_tokens, vector_bytes
-from archsim.engine.run_demand import build_run_demand
-from archsim.policies.allocation.rules import Plan
-from archsim.specs.loading.library import load_assumptions
-from archsim.workload.step_demand import Routing
+from archsim.engine import demand as run_demand
+from archsim.engine.demand import build_run_demand
+from archsim.engine.moves import Sizes, expected_ranks, send_once, send_selections, send_tokens, vector_bytes
+from archsim.policies.allocation import Plan
+from archsim.specs.library import load_assumptions
+from archsim.workload.demand import Routing
 
 NO_HOPS = 1 - np.eye(4, dtype=np.int64)
 

@@ -9,18 +9,17 @@ from reference.deciding import SlowGlobalCP
 from reference.ported_heatmap import SlowHeatmap, port_transitions, top_of
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
-from archsim.engine.event.claims import BOOKED, CLAIMED, STAGES
-from archsim.engine.event.transfers import FLOWS, WAITING
+from archsim.engine.decision import Block
+from archsim.engine.event.flows import FLOWS, WAITING
+from archsim.engine.event.reserved import BOOKED, CLAIMED, STAGES
 from archsim.engine.interpreted.memory import DieMemory, ring_order
 from archsim.engine.interpreted.reserved import Reserved
-from archsim.engine.interpreted.round_robin import SharedInTurns
-from archsim.engine.interpreted.shared import Shared
+from archsim.engine.interpreted.shared import Shared, SharedInTurns
 from archsim.engine.machine import share_every_ns
-from archsim.engine.transitions import Block
-from archsim.specs.layers import LayerSet
-from archsim.specs.loading.library import load_assumptions
-from archsim.specs.machine.decision import FsmSpec, HostSpec
-from archsim.specs.machine.fabric import EdgeSpec
+from archsim.specs.decision import FsmSpec, HostSpec
+from archsim.specs.fabric import EdgeSpec
+from archsim.specs.library import load_assumptions
+from archsim.specs.model import LayerSet
 from archsim.workload.trace import draw_requests
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import global_cp, local_cp

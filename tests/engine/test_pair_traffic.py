@@ -11,11 +11,11 @@ from support.small_runs import CASES, IDS, engine_of, policy, small_model, small
 
 from archsim.base.causes import Cause
 from archsim.engine.analytic.engine import AnalyticalEngine
+from archsim.engine.demand import CLASSES, link_traffic, pair_bytes, send_statistics
 from archsim.engine.engine import EventEngine
-from archsim.engine.pair_traffic import CLASSES, link_traffic, pair_bytes, send_statistics
 from archsim.engine.state import UNITS
-from archsim.runs.measure_units import MOST_DIES, measure_links, measure_pairs
-from archsim.specs.loading.library import load_assumptions, load_model
+from archsim.runs.columns import MOST_DIES, measure_links, measure_pairs
+from archsim.specs.library import load_assumptions, load_model
 
 
 def check_conservation(outcome, dies):

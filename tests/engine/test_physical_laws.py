@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from support.small_runs import CASES, IDS, STRATEGIES, demand_of, engine_of, policy, replay, small_model, small_system
 
 from archsim.base.causes import Cause
-from archsim.engine.hidden import vector_bytes
+from archsim.engine.moves import vector_bytes
 from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS
 from archsim.iteration.memory import memory_fit
-from archsim.policies.placement.rules import linear
+from archsim.policies.placement_rules import linear
 from archsim.policies.registry import place_experts
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.specs.library import load_assumptions, load_model, load_system
 
 
 def simulate(name="base", system=None, model=None, seed=1, spec=None, **assumptions):

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from reference.published import simulate
 from support.small_runs import replay
 
-from archsim.engine.run_demand import build_run_demand
+from archsim.engine.demand import build_run_demand
 from archsim.policies.registry import build_policy
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
-from archsim.specs.machine.utilisation import published_utilisation
+from archsim.specs.assumptions import published_utilisation
+from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.workload import Trace, open_trace
 

@@ -14,7 +14,7 @@ from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.interpreted.shared import Shared
 from archsim.engine.machine import share_every_ns
 from archsim.engine.state import UNITS
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.specs.library import load_assumptions, load_model, load_system
 
 PER_ROUND_TRIP = load_assumptions("physical", rate_updates="per_round_trip")
 TINY = small_model(experts=6, top_k=2, hidden=512, expert_ffn=384, shared_ffn=384)

@@ -8,7 +8,7 @@ from support.small_runs import demand_of, policy, replay, small_model, small_sys
 
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
-from archsim.specs.loading.library import load_assumptions
+from archsim.specs.library import load_assumptions
 from microarch.blocks.llc import streaming_geometry
 
 MIB = 2**20

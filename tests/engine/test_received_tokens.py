@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from archsim.engine.analytic.engine import AnalyticalEngine
+from archsim.engine.demand import RunDemand
 from archsim.engine.engine import EventEngine
-from archsim.engine.gemm.grouped import law_of_ranks
-from archsim.engine.hidden import Sizes, received_of_experts
+from archsim.engine.gemm import law_of_ranks
 from archsim.engine.loop import Replay
-from archsim.engine.run_demand import RunDemand
-from archsim.specs.loading.library import load_assumptions, load_model
-from archsim.specs.machine.system import SystemSpec
+from archsim.engine.moves import Sizes, received_of_experts
+from archsim.specs.library import load_assumptions, load_model
 from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.system import SystemSpec
 from tests.support.small_runs import scenario_of
 
 EP = PolicySpec(name="ep", **PRESETS["ep"])

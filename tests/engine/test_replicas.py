@@ -7,10 +7,10 @@ from support.small_runs import CASES, IDS, demand_of, engine_of, policy, replay,
 from archsim.base.errors import ArchsimError
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.state import UNITS
-from archsim.policies.placement.placement import Placement
-from archsim.specs.loading.library import load_assumptions, load_experiment
+from archsim.policies.placement import Placement
+from archsim.specs.library import load_assumptions, load_experiment
 from archsim.specs.policies import PolicySpec
-from archsim.studies.optimum.distances import Bounds, distances
+from archsim.studies.optimum import Bounds, distances
 
 NO_MOVES = {"activations": "ignored", "decision_cost": "free", "gemm": "roofline", "migration": "free"}
 CALLS = []

@@ -10,16 +10,15 @@ from support.shared import shared_path
 from archsim.base.errors import SpecError
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
-from archsim.engine.hidden import vector_bytes
-from archsim.engine.transfer import KERNELS, told_kernels
-from archsim.runs.calibration_notes import calibration_notes
-from archsim.specs.loading.library import load_assumptions
-from archsim.specs.machine.system import SystemSpec
+from archsim.engine.moves import KERNELS, told_kernels, vector_bytes
+from archsim.runs.notes import calibration_notes
+from archsim.specs.library import load_assumptions
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.scenario import Scenario
+from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.workload.step_demand import Routing, StepDemand
+from archsim.workload.demand import Routing, StepDemand
 
 MEASURED = shared_path() / "data" / "calibration" / "comm"
 FILES = {"low_latency": "aic_deepep_low_latency_intranode.csv", "normal": "aic_deepep_normal_intranode.csv"}

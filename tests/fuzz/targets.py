@@ -16,8 +16,8 @@ from support.stores import imported
 from support.torch_files import save_pt
 from support.trace_files import TOY, json_request, save_npz, toy_requests
 
-from archsim.base.text.yaml import dump_yaml, read_yaml
-from archsim.specs.loading.config_files import shipped_configs
+from archsim.base.yaml import dump_yaml, read_yaml
+from archsim.specs.config_files import shipped_configs
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LAYERS = [1, 2, 3, 4]

@@ -4,15 +4,15 @@ import pytest
 
 from archsim.base.errors import CapacityError
 from archsim.cli.main import main
-from archsim.iteration import account
+from archsim.iteration import memory
 from archsim.iteration.layers import SHARED, Product, program
 from archsim.iteration.memory import memory_fit
 from archsim.policies.registry import place_experts
 from archsim.serving.deployment import Engine, kv_blocks, kv_room
 from archsim.serving.simulate import Scheduler
+from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import BF16, AttentionRanks, DeploymentSpec, Parallelism, ParallelSpec, Precision
-from archsim.specs.loading.calibrations import calibration_named
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import WorkloadSpec
@@ -63,7 +63,7 @@ KEPT = {  # on one rank in BF16: bytes of a token, of windows and of states
 @pytest.mark.parametrize("name", KEPT)
 def test_a_request_keeps_what_its_model_says(name):
     model, (of_token, of_windows, states) = load_model(name), KEPT[name]
-    kv = account.request_kv(model, Parallelism(), BF16)
+    kv = memory.request_kv(model, Parallelism(), BF16)
     assert (kv.token_bytes, kv.filled_bytes) == (of_token, of_windows + states)
     for context in (0, 1, 100, 5_000, 100_000):
         assert kv.held_bytes(context) == model.kv_bytes(context) + states
@@ -71,10 +71,10 @@ def test_a_request_keeps_what_its_model_says(name):
 
 @pytest.mark.parametrize(("context", "tp"), [(100, 1), (100_000, 8)])
 def test_compressed_entries_and_windows_of_deepseek_v4(context, tp):
-    kv = account.request_kv(deepseek_v4(), Parallelism(tp=tp), BF16)
+    kv = memory.request_kv(deepseek_v4(), Parallelism(tp=tp), BF16)
     assert kv.token_bytes == pytest.approx(21 * (1024 + 132) / 4 + 20 * 1024 / 128) == 6229
     assert kv.held_bytes(context) == pytest.approx(6229 * context + 43 * min(context, 128) * 1024)
-    fp8 = account.request_kv(deepseek_v4(), Parallelism(tp=tp), BF16._replace(kv="fp8"))
+    fp8 = memory.request_kv(deepseek_v4(), Parallelism(tp=tp), BF16._replace(kv="fp8"))
     assert fp8.windows == ((128, 43 * 584),)  # 448 of FP8, 64 of BF16, 7 scales and a byte more
     assert fp8.token_bytes == pytest.approx(21 * (584 + 132) / 4 + 20 * 584 / 128)
 
@@ -92,23 +92,23 @@ def deepseek_v4():
 
 def test_sparse_caches_in_8_bits_hold_their_scales():
     """48,072 B a token of DeepSeek-V3.2 were measured in SGLang (sgl-project/sglang#11309)."""
-    kv = account.request_kv(load_model("deepseek-v3.2"), Parallelism(tp=8), BF16._replace(kv="fp8"))
+    kv = memory.request_kv(load_model("deepseek-v3.2"), Parallelism(tp=8), BF16._replace(kv="fp8"))
     assert kv.token_bytes == 61 * (512 + 16 + 128 + 132) == 48_068
 
 
 def test_drafts_of_mtp_take_a_layer_of_weights_and_kv():
     model, parallel = load_model("deepseek-v3"), Parallelism(8, 1, 8, 1)
     fp8 = Precision("fp8_block", "bf16", "bf16", "fp8_block")
-    without, drafting = (account.weights(model, parallel, fp8, 58 * 32, layers) for layers in (0, 1))
+    without, drafting = (memory.weights_by_kind(model, parallel, fp8, 58 * 32, layers) for layers in (0, 1))
     more = sum(drafting.values()) - sum(without.values())
     assert more == pytest.approx(11_610_068_224 / 8, rel=1e-3)  # DeepSeek-V3's, without copies of its embeddings
-    assert account.request_kv(model, parallel, fp8, 1).token_bytes == 62 * 1152
+    assert memory.request_kv(model, parallel, fp8, 1).token_bytes == 62 * 1152
 
 
 @pytest.mark.parametrize(("tp", "divided"), [(1, 1), (2, 1), (4, 1), (8, 8)])
 def test_ranks_with_all_tokens_divide_shared_experts_and_others_have_them_whole(tp, divided):
     model, parallel = load_model("deepseek-v3"), sizes(tp).sizes()
-    assert account.shared_ranks(parallel) == divided
+    assert memory.shared_ranks(parallel) == divided
     held = [
         each for layers in program(model, parallel) for each in layers.operators
         if isinstance(each, Product) and each.cause == SHARED

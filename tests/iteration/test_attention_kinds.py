@@ -7,15 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archsim.base.errors import SpecError
-from archsim.iteration.attention.kind import DECODE, PHASES, PREFILL
+from archsim.iteration.attention import DECODE, PHASES, PREFILL
 from archsim.iteration.layers import counted, program
 from archsim.iteration.times import batches_of, iteration_laws, iteration_times
 from archsim.laws.laws import Laws
-from archsim.specs.attention import KINDS, read_kind
+from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import Parallelism, refuse_uneven
-from archsim.specs.loading.calibrations import calibration_named
-from archsim.specs.loading.library import load_model
-from archsim.specs.model import ModelSpec
+from archsim.specs.library import load_model
+from archsim.specs.model import KINDS, ModelSpec, read_kind
 
 INDEXER = {"index_heads": 64, "index_head_dim": 128, "index_topk": 2048}
 MLA = {"heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
@@ -183,7 +182,7 @@ def test_layers_that_do_not_fit_are_refused(attention, problem):
 OWN = '''
 import numpy as np
 
-from archsim.iteration.attention.kind import Kind, Product, Work
+from archsim.iteration.attention import Kind, Product, Work
 
 
 class Averaged(Kind):

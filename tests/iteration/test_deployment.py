@@ -7,7 +7,7 @@ from archsim.base.errors import SpecError
 from archsim.iteration.layers import ELSEWHERE, counted, program
 from archsim.runs.plan import prepare
 from archsim.specs.deployment import Parallelism, Precision, fitting, refuse_cut_blocks
-from archsim.specs.loading.library import load_experiment, load_model
+from archsim.specs.library import load_experiment, load_model
 
 EXPERIMENT = {
     "name": "deployed",

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from archsim.iteration.account import COLLECTIVE_BYTES, SAMPLED_BYTES
+from archsim.iteration.memory import COLLECTIVE_BYTES, SAMPLED_BYTES
 from archsim.serving.deployment import kept, kv_room
 from archsim.serving.serving import engine_of
 from archsim.serving.simulate import Scheduler
-from archsim.specs.loading.serving import load_serving
+from archsim.specs.serving_files import load_serving
 
 TABLE = Path(__file__).parents[2] / "calibration" / "measurements" / "engine_memory.csv"
 GIB = 2**30

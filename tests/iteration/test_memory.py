@@ -10,14 +10,22 @@ from support.small_runs import policy, small_model, small_system
 
 from archsim.base.errors import CapacityError, SpecError
 from archsim.engine.engine import EventEngine
-from archsim.iteration.account import ACTIVATIONS, ATTENTION, EXPERTS, SHARED
-from archsim.iteration.memory import KV, fit_of, memory_fit
-from archsim.iteration.refusal import levers, refuse_misfit
+from archsim.iteration.memory import (
+    ACTIVATIONS,
+    ATTENTION,
+    EXPERTS,
+    KV,
+    SHARED,
+    fit_of,
+    levers,
+    memory_fit,
+    refuse_misfit,
+)
 from archsim.policies.registry import place_experts
-from archsim.runs.capacity import Room, uncounted
-from archsim.runs.memory_notes import memory_notes
+from archsim.runs.feasibility import Room, uncounted
+from archsim.runs.notes import memory_notes
 from archsim.specs.deployment import DeploymentSpec, PrecisionSpec
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.scenario import Scenario
 from archsim.specs.workload import WorkloadSpec
 

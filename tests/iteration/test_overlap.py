@@ -9,7 +9,7 @@ import archsim
 from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, Layer, Rest, Sms, compose, of_halves
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
-from archsim.specs.loading.library import load_experiment
+from archsim.specs.library import load_experiment
 
 FREE = Sms(), Sms()
 NS = st.floats(0, 1e6, allow_subnormal=False)

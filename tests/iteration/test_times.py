@@ -6,17 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archsim.base.errors import SpecError
-from archsim.iteration.collectives import all_reduce_ns, fastest_all_reduce_ns
 from archsim.iteration.layers import CAUSES, Product, counted, program
-from archsim.iteration.times import batches_of, iteration_laws, iteration_times
-from archsim.laws.choosing import LawMissing
-from archsim.laws.expert_gemm import Rates
+from archsim.iteration.times import all_reduce_ns, batches_of, fastest_all_reduce_ns, iteration_laws, iteration_times
+from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
+from archsim.laws.tables import LawMissing
+from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import Parallelism, Precision
-from archsim.specs.layers import LayerSet
-from archsim.specs.loading.calibrations import calibration_named
-from archsim.specs.loading.library import load_model
-from archsim.specs.model import ModelSpec
+from archsim.specs.library import load_model
+from archsim.specs.model import LayerSet, ModelSpec
 
 FP8 = Precision("fp8_block", "bf16", "fp8", "fp8_block")
 EIGHT = Parallelism(tp=8, ep=8)

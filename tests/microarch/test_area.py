@@ -11,9 +11,9 @@ from support.tiny import archsim, tiny_file
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
-from archsim.specs.loading.library import load_experiment, load_model, load_system
-from archsim.specs.machine.decision import DecisionSpec
-from archsim.studies.silicon.area import misfits, named_coefficients, needed_by, parse_design, published_design
+from archsim.specs.decision import DecisionSpec
+from archsim.specs.library import load_experiment, load_model, load_system
+from archsim.studies.silicon import misfits, named_coefficients, needed_by, parse_design, published_design
 from microarch.blocks.table_sizes import (
     Storage,
     TableDesign,
@@ -26,18 +26,32 @@ from microarch.blocks.table_sizes import (
     shortfalls,
     tables_of,
 )
-from microarch.silicon.area_power import Cost, core_cost, parts_of, table_cost, total
-from microarch.silicon.decision_area import added_parts, decision_parts, design_of
-from microarch.silicon.memory_area import CELL_UM2, LARGE, MACRO, macro_factor
-from microarch.silicon.published_area import (
+from microarch.silicon.area import (
+    A72,
+    A76,
+    CELL_UM2,
+    CLOCK,
+    LARGE,
+    MACRO,
+    N5,
     PUBLISHED,
     PUBLISHED_TOTAL,
+    SCALED,
+    TECHNOLOGIES,
     TOLERANCE,
+    Cost,
+    added_parts,
+    core_cost,
+    decision_parts,
+    design_of,
     deviation,
     explanation,
+    macro_factor,
+    parts_of,
     published_row,
+    table_cost,
+    total,
 )
-from microarch.silicon.technology import A72, A76, CLOCK, N5, SCALED, TECHNOLOGIES
 
 ROOT = Path(__file__).resolve().parents[2]
 KB, MB = 2**10, 2**20

@@ -12,7 +12,7 @@ from support.tiny import archsim
 
 from archsim.engine.machine import build_machine
 from archsim.report.blocks import DIAGRAMS, diagram_of
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.specs.library import load_assumptions, load_model, load_system
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import hbm, link, llc
 from microarch.blocks.request import Event, State, Unit

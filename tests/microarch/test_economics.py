@@ -10,19 +10,19 @@ import archsim as ar
 from archsim import load_experiment
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
-from archsim.runs.economics import Activity, Coefficients, activity_of, build_costs, energy_of, full_load_w
-from archsim.specs.loading.library import load_system
+from archsim.runs.energy import Activity, Coefficients, activity_of, build_costs, energy_of, full_load_w
+from archsim.specs.library import load_system
 from microarch.silicon.cost import (
     CARRIER_MM2,
     RETICLE_MM2,
     CostEstimates,
+    Estimate,
     die_yield,
     dies_per_wafer,
     machine_cost,
     tiles_of,
 )
 from microarch.silicon.energy import EnergyEstimates, run_energy
-from microarch.silicon.estimates import Estimate
 
 ACTIVITY = Activity(
     time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0

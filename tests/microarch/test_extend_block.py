@@ -12,8 +12,8 @@ from archsim.engine.interpreted.blocks import shipped_blocks
 from archsim.engine.interpreted.interpreter import walk
 from archsim.engine.interpreted.memory import DieMemory
 from archsim.engine.interpreted.reserved import Reserved
-from archsim.report.draw.state_diagram import state_diagram
-from archsim.specs.loading.library import load_assumptions
+from archsim.report.blocks import state_diagram
+from archsim.specs.library import load_assumptions
 from microarch.blocks import catalogue as blocks
 from microarch.blocks.request import Event
 

@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 
 from archsim.base.errors import ArchsimError
 from archsim.engine.network.flows import simulate_flows
-from microarch.fabric.fabric import LinkClass
-from microarch.fabric.levels import Level, build_levels
-from microarch.fabric.own import FabricDescription, build_own
-from microarch.fabric.routes import narrowest, shortest_paths
-from microarch.fabric.topology import build_topology
+from microarch.fabric.fabric import LinkClass, narrowest, shortest_paths
+from microarch.fabric.topology import FabricDescription, Level, build_levels, build_own, build_topology
 
 LINES = st.builds(
     lambda kind, size: (kind, (size, 1)), st.sampled_from(["switch", "ring", "fully_connected"]), st.integers(1, 4)

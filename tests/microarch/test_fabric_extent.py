@@ -2,9 +2,18 @@
 
 import pytest
 
-from microarch.fabric.extent import EDGES, MEAN_LINKS, Extent, extent, extent_of_levels
-from microarch.fabric.levels import Level, build_levels
-from microarch.fabric.topology import BUILDERS, Edge, build_topology
+from microarch.fabric.topology import (
+    BUILDERS,
+    EDGES,
+    MEAN_LINKS,
+    Edge,
+    Extent,
+    Level,
+    build_levels,
+    build_topology,
+    extent,
+    extent_of_levels,
+)
 
 
 def counted(found):

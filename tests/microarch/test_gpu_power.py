@@ -10,7 +10,7 @@ import io
 import pandas as pd
 import pytest
 
-from archsim.studies.validation.power import gpu_power_w, power_cases
+from archsim.studies.validation.cases import gpu_power_w, power_cases
 from calibration.measurements.reading import Measurements
 from microarch.silicon.energy import EnergyEstimates
 

@@ -9,11 +9,11 @@ from support.shared import shared_path
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
-from archsim.models.config_import import import_config
+from archsim.models.config_json import import_config
 from archsim.models.files import write_model
-from archsim.runs.memory_notes import memory_notes
+from archsim.runs.notes import memory_notes
 from archsim.specs.deployment import Parallelism, refuse_uneven
-from archsim.specs.loading.library import load_model
+from archsim.specs.library import load_model
 
 DEEPSEEK = {
     "model_type": "deepseek_v3", "num_hidden_layers": 61, "first_k_dense_replace": 3, "moe_layer_freq": 1,
@@ -485,7 +485,6 @@ def test_a_page_says_what_is_not_modelled():
     ({"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, 4096),
 ])  # fmt: skip
 def test_positions_follow_from_embeddings_and_scaling(scaling, positions):
-    from archsim.models.config_import import _positions
-    from archsim.models.config_keys import ConfigKeys
+    from archsim.models.config_json import ConfigKeys, _positions
 
     assert _positions(ConfigKeys(Path("c"), {"max_position_embeddings": 4096} | scaling)) == positions

@@ -20,8 +20,8 @@ from support.onnx_graphs import (
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
-from archsim.models.onnx_import import import_model
-from archsim.specs.loading.library import load_model
+from archsim.models.onnx import import_model
+from archsim.specs.library import load_model
 
 SIZES = ("layers", "moe_layer_ids", "hidden", "expert_ffn", "experts", "top_k", "shared_experts", "shared_ffn")
 

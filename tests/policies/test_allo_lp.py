@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from support.small_runs import step_view
 
 from archsim.engine.machine import policy_costs
-from archsim.policies.allocation.linear_programme import lp
-from archsim.policies.allocation.rules import home
-from archsim.policies.placement.rules import linear
-from archsim.specs.loading.library import load_model, load_system
-from archsim.specs.machine.decision import FirmwareSpec, FsmSpec
+from archsim.policies.allocation import home
+from archsim.policies.linear_programme import lp
+from archsim.policies.placement_rules import linear
+from archsim.specs.decision import FirmwareSpec, FsmSpec
+from archsim.specs.library import load_model, load_system
 from microarch.blocks.global_cp import Counts, State, firmware_ns, fsm_ns
-from microarch.fabric.grid import build_mesh
+from microarch.fabric.topology import build_mesh
 
 COSTS = policy_costs(load_system("dojo"), load_model("deepseek-v3"))
 

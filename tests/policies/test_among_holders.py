@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from archsim.base.mixing import GOLDEN, mix_bits
-from archsim.policies.allocation import holders
-from archsim.policies.allocation.rules import NO_ORIGINS, StepView, plan_of
-from archsim.policies.prediction.lina import uniform_split
+from archsim.base.compiled import GOLDEN, mix_bits
+from archsim.policies import allocation
+from archsim.policies.allocation import NO_ORIGINS, StepView, plan_of
+from archsim.policies.lina import uniform_split
 
 
 def drawn_step(seed, experts=40, dies=12):
@@ -39,7 +39,7 @@ def by_hash(step):
     return given
 
 
-@pytest.mark.parametrize("rule, slowly", [(holders.even, evenly), (holders.hashed, by_hash)])
+@pytest.mark.parametrize("rule, slowly", [(allocation.even, evenly), (allocation.hashed, by_hash)])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_rule_is_that_of_single_experts(rule, slowly, seed):
     step = drawn_step(seed)

@@ -23,11 +23,11 @@ from support.small_runs import (
 from archsim.base.errors import ArchsimError
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.machine import policy_costs
-from archsim.policies.allocation.linear_programme import lp
-from archsim.policies.allocation.rules import Rates, home
-from archsim.policies.placement.rules import linear
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
-from microarch.fabric.grid import build_mesh
+from archsim.policies.allocation import Rates, home
+from archsim.policies.linear_programme import lp
+from archsim.policies.placement_rules import linear
+from archsim.specs.library import load_assumptions, load_model, load_system
+from microarch.fabric.topology import build_mesh
 
 
 class Fixed:

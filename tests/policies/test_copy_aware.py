@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from support.small_runs import step_view
 
-from archsim.policies.allocation.copy_aware import copy_aware
-from archsim.policies.allocation.rules import Costs, home
-from archsim.policies.prediction.admission import rates
+from archsim.policies.allocation import Costs, copy_aware, home
+from archsim.policies.prediction import rates
 from archsim.specs.policies import PolicySpec
 
 DIES, EXPERTS = 6, 18

@@ -10,12 +10,12 @@ from archsim.base.errors import ArchsimError, CapacityError
 from archsim.engine.engine import EventEngine
 from archsim.engine.machine import policy_costs
 from archsim.iteration.memory import memory_fit
-from archsim.policies.allocation.linear_programme import lp
-from archsim.policies.allocation.rules import home, isca26, paper
-from archsim.policies.placement.placement import Placement, moves_between
+from archsim.policies.allocation import home, isca26, paper
+from archsim.policies.linear_programme import lp
+from archsim.policies.placement import Placement, moves_between
 from archsim.policies.registry import build_policy, place_experts
-from archsim.specs.loading.library import load_assumptions
-from microarch.fabric.grid import build_mesh
+from archsim.specs.library import load_assumptions
+from microarch.fabric.topology import build_mesh
 
 MESH = build_mesh(3, 2)
 

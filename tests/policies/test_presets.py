@@ -7,19 +7,18 @@ from hypothesis import strategies as st
 from support.small_runs import policy, small_model, small_system, step_view
 
 from archsim import balancers
-from archsim.engine.ceilings import ceilings
+from archsim.engine.loop import ceilings
 from archsim.engine.machine import policy_costs
-from archsim.policies.allocation.holders import even, hashed, lplb, nearest, static
-from archsim.policies.allocation.sharding import harmoeny, libra
-from archsim.policies.placement.placement import Placement, moves_between
-from archsim.policies.rebalancing.rules import History
+from archsim.policies.allocation import even, hashed, lplb, nearest, static
+from archsim.policies.libra import harmoeny, libra
+from archsim.policies.placement import Placement, moves_between
+from archsim.policies.rebalancing import History
 from archsim.policies.registry import build_policy
-from archsim.policies.replication.rules import LayerView, look_ahead
-from archsim.policies.routing.capacity import drop_pairs, reroute_pairs
-from archsim.policies.routing.rules import Pass
-from archsim.policies.shared.rules import waterfill
+from archsim.policies.replication import LayerView, look_ahead
+from archsim.policies.routing import Pass, drop_pairs, reroute_pairs
+from archsim.policies.waterfill import waterfill_rule
 from archsim.specs.policies import NEUTRAL, PRESETS
-from microarch.fabric.grid import build_mesh
+from microarch.fabric.topology import build_mesh
 
 MESH = build_mesh(3, 2)
 DIES, EXPERTS, LAYERS = 6, 14, 3
@@ -227,7 +226,7 @@ def test_pairs_are_dropped_and_rerouted_as_by_the_public_functions(seed):
 def test_shared_experts_fill_up_to_the_waterline(seed):
     rng = np.random.default_rng(seed)
     tokens, load = rng.integers(0, 200, DIES), rng.integers(0, 900, DIES)
-    sent = waterfill(tokens, load)
+    sent = waterfill_rule(tokens, load)
     assert (sent.sum(axis=1) == tokens).all() and (sent >= 0).all()
     assert (sent[tokens < 64] == np.diag(tokens)[tokens < 64]).all()
     waterline = -(-int(load.sum() + tokens.sum()) // DIES)
@@ -239,7 +238,7 @@ def test_executed_pairs_add_up():
     """Passes of any size see all tokens; what is lost and what is executed are what was chosen."""
     from support.small_runs import BATCH, traffic
 
-    from archsim.engine.run_demand import build_run_demand
+    from archsim.engine.demand import build_run_demand
 
     model = small_model()
     plain = build_run_demand(traffic(model), BATCH, 2, 0, origin_dies=DIES)

@@ -9,13 +9,13 @@ from support.html_page import text_of_report
 from support.small_runs import engine_of, policy, small_model, small_system
 from support.tiny import TINY
 
+from archsim.base.compiled import kernel
 from archsim.base.errors import ArchsimError
-from archsim.base.kernels import kernel
 from archsim.cli.main import main
-from archsim.policies.allocation.rules import NO_EFFORT, Effort, Plan, home
-from archsim.report import slower
-from archsim.runs.policy_notes import policy_notes
-from archsim.specs.loading.library import load_assumptions
+from archsim.policies.allocation import NO_EFFORT, Effort, Plan, home
+from archsim.report import sections
+from archsim.runs.notes import policy_notes
+from archsim.specs.library import load_assumptions
 
 DIES = 6
 
@@ -120,7 +120,7 @@ def simulate(**parts):
         ("placement", fractions, "the homes must be a row of integers, got float64 of shape (20,)"),
         ("placement", nothing, "the homes must be a row of integers, got object of shape ()"),
         ("placement", fails, "RuntimeError: no idea (.*test_users_own.py:[0-9]+)"),
-        ("allocation", nothing, "returns NoneType; expected archsim.policies.allocation.rules.Plan"),
+        ("allocation", nothing, "returns NoneType; expected archsim.policies.allocation.Plan"),
         ("allocation", fails, "RuntimeError: no idea (.*test_users_own.py:[0-9]+)"),
         ("allocation", uneven, "the columns of the plan differ in length: 20 of expert, 19 of die, 20 of tokens"),
         ("allocation", unknown_expert, "the plan names expert 100; the model has 0 to 19"),
@@ -222,12 +222,12 @@ def test_the_page_says_where_and_why_a_policy_is_slower_than_ep():
     rows.append(row("allo", 2, 50.0, bound_link=0.5, bound_hbm=0.5))
     policies = [{"name": name, "allocation": {"name": rule}} for name, rule in (("mine", "x:y"), ("allo", "isca26"))]
     sets = {"physical": load_assumptions("physical")}
-    found = slower.section(rows, policies, sets)
+    found = sections.slower_section(rows, policies, sets)
     assert (found["lost"], found["compared"]) == (2, 4)
     worst, second = found["rows"][:2]
     assert (worst.place, worst.policy, worst.loss, worst.step) == ("batch 2", "allo", "100.0\u00a0%", 4)
     assert worst.longer == "links: +100.0\u00a0%" and "hidden vectors" in worst.unseen
-    assert (second.policy, second.loss, second.unseen) == ("mine", "25.0\u00a0%", slower.OTHER)
-    assert slower.section(rows[:2], policies, sets) is None
+    assert (second.policy, second.loss, second.unseen) == ("mine", "25.0\u00a0%", sections.OTHER)
+    assert sections.slower_section(rows[:2], policies, sets) is None
     ignored = {"physical": load_assumptions("physical", activations="ignored", gemm="roofline")}
-    assert slower.section(rows, policies, ignored)["rows"][0].unseen == "links that pairs share"
+    assert sections.slower_section(rows, policies, ignored)["rows"][0].unseen == "links that pairs share"

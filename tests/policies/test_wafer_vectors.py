@@ -4,11 +4,11 @@ import numpy as np
 from support.vectors import vectors
 
 from archsim.engine.machine import policy_costs
-from archsim.policies.allocation.rules import StepView, paper
-from archsim.policies.prediction.heatmap import TopPositive, copy_bits
-from archsim.specs.loading.library import load_model, load_system
+from archsim.policies.allocation import StepView, paper
+from archsim.policies.heatmap import TopPositive, copy_bits
+from archsim.specs.library import load_model, load_system
 from archsim.specs.model import SLICES
-from microarch.fabric.grid import build_mesh
+from microarch.fabric.topology import build_mesh
 
 
 def step_of(given):
@@ -61,7 +61,7 @@ def test_heatmap_predictor(case):
 
 @vectors("wafer_alloc", "heatmap_update")
 def test_heatmap_update(case):
-    from archsim.policies.prediction.free_heatmap import _count_pairs
+    from archsim.policies.heatmap import _count_pairs
 
     experts, selections = (
         case["input"]["num_experts"], np.array(case["input"]["selections"], np.int16)

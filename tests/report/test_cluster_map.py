@@ -5,10 +5,9 @@ import re
 import pytest
 from support.clusters import cluster
 
-from archsim.engine.fabric import build_fabric
-from archsim.report.data import Die, Link
-from archsim.report.draw.cluster_map import cluster_map, port_utilisation
-from archsim.report.fabrics import nodes_of
+from archsim.engine.machine import build_fabric
+from archsim.report.data import Die, Link, nodes_of
+from archsim.report.maps import cluster_map, port_utilisation
 
 
 def drawn(nodes, per="gpu"):

@@ -7,17 +7,16 @@ import pytest
 from support.html_page import Page
 from support.report_folder import read_csv, write_csv, write_folder
 
-from archsim.base.text.yaml import dump_yaml
+from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
+from archsim.report import decision_cost
 from archsim.report.data import HOST_TIMES, read_report
-from archsim.report.decision_cost import design_map, published_overhead, worth
-from archsim.report.decision_cost.deciders import added_mm2, families, words
-from archsim.report.decision_cost.decisions import section, step_exposed_ns
+from archsim.report.decision_cost import added_mm2, families, section, step_exposed_ns, words
 from archsim.report.page import render_all, write_report
 from archsim.report.units import percent, significant
-from archsim.specs.loading.library import load_assumptions, load_experiment, load_system
-from archsim.specs.machine.system import SystemSpec
+from archsim.specs.library import load_assumptions, load_experiment, load_system
 from archsim.specs.policies import PRESETS
+from archsim.specs.system import SystemSpec
 
 POLICIES = ("base", "allo", "allo+pred")
 VARIANTS = {
@@ -130,9 +129,9 @@ def test_a_host_that_was_timed_has_its_distribution_and_says_where_its_path_is_f
 
 def test_misses_are_told_in_points():
     def at(simulated):
-        return published_overhead.Comparison(5.0, 6.0, simulated, "", (0.0, 0.0))
+        return decision_cost.Comparison(5.0, 6.0, simulated, "", (0.0, 0.0))
 
-    assert published_overhead.misses([at(5.5), at(7.0), at(20.0), at(4.5)]) == (
+    assert decision_cost.misses([at(5.5), at(7.0), at(20.0), at(4.5)]) == (
         "1 of 4 in the published range; 2 above it by 1.0 to 14 points; 1 below it by 0.50 points"
     )
 
@@ -142,14 +141,14 @@ def test_a_published_range_includes_its_ends(report, simulated, kind):
     run = next(run for run in report.runs if (run.place.system, run.policy) == ("dojo-host", "allo"))
     changed = replace(run, numbers={**run.numbers, "decision_overhead_percent": simulated})
     system = families(report)[0].systems["dojo-host"]
-    assert published_overhead.compare_run(report, changed, system).kind == kind
+    assert decision_cost.compare_run(report, changed, system).kind == kind
 
 
 def test_nothing_was_published_for_another_batch(report):
     run = next(run for run in report.runs if (run.place.system, run.policy) == ("dojo-host", "allo"))
     system = families(report)[0].systems["dojo-host"]
-    assert published_overhead.compare_run(report, run, system) is not None
-    assert published_overhead.compare_run(report, replace(run, batch=1024), system) is None
+    assert decision_cost.compare_run(report, run, system) is not None
+    assert decision_cost.compare_run(report, replace(run, batch=1024), system) is None
 
 
 def test_where_a_decision_disappears(report, page):
@@ -171,7 +170,7 @@ def test_firmware_and_tables(page):
 
 def test_what_prediction_costs_stands_beside_what_it_is_worth(report, page):
     (family,) = families(report)
-    rows = list(worth.rows(report, family))
+    rows = list(decision_cost.rows(report, family))
     assert {(row["run"].policy, row["against"]) for row in rows} == {("allo+pred", "allo")}
     assert {row["run"].place.system for row in rows} == set(family.systems)
     row = next(row for row in rows if row["run"].place.system == "dojo")
@@ -186,7 +185,7 @@ def test_what_prediction_costs_stands_beside_what_it_is_worth(report, page):
 def test_area_of_a_report_joins_what_prediction_costs_and_is_worth(report, capsys):
     assert main(["area", str(report.folder)]) == 0
     said = capsys.readouterr().out.replace("\u00a0", " ")
-    row = next(row for row in worth.rows(report, families(report)[0]) if row["run"].place.system == "dojo")
+    row = next(row for row in decision_cost.rows(report, families(report)[0]) if row["run"].place.system == "dojo")
     wanted = [row[name].replace("\u00a0", " ") for name in ("mm2", "ppm", "mw", "throughput")]
     line = next(line for line in said[said.index("prediction in ") :].splitlines() if line.split()[:1] == ["dojo"])
     assert all(each in line for each in ("4,096", "allo+pred", *wanted))
@@ -196,8 +195,8 @@ def test_area_of_a_report_joins_what_prediction_costs_and_is_worth(report, capsy
 
 def test_front_has_what_no_other_point_beats(report):
     (family,) = families(report)
-    points = design_map.points_of(report, family, report.places()[0])
-    best = design_map.front(points)
+    points = decision_cost.points_of(report, family, report.places()[0])
+    best = decision_cost.front(points)
     assert len(points) == 2 * (1 + len(VARIANTS)) and 0 < len(best) < len(points)
     at = {(point.mm2, point.speedup) for point in points}
     undominated = {one for one in at if not any(o != one and o[0] <= one[0] and o[1] >= one[1] for o in at)}

@@ -5,7 +5,7 @@ from support.browser import chromium, run_in
 from support.report_folder import write_folder
 
 from archsim.report.page import PAGES, write_report
-from archsim.specs.loading.library import load_assumptions
+from archsim.specs.library import load_assumptions
 
 MOST_WORDS = 4000  # visible at first
 

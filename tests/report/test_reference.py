@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from archsim.base.text.fields import Spec
-from archsim.base.text.yaml import read_yaml
+from archsim.base.fields import Spec
+from archsim.base.yaml import read_yaml
 from archsim.cli.main import main
-from archsim.report.reference.files import generated
-from archsim.report.reference.schema import FILES, schema_of, traffic_schema
+from archsim.report.reference import FILES, generated, schema_of, traffic_schema
 
 jsonschema = pytest.importorskip("jsonschema", reason="comes with nbformat: pip install -e '.[test]'")
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,20 +10,16 @@ from support.html_page import Page
 from support.report_folder import read_csv, write_csv, write_folder
 
 from archsim.report import data
-from archsim.report.answers import sentences
-from archsim.report.copies import beyond_memory, copied
-from archsim.report.data import ReportError, read_report
-from archsim.report.draw.charts import apart
-from archsim.report.draw.fabric_map import LEVELS, PITCH, fabric_map, level
-from archsim.report.draw.steps import step_chart
-from archsim.report.draw.svg import linear_axis, log_axis
+from archsim.report.charts import apart, linear_axis, log_axis
+from archsim.report.data import ReportError, read_report, told
 from archsim.report.figures import BOUND_NAMES
-from archsim.report.layers import told
+from archsim.report.maps import LEVELS, PITCH, fabric_map, level, step_chart
 from archsim.report.page import PAGES, render, render_all, write_report
+from archsim.report.sections import beyond_memory, copied, sentences
 from archsim.report.tables import results, ties
 from archsim.report.units import BYTE_UNITS, factor, plain_factor, prefixed, scaled, signed_percent, significant
 from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
-from archsim.specs.loading.library import load_assumptions
+from archsim.specs.library import load_assumptions
 
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
 

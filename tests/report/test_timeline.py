@@ -10,7 +10,7 @@ import pytest
 from archsim.report.timeline import write_timeline
 from microarch.blocks.catalogue import SERVED_BY
 from microarch.blocks.request import State
-from microarch.fabric.grid import build_mesh
+from microarch.fabric.topology import build_mesh
 
 ROWS = [
     # state, die, src, dst, expert, slice, tokens, start, end

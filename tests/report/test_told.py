@@ -8,7 +8,7 @@ from support.tiny import TINY
 import calibration.fit.fit
 from archsim.cli.main import main
 from archsim.cli.printing import print_compiling
-from archsim.runs.drawn_notes import drawn_notes
+from archsim.runs.notes import drawn_notes
 from archsim.runs.simulator import Simulator
 
 

@@ -4,12 +4,12 @@ import pytest
 from support.tiny import TINY
 
 from archsim.cli.main import main
-from microarch.silicon.switching import energy_of
+from microarch.silicon.energy import energy_of
 from microarch.silicon.synthesis import read_result
 
 pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
 
-from microarch.rtl import drive, pdu  # noqa: E402
+from microarch.rtl import lockstep, pdu  # noqa: E402
 from microarch.rtl.activity import Watched  # noqa: E402
 
 WORDS = 32  # of a PDU's bits
@@ -20,9 +20,9 @@ def activity_of(stimulus):
 
     async def bench(ctx):
         for given in stimulus:
-            await drive.cycle(ctx, watched, given)
+            await lockstep.cycle(ctx, watched, given)
 
-    drive.simulate(watched, bench)
+    lockstep.simulate(watched, bench)
     return watched.activity
 
 

@@ -10,9 +10,9 @@ from support.tiny import TINY
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.engine.interpreted.engine import InterpretedEngine
-from archsim.specs.layers import LayerSet
-from archsim.specs.loading.library import load_assumptions
-from archsim.specs.machine.decision import FsmSpec
+from archsim.specs.decision import FsmSpec
+from archsim.specs.library import load_assumptions
+from archsim.specs.model import LayerSet
 from microarch.blocks.global_cp import State
 
 pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
@@ -58,7 +58,7 @@ def test_a_run_in_rtl_gives_the_same_files(tmp_path):
 
 
 def test_a_component_that_decides_otherwise_changes_the_run(monkeypatch):
-    from microarch.rtl import drive
+    from microarch.rtl import lockstep
 
     def decided():
         fsm = {"fsm": FsmSpec(implementation="rtl")}
@@ -67,13 +67,13 @@ def test_a_component_that_decides_otherwise_changes_the_run(monkeypatch):
         run = replay(system, MODEL, spec, load_assumptions("physical"), demand, engine=InterpretedEngine)
         return run.run().decision
 
-    place, shipped = drive.place, decided()
+    place, shipped = lockstep.place, decided()
 
     async def late(*given):
         entries, cycles = await place(*given)
         return entries, [cycles[0], cycles[1] + 1, cycles[2]]
 
-    monkeypatch.setattr(drive, "place", late)
+    monkeypatch.setattr(lockstep, "place", late)
     changed = decided()
     more_ns = changed.states_ns - shipped.states_ns
     assert more_ns[State.EVALUATE] == pytest.approx(len(shipped.by_step) / 0.85) and more_ns.sum() > 0
@@ -81,7 +81,7 @@ def test_a_component_that_decides_otherwise_changes_the_run(monkeypatch):
 
 def test_a_store_in_rtl_counts_and_halves_as_its_table():
     from archsim.engine.interpreted.rtl_decision import RtlHeatmap
-    from archsim.policies.prediction.ported_heatmap import COUNTER_LIMIT, _take_in
+    from archsim.policies.heatmap import COUNTER_LIMIT, _take_in
 
     rng = np.random.default_rng(3)
     experts = np.array([rng.choice(20, 4, replace=False) for _ in range(60)], np.int16)

@@ -9,7 +9,7 @@ from support.small_runs import demand_of, policy, replay, small_model, small_sys
 
 from archsim.cli.main import main
 from archsim.engine.interpreted.engine import InterpretedEngine
-from archsim.specs.loading.library import load_assumptions
+from archsim.specs.library import load_assumptions
 
 pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
 

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from archsim.cli.main import main
-from archsim.specs.machine.decision import FsmSpec
-from microarch.silicon.liberty import Surface, find_libraries, parse, read_libraries
-from microarch.silicon.synthesis import RESULTS, read_result
-from microarch.silicon.synthesised import NEAR, STATE_MACHINE, side_by_side
-from microarch.silicon.timing import longest_path
+from archsim.specs.decision import FsmSpec
+from microarch.silicon.liberty import Surface, find_libraries, longest_path, parse, read_libraries
+from microarch.silicon.synthesis import NEAR, RESULTS, STATE_MACHINE, read_result, side_by_side
 
 TABLE = 'index_1 ("1, 3"); index_2 ("2, 4"); values ("10, 20", "30, 40");'
 TINY = f"""library (tiny) {{

@@ -14,10 +14,10 @@ from support.waiting import wait_for
 
 pytest.importorskip("distributed", reason="needs Dask: pip install 'archsim[cluster]'")
 
-from archsim.runs.pool import dask_cluster
-from archsim.runs.pool.dask_cluster import MOST_TOGETHER, PATIENCE_S, TURNS, batches, simulate_on_cluster
-from archsim.runs.pool.worker import Failure
+from archsim.runs import dask_pool
+from archsim.runs.dask_pool import MOST_TOGETHER, PATIENCE_S, TURNS, batches, simulate_on_cluster
 from archsim.runs.sweep import Unwatched, sweep
+from archsim.runs.worker import Failure
 
 BYTES = ("results.csv", "results.parquet", "dies.csv", "links.csv")
 
@@ -178,8 +178,8 @@ def test_a_run_that_ends_its_workers_fails_alone(monkeypatch):
     def client(distributed, address):
         yield cluster
 
-    monkeypatch.setattr(dask_cluster, "_client", client)
-    monkeypatch.setattr(dask_cluster, "_distributed", lambda: cluster)
+    monkeypatch.setattr(dask_pool, "_client", client)
+    monkeypatch.setattr(dask_pool, "_distributed", lambda: cluster)
     replies = {run.key: reply for run, reply in simulate_on_cluster(runs_of(*"a" * 64), "tcp://nobody:1")}
     failed = [key for key, reply in replies.items() if isinstance(reply, Failure)]
     assert len(replies) == 64 and failed == ["21"] and "worker lost" in replies["21"].message

@@ -9,7 +9,7 @@ import archsim as ar
 from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.tables import INTEGER, REAL, TEXT
-from archsim.engine.causes import CAUSE_OF
+from archsim.engine.state import CAUSE_OF
 from archsim.runs.columns import (
     BY_NAME,
     COLUMNS,
@@ -25,7 +25,7 @@ from archsim.runs.columns import (
 )
 from archsim.runs.results import Results
 from archsim.runs.sweep import sweep
-from archsim.specs.sweeps.explore import OBJECTIVES
+from archsim.specs.explore import OBJECTIVES
 from microarch.blocks.global_cp import CRITICAL
 from microarch.blocks.global_cp import State as decided
 from microarch.blocks.request import State

@@ -5,10 +5,10 @@ import pytest
 from support.trace_files import save_npz
 
 from archsim.base.errors import SpecError
-from archsim.runs.capacity import rooms, uncounted
-from archsim.runs.memory_notes import memory_notes
+from archsim.runs.feasibility import rooms, uncounted
+from archsim.runs.notes import memory_notes
 from archsim.runs.plan import prepare
-from archsim.specs.loading.library import load_experiment
+from archsim.specs.library import load_experiment
 
 MODEL = {"name": "toy", "source": "made up", "layers": 2, "moe_layers": {"first": 0, "last": 1}, "hidden": 64}
 MODEL |= {"expert_ffn": 64, "experts": 8, "top_k": 2, "vocabulary": 100}

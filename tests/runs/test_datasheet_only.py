@@ -4,8 +4,8 @@ import pytest
 
 import archsim as ar
 from archsim import load_experiment
-from archsim.runs.calibration_notes import calibration_notes, die_of, written_die
-from archsim.specs.loading.library import load_system
+from archsim.runs.notes import calibration_notes, die_of, written_die
+from archsim.specs.library import load_system
 
 SYSTEMS = ("mi355x_node", "vr_nvl144", "cloudmatrix384")
 

@@ -5,10 +5,10 @@ import pytest
 import archsim as ar
 from archsim.base.errors import CapacityError
 from archsim.cli.main import main
-from archsim.engine.fabric import build_fabric, extent_of
-from archsim.runs.estimate import cost_of, refuse_unheld, told
+from archsim.engine.machine import build_fabric, extent_of
+from archsim.runs.feasibility import cost_of, refuse_unheld, told
 from archsim.runs.plan import plan_of
-from archsim.specs.loading.library import load_system
+from archsim.specs.library import load_system
 
 
 def plan(**changes):

@@ -4,7 +4,7 @@ import pytest
 from support.tiny import archsim
 
 FUNCTIONS = """\
-from microarch.fabric.own import FabricDescription, LinkClass
+from microarch.fabric.topology import FabricDescription, LinkClass
 
 ARM = LinkClass("arm", 1e11, 250.0)
 

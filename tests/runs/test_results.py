@@ -12,7 +12,7 @@ from archsim.base.causes import Cause
 from archsim.base.errors import ArchsimError
 from archsim.base.files import read_sealed
 from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
-from archsim.engine import step_counts
+from archsim.engine import loop
 from archsim.runs.columns import COLUMNS, DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
 from archsim.runs.plan import choose, select
 from archsim.runs.results import REFERENCES, Results
@@ -179,7 +179,7 @@ def test_steps_sum_to_their_run(swept):
 
 
 def test_a_run_of_too_many_steps_keeps_their_sums_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(step_counts, "MOST_STEPS", 3)
+    monkeypatch.setattr(loop, "MOST_STEPS", 3)
     (run,) = select(choose(tiny(tmp_path), policy="ep", batch=12)).runs()
     record = Simulator().record(run)
     assert record["steps"] == {}

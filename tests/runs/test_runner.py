@@ -18,16 +18,16 @@ from support.waiting import wait_for
 import archsim as ar
 from archsim.base.errors import ArchsimError, CapacityError, TraceError
 from archsim.base.files import drafted, read_sealed, sole_writer, write_sealed
+from archsim.runs import pool as schedule_module
 from archsim.runs import simulator as simulator_module
 from archsim.runs.columns import RUN_COLUMNS
 from archsim.runs.plan import prepare
-from archsim.runs.pool import schedule as schedule_module
-from archsim.runs.pool.schedule import Schedule
+from archsim.runs.pool import Schedule
 from archsim.runs.simulator import Simulator
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, sweep
-from archsim.specs.loading.library import load_experiment
-from archsim.workload import demand_cache
+from archsim.specs.library import load_experiment
+from archsim.workload import demand
 
 SETS = ["published", "[physical, {set: published, hops: all, weights: all}]"]
 SLOW = "policies=[ep, {name: slow, allocation: slow:slowly}, allo]"
@@ -293,7 +293,7 @@ def test_demands_of_several_batches_take_one_pass(tmp_path, monkeypatch):
     simulator, held, whole = Simulator(), [], simulator_module.sum_together
     alone = [simulator.row(run)["row"] for run in runs]
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(demand_cache, "WORTH_S", 0)
+    monkeypatch.setattr(demand, "WORTH_S", 0)
     specs = list({run.demand.key: run.demand for run in runs}.values())
 
     def summed(sums):
@@ -303,8 +303,8 @@ def test_demands_of_several_batches_take_one_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(simulator_module, "sum_together", summed)
     simulator.gather(specs)
     assert held == [(None, 0)], "demands that no run needs any longer take memory beside the new ones"
-    assert len(list(demand_cache.folder().iterdir())) == len(specs) == 2
-    monkeypatch.setattr(demand_cache, "built_together", lambda *given: pytest.fail("summed again"))
+    assert len(list(demand.folder().iterdir())) == len(specs) == 2
+    monkeypatch.setattr(demand, "built_together", lambda *given: pytest.fail("summed again"))
     assert [Simulator().row(run)["row"] for run in runs] == alone
 
 
@@ -534,17 +534,17 @@ def test_results_are_lazy_and_say_what_was_not_kept(tmp_path):
 
 
 def test_runs_with_their_dies_are_found_in_the_cache(tmp_path, monkeypatch):
-    from archsim.runs import cache
+    from archsim.runs import store
 
-    monkeypatch.setattr(cache, "WORTH_S", 0.0)
+    monkeypatch.setattr(store, "WORTH_S", 0.0)
     experiment, heard = tiny(tmp_path, "workload.batch=12"), Heard()
     sweep(experiment, tmp_path / "one", jobs=1)
     sweep(experiment, tmp_path / "two", jobs=1, watcher=heard)
     assert heard.found == 10 and heard.ran == []
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
-    monkeypatch.setattr(cache, "MOST_BYTES", 0)
-    cache.remove_oldest()
-    assert not list(cache.folder().glob("*/*.json"))
+    monkeypatch.setattr(store, "MOST_BYTES", 0)
+    store.remove_oldest()
+    assert not list(store.folder().glob("*/*.json"))
 
 
 def test_the_partial_table_grows_by_a_row_a_run(tmp_path):

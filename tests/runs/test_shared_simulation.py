@@ -8,7 +8,7 @@ from archsim.runs.plan import prepare
 from archsim.runs.results import NO_DETAILS
 from archsim.runs.simulator import Simulator
 from archsim.specs.assumptions import ASSUMPTIONS, ONLY_OF_GROUPS
-from archsim.specs.loading.library import load_assumptions
+from archsim.specs.library import load_assumptions
 
 POLICIES = "policies=[ep, allo, allo+pred, eplb]"
 SENT = {"transfer_software", "dispatch", "combine"}

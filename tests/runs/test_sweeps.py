@@ -13,19 +13,18 @@ from support.dask_processes import Cluster
 from support.tiny import TINY, archsim, start
 
 from archsim.base.errors import ArchsimError, CapacityError, SpecError
-from archsim.base.text.yaml import dump_yaml
+from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
-from archsim.runs import cache
 from archsim.runs import plan as planning
+from archsim.runs import store
 from archsim.runs import sweep as sweeping
-from archsim.runs.machine_measures import Measures
+from archsim.runs.feasibility import Measures
 from archsim.runs.plan import RunMaker, prepare, select
 from archsim.runs.sweep import Unwatched, sweep
-from archsim.specs.loading.library import load_experiment, load_planned
-from archsim.specs.sweeps.axis_values import counted_values
-from archsim.specs.sweeps.constraints import parse_constraint
-from archsim.specs.sweeps.drawn import draw_shares
-from archsim.specs.sweeps.plan import MEASURES, Dropped, SweepPlan, in_words
+from archsim.specs.axes import counted_values, draw_shares
+from archsim.specs.constraints import parse_constraint
+from archsim.specs.library import load_experiment, load_planned
+from archsim.specs.plan import MEASURES, Dropped, SweepPlan, in_words
 
 FIRST_LINE = len(TINY.splitlines()) + 1
 
@@ -325,7 +324,7 @@ def test_results_do_not_depend_on_what_was_kept_or_on_the_parts(swept, tmp_path,
     plan, folder = swept
     out = tmp_path / "out"
     monkeypatch.setattr(sweeping, "PART_RUNS", 7)
-    monkeypatch.setattr(cache, "WORTH_S", np.inf)
+    monkeypatch.setattr(store, "WORTH_S", np.inf)
     monkeypatch.setattr(sweeping, "KEPT_ALONE_S", 0.0)
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
     killed = iter(range(10))
@@ -359,7 +358,7 @@ def test_results_do_not_depend_on_what_was_kept_or_on_the_parts(swept, tmp_path,
 
 def test_a_run_that_another_sweep_has_made_is_not_made_again(tmp_path, monkeypatch):
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "WORTH_S", 0.0)
+    monkeypatch.setattr(store, "WORTH_S", 0.0)
     done = []
 
     class Counting(Unwatched):
@@ -491,7 +490,7 @@ def test_an_analytical_sweep_carries_a_sample_of_the_event_engine(tmp_path):
 
 
 def test_the_shipped_design_space_has_ten_thousand_points():
-    from archsim.specs.loading.config_files import shipped_configs
+    from archsim.specs.config_files import shipped_configs
 
     plan = load_planned(shipped_configs() / "design_space.yaml")
     selection = select(plan)

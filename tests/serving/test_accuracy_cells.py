@@ -8,7 +8,7 @@ from measured_serving.residuals import residual_rows
 
 from archsim.serving.hosts import ResidualRow, host_file
 from archsim.serving.serving import range_of, serve
-from archsim.specs.loading.serving import load_serving
+from archsim.specs.serving_files import load_serving
 
 
 def row(group="A", clients=4, tpot=10.0, ttft=100.0, **more):

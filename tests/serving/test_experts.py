@@ -10,7 +10,7 @@ from archsim.base.errors import ArchsimError
 from archsim.iteration.times import batches_of, iteration_times
 from archsim.serving.serving import decodes_alone, deploy
 from archsim.specs.deployment import ParallelSpec
-from archsim.specs.loading.serving import load_serving
+from archsim.specs.serving_files import load_serving
 
 EVEN = {"synthetic": {"popularity_skew": 0, "request_taste": 0, "stickiness": 0}, "layers": 2}
 SKEWED = {"synthetic": {"popularity_skew": 1.5}, "layers": 2, "every": 40}
@@ -192,8 +192,8 @@ def test_bad_files_are_refused(change, told):
 
 
 def test_tokens_are_drawn_anew_when_their_file_changes(tmp_path):
-    from archsim.serving.expert_groups import pool_of
-    from archsim.workload.generated.traffic_presets import traffic_file
+    from archsim.serving.deployment import pool_of
+    from archsim.workload.traffic_presets import traffic_file
 
     shipped = traffic_file("deepseek-v3")
     mine = tmp_path / shipped.name

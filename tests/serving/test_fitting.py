@@ -8,7 +8,7 @@ from measured_serving.fitting import FOLDS, HOST, PARTS, Means, fitted, fold_of,
 from archsim.base.units import NS_PER_MS
 from archsim.serving.hosts import FactorRow, host_file, host_of
 from archsim.serving.measures import times_ns
-from archsim.specs.loading.library import load_model
+from archsim.specs.library import load_model
 
 ROW = {
     "model": "Llama-3.1-8B", "system": "H100-SXM5-80GB", "backend": "sglang", "precision": "bf16", "group": "A",

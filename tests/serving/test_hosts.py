@@ -5,9 +5,9 @@ import pytest
 from support.serving import MS, opened, pool
 
 from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER
+from archsim.serving.deployment import Host
 from archsim.serving.hosts import host_file
 from archsim.serving.simulate import Scheduler, simulate
-from archsim.serving.tables import Host
 
 EAGER_NS = 50 * MS
 

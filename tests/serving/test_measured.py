@@ -11,7 +11,7 @@ from archsim.serving.hosts import host_file
 from archsim.serving.measures import times_ns
 from archsim.serving.requests import without_hashes
 from archsim.serving.serving import deploy, serve_requests
-from archsim.specs.loading.serving import load_serving
+from archsim.specs.serving_files import load_serving
 
 RUN = "qwen3-30b-a3b_rtxpro6000_dp2ep2"
 

@@ -10,21 +10,19 @@ import pytest
 import archsim as ar
 from archsim.base.errors import ArchsimError, TraceError
 from archsim.cli.main import main
-from archsim.iteration.collectives import fastest_all_reduce_ns
 from archsim.iteration.experts import ByChance
+from archsim.iteration.times import fastest_all_reduce_ns
 from archsim.laws.dominated import dominated_in
 from archsim.laws.laws import Laws
-from archsim.serving.expert_groups import NOT_MOVED, groups_of
+from archsim.serving.deployment import NEAR, NOT_MOVED, ONE_SHOT, Host, groups_of, with_stand_ins
 from archsim.serving.groups import SELDOM, Group
 from archsim.serving.requests import refuse_too_long, without_hashes
 from archsim.serving.serving import deploy, engine_of
 from archsim.serving.simulate import _put
-from archsim.serving.stand_ins import NEAR, ONE_SHOT, with_stand_ins
-from archsim.serving.tables import Host
+from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import Parallelism
-from archsim.specs.loading.calibrations import calibration_named
-from archsim.specs.loading.library import load_model
-from archsim.specs.loading.serving import load_serving
+from archsim.specs.library import load_model
+from archsim.specs.serving_files import load_serving
 
 SMALL = {
     "system": "h200_node",

@@ -5,11 +5,10 @@ import pytest
 from support.serving import opened, pool
 
 from archsim.base.errors import SpecError, TraceError
-from archsim.serving.requests import Requests
+from archsim.serving.requests import Requests, read_requests
 from archsim.serving.routing import sessions_of
 from archsim.serving.simulate import CHOICES, Scheduler, simulate
-from archsim.serving.traces import read_requests
-from archsim.specs.loading.serving import load_serving
+from archsim.specs.serving_files import load_serving
 
 BLOCK = 32
 SYSTEM = 0  # hash id of the first block of every prompt

@@ -5,15 +5,15 @@ from support.own_scheduler import GENTLE
 from support.serving import opened, pool
 
 from archsim.base.errors import ArchsimError
-from archsim.base.text.validation import validate
+from archsim.base.yaml import validate
 from archsim.serving.simulate import Scheduler, simulate
-from archsim.specs.loading.library import tree_of
-from archsim.specs.schedulers import SchedulerSpec
+from archsim.specs.library import tree_of
+from archsim.specs.serving import SchedulerSpec
 
 OWN = GENTLE + '''
 import numpy as np
 
-from archsim.serving.scheduling import lacking
+from archsim.serving.schedulers import lacking
 
 
 def idle(state, k, now_ns, limits):

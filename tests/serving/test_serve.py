@@ -12,10 +12,9 @@ from archsim.cli.main import main
 from archsim.iteration.times import batches_of, iteration_times
 from archsim.serving.measures import measure, times_ns
 from archsim.specs.deployment import ParallelSpec
-from archsim.specs.loading.serving import load_serving
-from archsim.studies.serving.calibrating import MOST_SIMULATIONS
-from archsim.studies.serving.search import Choice, search
-from archsim.studies.serving.search_table import Alike, alike, best_told, on_front, table_of
+from archsim.specs.serving_files import load_serving
+from archsim.studies.serving.calibrate import MOST_SIMULATIONS
+from archsim.studies.serving.search import Alike, Choice, alike, best_told, on_front, search, table_of
 
 FILE = {
     "system": "h200_node",
@@ -306,7 +305,7 @@ def test_the_shipped_example_is_read():
 def test_the_highest_rate_is_within_the_limits_and_a_higher_one_is_not():
     from archsim.serving.requests import scaled
     from archsim.serving.serving import deploy, requests_of, serve_requests
-    from archsim.studies.serving.highest_rate import CLOSE, SUSTAINED, WITHIN, highest_rate
+    from archsim.studies.serving.search import CLOSE, SUSTAINED, WITHIN, highest_rate
 
     drawn = {"arrivals": {"rate": "4/s"}, "input": {"fixed": 200}, "output": {"fixed": 20}, "count": 60}
     serving = load_serving(FILE | {"requests": drawn, "slo": {"ttft": "400 ms", "tpot": "40 ms"}})

@@ -11,8 +11,8 @@ import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.cli.progress import Lines
 from archsim.runs.sweep import Unwatched
-from archsim.studies.serving import simulating
-from archsim.studies.serving.plan import serve_plan
+from archsim.studies.serving import runs
+from archsim.studies.serving.runs import serve_plan
 
 FILE = {
     "system": "h200_node",
@@ -81,8 +81,8 @@ def test_a_killed_plan_resumes_and_gives_the_same_bytes(tmp_path, monkeypatch):
         ar.serve_plan(FILE, out=killed, watcher=Killed(3))
     assert not any((killed / name).exists() for name in LAST if name != "manifest.yaml")
     ran = []
-    row = simulating.Simulator._row
-    monkeypatch.setattr(simulating.Simulator, "_row", lambda self, run: ran.append(run.name) or row(self, run))
+    row = runs.Simulator._row
+    monkeypatch.setattr(runs.Simulator, "_row", lambda self, run: ran.append(run.name) or row(self, run))
     ar.serve_plan(FILE, out=killed)
     assert len(ran) == 6 - 3  # the file's own rate and five shares of it
     names = (*LAST, "bench.json", "requests.csv")

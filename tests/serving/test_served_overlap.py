@@ -7,8 +7,8 @@ from archsim.iteration.overlap import HOW
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.serving.serving import deploy, serve
-from archsim.specs.loading.library import load_experiment
-from archsim.specs.loading.serving import load_serving
+from archsim.specs.library import load_experiment
+from archsim.specs.serving_files import load_serving
 
 RANKS, EACH, CONTEXT = 16, 128, 32
 EVEN = {"popularity_skew": 0, "request_taste": 0, "stickiness": 0}

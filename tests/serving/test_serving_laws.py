@@ -12,9 +12,9 @@ from archsim.serving import simulate as simulation
 from archsim.serving.measures import measure, times_ns
 from archsim.serving.records import Transfer
 from archsim.serving.requests import Requests, gamma_arrivals, lengths, refuse_too_long, without_hashes
-from archsim.serving.schedulers.registry import compiled
+from archsim.serving.schedulers import compiled
 from archsim.serving.simulate import KvUnits, Scheduler, simulate
-from archsim.specs.schedulers import SCHEDULERS
+from archsim.specs.serving import SCHEDULERS
 
 NAMES = st.sampled_from(sorted(SCHEDULERS))
 ROWS = st.lists(st.tuples(st.floats(0, 500), st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=40)

@@ -12,7 +12,7 @@ from support.serving import pool
 
 from archsim.serving.requests import Requests
 from archsim.serving.simulate import Scheduler, simulate
-from archsim.specs.schedulers import SCHEDULERS
+from archsim.specs.serving import SCHEDULERS
 
 CASES = int(os.environ.get("ARCHSIM_ORACLE_CASES", "24"))
 

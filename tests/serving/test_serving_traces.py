@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from archsim.base.errors import TraceError
-from archsim.serving.requests import first, scaled
-from archsim.serving.traces import FORMATS, format_of, read_requests
+from archsim.serving.requests import FORMATS, first, format_of, read_requests, scaled
 
 SAMPLES = {
     "mooncake": (
@@ -187,7 +186,7 @@ def test_mooncakes_columns_in_a_spreadsheets_csv(tmp_path):
 
 def test_requests_beyond_the_positions_of_a_model_are_refused_with_their_line(tmp_path):
     from archsim.serving.serving import notes_of_requests, requests_of
-    from archsim.specs.loading.serving import load_serving
+    from archsim.specs.serving_files import load_serving
 
     def asked(model, *prompts):
         rows = "".join(f"{at},{each},10\n" for at, each in enumerate(prompts))
@@ -205,8 +204,8 @@ def test_requests_beyond_the_positions_of_a_model_are_refused_with_their_line(tm
 
 
 def test_every_shipped_model_says_its_positions():
-    from archsim.base.text.yaml import read_yaml
-    from archsim.specs.loading.config_files import search_folders
+    from archsim.base.yaml import read_yaml
+    from archsim.specs.config_files import search_folders
 
     files = [file for folder in search_folders("models", None) for file in sorted(folder.glob("*.yaml"))]
     assert len(files) > 20 and [file.name for file in files if not read_yaml(file).data.get("positions")] == []

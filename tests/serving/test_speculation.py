@@ -8,10 +8,10 @@ from support.serving import MS, opened, pool
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
-from archsim.iteration.speculation import NO_DRAFTS, of
+from archsim.iteration.times import NO_DRAFTS, of
 from archsim.serving.measures import measure, times_ns
 from archsim.serving.simulate import Scheduler, simulate
-from archsim.specs.schedulers import SCHEDULERS
+from archsim.specs.serving import SCHEDULERS
 
 SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 128, "block_tokens": 16}
 ROWS = [(at * 3.0, 20 + 13 * at % 90, 5 + 7 * at % 40) for at in range(40)]

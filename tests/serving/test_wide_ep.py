@@ -8,7 +8,7 @@ import pytest
 from archsim.base.errors import TraceError
 from archsim.cli.main import main
 from archsim.serving.serving import serve
-from archsim.specs.loading.serving import load_serving
+from archsim.specs.serving_files import load_serving
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 # SGLang, large-scale EP on 96 H100 (LMSYS, May 2025): EP72 at 256 requests a GPU with 2,000 tokens; EP32, 16,384 a GPU.

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from archsim.base.errors import SpecError
 from archsim.models.files import write_model
-from archsim.specs.attention import read_kind
-from archsim.specs.loading.describe import summary
-from archsim.specs.loading.library import load_model
+from archsim.specs.describe import summary
+from archsim.specs.library import load_model
+from archsim.specs.model import read_kind
 
 # Published parameters in 1e9. Model cards on Hugging Face; of Kimi-K2 its safetensors index (its report has 1.04 T).
 # None counts heads of multi-token prediction but GLM-4.5's, whose layer is 1.4 % of it.

@@ -12,9 +12,9 @@ from support.bad_experiments import CHANGED, GOOD, KNOWN_SYSTEMS, PRESET_NAMES
 
 import archsim as ar
 from archsim.base.errors import SpecError
-from archsim.base.text.yaml import dump_yaml, parse_yaml
+from archsim.base.yaml import dump_yaml, parse_yaml
 from archsim.cli.main import main
-from archsim.specs.loading.library import check_file, load_assumptions, load_experiment, load_model, load_system
+from archsim.specs.library import check_file, load_assumptions, load_experiment, load_model, load_system
 
 
 def refused(tmp_path: Path, text: str | bytes, overrides: tuple[str, ...] = ()) -> str:

@@ -8,8 +8,8 @@ import pytest
 
 from archsim.base.errors import SpecError
 from archsim.runs.plan import prepare
-from archsim.specs.loading.config_files import shipped_configs
-from archsim.specs.loading.library import check_file, load_experiment, load_planned
+from archsim.specs.config_files import shipped_configs
+from archsim.specs.library import check_file, load_experiment, load_planned
 
 EXPERIMENT = """
 name: mine

@@ -4,11 +4,11 @@ import pytest
 from support.tiny import tiny_file
 
 from archsim.base.errors import SpecError
-from archsim.base.text.yaml import dump_yaml
+from archsim.base.yaml import dump_yaml
 from archsim.laws.host import path_of
 from archsim.laws.tables import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
-from archsim.specs.loading.library import load_experiment
-from archsim.specs.machine.decision import HostSpec
+from archsim.specs.decision import HostSpec
+from archsim.specs.library import load_experiment
 
 FITTED = {"library": "made up", "version": "1", "source": "none"}
 

@@ -3,10 +3,9 @@
 import pytest
 
 from archsim.base.errors import SpecError
-from archsim.base.text.yaml import read_yaml
-from archsim.specs.loading.config_files import shipped_configs
-from archsim.specs.loading.file_kinds import EXPERIMENT, TRAFFIC, kind_of
-from archsim.specs.loading.library import load_experiment
+from archsim.base.yaml import read_yaml
+from archsim.specs.config_files import shipped_configs
+from archsim.specs.library import EXPERIMENT, TRAFFIC, kind_of, load_experiment
 
 
 @pytest.mark.parametrize(("file", "message"), [

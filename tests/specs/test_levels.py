@@ -7,19 +7,18 @@ from support.html_page import whole_report
 from support.tiny import TINY, archsim, tiny
 
 from archsim.base.errors import SpecError
-from archsim.engine.event.groups import flow_network
-from archsim.engine.fabric import build_fabric
-from archsim.engine.machine import build_machine
+from archsim.engine.event.flows import flow_network
+from archsim.engine.machine import build_fabric, build_machine
 from archsim.engine.state import HIDDEN, UNITS
 from archsim.report.data import read_report
-from archsim.report.draw.layout import places
+from archsim.report.maps import places
 from archsim.report.page import write_report
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep
-from archsim.specs.loading.library import load_experiment
-from archsim.specs.machine.system import SystemSpec
-from microarch.fabric.routes import narrowest
+from archsim.specs.library import load_experiment
+from archsim.specs.system import SystemSpec
+from microarch.fabric.fabric import narrowest
 
 PLAIN = "hbm: {bandwidth: 2 TB/s, capacity: 4 GB}, d2d: {bandwidth: 1 TB/s}, compute: {peak: 300 TFLOP/s, dtype: fp16}"
 NODE = "{switch: 4, bandwidth: 450 GB/s, hop_latency: 300 ns}"

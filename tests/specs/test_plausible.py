@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from archsim.cli.main import main
-from archsim.specs.loading.library import load_system
-from archsim.specs.machine.plausible import plausibility_notes
+from archsim.specs.library import load_system
+from archsim.specs.plausible import plausibility_notes
 
 SYSTEMS = sorted((Path(__file__).resolve().parents[2] / "configs" / "systems").glob("*.yaml"))
 

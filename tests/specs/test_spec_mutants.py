@@ -10,9 +10,9 @@ from support.mutants import mutated
 
 import archsim as ar
 from archsim.base.errors import ArchsimError, SpecError
-from archsim.base.text.yaml import dump_yaml, read_yaml
+from archsim.base.yaml import dump_yaml, read_yaml
 from archsim.cli.main import main
-from archsim.specs.loading.config_files import shipped_configs
+from archsim.specs.config_files import shipped_configs
 from archsim.workload import open_trace
 
 MUTANTS = 300

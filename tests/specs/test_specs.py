@@ -12,15 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import archsim
-from archsim.base.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity
-from archsim.base.text.yaml import dump_yaml, parse_yaml, resolve_scalar
+from archsim.base.fields import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity
+from archsim.base.yaml import dump_yaml, parse_yaml, resolve_scalar
 from archsim.cli.main import main
-from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
-from archsim.specs.loading.config_files import named_files, shipped_configs
-from archsim.specs.loading.library import load_assumptions, load_experiment, load_model, load_system
-from archsim.specs.machine.system import D2DSpec, SystemSpec
-from archsim.specs.machine.utilisation import published_utilisation
+from archsim.specs.assumptions import ASSUMPTIONS, published_utilisation, shipped_sets
+from archsim.specs.config_files import named_files, shipped_configs
+from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.policies import PRESETS, RULES
+from archsim.specs.system import D2DSpec, SystemSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 DOJO = ROOT / "configs" / "dojo.yaml"
@@ -530,7 +529,7 @@ def test_help_waits_for_no_import():
 
 def test_specs_stay_light():
     loaded = _loaded_by(
-        "import archsim.specs.loading.library, archsim.specs.loading.describe, archsim.specs.machine.utilisation"
+        "import archsim.specs.library, archsim.specs.describe, archsim.specs.assumptions"
     )
     assert "pydantic" in loaded
     assert not loaded & {"numpy", "numba", "pandas", "matplotlib", "pyarrow"}

@@ -9,19 +9,25 @@ from support.small_runs import scenario_of
 from support.tiny import TINY, tiny
 
 from archsim.base.errors import ArchsimError, SpecError
-from archsim.engine.fabric import build_fabric
-from archsim.engine.machine import build_machine
+from archsim.engine.machine import build_fabric, build_machine
 from archsim.engine.state import HIDDEN, UNITS
 from archsim.report.data import Die, Link
-from archsim.report.draw.fabric_map import MOST_BOWED, fabric_map
+from archsim.report.maps import MOST_BOWED, fabric_map
 from archsim.report.page import write_report
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep
-from archsim.specs.loading.library import load_experiment
-from microarch.fabric.grid import HORIZONTAL_WRAP, VERTICAL, VERTICAL_WRAP, build_mesh
-from microarch.fabric.routes import link_rank, narrowest, per_route
-from microarch.fabric.topology import BUILDERS, Edge, build_topology
+from archsim.specs.library import load_experiment
+from microarch.fabric.fabric import link_rank, narrowest, per_route
+from microarch.fabric.topology import (
+    BUILDERS,
+    HORIZONTAL_WRAP,
+    VERTICAL,
+    VERTICAL_WRAP,
+    Edge,
+    build_mesh,
+    build_topology,
+)
 
 SIDES = st.tuples(st.integers(1, 5), st.integers(1, 5))
 NUMBERINGS = st.sampled_from(["row_major", "column_major"])

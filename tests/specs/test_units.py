@@ -3,9 +3,9 @@
 import pytest
 
 from archsim.base.errors import SpecError
-from archsim.base.text.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, parse_quantity
-from archsim.specs.loading.library import load_experiment
-from archsim.specs.loading.serving import load_serving
+from archsim.base.fields import BANDWIDTH, COMPUTE, SIZE, TIME, parse_quantity
+from archsim.specs.library import load_experiment
+from archsim.specs.serving_files import load_serving
 
 
 @pytest.mark.parametrize(("text", "dimension", "told"), [

@@ -3,8 +3,8 @@
 import pytest
 
 from archsim.base.errors import SpecError
-from archsim.base.text.yaml import parse_yaml
-from archsim.specs.loading.library import load_experiment
+from archsim.base.yaml import parse_yaml
+from archsim.specs.library import load_experiment
 
 EXPERIMENT = """\
 name: x

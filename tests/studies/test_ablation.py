@@ -10,9 +10,8 @@ import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.specs.assumptions import ASSUMPTIONS
-from archsim.specs.loading.library import load_assumptions
-from archsim.studies.ablation.ablation import ORDER, ablate, ablated, links_between
-from archsim.studies.ablation.page import render, sentence, write_ablation
+from archsim.specs.library import load_assumptions
+from archsim.studies.ablation import ORDER, ablate, ablated, links_between, render, sentence, write_ablation
 
 START, END = load_assumptions("published"), load_assumptions("physical")
 

@@ -6,8 +6,8 @@ import pytest
 
 import archsim as ar
 from archsim.base.errors import SpecError
-from archsim.report.decision_cost.deciders import added_mm2
-from archsim.studies.block_worth import BlockRun, BlockWorth, cost_of, drawn, judge, pairs_of
+from archsim.report.decision_cost import added_mm2
+from archsim.studies.worth import BlockRun, BlockWorth, cost_of, drawn, judge, pairs_of
 
 DOJO = ar.load("dojo")
 KEY = {"system": "dojo", "model": "deepseek-v3", "assumptions": "physical"}

@@ -3,9 +3,8 @@
 import pytest
 from support.browser import run_in
 
-from archsim.specs.sweeps.explore import ExploreSpec
-from archsim.studies.exploration.break_evens import break_evens, what_matters, what_pays
-from archsim.studies.exploration.outcome import Candidate, Exploration
+from archsim.specs.explore import ExploreSpec
+from archsim.studies.exploration.analysis import Candidate, Exploration, break_evens, what_matters, what_pays
 from archsim.studies.exploration.page import named, render, unmet_budgets
 
 LLC, HBM = ("32 MiB", "64 MiB"), ("1 TB/s", "2 TB/s", "4 TB/s")

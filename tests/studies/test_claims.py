@@ -8,12 +8,11 @@ import yaml
 
 import archsim as ar
 from archsim.base.errors import SpecError
-from archsim.specs.loading.library import load_planned
-from archsim.specs.loading.papers import load_paper, paper_names
-from archsim.specs.loading.serving import load_serving
-from archsim.specs.papers import ClaimGroup, ClaimRow, listed_ids, parsed_quantity
-from archsim.studies.claims import page
-from archsim.studies.claims.evaluate import NO_ROOM, Judged, value_of
+from archsim.specs.library import load_planned
+from archsim.specs.papers import ClaimGroup, ClaimRow, listed_ids, load_paper, paper_names, parsed_quantity
+from archsim.specs.serving_files import load_serving
+from archsim.studies import claims
+from archsim.studies.claims import NO_ROOM, Judged, value_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = paper_names()
@@ -82,7 +81,7 @@ def test_a_row_is_met_within_its_tolerance_and_with_its_sign(published, simulate
 def test_what_moves_a_value_is_told_the_largest_first():
     found = Judged(group(), row(), {0: 1.0, 1: 1.5, 3: 4.0}, {0: "physical", 1: "kernels", 3: "links"})
     assert found.moved == (("links", 2.5), ("kernels", 0.5)) and found.physical == 1.0 and found.simulated == 4.0
-    assert page.moved(found) == "links +2.50; kernels +0.500"
+    assert claims.moved(found) == "links +2.50; kernels +0.500"
 
 
 # --- the shipped papers
@@ -166,8 +165,8 @@ def test_a_paper_runs_and_its_page_has_both_sets_and_what_takes_the_difference(j
     assert missed.simulated != missed.physical and missed.moved[0][0] == "as published"
     text = (folder / "out/small/index.html").read_text()
     assert "1 of 2 that were not fitted are met" in text and "h003: an accuracy" in text and "Small &amp; new" in text
-    assert "Worth it?" in text and page.answer_sentence(found.answers[0]) in text
-    assert "as published" in text and page.shown(missed.physical, "×") in text and "25 dies" in text
+    assert "Worth it?" in text and claims.answer_sentence(found.answers[0]) in text
+    assert "as published" in text and claims.shown(missed.physical, "×") in text and "25 dies" in text
 
 
 def test_what_is_there_is_kept(judged):
@@ -191,9 +190,9 @@ class Kept:
 
 def test_a_summary_counts_and_names_the_largest_misses(judged, tmp_path):
     found, _ = judged
-    text = page.write_summary([found], tmp_path).read_text()
+    text = claims.write_summary([found], tmp_path).read_text()
     assert "2 of 3 published numbers have a row" in text and text.count("<li>") == 1 and "because" in text
-    assert page.counts_of([found]) == (3, 2, 1, 1, 0, 0, 1)
+    assert claims.counts_of([found]) == (3, 2, 1, 1, 0, 0, 1)
 
 
 def test_pages_render_in_light_dark_and_on_narrow_screens(judged):

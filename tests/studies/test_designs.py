@@ -12,10 +12,10 @@ from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError
 from archsim.cli import compare
 from archsim.cli.main import main
-from archsim.runs.packing import unpacked
+from archsim.runs.columns import unpacked
 from archsim.runs.plan import choose, select
 from archsim.runs.simulator import Simulator
-from archsim.studies.designs.compare import Quantity, _causes
+from archsim.studies.designs import Quantity, _causes
 
 FEW = ["workload.decode_steps=1"]
 
@@ -105,7 +105,7 @@ def test_the_command_compares_experiments(tmp_path, monkeypatch, capsys):
 
 def test_another_comparison_has_another_folder():
     parser = argparse.ArgumentParser()
-    compare.add(parser)
+    compare.add_compare(parser)
     given = ["", "--in=dojo", "--in=wide", "--batch=8", "--batch=9", "--model=toy", "--system=toy2", "--set=a.b=1"]
     names = {compare._folder_name(parser.parse_args(["configs/x.yaml", "y", *each.split()])) for each in given}
     assert len(names) == len(given) and {"x-y", "dojo-x-y", "x-y-8", "x-y-a.b=1"} < names

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archsim.studies.exploration.front import as_costs, fronts, hypervolume, pareto
+from archsim.studies.exploration.analysis import as_costs, fronts, hypervolume, pareto
 from archsim.studies.exploration.search import search, search_each
 
 POINTS = st.integers(1, 3).flatmap(lambda m: st.lists(st.tuples(*[st.integers(0, 6)] * m), min_size=1, max_size=40))

@@ -13,19 +13,35 @@ from archsim.base.errors import SpecError
 from archsim.base.tables import INTEGER, read_parquet
 from archsim.cli.main import main
 from archsim.runs.columns import RUN_COLUMNS
-from archsim.runs.economics import Coefficients, build_costs
+from archsim.runs.energy import Coefficients, build_costs
 from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.loading.library import load_exploration
-from archsim.specs.sweeps.explore import OBJECTIVES, ExploreSpec
-from archsim.studies.exploration.answers import collapse_told, collapsed, wanted
-from archsim.studies.exploration.explore import explore
-from archsim.studies.exploration.figures import tornado, value
-from archsim.studies.exploration.front import as_costs, pareto
-from archsim.studies.exploration.levels import effects, levels_of_axis
-from archsim.studies.exploration.outcome import Candidate, Exploration, objectives_of
-from archsim.studies.exploration.page import answer_heading, csv_of, render, with_units, write_exploration
-from archsim.studies.exploration.sweep_view import SHOWN, view_of
+from archsim.specs.explore import OBJECTIVES, ExploreSpec
+from archsim.specs.library import load_exploration
+from archsim.studies.exploration.analysis import (
+    SHOWN,
+    Candidate,
+    Exploration,
+    as_costs,
+    collapse_told,
+    collapsed,
+    effects,
+    levels_of_axis,
+    objectives_of,
+    pareto,
+    view_of,
+    wanted,
+)
+from archsim.studies.exploration.page import (
+    answer_heading,
+    csv_of,
+    render,
+    tornado,
+    value,
+    with_units,
+    write_exploration,
+)
+from archsim.studies.exploration.search import explore
 
 
 @contextmanager

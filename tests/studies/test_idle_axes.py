@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from archsim.studies.exploration.sweep_view import idle_axes
+from archsim.studies.exploration.analysis import idle_axes
 
 
 def test_an_axis_that_changes_no_number_is_told():

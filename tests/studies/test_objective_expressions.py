@@ -6,8 +6,8 @@ from support.explorations import SWEPT
 
 import archsim as ar
 from archsim.base.errors import SpecError
-from archsim.specs.sweeps.explore import sense_of, with_expressions
-from archsim.studies.exploration.outcome import unit_of
+from archsim.specs.explore import sense_of, with_expressions
+from archsim.studies.exploration.analysis import unit_of
 
 
 @pytest.mark.parametrize(("text", "sense", "unit"), [

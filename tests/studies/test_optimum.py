@@ -14,14 +14,20 @@ from support.tiny import tiny_file
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.engine.machine import build_memory
-from archsim.iteration.refusal import refuse_misfit
-from archsim.policies.placement.placement import Placement
-from archsim.specs.loading.library import load_assumptions
-from archsim.studies.optimum.bound import lower_bound, proved_by
-from archsim.studies.optimum.distances import Bounds, distances
-from archsim.studies.optimum.exact import exact_bound
-from archsim.studies.optimum.problem import MOST_DIES, ProblemBuilder, loads
-from archsim.workload.step_demand import StepDemand
+from archsim.iteration.memory import refuse_misfit
+from archsim.policies.placement import Placement
+from archsim.specs.library import load_assumptions
+from archsim.studies.optimum import (
+    MOST_DIES,
+    Bounds,
+    ProblemBuilder,
+    distances,
+    exact_bound,
+    loads,
+    lower_bound,
+    proved_by,
+)
+from archsim.workload.demand import StepDemand
 
 POLICIES = ("base", "allo", "allo-lp", "allo+pred")
 ASSUMPTIONS = (

@@ -14,11 +14,9 @@ import archsim as ar
 from archsim.base.errors import ArchsimError, CapacityError, PlacementError, TraceError
 from archsim.cli.main import main
 from archsim.policies.load import imbalance
-from archsim.specs.layers import LayerSet
-from archsim.specs.loading.library import load_model, load_system
-from archsim.specs.model import ModelSpec
-from archsim.studies.place.choosing import POLICIES
-from archsim.studies.place.judging import rank_loads
+from archsim.specs.library import load_model, load_system
+from archsim.specs.model import LayerSet, ModelSpec
+from archsim.studies.place import POLICIES, rank_loads
 from archsim.workload.placements import trtllm
 from archsim.workload.placements.files import ENGINES, read_placement, write_placement
 from archsim.workload.placements.physical import PhysicalMap

@@ -17,16 +17,15 @@ from archsim.engine.analytic.machines import PARTS, RATES, record, rows_of, shar
 from archsim.engine.analytic.walk import walk_strategy
 from archsim.engine.loop import Replay
 from archsim.engine.state import UNITS
-from archsim.runs.economics import Coefficients
+from archsim.runs.energy import Coefficients
 from archsim.runs.plan import RunMaker, select
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import Unwatched
-from archsim.specs.loading.library import load_assumptions, load_exploration
-from archsim.specs.machine.fabric import TopologySpec
-from archsim.studies.exploration.explore import explore
-from archsim.studies.exploration.front import pareto
-from archsim.studies.exploration.screened import FILE, nearest
-from archsim.studies.exploration.screening import Screen
+from archsim.specs.fabric import TopologySpec
+from archsim.specs.library import load_assumptions, load_exploration
+from archsim.studies.exploration.analysis import pareto
+from archsim.studies.exploration.screening import FILE, Screen, nearest
+from archsim.studies.exploration.search import explore
 
 FIELDS = {
     ("compute", "peak"): ("peak_flop_per_s", 1e14, 1e15),

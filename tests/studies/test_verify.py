@@ -14,12 +14,12 @@ from archsim.runs.manifest import _copy_code
 
 OWN = """\
 from beside import held
-from archsim.policies.allocation.rules import home
+from archsim.policies.allocation import home
 
 def mine(step, **params):
     return held(step)
 """
-BESIDE = "from archsim.policies.allocation.rules import home\ndef held(step):\n    return home(step)\n"
+BESIDE = "from archsim.policies.allocation import home\ndef held(step):\n    return home(step)\n"
 
 
 @pytest.fixture(scope="module")

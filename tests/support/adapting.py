@@ -1,6 +1,6 @@
 """Random ``physical`` systems under a policy, with links as drawn or faster."""
 
-from archsim.specs.loading.library import load_assumptions
+from archsim.specs.library import load_assumptions
 from archsim.specs.policies import PRESETS, PolicySpec
 from support.random_points import changed, random_point
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from archsim.engine.demand import build_run_demand
 from archsim.engine.engine import EventEngine
-from archsim.engine.run_demand import build_run_demand
-from archsim.specs.loading.library import load_assumptions
-from archsim.specs.machine.fabric import TopologySpec
+from archsim.specs.fabric import TopologySpec
+from archsim.specs.library import load_assumptions
 from archsim.specs.policies import PRESETS
 from support.small_runs import policy, replay, small_model, small_system, traffic
 

@@ -1,6 +1,6 @@
 """Functions of kernels, called from Python."""
 
-from archsim.base.kernels import kernel
+from archsim.base.compiled import kernel
 
 
 def from_python(function):

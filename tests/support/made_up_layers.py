@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from archsim.laws import rank_load as routing
-from archsim.laws.fused_moe import POINT, law_ns
+from archsim.laws import moe as routing
+from archsim.laws.moe import POINT, law_ns
 from archsim.laws.tables import MoeLaw
 
 MODEL = {"model": "deepseek-v3", "hidden": 4096, "ffn": 1536, "experts": 128, "top_k": 8, "dtype": "bf16"}

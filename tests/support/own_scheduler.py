@@ -1,7 +1,7 @@
 """A user's own scheduler, as the text of a file."""
 
 GENTLE = '''
-from archsim.serving.scheduling import admit, serve_running
+from archsim.serving.schedulers import admit, serve_running
 
 
 def gentle(state, k, now_ns, limits, most=1):

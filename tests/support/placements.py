@@ -1,6 +1,6 @@
 """Placement rules as a user would write them."""
 
-from archsim.policies.placement.placement import Placement
+from archsim.policies.placement import Placement
 
 
 def replicated(experts, dies, layers):

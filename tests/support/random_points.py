@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from archsim.engine.demand import RunDemand, build_run_demand
 from archsim.engine.engine import EventEngine
-from archsim.engine.run_demand import RunDemand, build_run_demand
 from archsim.iteration.memory import memory_fit
 from archsim.policies.registry import build_policy, place_experts
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
-from archsim.specs.machine.fabric import TopologySpec
-from archsim.specs.machine.system import SystemSpec
+from archsim.specs.fabric import TopologySpec
+from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.system import SystemSpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.generated.synthetic import SyntheticTraffic
+from archsim.workload.generated import SyntheticTraffic
 from support.small_runs import replay, workload_of
 
 HELD_OUT = 100_000

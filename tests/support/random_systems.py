@@ -4,9 +4,9 @@ import numpy as np
 
 from archsim.engine.engine import EventEngine
 from archsim.engine.interpreted.engine import InterpretedEngine
-from archsim.specs.layers import LayerSet
-from archsim.specs.loading.library import load_assumptions
-from archsim.specs.machine.fabric import TopologySpec
+from archsim.specs.fabric import TopologySpec
+from archsim.specs.library import load_assumptions
+from archsim.specs.model import LayerSet
 from archsim.workload.trace import draw_requests
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 

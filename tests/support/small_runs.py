@@ -4,17 +4,17 @@ import itertools
 
 import numpy as np
 
+from archsim.engine.demand import build_run_demand
 from archsim.engine.engine import EventEngine
 from archsim.engine.loop import Replay
-from archsim.engine.run_demand import build_run_demand
-from archsim.policies.allocation.rules import StepView
-from archsim.policies.placement.placement import Placement
+from archsim.policies.allocation import StepView
+from archsim.policies.placement import Placement
 from archsim.policies.registry import build_policy
-from archsim.specs.loading.library import load_model, load_system
+from archsim.specs.library import load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.workload import SyntheticSpec, WorkloadSpec
-from archsim.workload.generated.synthetic import SyntheticTraffic
+from archsim.workload.generated import SyntheticTraffic
 
 STRATEGIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from archsim.specs.loading.library import load_experiment
+from archsim.specs.library import load_experiment
 
 TINY = """\
 name: tiny
@@ -40,7 +40,7 @@ assumptions: published
 # Allocates as `home` does, slowly: 10 ms a step.
 SLOW_POLICY = """\
 import time
-from archsim.policies.allocation.rules import home
+from archsim.policies.allocation import home
 
 def slowly(step, **params):
     time.sleep(0.01)

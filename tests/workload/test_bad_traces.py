@@ -8,9 +8,9 @@ import pytest
 from support.trace_files import TOY, save_npz, toy_requests, write_tree
 
 from archsim.base.errors import TraceError
-from archsim.base.text.yaml import dump_yaml
+from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
-from archsim.specs.loading.library import load_model
+from archsim.specs.library import load_model
 from archsim.workload import open_trace
 
 LAYERS = [1, 2, 3, 4]

@@ -16,16 +16,16 @@ from reference.demand_oracle import (
     oracle_top_positive,
 )
 
-import archsim.workload.stacked as stacked_module
+import archsim.workload.demand as stacked_module
 import archsim.workload.trace as trace_module
-from archsim.engine.run_demand import RunSum, build_run_demand
-from archsim.policies.prediction.heatmap import TopFraction, TopPositive
-from archsim.specs.loading.library import load_model
+from archsim.engine.demand import RunSum, build_run_demand
+from archsim.policies.heatmap import TopFraction, TopPositive
+from archsim.specs.library import load_model
 from archsim.specs.model import ModelSpec
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.demand import sum_together
 from archsim.workload.formats.readers import open_trace
-from archsim.workload.generated.synthetic import SyntheticTraffic
+from archsim.workload.generated import SyntheticTraffic
 from archsim.workload.trace import Trace, draw_requests, is_first_of
 
 SHARED_TRACES = [
@@ -250,8 +250,8 @@ def _assert_equal(one, other):
 
 def test_same_arguments_same_demand_in_another_process(tmp_path):
     program = (
-        "from archsim.specs.loading.library import load_model; from archsim.specs.workload import SyntheticSpec\n"
-        "from archsim.workload.generated.synthetic import SyntheticTraffic; from archsim.engine.run_demand import "
+        "from archsim.specs.library import load_model; from archsim.specs.workload import SyntheticSpec\n"
+        "from archsim.workload.generated import SyntheticTraffic; from archsim.engine.demand import "
         "build_run_demand\n"
         "d = build_run_demand(SyntheticTraffic(load_model('olmoe-1b-7b'), SyntheticSpec(), 9), 12, 5, 1)\n"
         "import zlib; print(zlib.crc32(d.tokens.tobytes() + d.first_seen.tobytes()), d.digest)"

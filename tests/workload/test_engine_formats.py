@@ -14,11 +14,11 @@ from support.torch_files import save_pt, tensors
 from support.trace_files import TOY
 
 from archsim.base.errors import TraceError
-from archsim.specs.loading.library import load_model
+from archsim.specs.library import load_model
 from archsim.specs.model import ModelSpec
 from archsim.workload import open_trace
-from archsim.workload.formats.loads.reading import load_files, read_all_loads
-from archsim.workload.store.store import open_store
+from archsim.workload.loads.reading import load_files, read_all_loads
+from archsim.workload.store import open_store
 
 TINY = ModelSpec(name="tiny-moe", source="made up", layers=4, moe_layers={"first": 1, "last": 3}, hidden=8,
                  expert_ffn=8, experts=8, top_k=2)  # fmt: skip

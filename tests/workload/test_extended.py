@@ -10,7 +10,7 @@ from support.tiny import archsim, tiny_file
 
 from archsim.workload.demand import build_demand
 from archsim.workload.extended import extended, recorded_requests
-from archsim.workload.layers import some_layers
+from archsim.workload.trace import some_layers
 
 
 def random_trace(lengths, seed, experts=16, layers=3):

@@ -10,18 +10,16 @@ from support.small_runs import replay
 import archsim.workload.trace as trace_module
 from archsim.base.errors import TraceError
 from archsim.cli.main import main
-from archsim.engine.run_demand import build_run_demand
+from archsim.engine.demand import build_run_demand
 from archsim.policies.registry import build_policy
-from archsim.specs.loading.library import load_assumptions, load_model, load_system
+from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload import open_trace
-from archsim.workload.generated.fit import fit_trace, known_tasks, simulate
-from archsim.workload.generated.generative import GenerativeTraffic, collect
-from archsim.workload.generated.load_preset import write_load_preset
-from archsim.workload.generated.traffic_model import save_model
-from archsim.workload.generated.traffic_presets import generated_traffic, load_traffic, of_layers
-from archsim.workload.patterns import statistics
+from archsim.workload import open_trace, statistics
+from archsim.workload.generated import GenerativeTraffic, collect
+from archsim.workload.traffic_fit import fit_trace, known_tasks, simulate
+from archsim.workload.traffic_model import save_model
+from archsim.workload.traffic_presets import generated_traffic, load_traffic, of_layers, write_load_preset
 
 TRACES = {
     "llama-4-maverick": "llama4-maverick/mmlu_abstract_algebra_anatomy.npz",

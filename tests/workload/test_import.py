@@ -14,14 +14,14 @@ from support.stores import LAYERS, NAMES, Quiet, contents, imported
 from support.trace_files import TOY, save_npz, toy_requests, write_tree
 
 from archsim.base.errors import TraceError
-from archsim.specs.loading.library import load_model
+from archsim.specs.library import load_model
 from archsim.workload import open_trace
-from archsim.workload.formats import batches, json_request, registry
-from archsim.workload.formats import json_tree_batches as tree
-from archsim.workload.formats.importing import import_sources
-from archsim.workload.formats.json_scan import scan
-from archsim.workload.store.select import write_selection
-from archsim.workload.store.store import open_store
+from archsim.workload.formats import batches, json_request, readers
+from archsim.workload.formats import json_tree as tree
+from archsim.workload.formats.json_request import scan
+from archsim.workload.formats.readers import import_sources
+from archsim.workload.store import open_store
+from archsim.workload.store_writer import write_selection
 
 
 @pytest.fixture
@@ -362,7 +362,7 @@ def test_memory_is_a_few_batches(tmp_path, monkeypatch):
             taken.append(item)
             yield item
 
-    monkeypatch.setattr(registry, "tree_items", counted)
+    monkeypatch.setattr(readers, "tree_items", counted)
     import_sources([tmp_path / "tree"], tmp_path / "store", TOY, 2, "stop", Counting(), False)
     assert len(done) == 40
     assert max(ahead - finished for finished, ahead in enumerate(done)) <= 5

@@ -9,15 +9,15 @@ from support.trace_files import TOY, save_npz, toy_requests
 
 import archsim as ar
 from archsim.base.errors import ArchsimError, SpecError, TraceError
-from archsim.engine.run_demand import build_run_demand
-from archsim.runs.capacity import rooms
+from archsim.engine.demand import build_run_demand
+from archsim.runs.feasibility import rooms
 from archsim.runs.plan import prepare, select
 from archsim.runs.simulator import Simulator
-from archsim.specs.loading.library import load_experiment, load_model, load_planned
+from archsim.specs.library import load_experiment, load_model, load_planned
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload import open_trace
-from archsim.workload.generated.traffic_presets import generated_traffic
-from archsim.workload.layers import SomeLayers, some_layers, spread_layers
+from archsim.workload.trace import SomeLayers, some_layers, spread_layers
+from archsim.workload.traffic_presets import generated_traffic
 
 SEVEN = ("models.0.layers=8", "models.0.moe_layers={first: 1, last: 7}")
 ENGINES = ("event", "analytical")

@@ -9,7 +9,7 @@ import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.laws.mesh import quantities
-from archsim.specs.loading.fabric_calibrations import fabric_calibration
+from archsim.specs.calibration_files import fabric_calibration
 from archsim.workload import open_trace
 
 SENT = np.random.default_rng(5).multinomial(256, [1 / 8] * 8, size=8)

@@ -18,9 +18,7 @@ from support.trace_files import TOY, save_npz, toy_requests
 
 from archsim.base.errors import TraceError
 from archsim.workload import open_trace
-from archsim.workload.store.frames import MAGIC, pack_frames, read_frames
-from archsim.workload.store.store import open_store
-from archsim.workload.store.verify import verify
+from archsim.workload.store import MAGIC, open_store, pack_frames, read_frames, verify
 
 REQUESTS = toy_requests(NAMES)
 MUTANTS = 400

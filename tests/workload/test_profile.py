@@ -10,13 +10,13 @@ import pytest
 
 from archsim.cli.main import main
 from archsim.report.profile_page import _by_layer
-from archsim.specs.loading.config_files import named_files
-from archsim.specs.loading.library import load_model
+from archsim.specs.config_files import named_files
+from archsim.specs.library import load_model
 from archsim.workload import open_trace
-from archsim.workload.generated.fit import simulate
-from archsim.workload.generated.traffic_presets import load_traffic, model_of
-from archsim.workload.patterns.profile import DEFINITIONS, insights, profile
-from archsim.workload.patterns.statistics import gini, loads
+from archsim.workload.profile import DEFINITIONS, insights, profile
+from archsim.workload.statistics import gini, loads
+from archsim.workload.traffic_fit import simulate
+from archsim.workload.traffic_presets import load_traffic, model_of
 
 LLAMA = "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"
 

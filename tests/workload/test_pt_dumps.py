@@ -14,9 +14,9 @@ from hypothesis.extra import numpy as arrays
 from support.torch_files import save_pt, zip_pt
 
 from archsim.base.errors import TraceError
-from archsim.specs.loading.library import load_model
-from archsim.workload.formats.loads.pt import read_pt
-from archsim.workload.formats.loads.reading import read_all_loads, read_loads
+from archsim.specs.library import load_model
+from archsim.workload.loads.pt import read_pt
+from archsim.workload.loads.reading import read_all_loads, read_loads
 
 MODEL = load_model("olmoe-1b-7b")
 COUNTS = np.random.default_rng(0).integers(0, 1000, size=(3, MODEL.layers, MODEL.experts))

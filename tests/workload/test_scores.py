@@ -11,15 +11,14 @@ from support.stores import LAYERS, imported
 from support.trace_files import TOY, save_npz, toy_requests
 
 from archsim.base.errors import TraceError
-from archsim.engine.run_demand import build_run_demand
-from archsim.policies.routing import rules
-from archsim.policies.routing.rules import Pass
+from archsim.engine.demand import build_run_demand
+from archsim.policies import routing
+from archsim.policies.routing import Pass
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.workload import open_trace
-from archsim.workload.layers import some_layers
-from archsim.workload.store.select import merge, slice_entries, write_selection
-from archsim.workload.store.store import open_store
-from archsim.workload.store.verify import verify
+from archsim.workload.store import open_store, verify
+from archsim.workload.store_writer import merge, slice_entries, write_selection
+from archsim.workload.trace import some_layers
 
 NAMES = ["a/0", "a/1", "b/2"]
 
@@ -120,14 +119,14 @@ def test_no_rule_executes_more_than_was_chosen_or_a_worse_pair_first(seed, token
     experts = rng.random((tokens, 8)).argsort(axis=1)[:, :3].astype(np.int16)
     scores = rng.random((tokens, 3))
     batch = Pass(experts, 8, (0, 0, seed), scores)
-    dropped = rules.drop(batch, gamma)
+    dropped = routing.drop_rule(batch, gamma)
     assert dropped.chosen_mass == pytest.approx(scores.sum())
     assert dropped.executed_mass == pytest.approx(scores[dropped.experts >= 0].sum())
     for expert in range(8):
         chosen, kept = experts == expert, dropped.experts == expert
         lost = chosen & ~kept
         assert not lost.any() or scores[kept].min(initial=np.inf) >= scores[lost].max()
-    again = rules.reroute(batch, gamma, rounds=2)
+    again = routing.reroute_rule(batch, gamma, rounds=2)
     assert again.executed_mass <= again.chosen_mass * (1 + 1e-12)
     ids = np.sort(again.experts, axis=1)
     assert not ((ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] >= 0)).any()

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from support.routing import trace_of
 
-from archsim.specs.loading.library import load_model
-from archsim.workload import open_trace
-from archsim.workload.patterns import statistics
+from archsim.specs.library import load_model
+from archsim.workload import open_trace, statistics
 
 LLAMA = "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"
 

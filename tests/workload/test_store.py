@@ -13,15 +13,13 @@ from support.trace_files import TOY, toy_requests, write_tree
 import archsim as ar
 from archsim.base.errors import TraceError
 from archsim.cli.main import main
-from archsim.engine.run_demand import RunDemand, build_run_demand
-from archsim.specs.loading.library import load_experiment, load_model
-from archsim.workload import demand_cache, open_trace, stacked
-from archsim.workload.store import store as stores
-from archsim.workload.store import store_writer
-from archsim.workload.store.frames import pack_frames, read_frames, write_frames
-from archsim.workload.store.select import merge, sample_entries, slice_entries, write_selection
-from archsim.workload.store.store import open_store
-from archsim.workload.store.verify import verify
+from archsim.engine.demand import RunDemand, build_run_demand
+from archsim.specs.library import load_experiment, load_model
+from archsim.workload import demand, open_trace, store_writer
+from archsim.workload import demand as demand_cache
+from archsim.workload import store as stores
+from archsim.workload.store import open_store, pack_frames, read_frames, verify, write_frames
+from archsim.workload.store_writer import merge, sample_entries, slice_entries, write_selection
 
 
 @pytest.fixture
@@ -245,7 +243,7 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
 def test_a_damaged_demand_is_summed_again(tree, tmp_path, monkeypatch, damaged, held_bytes):
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(demand_cache, "WORTH_S", 0)
-    monkeypatch.setattr(stacked, "HELD_BYTES", held_bytes)
+    monkeypatch.setattr(demand, "HELD_BYTES", held_bytes)
     trace, built = open_trace(tree, TOY), []
 
     def build(folder):
@@ -308,10 +306,10 @@ def test_a_demand_needs_no_folder(tree, tmp_path, monkeypatch):
 
 
 def test_threads_do_not_change_a_demand(monkeypatch):
-    from archsim.base import threads as parallel
-    from archsim.policies.prediction.heatmap import TopFraction
+    from archsim.base import host as parallel
+    from archsim.policies.heatmap import TopFraction
     from archsim.specs.workload import SyntheticSpec
-    from archsim.workload.generated.synthetic import SyntheticTraffic
+    from archsim.workload.generated import SyntheticTraffic
 
     monkeypatch.setattr(parallel, "LEAST_SHARED", 0)
     source = SyntheticTraffic(TOY, SyntheticSpec(requests=20, prompt_tokens=3), 20)

@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 
 from archsim.base.errors import TraceError
-from archsim.base.text.yaml import read_yaml
-from archsim.specs.loading.file_kinds import TRAFFIC, kind_of
-from archsim.specs.loading.library import load_model
+from archsim.base.yaml import read_yaml
+from archsim.specs.library import TRAFFIC, kind_of, load_model
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload import open_trace
-from archsim.workload.generated import fit as fit_module
-from archsim.workload.generated.files import fit_preset
-from archsim.workload.generated.generative import collect
-from archsim.workload.generated.subjects import own_subjects, subject_figures, traffic_of
-from archsim.workload.generated.traffic_presets import generated_traffic, load_traffic, model_of
-from archsim.workload.patterns import statistics
+from archsim.workload import open_trace, statistics
+from archsim.workload import traffic_fit as fit_module
+from archsim.workload.generated import collect, own_subjects, subject_figures, traffic_of
+from archsim.workload.traffic_presets import fit_preset, generated_traffic, load_traffic, model_of
 
 MODEL = "mixtral-8x7b"
 REQUESTS = {"flat": 36, "steep": 40, "few": 5}

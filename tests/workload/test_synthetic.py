@@ -6,18 +6,11 @@ from pydantic import ValidationError
 
 import archsim.workload.trace as trace_module
 from archsim.base.errors import TraceError
-from archsim.specs.loading.library import load_model
+from archsim.specs.library import load_model
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.generated.imbalance import measure
-from archsim.workload.generated.synthetic import (
-    SyntheticTraffic,
-    alias_table,
-    drifted,
-    popularity,
-    skew_of_layers,
-)
-from archsim.workload.generated.traffic_presets import generated_traffic
-from archsim.workload.patterns import statistics
+from archsim.workload import statistics
+from archsim.workload.generated import SyntheticTraffic, alias_table, drifted, popularity, skew_of_layers
+from archsim.workload.traffic_presets import generated_traffic, measure
 
 MODELS = ("deepseek-v3", "kimi-k2", "llama-4-maverick", "mixtral-8x7b", "qwen1.5-moe-a2.7b")
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support.trace_files import TOY, save_npz, toy_requests, write_tree
 
-from archsim.engine.run_demand import build_run_demand
-from archsim.specs.loading.library import load_model
+from archsim.engine.demand import build_run_demand
+from archsim.specs.library import load_model
 from archsim.workload import open_trace
 from archsim.workload.formats import readers
 from archsim.workload.trace import Trace

@@ -12,9 +12,8 @@ import numpy as np
 
 from archsim.base.causes import Cause
 from archsim.base.errors import ArchsimError
-from archsim.engine.analytic.count import count_step
 from archsim.engine.analytic.slices import ARRAYS, HBMS
-from archsim.engine.analytic.walk import Walked, walk_step, walk_strategy
+from archsim.engine.analytic.walk import Walked, count_step, walk_step, walk_strategy
 from archsim.engine.engine import EventEngine
 from archsim.engine.state import COMBINE, SLICES, UNITS, Machine, Memory, Tally, Work
 from archsim.specs.assumptions import AssumptionsSpec
@@ -29,7 +28,7 @@ PARTS_OF_PRODUCTS = MappingProxyType(
         "block_ns": Cause.BLOCKS,
     }
 )
-PHASES = 3  # rows of the loads, see archsim.engine.analytic.count
+PHASES = 3  # rows of the loads, see archsim.engine.analytic.walk
 
 
 class WalkKernel:

@@ -25,16 +25,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import inner, kernel
-from archsim.engine.analytic.count import LLC_HITS, add_moves, add_slices
+from archsim.base.compiled import inner, kernel
+from archsim.engine.analytic.bookings import (
+    begin_held,
+    begin_in_order,
+    begin_shared,
+    combine_held,
+    combine_shared,
+    fetch_held,
+    fetch_in_order,
+    fetch_shared,
+    stored_held,
+    stored_shared,
+)
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.analytic.holds import begin_held, combine_held, fetch_held, stored_held
-from archsim.engine.analytic.lines import begin_in_order, fetch_in_order
-from archsim.engine.analytic.shares import begin_shared, combine_shared, fetch_shared, stored_shared
 from archsim.engine.analytic.slices import Walk
-from archsim.engine.analytic.walk import begun, walk
+from archsim.engine.analytic.walk import LLC_HITS, add_moves, add_slices, begun, walk
+from archsim.engine.demand import RunDemand
 from archsim.engine.loop import Elapsed, Outcome, Replay
-from archsim.engine.run_demand import RunDemand
 from archsim.engine.state import Machine, Memory, Tally, Work
 from archsim.policies.registry import COSTLESS
 from archsim.specs.scenario import Scenario

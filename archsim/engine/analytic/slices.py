@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.kernels import inner, outer, unsigned
+from archsim.base.compiled import inner, outer, unsigned
 from archsim.engine.state import (
     SLICES,
     UNITS,

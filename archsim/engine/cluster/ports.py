@@ -22,7 +22,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.compiled import inner, kernel
 from archsim.base.errors import SpecError
+from archsim.engine.cluster.laws import PortLaw
+from microarch.fabric.fabric import Fabric
+
+# ---- ports
 
 SWITCH = "switch"
 
@@ -135,3 +140,111 @@ def _off_diagonal(flows: np.ndarray) -> np.ndarray:
     flows = np.ascontiguousarray(flows)
     flows[:, member, member] = 0.0
     return flows
+
+
+# ---- routes
+# Bytes of flows on the links of their routes, and what a phase waits for on them.
+
+def link_bytes(fabric: Fabric, flows: np.ndarray) -> np.ndarray:
+    """float64[link]: bytes of ``flows: float64[source, target]`` over each link."""
+    found = np.zeros(fabric.links)
+    _add(np.ascontiguousarray(flows, dtype=np.float64), fabric.route_ptr, fabric.route_links, found)
+    return found
+
+
+def slowest_link(fabric: Fabric, flows: np.ndarray, busy_ns: np.ndarray) -> np.ndarray:
+    """float64[die]: the longest that a die waits for a flow: latency of its route, and its busiest link."""
+    found = np.zeros(fabric.dies)
+    flows = np.ascontiguousarray(flows, dtype=np.float64)
+    _wait(flows, fabric.route_ptr, fabric.route_links, fabric.pair_ns, busy_ns, found)
+    return found
+
+
+@kernel
+def _add(flows, route_ptr, route_links, found):
+    dies = len(flows)
+    for source in range(dies):
+        for target in range(dies):
+            if flows[source, target] > 0.0:
+                pair = source * dies + target
+                for at in range(route_ptr[pair], route_ptr[pair + 1]):
+                    found[route_links[at]] += flows[source, target]
+
+
+@kernel
+def _wait(flows, route_ptr, route_links, pair_ns, busy_ns, found):
+    dies = len(flows)
+    for source in range(dies):
+        for target in range(dies):
+            if flows[source, target] > 0.0:
+                pair, longest = source * dies + target, 0.0
+                for at in range(route_ptr[pair], route_ptr[pair + 1]):
+                    longest = max(longest, busy_ns[route_links[at]])
+                found[target] = max(found[target], pair_ns[source, target] + longest)
+
+
+# ---- finish
+# When the bytes of a phase have passed all ports, given when each port may begin to send.
+#
+# Ports are the only bottleneck. If all begin together, the last byte arrives after the time of the fullest port: a
+# schedule that interrupts transfers reaches this bound (Gonzalez and Sahni, Open shop scheduling to minimize finish
+# time,
+# J. ACM 23, 1976), and no other can beat it. Both engines take it. If they begin at different times (a combine, as
+# ranks
+# finish their experts at different times):
+#
+# ===========  =========================================================================================================
+# event        into a port: the busy period of one server, max over k of (the k-th begin + bytes of all that begin then
+#              or later); out of a port: its begin + its bytes; a target waits for every source that sends to it
+# analytical   the same with two of the terms into a port: all bytes from the first begin on, and none after the last
+# ===========  =========================================================================================================
+
+def arrivals(flows: np.ndarray, begin_ns: np.ndarray, law: PortLaw) -> np.ndarray:
+    """float64[network, target] ns: when a target has what it awaits; ``flows``: bytes, float64[network, source,
+    target], ``begin_ns``: float64[network, source].
+    """
+    out_ns = begin_ns + law.busy(flows.sum(axis=2))
+    found = np.zeros(flows.shape[::2])
+    slope = law.last_ns_per_byte
+    _busy_periods(flows, begin_ns, out_ns, np.argsort(-begin_ns, axis=1), law.at_bytes, law.busy_ns, slope, found)
+    return found + np.where(found > 0, law.fixed_ns, 0.0)
+
+
+def bounds(flows: np.ndarray, begin_ns: np.ndarray, law: PortLaw) -> np.ndarray:
+    """As `arrivals`, by the analytical rule."""
+    out, into = flows.sum(axis=2), flows.sum(axis=1)
+    last = np.where(out > 0, begin_ns + law.busy(out), 0.0).max(axis=1, keepdims=True)
+    first = begin_ns.min(axis=1, keepdims=True)
+    return np.where(into > 0, np.maximum(last, first + law.busy(into)) + law.fixed_ns, 0.0)
+
+
+@kernel
+def _busy_periods(flows, begin_ns, out_ns, latest_first, at_bytes, busy_ns, slope, found):
+    """Fill ``found``; ``latest_first``: int64[network, source], in order of descending begin."""
+    for network in range(len(flows)):
+        for target in range(flows.shape[2]):
+            total, end = 0.0, 0.0
+            for place in range(flows.shape[1]):
+                source = latest_first[network, place]
+                n_bytes = flows[network, source, target]
+                if n_bytes > 0.0:
+                    total += n_bytes
+                    busy = begin_ns[network, source] + _busy(total, at_bytes, busy_ns, slope)
+                    end = max(end, out_ns[network, source], busy)
+            found[network, target] = end
+
+
+@inner
+def _busy(n_bytes, at_bytes, busy_ns, slope):
+    """``PortLaw.busy`` of one number."""
+    low, high = 0, len(at_bytes) - 1
+    if n_bytes >= at_bytes[high]:
+        return busy_ns[high] + (n_bytes - at_bytes[high]) * slope
+    while high - low > 1:
+        middle = (low + high) // 2
+        if at_bytes[middle] <= n_bytes:
+            low = middle
+        else:
+            high = middle
+    share = (n_bytes - at_bytes[low]) / (at_bytes[high] - at_bytes[low])
+    return busy_ns[low] + share * (busy_ns[high] - busy_ns[low])

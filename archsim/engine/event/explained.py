@@ -1,11 +1,10 @@
 """The critical path of a step by cause (``archsim.base.causes``), and what a product on it was doing."""
 
 from archsim.base.causes import Cause
-from archsim.base.kernels import inner, outer
-from archsim.engine.causes import CAUSE_OF
-from archsim.engine.state import SLICES, launching_ns
-from microarch.blocks.codes import COMPUTE as MULTIPLIED
-from microarch.blocks.codes import DATA
+from archsim.base.compiled import inner, outer
+from archsim.engine.state import CAUSE_OF, SLICES, launching_ns
+from microarch.blocks.request import COMPUTE as MULTIPLIED
+from microarch.blocks.request import DATA
 from microarch.blocks.state_machine import codes
 
 COMPUTE, INEFFICIENCY, PERMUTE, LAUNCH, BLOCKS, HBM, *_ = codes(Cause)

@@ -1,18 +1,21 @@
 """The interface of an execution: it runs the plan of a step on the machine."""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from archsim.base.own_code import import_function
 from archsim.engine.state import Machine, Memory, Tally, Work
 from archsim.iteration.overlap import Rest
-from archsim.policies.allocation.rules import Plan
-from archsim.policies.placement.placement import Placement
+from archsim.policies.allocation import Plan
+from archsim.policies.placement import Placement
 from archsim.specs.scenario import Scenario
-from archsim.workload.step_demand import StepDemand
+from archsim.workload.demand import StepDemand
 from microarch.fabric.fabric import Fabric
 
+# ---- execution
 
 class Kernel(Protocol):
     """Runs ``Work`` on the machine: event by event under one contention strategy, or by the analytical walk."""
@@ -76,8 +79,20 @@ class Execution(Protocol):
 
     def time_of(self, order: Order) -> float:
         """How long the step would take by the law of the analytical engine, ns; changes and counts nothing. Only
-        allocations that weigh plans ask (``archsim.engine.charges``), with expected hidden vectors and without copies.
+        allocations that weigh plans ask (``archsim.engine.engine``), with expected hidden vectors and without copies.
         """
 
     def kernel_ns(self, tokens: int, experts: int) -> float:
         """How long a die would compute that runs ``experts`` routed experts with ``tokens`` each; as ``time_of``."""
+
+
+# ---- registry
+# Executions by name: the module of that name in this package, or a user's own ``package.module:class``.
+
+def build_execution(name: str, setup: Setup) -> Execution:
+    """The execution that the assumption ``execution`` names: ``build(setup)`` of its module, or of a user's function.
+
+    Raises ValueError if a user's function cannot be imported.
+    """
+    build = import_function(name) if ":" in name else import_module(f"{__package__}.{name}").build
+    return build(setup)

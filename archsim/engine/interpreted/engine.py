@@ -17,13 +17,12 @@ from archsim.engine.event.steplog import step_log
 from archsim.engine.interpreted.blocks import Network, shipped_blocks
 from archsim.engine.interpreted.memory import DieMemory
 from archsim.engine.interpreted.reserved import Reserved
-from archsim.engine.interpreted.round_robin import SharedInTurns
-from archsim.engine.interpreted.shared import Shared
+from archsim.engine.interpreted.shared import Shared, SharedInTurns
 from archsim.engine.machine import share_every_ns
 from archsim.engine.own_blocks import INTERPRETED, objects_of
 from archsim.engine.state import Machine, Memory, Tally, Work
-from archsim.specs.machine.blocks import NETWORK, REPLACES
 from archsim.specs.scenario import Scenario
+from archsim.specs.system import NETWORK, REPLACES
 
 LOGGED = np.dtype(
     [(name, "i8") for name in ("kind", "item", "parent", "cause", "event")] + [("time", "f8"), ("end", "f8")]

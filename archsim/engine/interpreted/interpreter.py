@@ -19,8 +19,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from archsim.engine.interpreted.blocks import Block, Request, shipped_blocks
-from archsim.engine.interpreted.counting import Counted
-from archsim.engine.interpreted.memory import DieMemory
+from archsim.engine.interpreted.memory import Counted, DieMemory
 from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import local_cp

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from archsim.engine.interpreted.counting import explain_product, trace_back
 from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Stage, route
+from archsim.engine.interpreted.memory import explain_product, trace_back
 from archsim.engine.state import DISPATCH, Tally
 from microarch.blocks.request import Event, State
 

@@ -13,12 +13,12 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_S
 from archsim.engine.decision import ChargedDecision
-from archsim.policies.allocation.rules import Plan, StepView
-from archsim.policies.prediction.heatmap import TopFraction
+from archsim.policies.allocation import Plan, StepView
+from archsim.policies.heatmap import TopFraction
 from archsim.specs.scenario import Scenario
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import State, sorting_cycles
-from microarch.rtl import allocator, drive, heatmap, select, sorter, tables
+from microarch.rtl import allocator, heatmap, lockstep, select, sorter, tables
 
 
 class RtlDecision(ChargedDecision):
@@ -33,10 +33,10 @@ class RtlDecision(ChargedDecision):
         if rule.name == "paper":
             parameters = allocator.Parameters(self._dies, fsm.lanes, fsm.cost_bits, pipeline=fsm.pipeline)
             self._table = tables.AllocatorTable(parameters)
-            self._allocator = drive.Driven(allocator.Allocator(parameters))
+            self._allocator = lockstep.Driven(allocator.Allocator(parameters))
             experts = 1 << max(1, (model.experts - 1).bit_length())
             comparators = 1 << (min(fsm.comparators, experts // 2).bit_length() - 1)
-            self._sorter = drive.Driven(sorter.Sorter(sorter.Parameters(experts, comparators)))
+            self._sorter = lockstep.Driven(sorter.Sorter(sorter.Parameters(experts, comparators)))
 
     def decide(self, allocate, view):
         plan = super().decide(allocate, view)
@@ -46,7 +46,7 @@ class RtlDecision(ChargedDecision):
         order = self._ordered(view)
         given = self._given(view, order)
         most = 100 * sum(len(each.die) + each.tokens for each in given.experts) + 50
-        entries, cycles = self._allocator.ask(lambda ctx, dut: drive.place(ctx, dut, given, most))
+        entries, cycles = self._allocator.ask(lambda ctx, dut: lockstep.place(ctx, dut, given, most))
         self._cycles |= dict(zip((State.GENERATE, State.EVALUATE, State.MERGE), cycles, strict=True))
         rows = sorted(zip(order, entries, strict=True))
         made = [(expert, *of[at : at + 2]) for expert, of in rows for at in range(0, len(of), 2)]
@@ -57,7 +57,7 @@ class RtlDecision(ChargedDecision):
         active = np.flatnonzero(view.tokens)
         last = sorting_cycles(len(active), "bitonic", self._sorter.component.parameters.comparators)
         ask = self._sorter.ask
-        ranks, self._cycles[State.ORDER] = ask(lambda ctx, dut: drive.sort(ctx, dut, view.tokens[active], last))
+        ranks, self._cycles[State.ORDER] = ask(lambda ctx, dut: lockstep.sort(ctx, dut, view.tokens[active], last))
         return active[ranks].tolist()
 
     def _given(self, view: StepView, order: list[int]) -> tables.PlacingStep:
@@ -94,12 +94,12 @@ class RtlPredictor:
         larger_wins = isinstance(predictor, TopFraction)
         keep = min(experts, predictor.keep(experts))
         parameters = select.Parameters(experts, comparators, keep=keep, larger_wins=larger_wins)
-        self._driven, self._decision = drive.Driven(select.Selector(parameters)), decision
+        self._driven, self._decision = lockstep.Driven(select.Selector(parameters)), decision
 
     def __call__(self, heat, changed, out):
         for at in map(tuple, np.argwhere(changed).tolist()):
             row = heat[at]
-            cycles, _, chosen = self._driven.ask(lambda ctx, dut, row=row: drive.choose(ctx, dut, row))
+            cycles, _, chosen = self._driven.ask(lambda ctx, dut, row=row: lockstep.choose(ctx, dut, row))
             marks = np.zeros(8 * out.shape[2], np.uint8)
             marks[chosen] = 1
             out[at] = np.packbits(marks, bitorder="little")
@@ -112,7 +112,7 @@ class RtlHeatmap:
     """
 
     def __init__(self, experts: int, port_bits: int):
-        self._driven = drive.Driven(heatmap.HeatmapStore(heatmap.Parameters(experts, port_bits)))
+        self._driven = lockstep.Driven(heatmap.HeatmapStore(heatmap.Parameters(experts, port_bits)))
 
     def __call__(self, pairs, same, request, experts, last, heat, bound, changed, per_word) -> int:
         halved = 0
@@ -122,7 +122,7 @@ class RtlHeatmap:
                 changed[row] = True
                 for word, mask in masks.items():
                     given = row, word, mask
-                    halved += self._driven.ask(lambda ctx, dut, given=given: drive.count(ctx, dut, heat, *given))
+                    halved += self._driven.ask(lambda ctx, dut, given=given: lockstep.count(ctx, dut, heat, *given))
         return halved
 
     def _masks(self, now: list[int], per_word: int) -> dict[int, int]:

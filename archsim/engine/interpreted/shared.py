@@ -3,18 +3,75 @@ of a user's packet-level network.
 """
 
 import heapq
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from math import inf
 
 from archsim.base.errors import ArchsimError
+from archsim.engine.event.flows import UNSATURATED
 from archsim.engine.interpreted.blocks import Network
-from archsim.engine.interpreted.counting import explain_product, trace_back
-from archsim.engine.interpreted.fair import max_min
 from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Stage, route
+from archsim.engine.interpreted.memory import explain_product, trace_back
 from archsim.engine.network.flows import SPENT
 from archsim.engine.state import DISPATCH, UNITS, Tally
 from microarch.blocks.request import Event, State
 
+# ---- fair
+# Max–min fairness the slow and obvious way: raise all rates, fix those at the tightest resource, repeat.
+
+Route = tuple[Hashable, ...]
+
+
+def fair_rates(routes: Sequence[Sequence[Hashable]], capacity: Mapping[Hashable, float]) -> list[float]:
+    """Rates of flows over ``routes`` (names of resources, which have an order)."""
+    rates, _ = max_min([tuple(way) for way in routes], capacity)
+    return [rates[tuple(way)] for way in routes]
+
+
+def max_min(
+    routes: Sequence[Route], capacity: Mapping[Hashable, float]
+) -> tuple[dict[Route, float], dict[Route, Hashable]]:
+    """(rate of each flow of a route, the resource that limits it). Without resources: infinity.
+
+    Of several tightest resources the largest name counts; for a route that shares none, the last on its way.
+    """
+    flows, users = Counter(routes), defaultdict(list)
+    for way in flows:
+        for resource in way:
+            users[resource].append(way)
+    left = {resource: capacity[resource] for resource in users}
+    waiting = {resource: sum(flows[way] for way in users[resource]) for resource in users}
+    rates: dict[Route, float] = {way: inf for way in flows if not way}
+    limits: dict[Route, Hashable] = {}
+    level = 0.0
+    while any(waiting.values()):
+        share = {resource: max(level, left[resource] / n) for resource, n in waiting.items() if n}
+        level = min(share.values())
+        fixed = []
+        for resource in [resource for resource in share if share[resource] == level]:
+            for way in users[resource]:
+                if way in rates and way not in fixed:
+                    continue
+                if way not in rates:
+                    rates[way], limits[way] = level, resource
+                    fixed.append(way)
+                limits[way] = max(limits[way], resource)
+        gone: Counter = Counter()
+        for way in fixed:
+            for resource in way:
+                gone[resource] += flows[way]
+        for resource, n in gone.items():
+            left[resource] -= level * n
+            waiting[resource] -= n
+    for way, rate in rates.items():
+        if way and all(len(users[resource]) == 1 for resource in way):
+            limits[way] = [r for r in way if capacity[r] / flows[way] == rate][-1]
+    return rates, limits
+
+
+# ---- shared
 
 @dataclass(eq=False)
 class Flow:
@@ -433,7 +490,7 @@ class Shared(Interpreter):
     def rates(self, routes, capacity):
         """(rate, resource that limits it) of each flow."""
         rates, limits = max_min(routes, capacity)
-        return [(rates[route], limits.get(route)) for route in routes]
+        return [(rates[way], limits.get(way)) for way in routes]
 
     # counting
     def row(self, name):
@@ -459,3 +516,193 @@ class Shared(Interpreter):
             explain_product(tally, entry, self.launching(stage.item, since), held_ns, since, until)
 
         trace_back(tally, self.last, 0.0, lambda stage: stage.bound_from, explain)
+
+
+# ---- round_robin
+# ``arbitration: round_robin``, slow and obvious: port-fair rates with coupled FIFOs, and the interpreter with them.
+#
+# The rules are those of the text of ``archsim.engine.network.rates``, told again with its damping and its
+# tolerance: limits start at the capacities, rates follow in travelling order, limits against it, until none moves by
+# more than ``SETTLED`` of its capacity. A flow's route is a tuple of names of resources; those in ``apart`` (HBMs)
+# queue
+# every flow apart, all others are links, of which ``order`` lists all such that every route rises.
+
+KEPT, SETTLED, MAX_SWEEPS = 0.6, 1e-4, 200
+
+
+def touched(routes, changed):
+    """Indices of the flows that share a resource, directly or through others, with one of the routes ``changed``."""
+    reached = set().union(*changed)
+    found = set()
+    while True:
+        more = {i for i, way in enumerate(routes) if i not in found and reached & set(way)}
+        if not more:
+            return sorted(found)
+        found |= more
+        reached |= {r for i in more for r in routes[i]}
+
+
+def added(values):
+    """Their sum, one after the other (``sum`` of Python compensates): where flows tie, the last bit decides."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+def fill(asked, capacity):
+    """Max–min level at which these (what each asks, how many) fill ``capacity``; infinity if they ask for less."""
+    level, before = 0.0, None
+    while True:
+        left, sharing = capacity, 0
+        for each, weight in asked:
+            if each <= level:
+                left -= each * weight
+            else:
+                sharing += weight
+        if not sharing:
+            return inf
+        if sharing == before:
+            return level
+        level, before = max(level, left / sharing), sharing
+
+
+class PortFair:
+    """One component: ``weights[i]`` flows over ``routes[i]``; ``rates`` are those of each flow."""
+
+    def __init__(self, routes, weights, capacity, order, apart):
+        self.routes, self.weights, self.capacity, self.flows = routes, weights, capacity, range(len(routes))
+        used = {r for way in routes for r in way}
+        self.links = [r for r in order if r in used]
+        self.stores = sorted(r for r in used if apart(r))
+        # Input ports of a link: (link, link before it, or None for the die itself), with the flows that enter by them.
+        self.ports = {link: {} for link in self.links}
+        for i, way in enumerate(routes):
+            before = None
+            for r in way:
+                if not apart(r):
+                    self.ports[r].setdefault(before, []).append(i)
+                    before = r
+        self.ports = {
+            link: dict(sorted(ports.items(), key=lambda port: port[0] or ())) for link, ports in self.ports.items()
+        }
+        self.limit = {r: capacity[r] for r in used}
+        self.rate = [0.0] * len(routes)
+        self.source = [0.0] * len(routes)
+        self.asked, self.granted = {}, {}
+
+    def rates(self):
+        for _ in range(MAX_SWEEPS):
+            self.forward()
+            if max(self.backward(), self.fill_stores()) <= SETTLED:
+                break
+        self.forward()
+        for r in self.stores:
+            total = self.taken(self.through(r))
+            if total > self.capacity[r]:
+                self.slow_down(self.through(r), self.capacity[r] / total)
+        return self.rate
+
+    def taken(self, flows):
+        return added(self.rate[i] * self.weights[i] for i in flows)
+
+    def through(self, r):
+        return [i for i in self.flows if r in self.routes[i]]
+
+    def slow_down(self, flows, factor):
+        for i in flows:
+            self.rate[i] *= factor
+
+    def forward(self):
+        """Rates from limits, in travelling order."""
+        for i in self.flows:
+            self.source[i] = min((self.limit[r] for r in self.routes[i] if r in self.stores), default=inf)
+            self.rate[i] = self.source[i]
+        for link in self.links:
+            ports = self.ports[link]
+            for before, flows in ports.items():
+                self.asked[link, before] = self.taken(flows)
+            level = fill([(self.asked[link, before], 1) for before in ports], self.limit[link])
+            for before, flows in ports.items():
+                asked = self.asked[link, before]
+                self.granted[link, before] = min(asked, level)
+                if asked <= level:
+                    continue
+                if before is None:  # the die's own flows are queued apart
+                    most = fill([(self.source[i], self.weights[i]) for i in flows], level)
+                    for i in flows:
+                        self.rate[i] = min(self.source[i], most)
+                else:
+                    self.slow_down(flows, level / asked)
+
+    def backward(self):
+        """Limits from shares, against the travelling order; the largest move in parts of a capacity."""
+        moved = 0.0
+        for link in reversed(self.links):
+            total = added(self.granted[link, before] for before in self.ports[link])
+            new = self.capacity[link]
+            for after in self.links:
+                if link in self.ports[after] and self.asked[after, link] > 0.0:
+                    asked = [(inf if before == link else self.asked[after, before], 1) for before in self.ports[after]]
+                    new = min(new, fill(asked, self.limit[after]) * (total / self.asked[after, link]))
+            moved = max(moved, self.damp(link, new))
+        return moved
+
+    def fill_stores(self):
+        """Levels of HBMs: a flow that something else slows asks for its rate, any other for all."""
+        moved = 0.0
+        for r in self.stores:
+            asked = [(self.rate[i] if self.rate[i] < self.limit[r] else inf, self.weights[i]) for i in self.through(r)]
+            moved = max(moved, self.damp(r, min(self.capacity[r], fill(asked, self.capacity[r]))))
+        return moved
+
+    def damp(self, r, new):
+        move = (1 - KEPT) * (new - self.limit[r])
+        self.limit[r] += move
+        return abs(move) / self.capacity[r]
+
+
+class SharedInTurns(Shared):
+    """``contention: shared``, ``arbitration: round_robin``."""
+
+    def __init__(self, machine, *of_step, **parts):
+        super().__init__(machine, *of_step, **parts)
+        before = {}
+        for src in range(machine.dies):
+            for dst in range(machine.dies):
+                links = route(machine, src, dst)
+                for link, earlier in zip(links, (None, *links), strict=False):
+                    before.setdefault(link, set()).update({earlier} - {None})
+        self.order = list(TopologicalSorter(before).static_order())
+
+    def rates(self, routes, capacity):
+        """Only flows that what has changed can reach get new rates: those of others stay as they were found."""
+        groups = Counter(self.group(flow) for flow in self.flows)
+        names = sorted(groups)
+        ways = {self.group(flow): flow.route for flow in self.flows}
+        rates = {self.group(flow): flow.rate for flow in self.flows}
+        found = [names[i] for i in touched([ways[name] for name in names], self.changed)]
+        solver = PortFair(
+            [ways[name] for name in found], [groups[name] for name in found], capacity, self.order,
+            lambda name: name[0] == "hbm",
+        )
+        rates |= dict(zip(found, solver.rates(), strict=True))
+        left = dict(capacity)
+        for name, n in groups.items():
+            for resource in ways[name]:
+                left[resource] -= rates[name] * n
+        full = {resource for resource in left if left[resource] <= UNSATURATED * capacity[resource]}
+        return [(rates[self.group(flow)], self.limit(flow.route, full)) for flow in self.flows]
+
+    def limit(self, way, full):
+        """A saturated link of the way, else a saturated HBM, else None."""
+        return max((resource for resource in way if resource in full), default=None)
+
+    def group(self, flow):
+        """Flows over the same row of resources: (kind, source, target)."""
+        state, item = flow.stage.state, flow.stage.item
+        if state == State.ACT_MOVE:
+            return 3, self.move(item).src, self.move(item).dst
+        if state == State.DATA:
+            return 1 + (flow.stage.parent.state == State.REMOTE_LLC), self.entry(item).home, self.entry(item).die
+        return 0, flow.route[0][1], 0

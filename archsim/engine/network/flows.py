@@ -14,14 +14,21 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from archsim.base.kernels import inner, kernel
+from archsim.base.compiled import inner, kernel
 from archsim.base.units import NS_PER_S
-from archsim.engine.network.fair import fair_rates
-from archsim.engine.network.network import STAMP, build_network, enter, leave
-from archsim.engine.network.round_robin import build_ports, rank_links, ranks_in_cycles, round_robin_rates
-from microarch.fabric.fabric import Fabric, Graph
-from microarch.fabric.grid import build_mesh
-from microarch.fabric.routes import narrowest, per_route
+from archsim.engine.network.rates import (
+    STAMP,
+    build_network,
+    build_ports,
+    enter,
+    fair_rates,
+    leave,
+    rank_links,
+    ranks_in_cycles,
+    round_robin_rates,
+)
+from microarch.fabric.fabric import Fabric, Graph, narrowest, per_route
+from microarch.fabric.topology import build_mesh
 
 CONTENTIONS = ("shared", "reserved")
 ARBITRATIONS = ("fair", "round_robin", "head_of_line")
@@ -42,7 +49,7 @@ def simulate_flows(
     """Finish times, float64[flow] in ns, of transfers that share the links of a fabric.
 
     fabric: an X × Y mesh as ``(x, y)`` (die = x + X·y, XY routes), a ``Graph``, or a ``Fabric``, whose links have
-    their own bandwidths and latencies (``archsim.engine.fabric.build_fabric(system, "row_major")``). Links are full
+    their own bandwidths and latencies (``archsim.engine.machine.build_fabric(system, "row_major")``). Links are full
     duplex. flows: rows (src, dst, size_bytes, start_ns), dies and real numbers. link_bytes_per_s, hop_ns: bandwidth of
     one direction of a link, and the latency that every link adds to a route; for a ``Fabric`` they may be left out, or
     replace its own. contention: ``shared``, transfers share the links of their routes; ``reserved``, a transfer has its

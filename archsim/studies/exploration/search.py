@@ -1,23 +1,57 @@
-"""Search with two fidelities: an estimate of every point, and few event runs that establish the Pareto front.
-
-1. Run the points on the front of the estimates, and a few of every *family* (points with similar errors, such as those
-   of one policy and model). They give the correction of each family: the median ratio of event run to estimate.
-2. Run the points on the front of known values and corrected estimates, until every point on it is known.
-3. Run the points that would be on the front if they beat their estimate by a quantile of the observed errors, those
-   with the largest gain first.
-
-The front is *stable* if no such point is left at the end; else the budget ended the search. Objectives that both
-fidelities know exactly (area, price) have no error, and a correction of 1.
-"""
+"""An exploration and its report: the page, and a report of every recommended design."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import and_
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.studies.exploration.front import pareto
+from archsim.base.errors import ArchsimError
+from archsim.base.files import sole_writer
+from archsim.base.host import available_cores
+from archsim.report.page import write_report
+from archsim.runs.energy import Coefficients, activity_of, build_costs, economics
+from archsim.runs.feasibility import Measures
+from archsim.runs.manifest import seal, write_manifest
+from archsim.runs.plan import RunMaker, select
+from archsim.runs.pool import simulate_all
+from archsim.runs.store import RecordStore
+from archsim.runs.sweep import Watcher, complete, sweep, sweep_selected
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.explore import EXPLORE_KEY, ExploreSpec, with_expressions
+from archsim.specs.plan import Point, SweepPlan
+from archsim.studies.exploration.analysis import (
+    Candidate,
+    Exploration,
+    as_costs,
+    candidate_of,
+    layers_of,
+    notes_of,
+    objectives_of,
+    pareto,
+    wanted,
+    without_constants,
+)
+from archsim.studies.exploration.page import write_exploration
+from archsim.studies.exploration.screening import FILE, Block, Screen, screened_points
+
+# ---- search
+# Search with two fidelities: an estimate of every point, and few event runs that establish the Pareto front.
+#
+# 1. Run the points on the front of the estimates, and a few of every *family* (points with similar errors, such as
+# those
+#    of one policy and model). They give the correction of each family: the median ratio of event run to estimate.
+# 2. Run the points on the front of known values and corrected estimates, until every point on it is known.
+# 3. Run the points that would be on the front if they beat their estimate by a quantile of the observed errors, those
+#    with the largest gain first.
+#
+# The front is *stable* if no such point is left at the end; else the budget ended the search. Objectives that both
+# fidelities know exactly (area, price) have no error, and a correction of 1.
 
 SAMPLED = 2  # points of every family to run, to learn its error
 BATCH = 8  # runs between two updates of the errors
@@ -204,3 +238,316 @@ class _State:
         overall = np.quantile(every, QUANTILE, axis=0)
         own = self._by_family(misses, lambda each: np.quantile(each, QUANTILE, axis=0))
         return np.where(exact, 0.0, np.maximum(np.maximum(own, overall / 2), LEAST_ERROR))
+
+
+# ---- engine_runs
+# Run points on one engine, each once, and keep the results.
+
+Row = Mapping[str, Any]
+
+
+class EngineRuns:
+    """``known``: index of a point → its row; ``failures``: why others have none; ``watcher`` receives progress."""
+
+    def __init__(self, engine: str, plan: SweepPlan, folder: Path, jobs: int, watcher: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._engine, self._jobs, self._watcher = engine, jobs, watcher
+        self._maker, self._store = RunMaker(plan=plan), RecordStore(folder)
+        self.known: dict[int, Row] = {}
+        self.failures: list[str] = []
+
+    def run(self, points: Sequence[Point]) -> None:
+        """Add the rows of points to ``known``, except those that fail."""
+        new = [point._replace(engine=self._engine) for point in points if point.index not in self.known]
+        runs = {point.index: run for point, run in zip(new, self._maker.runs(new), strict=True)}
+        unique = {run.key: run for run in runs.values()}
+        simulate = partial(simulate_all, jobs=self._jobs, traces=self._maker.traces, verb="row")
+        records = complete(list(unique.values()), simulate, self._store, self._watcher, self.failures)
+        self.known |= {
+            index: {**records[run.key]["row"], "run": run.key} for index, run in runs.items() if run.key in records
+        }
+
+
+# ---- sampling
+# Sample a space that is too large to run completely: optuna proposes points from the results of others.
+#
+# NSGA-II (Deb et al., IEEE TEVC 6(2), 2002) over a point's index in every group of axes, as implemented in optuna.
+
+GENERATION = 50  # points proposed together; optuna's default population
+PATIENCE = 20  # generations without a new point that is kept, after which the space counts as exhausted
+
+
+def sample_points(
+    plan: SweepPlan,
+    measures: Mapping[str, Callable[[Point], Any]],
+    evaluate: Callable[[Sequence[Point]], Sequence[np.ndarray]],
+    count: int,
+    objectives: int,
+    seed: int,
+) -> list[Point]:
+    """At most ``count`` points that the sweep's constraints keep, ordered by number.
+
+    evaluate: costs of points, float64[objective] each, infinite for one that failed. Raises ArchsimError if optuna is
+    not installed.
+    """
+    optuna = _optuna()
+    study = optuna.create_study(
+        directions=["minimize"] * objectives,
+        sampler=optuna.samplers.NSGAIISampler(seed=seed, population_size=GENERATION),
+    )
+    within = {
+        f"group {place}": optuna.distributions.IntDistribution(0, size - 1) for place, size in enumerate(plan.sizes)
+    }
+    seen: dict[int, np.ndarray] = {}
+    points: dict[int, Point] = {}
+    idle = 0
+    while len(points) < count and idle < PATIENCE:
+        trials = [study.ask(within) for _ in range(GENERATION)]
+        asked = [plan.index_of(tuple(trial.params.values())) for trial in trials]
+        fresh = [plan.point(index) for index in dict.fromkeys(asked) if index not in seen]
+        fresh = [point for point in fresh if plan.keeps(point, measures)][: count - len(points)]
+        seen |= {point.index: costs for point, costs in zip(fresh, evaluate(fresh) if fresh else [], strict=True)}
+        points |= {point.index: point for point in fresh}
+        idle = 0 if fresh else idle + 1
+        for trial, index in zip(trials, asked, strict=True):
+            costs = seen.get(index)
+            if costs is None or not np.isfinite(costs).all():
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            else:
+                study.tell(trial, costs.tolist())
+    if not points:
+        raise ArchsimError(
+            f"no point of {plan.combinations:,} that optuna proposed satisfies the constraints of the sweep"
+        )
+    return [points[index] for index in sorted(points)]
+
+
+def _optuna():
+    try:
+        import optuna
+    except ImportError:
+        raise ArchsimError(
+            "explore.analytical_runs is below the number of points: sampling needs optuna: pip install "
+            "'archsim[explore]'"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+# ---- explore
+# Explore a sweep: the analytical engine on every point, the event engine on and near the front.
+
+ANALYTICAL, EVENT = "analytical", "event"
+
+
+def explore(
+    plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, watching: Callable[[], Any]
+) -> Exploration:
+    """Find the front of a sweep. Raises as ``archsim.runs.sweep.sweep``.
+
+    ``plan``: with the analytical engine; ``watching``: returns a context manager that gives a watcher, once per stage.
+    Finished runs are kept in ``folder`` and reused.
+    """
+    judge = Judge(spec, Coefficients().changed(spec.coefficients))
+    jobs = jobs or available_cores()
+    with watching() as watcher:
+        watcher.phase(f"1 of 2: points on the analytical engine, of {plan.combinations:,}")
+        points, cheap, dropped, told = _stage(plan, judge)(plan, judge, folder / ANALYTICAL, jobs, watcher)
+    cheap_values = [judge.values(point, cheap[point.index]) for point in points]
+    budget = min(len(points), spec.most_runs(len(points)))
+    with watching() as watcher:
+        most = f"at most {budget:,}; it ends when no other point can be on the front"
+        watcher.phase(f"2 of 2: points on and near the front on the event engine, {most}")
+        watcher.begin(budget)
+        events = EngineRuns(EVENT, plan, folder / EVENT, jobs, watcher)
+
+        def run(asked: Sequence[int]) -> np.ndarray:
+            events.run([points[at] for at in asked])
+            return np.array([judge.costs(points[at], events.known.get(points[at].index)) for at in asked])
+
+        costs = np.array([judge.costs(point, cheap[point.index]) for point in points])
+        models = [point.variants["model"].name for point in points]
+        found = search_each(costs, _families(points), models, run, budget, spec.seed)
+        ended = "no other point can be on the front" if found.stable else "as many as `event_runs` allows"
+        watcher.phase(f"the search ended after {len(events.known):,} of at most {budget:,} event runs: {ended}")
+    rows = [events.known.get(point.index, cheap[point.index]) for point in points]
+    candidates = _candidates(plan, judge, points, cheap, cheap_values, events.known, found.front)
+    return Exploration(
+        name=plan.experiment.name,
+        spec=spec,
+        points=candidates,
+        combinations=plan.combinations,
+        dropped=dropped,
+        budget=budget,
+        stable=found.stable,
+        failures=tuple(events.failures),
+        assumptions=tuple(each.label for each in plan.experiment.assumptions),
+        notes=(*told, *notes_of(points, rows)),
+        layers=layers_of(points, rows),
+    )
+
+
+class _Cheap(NamedTuple):
+    """Points that the analytical engine ran, their rows by number, how many points each constraint dropped, and what
+    pages say of how they were chosen.
+    """
+
+    points: list[Point]
+    rows: Mapping[int, Row]
+    dropped: dict[str, int]
+    told: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Values and costs of a run, by an exploration's objectives and coefficients."""
+
+    spec: ExploreSpec
+    coefficients: Coefficients
+
+    def values(self, point: Point, row: Row) -> dict[str, float]:
+        """Every objective of a run, NaN if it has none; energy, area and price by these coefficients."""
+        return with_expressions(objectives_of(point.model, self.estimated(point, row)), self.spec.objectives)
+
+    def estimated(self, point: Point, row: Row) -> Row:
+        """The row with energy, area and price by these coefficients."""
+        own = economics(activity_of(point.model, row), build_costs(point.system, self.coefficients), self.coefficients)
+        return {**row, **own}
+
+    def costs_of(self, block: Block) -> np.ndarray:
+        """As `costs`, of all points of a block: float64[point, objective]."""
+        values = with_expressions(objectives_of(block.model, block.columns), self.spec.objectives)
+        shape = len(block.numbers)
+        costs = np.stack([np.broadcast_to(values[name], shape) for name in self.spec.objectives], axis=1)
+        allowed = np.broadcast_to(self.allows(values), shape)
+        return np.where(allowed[:, None], as_costs(costs, self.spec.senses), np.inf)
+
+    def costs(self, point: Point, row: Row | None) -> np.ndarray:
+        """float64[objective], to minimise; infinite for a run that failed or is not allowed."""
+        if row is None or not self.allows(values := self.values(point, row)):
+            return np.full(len(self.spec.objectives), np.inf)
+        return as_costs(np.array([[values[name] for name in self.spec.objectives]]), self.spec.senses)[0]
+
+    def allows(self, values: Mapping[str, Any]) -> Any:
+        return reduce(and_, (constraint.holds(values.get) for constraint in self.spec.constraints()), True)
+
+
+def _stage(plan: SweepPlan, judge: Judge) -> Callable[..., _Cheap]:
+    """Which points the analytical engine runs: all; of a larger space those that a screen leaves, where its points
+    share plans, or that optuna proposes.
+    """
+    if plan.combinations <= judge.spec.analytical_runs:
+        return _all_points
+    screen = Screen(plan, judge.coefficients)
+    return partial(_screened_points, screen) if screen.applies else _some_points
+
+
+def _all_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> _Cheap:
+    """Every point that the constraints keep."""
+    selection = select(plan, watcher.phase)
+    rows = {row["point"]: row for row in sweep_selected(selection, folder, jobs, watcher).runs.rows}
+    return _Cheap([plan.point(index) for index in selection.kept], rows, dict(selection.dropped.by_constraint))
+
+
+def _screened_points(screen: Screen, plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> _Cheap:
+    """The points of a screened space that are on the front or nearest to it."""
+    count = min(judge.spec.screened_runs, judge.spec.analytical_runs)
+    watcher.phase(f"screening {plan.combinations:,} points; then {count:,} on and near the front are run whole")
+    numbers = screened_points(screen, judge.costs_of, count, folder, watcher)
+    watcher.begin(len(numbers))
+    runs, points = EngineRuns(ANALYTICAL, plan, folder, jobs, watcher), [plan.point(number) for number in numbers]
+    runs.run(points)
+    told = (
+        f"{plan.combinations:,} points were screened by the analytical engine; those that the constraints keep are in "
+        f"{ANALYTICAL}/{FILE}, and shown here are the {len(numbers):,} on and nearest to its front"
+    )
+    return _Cheap([point for point in points if point.index in runs.known], runs.known, {}, (told,))
+
+
+def _some_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> _Cheap:
+    """As many points as the analytical engine may run, chosen by optuna."""
+    spec = judge.spec
+    watcher.phase(f"{spec.analytical_runs:,} of {plan.combinations:,} points, chosen by optuna")
+    watcher.begin(spec.analytical_runs)
+    runs = EngineRuns(ANALYTICAL, plan, folder, jobs, watcher)
+
+    def evaluate(points: Sequence[Point]) -> list[np.ndarray]:
+        runs.run(points)
+        return [judge.costs(point, runs.known.get(point.index)) for point in points]
+
+    points = sample_points(
+        plan, Measures().functions(), evaluate, spec.analytical_runs, len(spec.objectives), spec.seed
+    )
+    return _Cheap([point for point in points if point.index in runs.known], runs.known, {})
+
+
+def _families(points: Sequence[Point]) -> np.ndarray:
+    """Families of points with similar analytical error: same model, policy, assumption set and topology.
+
+    int64[point].
+    """
+    names = [(each.model.name, each.policy.name, each.assumptions.label, each.system.kind_of_fabric) for each in points]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.array([numbers[name] for name in names])
+
+
+def _candidates(
+    plan: SweepPlan,
+    judge: Judge,
+    points: Sequence[Point],
+    cheap: Mapping[int, Row],
+    cheap_values: Sequence[Mapping[str, float]],
+    known: Mapping[int, Row],
+    front: np.ndarray,
+) -> tuple[Candidate, ...]:
+    candidates = []
+    for at, point in enumerate(points):
+        row = known.get(point.index, cheap[point.index])
+        values = judge.values(point, row)
+        candidates.append(
+            replace(
+                candidate_of(plan, point, judge.estimated(point, row)),
+                values=values,
+                cheap=cheap_values[at],
+                front=bool(front[at]),
+                allowed=judge.allows(values),
+            )
+        )
+    return tuple(without_constants(candidates))
+
+
+# ---- study
+
+def explore_to_report(
+    plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, watching: Callable[[], Any]
+) -> Exploration:
+    """As ``explore``, with ``index.html`` and a report for each recommended design in ``folder``."""
+    with sole_writer(folder):
+        functions = plan.experiment.all_columns
+        write_manifest(folder, given(plan, spec), {"points": plan.combinations}, functions)
+        found = explore(plan, spec, folder, jobs, watching)
+        designs = {
+            point.index: plan.resolved(plan.point(point.index)._replace(engine="event"))
+            for point in wanted(found).values()
+        }
+        pages: dict[int, str] = {}
+        with watching() as watcher:
+            for index, tree in designs.items():
+                watcher.phase(f"report {len(pages) + 1} of {len(designs)}: point {index}")
+                pages[index] = _report(tree, index, folder, jobs, watcher)
+            watcher.phase("writing the page")
+            write_exploration(found, designs, pages, folder)
+        seal(folder, "front.csv")
+    return found
+
+
+def given(plan: SweepPlan, spec: ExploreSpec) -> dict[str, Any]:
+    """The experiment with its ``sweep:`` and ``explore:``, references expanded: ``archsim explore`` reproduces it."""
+    return plan.given() | {EXPLORE_KEY: spec.model_dump(mode="json")}
+
+
+def _report(tree: Mapping[str, Any], index: int, folder: Path, jobs: int | None, watcher: Watcher) -> str:
+    """The page of one design, from its own small sweep; returns its path, relative to the folder."""
+    own = folder / "reports" / f"point-{index}"
+    sweep(ExperimentSpec.model_validate(tree), own, jobs, watcher)
+    return write_report(own).relative_to(folder).as_posix()

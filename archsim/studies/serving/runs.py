@@ -2,25 +2,40 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, get_type_hints
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple, get_type_hints
+
+import numpy as np
 
 from archsim.base.code_digest import DECIDING, digest_here
-from archsim.base.tables import INTEGER, REAL, TEXT
-from archsim.base.text.fields import Spec
+from archsim.base.errors import ArchsimError
+from archsim.base.fields import Spec
+from archsim.base.files import UNREADABLE, drafted, read_npz
+from archsim.base.tables import INTEGER, REAL, TEXT, Table
+from archsim.runs import manifest
+from archsim.runs.results import NO_DETAILS, Record
 from archsim.runs.run import KEY_DIGITS, code_of
+from archsim.runs.store import RecordStore
+from archsim.runs.worker import Failure
+from archsim.serving.groups import Moved
 from archsim.serving.measures import NO_NUMBER, PERCENTILES, Measures, Spread, number
-from archsim.serving.serving import Deployment
-from archsim.specs.loading.calibrations import calibration_digest
-from archsim.specs.loading.config_files import search_folders
-from archsim.specs.loading.serving import Serving
+from archsim.serving.requests import Requests
+from archsim.serving.serving import Deployment, Outcome, deploy, requests_of, serve_requests
+from archsim.serving.simulate import SILENT, Progress, Served
+from archsim.specs.calibration_files import calibration_digest
+from archsim.specs.config_files import search_folders
+from archsim.specs.library import Source
 from archsim.specs.policies import RULE_TYPES
-from archsim.specs.schedulers import is_function
-from archsim.specs.serving import RoutingSpec
+from archsim.specs.serving import ArrivalSpec, LengthSpec, RoutingSpec, is_function
+from archsim.specs.serving_files import Serving, load_serving
 from archsim.workload import open_trace
-from archsim.workload.generated.traffic_presets import preset_digest
+from archsim.workload.traffic_presets import preset_digest
+
+# ---- runs
 
 # Of a file: what no run depends on, and what its parts and digests say without names and paths.
 _BESIDE = {"search", "loads", "policies", "sweep", "system", "model", "assumptions"}
@@ -164,3 +179,261 @@ def _routing(serving: Serving) -> str:
 
 def _trace(serving: Serving) -> str:
     return hashlib.sha256(serving.trace.read_bytes()).hexdigest() if serving.trace else ""
+
+
+# ---- plan
+# The runs of a file of ``archsim serve``: every point of its ``sweep:``, under every policy; a plain file has one
+# point, and besides the loads that its page shows.
+
+class Load(NamedTuple):
+    """``offered``: requests a second, or clients of a closed loop."""
+
+    offered: float
+    measures: Measures
+
+
+class ByInput(NamedTuple):
+    """Mean TTFT in ms, float64[input, load], of prompts of ``inputs`` tokens at ``offered`` loads."""
+
+    inputs: tuple[int, ...]
+    offered: tuple[float, ...]
+    ttft_ms: np.ndarray
+
+
+SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # of the traffic, where a file has no loads
+
+
+class ServePlan(NamedTuple):
+    """``points``: the served files, one for each combination of the axes; ``cells``: the values of their axes."""
+
+    points: tuple[Serving, ...]
+    cells: tuple[dict[str, Any], ...]
+
+    @property
+    def first(self) -> Serving:
+        """The file, or its first point."""
+        return self.points[0]
+
+    @property
+    def has_axes(self) -> bool:
+        """Whether the file has a ``sweep:``."""
+        return bool(self.first.axes)
+
+    def __repr__(self) -> str:
+        serving = self.first
+        axes = "".join(f"\n  {path}: {len(values)} values" for path, values in serving.axes.items())
+        return (
+            f"ServePlan({serving.model.name} on {serving.system.name}, {len(self.points)} points, "
+            f"{len(serving.policies)} policies){axes}"
+        )
+
+    def runs(self) -> tuple[ServeRun, ...]:
+        """Of all points under all policies, in order. Raises TraceError."""
+        return tuple(
+            ServeRun(serving._replace(policy=policy), cells, at, offered(serving), not self.has_axes)
+            for at, (serving, cells) in enumerate(zip(self.points, self.cells, strict=True))
+            for policy in serving.policies
+        )
+
+
+def serve_plan(source: Source, overrides: Sequence[str] = (), *, first: bool = False) -> ServePlan:
+    """``first``: the first point and policy alone. Raises SpecError, with the point, for values of axes that are not
+    valid.
+    """
+    begin = load_serving(source, overrides)
+    if first:
+        return ServePlan((begin._replace(policies=begin.policies[:1], axes={}),), ({},))
+    if begin.spec.sweep is None:
+        return ServePlan((begin,), ({},))
+    points, cells = [], []
+    for cell in begin.spec.sweep.cells:
+        points.append(load_serving(source, overrides, cell))
+        cells.append({path: shown(value) for path, value in cell.items()})
+    return ServePlan(tuple(points), tuple(cells))
+
+
+def shown(value: Any) -> Any:
+    """A value of an axis, as a cell: a number, or text on one line."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    return str(value).replace("'", "")
+
+
+def offered(serving: Serving, requests: Requests | None = None) -> float:
+    """Clients of a closed loop, or requests a second: those that the file says, or those of its trace."""
+    given = serving.spec.requests
+    if given.concurrency:
+        return float(given.concurrency)
+    return given.arrivals.rate if given.arrivals else (requests or requests_of(serving)).offered_per_s
+
+
+def load_runs(run: ServeRun) -> Iterator[ServeRun]:
+    """The same deployment at the file's rates or clients, or else at shares of its traffic, but for its own."""
+    for load in asked_loads(run):
+        if load != run.offered:
+            yield at_load(run, load)
+
+
+def input_runs(run: ServeRun) -> Iterator[tuple[int, ServeRun]]:
+    """(prompt tokens, run) for every one of ``inputs`` of the file and every load."""
+    for tokens in run.serving.spec.loads.inputs:
+        spec = run.serving.spec
+        fixed = spec.requests.model_copy(update={"input": LengthSpec(fixed=tokens)})
+        longer = run.serving._replace(spec=spec.model_copy(update={"requests": fixed}))
+        for load in input_loads(run):
+            yield tokens, at_load(ServeRun(longer, {"input": tokens}, run.point, run.offered), load)
+
+
+def asked_loads(run: ServeRun) -> tuple[float, ...]:
+    """Of the page."""
+    given = run.serving.spec.loads
+    shares = tuple(run.offered * share for share in SHARES)
+    if run.serving.spec.requests.concurrency:
+        shares = tuple(dict.fromkeys(float(max(1, round(each))) for each in shares))
+    return tuple(given.rates or tuple(map(float, given.clients)) or shares) if run.offered else ()
+
+
+def input_loads(run: ServeRun) -> tuple[float, ...]:
+    """Of the table by length of prompts."""
+    given = run.serving.spec.loads
+    return tuple(given.rates or tuple(map(float, given.clients)) or (run.offered,))
+
+
+def at_load(run: ServeRun, load: float) -> ServeRun:
+    """As many requests as the run has, at ``load``."""
+    spec = run.serving.spec
+    given = spec.requests
+    if given.concurrency:
+        change: dict[str, Any] = {"concurrency": int(load), "total": given.total or len(requests_of(run.serving).input)}
+    elif given.arrivals:
+        change = {"arrivals": ArrivalSpec(rate=f"{load}/s", burstiness=given.arrivals.burstiness)}
+    else:
+        change = {"speed": given.speed * load / run.offered}
+    changed = spec.model_copy(update={"requests": given.model_copy(update=change)})
+    return ServeRun(run.serving._replace(spec=changed), run.cells, run.point, load)
+
+
+# ---- simulating
+# Runs of a plan, one after the other, those of equal deployments together: each is built once.
+
+_OF_REQUESTS = {"requests", "slo", "loads", "search", "policies"}
+
+
+class Simulator:
+    """Serves runs; the last deployment is kept. ``refuse``: whether what cannot run raises, or has a row that says
+    why. ``whole``: called with the outcome of every run that is kept whole.
+    """
+
+    def __init__(
+        self, refuse: bool, progress: Progress = SILENT, whole: Callable[[ServeRun, Outcome], None] = lambda *_: None
+    ):
+        self._refuse, self._progress, self._whole = refuse, progress, whole
+        self._built: tuple[str, Deployment] | None = None
+
+    def __call__(self, runs: Iterable[ServeRun]) -> Iterator[tuple[ServeRun, Record | Failure]]:
+        for run in sorted(runs, key=_deployment_key):
+            began = perf_counter()
+            row = self._row(run)
+            host: dict[str, Any] = {"wall_s": perf_counter() - began}
+            yield run, {"run": run.key, "row": row, "host": host, **NO_DETAILS}
+
+    def serve(self, run: ServeRun) -> Outcome:
+        """The outcome of one run. Raises ArchsimError."""
+        self._progress(f"{run.name}: requests", 0.0)
+        requests, deployment = requests_of(run.serving), self._deployment(run)
+        return serve_requests(run.serving, deployment, requests, progress=self._progress.of(run.name))
+
+    def _row(self, run: ServeRun) -> dict[str, Any]:
+        try:
+            outcome = self.serve(run)
+        except ArchsimError as error:
+            if self._refuse:
+                raise
+            return run.row(None, None, str(error))
+        if run.whole:
+            self._whole(run, outcome)
+        return run.row(outcome.measures, outcome.deployment)
+
+    def _deployment(self, run: ServeRun) -> Deployment:
+        key = _deployment_key(run)
+        if self._built is None or self._built[0] != key:
+            self._progress(f"{run.name}: laws of an iteration", 0.0)
+            self._built = key, deploy(run.serving)
+        return self._built[1]
+
+
+def _deployment_key(run: ServeRun) -> str:
+    """What its engines are built from: all but requests, and what only pages show."""
+    serving = run.serving
+    return f"{serving.spec.model_dump_json(exclude=_OF_REQUESTS | {'sweep'})} {serving.policy.model_dump_json()}"
+
+
+# ---- store
+# The folder of ``archsim serve --out``: what a sweep promises of its own (``archsim.runs.store``).
+#
+# =================== =================================================================================================
+# ``manifest.yaml``   the file; ``archsim serve manifest.yaml`` reproduces the results
+# ``runs/``           ``<key>.json``: the row of a run; ``<key>.npz``: all that happened, of runs that have a page
+# ``results.csv``     all rows in order, ``results.parquet``; ``index.html``, ``bench.json`` and ``requests.csv``: last
+# =================== =================================================================================================
+
+TABLES = ("results.csv", "results.parquet")
+MADE_LAST = (*TABLES, "index.html", "bench.json", "requests.csv")
+_ARRAYS = ("requests", "gaps", "series", "totals", "balance", "log")
+
+
+class ServeStore(RecordStore):
+    """As ``RecordStore``; a run that is kept whole is there only with all that happened."""
+
+    def load(self, run: ServeRun) -> Record | None:  # type: ignore[override]
+        record = super().load(run)  # type: ignore[arg-type]
+        return None if record is None or (run.whole and self._served(run) is None) else record
+
+    def save_served(self, run: ServeRun, served: Served) -> None:
+        """What happened, whole or not at all; with the key and the code that it is of."""
+        arrays = {name: np.asarray(getattr(served, name)) for name in _ARRAYS}
+        moves = np.array([tuple(each) for each in served.moves], float).reshape(-1, len(Moved._fields))
+        named = np.array([run.key, run.code])
+        with drafted(self._file(run).with_suffix(".npz"), durable=True) as draft, draft.open("wb") as stream:
+            np.savez_compressed(
+                stream, named=named, moves=moves, scalars=np.array([served.bin_ns, served.concurrency]), **arrays
+            )
+
+    def outcome(self, run: ServeRun, record: Record) -> Outcome:
+        """The outcome of a run that was kept. Its deployment is built anew."""
+        served = self._served(run)
+        assert served is not None, "was kept by this plan"
+        deployment, requests = deploy(run.serving), requests_of(run.serving)
+        return Outcome(run.serving, deployment, requests, served, measures_of(record["row"]))
+
+    def _served(self, run: ServeRun) -> Served | None:
+        try:
+            kept = read_npz(self._file(run).with_suffix(".npz"))
+            if kept["named"].tolist() != [run.key, run.code]:
+                return None
+            found = {name: kept[name] for name in _ARRAYS}
+            moves = tuple(Moved(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in kept["moves"].tolist())
+            bin_ns, concurrency = kept["scalars"].tolist()
+        except UNREADABLE:
+            return None
+        totals = found.pop("totals")[()]
+        return Served(**found, bin_ns=bin_ns, totals=totals, concurrency=int(concurrency), moves=moves)
+
+
+def write_manifest(folder: Path, plan: ServePlan, runs: Sequence[ServeRun]) -> None:
+    """The file with what it names, and what it was made with."""
+    about = {"code": sorted({run.code for run in runs}), "runs": len(runs)}
+    manifest.write_manifest(folder, plan.first.given, about, sorted({each for run in runs for each in run.functions}))
+
+
+def table_of(plan: ServePlan, runs: Sequence[ServeRun], records: Mapping[str, Record]) -> Table:
+    """A row a run, in their order; first its point and axes."""
+    axes = {path: _kind(plan, path) for path in plan.first.axes}
+    columns = {"point": "integer"} | axes | dict(COLUMNS) | {"run": TEXT}
+    rows = [{"point": run.point} | dict(run.cells) | records[run.key]["row"] | {"run": run.key} for run in runs]
+    return Table(columns, tuple(rows))
+
+
+def _kind(plan: ServePlan, path: str) -> str:
+    numbers = all(isinstance(cells[path], int | float) for cells in plan.cells)
+    return REAL if numbers else TEXT

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from archsim.base.errors import ArchsimError, SpecError
-from archsim.base.shown import MOST_ROWS, Shown
+from archsim.base.errors import ArchsimError, SpecError, TraceError
+from archsim.base.fields import TIME, format_quantity
+from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
 from archsim.iteration.layers import has_experts
-from archsim.serving.deployment import Built, Engine, kv_blocks, laws_of, with_host
-from archsim.serving.measures import Measures
-from archsim.serving.requests import Requests
+from archsim.serving.deployment import Built, Engine, Host, kv_blocks, laws_of, with_host
+from archsim.serving.measures import UNDEFINED, Measures, number
+from archsim.serving.requests import Requests, scaled
 from archsim.serving.serving import (
+    ENOUGH,
     Deployment,
     decodes_alone,
     engine_of,
@@ -23,15 +25,74 @@ from archsim.serving.serving import (
     with_experts,
 )
 from archsim.serving.simulate import Scheduler
-from archsim.serving.tables import Host
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, ParallelSpec, PrecisionSpec
-from archsim.specs.loading.serving import Serving
 from archsim.specs.policies import PolicySpec
-from archsim.specs.serving import RoutingSpec, TransferSpec
-from archsim.studies.serving.highest_rate import highest_rate
+from archsim.specs.serving import RoutingSpec, SloSpec, TransferSpec
+from archsim.specs.serving_files import Serving
+from archsim.studies.serving.page import front
+from archsim.studies.serving.runs import MEASURES, flat
 
 if TYPE_CHECKING:
     import pandas
+
+
+# ---- highest_rate
+# The highest rate that a deployment serves within its limits, by bisection.
+
+WITHIN = 0.9  # share of requests within all limits (DistServe, section 2: SLO attainment)
+CLOSE = 0.03  # to which the rate is found
+MOST_DOUBLINGS = 12
+SUSTAINED = 20_000  # requests that a promised rate is held to: a queue that grows by 1 % shows
+
+
+def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -> float:
+    """Requests a second at which WITHIN of them are within the limits, and the run is not saturated; 0 where no rate
+    is. The same requests come faster or slower. Requests that are drawn are as many as show a growing queue: ENOUGH to
+    find the rate, then SUSTAINED, of which it is lowered until it holds.
+    """
+    own = requests.offered_per_s
+
+    def fits(asked: Requests, rate: float) -> bool:
+        found = serve_requests(serving, deployment, scaled(asked, rate / asked.offered_per_s)).measures
+        return found.within_slo >= WITHIN and not found.saturated
+
+    rate = _found(lambda rate: fits(_drawn(serving, requests, ENOUGH), rate), own)
+    many = _drawn(serving, requests, SUSTAINED)
+    if not rate or len(many.input) < SUSTAINED or fits(many, rate):
+        return rate
+    return _found(lambda rate: fits(many, rate), rate / (1 + CLOSE))
+
+
+def _found(fits, first: float) -> float:
+    low, high = (first, 0.0) if fits(first) else (0.0, first)
+    for _ in range(MOST_DOUBLINGS):
+        rate = 2 * low if not high else high / 2
+        if low and high:
+            break
+        if fits(rate):
+            low = rate
+        else:
+            high = rate
+    if not low or not high:
+        return low
+    while high / low > 1 + CLOSE:
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _drawn(serving: Serving, requests: Requests, count: int) -> Requests:
+    """``count`` requests of the file; those given, where it has no more, or one among them that cannot be served."""
+    if len(requests.input) >= count or serving.spec.requests.trace is not None:
+        return requests
+    more = serving.spec.requests.model_copy(update={"total": count})
+    try:
+        return requests_of(serving._replace(spec=serving.spec.model_copy(update={"requests": more})))
+    except TraceError:
+        return requests
+
+
+# ---- search
 
 Known = dict[tuple[ParallelSpec, bool], tuple[Engine, Built]]  # engines by their sizes, and whether they decode alone
 RATED = 8  # configurations whose highest rate is found, of those whose goodput is within NEAR of the best
@@ -120,8 +181,6 @@ class Searched(Shown, list[Found]):
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per configuration, as ``archsim serve --search --out`` writes them."""
-        from archsim.studies.serving.search_table import table_of
-
         return table_of(self).to_pandas()
 
 
@@ -304,3 +363,136 @@ def _deployed(serving: Serving, sides: Sequence[tuple[Engine, Built]], choice: C
         return Deployment(scheduler, host, first, None, None, choice.devices, first.notes)
     moved = transfer_of(serving, sides[0][0], TransferSpec(), host)
     return Deployment(scheduler, host, first, built[1], moved, choice.devices, first.notes)
+
+
+# ---- search_table
+# A search of configurations in words: the best, and rows that stand for all configurations with the same numbers.
+
+COLUMNS = ("goodput /s", "requests /s", "tokens/s a device", "TTFT p50 ms", "TPOT p50 ms", "KV")
+_NEAR = 0.99  # of the best goodput, which as many others reach if the rate of arrivals bounds it
+
+
+class Alike(NamedTuple):
+    """Configurations of the same parallel sizes, with the same `values`; the first of the search's order leads."""
+
+    choices: tuple[Choice, ...]
+    measures: Measures
+
+    @property
+    def name(self) -> str:
+        """With all batch limits and policies, if any of the one goes with any of the other; else the first, and how
+        many more.
+        """
+        kept = [(each.max_num_seqs, each.max_num_batched_tokens, each.policy) for each in self.choices]
+        columns = [list(dict.fromkeys(column)) for column in zip(*kept, strict=True)]
+        seqs, tokens, policies = columns
+        if len(kept) < len(seqs) * len(tokens) * len(policies):
+            return f"{self.choices[0].name}; and {len(kept) - 1} more"
+        limits = f"{_either(sorted(seqs))} seqs, {_either(sorted(tokens))} tokens"
+        return ", ".join([self.choices[0].ranks, limits, *filter(None, [_either(policies)])])
+
+
+def values(measures: Measures) -> tuple[str, ...]:
+    """COLUMNS of a configuration."""
+    each = (
+        measures.goodput_per_s, measures.requests_per_s, measures.output_tokens_per_s_device,
+        measures.ttft.percentiles[0], measures.tpot.percentiles[0],
+    )
+    return *(number(value, ",.2f") for value in each), f"{measures.kv_peak:.0%}"
+
+
+def alike(found: Sequence[Found]) -> list[Alike]:
+    """The configurations that can run, in groups, most goodput first."""
+    groups: dict[tuple, tuple[list[Choice], Measures]] = {}
+    for each in found:
+        if each.measures is not None:
+            key = each.choice.ranks, values(each.measures)
+            groups.setdefault(key, ([], each.measures))[0].append(each.choice)
+    return [Alike(tuple(choices), measures) for choices, measures in groups.values()]
+
+
+def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
+    """Sentences: the best configuration with its numbers, those that equal it, and why many do; none if all were
+    refused.
+    """
+    served = [each.measures for each in found if each.measures is not None]
+    if not served:
+        return
+    first, best = alike(found)[0], served[0]
+    choice = first.choices[0]
+    yield (
+        f"best: goodput {best.goodput_per_s:.3f} requests/s on {choice.devices} devices, {best.within_slo:.1%} of "
+        f"requests within {_limits(serving.spec.slo)}: {choice.name}"
+    )
+    if len(first.choices) > 1:
+        yield f"the same numbers, {len(first.choices)} configurations: {first.name}"
+    yield from (each for each in (best.saturated, best.unsteady) if each)
+    rate = found[0].highest_rate
+    if rate is not None:
+        yield f"highest rate with {WITHIN:.0%} of requests within them: {rate:.2f} requests/s" if rate else (
+            f"at no rate are {WITHIN:.0%} of requests within them"
+        )
+    yield from _front_told(found)
+    near = sum(each.goodput_per_s >= _NEAR * best.goodput_per_s for each in served)
+    if serving.spec.requests.arrivals is not None and near > len(first.choices) and best.within_slo >= _NEAR:
+        yield (
+            f"{near} of {len(served)} tie within 1% of the best goodput, as requests come at a fixed rate; the first "
+            "are in order of their highest rates: raise requests.arrivals.rate to tell all apart"
+        )
+
+
+def on_front(found: Sequence[Found]) -> list[Found]:
+    """Configurations that no other beats in both output tokens a second a device and a user, fastest for users last.
+    All have the same devices, so that tokens a W or a USD have the same front.
+    """
+    served = [each for each in found if each.measures is not None]
+    both = [
+        (0.0 if m.tpot == UNDEFINED else m.tokens_per_s_user, m.output_tokens_per_s_device)
+        for m in (each.measures for each in served) if m
+    ]  # fmt: skip
+    return [served[at] for at in front(both)]
+
+
+def _front_told(found: Sequence[Found]) -> Iterator[str]:
+    for each in on_front(found):
+        m = each.measures
+        assert m is not None
+        speeds = f"{m.output_tokens_per_s_device:,.0f} tokens/s a device at {number(m.tokens_per_s_user, '.1f')} a user"
+        yield f"front: {speeds}: {each.choice.name}"
+
+
+def table_of(found: Sequence[Found]) -> Table:
+    """A row a configuration, in their order: sizes, batch limits, highest rate, measures, and why it was refused."""
+    columns = {
+        "configuration": TEXT, **dict.fromkeys(SIZES, INTEGER), "policy": TEXT, "highest_rate_per_s": REAL,
+        "front": INTEGER, **MEASURES, "refused": TEXT,
+    }  # fmt: skip
+    best = {each.choice for each in on_front(found)}
+    return Table(columns, tuple(_row(each) | {"front": int(each.choice in best)} for each in found))
+
+
+SIZES = ("instances", "prefill", "tp", "dp", "ep", "expert_tp", "max_num_seqs", "max_num_batched_tokens")
+
+
+def _row(found: Found) -> dict[str, Any]:
+    choice = found.choice
+    attention, experts = choice.parallel.attention, choice.parallel.experts
+    spread = (experts.ep, experts.tp) if experts else (None, None)
+    sizes = (
+        choice.instances, choice.prefill, attention.tp, attention.dp, *spread, choice.max_num_seqs,
+        choice.max_num_batched_tokens,
+    )  # fmt: skip
+    return {
+        "configuration": choice.name, **dict(zip(SIZES, sizes, strict=True)), "policy": choice.policy,
+        "highest_rate_per_s": found.highest_rate, **flat(found.measures), "refused": found.refused,
+    }  # fmt: skip
+
+
+def _limits(slo: SloSpec) -> str:
+    given = (("TTFT", slo.ttft_ns), ("TPOT", slo.tpot_ns), ("E2E", slo.e2e_ns))
+    told = [f"{name} {format_quantity(limit, TIME)}" for name, limit in given if limit is not None]
+    return ", ".join(told) or "no limits (the file has no slo:)"
+
+
+def _either(each: Sequence) -> str:
+    return " or ".join(", ".join(map(str, each)).rsplit(", ", 1))

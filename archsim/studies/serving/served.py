@@ -11,30 +11,33 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.files import sole_writer
-from archsim.base.shown import Shown
-from archsim.base.tables import Table
-from archsim.runs import cache
+from archsim.base.tables import Shown, Table
+from archsim.runs import store as cache
 from archsim.runs.manifest import seal
 from archsim.runs.results import Record
 from archsim.runs.sweep import Unwatched, Watcher, complete
-from archsim.serving.progress import Progress
 from archsim.serving.serving import Outcome
-from archsim.specs.loading.library import MANIFEST
-from archsim.studies.serving.page import Loaded, write_outcome
-from archsim.studies.serving.plan import (
+from archsim.serving.simulate import Progress
+from archsim.specs.library import MANIFEST
+from archsim.studies.serving.page import Loaded, write_outcome, write_points_page
+from archsim.studies.serving.runs import (
+    MADE_LAST,
+    TABLES,
     ByInput,
     Load,
     ServePlan,
+    ServeRun,
+    ServeStore,
+    Simulator,
     asked_loads,
     at_load,
     input_loads,
     input_runs,
     load_runs,
+    measures_of,
+    table_of,
+    write_manifest,
 )
-from archsim.studies.serving.points_page import write_points_page
-from archsim.studies.serving.runs import ServeRun, measures_of
-from archsim.studies.serving.simulating import Simulator
-from archsim.studies.serving.store import MADE_LAST, TABLES, ServeStore, table_of, write_manifest
 
 if TYPE_CHECKING:
     import pandas

@@ -1,7 +1,7 @@
 """The audit of a calibration: which points of its tables stand apart from those beside them, and why they are kept.
 
 Tables with a law keep ln(measured / law) at every point: products at each m of a shape, fused layers at each number of
-tokens of an EP size, attention at each context of a batch; ``calibration.fit.isolated`` says which stand apart. The fit
+tokens of an EP size, attention at each context of a batch; ``calibration.fit.gemm`` says which stand apart. The fit
 of fused layers leaves such a point out where one sweep alone measured it, unless its routing was drawn.
 
 Transfers keep segments, and no points: a table is reported whose held-out error is APART times that of the median table
@@ -19,7 +19,7 @@ import numpy as np
 from archsim.laws.attention import CORRECTION_UNIT as ATTENTION_UNIT
 from archsim.laws.dominated import NOT_SERVED, SLOWER, dominated_in
 from archsim.laws.gemm import CORRECTION_UNIT
-from archsim.laws.rank_load import BALANCED
+from archsim.laws.moe import BALANCED
 from archsim.laws.tables import (
     AttentionTable,
     CalibrationSpec,
@@ -29,9 +29,8 @@ from archsim.laws.tables import (
     TransferTable,
     shape_of,
 )
-from calibration.fit.coverage import name_of
-from calibration.fit.gemm import LEAST_SHAPES_TO_KRIGE
-from calibration.fit.isolated import APART, LEAST, LEAST_OF_ROW, apart, off_span, spread_of
+from calibration.fit.fit import name_of
+from calibration.fit.gemm import APART, LEAST, LEAST_OF_ROW, LEAST_SHAPES_TO_KRIGE, apart, off_span, spread_of
 
 WITH_POINTS, TRANSFERS = ("gemm", "moe", "attention"), ("p2p", "collectives", "pcie", "hbm")
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from archsim.base.shown import Shown
+from archsim.base.tables import Shown
 from archsim.laws.mesh import COMBINE, DISPATCH, LINEAR, NULLS, RING, EndpointLaw, LinkRate, quantities
-from archsim.specs.loading.fabric_calibrations import FabricCalibration, shipped_fabrics
+from archsim.specs.calibration_files import FabricCalibration, shipped_fabrics
 from calibration.fit.mesh import endpoint_laws
 from calibration.measurements.mesh import TPU7X, Block, Case, Meshes, read_meshes
 from calibration.measurements.reading import CalibrationError

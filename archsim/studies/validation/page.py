@@ -1,8 +1,10 @@
 """The validation page: predictions of a calibration against measurements, and the largest errors; one HTML file."""
 
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,37 +12,303 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.files import own_folder, write_text
-from archsim.laws.choosing import newest_first
-from archsim.laws.tables import CalibrationSpec
-from archsim.report.rendering import rendered
-from archsim.studies.validation.charts import (
-    COLOUR_OF,
-    colour_of,
-    percent,
-    scatter,
-    shares_within,
-    times_over_m,
-    times_over_size,
+from archsim.laws.tables import CalibrationSpec, newest_first
+from archsim.laws.transfers import PAYLOAD_OF, law_of
+from archsim.report.charts import Axis, element, linear_axis, log_axis, number, picture, text, title
+from archsim.report.page import rendered
+from archsim.specs.calibration_files import calibration_named
+from archsim.specs.config_files import named_files
+from archsim.studies.validation import errors
+from archsim.studies.validation.cases import (
+    attention_errors,
+    attention_groups,
+    copies_table,
+    engine_table,
+    layer_table,
+    moved,
+    power_table,
 )
-from archsim.studies.validation.choosing import GEMM, MOE
-from archsim.studies.validation.comm_errors import SetErrors
-from archsim.studies.validation.engine_cases import engine_table
-from archsim.studies.validation.engine_copies import copies_table
-from archsim.studies.validation.engine_layers import layer_table
 from archsim.studies.validation.errors import (
+    AIM,
+    AIM_OF,
     FITTED,
+    GEMM,
+    GROUP,
+    MOE,
     NEW,
     RANK_OUT,
     SHAPE_OUT,
+    SHAPES_OF_EXPERTS,
     SWEEP_OUT,
     UNDER,
+    SetErrors,
     expert_cases,
+    gemm_cases,
+    layer_groups,
+    moe_cases,
     summaries,
 )
-from archsim.studies.validation.groups import AIM, AIM_OF, GROUP, layer_groups
-from archsim.studies.validation.power import power_table
-from archsim.studies.validation.sections import section_table
-from calibration.measurements.reading import CASES
+from calibration.measurements.adapters.not_fitted import NO_TIMES
+from calibration.measurements.reading import CASES, Measurements, read_measurements
+
+# ---- charts
+# Charts of the validation page: SVG of measured against predicted times, and of errors.
+
+WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 320.0, 220.0, 54.0, 22.0, 34.0, 18.0
+MOST_POINTS = 600  # points per scatter: every n-th case by error, so that the worst are always drawn
+MOST_ERROR = 0.2  # largest error on the axis of cumulative error charts
+NEAR, FAR = "p4", "p7"  # colour classes of cases within and beyond UNDER
+COLOUR_OF = {"bf16": "p2", "fp8": "p3", "fp8_block": "p5"}
+OTHER_COLOUR = "p0"
+MICROSECONDS = "us"
+
+
+def scatter(caption: str, cases: pd.DataFrame) -> str:
+    """Predicted over measured time, with the diagonal; ``cases``: measured_us, predicted_us, error."""
+    order = np.argsort(-cases["error"].abs().to_numpy(), kind="stable")
+    shown = cases.iloc[order[:: math.ceil(len(order) / MOST_POINTS)]]
+    times = shown[["measured_us", "predicted_us"]].to_numpy(float)
+    axis = log_axis(times.min(), times.max(), _plain)
+    frame = _frame(axis, axis, "measured, us", "predicted, us")
+    ends = [f"{number(_x(axis, end))} {number(_y(axis, end))}" for end in (axis.low, axis.high)]
+    frame.append(element("path", class_="ref", d=f"M{ends[0]}L{ends[1]}"))
+    for (measured, predicted), error in zip(times, shown["error"], strict=True):
+        frame.append(element("circle", class_=_class(error), cx=_x(axis, measured), cy=_y(axis, predicted), r=1.8))
+    found = cases["error"].abs()
+    note = f"{len(cases):,} cases, mean {percent(found.mean())}, max {percent(found.max())}"
+    return figure(caption, picture(WIDTH, HEIGHT, caption, frame), note)
+
+
+def times_over_m(caption: str, cases: pd.DataFrame) -> str:
+    """Points: measured, line: predicted; ``cases``: m, measured_us, predicted_us, error."""
+    cases = cases.sort_values("m", kind="stable")
+    across = log_axis(1, cases["m"].max(), _plain)
+    points = [
+        (
+            row.m,
+            row.measured_us,
+            row.error,
+            f"M = {row.m}: measured {row.measured_us:.4g} us, error {percent(row.error)}",
+        )
+        for row in cases.itertuples()
+    ]
+    once = cases.drop_duplicates("m")
+    return _line_and_points(caption, across, "M", list(zip(once["m"], once["predicted_us"], strict=True)), points)
+
+
+def times_over_size(caption: str, cases: pd.DataFrame) -> str:
+    """Points: measured, line: the event engine; ``cases``: bytes, engine_us, measured_us (may be nan), error."""
+    across = log_axis(cases["bytes"].min(), cases["bytes"].max(), _power_of_ten)
+    points = [
+        (
+            row.bytes,
+            row.measured_us,
+            row.error,
+            f"{row.bytes} bytes: measured {row.measured_us:.4g} us, error {percent(row.error)}",
+        )
+        for row in cases.dropna(subset="measured_us").itertuples()
+    ]
+    return _line_and_points(
+        caption, across, "bytes", list(zip(cases["bytes"], cases["engine_us"], strict=True)), points
+    )
+
+
+def _line_and_points(caption: str, across: Axis, unit: str, line: Sequence[tuple], points: Sequence[tuple]) -> str:
+    times = [time for _, time in line] + [time for _, time, _, _ in points]
+    up = log_axis(min(times), max(times), _plain)
+    frame = _frame(across, up, unit, MICROSECONDS)
+    steps = "L".join(f"{number(_x(across, at))} {number(_y(up, time))}" for at, time in line)
+    frame.append(element("path", class_="curve p2-line", d=f"M{steps}"))
+    for at, time, error, tip in points:
+        frame.append(element("circle", title(tip), class_=_class(error), cx=_x(across, at), cy=_y(up, time), r=2.2))
+    return figure(caption, picture(WIDTH, HEIGHT, caption, frame))
+
+
+def shares_within(caption: str, errors: dict[str, np.ndarray]) -> str:
+    """Share of cases (y) with at most a given |error| (x), a line per dtype; errors: dtype → float64[case]."""
+    across, up = linear_axis(MOST_ERROR, _whole_percent, 4), linear_axis(1.0, _whole_percent, 4)
+    frame = _frame(across, up, "error at most", "cases")
+    frame.append(
+        element("path", class_="ref", d=f"M{number(_x(across, UNDER))} {number(TOP)}V{number(HEIGHT - BOTTOM)}")
+    )
+    at = np.linspace(0, MOST_ERROR, 101)
+    for dtype, of in errors.items():
+        share = np.searchsorted(np.sort(np.abs(of)), at, side="right") / len(of)
+        steps = "L".join(f"{number(_x(across, x))} {number(_y(up, y))}" for x, y in zip(at, share, strict=True))
+        tip = title(
+            f"{dtype}: {percent(float(np.mean(np.abs(of) < UNDER)))} of {len(of)} cases under {_whole_percent(UNDER)}"
+        )
+        frame.append(element("path", tip, class_=f"curve {colour_of(dtype)}-line", d=f"M{steps}"))
+    note = f"{sum(map(len, errors.values())):,} cases"
+    return figure(caption, picture(WIDTH, HEIGHT, caption, frame), note)
+
+
+def colour_of(dtype: str) -> str:
+    return COLOUR_OF.get(dtype, OTHER_COLOUR)
+
+
+def figure(caption: str, drawing: str, note: str = "") -> str:
+    """A drawing (SVG) with its caption above, and ``note`` below the caption in small print."""
+    small = f"<br><small>{escape(note)}</small>" if note else ""
+    return f"<figure><figcaption>{escape(caption)}{small}</figcaption>{drawing}</figure>"
+
+
+def percent(share: float) -> str:
+    """``0.034`` → ``3.4 %``; nan (unknown) is a dash."""
+    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def _class(error: float) -> str:
+    return NEAR if abs(error) < UNDER else FAR
+
+
+def _frame(across: Axis, up: Axis, unit: str, unit_up: str) -> list[str]:
+    parts = [text(LEFT - 5, TOP - 8, unit_up, "m", "middle")]
+    for tick in across.ticks:
+        x = number(_x(across, tick))
+        parts.append(element("path", class_="grid", d=f"M{x} {number(TOP)}V{number(HEIGHT - BOTTOM)}"))
+        parts.append(text(_x(across, tick), HEIGHT - BOTTOM + 13, across.label(tick), "m", "middle"))
+    for tick in up.ticks:
+        y = number(_y(up, tick))
+        parts.append(element("path", class_="grid", d=f"M{number(LEFT)} {y}H{number(WIDTH - RIGHT)}"))
+        parts.append(text(LEFT - 5, _y(up, tick) + 3.5, up.label(tick), "m", "end"))
+    parts.append(text((LEFT + WIDTH) / 2, HEIGHT - 6, unit, "m", "middle"))
+    return parts
+
+
+def _x(axis: Axis, value: float) -> float:
+    return LEFT + (WIDTH - RIGHT - LEFT) * axis.share(value)
+
+
+def _y(axis: Axis, value: float) -> float:
+    return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * axis.share(value)
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.10g}"
+
+
+def _whole_percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _power_of_ten(value: float) -> str:
+    exponent = round(math.log10(value))
+    return f"10{str(exponent).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+
+
+# ---- sections
+# One section of error for every law that an iteration uses, and the measured tables that no law reads.
+
+WITHIN = 0.25
+COLUMNS = ["law", "what", "library", "points", "median", "p90", "worst", "within_25"]
+
+
+class Judged(NamedTuple):
+    """Points of one law. ``error``: predicted / measured - 1, float64[point]; None: no law reads them."""
+
+    law: str
+    what: str
+    library: str
+    points: int
+    error: np.ndarray | None
+
+
+def judged(calibration: CalibrationSpec, name: str, measurements: Measurements, cases: pd.DataFrame) -> list[Judged]:
+    """Everything measured on the calibration's GPU. ``cases``: of products and fused layers
+    (``archsim.studies.validation.errors``), of which those of the file count.
+    """
+    return [
+        *_products(calibration, measurements, cases), *_attention(calibration, measurements),
+        *_moved(name, measurements, calibration.gpu), *_series(calibration, name, measurements),
+    ]
+
+
+def sections(found: list[Judged]) -> pd.DataFrame:
+    """A row a law, kind and library: number of points, median, p90 and worst of \\|error\\|, share within 25 %."""
+    rows = []
+    ordered = sorted((each for each in found if each.error is not None), key=lambda each: each[:3])
+    for key in dict.fromkeys(each[:3] for each in ordered):
+        found = np.abs(np.concatenate([each.error for each in ordered if each[:3] == key]))
+        if len(found):
+            figures = np.median(found), np.quantile(found, 0.9), found.max(), np.mean(found <= WITHIN)
+            rows.append([*key, len(found), *map(float, figures)])
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def unread(found: list[Judged], measurements: Measurements) -> list[str]:
+    """A sentence for every measured table that no law reads, and for every file of times that is not read."""
+    lines = [f"{each.law} {each.what} of {each.library} ({each.points} points)" for each in found if each.error is None]
+    return [*dict.fromkeys(lines), *(f"{file}: {why}" for file, why in measurements.skipped.items() if why != NO_TIMES)]
+
+
+def section_table(found: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    names = ["law", "what", "library", "points", "median", "90 %", "worst", "within 25 %"]
+    rows = [
+        [row.law, row.what, row.library, f"{row.points:,}"]
+        + [f"{100 * share:.1f} %" for share in (row.median, row.p90, row.worst, row.within_25)]
+        for row in found.itertuples()
+    ]
+    return names, rows
+
+
+def _products(calibration, measurements, cases) -> Iterator[Judged]:
+    of_file = cases[cases["kind"].isin([FITTED, NEW])] if len(cases) else cases
+    if len(of_file):
+        shapes = of_file.reindex(columns=["n", "k"]).itertuples(index=False, name=None)
+        experts = [pair in SHAPES_OF_EXPERTS for pair in shapes]
+        shape = np.where(of_file["what"] == errors.MOE, "fused MoE", np.where(experts, "expert GEMM", "dense GEMM"))
+        for (law, dtype, library), mine in of_file.groupby([shape, "dtype", "library"], sort=True):
+            yield Judged(law, dtype, library, len(mine), mine["error"].to_numpy(float))
+    gpu = calibration.gpu
+    for key, rows in errors.gemm_groups(measurements, gpu):
+        if errors.gemm_table_for(calibration, *key) is None:
+            of = dict(zip([*errors.GEMM_KEYS, "version"], key, strict=True))
+            yield Judged("GEMM", of["dtype"], f"{of['library']} {of['version']}", len(rows), None)
+    for key, rows in errors.moe_groups(measurements, gpu):
+        if errors.moe_table_for(calibration, *key) is None:
+            of = dict(zip(errors.MOE_KEYS, key, strict=True))
+            what = f"{of['model']} {of['dtype']} {of['distribution']}"
+            yield Judged("fused MoE", what, f"{of['library']} {of['version']}", len(rows), None)
+
+
+def _attention(calibration, measurements) -> Iterator[Judged]:
+    for way, rows in attention_groups(measurements, calibration.gpu):
+        library, version, phase, kind, dtype, kv_dtype = way
+        error = attention_errors(calibration, way, rows)
+        what = f"{kind} {dtype}, {kv_dtype} KV"
+        yield Judged(f"{phase} attention", what, _named_section(library, version, error), len(rows), error)
+
+
+def _moved(name: str, measurements: Measurements, gpu: str) -> Iterator[Judged]:
+    for each in moved(name, measurements, gpu):
+        of = each.of
+        where = f"{of['nodes']} nodes" if int(of["nodes"]) > 1 else f"{of['num_gpus']} GPUs"
+        yield Judged(str(of["op"]), f"{of['variant']}, {where}", str(of["library"]), len(each.us), each.error)
+
+
+def _series(calibration, name, measurements) -> Iterator[Judged]:
+    """Collectives, copies, the host path and curves of memory, each by its own table; dispatch and combine of SMs and
+    payloads that an engine does not take, too.
+    """
+    taken = {(each.of["op"], each.of["variant"]) for each in moved(name, measurements, calibration.gpu)}
+    for item in errors.all_series(measurements, calibration.gpu):
+        of, table = item.of, errors.law_for(calibration, item)
+        if (of.get("op"), of.get("variant")) in taken and table is None:
+            continue
+        error = None if table is None else law_of(table).time_ns(item.size_bytes) / item.time_ns - 1
+        law = f"{of['op']}, own table" if of.get("op") in PAYLOAD_OF else of.get("op", item.kind)
+        where = of.get("variant") or of.get("direction") or ""
+        what = " ".join(filter(None, [where, f"{of['num_gpus']} GPUs" if "num_gpus" in of else ""]))
+        yield Judged(law, what, _named_section(item.library, item.version, error), len(item.time_ns), error)
+
+
+def _named_section(library: str, version: str, error: np.ndarray | None) -> str:
+    """Versions are pooled where they are judged."""
+    return library if error is not None else f"{library} {version}"
+
+
+# ---- page
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_LISTED = 60
@@ -79,12 +347,12 @@ def write_page(
 
     ``cases.parquet``: every case. ``cases.csv``: cases with an error of 5 % or more, and all GEMMs of experts.
     ``summary.csv``, ``moe_groups.csv``, ``transfers.csv``: errors of groups. ``engine.csv``: ``through_engine``, from
-    ``archsim.studies.validation.engine_cases``; ``engine_copies.csv``: ``copies``, from
-    ``archsim.studies.validation.engine_copies``; ``engine_layers.csv``: ``ranks``, from
-    ``archsim.studies.validation.engine_layers``; ``power.csv``: ``power``, from ``archsim.studies.validation.power``;
-    ``sections.csv``: ``of_laws``, from ``archsim.studies.validation.sections``, as ``unread``. Tables
+    ``archsim.studies.validation.cases``; ``engine_copies.csv``: ``copies``, from
+    ``archsim.studies.validation.cases``; ``engine_layers.csv``: ``ranks``, from
+    ``archsim.studies.validation.cases``; ``power.csv``: ``power``, from ``archsim.studies.validation.cases``;
+    ``sections.csv``: ``of_laws``, from ``archsim.studies.validation.page``, as ``unread``. Tables
     without rows are not written. ``notes``: from
-    ``archsim.studies.validation.choosing``.
+    ``archsim.studies.validation.errors``.
     """
     own_folder(folder)
     cases.to_parquet(folder / CASES, index=False, compression="zstd")
@@ -154,7 +422,7 @@ def in_short(cases, layers, transfers, through_engine, copies) -> Iterator[str]:
     experts = _of_one_table(_judged_experts(cases))
     for kind in kinds_shown(experts) if len(experts) else ():
         mine = experts[experts["kind"] == kind].groupby("dtype", sort=True)["error"]
-        parts = [f"{dtype} {(errors.abs() < UNDER).sum()} of {len(errors)}" for dtype, errors in mine]
+        parts = [f"{dtype} {(found.abs() < UNDER).sum()} of {len(found)}" for dtype, found in mine]
         yield f"GEMMs of experts at M = 1 … 4096, {kind}: under 5 % are {', '.join(parts)}."
     if len(layers):
         met = layers["met"].value_counts()
@@ -165,8 +433,8 @@ def in_short(cases, layers, transfers, through_engine, copies) -> Iterator[str]:
             f"within {100 * AIM:.0f} % ({aims}), that of {met.get('floor', 0)} others within the spread of "
             f"repetitions or routing draws."
         )
-    for heading, errors in list(transfers.items())[-1:]:
-        for row in errors:
+    for heading, found in list(transfers.items())[-1:]:
+        for row in found:
             if row.name.startswith("p2p") and row.points >= LEAST_POINTS_TO_TELL:
                 far = (
                     f"errors of medians over half octaves of sizes: mean {percent(row.binned_mean)}, max "
@@ -189,8 +457,8 @@ def _shares(cases: pd.DataFrame) -> list[str]:
     found = []
     for kind in kinds_shown(cases) if len(cases) else ():
         for what, mine in cases[cases["kind"] == kind].groupby("what", sort=True):
-            errors = {dtype: of.to_numpy(float) for dtype, of in mine.groupby("dtype", sort=True)["error"]}
-            found.append(shares_within(f"{what}, {kind}", errors))
+            found = {dtype: of.to_numpy(float) for dtype, of in mine.groupby("dtype", sort=True)["error"]}
+            found.append(shares_within(f"{what}, {kind}", found))
     return found
 
 
@@ -274,7 +542,7 @@ def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, Tab
         "set", "table", "points", "extrapolated", "under 5 %", "mean", "p95", "max", "half octaves: mean", "max",
         "max beyond rounding", "floor",
     ]
-    for heading, errors in transfers.items():
+    for heading, found in transfers.items():
         rows = [
             [row.name, row.table, str(row.points), str(row.extrapolated), str(row.under_5_percent)]
             + [
@@ -282,14 +550,14 @@ def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, Tab
                 for value in (row.mean, row.p95, row.max, row.binned_mean, row.binned_max, row.binned_max_unrounded)
             ]
             + [percent(math.nan if row.floor is None else row.floor)]
-            for row in errors
+            for row in found
         ]
         if rows:
             yield heading, Table(names, rows, 2)
 
 
 def _transfer_rows(transfers: dict[str, list[SetErrors]]) -> pd.DataFrame:
-    return pd.DataFrame([{"kind": heading} | asdict(each) for heading, errors in transfers.items() for each in errors])
+    return pd.DataFrame([{"kind": heading} | asdict(each) for heading, found in transfers.items() for each in found])
 
 
 def _wrong(cases: pd.DataFrame) -> Iterator[tuple[str, Table]]:
@@ -325,3 +593,50 @@ def _cell(value) -> str:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:g}"
     return str(value)
+
+
+# ---- shipped
+# The page of docs on the shipped calibrations: every law that an iteration uses, against all that was measured.
+#
+# ``python -m archsim.studies.validation.page MEASUREMENTS docs/validation.md [GPU ...]`` writes it.
+
+HEAD = """# Shipped calibrations against measurements
+
+Every law that an iteration uses, by the calibration file as it is, on all that was measured of its GPU: most of it is
+what the file was fitted to. Errors of sizes, shapes and
+sweeps left out of the fit are on the page of `archsim validate MEASUREMENTS --with GPU`. *Own table*:
+the kernel's table; else as the engine takes it, by the bytes of a port. Made by
+`python -m archsim.studies.validation.page MEASUREMENTS docs/validation.md`.
+"""
+MOST_UNREAD = 8  # listed
+
+
+def main(arguments: list[str]) -> None:
+    """Write the page for all shipped calibrations, or those named, whose GPU was measured."""
+    folder, out, *names = arguments
+    measurements = read_measurements(folder)
+    wanted = names or sorted(named_files("calibrations"))
+    parts = [part for name in wanted for part in _of(name, measurements)]
+    write_text(Path(out), "\n".join([HEAD, *parts]))
+
+
+def _of(name: str, measurements: Measurements) -> Iterator[str]:
+    calibration = calibration_named(name)
+    if calibration.gpu not in measurements.gpus():
+        return
+    found = [gemm_cases(calibration, measurements), moe_cases(calibration, measurements)]
+    cases = pd.concat([each for each in found if len(each)] or found[:1], ignore_index=True)
+    read = judged(calibration, name, measurements, cases)
+    names, rows = section_table(sections([each._replace(what="", library="") for each in read]))
+    kept = [column for column in range(len(names)) if names[column] not in ("what", "library")]
+    yield f"## {name}\n"
+    yield "| " + " | ".join(names[column] for column in kept) + " |\n|" + "---|" * len(kept)
+    for row in rows:
+        yield "| " + " | ".join(row[column] for column in kept) + " |"
+    lines = [line for line in unread(read, measurements) if ": " not in line]
+    more = f" and {len(lines) - MOST_UNREAD} more" if len(lines) > MOST_UNREAD else ""
+    yield f"\nMeasured, and read by no law: {'; '.join(lines[:MOST_UNREAD]) + more if lines else 'none'}.\n"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

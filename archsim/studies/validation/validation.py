@@ -5,18 +5,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from archsim.base.shown import Shown
+from archsim.base.tables import Shown
 from archsim.laws.tables import CalibrationSpec
-from archsim.specs.loading.calibrations import load_calibration
+from archsim.specs.calibration_files import load_calibration
 from archsim.studies.validation import errors
-from archsim.studies.validation.choosing import choice_notes
-from archsim.studies.validation.comm_errors import SetErrors, errors_with, transfer_errors
-from archsim.studies.validation.engine_cases import engine_cases
-from archsim.studies.validation.engine_copies import copy_cases
-from archsim.studies.validation.engine_layers import layer_cases, scaled_cases
-from archsim.studies.validation.page import write_page
-from archsim.studies.validation.power import power_cases
-from archsim.studies.validation.sections import Judged, judged, sections, unread
+from archsim.studies.validation.cases import copy_cases, engine_cases, layer_cases, power_cases, scaled_cases
+from archsim.studies.validation.errors import SetErrors, choice_notes, errors_with, transfer_errors
+from archsim.studies.validation.page import Judged, judged, sections, unread, write_page
 from calibration.measurements.reading import CalibrationError, Measurements
 
 FILE_ALONE, HELD_OUT = "calibration file", "sizes left out"

@@ -8,7 +8,7 @@ import numpy as np
 
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
-from archsim.workload import checks
+from archsim.workload import trace
 from archsim.workload.formats.json_request import RequestRows
 
 BATCH_BYTES = 16 << 20
@@ -61,7 +61,7 @@ def request_rows(
 
     layer_ids: the layers it must have, or None. scores: of the experts, or None. Raises TraceError.
     """
-    checks.check_layers(where, model, layers)
+    trace.check_layers(where, model, layers)
     if layer_ids is not None and not np.array_equal(layers, layer_ids):
         raise TraceError(
             f"{where}: has layers {layers.tolist()}; expected {layer_ids.tolist()}, as in the request before it"
@@ -80,8 +80,8 @@ def request_rows(
     def row_place(row: int, column: int) -> str:
         return f"{where}: token {row}, layer {layers[column]}"
 
-    checks.check_experts(where, experts, model.experts, row_place)
-    checks.check_distinct(where, experts, row_place)
+    trace.check_experts(where, experts, model.experts, row_place)
+    trace.check_distinct(where, experts, row_place)
     if not len(experts):
         raise TraceError(f"{where}: has no tokens; expected one or more")
     if type(prompt_tokens) is not int or not 0 <= prompt_tokens <= len(experts):
@@ -89,9 +89,9 @@ def request_rows(
             f"{where}: prompt_tokens is {prompt_tokens!r}; expected a number from 0 to {len(experts)}, the tokens"
         )
     decode_steps = len(experts) - prompt_tokens
-    if decode_steps > checks.MAX_ITERATION:
-        raise TraceError(f"{where}: {decode_steps} decode steps; expected at most {checks.MAX_ITERATION}")
+    if decode_steps > trace.MAX_ITERATION:
+        raise TraceError(f"{where}: {decode_steps} decode steps; expected at most {trace.MAX_ITERATION}")
     iteration = np.r_[np.zeros(prompt_tokens, np.int16), np.arange(1, decode_steps + 1, dtype=np.int16)]
     if scores is not None:
-        scores = checks.checked_scores(where, "scores", scores, experts)
+        scores = trace.checked_scores(where, "scores", scores, experts)
     return RequestRows(np.ascontiguousarray(experts, np.int16), iteration, layers, scores)

@@ -16,7 +16,7 @@ import numpy as np
 
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
-from archsim.workload import checks
+from archsim.workload import trace
 from archsim.workload.formats.batches import Item, request_rows
 from archsim.workload.formats.json_request import RequestRows
 from archsim.workload.formats.routed_experts import decoded, flattened
@@ -89,9 +89,9 @@ def _parse(line: bytes, where: str) -> dict:
 
 def _read(line: bytes, where: str, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
     data = flattened(_parse(line, where))
-    checks.check_name(where, model, str(data.get("model", "")))
+    trace.check_name(where, model, str(data.get("model", "")))
     given = _integers(where, "layer_ids", data.get("layer_ids", list(model.moe_layer_ids)), 1)
-    checks.check_layers(where, model, given)
+    trace.check_layers(where, model, given)
     layers = given.astype(np.int32)
     name = next((name for name in IDS if name in data), None)
     if name is None:

@@ -1,14 +1,35 @@
 """The token-level ``.npz`` layout: one array per column."""
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from archsim.base.errors import TraceError
+from archsim.base.files import npz_names
+from archsim.base.files import read_npz as read_npz_archives
 from archsim.specs.model import ModelSpec
-from archsim.workload import checks
-from archsim.workload.formats.npz_members import load_members, member_names
+from archsim.workload import trace
+from archsim.workload.formats.batches import Item
+from archsim.workload.formats.json_request import RequestRows
 from archsim.workload.trace import Trace
+
+# ---- npz_members
+# Members of untrusted ``.npz`` files of routing and loads.
+
+member_names = npz_names
+
+
+def load_members(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
+    """Those of the wanted members that a file has. Raises TraceError."""
+    try:
+        return read_npz_archives(path, wanted)
+    except Exception as error:  # zipfile, zlib and numpy's header parser raise a dozen different exceptions
+        raise TraceError(f"{path}: not a readable .npz file ({error})") from error
+
+
+# ---- npz
 
 COLUMNS = {"experts": 3, "request_offsets": 1, "iteration": 1, "layer_ids": 1}
 """Required members and their numbers of dimensions; all hold integers."""
@@ -36,20 +57,20 @@ def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
     columns = {name: _column(where, members, name, dimensions) for name, dimensions in COLUMNS.items()}
     experts, offsets, iteration, layer_ids = columns.values()
     name = str(members["model"]) if "model" in members else ""
-    checks.check_name(where, model, name)
-    checks.check_shape(where, model, **{attribute: _scalar(where, members, key) for attribute, key in SHAPE.items()})
-    checks.check_shape(where, model, top_k=experts.shape[2])
+    trace.check_name(where, model, name)
+    trace.check_shape(where, model, **{attribute: _scalar(where, members, key) for attribute, key in SHAPE.items()})
+    trace.check_shape(where, model, top_k=experts.shape[2])
     _check_lengths(where, experts, iteration, layer_ids)
-    checks.check_layers(where, model, layer_ids)
-    checks.check_offsets(where, offsets, len(experts))
-    checks.check_iterations(where, iteration, offsets)
+    trace.check_layers(where, model, layer_ids)
+    trace.check_offsets(where, offsets, len(experts))
+    trace.check_iterations(where, iteration, offsets)
 
     def row_place(row: int, column: int) -> str:
-        request = str(checks.owner(offsets, row))
-        return checks.place(where, request, int(iteration[row]), int(layer_ids[column]))
+        request = str(trace.owner(offsets, row))
+        return trace.place(where, request, int(iteration[row]), int(layer_ids[column]))
 
-    checks.check_experts(where, experts, model.experts, row_place)
-    checks.check_distinct(where, experts, row_place)
+    trace.check_experts(where, experts, model.experts, row_place)
+    trace.check_distinct(where, experts, row_place)
     scores = members.get("scores")
     subject, names = _subjects(where, members, len(offsets) - 1)
     return Trace(
@@ -63,7 +84,7 @@ def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
         source=source,
         request_subject=subject,
         subject_names=names,
-        scores=None if scores is None else checks.checked_scores(where, "scores", scores, experts),
+        scores=None if scores is None else trace.checked_scores(where, "scores", scores, experts),
     )
 
 
@@ -104,6 +125,39 @@ def _subjects(where: str, members: dict[str, np.ndarray], requests: int) -> tupl
     if requests and not 0 <= subject.min() <= subject.max() < len(names):
         r = int(np.flatnonzero((subject < 0) | (subject >= len(names)))[0])
         raise TraceError(
-            f"{checks.place(where, str(r))}: subject {subject[r]} has no name; expected 0 to {len(names) - 1}"
+            f"{trace.place(where, str(r))}: subject {subject[r]} has no name; expected 0 to {len(names) - 1}"
         )
     return subject.astype(np.int16), names
+
+
+# ---- npz_batches
+# Token-level ``.npz`` files; see `archsim.workload.formats.npz`.
+
+def npz_name(path: Path) -> str:
+    """The model named in a file, or ''."""
+    return str(load_members(path, {"model"}).get("model", ""))
+
+
+def npz_items(path: Path, model: ModelSpec) -> Iterator[Item]:
+    """The requests of a file, read as a whole. Raises TraceError."""
+    trace = read_npz(path, model, str(path))
+    more = load_members(path, {"request_id", "dataset"})
+    number = more.get("request_id", np.arange(trace.requests))
+    if number.shape != (trace.requests,) or number.dtype.kind not in "iu" or number.min(initial=0) < 0:
+        raise TraceError(f"{path}: member 'request_id': expected {trace.requests} natural numbers, one per request")
+    dataset = str(more.get("dataset", "")).rsplit("/", 1)[-1]
+    row_bytes = 2 * trace.experts[:1].size
+    for r in range(trace.requests):
+        subject = trace.subject_names[trace.request_subject[r]]
+        size = int(np.diff(trace.request_offsets[r : r + 2])[0]) * row_bytes
+        yield Item(f"{path}: request {r}", dataset, subject, int(number[r]), size, partial(_rows, trace, path, r))
+
+
+def _rows(trace: Trace, path: Path, r: int, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
+    if layer_ids is not None and not np.array_equal(layer_ids, trace.layer_ids):
+        raise TraceError(
+            f"{path}: has layers {trace.layer_ids.tolist()}; expected {layer_ids.tolist()}, as in the request before it"
+        )
+    rows = slice(trace.request_offsets[r], trace.request_offsets[r + 1])
+    scores = None if trace.scores is None else trace.scores[rows]
+    return RequestRows(trace.experts[rows], trace.iteration[rows], trace.layer_ids, scores)

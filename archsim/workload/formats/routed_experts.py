@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.archives import UNREADABLE, read_npy
 from archsim.base.errors import TraceError
+from archsim.base.files import UNREADABLE, read_npy
 from archsim.specs.model import ModelSpec
-from archsim.workload import checks
+from archsim.workload import trace
 from archsim.workload.formats.batches import Item, request_rows
 from archsim.workload.formats.json_request import RequestRows
-from archsim.workload.formats.npz_members import load_members, member_names
+from archsim.workload.formats.npz import load_members, member_names
 
 NAME = "routed_experts"
 _PROMPT = ("prompt_tokens", "num_prompt_tokens", "prompt_len")
@@ -38,7 +38,7 @@ def routed_npz_items(path: Path, model: ModelSpec) -> Iterator[Item]:
     """The one request of a file. Raises TraceError."""
     where = str(path)
     members = load_members(path, {NAME, "prompt_token_ids", "model", *_PROMPT})
-    checks.check_name(where, model, str(members.get("model", "")))
+    trace.check_name(where, model, str(members.get("model", "")))
     stated = next((members[name] for name in _PROMPT if name in members), None)
     if stated is None and "prompt_token_ids" in members:
         stated = np.array(members["prompt_token_ids"].size)

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.csv_rows import Row, csv_rows
 from archsim.base.errors import TraceError
+from archsim.base.tables import Row, csv_rows
 from archsim.specs.model import ModelSpec
 from archsim.workload.formats.batches import Item, request_rows
 from archsim.workload.formats.json_request import RequestRows

@@ -1,12 +1,9 @@
 """Public measurement layouts, and one of a user's node, read into the tables of ``calibration.measurements.schema``."""
 
 from calibration.measurements.adapters import (
-    aiconfigurator_attention,
-    aiconfigurator_gemm,
-    aiconfigurator_moe,
+    aiconfigurator,
     deepgemm,
     dgx,
-    dispatches,
     node_and_micro,
     not_fitted,
     transfers,
@@ -14,7 +11,7 @@ from calibration.measurements.adapters import (
 )
 
 LAYOUTS = (
-    *aiconfigurator_attention.LAYOUTS, *aiconfigurator_gemm.LAYOUTS, *aiconfigurator_moe.LAYOUTS, *deepgemm.LAYOUTS,
-    *xla_gemm.LAYOUTS, *transfers.LAYOUTS, *dispatches.LAYOUTS, *node_and_micro.LAYOUTS, *dgx.LAYOUTS,
+    *aiconfigurator.ATTENTION_LAYOUTS, *aiconfigurator.GEMM_LAYOUTS, *aiconfigurator.MOE_LAYOUTS, *deepgemm.LAYOUTS,
+    *xla_gemm.LAYOUTS, *transfers.LAYOUTS, *aiconfigurator.DISPATCH_LAYOUTS, *node_and_micro.LAYOUTS, *dgx.LAYOUTS,
     *not_fitted.LAYOUTS,
 )

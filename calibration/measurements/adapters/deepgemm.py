@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from calibration.measurements.layouts import frame, layout
+from calibration.measurements.schema import frame, layout
 
 
 def _products(rows: pd.DataFrame) -> pd.DataFrame:

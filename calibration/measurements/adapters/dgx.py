@@ -1,7 +1,7 @@
 """Sweeps of a user's own server node (such as a DGX): six tables of the schema, with columns that users leave out.
 
 Differences from the schema: ``dtype_a`` and ``scaling`` instead of ``dtype``; no ``library_version`` (it may be part of
-``library``: 'cublas 12.4'); only ``gemm.csv`` has ``gpu_name`` and ``driver`` (``calibration.measurements.machine``);
+``library``: 'cublas 12.4'); only ``gemm.csv`` has ``gpu_name`` and ``driver`` (``calibration.measurements.reading``);
 ``bytes_per_rank``; models by name.
 """
 
@@ -10,11 +10,10 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from archsim.workload.checks import shipped_models
-from calibration.measurements.adapters.aiconfigurator_moe import MODELS
+from archsim.workload.trace import shipped_models
+from calibration.measurements.adapters.aiconfigurator import MODELS
 from calibration.measurements.adapters.transfers import OPERATIONS
-from calibration.measurements.layouts import UNKNOWN_VERSION, Layout
-from calibration.measurements.schema import TABLES
+from calibration.measurements.schema import TABLES, UNKNOWN_VERSION, Layout
 
 ELEMENTS = {
     **dict.fromkeys(("bf16", "bfloat16"), "bf16"),

@@ -7,7 +7,7 @@ Rows of unknown origin are not used, nor is the occupancy sweep of gpu-benches, 
 
 import pandas as pd
 
-from calibration.measurements.layouts import frame, layout, renamed
+from calibration.measurements.schema import frame, layout, renamed
 
 ORIGIN_UNKNOWN = ("A", "F")  # source keys of the node file
 # Default copy sizes of these tools

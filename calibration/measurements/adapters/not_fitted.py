@@ -3,7 +3,7 @@
 
 import pandas as pd
 
-from calibration.measurements.layouts import Layout, layout
+from calibration.measurements.schema import Layout, layout
 
 ATTENTION = "attention of prompts and decodes in one kernel; tables have each apart"
 NO_TIMES = "model sizes without times"

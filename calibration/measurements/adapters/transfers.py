@@ -3,7 +3,7 @@
 
 import pandas as pd
 
-from calibration.measurements.layouts import frame, layout, renamed
+from calibration.measurements.schema import frame, layout, renamed
 
 PLACEMENTS = {"intra_node_nvlink": "intra_node", "intra_node": "intra_node", "inter_node": "inter_node"}
 OPERATIONS = {"alltoall": "all_to_all", "all-to-all": "all_to_all"}

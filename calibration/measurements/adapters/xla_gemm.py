@@ -5,7 +5,7 @@ BF16 only: FP8 rows exceed the tensor core peak (2.4 PFLOP/s at 4096^3 on an H10
 
 import pandas as pd
 
-from calibration.measurements.layouts import frame, layout
+from calibration.measurements.schema import frame, layout
 
 DTYPES = {"bfloat16": "bf16"}
 

@@ -1,0 +1,851 @@
+"""The public functions of ``import archsim as ar``; an experiment is a loaded one, a path, or a mapping."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from archsim.base.errors import ArchsimError, PlacementError, SpecError
+from archsim.base.tables import Shown
+from archsim.laws.tables import CalibrationSpec
+from archsim.specs import library
+from archsim.specs.assumptions import NamedSet
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.explore import ExploreSpec
+from archsim.specs.library import EXPERIMENT, SERVE, TRAFFIC, Source, kind_of
+from archsim.specs.model import ModelSpec
+from archsim.specs.plan import SweepPlan
+from archsim.specs.serving_files import Serving, load_serving
+from archsim.specs.system import SystemSpec
+
+if TYPE_CHECKING:
+    from archsim.runs.phase import PhaseTimes
+    from archsim.runs.plan import Selection
+    from archsim.runs.results import Results
+    from archsim.runs.sweep import Watcher
+    from archsim.specs.experiment import ExperimentSpec
+    from archsim.specs.library import Source
+    from archsim.studies.ablation import Ablation
+    from archsim.studies.comparison import Comparison
+    from archsim.studies.designs import DesignComparison
+    from archsim.studies.exploration.analysis import Exploration
+    from archsim.studies.optimum import Measured, Optimum
+    from archsim.studies.verify import Verified
+    from archsim.studies.why import Why
+    from archsim.workload.generated import SeveralSubjects
+    from archsim.workload.traffic_model import TrafficModel
+    Watching = Callable[[], AbstractContextManager[Watcher]]
+    import pandas
+
+    from archsim.serving.serving import Outcome
+    from archsim.specs.calibration_files import FabricCalibration
+    from archsim.specs.model import ModelSpec
+    from archsim.specs.system import SystemSpec
+    from archsim.studies.claims import Claims
+    from archsim.studies.place import Placed
+    from archsim.studies.serving.calibrate import Calibrated
+    from archsim.studies.serving.calibrate import Comparison as ServedComparison
+    from archsim.studies.serving.search import Searched
+    from archsim.studies.serving.served import ServedPlan
+    from archsim.studies.validation.mesh import MeshValidation
+    from archsim.studies.validation.validation import Validation
+    from archsim.studies.worth import BlockWorth, Worth
+    from calibration.fit.fit import Fitted
+    from calibration.measurements.reading import Measurements
+    from calibration.measurements.schema import Nominal
+
+
+# ---- loading
+# ``ar.load``: files and mappings as typed values.
+
+Overrides = Sequence[str] | Mapping[str, Any]
+"""``["workload.batch=[64]"]`` as after ``--set``, or ``{"workload.batch": [64]}``."""
+
+
+@dataclass(frozen=True)
+class ExplorationPlan:
+    """A file with ``sweep:`` and ``explore:``: the points and the objectives."""
+
+    plan: SweepPlan
+    spec: ExploreSpec
+
+    def __repr__(self) -> str:
+        return f"ExplorationPlan({self.plan!r}, objectives: {', '.join(self.spec.objectives)})"
+
+
+Experiment = Source | ExperimentSpec | SweepPlan | ExplorationPlan
+"""What functions accept as an experiment: a loaded one, the path of a file, or a mapping."""
+Loaded: TypeAlias = (
+    "ExperimentSpec | SweepPlan | ExplorationPlan | SystemSpec | ModelSpec | NamedSet | CalibrationSpec | Serving | "
+    "TrafficModel"
+)
+
+
+def load(source: Source, overrides: Overrides = ()) -> Any:
+    """Load a YAML file or a mapping, with references resolved; its keys show which kind it is.
+
+    Returns an ``ExperimentSpec``; a ``Serving`` for a file of ``archsim serve``; a ``SweepPlan`` for an experiment with
+    ``sweep:``; an ``ExplorationPlan`` with ``explore:`` too; or the ``SystemSpec``, ``ModelSpec``, ``NamedSet``
+    (assumptions), ``CalibrationSpec`` or ``TrafficModel`` of such a file (see `Loaded`). A report's folder, or its
+    ``manifest.yaml``, gives the experiment it was made from; its results are ``ar.Results.load(folder)``.
+
+    source: path, or mapping with the same keys; quantities are text with units (``"2 TB/s"``) as in the file.
+    Names in a mapping are looked up in ``./configs``, then in the configurations that archsim ships.
+    overrides: ``["systems.0.hbm.bandwidth=4 TB/s"]`` or ``{"workload.batch": [64]}``, applied before validation.
+
+    Raises SpecError with one line per problem: where, what was found, what was expected.
+    """
+    changes = override_texts(overrides)
+    kind = kind_of(library.tree_of(source).data)
+    if kind == TRAFFIC:
+        return _traffic(source, changes)
+    if kind == SERVE:
+        return load_serving(source, changes)
+    if kind != EXPERIMENT:
+        return library.check_file(source, changes)
+    read = library.read_experiment(source, changes)
+    if read.plan is None:
+        return read.experiment
+    return read.plan if read.explore is None else ExplorationPlan(read.plan, read.explore)
+
+
+def overridden(source: Experiment, overrides: Overrides) -> Experiment:
+    """The source, loaded with overrides if there are any. Raises SpecError for overrides of what is loaded."""
+    if not overrides:
+        return source
+    if isinstance(source, ExperimentSpec | SweepPlan | ExplorationPlan):
+        raise SpecError("overrides are of a file, a name or a mapping; give those of a loaded experiment to ar.load")
+    loaded: Experiment = load(source, overrides)
+    return loaded
+
+
+def experiment_of(source: Experiment) -> ExperimentSpec:
+    """The experiment (of a sweep or exploration: without its axes). Raises SpecError if it is none."""
+    match source:
+        case ExperimentSpec():
+            return source
+        case SweepPlan():
+            return source.experiment
+        case ExplorationPlan():
+            return source.plan.experiment
+    return library.load_experiment(source)
+
+
+def planned_of(source: Experiment) -> ExperimentSpec | SweepPlan:
+    """The experiment, with its sweep if it has one. Raises SpecError if it is none."""
+    match source:
+        case ExperimentSpec() | SweepPlan():
+            return source
+        case ExplorationPlan():
+            return source.plan
+    return library.load_planned(source)
+
+
+def exploration_of(source: Experiment) -> ExplorationPlan:
+    """Raises SpecError if there is no ``sweep:`` or no ``explore:``."""
+    match source:
+        case ExplorationPlan():
+            return source
+        case ExperimentSpec():
+            raise SpecError(f"{source.name}: an exploration needs sweep: to say what varies")
+        case SweepPlan():
+            name = source.experiment.name
+            raise SpecError(f"{name}: an exploration needs explore: {{objectives: [...]}}, such as [throughput, cost]")
+    return ExplorationPlan(*library.load_exploration(source))
+
+
+def override_texts(overrides: Overrides) -> list[str]:
+    """Overrides as ``key.path=value``. Raises SpecError for a value that YAML cannot express."""
+    if isinstance(overrides, str):
+        raise SpecError(f"overrides {overrides!r}: expected a list of strings or a mapping, such as [{overrides!r}]")
+    if not isinstance(overrides, Mapping):
+        return list(overrides)
+    try:
+        return [f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in overrides.items()]
+    except TypeError as error:
+        raise SpecError(f"overrides: {error}; expected numbers, strings, lists and mappings") from None
+
+
+def _traffic(source: Source, changes: Sequence[str]) -> TrafficModel | SeveralSubjects:
+    from archsim.workload.traffic_presets import load_traffic, model_of
+
+    if isinstance(source, Mapping):
+        raise SpecError("mapping: load a traffic preset from its file, as its tables are beside it")
+    if changes:
+        raise SpecError(f"--set {changes[0]}: not supported for a traffic preset")
+    return load_traffic(str(source), library.load_model(model_of(str(source))))
+
+
+# ---- running
+# ``ar.run`` and ``ar.sweep``: one combination of an experiment, or all of them.
+
+# Engines, tables and pages are imported where they are used, so that importing this module is fast.
+
+
+def run(
+    experiment: Experiment, *, system: str | None = None, model: str | None = None, policy: str | None = None,
+    batch: int | None = None, assumptions: str | None = None, step: int | None = None, layer: int | None = None,
+    timeline: str | os.PathLike[str] | None = None, overrides: Overrides = (),
+) -> Results:
+    """Simulate one combination of an experiment in this process: the named parts, else the experiment's first.
+
+    Returns `Results` with one row in ``.runs``, one row per die in ``.dies``, one row per link in ``.links``; times in
+    ns, data in bytes (see the suffix of a column's name). Writes only the timeline.
+
+    system, model, policy, assumptions: names in the experiment; batch: one of its batch sizes (requests). step, layer,
+    timeline: write the activity of every block in iteration ``step`` (0: prefill) of MoE layer ``layer`` (the model's
+    numbering) to the file ``timeline``, for https://ui.perfetto.dev; give all three or none. overrides: as of `load`.
+
+    Raises ArchsimError for a name that the experiment does not have, or a step or layer that the run does not have;
+    CapacityError if the weights do not fit; SpecError and TraceError for invalid files.
+    """
+    from archsim.base.files import refuse_unwritable
+    from archsim.report.timeline import write_step_timeline
+    from archsim.runs.columns import columns_with, kinds_of
+    from archsim.runs.plan import choose, select
+    from archsim.runs.results import collect
+    from archsim.runs.simulator import Simulator
+
+    if len({step is None, layer is None, timeline is None}) > 1:
+        raise ArchsimError("a timeline needs all of step, layer and timeline")
+    if timeline is not None:
+        refuse_unwritable(Path(timeline))
+    whole = experiment_of(overridden(experiment, overrides))
+    one = choose(whole, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
+    selection = select(one)
+    (only,), simulator = selection.runs(), Simulator(selection.maker.traces)
+    if timeline is not None and step is not None and layer is not None:
+        write_step_timeline(simulator.replay(only), step, layer, Path(timeline), only.name)
+    results = collect([simulator.record(only)], kinds_of(columns_with(one.all_columns)))
+    return results.with_page(partial(_report, selection, 1))
+
+
+def run_phase(
+    experiment: Experiment, phase: str, *, law: str | None = None, system: str | None = None,
+    model: str | None = None, policy: str | None = None, batch: int | None = None, assumptions: str | None = None,
+    overrides: Overrides = (),
+) -> PhaseTimes:
+    """Simulate the dispatch or the combine of hidden vectors alone, for one combination of an experiment.
+
+    Returns `PhaseTimes`: ``.to_pandas()`` has one row for each iteration and MoE layer: vectors and bytes between dies,
+    the time that they take on the links (and ports of dies) of the fabric, as contention and arbitration say, and the
+    time by an endpoint law.
+
+    phase: ``dispatch`` or ``combine``. law: of a measured kernel, ``MACHINE/VERSION`` such as
+    ``blackhole/replay-2026-09-11`` (MACHINE: name or file of a calibration of a fabric); None: no such time. The others
+    as of `run`.
+
+    Raises ArchsimError for an unknown phase or law, a law of another topology, and assumptions under which no hidden
+    vectors move; else as `run`.
+    """
+    from archsim.runs.phase import time_phase
+    from archsim.runs.plan import choose, select
+    from archsim.runs.simulator import Simulator
+
+    whole = experiment_of(overridden(experiment, overrides))
+    one = choose(whole, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
+    selection = select(one)
+    (only,) = selection.runs()
+    return time_phase(Simulator(selection.maker.traces).replay(only), phase, law)
+
+
+def sweep(
+    experiment: Experiment, out: str | os.PathLike[str] | None = None, jobs: int | None = None,
+    watcher: Watcher | None = None, scheduler: str | None = None, *, overrides: Overrides = (),
+) -> Results:
+    """Simulate every combination of an experiment, or every point of its ``sweep:`` that the constraints keep.
+
+    Returns `Results`: one row per run in ``.runs`` (for a ``sweep:`` also ``point`` and one column per axis); ``.dies``
+    and ``.links`` for few runs, or with ``details: kept``. With ``out``, a table is read on first access. The rows
+    depend neither on ``jobs`` nor on runs kept from before.
+
+    out: folder of the report: tables, manifest and page (``index.html``); runs kept there are not simulated again.
+    None: nothing is written. jobs: parallel processes (default: available cores). watcher: receives progress.
+    scheduler: address of a Dask cluster that simulates instead, such as ``tcp://host:8786``. overrides: as of `load`.
+
+    Raises SpecError, TraceError and CapacityError before anything is simulated; ArchsimError at the end if runs failed;
+    with ``out`` the others are kept.
+    """
+    from archsim.runs.plan import select
+    from archsim.runs.sweep import Unwatched, sweep_selected
+    from archsim.studies.sweep_page import failures_on_page, write_sweep_report
+
+    watcher = watcher or Unwatched()
+    selection = select(planned_of(overridden(experiment, overrides)), watcher.phase)
+    if out is None:
+        with TemporaryDirectory(prefix="archsim-") as folder:
+            results = sweep_selected(selection, Path(folder), jobs, watcher, scheduler).in_memory()
+    else:
+        with failures_on_page(selection.plan.experiment.name, Path(out)):
+            results = sweep_selected(selection, Path(out), jobs, watcher, scheduler)
+        write_sweep_report(selection, Path(out))
+    return results.with_page(partial(_report, selection, jobs))
+
+
+def _report(selection: Selection, jobs: int | None, folder: Path) -> Path:
+    """Write the report of runs that the cache has, or that are simulated again."""
+    from archsim.runs.sweep import Unwatched, sweep_selected
+    from archsim.studies.sweep_page import write_sweep_report
+
+    sweep_selected(selection, folder, jobs, Unwatched())
+    return write_sweep_report(selection, folder).page
+
+
+# ---- studying
+# ``ar.ablate``, ``explore``, ``optimum``, ``compare``, ``engines``, ``verify`` and ``why``: many runs, one answer.
+
+# Engines, studies and pages are imported where they are used, so that importing this module is fast.
+
+
+def ablate(
+    experiment: Experiment, start: str = "published", end: str = "physical", out: str | os.PathLike[str] | None = None,
+    jobs: int | None = None, watcher: Watcher | None = None,
+) -> Ablation:
+    """Effect of each assumption: from one set to another, one field at a time and in a chain.
+
+    Returns an `Ablation`: a waterfall of speed-ups over policy ``base`` for every other policy, system, model and
+    batch; ``.to_pandas()`` has one row per effect; ``.closes``: the chain's end equals the set ``end`` bit for bit.
+
+    start, end: labels of assumption sets, of the experiment or shipped. out: folder of the page, ``ablation.csv``
+    and the runs; None: nothing is written. jobs: parallel processes (default: available cores).
+
+    Raises ArchsimError for an unknown set, equal sets, or an experiment without policy ``base``; otherwise as `sweep`.
+    """
+    from archsim.studies import ablation
+    from archsim.studies.ablation import write_ablation
+
+    whole = experiment_of(experiment)
+    first, last = ablation.assumptions_named(whole, start), ablation.assumptions_named(whole, end)
+    if out is None:
+        with TemporaryDirectory(prefix="archsim-") as folder:
+            return ablation.ablate(whole, first, last, folder, jobs, watcher)
+    found = ablation.ablate(whole, first, last, Path(out), jobs, watcher)
+    write_ablation(found, whole.name, Path(out))
+    return found
+
+
+def explore(
+    experiment: Experiment, out: str | os.PathLike[str] | None = None, jobs: int | None = None,
+    watching: Watching | None = None, *, overrides: Overrides = (),
+) -> Exploration:
+    """Search the points of a ``sweep:`` for the Pareto-optimal designs by the objectives of ``explore:``.
+
+    The analytical engine runs all points, the event engine those on and near the front. Returns an
+    `Exploration`; ``.front`` has the Pareto-optimal points, ``.to_pandas()`` one row per point.
+
+    out: folder of the page, ``front.csv``, and a report for every recommended design; None: nothing is written.
+    jobs: parallel processes. watching: returns a context manager that gives a watcher, called once per stage.
+    overrides: as of `load`.
+
+    Raises SpecError without ``sweep:`` or ``explore:``; otherwise as `sweep`.
+    """
+    from archsim.runs.sweep import Unwatched
+    from archsim.studies.exploration.search import explore as explore_points
+    from archsim.studies.exploration.search import explore_to_report
+
+    asked = exploration_of(overridden(experiment, overrides))
+    plan, watching = asked.plan.with_engine("analytical"), watching or (lambda: nullcontext(Unwatched()))
+    if out is None:
+        with TemporaryDirectory(prefix="archsim-") as folder:
+            return explore_points(plan, asked.spec, Path(folder), jobs, watching)
+    return explore_to_report(plan, asked.spec, Path(out), jobs, watching)
+
+
+def optimum(
+    experiment: Experiment, out: str | os.PathLike[str] | None = None, steps: int = 200,
+    told: Callable[[Measured], None] | None = None, *, overrides: Overrides = (),
+) -> Optimum:
+    """How far every policy's steps are above a lower bound over all allocations.
+
+    Returns an `Optimum`; ``.to_pandas()`` has one row per bounded step, times in ns, ``distance`` as a share (0.1: 10
+    %).
+
+    out: folder of the page and ``optimum.csv``; None: nothing is written. steps: per run to bound, evenly
+    spread. told: called for every finished run. overrides: as of `load`.
+
+    Raises ArchsimError for more than 128 dies, CapacityError if the weights do not fit.
+    """
+    from archsim.studies.optimum import measure_optimum, write_optimum
+
+    found = measure_optimum(experiment_of(overridden(experiment, overrides)), steps, told or (lambda _: None))
+    if out is not None:
+        write_optimum(list(found.runs), found.name, Path(out))
+    return found
+
+
+def compare(
+    a: Source | ExperimentSpec, b: Source | ExperimentSpec, *, inside: Source | ExperimentSpec | None = None,
+    out: str | os.PathLike[str] | None = None, overrides: Sequence[str] = (), **chosen: Any,
+) -> DesignComparison:
+    """Two designs side by side: what differs in their specification, and in time by cause, traffic, energy and price.
+
+    Returns a `DesignComparison`; ``.to_pandas()`` has one row per number, with the ratio of B over A.
+
+    a, b: experiments (of each, the first combination), or with ``inside`` names of its policies or systems. chosen:
+    ``policy``, ``system``, ``model``, ``batch``, ``assumptions``, as for `run`, of both. out: folder of the page and
+    ``comparison.csv``; None: nothing is written. overrides: ``["workload.decode_steps=1"]``, of both.
+
+    Raises ArchsimError for a name that is not there, or two equal designs; otherwise as `run`.
+    """
+    from archsim.studies import designs
+    from archsim.studies.designs import loaded, name_of, side_of, write_comparison_page
+
+    whole = None if inside is None else loaded(inside, overrides)
+    sides = [side_of(each, whole, overrides, chosen) for each in (a, b)]
+    found = designs.compare_designs([name_of(each) for each in (a, b)], sides)
+    if out is not None:
+        write_comparison_page(found, Path(out))
+    return found
+
+
+def engines(experiment: Experiment, sample: int = 40, steps: int = 3, watcher: Watcher | None = None) -> Comparison:
+    """Run a sample of an experiment's runs, or of a sweep's points, on both engines.
+
+    Returns a `Comparison`: ``.errors`` by assumption set; ``.to_pandas()`` has one row per run, decode times in ns, the
+    error as a signed share of the event engine's time.
+
+    sample: runs drawn at random, always the same ones; steps: decode steps per run, at most. watcher: receives
+    progress. Raises as `run`.
+    """
+    from archsim.runs.plan import select
+    from archsim.studies import comparison
+
+    selection = select(planned_of(experiment), watcher.phase if watcher else lambda text: None)
+    return comparison.compare(selection, sample, steps, watcher)
+
+
+def why(
+    experiment: Experiment, overrides: Sequence[str] = (), *, step: int | None = None, layer: int | None = None,
+    worst: int = 10, told: Callable[[str], None] = lambda text: None, **chosen: Any,
+) -> Why:
+    """What limits a step of one combination of an experiment, and what would help.
+
+    Returns a `Why`: ``.rows`` has the slowest steps (columns of ``steps.parquet``), ``.lines()`` five lines of the
+    first: cause, link, die, expert, and what would help by how much. The last is simulated if ``step`` or ``layer`` is
+    given: the step with twice of what it waits for, and under the other policies of the experiment.
+
+    experiment: also the folder of a report. step: iteration (0: prefill); layer: as the model numbers it; either alone:
+    the slowest of it. told: gets what is tried next, in words. chosen: ``policy``, ``system``, ``model``, ``batch``,
+    ``assumptions``, as for `run`.
+
+    Raises ArchsimError for a step that the run does not have; otherwise as `run`.
+    """
+    from archsim.studies.why import explain
+
+    return explain(experiment_of(overridden(experiment, overrides)), step, layer, worst, chosen, told)
+
+
+def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Watching | None = None) -> Verified:
+    """Run a report of ``sweep``, ``explore`` or ``serve_plan`` again from its manifest, without what is kept of it.
+
+    Returns a `Verified`: ``.moved`` has a row per column that moved, or that only one side has; ``.made`` and ``.now``:
+    version and code of both. Judged are all tables that a report of its kind has, whatever its manifest lists.
+
+    report: its folder, or its ``manifest.yaml``. jobs: parallel processes. watching: as of ``explore``.
+
+    Raises ArchsimError for a manifest, result or own function that is not that of its digest, and for other traces.
+    """
+    from archsim.runs.sweep import Unwatched
+    from archsim.studies.verify import report_of
+    from archsim.studies.verify import verify as verified
+
+    folder, watching = report_of(Path(report)), watching or (lambda: nullcontext(Unwatched()))
+    return verified(folder, lambda file, out: _again(file, out, jobs, watching))
+
+
+def _again(manifest: Path, out: Path, jobs: int | None, watching: Watching) -> None:
+    """Run what a manifest holds, as the command that made it."""
+    from archsim.specs.serving_files import Serving
+
+    found = load(manifest)
+    if isinstance(found, ExplorationPlan):
+        explore(found, out, jobs, watching)
+        return
+    with watching() as watcher:
+        if isinstance(found, Serving):
+            serve_plan(manifest, out=out, around=False, watcher=watcher)
+        else:
+            sweep(found, out, jobs, watcher)
+
+
+# ---- placing
+# ``ar.place``, ``ar.worth`` and ``ar.block_worth``: a placement of experts, and whether it or a block pays.
+
+# numpy and numba are imported where they are used, so that importing this module is fast.
+
+HELD_OUT = 0.25
+
+
+def place(
+    loads: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    model: str | ModelSpec, system: str | SystemSpec, policy: str = "eplb", slots: int = 0, *,
+    num_slots: int | None = None, ranks: int | None = None, tokens: int | None = None, held_out: float = HELD_OUT,
+    out: str | os.PathLike[str] | None = None,
+) -> Placed:
+    """Choose the expert in every slot on the first part of recorded loads, and judge it on the last.
+
+    Returns a `Placed`: ``.map`` (the expert in every slot), ``.rows`` (the engines' defaults and the placement on loads
+    held out in time: largest over mean load of the ranks, expected time where a calibrated law exists), ``.cost``
+    (HBM and moved experts), ``.gain``, ``.notes``; ``.to_pandas()`` has one row per placement.
+
+    loads: what an engine recorded, a load matrix, a store or a trace (docs/traces.md); several paths: the files of all
+    ranks. policy: ``none``, ``eplb``, ``craft``, ``remap`` or ``dup``. slots: of a layer beyond one an expert, all
+    ranks together (SGLang's --ep-num-redundant-experts); num_slots: slots of a layer in all, instead. ranks: EP size;
+    None: the dies of the system. tokens: of a step, to scale loads that are sums over many steps. held_out: share of
+    the matrices, the last ones. out: folder of the engines' files and ``placement.json``, which is written last.
+
+    Raises TraceError for loads that cannot be read or are of another model; PlacementError for slots that do not divide
+    or are fewer than the experts, and unknown policies; CapacityError if the experts do not fit; SpecError.
+    """
+    from archsim.specs.library import load_model, load_system
+    from archsim.studies.place import place_experts, read_history, write_placed
+    from archsim.workload.placements.physical import check_slots
+
+    whose = load_model(model) if isinstance(model, str) else model
+    machine = load_system(system) if isinstance(system, str) else system
+    size = machine.dies if ranks is None else ranks
+    given = ("slots", slots, 0), ("num_slots", num_slots, 1), ("ranks", size, 1), ("tokens", tokens, 1)
+    for name, value, least in given:
+        if value is not None and (type(value) is not int or value < least):
+            raise PlacementError(f"{name} is {value!r}; expected a whole number from {least}")
+    total = whose.experts + slots if num_slots is None else num_slots
+    check_slots(f"{whose.name} on {machine.name}", total, whose.experts, size)
+    sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads)
+    history = read_history([Path(source) for source in sources], whose)
+    placed = place_experts(history, whose, machine, policy, total, size, held_out, tokens)
+    return placed if out is None else write_placed(placed, Path(out))
+
+
+def worth(
+    policy: str,
+    loads: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    deployment: Source, overrides: Sequence[str] = (), *, held_out: float = HELD_OUT,
+    out: str | os.PathLike[str] | None = None,
+) -> Worth:
+    """Whether a balancer pays: its placements on the first part of recorded loads, served on tokens of the last.
+
+    Returns a `Worth`: ``.verdict``, ``.rows`` (without the balancer and by spare slots a rank: balance, time of the
+    experts, TTFT, TPOT, goodput, KV blocks), ``.tpot``, ``.ttft`` and ``.goodput`` (range of the change over three
+    draws), ``.break_even`` (decode iterations after which a rearrangement has paid), ``.placed``.
+
+    policy, loads, held_out: as of ``place``. deployment: a file of ``archsim serve`` with one engine; its requests and
+    limits are served. out: folder of the engines' files of the best placement.
+
+    Raises as ``place`` and ``serve``; PlacementError for loads of one matrix, which leave nothing to judge on.
+    """
+    from archsim.studies.worth import worth as judged
+
+    sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads)
+    target = None if out is None else Path(out)
+    return judged(policy, [Path(source) for source in sources], deployment, overrides, held_out, target)
+
+
+def block_worth(
+    block: str, experiment: Experiment, jobs: int | None = None, watcher: Watcher | None = None
+) -> BlockWorth:
+    """Whether a block of the decision hardware pays: time that its policies save beside its area, power and price.
+
+    Returns a `BlockWorth`: ``.verdict``, ``.rows`` (every run of a policy that uses the block, beside that of the
+    policy that differs in it alone), ``.costs`` (mm², W, USD with range, shares of the machine), ``.break_evens``.
+
+    block: ``prediction`` or ``allocator``. experiment: also the folder of a report, whose runs are taken (one draw);
+    otherwise its policies with and without the block are simulated on three draws of the traffic, and the block pays
+    what it pays in every draw, by 1 % or more. jobs, watcher: as of ``sweep``.
+
+    Raises SpecError for an unknown block, for policies of which no two differ in it alone, and for systems whose GPUs
+    decide; otherwise as `sweep`.
+    """
+    from archsim.runs.results import Results
+    from archsim.specs.library import MANIFEST
+    from archsim.studies.worth import DRAWS, drawn, judge, pairs_of
+
+    report = Path(experiment) if isinstance(experiment, str | os.PathLike) and Path(experiment).is_dir() else None
+    whole = experiment_of(experiment if report is None else report / MANIFEST)
+    names = {each.name for pair in pairs_of(block, whole.policies) for each in pair}
+    if report is not None:
+        return judge(block, whole, Results.load(report).runs.rows)
+    fewer = whole.model_copy(update={"policies": tuple(each for each in whole.policies if each.name in names)})
+    draws = [sweep(drawn(fewer, at), None, jobs, watcher).runs.rows for at in range(DRAWS)]
+    return judge(block, fewer, *draws)
+
+
+# ---- serving
+# ``ar.serve``: requests over time on a deployment; a search of configurations; a measurement beside the simulation.
+
+# numpy and numba are imported where they are used, so that importing this module is fast.
+
+
+def serve(
+    source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True,
+    timeline: str | os.PathLike[str] | None = None,
+) -> Outcome:
+    """Serve the requests of a file (or mapping) on its deployment, under the first of its policies.
+
+    Returns an `Outcome`: ``.measures`` (TTFT, TPOT, ITL, E2E in ms; requests, goodput and tokens a second; KV use),
+    ``.served`` (times of every request), ``.notes``. out: folder, as of ``serve_plan``. around: for the page, also
+    serve the file's ``loads``, or shares of the traffic. timeline: file for Perfetto, of iterations, requests and use
+    of KV. Of a file with ``sweep:``, its first point is served.
+
+    Raises SpecError, TraceError, CapacityError; LawMissing for what no calibration has.
+    """
+    from archsim.report.timeline import MOST_ITERATIONS
+    from archsim.serving.serving import serve as served
+    from archsim.specs.serving_files import load_serving
+
+    serving = load_serving(source, overrides)
+    if timeline is not None:
+        found = served(serving, MOST_ITERATIONS)
+        _draw(found, Path(timeline))
+    if out is None:
+        return found if timeline is not None else served(serving)
+    return serve_plan(source, overrides, out=out, around=around, first=True).outcomes[0]
+
+
+def serve_policies(
+    source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True
+) -> list[Outcome]:
+    """As ``serve``, under every policy of the file's ``policies:``, with the same requests; not for files with axes."""
+    return list(serve_plan(source, overrides, out=out, around=around).outcomes)
+
+
+def serve_plan(
+    source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True,
+    first: bool = False, watcher: Watcher | None = None,
+) -> ServedPlan:
+    """Serve every point of a file's ``sweep:`` (or the file) under every policy.
+
+    out: folder of ``manifest.yaml``, ``results.csv``, ``results.parquet`` and ``index.html``; of a file without axes
+    also ``bench.json`` (keys of ``vllm bench serve``), ``requests.csv``, and a folder of these for every further
+    policy. Runs that are kept there, or in the cache, are not served again. first: under the first policy alone, and
+    the first point. watcher: as of ``ar.sweep``.
+
+    Raises as ``serve``; points of a file with axes that cannot run are rows that say why.
+    """
+    from archsim.studies.serving.runs import serve_plan as planned
+    from archsim.studies.serving.served import serve_all, serve_into
+
+    plan = planned(source, overrides, first=first)
+    return serve_all(plan, watcher) if out is None else serve_into(plan, Path(out), watcher, around)
+
+
+def search_serving(source: Source, overrides: Sequence[str] = ()) -> Searched:
+    """Parallel sizes and batch limits of a file's ``search:``, most goodput first. Raises as ``serve``."""
+    from archsim.specs.serving_files import load_serving
+    from archsim.studies.serving.search import Searched, search
+
+    return Searched(search(load_serving(source, overrides)))
+
+
+def compare_serving(
+    source: Source, measured: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> ServedComparison:
+    """A JSON of ``vllm bench serve`` beside the simulation of a file. Raises as ``serve``."""
+    from archsim.specs.serving_files import load_serving
+    from archsim.studies.serving.calibrate import compare_bench
+
+    return compare_bench(load_serving(source, overrides), Path(measured))
+
+
+def calibrate_serving(
+    source: Source, measured: str | os.PathLike[str], overrides: Sequence[str] = (), *,
+    told: Callable[[str], None] = lambda text: None,
+) -> Calibrated:
+    """The host's constants that a measured run implies (JSON of ``vllm bench serve``, AIPerf or InferenceX), and how
+    far the half that was not fitted is off. told: which simulation is next. Raises as ``serve``.
+    """
+    from archsim.specs.serving_files import load_serving
+    from archsim.studies.serving.calibrate import calibrate_host
+
+    return calibrate_host(load_serving(source, overrides), Path(measured), told)
+
+
+def _draw(outcome: Outcome, path: Path) -> None:
+    from archsim.report.timeline import write_serving_timeline
+
+    write_serving_timeline(outcome.served, path, f"{outcome.serving.model.name} on {outcome.serving.system.name}")
+
+
+# ---- calibrating
+# ``ar.calibrate`` and ``ar.validate``: fit parameters to measurements of a GPU, and check how well they predict.
+
+# pandas and the fits are imported where they are used, so that importing this module is fast.
+
+
+@dataclass(frozen=True)
+class Calibrations(Shown):
+    """What `calibrate` fitted, by GPU."""
+
+    fitted: tuple[Fitted, ...]
+    measurements: Measurements
+
+    def __repr__(self) -> str:
+        return f"Calibrations({', '.join(map(repr, self.fitted))})"
+
+    def __getitem__(self, gpu: str) -> Fitted:
+        return {each.gpu: each for each in self.fitted}[gpu]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per GPU: gpu, file (None if none was written), and the number of fitted tables of each section."""
+        import pandas
+
+        from archsim.laws.tables import SECTIONS
+
+        rows = [(each.gpu, each.path, *(each.tables.get(kind, 0) for kind in SECTIONS)) for each in self.fitted]
+        return pandas.DataFrame(rows, columns=["gpu", "file", *SECTIONS])
+
+
+def calibrate(
+    measurements: str | os.PathLike[str] | Measurements,
+    out: str | os.PathLike[str] | None = None, *, gpu: str | None = None,
+    peaks: Mapping[str, float | str] | None = None, hbm: float | str | None = None,
+    told: Callable[[Fitted], None] | None = None, only: Sequence[str] = (),
+) -> Calibrations:
+    """Fit the laws of GEMMs, fused MoE layers, transfers, HBM and launches to measurements.
+
+    measurements: folder of CSV files, or one file. out: YAML file for one GPU (named after it), or a folder for one
+    file per GPU; None: nothing is written. gpu: short name of the only GPU to fit, such as ``h100``.
+    peaks: dtype → nominal peak in FLOP/s, or text such as ``"600 TFLOP/s"``; hbm: nominal bandwidth in bytes/s, or text
+    such as ``"2.4 TB/s"``: both for a GPU without a datasheet here. told: called for every GPU as soon as it is fitted.
+    only: sections to fit, such as ``["moe"]``, in the files that there are; the others stay. Empty: all.
+
+    Raises CalibrationError if no measurement can be used, or if one GPU must be chosen; SpecError for an invalid rate.
+    """
+    from archsim.laws.tables import SECTIONS
+    from calibration.fit.fit import calibrate_gpus
+
+    named = _nominal(peaks or {}, hbm)
+    read, to = _to_fit(measurements, named, gpu), None if out is None else os.fspath(out)
+    fitted = calibrate_gpus(read, to, gpu, named, told or (lambda _: None), only or SECTIONS)
+    return Calibrations(fitted, read)
+
+
+def validate(
+    measurements: str | os.PathLike[str] | Measurements,
+    calibration: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, *, quick: bool = False,
+) -> Validation:
+    """Compare a calibration with measurements, and fits with measurements held out of them.
+
+    measurements: folder of CSV files, or one file. calibration: name or file. out: folder of the page and its tables;
+    None: nothing is written. quick: only evaluate the calibration; no held-out fits.
+
+    Raises CalibrationError if there are no measurements of the calibrated GPU; SpecError for an invalid file.
+    """
+    from archsim.studies.validation.validation import validate_calibration
+
+    found = validate_calibration(os.fspath(calibration), _read(measurements), quick)
+    if out is not None:
+        found.write(Path(out))
+    return found
+
+
+def calibrate_meshes(
+    *folders: str | os.PathLike[str], out: str | os.PathLike[str] | None = None,
+    told: Callable[[FabricCalibration, Path | None], None] | None = None,
+) -> list[FabricCalibration]:
+    """Fit the laws of measured meshes of chips: endpoints, links by packet size, latency of a hop.
+
+    folders: of CSV files (docs/meshes.md). out: folder for one file per machine; None: nothing is written. told: called
+    for every machine with its file, or None.
+
+    Raises CalibrationError for a file that is not as expected; its message has the file, the line and the column.
+    """
+    from archsim.specs.calibration_files import write_fabric_calibration
+    from calibration.fit.mesh import fit_meshes
+    from calibration.measurements.mesh import read_meshes
+
+    found = fit_meshes(read_meshes(*folders))
+    for fitted in found:
+        path = None if out is None else Path(out) / f"{fitted.machine}.yaml"
+        if path is not None:
+            write_fabric_calibration(fitted, path)
+        if told is not None:
+            told(fitted, path)
+    return found
+
+
+def validate_meshes(
+    *folders: str | os.PathLike[str], calibration: str | os.PathLike[str] | None = None
+) -> MeshValidation:
+    """Measured meshes of chips beside what calibrations of fabrics say, and beside null models, case by case.
+
+    folders: of CSV files (docs/meshes.md); several count as one. calibration: of a fabric, by name or file; None: all
+    shipped ones.
+
+    Raises CalibrationError for a file that is not as expected, and for a case of a topology on which its law was not
+    measured; SpecError for an unknown calibration.
+    """
+    from archsim.specs.calibration_files import fabric_calibration
+    from archsim.studies.validation import mesh
+
+    known = None if calibration is None else [fabric_calibration(Path(calibration))]
+    return mesh.validate_meshes(*map(Path, folders), fabrics=known)
+
+
+def _to_fit(measurements: str | os.PathLike[str] | Measurements, named: Nominal, gpu: str | None) -> Measurements:
+    from calibration.measurements.checks import Peaks
+    from calibration.measurements.reading import Measurements, fittable, read_measurements
+
+    if isinstance(measurements, Measurements):
+        return measurements
+    return fittable(read_measurements(Path(measurements), Peaks(named, gpu)))
+
+
+def _read(measurements: str | os.PathLike[str] | Measurements) -> Measurements:
+    from calibration.measurements.reading import Measurements, read_measurements
+
+    return measurements if isinstance(measurements, Measurements) else read_measurements(Path(measurements))
+
+
+def _nominal(peaks: Mapping[str, float | str], hbm: float | str | None) -> Nominal:
+    from calibration.measurements.schema import Nominal, hbm_named
+
+    try:
+        rates = {dtype: _peak(dtype, rate) for dtype, rate in peaks.items()}
+        return Nominal(rates, hbm_named(hbm) if isinstance(hbm, str) else hbm)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
+
+
+def _peak(dtype: str, rate: float | str) -> float:
+    from calibration.measurements.schema import peak_named
+
+    return peak_named(f"{dtype}={rate}")[1] if isinstance(rate, str) else float(rate)
+
+
+# ---- claiming
+# ``ar.claims``: the published numbers of papers beside runs of their experiments.
+
+def claims(
+    papers: Sequence[str | os.PathLike[str]] = (), out: str | os.PathLike[str] = "reports/claims",
+    jobs: int | None = None, watcher: Watcher | None = None,
+) -> list[Claims]:
+    """Run what is missing of the papers' experiments, judge every row of their files, and write their pages.
+
+    Returns a `Claims` a paper: ``.judged`` (published, simulated under the paper's rules and under ``physical``, met or
+    not), ``.answers``, ``.numbers``. papers: names of configs/papers, or paths; none: all of them, and then a page over
+    all. out: folder of the pages; runs kept there are not simulated again. jobs: parallel processes.
+
+    Raises SpecError, TraceError and CapacityError before anything is simulated; FailedRuns at the end if runs failed.
+    """
+    from archsim.base.files import own_folder
+    from archsim.runs.sweep import Unwatched
+    from archsim.specs.papers import load_paper, paper_names
+    from archsim.studies.claims import judge_paper, write_claims, write_summary
+
+    folder, found = Path(out), []
+    own_folder(folder)
+    read = [load_paper(each) for each in papers or paper_names()]
+    for paper in read:
+        own_folder(folder / paper.paper)
+        found.append(judge_paper(paper, folder / paper.paper, jobs, watcher or Unwatched()))
+        write_claims(found[-1], folder / paper.paper)
+    if not papers:
+        write_summary(found, folder)
+    return found

@@ -1,1 +1,0 @@
-"""The public functions of ``import archsim as ar``; an experiment is a loaded one, a path, or a mapping."""

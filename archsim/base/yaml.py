@@ -1,0 +1,424 @@
+"""Reads and writes strict YAML: a plain tree that remembers where every key was written.
+
+PyYAML's own constructors follow YAML 1.1, in which ``1e3`` is text, ``on`` is true, ``1:30`` is 90, ``017`` is 15 and
+the second of two equal keys wins silently. Only its parser is used here. Plain scalars are resolved only by these
+rules: ``null``/``~``/nothing, ``true``/``false``, decimal integers without leading zeros, decimal floats with or
+without exponent; everything else is text. Duplicate keys, tags, keys that are not text, and several documents in a
+file are errors.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar, get_args, get_origin
+
+import yaml
+from pydantic import ValidationError
+
+from archsim.base.errors import SpecError, did_you_mean, nearest
+from archsim.base.fields import KeyProblem, Spec, describe
+from archsim.base.files import regular
+
+# ---- yaml
+
+Key = str | int
+Keys = tuple[Key, ...]
+
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9]\d*)", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(?:0|[1-9]\d*)?(?:\.\d*)?(?:[eE][-+]?\d+)?", re.ASCII)
+_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+_QUOTED = r"""(?:(?<=[\[{])|(?<=, )|(?<=: ))'[^][{}"'#]*'"""
+_INNERMOST = re.compile(rf"""[\[{{](?:[^][{{}}"'#]|{_QUOTED})*[]}}]""")
+_SAFE_DEPTH = 500  # libyaml's composer recurses at every level; an 8 MB stack holds about ten thousand
+_MOST_NODES, _MOST_TIMES = 50_000, 2  # aliases of aliases can expand a small file indefinitely
+_MOST_WRITTEN = 2_000_000  # values without aliases; such a file takes a minute and 2 GB
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value was given: ``head`` is ``file:line`` or ``--set key=value``, ``keys`` the path within it."""
+
+    head: str
+    keys: Keys = ()
+
+    def __str__(self) -> str:
+        return f"{self.head}: {'.'.join(map(str, self.keys))}" if self.keys else self.head
+
+
+@dataclass
+class Tree:
+    """Mappings, lists and scalars, and the place of every key path."""
+
+    data: Any
+    places: dict[Keys, Place] = field(default_factory=dict)
+
+    def get(self, keys: Keys) -> Any:
+        value = self.data
+        for key in keys:
+            value = value[key]
+        return value
+
+    def find(self, keys: Keys) -> Any:
+        """What is at ``keys`` below mappings, or None."""
+        value = self.data
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    def place(self, keys: Keys) -> Place:
+        """Where ``keys`` is written; for a missing key, the place of its nearest ancestor."""
+        for length in range(len(keys), -1, -1):
+            if keys[:length] in self.places:
+                ancestor = self.places[keys[:length]]
+                return Place(ancestor.head, ancestor.keys + keys[length:])
+        raise KeyError(keys)
+
+    def error(self, keys: Keys, problem: str) -> SpecError:
+        return SpecError(f"{self.place(keys)}: {problem}")
+
+    def graft(self, keys: Keys, other: "Tree") -> None:
+        """Replace what is at ``keys`` by another tree with its own places (if it has none, those of the ancestors
+        apply).
+        """
+        parent = self.get(keys[:-1])
+        parent[keys[-1]] = other.data
+        kept = {at: place for at, place in self.places.items() if at[: len(keys)] != keys or at == keys}
+        self.places = kept | {keys + at: place for at, place in other.places.items()}
+
+    def underlay(self, keys: Keys, other: "Tree") -> None:
+        """Add to the mapping at ``keys`` what it lacks from another tree, recursively; what it has keeps its place."""
+        mine = self.get(keys)
+        added = {keys + at: place for at, place in other.places.items() if not _is_given(mine, at)}
+        self.get(keys[:-1])[keys[-1]] = _merged(other.data, self.get(keys))
+        self.places = added | self.places
+
+    def wrap(self, keys: Keys) -> None:
+        """Turn the value at ``keys`` into a list of that one value; places are still shown as written."""
+        self.get(keys[:-1])[keys[-1]] = [self.get(keys)]
+        depth = len(keys)
+        moved = {keys + (0,) + at[depth:]: place for at, place in self.places.items() if at[:depth] == keys}
+        self.places = {at: place for at, place in self.places.items() if at[:depth] != keys or at == keys} | moved
+
+
+def _is_given(value: Any, keys: Keys) -> bool:
+    """Whether a tree has a value at ``keys``, or one above it that is no mapping and replaces all below it."""
+    for key in keys:
+        if not isinstance(value, dict):
+            return True
+        if key not in value:
+            return False
+        value = value[key]
+    return True
+
+
+def _merged(below: Any, above: Any) -> Any:
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return above
+    return below | {key: _merged(below.get(key), value) for key, value in above.items()}
+
+
+# First bytes of files that are given in place of a YAML file, and what takes them.
+_ARRAYS = "these are arrays, such as loads of experts or routing: `archsim place` and `archsim trace import` take them"
+_BINARY = {b"\x93NUM": _ARRAYS, b"PK\x03\x04": _ARRAYS}
+
+
+def read_yaml(path: str | Path, label: str | None = None) -> Tree:
+    """The mapping in a YAML file. ``label`` is the file's name in messages (default: the path as given).
+
+    Raises SpecError for a file that cannot be read, is not UTF-8 or not YAML, or does not hold a mapping.
+    """
+    label = str(path) if label is None else label
+    try:
+        text = regular(Path(path)).read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise SpecError(f"{label}: no such file{_file_meant(Path(path))}") from None
+    except IsADirectoryError:
+        raise SpecError(f"{label}: is a directory; expected a YAML file") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(
+            f"{label}: not UTF-8 text (byte 0x{error.object[error.start]:02x} at offset {error.start}); "
+            f"{_BINARY.get(error.object[:4], 'expected a YAML file')}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{label}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    tree = parse_yaml(text, label)
+    if tree.data is None:
+        raise SpecError(f"{label}: is empty; expected a mapping")
+    if not isinstance(tree.data, dict):
+        raise SpecError(f"{tree.place(())}: expected a mapping of keys at the top level")
+    return tree
+
+
+def _file_meant(path: Path) -> str:
+    """A hint at the YAML file in the same folder with the name nearest to a missing file, or an empty string."""
+    beside = {file.stem: file for file in path.parent.glob("*.yaml")}
+    match = nearest(path.stem, beside)
+    return f"; did you mean {str(beside[match])!r}?" if match else ""
+
+
+def parse_yaml(text: str, label: str) -> Tree:
+    """The tree of one YAML document; places read ``label:line``."""
+    try:
+        root = _composed(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise SpecError(f"{label}:{line}: invalid YAML: character U+{error.character:04X} is not allowed") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise SpecError(f"{label}:{line}: invalid YAML: {error.problem or error.context}") from None
+    except RecursionError:
+        raise SpecError(f"{label}: invalid YAML: nested too deeply") from None
+    builder = _Builder(label)
+    if root is None:
+        return Tree(None, {(): Place(f"{label}:1")})
+    try:
+        data = builder.build(root, (), root.start_mark.line + 1)
+    except RecursionError:
+        raise SpecError(f"{label}: invalid YAML: nested too deeply") from None
+    if builder.problems:
+        raise SpecError("\n".join(builder.problems))
+    return Tree(data, builder.places)
+
+
+def _composed(text: str) -> yaml.Node | None:
+    """Composed by libyaml, if PyYAML has it: eight times faster. The Python parser has better messages, and survives
+    deep nesting, which libyaml does not. Depth is at most the number of brackets (of those around nothing but scalars
+    one), or of columns in a line."""
+    outer = _INNERMOST.sub("", text)
+    deepest = 1 + outer.count("[") + outer.count("{") + max(map(len, text.splitlines()), default=0)
+    if deepest <= _SAFE_DEPTH and yaml.__with_libyaml__:
+        with suppress(yaml.YAMLError):
+            return yaml.compose(text, Loader=yaml.CBaseLoader)
+    return yaml.compose(text, Loader=yaml.BaseLoader)
+
+
+def parse_value(text: str, head: str) -> Any:
+    """The value in an override (``[64]``, ``2TB/s``, ``{x: 3, y: 8}``); messages start with ``head``."""
+    try:
+        return parse_yaml(text, "value").data
+    except SpecError as error:
+        raise SpecError(f"{head}: {str(error).partition(': ')[2]}") from None
+
+
+def resolve_scalar(text: str) -> None | bool | int | float | str:
+    """The value of a plain (unquoted) scalar."""
+    if text.lower() in _WORDS and text in (text.lower(), text.capitalize(), text.upper()):
+        return _WORDS[text.lower()]
+    if _INTEGER.fullmatch(text):
+        return int(text) if len(text) < 100 else text
+    if (
+        _FLOAT.fullmatch(text)
+        and any(mark in text for mark in ".eE")
+        and re.search(r"\d", text.split("e")[0].split("E")[0])
+    ):
+        return float(text)
+    return text
+
+
+def dump_yaml(data: Any, *, flow: bool | None = False) -> str:
+    """YAML text that :func:`parse_yaml` reads back as equal data; keys keep their order. flow: on one line, in
+    brackets; None: only what holds nothing but scalars.
+    """
+    if flow:
+        return yaml.dump(
+            data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True
+        ).strip()
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=flow)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that this module's rules (not YAML 1.1's) would resolve to another type; expands aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = None
+    if not text.isprintable():
+        style = '"'  # the only style that can escape all line breaks
+    elif resolve_scalar(text) != text:
+        style = "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+class _Builder:
+    """Converts composed nodes to plain data, recording places and problems."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.places: dict[Keys, Place] = {}
+        self.problems: list[str] = []
+        self._open: set[int] = set()
+        self._seen: set[int] = set()
+        self._nodes = 0
+
+    def build(self, node: yaml.Node, keys: Keys, line: int) -> Any:
+        self.places[keys] = Place(f"{self.label}:{line}", keys)
+        self._nodes += 1
+        if id(node) in self._open:
+            raise SpecError(f"{self.places[keys]}: an alias refers to itself")
+        self._seen.add(id(node))
+        if self._nodes > _MOST_TIMES * len(self._seen) + _MOST_NODES:
+            raise SpecError(
+                f"{self.places[keys]}: aliases repeat what they name to over {self._nodes - 1:,} values; expected at "
+                f"most {_MOST_NODES:,}"
+            )
+        if len(self._seen) > _MOST_WRITTEN:
+            raise SpecError(f"{self.places[keys]}: more than {_MOST_WRITTEN:,} values in one file; split it")
+        if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.rpartition(":")[2] not in ("str", "seq", "map"):
+            self.problems.append(f"{self.places[keys]}: YAML tags are not supported: {node.tag}")
+            return None
+        self._open.add(id(node))
+        value = self._value(node, keys)
+        self._open.discard(id(node))
+        return value
+
+    def _value(self, node: yaml.Node, keys: Keys) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return node.value if node.style else resolve_scalar(node.value)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*keys, index), item.start_mark.line + 1) for index, item in enumerate(node.value)]
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.append(f"{Place(f'{self.label}:{line}', keys)}: a key must be text")
+                continue
+            key = key_node.value
+            if key in mapping:
+                first = self.places[(*keys, key)].head.rpartition(":")[2]
+                self.problems.append(
+                    f"{Place(f'{self.label}:{line}', (*keys, key))}: duplicate key; first given in line {first}"
+                )
+                continue
+            mapping[key] = self.build(value_node, (*keys, key), line)
+        return mapping
+
+
+# ---- validation
+# Validates a tree into a spec, and reports every problem as ``file:line: key.path: problem``.
+
+S = TypeVar("S", bound=Spec)
+_MISSING = "required key is missing"
+_TAG = re.compile(r"\[key\]|<.*>|(dict|list|tuple)\[.*\]|function-.*|is-instance\[.*\]")
+_TOO_SHORT = "needs at least one item"
+
+
+def validate(kind: type[S], tree: Tree, keys: Keys = (), problems: Mapping[Keys, str] = MappingProxyType({})) -> S:
+    """The spec in ``tree`` at ``keys``. Raises SpecError with one line per problem.
+
+    problems: found earlier, at these keys; reported with the others, and replace any other problem at these keys.
+    """
+    lines = list(problems.values())
+    try:
+        spec = kind.model_validate(tree.get(keys), context={"from_yaml": True}, by_alias=True, by_name=False)
+    except ValidationError as error:
+        found = list(_problems(kind, error))
+        shown = [(keys + at, problem) for at, problem in found if not _follows(at, problem, found)]
+        lines += [
+            f"{tree.place(at)}: {problem}"
+            for at, problem in shown
+            if not any(at[: len(bad)] == bad for bad in problems)
+        ]
+    if lines:
+        raise SpecError("\n".join(dict.fromkeys(lines))) from None
+    return spec
+
+
+def _follows(at: Keys, problem: str, found: list[tuple[Keys, str]]) -> bool:
+    """Whether a problem only follows from another: a key is missing because it is misspelt, or a list short because
+    its items are bad.
+    """
+    if problem == _MISSING:
+        return any(other[:-1] == at[:-1] and text.endswith(f"did you mean {at[-1]!r}?") for other, text in found)
+    return problem == _TOO_SHORT and any(len(other) > len(at) and other[: len(at)] == at for other, _ in found)
+
+
+def _problems(kind: type[Spec], error: ValidationError) -> Iterator[tuple[Keys, str]]:
+    for each in error.errors(include_url=False):
+        # Tags of unions, <like this> or of pydantic's own, are not keys.
+        at = tuple(key for key in each["loc"] if not (isinstance(key, str) and _TAG.fullmatch(key)))
+        cause = each.get("ctx", {}).get("error")
+        if isinstance(cause, KeyProblem):
+            yield at + cause.keys, str(cause)
+        elif isinstance(cause, ValueError):
+            yield at, str(cause)
+        elif each["type"] != "default_factory_not_called":
+            yield at, _problem(kind, at, each)
+
+
+def _problem(kind: type[Spec], at: Keys, error: Any) -> str:
+    """pydantic's errors in archsim's wording."""
+    found = error["input"]
+    match error["type"]:
+        case "extra_forbidden":
+            known = keys_of(_type_at(kind, at[:-1]))
+            way = getattr(_type_at(kind, at[:-1]), "WAYS", {}).get(at[-1])
+            hint = f"; {way}" if way else ""
+            hint += did_you_mean(str(at[-1]), known) or (f" (known: {', '.join(known)})" if known else "")
+            return f"unknown key{hint}"
+        case "missing":
+            return _MISSING
+        case "literal_error":
+            valid = _literals(_type_at(kind, at))
+            return f"unknown value {found!r}{did_you_mean(str(found), valid)} (valid: {', '.join(valid)})"
+        case "string_type":
+            quoted = f"; put it in quotes: '{found}'" if isinstance(found, int | float) else ""
+            return f"expected text, not {describe(found)}{quoted}"
+        case "tuple_type" | "list_type":
+            return f"expected a list, not {describe(found)}" + (f"; write [{found}]" if isinstance(found, str) else "")
+        case "model_type" | "model_attributes_type" | "dict_type":
+            keys = keys_of(_type_at(kind, at))
+            listed = f" with the keys {', '.join(keys)}" if keys else ""
+            return f"expected a mapping{listed}, not {describe(found)}"
+        case "too_short":
+            return _TOO_SHORT
+        case "string_too_short":
+            return "is empty text"
+        case "expected":
+            return f"{error['msg']}, not {describe(found)}"
+        case _:
+            return str(error["msg"])
+
+
+def _literals(kind: Any) -> list[str]:
+    """The values of a literal type, also of one that may be null."""
+    parts = [part for each in get_args(kind) for part in (get_args(each) or (each,))]
+    return [str(part) for part in parts if part is not type(None)]
+
+
+def keys_of(kind: Any) -> list[str]:
+    """The YAML keys of a spec class, in order (none for anything else)."""
+    if not (isinstance(kind, type) and issubclass(kind, Spec)):
+        return []
+    return [field.alias or name for name, field in kind.model_fields.items()]
+
+
+def _type_at(kind: Any, keys: Keys) -> Any:
+    """The declared type at ``keys`` below a spec class, or None."""
+    for key in keys:
+        if isinstance(kind, type) and issubclass(kind, Spec):
+            fields = {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
+            kind = _plain(fields.get(str(key)))
+        elif get_origin(kind) in (tuple, dict):
+            kind = _plain(get_args(kind)[0 if get_origin(kind) is tuple else 1])
+        else:
+            return None
+    return kind
+
+
+def _plain(kind: Any) -> Any:
+    """A type without annotations; for a union, the spec class in it."""
+    while hasattr(kind, "__metadata__"):
+        kind = kind.__origin__
+    specs = [part for part in map(_plain, get_args(kind)) if isinstance(part, type) and issubclass(part, Spec)]
+    return specs[0] if specs and get_origin(kind) not in (tuple, dict) else kind

@@ -1,0 +1,248 @@
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from archsim.cli.arguments import INTERRUPTED, OK, add_out, add_store_out, natural, positive
+
+# ---- import_store
+# ``archsim trace import``: read recorded routing into a store.
+
+def add_import_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sources",
+        nargs="+",
+        metavar="SRC",
+        help="directory or .tar.gz of JSON requests, .npz, .json, .jsonl; or expert loads: .pt, .json, .jsonl, .csv, "
+        ".npy, .npz, or a directory of rank*.safetensors",
+    )
+    add_store_out(parser)
+    parser.add_argument("--model", metavar="NAME", help="model by name or file (default: the one named in SRC)")
+    parser.add_argument("--reader", metavar="MODULE:FUNCTION", help="a reader for your own format (docs/traces.md)")
+    parser.add_argument(
+        "--on-error",
+        choices=("stop", "skip"),
+        default="stop",
+        help="on damaged data: stop and import nothing (default), or report and skip it",
+    )
+
+
+def run_import_store(args: argparse.Namespace) -> int:
+    """Import and print the store. Raises TraceError for damaged data with ``--on-error stop``."""
+    from archsim.base.host import available_cores
+    from archsim.cli.printing import print_store
+    from archsim.cli.progress import import_watcher
+    from archsim.specs.library import load_model
+    from archsim.workload.formats.readers import import_sources
+
+    model = load_model(args.model) if args.model else None
+    sources, out, jobs = [Path(source) for source in args.sources], Path(args.out), args.jobs or available_cores()
+    started = time.perf_counter()
+    try:
+        with import_watcher() as watcher:
+            report = import_sources(sources, out, model, jobs, args.on_error, watcher, args.replace, args.reader)
+    except KeyboardInterrupt:
+        print("\ninterrupted; what has been read is kept: the same command resumes", file=sys.stderr)
+        return INTERRUPTED
+    seconds = time.perf_counter() - started
+    kept = f", {report.kept} of them read before" if report.kept else ""
+    print(f"{report.requests} requests{kept}, {report.size / 1e6:,.1f} MB in {seconds:.1f} s", file=sys.stderr)
+    if report.problems:
+        print(f"{len(report.problems)} damaged: left out, see above", file=sys.stderr)
+    print_store(args.out)
+    return OK
+
+
+# ---- fit
+# ``archsim trace fit``: estimate the parameters of generated routing from recorded routing.
+
+def add_fit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source", metavar="SRC", help="store, .npz or directory of JSON requests; or .npz of loads (counts, layer_ids)"
+    )
+    parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
+    parser.add_argument(
+        "--out", required=True, metavar="FILE", help=".yaml to write; its tables are written beside it as .npz"
+    )
+    parser.add_argument("--seed", type=natural, default=0, metavar="N")
+
+
+def run_fit(args: argparse.Namespace) -> int:
+    """Print the file that was written, and how far subjects differ."""
+    from archsim.specs.library import load_model
+    from archsim.workload.traffic_model import TrafficSubjects, read_head
+    from archsim.workload.traffic_presets import fit_preset
+
+    out = fit_preset(args.source, load_model(args.model), Path(args.out), args.seed)
+    head, _ = read_head(out)
+    if isinstance(head, TrafficSubjects):
+        print(f"a model of each of {len(head.subjects)} subjects; between them (standard deviation over the mean):")
+        print("\n".join(f"  {name}: {value:g} %" for name, value in head.spread.items()))
+        print("so uncertain is a subject that is not among them (`mix: {another: 1}` is like one of them, by its name)")
+    print(out)
+    return OK
+
+
+# ---- head
+# ``archsim trace head``: print the first rows of a store.
+
+def add_head(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", metavar="STORE")
+    parser.add_argument("-n", dest="rows", type=natural, default=5, metavar="N", help="number of tokens (default: 5)")
+
+
+def run_head(args: argparse.Namespace) -> int:
+    """Print the rows. Raises TraceError for a store of loads."""
+    from archsim.workload.store import head_of, open_store
+
+    for line in head_of(open_store(args.store), args.rows):
+        print(line)
+    return OK
+
+
+# ---- info
+# ``archsim trace info``: print what a store contains.
+
+def add_info(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", metavar="STORE")
+    parser.add_argument("--verify", action="store_true", help="read everything and check every checksum")
+
+
+def run_info(args: argparse.Namespace) -> int:
+    """Print the store. Raises TraceError if it is damaged."""
+    from archsim.cli.printing import print_store
+
+    if args.verify:
+        from archsim.workload.store import open_store, verify
+
+        verify(open_store(args.store))
+        print("all checksums match")
+    print_store(args.store)
+    return OK
+
+
+# ---- merge
+# ``archsim trace merge``: write a store with all requests of several.
+
+def add_merge(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("stores", nargs="+", metavar="STORE")
+    add_store_out(parser)
+
+
+def run_merge(args: argparse.Namespace) -> int:
+    """Merge and print the store. Raises TraceError for stores of different models."""
+    from archsim.base.host import available_cores
+    from archsim.cli.printing import print_store
+    from archsim.workload.store_writer import merge
+
+    merge([Path(store) for store in args.stores], Path(args.out), args.jobs or available_cores(), args.replace)
+    print_store(args.out)
+    return OK
+
+
+# ---- profile
+# ``archsim trace profile``: measure the patterns of recorded routing.
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SRC", help="store, .npz or directory of JSON requests")
+    parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
+    add_out(parser, "folder of the page", required=True)
+
+
+def run_profile(args: argparse.Namespace) -> int:
+    """Print the measured patterns and the verdicts on the published insights."""
+    from archsim.report.profile_page import write_profile
+    from archsim.specs.library import load_model
+    from archsim.workload import open_trace
+    from archsim.workload.profile import insights, profile
+
+    found = profile(open_trace(args.source, load_model(args.model)))
+    page = write_profile(found, Path(args.out))
+    for name in found.layers:
+        print(f"{name:<24} {found.mean(name):.3f}")
+    for each in insights(found):
+        print(f"insight {each.number}: {each.verdict}: {each.measured}")
+    print(f"report: {page}")
+    return OK
+
+
+# ---- sample
+# ``archsim trace sample``: write a store of requests drawn at random.
+
+def add_sample(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", metavar="STORE")
+    parser.add_argument("-n", dest="requests", type=positive, required=True, metavar="N", help="number of requests")
+    parser.add_argument("--seed", type=natural, default=0, metavar="N")
+    add_store_out(parser)
+
+
+def run_sample(args: argparse.Namespace) -> int:
+    """Sample and print the store. Raises TraceError for more requests than the store has."""
+    from archsim.base.host import available_cores
+    from archsim.cli.printing import print_store
+    from archsim.workload.store import open_store
+    from archsim.workload.store_writer import sample_entries, write_selection
+
+    store = open_store(args.store)
+    entries = sample_entries(store, args.requests, args.seed)
+    write_selection(store, entries, Path(args.out), args.jobs or available_cores(), args.replace)
+    print_store(args.out)
+    return OK
+
+
+# ---- slice
+# ``archsim trace slice``: write a store with some requests of another.
+
+def add_slice(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", metavar="STORE")
+    parser.add_argument("--requests", type=_span, default=(0, None), metavar="A:B", help="requests A to B-1")
+    parser.add_argument(
+        "--subject", dest="subjects", action="append", default=[], metavar="NAME",
+        help="only requests of this subject; repeatable",
+    )
+    add_store_out(parser)
+
+
+def run_slice(args: argparse.Namespace) -> int:
+    """Slice and print the store. Raises TraceError for requests that the store does not have."""
+    from archsim.base.host import available_cores
+    from archsim.cli.printing import print_store
+    from archsim.workload.store import open_store
+    from archsim.workload.store_writer import slice_entries, write_selection
+
+    store = open_store(args.store)
+    first, last = args.requests
+    entries = slice_entries(store, first, last, args.subjects)
+    write_selection(store, entries, Path(args.out), args.jobs or available_cores(), args.replace)
+    print_store(args.out)
+    return OK
+
+
+def _span(text: str) -> tuple[int, int | None]:
+    first, colon, last = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected A:B, as in 0:100, :100 or 100:")
+    return natural(first or "0"), natural(last) if last else None
+
+
+# ---- synth
+# ``archsim trace synth``: generate routing like a model's.
+
+def add_synth(parser: argparse.ArgumentParser) -> None:
+    preset = parser.add_mutually_exclusive_group(required=True)
+    preset.add_argument(
+        "preset", nargs="?", metavar="PRESET", help="name in configs/traffic, or a .yaml written by archsim trace fit"
+    )
+    preset.add_argument("--like", metavar="PRESET", help="same as the positional PRESET")
+    parser.add_argument("--model", metavar="NAME", help="model by name or file (default: the preset's model)")
+    parser.add_argument("--requests", type=positive, default=64, metavar="N", help="number of requests (default: 64)")
+    parser.add_argument("--seed", type=natural, default=0, metavar="N")
+    parser.add_argument("--out", required=True, metavar="FILE", help=".npz to write")
+
+
+def run_synth(args: argparse.Namespace) -> int:
+    from archsim.workload.traffic_presets import generate_trace
+
+    trace = generate_trace(args.preset or args.like, args.model, args.requests, args.seed, args.out)
+    print(f"{args.out}: {trace.requests} requests, {len(trace.experts)} tokens")
+    return OK

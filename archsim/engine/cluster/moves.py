@@ -1,0 +1,450 @@
+"""Dispatch and combine of an expert-parallel step: the flows of a plan, and when every GPU has what it awaits.
+
+=============  =======================================================================================================
+`PortMoves`    switches of GPUs: flows through the ports of each level (``ports``), timed by measured kernels
+               (``port_laws``, ``between_nodes``) or by bandwidths (``transfer_software: free``)
+`GatherMoves`  ``dispatch: all_gather``: every GPU of a node gets every token, and a reduce-scatter returns the results
+`NoMoves`      nothing moves: every die has all tokens (``activations: replicated``), or those that a dispatch would
+               bring it (``ignored``)
+`RouteMoves`   any other fabric (a wafer): bytes of every link along its routes, at its bandwidth
+`MeshMoves`    the same by the law of kernels measured on it (``endpoint: as_measured``, with the system's own)
+=============  =======================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from archsim.base.errors import SpecError
+from archsim.base.units import NS_PER_S
+from archsim.engine.cluster.laws import KERNELS, NORMAL_SMS, PortLaw, level_law, plain_law
+from archsim.engine.cluster.ports import (
+    Flows,
+    Grid,
+    arrivals,
+    bounds,
+    flows_direct,
+    flows_forwarded,
+    grid_of,
+    link_bytes,
+    outer_ports,
+    slowest_link,
+)
+from archsim.engine.engine import Transfer, WeightMover
+from archsim.engine.executions.execution import Order
+from archsim.engine.machine import measured_law, mesh_of
+from archsim.engine.moves import Sizes, own_calibration, send_once, send_once_to, send_selections, vector_bytes
+from archsim.engine.state import COMBINE, DATA_MESSAGES, DISPATCH, SLICES, Machine, Tally
+from archsim.iteration.overlap import Sms
+from archsim.laws import transfers
+from archsim.laws.laws import Laws
+from archsim.laws.mesh import KERNELS as MESH_KERNELS
+from archsim.laws.mesh import quantities
+from archsim.policies.allocation import Plan
+from archsim.policies.placement import nearest_holders
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.calibration_files import calibration_named
+from archsim.specs.scenario import Scenario
+from archsim.specs.system import SystemSpec
+from archsim.workload.demand import StepDemand
+from microarch.fabric.fabric import Fabric
+
+# ---- transfers
+
+class Sent(NamedTuple):
+    """What a dispatch sends. ``vectors``: [home, die], as they count for HBM and energy; ``arrived``: float64[die],
+    distinct tokens that every die has then; ``flows``: of GPUs behind switches, else None.
+    """
+
+    vectors: np.ndarray
+    arrived: np.ndarray
+    flows: Flows | None = None
+
+    def part(self, share: float) -> Sent:
+        """A share of it."""
+        return Sent(self.vectors * share, self.arrived * share, self.flows and self.flows.part(share))
+
+
+class OnLinks(NamedTuple):
+    """What a phase puts on every link, float64[link] each."""
+
+    n_bytes: np.ndarray
+    ns: np.ndarray
+
+
+class Moves(Protocol):
+    """How hidden vectors move. ``vector_bytes``: of a vector in DISPATCH and COMBINE."""
+
+    vector_bytes: Sequence[int]
+    named: str
+
+    def sent(self, plan: Plan, demand: StepDemand) -> Sent:
+        """What a plan sends."""
+
+    def dispatched(self, sent: Sent) -> np.ndarray:
+        """When every die has its tokens, float64[die] ns; all send from 0 on."""
+
+    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+        """When every die has its results, float64[die] ns; ``begin_ns``: float64[die], when each may return them."""
+
+    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
+        """What DISPATCH and COMBINE take of the SMs of a die."""
+
+    def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
+        """What DISPATCH and COMBINE put on the links."""
+
+
+def build_moves(scenario: Scenario, machine: Machine, fabric: Fabric, analytical: bool) -> Moves:
+    """The moves of a scenario. Raises SpecError where levels have no law, or kernels were not measured."""
+    if scenario.assumptions.activations != "dispatched":
+        return NoMoves(scenario, fabric)
+    grid = grid_of(scenario.system)
+    if scenario.assumptions.dispatch == "all_gather":
+        return GatherMoves(scenario, fabric, grid)
+    if grid is None:
+        measured = scenario.assumptions.endpoint == "as_measured" and scenario.system.endpoint is not None
+        return (MeshMoves if measured else RouteMoves)(scenario, machine, fabric)
+    return PortMoves(scenario, fabric, grid, analytical)
+
+
+def sms_share(system: SystemSpec, assumptions: AssumptionsSpec) -> float:
+    """Of a GPU's SMs, those that a transfer takes as long as it runs."""
+    if system.launch != "gpu" or assumptions.transfer_software == "free":
+        return 0.0
+    kernel = KERNELS.get(assumptions.dispatch)
+    reference = calibration_named(system.compute.calibration).reference
+    return (NORMAL_SMS if kernel is None else kernel.sms) / reference.sms
+
+
+class PortMoves:
+    """Through ports; see the module."""
+
+    def __init__(self, scenario: Scenario, fabric: Fabric, grid: Grid, analytical: bool):
+        model, assumptions = scenario.model, scenario.assumptions
+        self._grid, self._fabric = grid, fabric
+        self._arrive = bounds if analytical else arrivals
+        self._kernel = KERNELS[assumptions.dispatch]
+        self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
+        self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, assumptions.combine)
+        self._laws = {
+            phase: [_law(scenario, number, op) for number in range(2 if grid.nodes > 1 else 1)]
+            for phase, op in ((DISPATCH, transfers.DISPATCH), (COMBINE, transfers.COMBINE))
+        }
+        self.named = told_kernels(scenario) or ""
+        self._links = _links_of_ports(fabric, grid)
+        self._share, self._free = sms_share(scenario.system, assumptions), assumptions.transfer_software == "free"
+
+    def sent(self, plan: Plan, demand: StepDemand) -> Sent:
+        grid, hops = self._grid, self._fabric.hops
+        if not self._kernel.once:
+            vectors, arrived = _selections(plan, demand, self._sizes, hops)
+            if self._kernel.padded:
+                vectors = np.full(vectors.shape, vectors.max())
+            return Sent(vectors, arrived, flows_direct(vectors, grid, self.vector_bytes[DISPATCH]))
+        groups = [np.arange(grid.dies), grid.node_of] if grid.nodes > 1 else [np.arange(grid.dies)]
+        found = send_once_to(groups, plan, demand.origins, demand.routing, self._sizes, hops)
+        flows = flows_forwarded(found[0], found[-1], grid, self.vector_bytes[DISPATCH])
+        return Sent(found[0], found[0].sum(axis=0), flows)
+
+    def dispatched(self, sent: Sent) -> np.ndarray:
+        return self._done(sent.flows, DISPATCH, np.zeros(self._grid.dies))
+
+    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+        ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
+        back = sent.flows.part(ratio).reversed()
+        return self._done(back, COMBINE, begin_ns)
+
+    def _done(self, flows: Flows, phase: int, begin_ns: np.ndarray) -> np.ndarray:
+        grid, laws = self._grid, self._laws[phase]
+        of_nodes = begin_ns.reshape(grid.nodes, grid.size)
+        found = np.maximum(self._arrive(flows.inner, of_nodes, laws[0]).ravel(), begin_ns + laws[0].fixed_ns)
+        if grid.nodes == 1:
+            return found
+        ports = outer_ports(grid, len(flows.outer))
+        # what a node sends is summed in it, or has been there, when its last GPU is ready
+        ready = of_nodes.max(axis=1) if self._kernel.forwarded or grid.shared else begin_ns
+        source = ready[ports // grid.size] if self._kernel.forwarded and not grid.shared else ready[ports]
+        arrived = self._arrive(flows.outer, source, laws[1])
+        by_port = np.zeros(ports.max() + 1)
+        by_port[ports] = arrived
+        if grid.shared:
+            by_port = np.repeat(by_port, grid.size)
+        elif self._kernel.forwarded and phase == DISPATCH:
+            by_port = np.repeat(by_port.reshape(grid.nodes, grid.size).max(axis=1), grid.size)
+        return np.maximum(np.maximum(found, by_port), begin_ns + laws[1].fixed_ns)
+
+    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
+        """Kernels that send to experts and receive take all SMs for as long as they would inside one node, where SMs
+        move all bytes themselves; for the rest of the time, the NIC does.
+        """
+        if self._free or self._share:
+            return Sms(share=self._share), Sms(share=self._share)
+        passed = sent.vectors.sum(axis=1).max() * (self._grid.size - 1) / self._grid.size
+        laws = [self._laws[phase][0] for phase in (DISPATCH, COMBINE)]
+        dispatch, combine = (
+            Sms(law.fixed_ns + float(law.busy(passed * n_bytes)))
+            for law, n_bytes in zip(laws, self.vector_bytes, strict=True)
+        )
+        return dispatch, combine
+
+    def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
+        ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
+        back = sent.flows.part(ratio).reversed()
+        return self._flows_on_links(sent.flows, DISPATCH), self._flows_on_links(back, COMBINE)
+
+    def _flows_on_links(self, flows: Flows, phase: int) -> OnLinks:
+        found = OnLinks(np.zeros(self._fabric.links), np.zeros(self._fabric.links))
+        levels = [(flows.inner, np.arange(self._grid.dies).reshape(self._grid.nodes, -1))]
+        if self._grid.nodes > 1:
+            levels.append((flows.outer, outer_ports(self._grid, len(flows.outer))))
+        for (of_level, ports), law, links in zip(levels, self._laws[phase], self._links, strict=True):
+            for axis, link in ((2, links[0]), (1, links[1])):
+                passed = of_level.sum(axis=axis)
+                found.n_bytes[link[ports]] += passed
+                found.ns[link[ports]] += law.busy(passed)
+        return found
+
+
+class GatherMoves:
+    """All tokens to all GPUs of a node; see the module. Vectors and flows do not depend on the routing."""
+
+    def __init__(self, scenario: Scenario, fabric: Fabric, grid: Grid | None):
+        if grid is None or grid.nodes > 1:
+            raise SpecError(
+                "dispatch: all_gather: all-gather and reduce-scatter were measured inside a node alone; take a system "
+                "of one level of switches, or dispatch: per_rank"
+            )
+        model = scenario.model
+        self._ranks, self._top_k, self._fabric = grid.dies, model.top_k, fabric
+        self._laws = Laws(calibration_named(own_calibration(scenario.system)))
+        self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, scenario.assumptions.combine)
+        self.named = f"{self._laws.calibration.gpu} all-gather and reduce-scatter on {self._ranks} ranks"
+        self._laws.collective("all_gather", 1.0, ranks=self._ranks)  # refused here, where it was not measured
+        self._share = sms_share(scenario.system, scenario.assumptions)
+
+    def sent(self, plan: Plan, demand: StepDemand) -> Sent:
+        tokens = demand.origins.sum(axis=1, dtype=np.int64) / self._top_k
+        vectors = np.repeat(tokens[:, None], self._ranks, axis=1)
+        return Sent(vectors, vectors.sum(axis=0))
+
+    def dispatched(self, sent: Sent) -> np.ndarray:
+        return self._all("all_gather", sent, self.vector_bytes[DISPATCH])
+
+    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+        return begin_ns.max() + self._all("reduce_scatter", sent, self.vector_bytes[COMBINE])
+
+    def _all(self, op: str, sent: Sent, n_bytes: float) -> np.ndarray:
+        # the fullest part decides: libraries pad ranks to equal sizes
+        gathered = self._ranks * sent.vectors.max() * n_bytes
+        return np.full(self._ranks, float(self._laws.collective(op, max(gathered, 1.0), ranks=self._ranks).ns))
+
+    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
+        return Sms(share=self._share), Sms(share=self._share)
+
+    def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
+        links = _links_of_ports(self._fabric, Grid(1, self._ranks))[0]
+        vectors = np.zeros(self._fabric.links)
+        vectors[np.concatenate(links)] = float(sent.vectors[:, 0].sum()) * (self._ranks - 1) / self._ranks
+        return self._phase(vectors, DISPATCH), self._phase(vectors, COMBINE)
+
+    def _phase(self, vectors: np.ndarray, phase: int) -> OnLinks:
+        n_bytes = vectors * self.vector_bytes[phase]
+        return OnLinks(n_bytes, n_bytes / self._fabric.link_bytes_per_ns)
+
+
+class NoMoves:
+    """Every die has its tokens, and keeps its results; see the module."""
+
+    vector_bytes = (0, 0)
+    named = ""
+
+    def __init__(self, scenario: Scenario, fabric: Fabric):
+        model = scenario.model
+        self._fabric, self._receives = fabric, scenario.assumptions.receives
+        self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
+
+    def sent(self, plan: Plan, demand: StepDemand) -> Sent:
+        dies = self._fabric.dies
+        if self._receives:
+            once = send_once(plan, demand.origins, demand.routing, self._sizes, self._fabric.hops)
+            arrived = once.sum(axis=0).astype(float)
+        else:
+            arrived = np.full(dies, demand.origins.sum(dtype=np.int64) / demand.top_k)
+        return Sent(np.zeros((dies, dies)), arrived)
+
+    def dispatched(self, sent: Sent) -> np.ndarray:
+        return np.zeros(self._fabric.dies)
+
+    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+        return begin_ns
+
+    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
+        return Sms(), Sms()
+
+    def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
+        nothing = OnLinks(np.zeros(self._fabric.links), np.zeros(self._fabric.links))
+        return nothing, nothing
+
+
+class RouteMoves:
+    """Over the links of routes; see the module."""
+
+    def __init__(self, scenario: Scenario, machine: Machine, fabric: Fabric):
+        model, assumptions = scenario.model, scenario.assumptions
+        charged = scenario.system.launch == "gpu" and assumptions.transfer_software == "charged"
+        if charged and not isinstance(self, MeshMoves):
+            raise SpecError(
+                f"no kernels were measured on {scenario.system.shape}: execution: expert_parallel with launch: gpu "
+                "needs one or two levels of switches with laws; take transfer_software: free, or launch: local_cp"
+            )
+        self._fabric, self._fixed_ns = fabric, machine.transfer_ns
+        self._once = KERNELS[assumptions.dispatch].once
+        self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
+        self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, assumptions.combine)
+        self.named = ""
+
+    def sent(self, plan: Plan, demand: StepDemand) -> Sent:
+        hops = self._fabric.hops
+        if self._once:
+            vectors = send_once(plan, demand.origins, demand.routing, self._sizes, hops)
+            return Sent(vectors, vectors.sum(axis=0))
+        return Sent(*_selections(plan, demand, self._sizes, hops))
+
+    def dispatched(self, sent: Sent) -> np.ndarray:
+        return self._done(sent.vectors * float(self.vector_bytes[DISPATCH]), DISPATCH)
+
+    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+        return begin_ns.max() + self._done(sent.vectors.T * float(self.vector_bytes[COMBINE]), COMBINE)
+
+    def _done(self, n_bytes: np.ndarray, phase: int) -> np.ndarray:
+        away = np.where(n_bytes > 0, n_bytes, 0.0)
+        np.fill_diagonal(away, 0.0)
+        busy_ns = link_bytes(self._fabric, away) / self._fabric.link_bytes_per_ns
+        return self._fixed_ns[phase] + slowest_link(self._fabric, away, busy_ns)
+
+    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
+        return Sms(), Sms()
+
+    def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
+        away = sent.vectors * 1.0
+        np.fill_diagonal(away, 0.0)
+        return self._phase(away, DISPATCH), self._phase(away.T, COMBINE)
+
+    def _phase(self, vectors: np.ndarray, phase: int) -> OnLinks:
+        n_bytes = link_bytes(self._fabric, vectors * self.vector_bytes[phase])
+        return OnLinks(n_bytes, n_bytes / self._fabric.link_bytes_per_ns)
+
+
+class MeshMoves(RouteMoves):
+    """By the law of measured kernels; see the module. All dies have what they await when the kernel ends."""
+
+    def __init__(self, scenario: Scenario, machine: Machine, fabric: Fabric):
+        system, name = scenario.system, str(scenario.system.endpoint)
+        super().__init__(scenario, machine, fabric)
+        self._laws = [measured_law(name, kernel, system) for kernel in MESH_KERNELS]
+        self._mesh = mesh_of(system)[1:]
+        self.named = f"{name.replace('/', ' ')}: {self._laws[0].note}"
+
+    def dispatched(self, sent: Sent) -> np.ndarray:
+        return np.full(self._fabric.dies, self._kernel_ns(sent, DISPATCH))
+
+    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+        return np.full(self._fabric.dies, begin_ns.max() + self._kernel_ns(sent, COMBINE))
+
+    def _kernel_ns(self, sent: Sent, phase: int) -> float:
+        found = quantities(sent.vectors, *self._mesh, MESH_KERNELS[phase])
+        return self._laws[phase].time_ns(found, self.vector_bytes[phase]) if found["tokens"] else 0.0
+
+
+def _selections(plan: Plan, demand: StepDemand, sizes: Sizes, hops) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors and tokens of ``Sent`` where one is sent for every token and expert."""
+    once = send_once(plan, demand.origins, demand.routing, sizes, hops)
+    return send_selections(plan, demand.origins, demand.routing, sizes, hops), once.sum(axis=0)
+
+
+def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
+    """The law of a level: of measured kernels, or of its bandwidth."""
+    system, assumptions = scenario.system, scenario.assumptions
+    levels = system.fabric.levels
+    level, bandwidth = levels[number], levels[number].bandwidth_bytes_per_s or system.d2d.bandwidth_bytes_per_s
+    if assumptions.transfer_software == "free":
+        hop_ns = system.d2d.hop_latency_ns if level.hop_latency_ns is None else level.hop_latency_ns
+        return plain_law(2 * hop_ns, bandwidth * system.d2d.efficiency / NS_PER_S)
+    nodes = levels[1].size if len(levels) > 1 else 1
+    return level_law(level, number, op, assumptions.dispatch, scenario.model, nodes, levels[0].size, bandwidth)
+
+
+def told_kernels(scenario: Scenario) -> str | None:
+    """The measured kernels that move hidden vectors between GPUs, by level; None where none are charged."""
+    grid, charged = grid_of(scenario.system), scenario.assumptions.transfer_software == "charged"
+    if grid is None or not charged or scenario.assumptions.dispatch == "all_gather":
+        return None
+    return "; ".join(_law(scenario, number, transfers.DISPATCH).named for number in range(2 if grid.nodes > 1 else 1))
+
+
+def _links_of_ports(fabric: Fabric, grid: Grid) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Of each level, the link out of and into every port, int64[port] each."""
+    found = []
+    for level, ports in ((0, grid.dies), (1, grid.nodes if grid.shared else grid.dies))[: 2 if grid.nodes > 1 else 1]:
+        own = np.flatnonzero(fabric.link_class == level)
+        src, dst = fabric.link_src[own], fabric.link_dst[own]
+        first = 0 if ports == grid.dies else fabric.dies + grid.nodes  # shared ports follow dies and their switches
+        out, into = np.zeros(ports, np.int64), np.zeros(ports, np.int64)
+        leaves, enters = (src >= first) & (src < first + ports), (dst >= first) & (dst < first + ports)
+        out[src[leaves] - first], into[dst[enters] - first] = own[leaves], own[enters]
+        found.append((out, into))
+    return found
+
+
+# ---- fetches
+# Weights that ranks fetch for one step: of experts that a plan runs where they are not held.
+#
+# HarMoEny passes tokens to ranks that fetch the expert; the wafer's rules run experts beside their holders. A rank
+# fetches each such expert from the nearest holder, once a step, over the links that the dispatch has used before;
+# meanwhile it computes what it holds. Fetched weights are not kept.
+
+class Fetched(NamedTuple):
+    """``ns``: float64[die], from the end of the dispatch until a die has the weights; ``share``: float64[die] of its
+    pairs that wait for them. ``source``: int64[fetch], where the weights come from; ``transfer``: their way, None
+    without fetches.
+    """
+
+    ns: np.ndarray
+    share: np.ndarray
+    source: np.ndarray
+    transfer: Transfer | None
+
+
+class Fetches:
+    """Times and counts what the steps of a run fetch."""
+
+    def __init__(self, machine: Machine, fabric: Fabric, tally: Tally):
+        self._machine, self._fabric, self._tally = machine, fabric, tally
+        self._mover = WeightMover(machine, fabric, tally)
+
+    def of(self, order: Order) -> Fetched:
+        plan, dies = order.plan, self._machine.dies
+        holds = order.placement.holds[order.row]
+        away = ~holds[plan.expert, plan.die]
+        if not away.any():
+            return Fetched(np.zeros(dies), np.zeros(dies), np.zeros(0, np.int64), None)
+        die = plan.die[away]
+        source = nearest_holders(holds[plan.expert[away]], die, self._fabric.hops)
+        transfer = self._mover.transfer(source, die, self._expert_bytes)
+        pairs = np.bincount(plan.die, plan.tokens, dies)
+        waiting = np.bincount(die, plan.tokens[away], dies)
+        share = np.divide(waiting, pairs, out=np.zeros(dies), where=pairs > 0)
+        return Fetched(transfer.arrival_ns, share, source, transfer)
+
+    def count(self, fetched: Fetched) -> None:
+        """Add what a step has fetched to the tally."""
+        if fetched.transfer is not None:
+            self._mover.book(fetched.transfer, DATA_MESSAGES)
+            np.add.at(self._tally.dies["remote_read_bytes"], fetched.source, self._expert_bytes)
+
+    @property
+    def _expert_bytes(self) -> int:
+        return SLICES * self._machine.slice_bytes

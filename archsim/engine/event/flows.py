@@ -1,0 +1,524 @@
+"""Timers and flows of a step under ``contention: shared``: what is under way, at what rate, and which event it raises
+when.
+
+A *timer* raises an event at a known time. A *flow* moves the bytes of a stage through its resources at the rate that
+sharing leaves it; rates are constant between recomputes, so its end is known as soon as its rate is. Events are
+processed in the order of (time, stage); stages are numbered in order of creation. To this module a stage is a row
+with a group, bytes and a latency; what it means is in ``archsim.engine.event.shared``.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.compiled import inner, kernel, outer
+from archsim.base.errors import ArchsimError
+from archsim.engine.event.heaps import BOOKING, bookings_pop, bookings_push, time_bits, time_of
+from archsim.engine.network.flows import SPENT
+from archsim.engine.network.rates import (
+    UNCOUPLED,
+    FlowNetwork,
+    build_network,
+    enter,
+    leave,
+    rank_links,
+    ranks_in_cycles,
+)
+from archsim.engine.state import UNITS, Machine, Work
+from microarch.fabric.fabric import Fabric
+
+# ---- transfers
+
+NOBODY = np.int64(-1)
+STAGES, TIMERS, WAITING, FLOWS = np.arange(4)  # counters: rows used, timers created, timers waiting, flows under way
+IS_SERVED, HAS_SEGMENT, IS_COMPUTED, HAS_ROOM = np.arange(4)  # events that a timer raises for its stage
+TELLS_BITS = np.int64(2)  # of a timer's number: which event; the others are its stage, which alone decides ties
+TIE_BITS = np.int64(-1) << TELLS_BITS
+STAGES_PER_CHAIN, STAGES_PER_MOVE, TIMERS_PER_STAGE = 9, 4, 2
+# (port-fair rates settle to 1e-4) a resource with more than this share of its capacity left is not a bottleneck
+UNSATURATED = 1e-3
+ROUNDING = 1e-9  # of a time, more than its sums are off
+
+STAGE = np.dtype(
+    [
+        ("time", "f8"),  # start
+        ("end", "f8"),
+        ("bound_from", "f8"),  # from when on the step waited for this stage; before, for its cause
+        ("hbm_ns", "f8"),  # time in which an HBM, not a link, limited its flow
+        ("bytes", "f8"),  # of its flow
+        ("first_bytes", "f8"),  # their arrival is an event of its own
+        ("latency", "f8"),  # added at the flow's end
+        ("least_ns", "f8"),  # the flow takes no less, its time in a queue included
+        ("group", "i8"),  # of flows, see archsim.engine.event.flows
+        ("item", "i8"),  # chain, or move for the ACT_ states
+        ("parent", "i8"),  # stage that created it, -1 at the start of a step
+        ("cause", "i8"),  # stage that it had to wait for
+        ("next_in_line", "i8"),  # -1 if none
+        ("kind", "i8"),  # microarch.blocks.request.State
+        ("event", "i8"),  # microarch.blocks.request.Event that ends it; a look-up's is known at its start
+    ]
+)
+FLOW = np.dtype(
+    [
+        ("start", "f8"),
+        ("left", "f8"),  # bytes at the last change of rate
+        ("since", "f8"),  # time of that change, from the start
+        ("goal", "f8"),  # bytes left at the flow's next event: first segment arrived, or 0
+        ("takes", "f8"),  # time of that event, from the start
+        ("size", "f8"),
+        ("stage", "i8"),
+        ("hbm_bound", "i8"),  # whether an HBM is its bottleneck now
+    ]
+)
+CHAIN = np.dtype(
+    [
+        ("stage", "i8"),  # its compute stage
+        ("next", "i8"),  # next in the array's queue
+        ("ready", "f8"),  # from when on its product counts as begun if the array is idle
+        ("ends_from", "f8"),  # earliest end of its GEMM
+        ("last", "i8"),  # stage that completed the slice
+        ("taken", "f8"),  # room that it takes now
+        ("arrived", "i8"),  # whether the whole slice is there
+        ("computed", "i8"),  # whether its GEMM has run for its full duration
+    ]
+)
+DIE = np.dtype(
+    [
+        ("first", "i8"),  # chain that the compute array takes next, -1 if none waits
+        ("last", "i8"),
+        ("running", "i8"),  # chain that it works on
+        ("latest", "i8"),  # stage that it worked on last
+        ("free", "f8"),  # since when it is idle
+        ("begun", "f8"),  # when the product that it works on counts as begun
+        ("room", "f8"),  # left for slices, see archsim.engine.state.room_for_slices
+        ("ask_from", "f8"),  # room with which it asks for its next slice
+        ("unasked", "i8"),  # slices that it has not asked for
+    ]
+)
+LINE = np.dtype(
+    [
+        ("first", "i8"),  # stage whose flow starts next, -1 if none waits
+        ("last", "i8"),
+        ("busy", "i8"),  # whether a flow of the line is under way
+    ]
+)
+
+
+class Pool(NamedTuple):
+    """The step's stages and their queues."""
+
+    stages: np.ndarray  # STAGE[stage]
+    calendar: np.ndarray  # BOOKING[timer]: heap of those that wait; ``stage``: stage << TELLS_BITS | event
+    flows: np.ndarray  # FLOW[flow], the first count[FLOWS] are under way; what is read of all of them at every event:
+    groups: np.ndarray  # uint32[flow]
+    rates: np.ndarray  # float64[flow] bytes/ns
+    ends: np.ndarray  # float64[flow]: time of its next event
+    not_before: np.ndarray  # float64[flow]: it has no event before this time, whatever rounding does
+    changed: np.ndarray  # uint32[flow]: scratch of `apply_rates`
+    chains: np.ndarray  # CHAIN[chain]
+    dies: np.ndarray  # DIE[die]: queues for the compute array
+    count: np.ndarray  # int64[4]
+
+
+class Traffic(NamedTuple):
+    """State of the flows of a step."""
+
+    pool: Pool
+    net: FlowNetwork
+    resources: np.ndarray  # Tally.resources
+    metered: np.ndarray  # float64[network resource]: until when busy and waiting time are counted
+    lines: np.ndarray  # LINE[line]
+    line_of: np.ndarray  # int32[row]: the line in which its flows wait for each other; -1: they do not
+    row_of: np.ndarray  # int32[group]: its row in the network
+    dies: int
+    share_every_ns: float  # least time between two recomputes of rates
+
+
+def port_ranks(fabric: Fabric, cycles: bool = False) -> np.ndarray:
+    """int32[resource] for ``archsim.engine.network.rates``: HBMs are uncoupled, links rise along every route, or,
+    where routes may wait for each other in ``cycles``, along most of it.
+
+    Raises ArchsimError for a fabric whose routes wait for each other in a cycle: the rates of round-robin
+    routers then depend on their buffers, which are not modelled.
+    """
+    try:
+        links = ranks_in_cycles(fabric) if cycles else rank_links(fabric)
+    except ValueError:
+        raise ArchsimError(
+            f"arbitration: round_robin has no steady state on a fabric of {fabric.name}, whose routes wait for each "
+            f"other in a cycle; use arbitration: fair, or head_of_line"
+        ) from None
+    return np.concatenate([np.full(fabric.dies, UNCOUPLED), links]).astype(np.int32)
+
+
+def new_pool(machine: Machine, chains: int, moves: int) -> Pool:
+    """An empty pool for steps of at most ``chains`` chains and ``moves`` moves (dispatch and combine together), and on
+    every die copies that are still to be written.
+    """
+    stages = STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves + machine.dies
+    flows = 2 * chains + moves + machine.dies
+    return Pool(
+        stages=np.zeros(stages, STAGE),
+        calendar=np.zeros(TIMERS_PER_STAGE * stages, BOOKING),
+        flows=np.zeros(flows, FLOW),
+        groups=np.zeros(flows, np.uint32),
+        rates=np.zeros(flows),
+        ends=np.zeros(flows),
+        not_before=np.zeros(flows),
+        changed=np.zeros(flows + 1, np.uint32),
+        chains=np.zeros(chains, CHAIN),
+        dies=np.zeros(machine.dies, DIE),
+        count=np.zeros(4, np.int64),
+    )
+
+
+@outer
+def reset(t, chains):
+    """Clear pool and meters for a step of ``chains`` chains."""
+    for i in range(len(t.pool.count)):
+        t.pool.count[i] = 0
+    for die in range(t.dies):
+        row = t.pool.dies[die]
+        row.first = row.last = row.running = row.latest = NOBODY
+        row.free = 0.0
+    for chain in range(chains):
+        t.pool.chains[chain].arrived = t.pool.chains[chain].computed = 0
+    for r in range(len(t.metered)):
+        t.metered[r] = 0.0
+
+
+@outer
+def set_timer(pool, stage, time, tells):
+    """Raise the event ``tells`` for the stage at ``time``."""
+    pool.count[TIMERS] += 1
+    timer = time_bits(time), np.int64(stage) << TELLS_BITS | tells
+    pool.count[WAITING] = bookings_push(pool.calendar, pool.count[WAITING], timer, TIE_BITS)
+
+
+@inner
+def next_timer_time(pool):
+    """Time of the next timer; infinity if none waits."""
+    return time_of(pool.calendar[0].time_bits) if pool.count[WAITING] > 0 else np.inf
+
+
+@inner
+def take_timer(pool):
+    """Remove the next timer from the calendar; returns its stage and its event."""
+    (_, timer), pool.count[WAITING] = bookings_pop(pool.calendar, pool.count[WAITING], TIE_BITS)
+    return timer >> TELLS_BITS, timer & ~TIE_BITS
+
+
+@inner
+def _tally_row(dies, r):
+    """Row of ``Tally.resources`` of a network resource: HBMs come first, then links."""
+    return r + dies if r < dies else r + (UNITS - 1) * dies
+
+
+@inner
+def _meter(t, group, now, n_bytes):
+    """Count busy and waiting time of the group's resources up to now, and the bytes about to pass them."""
+    for position in range(t.net.groups[group].first, t.net.groups[group + 1].first):
+        r = t.net.positions[position].resource
+        load, row = t.net.resources[r].load, t.resources[_tally_row(t.dies, r)]
+        if load > 0:
+            row.busy_ns += now - t.metered[r]
+            row.wait_ns += (load - 1) * (now - t.metered[r])
+        row.bytes += n_bytes
+        t.metered[r] = now
+
+
+@inner
+def _expect(pool, index):
+    """Note when the flow's next event comes, and before when it cannot: `_is_due` is asked from then on."""
+    flow, rate = pool.flows[index], pool.rates[index]
+    ends = flow.start + flow.takes
+    pool.ends[index] = pool.not_before[index] = ends
+    if rate > 0.0:
+        pool.not_before[index] = ends - (2.0 * SPENT * flow.size / rate + ROUNDING * ends)
+
+
+@inner
+def _begin_bytes(t, index, stage, now):
+    """The flow now moves the bytes of this stage, at the rate that it has."""
+    flow, rate, row = t.pool.flows[index], t.pool.rates[index], t.pool.stages[stage]
+    flow.start, flow.left, flow.since, flow.size = now, row.bytes, 0.0, row.bytes
+    flow.goal, flow.stage = row.bytes - row.first_bytes, stage
+    flow.takes = (flow.left - flow.goal) / rate if rate > 0.0 else np.inf
+    _expect(t.pool, index)
+    _meter(t, row.group, now, np.int64(row.bytes))
+
+
+@outer
+def _start_flow(t, stage, now):
+    index, group = t.pool.count[FLOWS], t.pool.stages[stage].group
+    t.pool.count[FLOWS] += 1
+    t.pool.groups[index], t.pool.rates[index], t.pool.flows[index].hbm_bound = group, 0.0, 0
+    _begin_bytes(t, index, stage, now)
+    enter(t.net, group)
+
+
+@outer
+def send(t, stage, now):
+    """Start the flow of a stage, or let it wait in its line; the stage is served ``latency`` after its last byte."""
+    line_of = t.line_of[t.pool.stages[stage].group]
+    if line_of < 0:
+        _start_flow(t, stage, now)
+        return
+    line = t.lines[line_of]
+    if not line.busy:
+        line.busy = 1
+        _start_flow(t, stage, now)
+        return
+    t.pool.stages[stage].next_in_line = NOBODY
+    if line.first < 0:
+        line.first = stage
+    else:
+        t.pool.stages[line.last].next_in_line = stage
+    line.last = stage
+
+
+@inner
+def _next_in_line(t, group, before, now):
+    """Take the stage whose flow starts as that of stage ``before`` ends; -1 if none waits. Until now it has waited for
+    the first resource of its route.
+    """
+    if t.line_of[group] < 0:
+        return NOBODY
+    line = t.lines[t.line_of[group]]
+    stage = line.first
+    if stage < 0:
+        line.busy = 0
+        return NOBODY
+    row = t.pool.stages[stage]
+    line.first = row.next_in_line
+    first = t.net.positions[t.net.groups[row.group].first].resource
+    t.resources[_tally_row(t.dies, first)].wait_ns += now - row.time
+    row.time, row.bound_from, row.cause = now, now, before
+    return stage
+
+
+@inner
+def _end_flow(t, index, now):
+    """The flow ends. If the next one in its line takes the same way, it continues at its rate; else the flow leaves the
+    network, and the last row takes its place.
+    """
+    pool, flow = t.pool, t.pool.flows[index]
+    stage, group = flow.stage, np.int64(pool.groups[index])
+    row = pool.stages[stage]
+    if flow.hbm_bound:
+        row.hbm_ns += now - (flow.start + flow.since)
+    served = max(flow.start + (flow.takes + row.latency), row.time + row.least_ns + row.latency)
+    set_timer(pool, stage, served, IS_SERVED)
+    following = _next_in_line(t, group, stage, now)
+    if following >= 0 and pool.stages[following].group == group:
+        _begin_bytes(t, index, following, now)
+        return
+    _meter(t, group, now, np.int64(0))
+    leave(t.net, group)
+    pool.count[FLOWS] -= 1
+    last = pool.count[FLOWS]
+    pool.flows[index], pool.groups[index], pool.rates[index] = pool.flows[last], pool.groups[last], pool.rates[last]
+    pool.ends[index], pool.not_before[index] = pool.ends[last], pool.not_before[last]
+    if following >= 0:
+        _start_flow(t, following, now)
+
+
+@inner
+def _is_due(pool, index, now):
+    """Whether a flow has reached its goal, or has less left than rounding."""
+    flow = pool.flows[index]
+    return (
+        flow.start + flow.takes <= now or (flow.takes - (now - flow.start)) * pool.rates[index] <= SPENT * flow.size
+    )
+
+
+@outer
+def work_flows(t, now):
+    """Process flows that have reached their goal: the first segment has arrived, or the last byte."""
+    index = 0
+    while index < t.pool.count[FLOWS]:
+        if t.pool.not_before[index] > now or not _is_due(t.pool, index, now):
+            index += 1
+            continue
+        flow = t.pool.flows[index]
+        if flow.goal > 0.0:
+            latency = t.pool.stages[flow.stage].latency
+            set_timer(t.pool, flow.stage, flow.start + (flow.takes + latency), HAS_SEGMENT)
+            flow.goal = 0.0
+            flow.takes = flow.since + flow.left / t.pool.rates[index]
+            _expect(t.pool, index)
+        else:
+            _end_flow(t, index, now)
+
+
+@inner
+def _hbm_is_bottleneck(net, group, dies):
+    """Whether an HBM limits the group's flows; if the solver does not report it: an HBM is saturated, and no link of
+    the route is.
+    """
+    if net.groups[group].bottleneck >= 0:
+        return net.groups[group].bottleneck < dies
+    tight = False
+    for position in range(net.groups[group].first, net.groups[group + 1].first):
+        r = net.positions[position].resource
+        if net.resources[r].left <= UNSATURATED * net.resources[r].capacity:
+            if r >= dies:
+                return False
+            tight = True
+    return tight
+
+
+@inner
+def _change_rate(t, index, now):
+    flow, rate = t.pool.flows[index], t.net.groups[t.pool.groups[index]].rate
+    elapsed = now - flow.start
+    if flow.hbm_bound:
+        t.pool.stages[flow.stage].hbm_ns += elapsed - flow.since
+    flow.left = max(0.0, flow.left - t.pool.rates[index] * (elapsed - flow.since))
+    flow.since, t.pool.rates[index] = elapsed, rate
+    flow.takes = flow.since + max(0.0, flow.left - flow.goal) / rate
+    flow.hbm_bound = np.int64(_hbm_is_bottleneck(t.net, np.int64(t.pool.groups[index]), t.dies))
+    _expect(t.pool, index)
+
+
+@outer
+def apply_rates(t, now):
+    """Update the flows whose rate has changed. Returns the time of the next event of any flow."""
+    changed = np.int64(0)
+    for index in range(t.pool.count[FLOWS]):  # without a branch, which no processor could foresee
+        t.pool.changed[changed] = index
+        changed += t.net.groups[t.pool.groups[index]].rate != t.pool.rates[index]
+    for i in range(changed):
+        _change_rate(t, t.pool.changed[i], now)
+    return next_flow_time(t.pool)
+
+
+@inner
+def next_flow_time(pool):
+    """Time of the next event of any flow; infinity if none is under way."""
+    soonest = time_bits(np.inf)
+    for index in range(pool.count[FLOWS]):  # of integers, as processors take the least of several at once
+        soonest = min(soonest, time_bits(pool.ends[index]))
+    return time_of(soonest)
+
+
+# ---- groups
+# Groups of flows under ``contention: shared``: all flows over the same resources, numbered by what they carry.
+#
+# From these numbers on: within a die, by die, ``OWN_SLICES``, ``OWN_COPIES`` and ``OWN_VECTORS`` (times ``dies``);
+# then,
+# behind ``PAIRS`` · dies, by pair (source · dies + target), slices from an HBM, slices from an LLC, hidden vectors
+# (from
+# HBM to HBM). A network of all of them holds every link of every route three times: on a large machine it has rows for
+# the groups alone that a step can use.
+
+OWN_SLICES, OWN_COPIES, OWN_VECTORS, PAIRS = np.arange(4)
+MOST_LINKS = 1 << 18  # of the routes of all pairs, up to which the network has all groups
+
+
+class Flows(NamedTuple):
+    """The network that a step uses."""
+
+    net: FlowNetwork
+    lines: np.ndarray  # LINE[line], all empty
+    line_of: np.ndarray  # int32[row]: the line in which the flows of a group wait for each other; -1: they do not
+    row_of: np.ndarray  # int32[group]: its row in the network; -1: the step has no such flows
+
+
+class Groups:
+    """Builds the networks of steps: one of all groups, or (``sparse``) one for every step."""
+
+    def __init__(self, machine: Machine, fabric: Fabric, reads: str, source: str, sparse: bool | None = None):
+        self._machine, self._fabric, self._order = machine, fabric, (reads, source)
+        self._sparse = len(fabric.route_links) > MOST_LINKS if sparse is None else sparse
+        groups = PAIRS * machine.dies + 3 * machine.dies**2
+        self._row_of = np.full(groups, NOBODY, np.int32)
+        self._now = np.arange(0 if self._sparse else groups)
+        self._flows = self._of(self._now)
+
+    def of(self, work: Work) -> Flows:
+        """For a step of that work."""
+        if self._sparse:
+            self._row_of[self._now] = NOBODY
+            self._now = _groups_of(work, self._machine.dies)
+            self._flows = None  # two at a time may not fit in memory
+            self._flows = self._of(self._now)
+        return self._flows
+
+    def _of(self, groups: np.ndarray) -> Flows:
+        self._row_of[groups] = np.arange(len(groups))
+        lines, line_of = lines_of_groups(groups, self._machine.dies, *self._order)
+        return Flows(flow_network(self._machine, self._fabric, groups), lines, line_of, self._row_of)
+
+
+def _groups_of(work: Work, dies: int) -> np.ndarray:
+    """int64[n], ascending: groups of the flows that a step can have."""
+    entries, moves = work.entries, work.moves
+    fetched = np.unique((entries["home"] * dies + entries["die"])[entries["home"] != entries["die"]])
+    sent = np.unique((moves["src"] * dies + moves["dst"])[moves["src"] != moves["dst"]])
+    pairs = [fetched, dies * dies + fetched, 2 * dies * dies + sent]
+    return np.concatenate([np.arange(PAIRS * dies), *(PAIRS * dies + each for each in pairs)])
+
+
+def flow_network(machine: Machine, fabric: Fabric, groups: np.ndarray) -> FlowNetwork:
+    """The network of HBMs (first) and links with those groups of flows, int64[n]."""
+    length = np.zeros(len(groups) + 1, np.int64)
+    nowhere = np.zeros(0, np.int64)
+    _list_routes(groups, fabric.dies, fabric.route_ptr, fabric.route_links, length, nowhere)
+    route_ptr = np.cumsum(length)
+    routes = np.empty(route_ptr[-1], np.int64)
+    _list_routes(groups, fabric.dies, fabric.route_ptr, fabric.route_links, route_ptr.copy(), routes)
+    capacity = np.concatenate([np.full(fabric.dies, machine.hbm_bytes_per_ns), machine.link_rates])
+    return build_network(capacity, route_ptr, routes)
+
+
+@kernel
+def _list_routes(groups, dies, route_ptr, route_links, at, routes):
+    """Resources of each group's route into ``routes`` from ``at[row]`` on; or, if that is empty, their number into
+    ``at[row + 1]``.
+    """
+    counts = len(routes) == 0
+    for row in range(len(groups)):
+        own = groups[row] < PAIRS * dies
+        kind, pair = divmod(groups[row] - PAIRS * dies, dies * dies)
+        src, dst = divmod(pair, dies)
+        begin, end = np.int64(0), np.int64(0)
+        if not own:
+            begin, end = route_ptr[pair], route_ptr[pair + 1]
+        from_hbm, into_hbm = own or kind != 1, not own and kind == 2 and src != dst
+        if counts:
+            at[row + 1] = end - begin + from_hbm + into_hbm
+            continue
+        to = at[row]
+        if from_hbm:
+            routes[to] = groups[row] % dies if own else src
+            to += 1
+        for link in range(begin, end):
+            routes[to] = dies + route_links[link]
+            to += 1
+        if into_hbm:
+            routes[to] = dst
+
+
+def lines_of_groups(groups: np.ndarray, dies: int, reads: str, source: str) -> tuple[np.ndarray, np.ndarray]:
+    """(LINE[line], all empty; int32[row]: the line in which the flows of each of the groups, int64[row], wait for each
+    other, -1 where they do not).
+
+    ``reads: in_order``: slices that a die takes from one source (from HBM or LLC) are in one line, hidden vectors in
+    another, so that they do not wait for weights that were asked for ahead. Vectors that stay on a die are asked for
+    before its weights, and are in their line. The copies that it writes are in another. ``source: queued``: all that
+    leaves a die is in one line.
+    """
+    line_of, within = np.full(len(groups), NOBODY), groups < PAIRS * dies
+    kind, pair = np.divmod(groups[~within] - PAIRS * dies, dies * dies)
+    if reads == "in_order":
+        own, die = np.divmod(groups[within], dies)
+        line_of[within] = np.where(own == OWN_COPIES, dies, 0) + die
+        line_of[~within] = PAIRS * dies + np.where(kind == 2, dies * dies, 0) + pair
+    if source == "queued":
+        line_of[~within] = PAIRS * dies + pair // dies
+    named, line_of = np.unique(line_of, return_inverse=True)
+    without = int(np.searchsorted(named, 0))  # 1 where a group has no line
+    lines = np.zeros(len(named) - without, LINE)
+    lines["first"] = lines["last"] = NOBODY
+    return lines, (line_of - without).astype(np.int32)

@@ -1,0 +1,912 @@
+"""The flows under way, stored so that a start or an end touches only its own neighbourhood.
+
+A *resource* is whatever flows share: a directed link, a die's injection or ejection port, the HBM of a die. A *group*
+is all flows over the same row of resources (same source, destination and kind): they have equal rates, so a group is
+held once, with the number of its flows as ``weight``. Which groups can exist is fixed when the network is built; how
+many flows each has changes with `enter` and `leave`. All functions but `build_network` are numba kernels.
+
+A *position* is one resource on one route; group g has positions ``groups[g].first`` up to ``groups[g + 1].first``, in
+travelling order.
+
+=============  ==============================  =====================================================================
+field          dtype[shape]                    meaning
+=============  ==============================  =====================================================================
+``resources``  RESOURCE[resource]              capacity, its users, and how much of it the solvers have assigned
+``groups``     GROUP[group + 1]                flows under way and their rate; the last row only ends the positions
+``positions``  POSITION[position]              resource and group of a position (no resource twice on one route)
+``users``      USER[position]                  positions of groups under way, by resource: ``resources[r].users`` of
+                                               them from ``resources[r].first_user`` on, in no order
+``rounds``     ROUND[resource + 1]             of the last filling (`fair`), in the order of their levels
+``changes``    CHANGE[position + 1]            resources that the rounds changed, round by round
+``lists``      uint32[7, most + 1]             rows, filled up to a count: TOUCHED_GROUPS entered or left since the
+                                               last recompute; COMPONENT_GROUPS that `touched_component` found, and
+                                               REACHED, their resources; FIXED groups, round by round (`fair`); scratch
+                                               of `fair`: OPEN, NEAR and TIGHTEST resources
+``counts``     int64[6]                        TOUCHED, ROUNDS, FIXED_GROUPS and CHANGES, the lengths of these lists;
+                                               STAMP, the number of recomputes; UNDER_WAY, groups with a flow
+=============  ==============================  =====================================================================
+
+Row numbers are unsigned: numba need not ask of each whether it counts from the end. Nothing is allocated after
+`build_network`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.compiled import inner, kernel, outer, unsigned
+from microarch.fabric.fabric import Graph, link_rank
+
+# ---- network
+
+TOUCHED_GROUPS, COMPONENT_GROUPS, REACHED, FIXED, OPEN, NEAR, TIGHTEST = np.arange(7)
+TOUCHED, STAMP, UNDER_WAY, ROUNDS, FIXED_GROUPS, CHANGES = np.arange(6)
+
+RESOURCE = np.dtype(
+    [
+        ("capacity", "f8"),  # bytes/ns
+        ("left", "f8"),  # unassigned capacity after the last recompute that reached the resource
+        ("share", "f8"),  # left / waiting
+        ("waiting", "i8"),  # flows whose rate is not fixed yet
+        ("newly_fixed", "i8"),  # flows fixed in this round
+        ("load", "i8"),  # flows under way through it
+        ("first_user", "u4"),
+        ("users", "u4"),  # groups under way through it
+        ("stamp", "i8"),  # last recompute that reached it
+    ],
+    align=True,
+)
+GROUP = np.dtype(
+    [
+        ("rate", "f8"),  # result of the solvers: bytes/ns of *each* flow of the group
+        ("weight", "i8"),  # flows under way
+        # resource that limits it (a saturated one on which none is faster); -1: the solver does not report it
+        ("bottleneck", "i8"),
+        ("first", "u4"),  # of its positions
+        ("stamp", "i8"),  # last recompute that wrote the rate
+        ("round", "i8"),  # that fixed the rate; -1: none
+        ("filled", "i8"),  # flows in the last filling
+        ("touched", "i8"),  # whether it is in the list of touched groups
+    ],
+    align=True,
+)
+POSITION = np.dtype([("resource", "u4"), ("group", "u4"), ("slot", "u4")], align=True)  # slot: its row in ``users``
+USER = np.dtype([("position", "u4"), ("group", "u4")], align=True)
+
+ROUND = np.dtype(
+    [
+        ("level", "f8"),  # rate of the flows that it fixed
+        ("first_group", "i8"),  # of FIXED
+        ("first_change", "i8"),
+    ],
+    align=True,
+)
+CHANGE = np.dtype([("left", "f8"), ("resource", "u4"), ("fixed", "u4")], align=True)  # left: before; fixed: flows
+
+
+class FlowNetwork(NamedTuple):
+    """Arrays of records; see the module's table."""
+
+    resources: np.ndarray
+    groups: np.ndarray
+    positions: np.ndarray
+    users: np.ndarray
+    rounds: np.ndarray
+    changes: np.ndarray
+    lists: np.ndarray
+    counts: np.ndarray
+
+
+def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
+    """An empty network over ``capacity: float64[resource]`` (bytes/ns) and the routes of all groups (CSR).
+
+    Raises ValueError for a capacity that is not positive and finite, or a route that passes a resource twice.
+    """
+    capacity = np.asarray(capacity, dtype=np.float64)
+    route_resources = np.asarray(route_resources, dtype=np.int64)
+    if not np.all(np.isfinite(capacity) & (capacity > 0)):
+        raise ValueError("every capacity must be positive and finite")
+    n_resources, n_groups, n_positions = len(capacity), len(route_ptr) - 1, len(route_resources)
+    resources, groups = np.zeros(n_resources, RESOURCE), np.zeros(n_groups + 1, GROUP)
+    positions = np.zeros(n_positions, POSITION)
+    resources["capacity"] = resources["left"] = capacity
+    room = np.bincount(route_resources, minlength=n_resources)
+    resources["first_user"] = np.cumsum(room) - room
+    groups["first"] = route_ptr
+    groups["bottleneck"] = groups["round"] = -1
+    route_ptr = np.asarray(route_ptr, dtype=np.int64)
+    if not _take_places(positions, route_ptr, route_resources, np.full(n_resources, -1)):
+        raise ValueError("a route passes the same resource twice")
+    return FlowNetwork(
+        resources, groups, positions, users=np.zeros(n_positions, USER),
+        rounds=np.zeros(n_resources + 1, ROUND), changes=np.zeros(n_positions + 1, CHANGE),
+        lists=np.zeros((7, max(n_groups, n_resources) + 1), np.uint32), counts=np.zeros(6, np.int64),
+    )
+
+
+@kernel
+def _take_places(positions, route_ptr, route_resources, latest):
+    """Fill in the resource and the group of every position; ``latest``: int64[resource] of -1. False where a route
+    passes a resource twice.
+    """
+    for group in range(len(route_ptr) - 1):
+        for at in range(route_ptr[group], route_ptr[group + 1]):
+            resource = route_resources[at]
+            if latest[resource] == group:
+                return False
+            latest[resource] = group
+            positions[at].resource, positions[at].group = resource, group
+    return True
+
+
+@inner
+def enter(net, group):
+    """A flow of ``group`` starts."""
+    _touch(net, group)
+    row = net.groups[group]
+    row.weight += 1
+    first_flow = row.weight == 1
+    if first_flow:
+        net.counts[UNDER_WAY] += 1
+    for p in range(row.first, net.groups[group + 1].first):
+        resource = net.resources[net.positions[p].resource]
+        resource.load += 1
+        if first_flow:
+            if resource.users == 1:  # it is no longer alone
+                _touch(net, net.users[resource.first_user].group)
+            slot = resource.first_user + resource.users
+            net.users[slot].position, net.users[slot].group = p, group
+            net.positions[p].slot = slot
+            resource.users += 1
+
+
+@inner
+def leave(net, group):
+    """A flow of ``group`` ends."""
+    _touch(net, group)
+    row = net.groups[group]
+    row.weight -= 1
+    last_flow = row.weight == 0
+    if last_flow:
+        net.counts[UNDER_WAY] -= 1
+    for p in range(row.first, net.groups[group + 1].first):
+        resource = net.resources[net.positions[p].resource]
+        resource.load -= 1
+        if last_flow:
+            resource.users -= 1
+            last, slot = net.users[resource.first_user + resource.users], net.positions[p].slot
+            net.users[slot].position, net.users[slot].group = last.position, last.group
+            net.positions[last.position].slot = slot
+
+
+@inner
+def _touch(net, group):
+    if not net.groups[group].touched:
+        net.groups[group].touched = 1
+        net.lists[TOUCHED_GROUPS, net.counts[TOUCHED]] = group
+        net.counts[TOUCHED] += 1
+
+
+@outer
+def touched_component(net):
+    """Collect the groups under way that share a resource, directly or through others, with a touched one.
+
+    Lists them and their resources, clears the touched list, and sets the rate of touched groups to 0 if they have no
+    flow left and to infinity if they do (it stays so if they pass no resource). Returns the number of groups.
+    """
+    net.counts[STAMP] += 1
+    found, reached = _start_from_touched(net)
+    stamp, under_way = net.counts[STAMP], net.counts[UNDER_WAY]
+    seen = 0
+    while seen < reached and found < under_way:
+        resource = net.resources[net.lists[REACHED, seen]]
+        seen += 1
+        for u in range(resource.first_user, resource.first_user + resource.users):
+            group = net.users[u].group
+            if net.groups[group].stamp != stamp:
+                net.groups[group].stamp = stamp
+                net.lists[COMPONENT_GROUPS, found] = group
+                found += 1
+                reached = _reach(net, group, stamp, reached)
+    return found
+
+
+@inner
+def _start_from_touched(net):
+    """Put touched groups and their resources first; returns the numbers of both."""
+    stamp = net.counts[STAMP]
+    found, reached = np.int64(0), np.int64(0)  # not literals: numba types each one separately
+    for i in range(net.counts[TOUCHED]):
+        group = net.lists[TOUCHED_GROUPS, i]
+        row = net.groups[group]
+        row.touched = 0
+        reached = _reach(net, group, stamp, reached)
+        if row.weight == 0:
+            row.rate = 0.0
+        else:
+            row.rate = np.inf
+            row.stamp = stamp
+            net.lists[COMPONENT_GROUPS, found] = group
+            found += 1
+    net.counts[TOUCHED] = 0
+    return found, reached
+
+
+@inner
+def _reach(net, group, stamp, reached):
+    """Append the resources of a route that were not reached before; returns the new count."""
+    for p in range(net.groups[group].first, net.groups[group + 1].first):
+        r = net.positions[p].resource
+        net.lists[REACHED, reached] = r
+        reached += net.resources[r].stamp != stamp
+        net.resources[r].stamp = stamp
+    return reached
+
+
+# ---- fair
+# Max–min fair rates by progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2).
+#
+# All rates rise together; the resource with the least capacity per flow saturates first and fixes the flows through it
+# at that share; their rates are subtracted everywhere, and the others keep rising. So every flow ends with a
+# bottleneck: a saturated resource on which no flow is faster.
+#
+# Contract of the incremental recompute, the same for `fair_rates` and `round_robin.round_robin_rates`:
+#
+# 1. `network.enter(net, group)` and `network.leave(net, group)` for all flows that start and end at an instant, in any
+#    order;
+# 2. ``n = fair_rates(net, ())`` recomputes the n groups whose rates can change;
+# 3. ``net.groups[g].stamp == net.counts[STAMP]`` marks them and those that were entered or left, and
+#    ``net.groups[g].rate`` is the rate of each flow of a group in bytes/ns; a group without flows has rate 0. A route
+#    without resources has rate infinity. ``net.resources[r].left`` is what groups leave of a resource that they share.
+#
+# The network keeps the rounds of the last filling. A flow that ends has changed nothing below its own level, and one
+# that
+# starts changes nothing below the level at which the first resource of its route now saturates: only the rounds from
+# there on are undone and filled again. A group that starts alone on its route is not filled until another joins it.
+#
+# Rates depend only on which flows are under way, not on the order in which they started: flows are counted in integers
+# and each round subtracts once per resource. There is no absolute tolerance: capacities multiplied by a power of two
+# give rates multiplied by exactly that.
+
+HORIZON = 1.25  # the short list holds the resources with up to this multiple of the least share
+
+
+@outer
+def fair_rates(net, ports):
+    """Max–min rates (`network.FlowNetwork`); returns how many groups were recomputed.
+
+    ``ports`` is not used: all solvers are called alike.
+    """
+    net.counts[STAMP] += 1
+    n_open = _undo_rounds(net)
+    kept = net.counts[FIXED_GROUPS]
+    _fill(net, n_open)
+    return net.counts[FIXED_GROUPS] - kept
+
+
+@inner
+def _undo_rounds(net):
+    """Undo the rounds that the touched groups can change, and count these groups anew. Returns the number of open
+    resources, those with flows whose rates are to be fixed.
+    """
+    touched, n_open, kept = net.lists[TOUCHED_GROUPS], np.int64(0), net.counts[ROUNDS]
+    for i in range(net.counts[TOUCHED]):
+        row = net.groups[touched[unsigned(i)]]
+        if row.round >= 0 and row.filled != _flows_to_fill(net, touched[unsigned(i)]):
+            kept = min(kept, row.round)
+    while net.counts[ROUNDS] > kept:
+        n_open = _undo_round(net, n_open)
+    for i in range(net.counts[TOUCHED]):
+        n_open = _count_anew(net, touched[unsigned(i)], n_open)
+    for i in range(net.counts[TOUCHED]):
+        while _saturates_before(net, touched[unsigned(i)]):
+            n_open = _undo_round(net, n_open)
+    net.counts[TOUCHED] = 0
+    for i in range(n_open):
+        resource = net.resources[net.lists[OPEN, unsigned(i)]]
+        resource.share = resource.left / max(resource.waiting, 1)
+    return n_open
+
+
+@inner
+def _undo_round(net, n_open):
+    """Undo the last round; returns the number of open resources."""
+    net.counts[ROUNDS] -= 1
+    undone = net.rounds[unsigned(net.counts[ROUNDS])]
+    for i in range(undone.first_change, net.counts[CHANGES]):
+        change = net.changes[unsigned(i)]
+        net.resources[change.resource].left = change.left
+        net.resources[change.resource].waiting += change.fixed
+        n_open = _open(net, change.resource, n_open)
+    for i in range(undone.first_group, net.counts[FIXED_GROUPS]):
+        net.groups[net.lists[FIXED, unsigned(i)]].round = -1
+    net.counts[CHANGES], net.counts[FIXED_GROUPS] = undone.first_change, undone.first_group
+    return n_open
+
+
+@inner
+def _open(net, r, n_open):
+    """Append a resource to the open ones if it is not there; returns their number."""
+    net.lists[OPEN, unsigned(n_open)] = r
+    n_open += net.resources[r].stamp != net.counts[STAMP]
+    net.resources[r].stamp = net.counts[STAMP]
+    return n_open
+
+
+@inner
+def _flows_to_fill(net, group):
+    """Flows of a group that share a resource with another group: all of them, or none."""
+    for p in range(net.groups[group].first, net.groups[group + 1].first):
+        if net.resources[net.positions[p].resource].users > 1:
+            return net.groups[group].weight
+    return np.int64(0)
+
+
+@inner
+def _rate_alone(net, group):
+    """Set the rate of a group that shares no resource."""
+    row = net.groups[group]
+    row.rate = 0.0 if row.weight == 0 else np.inf
+    if row.weight > 0:
+        for p in range(row.first, net.groups[group + 1].first):
+            share = net.resources[net.positions[p].resource].capacity / row.weight
+            if share <= row.rate:
+                row.rate, row.bottleneck = share, net.positions[p].resource
+
+
+@inner
+def _count_anew(net, group, n_open):
+    """A touched group waits with the flows that it has now; returns the number of open resources."""
+    row, flows = net.groups[group], _flows_to_fill(net, group)
+    row.touched, row.stamp = 0, net.counts[STAMP]
+    if flows == 0:
+        _rate_alone(net, group)
+    more = flows - row.filled
+    if more != 0:
+        row.filled = flows
+        for p in range(row.first, net.groups[group + 1].first):
+            r = net.positions[p].resource
+            net.resources[r].waiting += more
+            n_open = _open(net, r, n_open)
+    return n_open
+
+
+@inner
+def _saturates_before(net, group):
+    """Whether a resource of the group's route saturates before the last round."""
+    if net.counts[ROUNDS] == 0:
+        return False
+    level = net.rounds[net.counts[ROUNDS] - 1].level
+    for p in range(net.groups[group].first, net.groups[group + 1].first):
+        resource = net.resources[net.positions[p].resource]
+        if resource.waiting > 0 and resource.left / resource.waiting <= level:
+            return True
+    return False
+
+
+@inner
+def _fill(net, n_open):
+    """Progressive filling of the open resources, from the level of the last round on."""
+    n_near, horizon = np.int64(0), 0.0
+    floor = net.rounds[net.counts[ROUNDS] - 1].level if net.counts[ROUNDS] > 0 else 0.0
+    while n_open > 0:
+        n_near, n_tightest, level = _find_tightest(net, n_near, floor)
+        if level <= horizon:
+            begun = net.rounds[unsigned(net.counts[ROUNDS])]
+            begun.level, begun.first_group, begun.first_change = level, net.counts[FIXED_GROUPS], net.counts[CHANGES]
+            _fix_tightest(net, level, n_tightest)
+            horizon = _subtract(net, level, horizon, begun.first_change)
+            net.counts[ROUNDS] += 1
+            floor = level
+        else:
+            n_open, n_near, horizon = _draw_short_list(net, n_open)
+
+
+@inner
+def _draw_short_list(net, n_open):
+    """Drop the resources without waiting flows, and list those with a share up to a horizon.
+
+    Returns how many stay open, how many are near, and the horizon. No share falls, so the least of all is near as
+    long as the least near one is not beyond the horizon.
+    """
+    open_resources, near = net.lists[OPEN], net.lists[NEAR]
+    least = np.inf
+    i = 0
+    while i < n_open:
+        resource = net.resources[open_resources[unsigned(i)]]
+        if resource.waiting == 0:
+            n_open -= 1
+            open_resources[unsigned(i)] = open_resources[unsigned(n_open)]
+        else:
+            least = min(least, resource.share)
+            i += 1
+    horizon = HORIZON * least
+    n_near = 0
+    for i in range(n_open):
+        near[unsigned(n_near)] = open_resources[unsigned(i)]
+        n_near += net.resources[open_resources[unsigned(i)]].share <= horizon
+    return n_open, n_near, horizon
+
+
+@inner
+def _find_tightest(net, n_near, floor):
+    """Returns how many of the short list stay open, how many of them have the least share, and this share: it is no
+    less than ``floor``, whatever rounding does.
+    """
+    near, tightest = net.lists[NEAR], net.lists[TIGHTEST]
+    level = np.inf
+    found = 0
+    i = 0
+    while i < n_near:
+        r = near[unsigned(i)]
+        resource = net.resources[r]
+        if resource.waiting == 0:
+            n_near -= 1
+            near[unsigned(i)] = near[unsigned(n_near)]
+            continue
+        share = max(floor, resource.share)
+        if share < level:
+            level = share
+            found = 0
+        if share == level:
+            tightest[unsigned(found)] = r
+            found += 1
+        i += 1
+    return n_near, found, level
+
+
+@inner
+def _fix_tightest(net, level, n_tightest):
+    """Fix the flows through the tightest resources, and note the resources that they pass."""
+    this, stamp = net.counts[ROUNDS], net.counts[STAMP]
+    n_fixed, n_changed = net.counts[FIXED_GROUPS], net.counts[CHANGES]
+    for i in range(n_tightest):
+        bottleneck = net.lists[TIGHTEST, unsigned(i)]
+        resource = net.resources[bottleneck]
+        for u in range(resource.first_user, resource.first_user + resource.users):
+            group = net.users[u].group
+            row = net.groups[group]
+            if row.round >= 0:
+                if row.round == this:  # of several, the last: a link rather than an HBM
+                    row.bottleneck = max(row.bottleneck, bottleneck)
+                continue
+            row.round, row.stamp, row.rate, row.bottleneck = this, stamp, level, bottleneck
+            net.lists[FIXED, unsigned(n_fixed)] = group
+            n_fixed += 1
+            weight = row.weight
+            for p in range(row.first, net.groups[group + 1].first):
+                r = net.positions[p].resource
+                net.changes[unsigned(n_changed)].resource = r
+                n_changed += net.resources[r].newly_fixed == 0
+                net.resources[r].newly_fixed += weight
+    net.counts[FIXED_GROUPS], net.counts[CHANGES] = n_fixed, n_changed
+
+
+@inner
+def _subtract(net, level, horizon, first_change):
+    """Remove the newly fixed flows from the resources that they pass; returns the horizon of the short list."""
+    for i in range(first_change, net.counts[CHANGES]):
+        change = net.changes[unsigned(i)]
+        resource = net.resources[change.resource]
+        change.left, change.fixed = resource.left, resource.newly_fixed
+        resource.left -= level * resource.newly_fixed
+        resource.waiting -= resource.newly_fixed
+        resource.newly_fixed = 0
+        if resource.waiting > 0:
+            share = resource.left / resource.waiting
+            if share <= horizon < resource.share:
+                horizon = 0.0  # rounding has brought it near: draw the short list again
+            resource.share = share
+    return horizon
+
+
+# ---- round_robin
+# Rates if routers serve their input ports in turn and the flows of a port share one buffer (port-fair, coupled FIFOs).
+#
+# The capacity of a link is shared max–min among its *input ports*: the links upstream, and the die itself, which is one
+# input however many flows it sources (its own flows are queued separately and share that input max–min). Inside a port
+# traffic leaves in the mix in which it arrived, so a flow that is blocked downstream slows all that share its buffer:
+# the
+# throughput of port q is at most, for every link l that its traffic takes next,
+#
+#     limit(q) = share of q at l · (all traffic of q) / (the share of q's traffic that goes to l).
+#
+# Rates follow from shares in travelling order (forward), limits from shares against it (backward), over the acyclic
+# order that XY routing gives the links; limits are damped, 0.6 old + 0.4 new, until none moves by more than `SETTLED`
+# of its capacity (rates are then within a few tenths of a percent of the fixed point). Rates are those of the steady
+# state: what buffers hold when a flow starts or ends is not modelled.
+#
+# Resources with a rank are coupled as above (links, and injection and ejection ports, which are one FIFO each). Those
+# with rank -1 (HBM) queue every flow separately: they limit a flow at its source to the level of a max–min fill of the
+# requested rates, within the same fixed point, and never block others in a buffer.
+#
+# =============  ===================  ================================================================================
+# field          dtype[shape]         meaning
+# =============  ===================  ================================================================================
+# ``buffers``    BUFFER[resource+1]   limit of a resource, its ports, the ports that it feeds; the last row only ends
+# them
+# ``ports``      PORT[port]           input ports by resource; an uncoupled resource has one, for all its flows
+# ``enters``     int64[position]      port by which a position enters its resource
+# ``entries``    int64[position]      groups of the component that enter by a port, ascending: from its ``first_entry``
+#                                     up to its ``end_entry``
+# ``order``      int64[resource]      coupled resources by rank, then the uncoupled ones
+# ``sweep``      int64[resource]      those of the component, in this order
+# ``source``     float64[group]       rate at which a flow leaves its source
+# =============  ===================  ================================================================================
+#
+# Where routes wait for each other in a cycle, as around a ring, there is no such order. ``arbitration: head_of_line``
+# breaks a cycle at one link (`ranks_in_cycles`): there, what passes shares the input of the die, whose flows do not
+# block each other. Rings without deadlock have such a place: two free buffers to inject (bubble flow control; Puente et
+# al., Adaptive bubble router, ICPP 1999), or a dateline with buffers of its own.
+#
+# The contract of the incremental recompute is that of `fair`. All tolerances are relative.
+
+UNCOUPLED = -1
+KEPT = 0.6  # share of the old limit that damping keeps
+SETTLED = 1e-4
+MAX_SWEEPS = 200
+
+BUFFER = np.dtype(
+    [
+        ("limit", "f8"),  # throughput of the port's buffer; level of an uncoupled resource
+        ("first_port", "i8"),
+        ("first_fed", "i8"),  # start of the ports that it feeds in ``ports.fed``
+        ("coupled", "i8"),
+    ],
+    align=True,
+)
+PORT = np.dtype(
+    [
+        ("asked", "f8"),  # rate that arrives at the port
+        ("granted", "f8"),
+        ("resource", "i8"),  # resource that the port belongs to
+        ("upstream", "i8"),  # resource that feeds the port; -1: the die itself
+        ("first_entry", "i8"),
+        ("end_entry", "i8"),
+        ("fed", "i8"),  # a separate list: ports with an upstream resource, sorted by it
+    ],
+    align=True,
+)
+
+
+class Ports(NamedTuple):
+    """Input ports of the coupled resources, and the solver's scratch; see the module's table."""
+
+    buffers: np.ndarray
+    ports: np.ndarray
+    enters: np.ndarray
+    entries: np.ndarray
+    order: np.ndarray
+    sweep: np.ndarray
+    source: np.ndarray
+
+
+def rank_links(graph: Graph) -> np.ndarray:
+    """int32[link]: an order of the links along which every route rises, from 0.
+
+    Raises ValueError where routes wait for each other in a cycle: the rates of round-robin routers then depend on their
+    buffers, which are not modelled.
+    """
+    ports = getattr(graph, "ports", 0)
+    if not ports:
+        return xy_rank(graph) if graph.kind == "mesh" else link_rank(graph)
+    if graph.kind != "mesh":
+        return link_rank(graph)
+    rank = xy_rank(graph)[:-ports] + 1
+    out, into = np.zeros(ports // 2, np.int32), np.full(ports // 2, rank.max(initial=0) + 1, np.int32)
+    return np.concatenate([rank, out, into])
+
+
+def xy_rank(mesh: Graph) -> np.ndarray:
+    """int32[link]: an order of a mesh's links along which every XY route rises, from 0."""
+    x, y = (int(place.max()) + 1 for place in (mesh.x_of, mesh.y_of))
+    step_x = mesh.x_of[mesh.link_dst] - mesh.x_of[mesh.link_src]
+    step_y = mesh.y_of[mesh.link_dst] - mesh.y_of[mesh.link_src]
+    along_x = np.where(step_x > 0, mesh.x_of[mesh.link_src], x - 1 - mesh.x_of[mesh.link_src])
+    along_y = x + np.where(step_y > 0, mesh.y_of[mesh.link_src], y - 1 - mesh.y_of[mesh.link_src])
+    return np.where(step_x != 0, along_x, along_y).astype(np.int32)
+
+
+def ranks_in_cycles(graph: Graph) -> np.ndarray:
+    """int32[link]: an order of the links that every route follows, but for one step of every cycle of routes: where all
+    links that are left wait for others, that with the lowest number comes first.
+    """
+    first, same = graph.route_links[:-1], np.ones(max(0, len(graph.route_links) - 1), bool)
+    same[graph.route_ptr[(graph.route_ptr > 0) & (graph.route_ptr < len(graph.route_links))] - 1] = False
+    pairs = np.unique(np.stack([first[same], graph.route_links[1:][same]], axis=1).astype(np.int64), axis=0)
+    waits = np.bincount(pairs[:, 1], minlength=graph.links)
+    ptr = np.searchsorted(pairs[:, 0], np.arange(graph.links + 1))
+    rank, left = np.full(graph.links, -1, np.int32), np.ones(graph.links, bool)
+    for place in range(graph.links):
+        free = np.flatnonzero(left & (waits == 0))
+        link = int(free[0] if len(free) else np.flatnonzero(left)[0])
+        rank[link], left[link] = place, False
+        waits[pairs[ptr[link] : ptr[link + 1], 1]] -= 1
+    return rank
+
+
+def build_ports(net: FlowNetwork, rank, cycles: bool = False) -> Ports:
+    """Input ports for ``rank: int64[resource]`` (-1: uncoupled), which must rise along the coupled part of every route,
+    unless there may be ``cycles``.
+
+    Raises ValueError if it does not.
+    """
+    rank, route_resources = np.asarray(rank, dtype=np.int64), net.positions["resource"]
+    resources, positions = len(net.resources), len(route_resources)
+    keys = route_resources * (resources + 1) + _upstream(net, rank, cycles) + 1
+    keys, enters, room = np.unique(keys, return_inverse=True, return_counts=True)
+
+    ports, buffers = np.zeros(len(keys), PORT), np.zeros(resources + 1, BUFFER)
+    ports["resource"], ports["upstream"] = keys // (resources + 1), keys % (resources + 1) - 1
+    ports["first_entry"] = np.cumsum(room) - room
+    fed = np.flatnonzero(ports["upstream"] >= 0)
+    upstream = ports["upstream"][fed]
+    ports["fed"][: len(fed)] = fed[np.argsort(upstream, kind="stable")]
+    buffers["first_port"], buffers["first_fed"] = _csr_ptr(ports["resource"], resources), _csr_ptr(upstream, resources)
+    buffers["coupled"][:-1] = rank != UNCOUPLED
+    by_rank = np.argsort(rank, kind="stable")
+    uncoupled = rank[by_rank] == UNCOUPLED
+    return Ports(
+        buffers, ports, enters.astype(np.int64), entries=np.zeros(positions, np.int64),
+        order=np.concatenate([by_rank[~uncoupled], by_rank[uncoupled]]), sweep=np.zeros(resources, np.int64),
+        source=np.zeros(len(net.groups) - 1),
+    )
+
+
+def _upstream(net, rank, cycles) -> np.ndarray:
+    """int64[position]: the coupled resource before each coupled one on its route; -1 where there is none."""
+    route_resources, route_group = net.positions["resource"], net.positions["group"]
+    coupled = np.flatnonzero(rank[route_resources] != UNCOUPLED)
+    before, after = coupled[:-1], coupled[1:]
+    same_route = route_group[before] == route_group[after]
+    before, after = before[same_route], after[same_route]
+    falls = np.flatnonzero(rank[route_resources[before]] >= rank[route_resources[after]])
+    if len(falls) and not cycles:
+        p, q = before[falls[0]], after[falls[0]]
+        raise ValueError(
+            f"route {route_group[p]}: rank falls from resource {route_resources[p]} to resource {route_resources[q]}"
+        )
+    upstream = np.full(len(route_resources), -1, dtype=np.int64)
+    upstream[after] = route_resources[before]
+    upstream[after[falls]] = -1
+    return upstream
+
+
+def _csr_ptr(owner, owners) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=owners))]).astype(np.int64)
+
+
+@outer
+def round_robin_rates(net, ports):
+    """Steady-state rates of the touched component; returns its number of groups. See `fair` for the contract."""
+    found = touched_component(net)
+    coupled, reached = _collect_resources(net, ports)
+    _collect_entries(net, ports)
+    for _ in range(MAX_SWEEPS):
+        _forward(net, ports, found, coupled, reached)
+        moved = max(_backward(net, ports, coupled), _fill_uncoupled(net, ports, coupled, reached))
+        if moved <= SETTLED:
+            break
+    _forward(net, ports, found, coupled, reached)
+    _clip_uncoupled(net, ports, coupled, reached)
+    _count_left(net, ports, reached)
+    return found
+
+
+@inner
+def _collect_resources(net, ports):
+    """Resources of the component, with empty ports; returns the numbers of the coupled ones and of all."""
+    stamp = net.counts[STAMP]
+    coupled, reached = 0, 0
+    for i in range(len(ports.order)):
+        r = ports.order[i]
+        if net.resources[r].stamp == stamp:
+            buffer = ports.buffers[r]
+            buffer.limit = net.resources[r].capacity
+            coupled += buffer.coupled
+            ports.sweep[reached] = r
+            reached += 1
+            for k in range(buffer.first_port, ports.buffers[r + 1].first_port):
+                ports.ports[k].end_entry = ports.ports[k].first_entry
+    return coupled, reached
+
+
+@inner
+def _collect_entries(net, ports):
+    """Lay out the component by port. Groups ascend, so that sums, and rates, do not depend on the order of arrival."""
+    stamp = net.counts[STAMP]
+    for group in range(len(net.groups) - 1):
+        if net.groups[group].stamp == stamp:
+            for p in range(net.groups[group].first, net.groups[group + 1].first):
+                port = ports.ports[ports.enters[p]]
+                ports.entries[port.end_entry] = group
+                port.end_entry += 1
+
+
+@outer
+def _forward(net, ports, found, coupled, reached):
+    """Rates from limits, in travelling order. A flow's rate can only fall on its way, so the last is feasible."""
+    _limit_sources(net, ports, found, coupled, reached)
+    for i in range(coupled):
+        r = ports.sweep[i]
+        first, last = ports.buffers[r].first_port, ports.buffers[r + 1].first_port
+        for k in range(first, last):
+            ports.ports[k].asked = _taken(net, ports, k)
+        level = _water_level(ports.ports, first, last, ports.buffers[r].limit)
+        for k in range(first, last):
+            port = ports.ports[k]
+            port.granted = min(port.asked, level)
+            if port.asked > level:
+                if port.upstream < 0:
+                    _share_die_input(net, ports, k, level)
+                else:
+                    _slow_down(net, ports, k, level / port.asked)
+
+
+@inner
+def _taken(net, ports, k):
+    """Bytes/ns of all flows that enter by port ``k``."""
+    total = 0.0
+    for e in range(ports.ports[k].first_entry, ports.ports[k].end_entry):
+        group = net.groups[ports.entries[e]]
+        total += group.rate * group.weight
+    return total
+
+
+@inner
+def _slow_down(net, ports, k, factor):
+    """Multiply the rates of the flows that enter by port ``k``."""
+    for e in range(ports.ports[k].first_entry, ports.ports[k].end_entry):
+        net.groups[ports.entries[e]].rate *= factor
+
+
+@inner
+def _limit_sources(net, ports, found, coupled, reached):
+    """A flow leaves its source at the least level of the uncoupled resources on its route."""
+    for i in range(found):
+        ports.source[net.lists[COMPONENT_GROUPS, i]] = np.inf
+    for i in range(coupled, reached):
+        buffer = ports.buffers[ports.sweep[i]]
+        port = ports.ports[buffer.first_port]
+        for e in range(port.first_entry, port.end_entry):
+            group = ports.entries[e]
+            ports.source[group] = min(ports.source[group], buffer.limit)
+    for i in range(found):
+        group = net.lists[COMPONENT_GROUPS, i]
+        net.groups[group].rate = ports.source[group]
+
+
+@inner
+def _water_level(ports, first, last, capacity):
+    """Max–min level at which the requests of ``ports[first:last]`` fill ``capacity``; infinity if they do not."""
+    level, before = 0.0, -1
+    while True:
+        left, sharing = capacity, 0
+        for k in range(first, last):
+            if ports[k].asked <= level:
+                left -= ports[k].asked
+            else:
+                sharing += 1
+        if sharing == 0:
+            return np.inf
+        if sharing == before:
+            return level
+        level = max(level, left / sharing)
+        before = sharing
+
+
+@inner
+def _offer(ports, first, last, capacity, k):
+    """Share of ``capacity`` that port ``k`` would get if it requested all of it and the others what they request
+    now.
+    """
+    kept = ports[k].asked
+    ports[k].asked = np.inf
+    level = _water_level(ports, first, last, capacity)
+    ports[k].asked = kept
+    return level
+
+
+@outer
+def _share_die_input(net, ports, k, granted):
+    """Max–min fill of a die's own input ``k``, whose flows are queued separately and may be slower at their source."""
+    begin, end = ports.ports[k].first_entry, ports.ports[k].end_entry
+    level, before = 0.0, -1
+    while True:
+        left, sharing = granted, 0
+        for e in range(begin, end):
+            group = ports.entries[e]
+            if ports.source[group] <= level:
+                left -= ports.source[group] * net.groups[group].weight
+            else:
+                sharing += net.groups[group].weight
+        if sharing == before or sharing == 0:
+            break
+        level = max(level, left / sharing)
+        before = sharing
+    for e in range(begin, end):
+        group = ports.entries[e]
+        net.groups[group].rate = min(ports.source[group], level)
+
+
+@outer
+def _backward(net, ports, coupled):
+    """Limits from shares, against the travelling order; returns the largest move relative to capacity."""
+    stamp = net.counts[STAMP]
+    moved = 0.0
+    for i in range(coupled - 1, -1, -1):
+        r = ports.sweep[i]
+        total = 0.0
+        for k in range(ports.buffers[r].first_port, ports.buffers[r + 1].first_port):
+            total += ports.ports[k].granted
+        new = net.resources[r].capacity
+        for i_fed in range(ports.buffers[r].first_fed, ports.buffers[r + 1].first_fed):
+            k = ports.ports[i_fed].fed
+            after = ports.ports[k].resource
+            if net.resources[after].stamp == stamp and ports.ports[k].asked > 0.0:
+                first, last = ports.buffers[after].first_port, ports.buffers[after + 1].first_port
+                offer = _offer(ports.ports, first, last, ports.buffers[after].limit, k)
+                new = min(new, offer * (total / ports.ports[k].asked))
+        moved = max(moved, _damp(ports.buffers[r], net.resources[r].capacity, new))
+    return moved
+
+
+@inner
+def _fill_uncoupled(net, ports, coupled, reached):
+    """Levels of the uncoupled resources, where a flow that nothing else slows requests all, any other its rate.
+
+    Returns the largest move relative to capacity.
+    """
+    moved = 0.0
+    for i in range(coupled, reached):
+        r = ports.sweep[i]
+        capacity, buffer = net.resources[r].capacity, ports.buffers[r]
+        port = ports.ports[buffer.first_port]
+        level, before = 0.0, -1
+        while True:
+            left, sharing = capacity, 0
+            for e in range(port.first_entry, port.end_entry):
+                group = net.groups[ports.entries[e]]
+                if group.rate < buffer.limit and group.rate <= level:
+                    left -= group.rate * group.weight
+                else:
+                    sharing += group.weight
+            if sharing == before:
+                break
+            if sharing == 0:
+                level = capacity
+                break
+            level = max(level, left / sharing)
+            before = sharing
+        moved = max(moved, _damp(buffer, capacity, level))
+    return moved
+
+
+@inner
+def _damp(buffer, capacity, new):
+    """Move a limit towards its new value; returns the move relative to capacity."""
+    move = (1.0 - KEPT) * (new - buffer.limit)
+    buffer.limit += move
+    return abs(move) / capacity
+
+
+@inner
+def _clip_uncoupled(net, ports, coupled, reached):
+    """Scale flows down where the remaining error of the fixed point puts an uncoupled resource over its capacity."""
+    for i in range(coupled, reached):
+        r = ports.sweep[i]
+        capacity, k = net.resources[r].capacity, ports.buffers[r].first_port
+        total = _taken(net, ports, k)
+        if total > capacity:
+            _slow_down(net, ports, k, capacity / total)
+
+
+@inner
+def _count_left(net, ports, reached):
+    """Capacity that the flows leave on the resources."""
+    for i in range(reached):
+        r = ports.sweep[i]
+        left = net.resources[r].capacity
+        for k in range(ports.buffers[r].first_port, ports.buffers[r + 1].first_port):
+            left -= _taken(net, ports, k)
+        net.resources[r].left = left

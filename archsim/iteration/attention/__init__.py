@@ -1,1 +1,0 @@
-"""Attention by kind: what each keeps, what it computes, and how long that takes."""

@@ -1,0 +1,444 @@
+"""The experts of a die as one grouped kernel: fitted laws of fused MoE layers, for a die's pairs, active experts and
+tokens.
+
+Its time is (``MoeLaw``)
+
+    correction · (launch + tokens and pairs + experts + p-norm of FLOP over rate and bytes over bandwidth)
+
+Which tokens pass a die is a matter of how they come to it (``local``): behind a dispatch those with at least one
+expert there, each once, however large the group is (`Received`); without one all tokens of the group, as in the
+measured fused layers, where every rank sees all of them (`AsMeasured`).
+
+On another die it scales as ``archsim.laws.scaling`` says. A die that its command processor launches has the law
+without the launch.
+
+Without a library by name, the time is that of the fastest library measured with these pairs or with fewer (each in its
+newest version, every kernel apart): above its last point a library goes on as its law does, so that time does not jump
+where one was measured no further. Where none was measured, it is that of the table with most points. A model that was
+not measured has the law of the measured shape nearest to it, with its own sizes; what moves vectors is then in
+proportion to their size. FP8 that was not measured has the law of the other scaling or of a wider dtype, with the bytes
+of its own weights and the rate at its own peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from archsim.base.units import NS_PER_S, WEIGHT_BYTES
+from archsim.laws.gemm import Rates, scale_to
+from archsim.laws.laws import MoeSizes
+from archsim.laws.moe import BALANCED, SLICES, measured_corrections, named_of, rank_loads, routing_of
+from archsim.laws.scaling import Layer, Scale, scaled_law
+from archsim.laws.tables import (
+    PARTS_OF_LAYERS,
+    CalibrationSpec,
+    LawMissing,
+    MoeTable,
+    Reference,
+    matching,
+    newest,
+    shape_of,
+)
+
+# ---- die_kernel
+# One table of fused MoE layers on one kind of die: the parts of its time, and where it was measured.
+#
+# `AsMeasured` and `Received` differ in the tokens that pass a die, in the experts that it pays for, and in whose
+# measured
+# corrections it takes:
+#
+# ============ ======================================= =============================================================
+#              tokens, experts                         corrections
+# ============ ======================================= =============================================================
+# AsMeasured   all tokens of the group; its experts    of its EP size (interpolated between measured ones)
+# Received     those with an expert there; active ones of the measured rank that has as many experts as are active
+# ============ ======================================= =============================================================
+#
+# The time of `Received` depends on pairs, tokens and active experts alone: a die does not know how many others there
+# are.
+
+NEARLY = 1.01  # of measured sizes
+
+
+class DieKernel:
+    """The fitted law of a table on a die, without corrections. ``least_ns``: of a pair, FLOP over the die's peak."""
+
+    def __init__(self, table: MoeTable, sizes: MoeSizes, reference: Reference, scale: Scale, launched: bool):
+        layer = Layer(table.hidden, table.ffn, table.dtype, reference.hbm_bytes_per_s)
+        law, weights = scaled_law(table.law, layer, scale), sizes.hidden * sizes.ffn
+        wider = sizes.hidden / table.hidden
+        self._order = law.order
+        self.launch_ns = law.launch_ns if launched else 0.0
+        self._floor_ns = law.floor_ns if launched else 0.0
+        self._token_ns, self._pair_ns = law.ns_per_token * wider, law.ns_per_pair * wider
+        self._expert_ns = law.ns_per_expert
+        flop = 2 * SLICES * weights
+        self._flop_ns = flop / law.flop_per_s * NS_PER_S
+        self.least_ns = flop / (reference.peak_flop_per_s[table.dtype] * scale.compute) * NS_PER_S
+        n_bytes = SLICES * weights * WEIGHT_BYTES[table.dtype]
+        self._bytes_ns = n_bytes / law.bytes_per_s * NS_PER_S
+
+    def parts_ns(self, pairs, active, experts, tokens) -> np.ndarray:
+        """float64[5, die]: launch, FLOP, tokens and pairs, ``experts`` that cost, and what the bytes of ``active`` ones
+        add to the FLOP; arguments float64[die].
+        """
+        flop_ns, bytes_ns = pairs * self._flop_ns, active * self._bytes_ns
+        longer = np.maximum(flop_ns, bytes_ns)
+        both = longer * ((flop_ns / longer) ** self._order + (bytes_ns / longer) ** self._order) ** (1 / self._order)
+        permute_ns = pairs * self._pair_ns + tokens * self._token_ns
+        launch_ns = np.full(len(pairs), self.launch_ns)
+        parts = np.stack([launch_ns, flop_ns, permute_ns, experts * self._expert_ns, both - flop_ns])
+        if self._floor_ns:
+            parts[0] += np.maximum(self._floor_ns - parts.sum(axis=0), 0.0)
+        return parts
+
+
+class AsMeasured:
+    """A die of a group in which every die has ``local`` experts and sees all tokens."""
+
+    def __init__(self, table: MoeTable, sizes: MoeSizes, local: float, measured: bool):
+        self._local = local
+        experts, top_k = (table.experts, table.top_k) if measured else (sizes.experts, sizes.top_k)
+        self._tokens = experts / local / top_k  # of the group, for one pair of the die
+        self._received = table.seen == "received"
+        ep, tokens = table.experts / local, np.array(table.tokens)
+        self._axis = np.log(_pairs_of(table, ep))
+        self._corrections = _corrections_at(table, ep) if measured else np.zeros(len(tokens))
+        ranks = _ranks_of(table)
+        self._known = bool(ranks) and ranks[0] / NEARLY <= ep <= ranks[-1] * NEARLY
+        self._first, self._last = np.exp(self._axis[0]) / NEARLY, np.exp(self._axis[-1]) * NEARLY
+
+    def seen(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Experts that cost, and tokens that pass, float64[die]; ``tokens`` None: as many as give every die these
+        pairs.
+        """
+        seen = pairs * self._tokens if tokens is None else tokens
+        if self._received:  # the measured kernel stands behind a dispatch, and sees no others
+            seen = np.minimum(seen, pairs)
+        return np.maximum(active, self._local), seen
+
+    def correction(self, pairs: np.ndarray, active: np.ndarray) -> np.ndarray:
+        """Measured over law, float64[die]."""
+        return np.exp(np.interp(np.log(pairs), self._axis, self._corrections))
+
+    def within(self, pairs: np.ndarray, active: np.ndarray) -> np.ndarray:
+        """bool[2, die]: at a measured EP size with at least the fewest tokens; and with at most the most."""
+        begun = self._known & (pairs >= self._first)
+        return np.stack([begun, begun & (pairs <= self._last)])
+
+
+class Received:
+    """A die that receives its tokens from a dispatch."""
+
+    def __init__(self, table: MoeTable, measured: bool):
+        self._experts = table.experts
+        ranks = np.array(_ranks_of(table) or [1.0])
+        self._ranks = np.log(ranks)
+        self._axes = [np.log(_pairs_of(table, ep)) for ep in ranks]
+        shape = len(ranks), len(table.tokens)
+        self._corrections = np.array([_corrections_at(table, ep) for ep in ranks]) if measured else np.zeros(shape)
+
+    def seen(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """See ``AsMeasured.seen``."""
+        if tokens is None:
+            raise ValueError("a die behind a dispatch needs the tokens that it receives")
+        return active, tokens
+
+    def correction(self, pairs: np.ndarray, active: np.ndarray) -> np.ndarray:
+        """See ``AsMeasured.correction``."""
+        at = np.log(pairs)
+        rows = [np.interp(at, axis, row) for axis, row in zip(self._axes, self._corrections, strict=True)]
+        return np.exp(self._between(active, np.array(rows)))
+
+    def within(self, pairs: np.ndarray, active: np.ndarray) -> np.ndarray:
+        """See ``AsMeasured.within``; the EP size is that of a rank with as many experts as are active."""
+        at, ep = np.log(pairs), np.log(self._experts / active)
+        near = np.log(NEARLY)
+        first, last = (
+            self._between(active, np.repeat([[axis[end]] for axis in self._axes], len(at), axis=1)) for end in (0, -1)
+        )
+        begun = (ep >= self._ranks[0] - near) & (ep <= self._ranks[-1] + near) & (at >= first - near)
+        return np.stack([begun, begun & (at <= last + near)])
+
+    def _between(self, active: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Values of each die's EP size, along its logarithm between measured sizes; rows: float64[size, die]."""
+        ranks, ep = self._ranks, np.log(self._experts / active)
+        if len(ranks) == 1:
+            return rows[0]
+        above = np.clip(np.searchsorted(ranks, ep), 1, len(ranks) - 1)
+        share = np.clip((ep - ranks[above - 1]) / (ranks[above] - ranks[above - 1]), 0.0, 1.0)
+        die = np.arange(len(ep))
+        return rows[above - 1, die] * (1 - share) + rows[above, die] * share
+
+
+def _ranks_of(table: MoeTable) -> list[float]:
+    """Measured EP sizes at TP 1, sorted."""
+    return sorted(float(ep) for ep, tp in map(shape_of, table.ranks) if tp == 1)
+
+
+def _pairs_of(table: MoeTable, ep: float) -> np.ndarray:
+    """Pairs of a rank at the table's tokens, float64[token]."""
+    tokens = np.array(table.tokens)
+    return rank_loads(named_of(table), routing_of(table), table.law, np.full(len(tokens), ep), tokens)[0]
+
+
+def _corrections_at(table: MoeTable, ep: float) -> np.ndarray:
+    """Logarithms of measured over law at the table's tokens, for one EP size, float64[token]."""
+    tokens, near = np.array(table.tokens), _ranks_of(table)
+    ep = min(near, key=lambda each: abs(np.log(each / ep))) if near and not near[0] <= ep <= near[-1] else ep
+    return measured_corrections(table, np.full(len(tokens), ep), np.ones(len(tokens)), tokens)
+
+
+# ---- grouped
+
+STAND_IN = {"fp16": "bf16", "bf16": "fp16"}  # as fast as each other
+OTHERS = {"fp8": ("fp8_block", "bf16", "fp16"), "fp8_block": ("fp8", "bf16", "fp16")}  # preferred first
+NEAREST = "nearest measured shape: "  # begins ``named`` for a model that was not measured
+OTHER_DTYPE = "layers measured in another dtype: "  # the same for a dtype
+FROM_OTHER_DTYPE = 0.2  # least residual of such a law: FP8 from BF16 on an H100 (tests/engine/test_grouped.py)
+WHAT_THEN = "measure the table `moe`, or take `gemm: calibrated`, by which every expert is a GEMM of its own"
+_MOST_LOADS = 1024  # of dies whose measured corrections are kept: those of the layers and policies of a few runs
+OCTAVES_OF_EXPERTS = 0.25  # weight of the number of experts, against hidden and ffn, in the distance between shapes
+
+
+class GroupedTimes(NamedTuple):
+    """Times of dies, float64[die] in ns each, for ``pairs`` float64[die].
+
+    ``ns`` is the sum of its parts: ``launch_ns``, ``multiply_ns`` (FLOP at the die's peak), ``inefficiency_ns`` (what
+    the kernels lose against it), ``permute_ns`` (permute, quantise and finalise: by token and pair), ``expert_ns`` (of
+    every expert) and ``excess_ns`` (what the p-norm adds to the FLOP for bytes). ``low``, ``high``: relative
+    uncertainty, from the 5 % and 95 % residual. ``extrapolated``: bool[die].
+    """
+
+    pairs: np.ndarray
+    ns: np.ndarray
+    launch_ns: np.ndarray
+    multiply_ns: np.ndarray
+    inefficiency_ns: np.ndarray
+    permute_ns: np.ndarray
+    expert_ns: np.ndarray
+    excess_ns: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    extrapolated: np.ndarray
+
+    def slower(self, factor: float) -> GroupedTimes:
+        """Of kernels that take ``factor`` times as long, but for their launch; what they lose is inefficiency."""
+        if factor == 1:
+            return self
+        more_ns = np.maximum((factor - 1) * (self.ns - self.launch_ns), self.multiply_ns - self.ns + self.launch_ns)
+        return self._replace(ns=self.ns + more_ns, inefficiency_ns=self.inefficiency_ns + more_ns)
+
+
+class GroupedLaw:
+    """The law of dies that run experts of a model with these sizes.
+
+    ``local``: experts of each die of a group in which every die sees all tokens; None: dies behind a dispatch, which
+    see the tokens that they receive. ``tables``: the candidates, preferred first, in words ``named``; ``measured``:
+    whether the shape was. ``launched``: whether a kernel is launched as on the measured GPU; ``idle_ns``: time of a die
+    without pairs, its launch. ``factor``: of kernels that are not the measured ones. Raises LawMissing if the
+    calibration has no table for the dtype, or no peak.
+    """
+
+    def __init__(
+        self, calibration: CalibrationSpec, sizes: MoeSizes, local: float | None, dtype: str,
+        rates: Rates | None = None, library: str | None = None, launched: bool = True, factor: float = 1.0,
+    ):
+        self._factor, self._launched = factor, launched
+        self._calibration, self._sizes = calibration, sizes
+        every, own_dtype = tables_of(calibration, dtype, library)
+        if local is not None:  # a whole layer that was measured behind a dispatch does not take in all tokens
+            parts = PARTS_OF_LAYERS
+            every = [table for table in every if table.seen == "group" or table.library in parts] or every
+        self.tables = _nearest(every, sizes)
+        self.measured = own_dtype and _shape(self.tables[0]) == (sizes.hidden, sizes.ffn)
+        names = ", ".join(f"{name_of_table(table)} {table.model}" for table in self.tables)
+        self.named = names if self.measured else (NEAREST if own_dtype else OTHER_DTYPE) + names
+        self._ranks = [_rank(table, sizes, local, self.measured) for table in self.tables]
+        self._measured_at = lru_cache(maxsize=_MOST_LOADS)(partial(_measured_at, self._ranks))
+        self._set_rates(rates)
+        residuals = [_residual(table, self.tables) for table in self.tables]
+        if not self.measured:
+            carried_over = between_shapes(calibration, every, self.tables[0])
+            residuals = [(min(low, carried_over[0]), max(high, carried_over[1])) for low, high in residuals]
+        self._low, self._high = np.maximum(-np.array(residuals)[:, 0], 0.0), np.maximum(np.array(residuals)[:, 1], 0.0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GroupedLaw:
+        """Itself, as it never changes."""
+        return self
+
+    def on(self, rates: Rates | None) -> GroupedLaw:
+        """The law of a die with other rates; what was measured is found once for all of them."""
+        law = copy(self)
+        law._set_rates(rates)
+        return law
+
+    def _set_rates(self, rates: Rates | None) -> None:
+        parts = self._sizes, self._calibration, rates, self._launched
+        self._kernels = [_kernel(table, *parts) for table in self.tables]
+        self.idle_ns = min(kernel.launch_ns for kernel in self._kernels)
+
+    def times(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None = None) -> GroupedTimes:
+        """Of dies with these pairs, active experts and distinct tokens, float64[die] above 0 each.
+
+        ``tokens`` None, where dies see all of them: as many as give every die of the group as many pairs.
+        """
+        begun, covered, corrections = self._measured_at(pairs.tobytes(), active.tobytes())
+        both = zip(self._ranks, self._kernels, strict=True)
+        parts = np.stack([kernel.parts_ns(pairs, active, *rank.seen(pairs, active, tokens)) for rank, kernel in both])
+        parts *= corrections[:, None]
+        total = parts.sum(axis=1)
+        chosen = np.where(begun.any(axis=0), np.where(begun, total, np.inf).argmin(axis=0), 0)
+        die = np.arange(len(pairs))
+        launch, flop, permute, expert, excess = parts[chosen, :, die].T
+        multiply = np.minimum(flop, pairs * self._kernels[0].least_ns)
+        outside = ~covered[chosen, die] | (not self.measured)
+        uncertain = self._low[chosen], self._high[chosen], outside
+        found = GroupedTimes(
+            pairs, total[chosen, die], launch, multiply, flop - multiply, permute, expert, excess, *uncertain
+        )
+        return found.slower(self._factor)
+
+
+def tables_of(calibration: CalibrationSpec, dtype: str, library: str | None) -> tuple[list[MoeTable], bool]:
+    """Balanced tables of the dtype, in the newest version of each library, kernel and shape; whether they were measured
+    in it. Raises LawMissing.
+    """
+    there = [table for table in calibration.moe if table.distribution == BALANCED and not table.eplb_slots]
+    stands = STAND_IN.get(dtype)
+    if stands and not any(table.dtype == dtype for table in there):
+        dtype = stands
+    # A law that reads faster than the HBM was fitted to layers that did not read every active expert.
+    there = [table for table in there if table.law.bytes_per_s <= calibration.reference.hbm_bytes_per_s]
+    own_dtype = any(table.dtype == dtype for table in there)
+    if not own_dtype and library is None:
+        there = _as_if_of(dtype, there, calibration)
+    try:
+        found = matching(calibration.gpu, "fused MoE", there, {"dtype": dtype, "library": library})
+    except LawMissing as missing:
+        raise LawMissing(f"{missing}; {WHAT_THEN}") from None
+    whole = [table for table in found if table.library not in PARTS_OF_LAYERS]
+    if library is None and whole:
+        found = whole
+    kinds: dict[tuple, list[MoeTable]] = {}
+    for table in found:
+        kinds.setdefault((table.library, table.kernel, table.model.lower()), []).append(table)
+    return [newest(tables) for tables in kinds.values()], own_dtype
+
+
+def _as_if_of(dtype: str, tables: Sequence[MoeTable], calibration: CalibrationSpec) -> list[MoeTable]:
+    """Tables of the first of OTHERS that there is, as if measured in ``dtype``; without one, the tables as they are."""
+    peaks = calibration.reference.peak_flop_per_s
+    for other in OTHERS.get(dtype, ()):
+        found = [table for table in tables if table.dtype == other]
+        if found and dtype in peaks and other in peaks:
+            faster = peaks[dtype] / peaks[other]
+            return [_in_other(dtype, table, faster) for table in found]
+    return list(tables)
+
+
+def _in_other(dtype: str, table: MoeTable, faster: float) -> MoeTable:
+    law = table.law.model_copy(update={"flop_per_s": table.law.flop_per_s * faster})
+    unseen = table.unseen.model_copy(
+        update={"p05": min(table.unseen.p05, -FROM_OTHER_DTYPE), "p95": max(table.unseen.p95, FROM_OTHER_DTYPE)}
+    )
+    return table.model_copy(update={"dtype": dtype, "law": law, "unseen": unseen})
+
+
+def name_of_table(table: MoeTable) -> str:
+    """``trtllm 1.3.0 cutlass``."""
+    return " ".join(part for part in (table.library, table.version, table.kernel) if part)
+
+
+def _shape(table: MoeTable) -> tuple[int, int]:
+    return table.hidden, table.ffn
+
+
+def _far(table: MoeTable, sizes: MoeSizes) -> float:
+    """Distance between shapes, in octaves."""
+    shape = abs(np.log2(table.hidden / sizes.hidden)) + abs(np.log2(table.ffn / sizes.ffn))
+    return float(shape + OCTAVES_OF_EXPERTS * abs(np.log2(table.experts / sizes.experts)))
+
+
+def _nearest(tables: Sequence[MoeTable], sizes: MoeSizes) -> list[MoeTable]:
+    """All tables of the shape nearest to these sizes, the one with most points first."""
+    least = min(_far(table, sizes) for table in tables)
+    alike = [table for table in tables if _far(table, sizes) <= least + 1e-9]
+    return sorted(alike, key=lambda table: (-_points(table), table.library, table.kernel))
+
+
+def _points(table: MoeTable) -> int:
+    return len(table.ranks) * len(table.tokens)
+
+
+def _residual(table: MoeTable, others: Sequence[MoeTable]) -> tuple[float, float]:
+    """5 % and 95 % residual of EP sizes that were left out; of the widest of the others where too few were measured."""
+    if table.unseen.points:
+        return table.unseen.p05, table.unseen.p95
+    return min(each.unseen.p05 for each in others), max(each.unseen.p95 for each in others)
+
+
+def between_shapes(calibration: CalibrationSpec, tables: Sequence[MoeTable], like: MoeTable) -> tuple[float, float]:
+    """5 % and 95 % of measured / predicted - 1, where the tables of a library and kernel are predicted by the law of
+    its nearest other shape, at all measured tokens and EP sizes; (0, 0) if it has no other.
+    """
+    found = []
+    for table in tables:
+        others = [each for each in tables if _shape(each) != _shape(table) and _kind(each) == _kind(table)]
+        if others and _kind(table) == _kind(like):
+            found.append(_off(calibration, table, others))
+    if not found:
+        return 0.0, 0.0
+    low, high = np.quantile(np.concatenate(found), (0.05, 0.95))
+    return float(low), float(high)
+
+
+def _kind(table: MoeTable) -> tuple[str, str]:
+    return table.library, table.kernel
+
+
+def _off(calibration: CalibrationSpec, table: MoeTable, others: Sequence[MoeTable]) -> np.ndarray:
+    """Measured / predicted - 1 of one table by the nearest of the others, float64[point]."""
+    sizes = MoeSizes(table.hidden, table.ffn, table.experts, table.top_k)
+    law, found = _nearest(others, sizes)[0], []
+    for name in table.ranks:
+        ep, tp = shape_of(name)
+        if tp == 1:
+            local = table.experts / ep
+            pairs = np.array(table.tokens) * table.top_k / ep
+            active = np.minimum(local, np.maximum(pairs, 1.0))
+            own, other = (
+                _parts_ns(calibration, each, sizes, AsMeasured(each, sizes, local, each is table), pairs, active)
+                for each in (table, law)
+            )
+            found.append(own.sum(axis=0) / other.sum(axis=0) - 1)
+    return np.concatenate(found)
+
+
+def _parts_ns(calibration, table: MoeTable, sizes: MoeSizes, rank: AsMeasured, pairs, active) -> np.ndarray:
+    """Of a rank of the measured GPU: see ``DieKernel.parts_ns``."""
+    kernel = _kernel(table, sizes, calibration, None, True)
+    return kernel.parts_ns(pairs, active, *rank.seen(pairs, active, None)) * rank.correction(pairs, active)
+
+
+def _kernel(table: MoeTable, sizes: MoeSizes, calibration: CalibrationSpec, rates, launched: bool) -> DieKernel:
+    return DieKernel(table, sizes, calibration.reference, scale_to(calibration, table, rates), launched)
+
+
+def _rank(table: MoeTable, sizes: MoeSizes, local: float | None, measured: bool) -> AsMeasured | Received:
+    """What was measured of one table for one kind of die."""
+    return Received(table, measured) if local is None else AsMeasured(table, sizes, local, measured)
+
+
+def _measured_at(ranks: Sequence[AsMeasured | Received], pairs: bytes, active: bytes) -> tuple[np.ndarray, ...]:
+    """Of dies with these float64[die]: whether each table has begun there, and covers it, bool[table, die], and
+    measured over law, float64[table, die].
+    """
+    load = np.frombuffer(pairs), np.frombuffer(active)
+    begun, covered = np.stack([rank.within(*load) for rank in ranks], axis=1)
+    return begun, covered, np.stack([rank.correction(*load) for rank in ranks])

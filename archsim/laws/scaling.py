@@ -1,0 +1,151 @@
+"""Tables that a GPU takes from another one, scaled by nominal rates, for what was not measured on it.
+
+Rates of laws scale by the ratio of peaks (FLOP) and of HBM bandwidths (bytes), costs of MoE layers as
+``archsim.laws.scaling`` says, collectives within a node by that of NVLink; launches, latencies (per k, too),
+corrections and links between nodes stay. docs/calibration.md has the errors, where both GPUs were measured. Every time
+of a scaled table counts as extrapolated.
+"""
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from archsim.base.units import NS_PER_S, WEIGHT_BYTES
+from archsim.laws.tables import (
+    PARTS_OF_LAYERS,
+    AttentionTable,
+    CalibrationSpec,
+    Fitted,
+    GemmLaw,
+    GemmTable,
+    MoeLaw,
+    MoeTable,
+    Reference,
+    TransferTable,
+)
+from archsim.laws.transfers import NVLINK_BYTES_PER_S
+
+# ---- moe_scaling
+# Laws of fused MoE layers on another GPU or die: what of them moves bytes, and what does not.
+#
+# FLOP scale with the peak, weights with the HBM. Of the costs of a token and of a pair, bytes scale with the HBM: those
+# of the kernels around the products, at the bandwidth of the measured GPU (`token_bytes`, `pair_bytes`), and no more
+# than
+# the whole cost. The rest, and the cost of an expert, gain by whichever of peak and HBM gained less; launch and floor
+# are software and stay.
+
+BF16_BYTES = 2
+
+
+class Scale(NamedTuple):
+    """Rates of a die relative to the measured GPU."""
+
+    compute: float
+    memory: float
+
+
+class Layer(NamedTuple):
+    """Sizes of a layer, its dtype, and the HBM bandwidth of the GPU that measured it."""
+
+    hidden: int
+    ffn: int
+    dtype: str
+    hbm_bytes_per_s: float
+
+
+def token_bytes(layer: Layer) -> float:
+    """Of a token that passes a rank: its result is written in BF16; where the dtype is narrower, it is read in BF16
+    and written in the dtype by the quantisation.
+    """
+    operand = WEIGHT_BYTES[layer.dtype]
+    quantised = BF16_BYTES + operand if operand < BF16_BYTES else 0
+    return layer.hidden * (BF16_BYTES + quantised)
+
+
+def pair_bytes(layer: Layer) -> float:
+    """Of a token-expert pair: its row is copied in the dtype; the activation reads gate and up in BF16 and writes one
+    of them in the dtype; the final sum reads the result in BF16.
+    """
+    operand = WEIGHT_BYTES[layer.dtype]
+    return layer.hidden * (2 * operand + BF16_BYTES) + layer.ffn * (2 * BF16_BYTES + operand)
+
+
+def scaled_law(law: MoeLaw, layer: Layer, scale: Scale) -> MoeLaw:
+    least = min(scale)
+
+    def moved(ns: float, n_bytes: float) -> float:
+        of_bytes = min(ns, n_bytes / layer.hbm_bytes_per_s * NS_PER_S)
+        return of_bytes / scale.memory + (ns - of_bytes) / least
+
+    return law.model_copy(update={
+        "flop_per_s": law.flop_per_s * scale.compute, "bytes_per_s": law.bytes_per_s * scale.memory,
+        "ns_per_token": moved(law.ns_per_token, token_bytes(layer)),
+        "ns_per_pair": moved(law.ns_per_pair, pair_bytes(layer)), "ns_per_expert": law.ns_per_expert / least,
+    })
+
+
+# ---- scaled
+
+def with_scaled(calibration: CalibrationSpec, base: CalibrationSpec) -> CalibrationSpec:
+    """The calibration with tables of ``base`` for whatever its sections of ``scaled`` lack."""
+    sections = calibration.scaled.sections if calibration.scaled else ()
+    found: dict[str, tuple[Fitted, ...]] = {
+        section: (*getattr(calibration, section), *_missing(calibration, base, section)) for section in sections
+    }
+    return calibration.model_copy(update=found)
+
+
+def _missing(calibration: CalibrationSpec, base: CalibrationSpec, section: str) -> list[Fitted]:
+    key = KEYS[section]
+    own = {key(table) for table in getattr(calibration, section)}
+    lacking: Sequence[Fitted] = [table for table in getattr(base, section) if key(table) not in own]
+    scaled = [_scaled(table, calibration, base) for table in lacking]
+    return [table.model_copy(update={"scaled_from": base.gpu}) for table in scaled if table is not None]
+
+
+def _scaled(table: Fitted, calibration: CalibrationSpec, base: CalibrationSpec) -> Fitted | None:
+    """None where the GPU has no peak for the dtype, or no known link."""
+    if isinstance(table, TransferTable):
+        ratio = _link_ratio(table, calibration.gpu, base.gpu)
+        slower = tuple(ns / ratio for ns in table.ns_per_byte) if ratio else ()
+        return table.model_copy(update={"ns_per_byte": slower}) if ratio else None
+    assert isinstance(table, GemmTable | MoeTable | AttentionTable)
+    ratios = _ratios(table.dtype, calibration.reference, base.reference)
+    if ratios is None:
+        return None
+    compute, memory = ratios
+    rates = {"flop_per_s": table.law.flop_per_s * compute, "bytes_per_s": table.law.bytes_per_s * memory}
+    if isinstance(table.law, GemmLaw):
+        rates |= {"ns_per_input": table.law.ns_per_input / memory}
+    if isinstance(table.law, MoeLaw):  # as archsim.laws.die scales them to a die
+        layer = Layer(table.hidden, table.ffn, table.dtype, base.reference.hbm_bytes_per_s)
+        return table.model_copy(update={"law": scaled_law(table.law, layer, Scale(*ratios))})
+    return table.model_copy(update={"law": table.law.model_copy(update=rates)})
+
+
+def _ratios(dtype: str, wanted: Reference, base: Reference) -> tuple[float, float] | None:
+    """(compute, memory) of a GPU relative to another."""
+    if dtype not in wanted.peak_flop_per_s or dtype not in base.peak_flop_per_s:
+        return None
+    compute = wanted.peak_flop_per_s[dtype] / base.peak_flop_per_s[dtype]
+    return compute, wanted.hbm_bytes_per_s / base.hbm_bytes_per_s
+
+
+def _link_ratio(table: TransferTable, wanted: str, base: str) -> float:
+    """Of the links that a collective uses; 0: unknown. Between nodes, both have a NIC of 400 Gb/s a GPU."""
+    if table.of.get("nodes", "1") != "1":
+        return 1.0
+    if wanted not in NVLINK_BYTES_PER_S or base not in NVLINK_BYTES_PER_S:
+        return 0.0
+    return NVLINK_BYTES_PER_S[wanted] / NVLINK_BYTES_PER_S[base]
+
+
+# What tells tables of a section apart: where the GPU has one, it lacks nothing.
+KEYS: MappingProxyType[str, Callable] = MappingProxyType({
+    "gemm": lambda table: (table.dtype, table.groups == 1),
+    "moe": lambda table: (
+        table.model, table.dtype, table.distribution, table.eplb_slots, table.library in PARTS_OF_LAYERS
+    ),
+    "attention": lambda table: (table.phase, table.kind, table.kv_dtype, table.products),
+    "collectives": lambda table: (table.library, *(table.of.get(key) for key in ("op", "num_gpus", "nodes"))),
+})

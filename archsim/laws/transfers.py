@@ -1,0 +1,257 @@
+"""Copies between two GPUs (``p2p``): which law calibrates a link, and how the time of a copy splits into link latency
+and bandwidth.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+
+from archsim.base.fields import SIZE, format_quantity
+from archsim.base.units import NS_PER_S, VECTOR_BYTES
+from archsim.laws.tables import ONLY_BY_NAME, CalibrationSpec, LawMissing, TransferTable, newest
+
+# ---- piecewise
+# Transfers by size: contiguous pieces of the size axis, each with its own line ``latency + size / bandwidth``.
+#
+# Hockney's model (Parallel Computing 20, 1994), piece by piece, as communication libraries change protocol with size.
+# Pieces need not be continuous: a library that switches protocol too early or too late causes a jump in the
+# measurements.
+# ``calibration.fit.transfers`` finds the pieces; this module evaluates them.
+
+class Pieces(Protocol):
+    """Anything with the numbers of a law: a ``TransferTable``, or the copies of a system."""
+
+    @property
+    def from_bytes(self) -> tuple[float, ...]: ...
+
+    @property
+    def latency_ns(self) -> tuple[float, ...]: ...
+
+    @property
+    def ns_per_byte(self) -> tuple[float, ...]: ...
+
+    @property
+    def first_bytes(self) -> float | None: ...
+
+    @property
+    def last_bytes(self) -> float | None: ...
+
+
+@dataclass(frozen=True)
+class PiecewiseLaw:
+    """Time of S bytes: ``latency_ns[i] + S * ns_per_byte[i]`` from ``from_bytes[i]`` on.
+
+    ``first_bytes``, ``last_bytes``: smallest and largest size measured. If the last measured piece is short, a separate
+    piece follows it.
+    """
+
+    from_bytes: tuple[float, ...]
+    latency_ns: tuple[float, ...]
+    ns_per_byte: tuple[float, ...]
+    first_bytes: float
+    last_bytes: float
+
+    def time_ns(self, size_bytes) -> np.ndarray:
+        """float64, the shape of ``size_bytes``. A transfer below the smallest measured one takes its time; above the
+        largest one the line of the last piece goes on.
+        """
+        size = np.maximum(np.asarray(size_bytes, dtype=np.float64), self.first_bytes)
+        latency_ns, ns_per_byte = self.line(size)
+        return latency_ns + size * ns_per_byte
+
+    def line(self, size_bytes) -> tuple[np.ndarray, np.ndarray]:
+        """(latency in ns, ns per byte) of the piece of each size, float64 each, the shape of ``size_bytes``."""
+        piece = np.maximum(np.searchsorted(self.from_bytes, size_bytes, side="right") - 1, 0)
+        return np.asarray(self.latency_ns)[piece], np.asarray(self.ns_per_byte)[piece]
+
+    def extrapolates(self, size_bytes) -> np.ndarray:
+        """bool: outside the measured range."""
+        size = np.asarray(size_bytes)
+        return (size < self.first_bytes) | (size > self.last_bytes)
+
+
+def law_of(pieces: Pieces) -> PiecewiseLaw:
+    """The law of a table; if the measured sizes are unknown, the starts of its pieces stand in for them."""
+    first = pieces.from_bytes[0] if pieces.first_bytes is None else pieces.first_bytes
+    last = pieces.from_bytes[-1] if pieces.last_bytes is None else pieces.last_bytes
+    return PiecewiseLaw(pieces.from_bytes, pieces.latency_ns, pieces.ns_per_byte, first, last)
+
+
+# ---- copy
+
+AROUND = 4.0  # the rate of a link is that of copies from size / AROUND to size * AROUND
+SLICES_BYTES = 2**20, 2**26  # weight slices of the models in configs/models, 1.5 to 42 MB; a law must cover these sizes
+# NVLink, one direction, bytes/s: half of what NVIDIA's datasheets give for both (A100 600 GB/s; H100, H200 and H20 900;
+# H800 400; B200, B300, GB200 and GB300 1800). Without cards whose bridge is optional (H100 PCIe, H100 NVL): their
+# copies may go over PCIe.
+NVLINK_BYTES_PER_S = MappingProxyType({
+    "a100": 300e9, "h100": 450e9, "h200": 450e9, "h20": 450e9, "h800": 200e9,
+    "b200": 900e9, "b300": 900e9, "gb200": 900e9, "gb300": 900e9,
+})  # fmt: skip
+
+
+def link_table(calibration: CalibrationSpec) -> TransferTable | None:
+    """The law of one-way copies between one pair of GPUs of a server node that covers SLICES_BYTES; None if there is
+    none.
+    """
+    tables = [table for table in calibration.p2p if all(holds(table) for holds in WANTED.values())]
+    return preferred_copy(tables) if tables else None
+
+
+def preferred_copy(tables: Sequence[TransferTable]) -> TransferTable:
+    """Preference: more than one size, then one pair of GPUs at a time, then copy engine, then the library with most
+    points, in its newest version.
+    """
+    best = min(tables, key=lambda table: (
+        table.library in ONLY_BY_NAME, table.first_bytes == table.last_bytes,
+        table.of.get("concurrent_pairs", "1") != "1", table.of.get("method") != "ce", -table.residuals.points,
+    ))
+    return newest(
+        table for table in tables if (table.library, table.of.get("method")) == (best.library, best.of.get("method"))
+    )
+
+
+def why_no_link(calibration: CalibrationSpec) -> str:
+    """What a calibration lacks if ``link_table`` returns None."""
+    tables: Sequence[TransferTable] = calibration.p2p
+    reason = "no measurements of copies between GPUs (p2p.csv)"
+    for asked, holds in WANTED.items():
+        if tables:
+            reason = (
+                f"measurements of copies between GPUs, but none {asked}{_sizes(tables) if holds is _covers else ''}"
+            )
+        tables = [table for table in tables if holds(table)]
+    return reason
+
+
+def nominal_bytes_per_s(gpu: str, table: TransferTable) -> float:
+    """The nominal rate of the link between two GPUs of a server node; if unknown, the rate of the fastest copy."""
+    return NVLINK_BYTES_PER_S.get(gpu) or fastest_bytes_per_s(table)
+
+
+def fastest_bytes_per_s(table: TransferTable) -> float:
+    """The rate of the fastest copy by a law, at the ends of its pieces, to four digits.
+
+    From whole copies, not slopes: slopes of short pieces are mostly noise.
+    """
+    law = law_of(table)
+    sizes = [size for size in (*law.from_bytes, law.last_bytes) if law.first_bytes <= size <= law.last_bytes]
+    return float(f"{max(size / float(law.time_ns(size)) for size in sizes) * NS_PER_S:.4g}")
+
+
+def link_of_copy(law: PiecewiseLaw, nominal_bytes_per_s: float, size_bytes: int) -> tuple[float, float]:
+    """(hop latency in ns, share of the bandwidth) with which a remote read of ``size_bytes`` takes as long as the copy.
+
+    The latency of a copy includes its request (NCCL's receiver announces its buffer, a copy engine reads), and a remote
+    read crosses the link twice, with the request and with the data: each direction gets half. The rate is that of
+    copies AROUND the size, as slopes of short pieces are mostly noise. Where their times hardly rise, or rise more than
+    in proportion, the rate is that of the link, or of the whole copy, and the rest is latency.
+    """
+    size = max(float(size_bytes), law.first_bytes)
+    low, high = max(size / AROUND, law.first_bytes), size * AROUND
+    whole_ns, low_ns, high_ns = (float(law.time_ns(each)) for each in (size, low, high))
+    slope_ns = (high_ns - low_ns) / (high - low)
+    nominal_ns = NS_PER_S / nominal_bytes_per_s
+    ns_per_byte = max(nominal_ns, min(slope_ns, whole_ns / size))
+    return max(0.0, whole_ns - size_bytes * ns_per_byte) / 2, nominal_ns / ns_per_byte
+
+
+def _covers(table: TransferTable) -> bool:
+    return table.first_bytes <= SLICES_BYTES[0] and table.last_bytes >= SLICES_BYTES[1]
+
+
+def _sizes(tables: Sequence[TransferTable]) -> str:
+    spans = sorted({(table.first_bytes, table.last_bytes) for table in tables})
+    return "; it has " + ", ".join(" to ".join(format_quantity(size, SIZE) for size in span) for span in spans)
+
+
+# Conditions on a law that calibrates links: description → predicate.
+WANTED: MappingProxyType[str, Callable[[TransferTable], bool]] = MappingProxyType({
+    "within a node": lambda table: table.of.get("placement", "intra_node") == "intra_node",
+    "other than XLA's, whose bandwidth depends on its channel settings": (
+        lambda table: table.library not in ONLY_BY_NAME
+    ),
+    "one way (direction uni)": lambda table: table.of.get("direction") == "uni",
+    "of one pair at a time (concurrent_pairs 1)": lambda table: table.of.get("concurrent_pairs", "1") == "1",
+    "from 1 MiB to 64 MiB": _covers,
+})  # fmt: skip
+
+
+# ---- collective
+# Collectives, and dispatch and combine of MoE libraries: which table, and how many bytes a rank sends.
+
+DISPATCH, COMBINE = "dispatch", "combine"
+# TensorRT-LLM operations: the exchange of counts and indices before a dispatch, and a combine in the dtype of the
+# layer.
+PREPARE, COMBINE_LOW_PRECISION = "prepare", "combine_low_precision"
+# Of DeepEP's normal kernels between nodes, apart from the vectors that follow: ranks tell each other how many come, and
+# wait for all (deepseek-ai/DeepEP, csrc/kernels/internode.cu, notify_dispatch and cached_notify).
+NOTIFY_OF = MappingProxyType({DISPATCH: "dispatch_notify", COMBINE: "combine_notify"})
+# Default payload of operations: DeepEP dispatches FP8 and combines BF16 (deepseek-ai/DeepEP, README).
+PAYLOAD_OF = MappingProxyType({
+    DISPATCH: "fp8",
+    COMBINE: "bf16",
+    PREPARE: "bf16",
+    COMBINE_LOW_PRECISION: "nvfp4",
+    NOTIFY_OF[DISPATCH]: "fp8",
+    NOTIFY_OF[COMBINE]: "bf16",
+})
+
+GROUPS_TAKEN = 4  # DeepEP's benchmark routes to at most 4 of the nodes (tests/test_internode.py, num_topk_groups)
+
+
+def nodes_away(nodes: int, top_k: int, experts: int) -> float:
+    """Other nodes that a token of DeepEP's benchmark is sent to, on average: ``top_k`` of the experts of at most
+    GROUPS_TAKEN nodes, all equally popular, each node once (hypergeometric).
+    """
+    groups, each = min(nodes, GROUPS_TAKEN), experts / nodes
+    none = prod(((groups - 1) * each - drawn) / (groups * each - drawn) for drawn in range(top_k))
+    return groups * (1 - max(none, 0.0)) * (nodes - 1) / nodes
+
+
+def collectives(calibration: CalibrationSpec) -> list[TransferTable]:
+    """Tables of collectives; sizes are message bytes as the library counts them."""
+    return [table for table in calibration.collectives if table.of.get("op") not in PAYLOAD_OF]
+
+
+def dispatches(calibration: CalibrationSpec) -> list[TransferTable]:
+    """Tables of dispatch and combine; sizes are bytes that one rank sends."""
+    return [table for table in calibration.collectives if table.of.get("op") in PAYLOAD_OF]
+
+
+def sent_bytes(payload: str, tokens, top_k, hidden):
+    """Bytes that one rank sends for its own ``tokens``, each to ``top_k`` experts on other ranks. ``payload``: a key of
+    archsim.base.units.VECTOR_BYTES.
+
+    Laws of dispatch and combine use this size, whatever a library really sends (TensorRT-LLM: each vector once per
+    rank). Raises LawMissing.
+    """
+    if payload not in VECTOR_BYTES:
+        raise LawMissing(
+            f"unknown payload {payload!r}: its bytes per value are not known (known: {', '.join(VECTOR_BYTES)})"
+        )
+    return tokens * top_k * hidden * VECTOR_BYTES[payload]
+
+
+def payload_of(table: TransferTable) -> str:
+    """The payload of a table of ``dispatches``."""
+    return table.of.get("dtype") or PAYLOAD_OF[table.of["op"]]
+
+
+def preferred_collective(tables: Sequence[TransferTable]) -> TransferTable:
+    """The table with the fewest nodes; then most SMs, then the library with most points, in its newest version;
+    libraries of ONLY_BY_NAME last. Then the default payload.
+    """
+
+    def rank(table: TransferTable) -> tuple:
+        of, listed = table.of, table.library not in ONLY_BY_NAME
+        usual = of.get("dtype") == PAYLOAD_OF.get(of["op"])
+        sms, points = float(of.get("sms", 0)), table.residuals.points
+        return not table.scaled_from, listed, -float(of.get("nodes", 1)), sms, points, usual, table.library
+
+    best = max(tables, key=rank)
+    return newest(table for table in tables if (table.library, table.of) == (best.library, best.of))

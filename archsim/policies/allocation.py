@@ -1,0 +1,594 @@
+"""Allocation: which die executes how many tokens of which expert in one step.
+
+An allocation is a pure function ``(step: StepView, **parameters) -> Plan``. It sees one step's demand, where weights
+are and what things cost; it has no clock and no state. A user's ``package.module:function`` works the same way.
+
+=============== ===========================================================================================
+name            rule
+=============== ===========================================================================================
+``first_seen``  experts in order of first appearance in the demand, the i-th on die (i + offset) mod D;
+                weights are read from wherever they are (published simulator's ``base``)
+``home``        every expert on its home die, the first holder (expert parallelism, ``ep``)
+``isca26``      blocks of tokens to the candidate that keeps the worse of {candidate, data source} lowest
+                (published simulator; Yu et al., ISCA 2026, algorithm 1)
+``paper``       blocks of tokens to the candidate of lowest cost: holders and dies within a distance of one
+                (Yu et al., arXiv 2510.05497 algorithm 1 as the paper states it)
+``lp``          shares of experts that minimise the load of the fullest resource, by linear programming, rounded
+                (``archsim.policies.linear_programme``)
+others          tokens among the holders of an expert (``archsim.policies.allocation``), and moves between dies
+                (``archsim.policies.libra``)
+=============== ===========================================================================================
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from archsim.base.compiled import GOLDEN, inner, kernel, mix_bits, unsigned
+from archsim.policies.lplb import lplb as share_out
+from archsim.specs.model import SLICES
+
+# ---- rules
+
+NO_ORIGINS = np.zeros((0, 0), np.int32)
+
+
+class Costs(NamedTuple):
+    """What an allocation may assume about the machine: effective bandwidths in bytes per ns, rates in FLOP per ns."""
+
+    slice_bytes: int
+    flop_per_token: float  # of one expert: 6 * hidden * ffn
+    flop_per_ns: float
+    hbm_bytes_per_ns: float
+    link_bytes_per_ns: float
+    hbm_latency_ns: float
+    hop_ns: float
+    # Unit in which a state machine keeps the costs of ``paper``: they are integers there. 0: any number.
+    quantum_ns: float = 0.0
+
+
+class Rates(NamedTuple):
+    """What the engine charges a die for more work, near the mean die of a step."""
+
+    row_ns: float  # compute, for a further token of an expert that it runs
+    expert_ns: float  # compute, for a further expert
+    read_ns: float  # its HBM, for the weights of an expert
+
+
+class Charged(Protocol):
+    """What the engine will charge for the step under the selected assumptions."""
+
+    @property
+    def rates(self) -> Rates:
+        """Of a die with the step's mean load."""
+
+    def plan_ns(self, plan: Plan) -> float:
+        """The time of the step with this plan, by the law of the analytical engine; the decision is not included."""
+
+    def decision_ns(self, plan: Plan) -> float:
+        """What deciding on this plan, by its effort, takes on the critical path; no clock is read for it."""
+
+
+class StepView(NamedTuple):
+    """What the Global CP knows when it allocates a step."""
+
+    tokens: np.ndarray  # int32[expert]
+    first_seen: np.ndarray  # int16[expert] experts in order of first appearance, -1 after the last
+    home: np.ndarray  # int32[expert]: the first holder
+    copied_slices: np.ndarray  # int8[expert, die] slices of the expert of which the die has cached copies
+    hops: np.ndarray  # int32[die, die]
+    costs: Costs
+    layer: int  # MoE layer of the run
+    step: int  # iteration
+    holders: np.ndarray  # bool[expert, die]: dies that hold the expert by placement: home and replicas
+    pair_ns: np.ndarray  # float64[die, die]: latency of the route from the first die to the second
+    pair_bytes_per_ns: np.ndarray  # float64[die, die]: bandwidth of its narrowest link
+    origins: np.ndarray = NO_ORIGINS  # int32[die, expert] tokens by the die they live on; [0, 0] if not known
+    charged: Charged | None = None  # None: not known
+
+    @property
+    def rates(self) -> Rates:
+        """What the engine charges; where nobody knows it, what ``costs`` say."""
+        if self.charged is not None:
+            return self.charged.rates
+        costs = self.costs
+        read_ns = SLICES * costs.slice_bytes / costs.hbm_bytes_per_ns
+        return Rates(costs.flop_per_token / costs.flop_per_ns, 0.0, read_ns)
+
+    @property
+    def compiled(self) -> StepView:
+        """What compiled kernels accept: numbers and arrays alone."""
+        return StepView(*self[:-1])
+
+
+class Effort(NamedTuple):
+    """Work of an allocation, as counts, not times; executors charge for it."""
+
+    global_demand: bool  # whether it read the tokens of more than one die
+    sorted_experts: int
+    candidates: np.ndarray  # int64[active expert]: candidates ranked
+    blocks: np.ndarray  # int64[active expert]: blocks assigned one by one
+    operations: int = 0  # multiply-adds of a solver
+    statistics_bytes: int = 0  # counts of every die that the dies add up first, beside the demand of the step
+
+    def plus(self, operations: int, statistics_bytes: int = 0) -> Effort:
+        """The same, and more operations and statistics."""
+        return self._replace(
+            operations=self.operations + operations, statistics_bytes=self.statistics_bytes + statistics_bytes
+        )
+
+
+NO_EFFORT = Effort(False, 0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+class Plan(NamedTuple):
+    """The plan of a step: entries in order of expert, then as the rule returns them."""
+
+    expert: np.ndarray  # int32[entry]
+    die: np.ndarray  # int32[entry]
+    tokens: np.ndarray  # int32[entry], > 0
+    effort: Effort = NO_EFFORT
+    # int64[die, die] tokens that live on the first die and whose shared experts run on the second; None: at home
+    shared: np.ndarray | None = None
+
+
+NO_PLAN = Plan(*(np.zeros(0, np.int32),) * 3)
+
+
+def plan_of(given: np.ndarray, effort: Effort = NO_EFFORT) -> Plan:
+    """The plan of ``given: int64[expert, die]`` tokens; entries in order of expert, then of die."""
+    expert, die = np.nonzero(given)
+    return Plan(expert.astype(np.int32), die.astype(np.int32), given[expert, die].astype(np.int32), effort)
+
+
+def estimating(step: StepView, plan: Plan) -> int:
+    """Operations that estimate a plan (``Charged.plan_ns``): those of every entry, by its distance from home."""
+    hops = step.hops[step.home[plan.expert], plan.die]
+    return len(hops) * entry_operations(len(step.hops), 0) + SLICES * int(hops.sum())
+
+
+def entry_operations(dies: int, hops: int) -> int:
+    """Of an entry: the expected vectors of all dies, and for each slice a place in a calendar of dies and a booking of
+    both ends and of every link between them.
+    """
+    return dies + SLICES * (ceil(log2(dies)) + 2 + hops)
+
+
+def first_seen(step: StepView, offset: int = 7) -> Plan:
+    """The i-th expert to appear goes to die (i + offset) mod D, with all of its tokens."""
+    experts = len(step.tokens)
+    rank, (expert, die, tokens) = np.full(experts, -1, np.int64), np.empty((3, experts), np.int32)
+    n = _deal(step.first_seen, step.tokens, offset, len(step.hops), rank, expert, die, tokens)
+    return Plan(expert[:n], die[:n], tokens[:n], _DEALT)
+
+
+_DEALT = NO_EFFORT._replace(global_demand=True)
+
+
+@kernel
+def _deal(first_seen, wanted, offset, dies, rank, expert, die, tokens):
+    """Entries of `first_seen`, in order of expert; returns how many. ``rank``: int64[expert], -1."""
+    for at in range(len(first_seen)):
+        if first_seen[at] < 0:
+            break
+        rank[first_seen[at]] = at
+    n = 0
+    for each in range(len(rank)):
+        if rank[each] >= 0:
+            expert[n], die[n], tokens[n] = each, (rank[each] + offset) % dies, wanted[each]
+            n += 1
+    return n
+
+
+def home(step: StepView) -> Plan:
+    """Every active expert runs on its home die."""
+    expert = np.flatnonzero(step.tokens).astype(np.int32)
+    return Plan(expert, step.home[expert].astype(np.int32), step.tokens[expert].astype(np.int32))
+
+
+def isca26(step: StepView, block_tokens: int = 512, candidates: int = 5) -> Plan:
+    """The published simulator's allocation (its rules are restated in ``docs/policies.md``).
+
+    ``block_tokens``: tokens assigned at a time. ``candidates``: least number kept, more for experts with many tokens.
+    """
+    order, plan = _by_tokens(step.tokens), _blank(step)
+    effort, loads = _effort(order), np.zeros(len(step.hops), LOAD)
+    counts = effort.candidates, effort.blocks
+    blocks = _place_isca26(step.compiled, order, block_tokens, candidates, loads, *plan, *counts)
+    return _in_expert_order(*plan, blocks, effort)
+
+
+def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
+    """Blocks to the candidate of least ``load + max(weight read, block compute)``; holders and dies near one.
+
+    Where the paper leaves details open: ascending token count, no truncation of candidates, the weight read paid once
+    for each (expert, die), ties to the earlier candidate, holders first. On a state machine costs are integers
+    (``Costs.quantum_ns``).
+    """
+    order, plan = _by_tokens(step.tokens), _blank(step)
+    effort, (load_ns, read_ns) = _effort(order), np.zeros((2, len(step.hops)))
+    counts = effort.candidates, effort.blocks
+    blocks = _place_paper(step.compiled, order, block_tokens, distance, load_ns, read_ns, *plan, *counts)
+    return _in_expert_order(*plan, blocks, effort)
+
+
+LOAD = np.dtype([
+    ("local_ns", "f8"),  # compute on weights that the die holds
+    ("remote_ns", "f8"),  # compute on weights that it fetches
+    ("reads_ns", "f8"),  # its HBM reads for itself
+    ("serves_ns", "f8"),  # its HBM reads for others
+    ("inbound_ns", "f8"),  # weights on their way to it
+    ("now_ns", "f8"),  # die time when the candidates of an expert are ranked
+])
+
+
+def _by_tokens(tokens) -> np.ndarray:
+    """Active experts by ascending (tokens, id), int64[active]."""
+    return np.argsort(tokens, kind="stable")[len(tokens) - np.count_nonzero(tokens) :]
+
+
+def _blank(step) -> np.ndarray:
+    """Candidate dies and the tokens assigned to them, int64[2, expert, rank of the candidate]."""
+    return np.zeros((2, len(step.tokens), len(step.hops)), np.int64)
+
+
+def _effort(order) -> Effort:
+    """Zero counts for the rule to fill in, in the order in which experts are placed."""
+    return Effort(True, len(order), *np.zeros((2, len(order)), np.int64))
+
+
+def _in_expert_order(candidate, given, blocks, effort) -> Plan:
+    """Entries in order of expert, then of the rank of the candidate: as many as blocks, at most."""
+    expert, die, tokens = np.empty((3, blocks), np.int32)
+    n = _collect(candidate, given, expert, die, tokens)
+    return Plan(expert[:n], die[:n], tokens[:n], effort)
+
+
+@kernel
+def _collect(candidate, given, expert, die, tokens):
+    """What `_in_expert_order` returns, and how many entries there are."""
+    n = 0
+    for each in range(unsigned(given.shape[0])):
+        for rank in range(unsigned(given.shape[1])):
+            if given[each, rank]:
+                expert[n], die[n], tokens[n] = each, candidate[each, rank], given[each, rank]
+                n += 1
+    return n
+
+
+@inner
+def _die_ns(load):
+    return max(load.local_ns, load.reads_ns + load.serves_ns, load.inbound_ns) + load.remote_ns
+
+
+@inner
+def _holds(step, expert, die):
+    return step.holders[expert, die] or step.copied_slices[expert, die] > 0
+
+
+@inner
+def _rank_candidates(step, expert, extra_ns, loads, ranked):
+    """Holders at their die time, the home's other neighbours at die time plus the fetch; by (time, die). Returns
+    count.
+    """
+    n = 0
+    home = step.home[unsigned(expert)]
+    for die in range(unsigned(len(loads))):
+        holds = _holds(step, unsigned(expert), die)
+        if not holds and step.hops[die, unsigned(home)] != 1:
+            continue
+        load = loads[die]
+        load.now_ns = _die_ns(load) if holds else _die_ns(load) + extra_ns[0] + extra_ns[1]
+        at = n
+        while at > 0 and loads[unsigned(ranked[unsigned(at - 1)])].now_ns > load.now_ns:
+            ranked[unsigned(at)] = ranked[unsigned(at - 1)]
+            at -= 1
+        ranked[unsigned(at)] = die
+        n += 1
+    return n
+
+
+@inner
+def _worst_after(load, source, local, first, work_ns, read_ns, fetch_ns):
+    """The larger die time of executor and data source once a block is added."""
+    if local:
+        return max(load.local_ns + work_ns, load.reads_ns + load.serves_ns, load.inbound_ns) + load.remote_ns
+    busy_ns = max(load.local_ns, load.reads_ns + load.serves_ns, load.inbound_ns + fetch_ns)
+    served_ns = source.reads_ns + source.serves_ns + (read_ns if first else 0.0)
+    source_ns = max(source.local_ns, served_ns, source.inbound_ns) + source.remote_ns
+    return max(busy_ns + load.remote_ns + work_ns, source_ns)
+
+
+@kernel
+def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given, ranked_count, block_count):
+    costs = step.costs
+    weight_bytes = SLICES * costs.slice_bytes
+    read_ns = costs.hbm_latency_ns + weight_bytes / costs.hbm_bytes_per_ns
+    extra_ns = 2 * costs.hop_ns, weight_bytes / costs.link_bytes_per_ns  # of a fetch from a neighbour
+    fetch_ns = extra_ns[0] + extra_ns[1]
+    total = 0
+    for expert in order:
+        loads[step.home[expert]].reads_ns += read_ns
+        total += step.tokens[expert]
+    all_blocks = 0
+    threshold = max(total / max(1, len(order)), 512.0)  # 512: a constant of the published simulator
+    for at in range(len(order)):
+        expert = order[at]
+        tokens, source = np.int64(step.tokens[expert]), loads[step.home[expert]]
+        ranked, placed = candidate[expert], given[expert]
+        n = min(_rank_candidates(step, expert, extra_ns, loads, ranked), max(candidates, int(tokens // threshold)))
+        blocks = max(1, tokens // block_tokens)
+        ranked_count[at], block_count[at] = n, blocks
+        all_blocks += blocks
+        for block in range(blocks):
+            size = min(tokens, block_tokens) if block < blocks - 1 else tokens - (blocks - 1) * block_tokens
+            work_ns = np.ceil(costs.flop_per_token * size / costs.flop_per_ns)
+            best, best_ns, best_local = -1, np.inf, False
+            for rank in range(n):
+                die = unsigned(ranked[unsigned(rank)])
+                local = _holds(step, unsigned(expert), die)
+                first = placed[unsigned(rank)] == 0
+                worst_ns = _worst_after(loads[die], source, local, first, work_ns, read_ns, fetch_ns)
+                if worst_ns < best_ns or (worst_ns == best_ns and local and not best_local):
+                    best, best_ns, best_local = rank, worst_ns, local
+            load = loads[ranked[best]]
+            if best_local:
+                load.local_ns += work_ns
+            else:
+                load.remote_ns += work_ns
+                load.inbound_ns += fetch_ns
+                source.serves_ns += read_ns if placed[best] == 0 else 0.0
+            placed[best] += size
+    return all_blocks
+
+
+@inner
+def _nearest_host(step, expert, die):
+    """Distance to the nearest die that holds the whole expert (0: this one does)."""
+    nearest = step.hops[die, step.home[expert]]
+    for host in range(len(step.hops)):
+        if step.holders[expert, host] or step.copied_slices[expert, host] == SLICES:
+            nearest = min(nearest, step.hops[die, host])
+    return nearest
+
+
+@inner
+def _in_quanta(ns, quantum_ns):
+    """``ns`` as a state machine keeps it: the nearest multiple of a quantum, halves up; 0: as it is."""
+    return np.floor(ns / quantum_ns + 0.5) * quantum_ns if quantum_ns > 0.0 else ns
+
+
+@kernel
+def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidate, given, ranked_count, block_count):
+    costs = step.costs
+    weight_bytes = SLICES * costs.slice_bytes
+    for at in range(len(order)):
+        expert = order[at]
+        near, placed, n = candidate[expert], given[expert], 0
+        for reach in range(distance + 1):
+            for die in range(len(load_ns)):
+                if _nearest_host(step, expert, die) == reach:
+                    far_ns = reach * (costs.hop_ns + weight_bytes / costs.link_bytes_per_ns)
+                    here_ns = costs.hbm_latency_ns + weight_bytes / costs.hbm_bytes_per_ns
+                    read_ns[n] = _in_quanta(far_ns if reach else here_ns, costs.quantum_ns)
+                    near[n] = die
+                    n += 1
+        left = np.int64(step.tokens[expert])
+        ranked_count[at] = n
+        while left > 0:
+            size = min(left, block_tokens)
+            block_count[at] += 1
+            work_ns = _in_quanta(costs.flop_per_token * size / costs.flop_per_ns, costs.quantum_ns)
+            best, best_ns = 0, np.inf
+            for rank in range(n):
+                ns = load_ns[near[rank]] + max(0.0 if placed[rank] else read_ns[rank], work_ns)
+                if ns < best_ns:
+                    best, best_ns = rank, ns
+            load_ns[near[best]] = best_ns
+            placed[best] += size
+            left -= size
+    return block_count.sum()
+
+
+# ---- holders
+# Allocations among the holders of an expert: no die runs an expert that it does not hold.
+#
+# Splits into whole tokens give the remainder to the largest fractions, or to the first holders.
+
+LPLB_STEPS = 5  # of the interior-point solver (SGLang's LPLB); what is charged, whatever solves the programme here
+
+
+def even(step: StepView) -> Plan:
+    """Every holder of an expert gets as many of its tokens, the first holders one more."""
+    expert, die, first, counts = _instances(step)
+    each, rest = np.divmod(step.tokens, np.maximum(counts, 1))
+    return _plan(expert, die, each[expert] + (np.arange(len(expert)) - first[expert] < rest[expert]))
+
+
+def hashed(step: StepView) -> Plan:
+    """Every token takes a holder of its expert by a hash of its position, layer and iteration: even, but for chance, as
+    engines that ask nobody choose a replica.
+    """
+    place = mix_bits(np.array([step.step << 32 | step.layer], np.uint64))
+    drawn = mix_bits(np.arange(int(step.tokens.sum()), dtype=np.uint64) * GOLDEN + place) >> np.uint64(32)
+    expert, die, first, counts = _instances(step)
+    of = np.repeat(np.arange(len(counts)), step.tokens)  # expert of each token
+    chosen = first[of] + (drawn % counts[of].astype(np.uint64)).astype(np.int64)
+    return _plan(expert, die, np.bincount(chosen, minlength=len(expert)))
+
+
+def _instances(step: StepView) -> tuple[np.ndarray, ...]:
+    """Expert and die of every instance, int64[instance], in order of both; the first instance of each expert, and how
+    many it has, int64[expert].
+    """
+    expert, die = np.nonzero(step.holders)
+    counts = np.bincount(expert, minlength=len(step.tokens))
+    return expert, die, np.cumsum(counts) - counts, counts
+
+
+def _plan(expert: np.ndarray, die: np.ndarray, tokens: np.ndarray) -> Plan:
+    """Of instances with these tokens, int64[instance] each; those without any are left out."""
+    some = tokens > 0
+    return Plan(*(column[some].astype(np.int32) for column in (expert, die, tokens)))
+
+
+def nearest(step: StepView) -> Plan:
+    """Every die's tokens go to the holder with the fewest hops, ties to the lowest die."""
+    far = np.iinfo(np.int32).max
+    distance = np.where(step.holders[:, None, :], step.hops[None], far)  # [expert, origin, holder]
+    return plan_of(_sent(step, distance.argmin(axis=2)))
+
+
+def static(step: StepView) -> Plan:
+    """Every die uses one holder of an expert: itself, else one of those with the fewest hops, by turns over dies."""
+    experts, dies = step.holders.shape
+    chosen = np.zeros((experts, dies), np.int64)
+    for expert in range(experts):
+        holders = np.flatnonzero(step.holders[expert])
+        distance = step.hops[:, holders]
+        for die in range(dies):
+            close = holders[distance[die] == distance[die].min()]
+            chosen[expert, die] = close[(die + expert) % len(close)]
+    return plan_of(_sent(step, chosen))
+
+
+def lplb(step: StepView) -> Plan:
+    """The shares that minimise the load of the fullest die, in whole tokens by the largest remainders.
+
+    Charged as the published solver: an interior-point method of five steps over (replicated experts + dies) rows and
+    their instances as columns.
+    """
+    active = np.flatnonzero(step.tokens)
+    holders = [np.flatnonzero(step.holders[expert]).tolist() for expert in active]
+    shares = share_out(step.tokens[active], holders, len(step.hops))
+    given = np.zeros(step.holders.shape, np.int64)
+    for expert, dies, split in zip(active.tolist(), holders, shares.split, strict=True):
+        given[expert, dies] = whole_shares(int(step.tokens[expert]), split)
+    counts = np.array([len(dies) for dies in holders], np.int64)
+    replicated = counts[counts > 1]
+    rows, columns = len(replicated) + len(step.hops), int(replicated.sum()) + len(step.hops) + 2
+    operations = LPLB_STEPS * (rows * rows * columns + rows**3 // 3)
+    return plan_of(given, Effort(True, 0, counts, np.ones(len(counts), np.int64), operations))
+
+
+def whole_shares(tokens: int, split: np.ndarray) -> np.ndarray:
+    """``tokens`` in proportion to ``split``, int64, the rest to the largest remainders, ties to the first."""
+    total = split.sum()
+    wished = split * (tokens / total) if total > 0 else np.full(len(split), tokens / len(split))
+    counts = np.floor(wished + 1e-9).astype(np.int64)
+    rest = np.argsort(counts - wished, kind="stable")[: tokens - int(counts.sum())]
+    counts[rest] += 1
+    return counts
+
+
+def _sent(step: StepView, holder: np.ndarray) -> np.ndarray:
+    """int64[expert, die] if the tokens of an origin go to ``holder: int[expert, origin]``."""
+    given = np.zeros(step.holders.shape, np.int64)
+    expert = np.broadcast_to(np.arange(len(holder))[:, None], holder.shape)
+    np.add.at(given, (expert, holder), step.origins.T.astype(np.int64))
+    return given
+
+
+# ---- copy_aware
+# Allocation ``copy_aware``: an expert's tokens run where its weights are, as long as that keeps the dies balanced.
+#
+# Holders of an expert are the dies that hold it by placement or as a complete cached copy. Experts are placed by
+# ascending tokens, in blocks; each block goes to the holder that then finishes first. Where even that one would finish
+# later than the mean of all dies by more than ``slack``, a die without the weights may take the block, if it, and the
+# die
+# that it fetches them from, finish earlier. So the experts with most tokens are shared out last, at the fewest fetches
+# per token; what a die has fetched may be copied, and makes it a holder. ``first_seen`` ignores copies.
+
+OWN_LOAD = np.dtype([("compute_ns", "f8"), ("hbm_ns", "f8"), ("inbound_ns", "f8")])
+
+
+def copy_aware(step: StepView, block_tokens: int = 128, slack: float = 0.05) -> Plan:
+    """The plan of the module's rule; ties go to the lowest die."""
+    active = np.flatnonzero(step.tokens)
+    order = active[np.argsort(step.tokens[active], kind="stable")]
+    given = np.zeros((len(step.tokens), len(step.hops)), np.int64)
+    effort = Effort(True, len(order), np.zeros(len(order), np.int64), np.zeros(len(order), np.int64))
+    loads = np.zeros(len(step.hops), OWN_LOAD)
+    _place(step.compiled, order, block_tokens, slack, loads, given, effort.candidates, effort.blocks)
+    return plan_of(given, effort)
+
+
+@inner
+def _holds_copy(step, expert, die):
+    return step.holders[expert, die] or step.copied_slices[expert, die] == SLICES
+
+
+@inner
+def _source(step, expert, die):
+    """The die that another one reads the expert from: its nearest holder by placement, of several the lowest."""
+    nearest = np.int64(step.home[expert])
+    for holder in range(len(step.hops)):
+        if step.holders[expert, holder]:
+            closer = step.hops[holder, die] < step.hops[nearest, die]
+            if closer or (step.hops[holder, die] == step.hops[nearest, die] and holder < nearest):
+                nearest = np.int64(holder)
+    return nearest
+
+
+@inner
+def _best_holder(step, expert, loads, placed, work_ns, read_ns):
+    """(die, when it finishes) among holders, and dies that have fetched the expert for another block."""
+    best, best_ns = -1, np.inf
+    for die in range(len(loads)):
+        if placed[die] > 0 or _holds_copy(step, expert, die):
+            reading_ns = read_ns if placed[die] == 0 else 0.0
+            ns = max(loads[die].compute_ns + work_ns, loads[die].hbm_ns + reading_ns, loads[die].inbound_ns)
+            if ns < best_ns:
+                best, best_ns = die, ns
+    return best, best_ns
+
+
+@inner
+def _best_other(step, expert, loads, placed, work_ns, read_ns, weight_bytes):
+    """(die, when it or its source finishes) among dies that would have to fetch the expert."""
+    best, best_ns = -1, np.inf
+    for die in range(len(loads)):
+        if placed[die] > 0 or _holds_copy(step, expert, die):
+            continue
+        source = _source(step, expert, die)
+        inbound_ns = loads[die].inbound_ns + weight_bytes / step.pair_bytes_per_ns[source, die]
+        own_ns = max(loads[die].compute_ns + work_ns, loads[die].hbm_ns, inbound_ns)
+        ns = max(own_ns, loads[source].hbm_ns + read_ns)
+        if ns < best_ns:
+            best, best_ns = die, ns
+    return best, best_ns
+
+
+@kernel
+def _place(step, order, block_tokens, slack, loads, given, candidates, blocks):
+    """Fill ``given: int64[expert, die]``; count what was considered."""
+    costs, dies = step.costs, len(loads)
+    weight_bytes = SLICES * costs.slice_bytes
+    read_ns, token_ns = weight_bytes / costs.hbm_bytes_per_ns, costs.flop_per_token / costs.flop_per_ns
+    total = 0
+    for expert in order:
+        total += step.tokens[expert]
+    target_ns = (1.0 + slack) * max(total * token_ns, len(order) * read_ns) / dies
+    for at in range(len(order)):
+        expert = order[at]
+        placed, left = given[expert], np.int64(step.tokens[expert])
+        candidates[at] = dies
+        while left > 0:
+            size = min(left, block_tokens)
+            work_ns = size * token_ns
+            blocks[at] += 1
+            die, ns = _best_holder(step, expert, loads, placed, work_ns, read_ns)
+            source = np.int64(die)
+            if ns > target_ns:
+                other, other_ns = _best_other(step, expert, loads, placed, work_ns, read_ns, weight_bytes)
+                if other_ns < ns:
+                    die, source = other, _source(step, expert, other)
+                    loads[die].inbound_ns += weight_bytes / step.pair_bytes_per_ns[source, die]
+            if placed[die] == 0:
+                loads[source].hbm_ns += read_ns
+            loads[die].compute_ns += work_ns
+            placed[die] += size
+            left -= size

@@ -1,0 +1,189 @@
+"""LPLB: the shares of an expert's instances that minimise the load of the fullest GPU (DeepSeek's LPLB, as in SGLang).
+
+The linear programme of the SGLang article on Waterfill and LPLB, "The LP Formulation": minimise M subject to, for
+every GPU, the shares of the instances on it <= M; for every expert, its shares sum to its load; all shares >= 0. The
+paper solves it approximately on the GPU; here it is exact (`archsim.policies.lplb`).
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from archsim.base.compiled import inner, kernel
+from archsim.policies.load import checked_count, checked_load
+
+# ---- lplb
+
+class Shares(NamedTuple):
+    max_load: float  # of the fullest GPU: the optimum
+    split: list[np.ndarray]  # [expert] float64[instance], as in holders
+
+
+def lplb(load: ArrayLike, holders: Sequence[Sequence[int]], gpus: int | None = None) -> Shares:
+    """Share ``load[expert]`` among ``holders[expert]``, the GPUs of its instances, such that the fullest of ``gpus``
+    has least.
+
+    ``gpus``: by default as many as ``holders`` name. The optimum is unique, the shares usually are not: another
+    solver's are as good. Several instances on one GPU are allowed, without benefit. ValueError: an expert without a
+    holder, a GPU outside 0..gpus - 1, holders for a different number of experts.
+    """
+    load = checked_load(load, ("expert",))
+    if len(holders) != len(load):
+        raise ValueError(
+            f"holders of {len(holders)} experts, load of {len(load)}; expected holders[expert] = [gpu, ...] for each"
+        )
+    begin = np.zeros(len(load) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, holders), np.int64, len(load)), out=begin[1:])
+    gpu = np.fromiter(chain.from_iterable(holders), np.int64, begin[-1])
+    if (begin[1:] == begin[:-1]).any():
+        raise ValueError(
+            f"expert {int(np.argmin(np.diff(begin)))} has no holder; expected one GPU or more for every expert"
+        )
+    gpus = int(gpu.max(initial=0)) + 1 if gpus is None else checked_count(gpus, "gpus")
+    if len(gpu) and not 0 <= gpu.min() <= gpu.max() < gpus:
+        raise ValueError(f"holders name GPUs {gpu.min()}..{gpu.max()}; expected 0..{gpus - 1}")
+
+
+    share = share_out(load, begin, gpu, gpus)
+    most = np.bincount(gpu, weights=share, minlength=gpus).max()
+    ends = begin.tolist()
+    return Shares(float(most), [share[a:b] for a, b in zip(ends, ends[1:], strict=False)])
+
+
+# ---- max_flow
+# The exact minimum of the largest load when loads are shared among given holders: maximum flow in a compiled loop.
+#
+# The loads of experts are poured into their GPUs up to a common level. If no path of shares leads from an expert with
+# load left to a GPU with room, the GPUs reached are full and hold nothing but the experts reached: the level rises by
+# the load left over a GPU of that set, which is a lower bound on any solution (Dinkelbach, On nonlinear fractional
+# programming, 1967). Earlier shares remain valid. The final level is that of the tightest set, the optimum.
+# Import this module where it is used: it loads numba.
+
+LEFT_OVER = 1e-13  # of the whole load: remainders and room below this are rounding errors
+SOURCE, UNREACHED = -1, -2
+
+
+class _Net(NamedTuple):
+    """Instances of experts; shares and the tree of the last search, which change."""
+
+    begin: np.ndarray  # int64[expert + 1] first instance of an expert
+    gpu: np.ndarray  # int64[copy]
+    expert: np.ndarray  # int64[copy]
+    by_gpu: np.ndarray  # int64[copy] instances in order of GPU
+    gpu_begin: np.ndarray  # int64[gpu + 1] into by_gpu
+    share: np.ndarray  # float64[copy]
+    used: np.ndarray  # float64[gpu]
+    left: np.ndarray  # float64[expert] not yet assigned
+    entered: np.ndarray  # int64[expert] the instance through which the search reached it, SOURCE or UNREACHED
+    came_by: np.ndarray  # int64[gpu] the instance through which the search reached it, or UNREACHED
+    queue: np.ndarray  # int64[expert]
+
+
+def share_out(load: np.ndarray, begin: np.ndarray, gpu: np.ndarray, gpus: int) -> np.ndarray:
+    """Shares float64[instance] that add up to ``load[expert]`` and minimise the load of the fullest GPU.
+
+    Instances ``begin[e]:begin[e + 1]`` are expert e's, on GPUs ``gpu[copy]``; every expert has one. All loads >= 0.
+    """
+    experts, count, total = len(load), np.diff(begin), load.sum()
+    expert = np.repeat(np.arange(experts), count)
+    alone = count[expert] == 1
+    share = np.where(alone, load[expert], 0.0)
+    used = np.bincount(gpu, weights=share, minlength=gpus)
+    by_gpu = np.argsort(gpu, kind="stable")
+    gpu_begin = np.searchsorted(gpu[by_gpu], np.arange(gpus + 1))
+    scratch = (np.zeros(n, np.int64) for n in (experts, gpus, experts))
+    net = _Net(begin, gpu, expert, by_gpu, gpu_begin, share, used, np.where(count == 1, 0.0, load), *scratch)
+    order = np.argsort(-load, kind="stable")
+    _share_out(net, order, max(total / gpus, used.max()), LEFT_OVER * total)
+    return share
+
+
+@kernel
+def _share_out(net, order, level, least):
+    """Pour the largest expert first, then move shares along paths; raise the level when there is none."""
+    for expert in order:
+        for copy in range(net.begin[expert], net.begin[expert + 1]):
+            _pour(net, copy, min(net.left[expert], level - net.used[net.gpu[copy]]))
+    while True:
+        found, reached = _search(net, level, least)
+        if found >= 0:
+            _augment(net, found, level)
+        elif reached > 0:
+            level += max(_left_over(net.left, least) / reached, 2 * least)
+        else:
+            break
+    for expert in order:
+        _pour(net, net.begin[expert], net.left[expert])
+
+
+@inner
+def _pour(net, copy, amount):
+    if amount > 0.0:
+        net.share[copy] += amount
+        net.used[net.gpu[copy]] += amount
+        net.left[net.expert[copy]] -= amount
+
+
+@inner
+def _left_over(left, least):
+    total = 0.0
+    for amount in left:
+        total += amount if amount > least else 0.0
+    return total
+
+
+@inner
+def _search(net, level, least):
+    """Breadth first from all experts with load left: (the nearest GPU with room or UNREACHED, GPUs reached)."""
+    tail = reached = head = 0
+    net.came_by[:] = UNREACHED
+    for expert in range(len(net.left)):
+        net.entered[expert] = UNREACHED
+        if net.left[expert] > least:
+            net.entered[expert] = SOURCE
+            net.queue[tail] = expert
+            tail += 1
+    while head < tail:
+        expert = net.queue[head]
+        head += 1
+        for copy in range(net.begin[expert], net.begin[expert + 1]):
+            near = net.gpu[copy]
+            if net.came_by[near] != UNREACHED:
+                continue
+            net.came_by[near] = copy
+            reached += 1
+            if level - net.used[near] > least:
+                return near, reached
+            for at in range(net.gpu_begin[near], net.gpu_begin[near + 1]):
+                back = net.by_gpu[at]
+                other = net.expert[back]
+                if net.entered[other] == UNREACHED and net.share[back] > least:
+                    net.entered[other] = back
+                    net.queue[tail] = other
+                    tail += 1
+    return UNREACHED, reached
+
+
+@inner
+def _augment(net, found, level):
+    """Move along the path to a GPU with room as much as its bottleneck allows."""
+    amount, at = level - net.used[found], found
+    expert = net.expert[net.came_by[at]]
+    while net.entered[expert] != SOURCE:
+        amount = min(amount, net.share[net.entered[expert]])
+        at = net.gpu[net.entered[expert]]
+        expert = net.expert[net.came_by[at]]
+    amount = min(amount, net.left[expert])
+    net.left[expert] -= amount
+    net.used[found] += amount
+    at = found
+    expert = net.expert[net.came_by[at]]
+    net.share[net.came_by[at]] += amount
+    while net.entered[expert] != SOURCE:
+        net.share[net.entered[expert]] -= amount
+        at = net.gpu[net.entered[expert]]
+        expert = net.expert[net.came_by[at]]
+        net.share[net.came_by[at]] += amount

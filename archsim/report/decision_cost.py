@@ -1,0 +1,631 @@
+"""The section on decisions: their cost on a host, as firmware and as a state machine, and the gain of cheaper ones."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from archsim.report.charts import Axis, element, linear_axis, number, picture, text, title
+from archsim.report.data import HOST_TIMES, Place, Report, RunRow
+from archsim.report.figures import Panel, policy_class
+from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain, plain_factor, scaled, significant
+from archsim.specs.decision import DecisionSpec
+from archsim.specs.library import load_system
+from archsim.specs.system import SystemSpec
+from microarch.silicon.area import CORES, WAFER_MM2, added_cost
+
+# ---- deciders
+# The executor of decisions in each system of a report: systems that differ in it alone, and the area a policy adds.
+
+NEED_NO_ALLOCATOR = ("first_seen", "home")
+GHZ = 1e9
+
+
+@dataclass(frozen=True)
+class Family:
+    """Systems that differ in ``decision`` alone, by name; the first is the reference."""
+
+    systems: Mapping[str, SystemSpec]
+
+    @cached_property
+    def lead(self) -> str:
+        return next(iter(self.systems))
+
+    def alike(self, *but: str) -> dict[str, SystemSpec]:
+        """The lead, and the systems whose decision differs from the lead's in the named fields alone (``fsm.lanes``,
+        ``executor``).
+        """
+
+        def rest(system: SystemSpec) -> dict[str, Any]:
+            return {field: value for field, value in _flat(system.decision).items() if not field.startswith(but)}
+
+        wanted = rest(self.systems[self.lead])
+        return {name: system for name, system in self.systems.items() if rest(system) == wanted}
+
+
+def families(report: Report) -> list[Family]:
+    """The systems of a report, grouped by hardware."""
+    return [
+        Family({name: SystemSpec.model_validate(report.systems[name]) for name in names}) for names in report.families()
+    ]
+
+
+def deciders(report: Report) -> dict[str, str]:
+    """System → its executor, in words."""
+    return {name: words(system.decision) for family in families(report) for name, system in family.systems.items()}
+
+
+def words(decision: DecisionSpec) -> str:
+    """``state machine, 8 lanes at 2 GHz``."""
+    if decision.executor == "fsm":
+        lanes = "1 lane" if decision.fsm.lanes == 1 else f"{decision.fsm.lanes} lanes"
+        return f"state machine, {lanes} at {clock(decision.fsm.clock_hz)}"
+    if decision.executor == "firmware":
+        return f"firmware on {CORES[decision.firmware.core].name} at {clock(decision.firmware.clock_hz)}"
+    if decision.executor == "gpu":
+        return "a kernel on every GPU"
+    taken = decision.host.time_ns
+    return f"host, {'timed during the run' if taken is None else scaled(taken, TIME_UNITS)}"
+
+
+def clock(hz: float) -> str:
+    return f"{plain(hz / GHZ)} GHz"
+
+
+def added_mm2(system: SystemSpec, policy: Mapping[str, Any]) -> float:
+    """Area that a policy adds to ``base``, without Local CPs: tables and the executor.
+
+    policy: its mapping in the manifest. A host keeps the distribution table and the heatmap in its own memory.
+    """
+    allocates = policy["allocation"]["name"] not in NEED_NO_ALLOCATOR
+    predicts = policy["prediction"]["name"] != "none"
+    return added_cost(system, allocates, predicts).area_mm2
+
+
+def _flat(decision: DecisionSpec) -> dict[str, Any]:
+    """``fsm.lanes`` → value, for every field."""
+    flat = {}
+    for field, value in decision.model_dump(by_alias=True).items():
+        inner = value.items() if isinstance(value, dict) else ()
+        flat |= {f"{field}.{name}": each for name, each in inner} if inner else {field: value}
+    return flat
+
+
+# ---- design_map
+# The co-design map: speed-up of a policy over base, decisions included, against the area it adds.
+
+WIDTH, HEIGHT = 460.0, 260.0
+LEFT, RIGHT, TOP, BOTTOM = 40.0, 16.0, 14.0, 36.0
+SIZE = 4.2  # half of a mark, px
+MARGIN = 1.15  # area axis beyond the outermost points
+
+
+@dataclass(frozen=True)
+class Point:
+    """One configuration: a system and a policy. ``mm2``: added area, ``speedup``: over base on the family's first
+    system.
+    """
+
+    run: RunRow
+    who: str
+    executor: str
+    mm2: float
+    speedup: float
+
+
+def map_of(report: Report, family: Family) -> Iterator[Panel]:
+    """A map for every assumption set and model, at the largest batch, if the family has several systems."""
+    if len(family.systems) < 2:
+        return
+    for label in report.compared():
+        for model in report.models:
+            place = Place(label, family.lead, model)
+            points = points_of(report, family, place)
+            if len({point.mm2 for point in points}) > 1:
+                best = front(points)
+                steps = "; ".join(
+                    f"{point.run.policy} on {point.run.place.system} {factor(point.speedup)}" for point in best
+                )
+                yield Panel(place, draw(points, best, report.policies, f"Speed-up over added area, {model}"), steps)
+
+
+def points_of(report: Report, family: Family, place: Place) -> list[Point]:
+    """Every configuration at the largest batch at which the family's first system ran base."""
+    runs = [run for run in report.at(place) if run.policy == "base" and run.get("throughput_tokens_per_s")]
+    if not runs:
+        return []
+    base = max(runs, key=lambda run: run.batch)
+    policies = {each["name"]: each for each in report.experiment["policies"]}
+    points = []
+    for name, system in family.systems.items():
+        for run in report.at(replace(place, system=name)):
+            rate = run.get("throughput_tokens_per_s")
+            if run.batch == base.batch and run.policy != "base" and rate:
+                mm2, decision = added_mm2(system, policies[run.policy]), system.decision
+                points.append(
+                    Point(run, words(decision), decision.executor, mm2, rate / base["throughput_tokens_per_s"])
+                )
+    return points
+
+
+def front(points: list[Point]) -> list[Point]:
+    """The Pareto-optimal points, sorted by area."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda each: (each.mm2, -each.speedup)):
+        if not best or point.speedup > best[-1].speedup:
+            best.append(point)
+    return best
+
+
+def draw(points: list[Point], best: list[Point], policies: list[str], spoken: str) -> str:
+    """An SVG: area on a logarithmic axis, speed-up on a linear one, both limited to the points; the front as steps."""
+    areas, speedups = [point.mm2 for point in points if point.mm2], [point.speedup for point in points]
+    frame = _Frame(_area_axis(min(areas) / MARGIN, max(areas) * MARGIN), _speedup_axis(min(speedups), max(speedups)))
+    parts = [*frame.grid(), _steps(frame, best)]
+    parts += [_mark(frame, point, policy_class(point.run.policy, policies), point in best) for point in points]
+    return picture(WIDTH, HEIGHT, spoken, parts)
+
+
+def _area_axis(low: float, high: float) -> Axis:
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [digit * 10.0**power for power in decades for digit in (1, 2, 5)]
+    return Axis(low, high, tuple(tick for tick in ticks if low <= tick <= high), plain, log=True)
+
+
+def _speedup_axis(low: float, high: float) -> Axis:
+    margin = max(high - low, 0.02 * high) / 10
+    low, high = low - margin, high + margin
+    step = linear_axis(high - low, plain_factor).ticks[1]
+    ticks = tuple(step * i for i in range(math.ceil(low / step), math.floor(high / step) + 1))
+    return Axis(low, high, ticks, plain_factor)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    across: Axis
+    up: Axis
+
+    def x(self, mm2: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * self.across.share(mm2)
+
+    def y(self, speedup: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * self.up.share(speedup)
+
+    def grid(self) -> list[str]:
+        bottom, parts = HEIGHT - BOTTOM, []
+        for tick in self.across.ticks:
+            x = self.x(tick)
+            parts.append(element("path", class_="grid", d=f"M{number(x)} {number(TOP)}V{number(bottom)}"))
+            parts.append(text(x, bottom + 13, self.across.label(tick), "m", "middle"))
+        for tick in self.up.ticks:
+            y = self.y(tick)
+            parts.append(element("path", class_="grid", d=f"M{number(LEFT)} {number(y)}H{number(WIDTH - RIGHT)}"))
+            parts.append(text(LEFT - 5, y + 3.5, self.up.label(tick), "m", "end"))
+        unit = "added area, mm² (logarithmic)"
+        parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, unit, "m", "middle"))
+        parts.append(text(0.0, TOP - 4, "speed-up over base", "m"))
+        return parts
+
+
+def _steps(frame: _Frame, best: list[Point]) -> str:
+    first = best[0]
+    line = f"M{number(frame.x(first.mm2))} {number(frame.y(first.speedup))}"
+    for point in best[1:]:
+        line += f"H{number(frame.x(point.mm2))}V{number(frame.y(point.speedup))}"
+    return element("path", class_="ref", d=f"{line}H{number(WIDTH - RIGHT)}")
+
+
+def _mark(frame: _Frame, point: Point, kind: str, best: bool) -> str:
+    """A circle (state machine), a square (firmware) or a triangle (host); outlined if on the front."""
+    x, y = frame.x(point.mm2), frame.y(point.speedup)
+    area = f"{significant(point.mm2)} mm²" if point.mm2 else "nothing"
+    tip = title(f"{point.run.label}: {factor(point.speedup)}, adds {area}; {point.who}")
+    kind = f"{kind} front" if best else kind
+    if point.executor == "fsm":
+        return element("circle", tip, class_=kind, cx=x, cy=y, r=SIZE)
+    if point.executor == "firmware":
+        return element("rect", tip, class_=kind, x=x - SIZE, y=y - SIZE, width=2 * SIZE, height=2 * SIZE)
+    left, right, top, bottom = map(number, (x - SIZE, x + SIZE, y - SIZE, y + SIZE))
+    return element("polygon", tip, class_=kind, points=f"{left},{bottom} {right},{bottom} {number(x)},{top}")
+
+
+# ---- published_overhead
+# Published cost of decisions on a host, compared with the runs of a report.
+#
+# Yu et al., arXiv 2510.05497v2, figure 14: overhead of allocation on a host CPU in percent, over batches 4096, 8192 and
+# 16384.
+
+# (system of configs/systems, model) → percent, smallest and largest
+PUBLISHED = MappingProxyType({
+    ("dojo", "deepseek-v3"): (5.2, 6.4),
+    ("dojo", "qwen3-235b-a22b"): (11.1, 14.2),
+    ("dojo_enhanced", "deepseek-v3"): (19.3, 23.8),
+    ("dojo_enhanced", "qwen3-235b-a22b"): (42.0, 51.6),
+})
+BATCHES = (4096, 8192, 16384)
+POLICIES = ("allo", "allo+pred")  # the published range covers allocation only
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Overhead of a run and the published range, both in percent of the rest of a step."""
+
+    low: float
+    high: float
+    simulated: float
+    moved_by: str  # the change that moves it into the range
+    host_ns: tuple[float, float]  # the host decision times that do
+
+    @property
+    def published(self) -> str:
+        return f"{self.low:g} to {self.high:g}\u00a0%"
+
+    @property
+    def kind(self) -> str:
+        """'met', 'above' or 'below'."""
+        if self.low <= self.simulated <= self.high:
+            return "met"
+        return "above" if self.simulated > self.high else "below"
+
+    @property
+    def away(self) -> float:
+        """Distance in percentage points from the nearer end of the range; 0 within it."""
+        return max(self.simulated - self.high, self.low - self.simulated, 0.0)
+
+    @property
+    def verdict(self) -> str:
+        return "met" if self.kind == "met" else f"not met: {significant(self.away, 2)} points {self.kind}"
+
+
+def compare_run(report: Report, run: RunRow, system: SystemSpec) -> Comparison | None:
+    """None if nothing was published for the wafer, model, batch and policy."""
+    known = published_as(system)
+    if (known, run.place.model) not in PUBLISHED or run.policy not in POLICIES or run.batch not in BATCHES:
+        return None
+    low, high = PUBLISHED[known, run.place.model]
+    simulated = run["decision_overhead_percent"]
+    exposed_ns = run["decision_exposed_ns"] / decisions_of(report, run)
+    host_ns = run["exposed_evaluate_ns"] / decisions_of(report, run)  # given, or the mean of the timed calls
+    times_ns = _host_times_ns(low, high, simulated, exposed_ns, host_ns)
+    return Comparison(low, high, simulated, _moved_by(low, high, simulated, times_ns), times_ns)
+
+
+def common_host_times(compared: Iterable[tuple[str, int, Comparison]]) -> list[str]:
+    """For every wafer and batch, the host decision time that meets all ranges. compared: (wafer, batch, comparison)."""
+    by_place: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for wafer, batch, comparison in compared:
+        by_place.setdefault((wafer, batch), []).append(comparison.host_ns)
+    sentences = []
+    for (wafer, batch), times in sorted(by_place.items()):
+        least, most = max(low for low, _ in times), min(high for _, high in times)
+        if least <= most:
+            sentences.append(f"{scaled(least, TIME_UNITS)} to {scaled(most, TIME_UNITS)} at batch {batch:,} on {wafer}")
+        else:
+            sentences.append(f"none at batch {batch:,} on {wafer}")
+    return sentences
+
+
+def misses(compared: Iterable[Comparison]) -> str:
+    """``1 of 6 in the published range; 4 above it by 0.8 to 24 points; 1 below it by 0.1 points``."""
+    compared = list(compared)
+    parts = [f"{sum(each.kind == 'met' for each in compared)} of {len(compared)} in the published range"]
+    for kind in ("above", "below"):
+        away = sorted(each.away for each in compared if each.kind == kind)
+        if away:
+            least, most = (significant(each, 2) for each in (away[0], away[-1]))
+            parts.append(f"{len(away)} {kind} it by {least if least == most else f'{least} to {most}'} points")
+    return "; ".join(parts)
+
+
+def decisions_of(report: Report, run: RunRow) -> int:
+    """Number of steps of a run, each with one decision."""
+    iterations = int(run["decode_steps"]) + (run["prefill_ns"] > 0)
+    return max(1, iterations * report.layers_of(run))
+
+
+def _host_times_ns(low: float, high: float, simulated: float, exposed_ns: float, host_ns: float) -> tuple[float, float]:
+    """Host decision times that give the published overhead, negative where none does.
+
+    Exposed time is nearly the same in every step, so overhead is exposed time over the (harmonic) mean of the rest of a
+    step.
+    """
+    path_ns, rest_ns = exposed_ns - host_ns, exposed_ns / simulated * 100
+    return low / 100 * rest_ns - path_ns, high / 100 * rest_ns - path_ns
+
+
+def _moved_by(low: float, high: float, simulated: float, times_ns: tuple[float, float]) -> str:
+    """The host decision time, or else the step time, that gives the published overhead."""
+    length = f"a step {factor(simulated / high)} to {factor(simulated / low)} as long"
+    least, most = times_ns
+    if most <= 0:
+        return f"no host decision time: PCIe, launch and messages alone take too long; {length}"
+    return f"{scaled(max(least, 0.0), TIME_UNITS)} to {scaled(most, TIME_UNITS)} host decision time, or {length}"
+
+
+def published_as(system: SystemSpec) -> str | None:
+    """The shipped system (configs/systems) with the same hardware."""
+    return next((name for name, _ in PUBLISHED if _hardware(load_named(name)) == _hardware(system)), None)
+
+
+@lru_cache
+def load_named(name: str) -> SystemSpec:
+    return load_system(name)
+
+
+def _hardware(system: SystemSpec) -> tuple:
+    return system.mesh, system.topology, system.fabric, system.hbm, system.d2d, system.llc, system.compute
+
+
+# ---- worth
+# What prediction costs in area and power, beside what it is worth in time: a policy that predicts, and the one that
+# differs from it in that alone.
+
+THROUGHPUT = "throughput_tokens_per_s"
+PPM = 1e6
+
+
+def rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
+    """Every run of a policy that predicts, on every system of the family, beside that of its counterpart."""
+    pairs = list(_pairs(report.experiment["policies"]))
+    for name, system in family.systems.items():
+        for label in report.compared():
+            for model in report.models:
+                for run in report.at(Place(label, name, model)):
+                    for policy, reference in pairs:
+                        other = report.find(replace(run.place, system=name), run.batch, reference["name"])
+                        if run.policy == policy["name"] and other is not None and other.get(THROUGHPUT):
+                            yield _row(run, other, system, policy)
+
+
+def _pairs(policies: list[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """(a policy that predicts, the same without)."""
+    for policy in policies:
+        for other in policies:
+            alike = all(policy[part] == other[part] for part in policy if part not in ("name", "prediction"))
+            if alike and policy["prediction"]["name"] != "none" == other["prediction"]["name"]:
+                yield policy, other
+
+
+def _row(run, other, system: SystemSpec, policy: Mapping[str, Any]) -> dict[str, Any]:
+    allocates = policy["allocation"]["name"] not in NEED_NO_ALLOCATOR
+    added = added_cost(system, allocates, predicts=True).minus(added_cost(system, allocates, predicts=False))
+    copied, gain = run["local_hbm_write_bytes"], run[THROUGHPUT] / other[THROUGHPUT]
+    return {
+        "run": run, "against": other.policy, "who": words(system.decision),
+        "mm2": f"{significant(added.area_mm2, 2)} mm²",
+        "ppm": f"{significant(added.area_mm2 / WAFER_MM2 * PPM, 2)} ppm",
+        "mw": f"{significant(added.power_mw, 2)} mW",
+        "copies": scaled(copied, BYTE_UNITS) if copied else "none",
+        "throughput": percent(gain, 1), "gains": gain > 1.0,
+    }
+
+
+# ---- decisions
+
+HIDDEN_PERCENT = 1.0  # a decision is hidden if it adds less to a step
+AS_GOOD = 0.01  # firmware is sufficient if it loses less throughput
+OVERHEAD, P50, P99 = "decision_overhead_percent", "decision_overhead_percent_p50", "decision_overhead_percent_p99"
+NO_TIME = "–"
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A cell: its text, and the intensity of its colour, 0 to 1 (None: the decision is hidden)."""
+
+    text: str
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Datapath:
+    """Overhead by lanes (rows) and clock (columns) of one place, batch and policy."""
+
+    title: str
+    clocks: tuple[str, ...]
+    rows: tuple[tuple[int, tuple[Heat, ...]], ...]
+    note: str
+
+
+def section(report: Report) -> dict[str, Any] | None:
+    """Every part of the section that the report has systems for; None if no decision took time."""
+    if not any((run.get(OVERHEAD) or 0.0) > 0 for run in report.runs):
+        return None
+    groups = families(report)
+    hosts = [row for family in groups for row in _host_rows(report, family)]
+    compared = [(row["wafer"], row["run"].batch, row["claim"]) for row in hosts if row["claim"]]
+    parts = {
+        "hosts": hosts,
+        "host_misses": _host_misses(hosts),
+        "host_times": common_host_times(compared),
+        "pcie": [row for family in groups for row in _pcie_rows(family)],
+        "datapaths": [each for family in groups for each in _datapaths(report, family)],
+        "executors": [row for family in groups for row in _executor_rows(report, family)],
+        "ports": [row for family in groups for row in _table_rows(report, family, "heatmap_port_bits")],
+        "atus": [row for family in groups for row in _table_rows(report, family, "atu_entries")],
+        "worth": [row for family in groups for row in rows(report, family)],
+        "maps": [each for family in groups for each in map_of(report, family)],
+    }
+    return parts if any(parts.values()) else None
+
+
+def step_exposed_ns(report: Report, run: RunRow) -> float:
+    """Mean exposed time per decision."""
+    return run["decision_exposed_ns"] / decisions_of(report, run)
+
+
+def _percent(value: float | None) -> str:
+    return NO_TIME if value is None else f"{significant(value, 2 if value < 10 else 3)}\u00a0%"
+
+
+def _places(report: Report, system: str) -> Iterator[Place]:
+    for label in report.compared():
+        for model in report.models:
+            yield Place(label, system, model)
+
+
+def _host_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
+    """Overhead on a host, with the published range for the same wafer, model and policy."""
+    for name, system in family.systems.items():
+        if system.decision.executor != "host":
+            continue
+        for run in (run for place in _places(report, name) for run in report.at(place)):
+            if not run.get(OVERHEAD) or run.policy == "base":
+                continue
+            yield {
+                "run": run,
+                "overhead": [_percent(run.get(column)) for column in (OVERHEAD, P50, P99)],
+                "exposed": scaled(step_exposed_ns(report, run), TIME_UNITS),
+                "decided": _decided(run, system),
+                "wafer": published_as(system),
+                "claim": compare_run(report, run, system),
+            }
+
+
+def _decided(run: RunRow, system: SystemSpec) -> str:
+    """The given decision time, or the distribution of the times measured on the machine that ran archsim."""
+    if system.decision.host.time_ns is not None:
+        return scaled(system.decision.host.time_ns, TIME_UNITS)
+    if run.get("host_p50_ns") is None:
+        return NO_TIME
+    return ", ".join(scaled(run[name], TIME_UNITS) for name in HOST_TIMES)
+
+
+def _host_misses(hosts: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(system, how far its runs are from the published range), for systems with a published range."""
+    by_system: dict[str, list[Comparison]] = {}
+    for row in hosts:
+        if row["claim"]:
+            by_system.setdefault(row["run"].place.system, []).append(row["claim"])
+    return [(name, misses(compared)) for name, compared in by_system.items()]
+
+
+def _pcie_rows(family: Family) -> Iterator[dict[str, str]]:
+    """Assumptions on the path to the host."""
+    for name, system in family.systems.items():
+        if system.decision.executor == "host":
+            host = system.decision.model_dump(mode="json", by_alias=True)["host"]
+            host["time"] = host["time"] or "timed during the run"
+            yield {"system": name} | host
+
+
+def _datapaths(report: Report, family: Family) -> Iterator[Datapath]:
+    """A table of lanes by clock for every place, batch and policy, if systems differ in them."""
+    systems = {
+        name: each for name, each in family.alike("fsm.lanes", "fsm.clock").items() if each.decision.executor == "fsm"
+    }
+    by_design = {(each.decision.fsm.lanes, each.decision.fsm.clock_hz): name for name, each in systems.items()}
+    if len(by_design) < 3:
+        return
+    for run in _runs_of_lead(report, next(iter(by_design.values()))):
+        found = {
+            design: report.find(replace(run.place, system=name), run.batch, run.policy)
+            for design, name in by_design.items()
+        }
+        overheads = {
+            design: other.get(OVERHEAD) for design, other in found.items() if other and other.get(OVERHEAD) is not None
+        }
+        if overheads and max(overheads.values()) > 0:
+            title = f"{run.policy}, {run.place.model} on {family.lead}, batch {run.batch:,}"
+            yield _datapath(title, overheads)
+
+
+def _datapath(title: str, overheads: dict[tuple[int, float], float]) -> Datapath:
+    """overheads: (lanes, clock in Hz) → percent of a step."""
+    lanes, clocks = sorted({design[0] for design in overheads}), sorted({design[1] for design in overheads})
+    largest = max(overheads.values())
+
+    def cell(design: tuple[int, float]) -> Heat:
+        value = overheads.get(design)
+        if value is None:
+            return Heat(NO_TIME, 0.0)
+        return Heat(_percent(value), None if value < HIDDEN_PERCENT else value / largest)
+
+    rows = tuple((lane, tuple(cell((lane, hz)) for hz in clocks)) for lane in lanes)
+    return Datapath(title, tuple(clock(hz) for hz in clocks), rows, _where_hidden(overheads))
+
+
+def _where_hidden(overheads: dict[tuple[int, float], float]) -> str:
+    """The fewest lanes at every clock from which on a decision is hidden."""
+    fewest: dict[float, int] = {}
+    for (lanes, hz), value in sorted(overheads.items()):
+        if value < HIDDEN_PERCENT:
+            fewest.setdefault(hz, lanes)
+    if not fewest:
+        least = min(overheads.values())
+        return (
+            f"Not hidden by any design: {_percent(least)} remain at the most lanes and the highest clock, mostly "
+            f"messages over the fabric."
+        )
+    designs = " or ".join(
+        f"{lanes} {'lane' if lanes == 1 else 'lanes'} at {clock(hz)}" for hz, lanes in sorted(fewest.items())
+    )
+    return f"Hidden from {designs} on."
+
+
+def _executor_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
+    """State machine and firmware side by side, for systems that differ in nothing else."""
+    systems = {
+        name: each
+        for name, each in family.alike("executor", "firmware", "host").items()
+        if each.decision.executor != "host"
+    }
+    machine = next((name for name, each in systems.items() if each.decision.executor == "fsm"), None)
+    if machine is None or len(systems) < 2:
+        return
+    for run in _runs_of_lead(report, machine):
+        cells = []
+        for name, system in systems.items():
+            other = report.find(replace(run.place, system=name), run.batch, run.policy)
+            if other is not None and other.get(OVERHEAD) is not None and name != machine:
+                cells.append({"who": words(system.decision), **_executor_cell(report, other, run)})
+        if cells and run.get(OVERHEAD) is not None:
+            yield {"run": run, "machine": _executor_cell(report, run, run), "firmware": cells}
+
+
+def _executor_cell(report: Report, run: RunRow, machine: RunRow) -> dict[str, Any]:
+    fast, slow = machine.get("throughput_tokens_per_s"), run.get("throughput_tokens_per_s")
+    return {
+        "exposed": scaled(step_exposed_ns(report, run), TIME_UNITS),
+        "overhead": _percent(run.get(OVERHEAD)),
+        "enough": bool(fast and slow and slow >= fast * (1 - AS_GOOD)),
+        "throughput": percent(slow / fast, 1) if fast and slow else NO_TIME,
+    }
+
+
+def _table_rows(report: Report, family: Family, field: str) -> Iterator[dict[str, Any]]:
+    """Systems that differ in the port width of the heatmap, or in the entries of the ATU."""
+    read: Callable[[SystemSpec], int]
+    if field == "heatmap_port_bits":
+        systems, read = family.alike("fsm.heatmap_port_bits"), lambda system: system.decision.fsm.heatmap_port_bits
+    else:
+        systems, read = family.alike("atu_entries"), lambda system: system.decision.atu_entries
+    ordered = sorted(systems, key=lambda name: read(systems[name]))
+    if len(ordered) < 2:
+        return
+    for lead in _runs_of_lead(report, family.lead):
+        policy = next(each for each in report.experiment["policies"] if each["name"] == lead.policy)
+        if field == "heatmap_port_bits" and policy["prediction"]["name"] == "none":
+            continue
+        for name in ordered:
+            run = report.find(replace(lead.place, system=name), lead.batch, lead.policy)
+            if run is not None:
+                row = _table_row(run, read(systems[name]))
+                yield row | {"lead": family.lead, "first": name == ordered[0], "rows": len(ordered)}
+
+
+def _table_row(run: RunRow, value: int) -> dict[str, Any]:
+    speedup = run.get("speedup_vs_base")
+    copied = run["local_hbm_write_bytes"]
+    return {
+        "run": run, "value": f"{value:,}", "dropped": f"{run['heatmap_dropped']:,.0f}",
+        "misses": f"{run['atu_misses']:,.0f}", "copies": scaled(copied, BYTE_UNITS) if copied else "none",
+        "overhead": _percent(run.get(OVERHEAD)), "speedup": NO_TIME if speedup is None else factor(speedup),
+    }
+
+
+def _runs_of_lead(report: Report, system: str) -> Iterator[RunRow]:
+    """Runs of a system with a policy other than base."""
+    for place in _places(report, system):
+        yield from (run for run in report.at(place) if run.policy != "base")

@@ -1,0 +1,486 @@
+"""The reference of every key of system, model, experiment, assumption and traffic files, generated from the specs."""
+
+import ast
+import inspect
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from archsim.base.fields import DIMENSIONS, FRACTION, Spec, format_quantity
+from archsim.base.files import write_text
+from archsim.runs.columns import COLUMNS, DIES, LINKS, PAIRS, STEPS, TIMINGS, Column
+from archsim.specs.assumptions import ASSUMPTIONS, OPEN, AssumptionsSpec, NamedSet
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.explore import OBJECTIVES, ExploreSpec
+from archsim.specs.model import ModelSpec
+from archsim.specs.policies import PRESETS, RULE_TYPES, RULES
+from archsim.specs.serving import ServeSpec
+from archsim.specs.system import SystemSpec
+from archsim.workload.traffic_model import TrafficStatistics
+
+# ---- markdown
+# The reference page: a list of keys for every mapping of every file.
+
+Schema = Mapping[str, Any]
+_HEAD = """# Reference of files
+
+Generated from the specs by `python -m archsim.report.reference`; a test compares. A key stands with its default
+(`ways: 2`), a **required** one bold, then its values (`1–64`: integers) and its meaning. Values with units are text:
+`80 GB`. For an editor that knows JSON Schema, name one of the schemas in the first line of a file:
+`# yaml-language-server: $schema=docs/schemas/system.schema.json`.
+
+`name`: letters, digits and . _ + -; tables and file names use it. `source`: where the numbers come from (a datasheet, a
+paper, a measurement, or `assumed`); pages print it beside them, and nothing that is simulated depends on it.
+"""
+
+
+# Definitions that are files, too.
+_FILES = {"SystemSpec": "system", "ModelSpec": "model", "AssumptionsSpec": "assumptions"}
+_DIMENSIONS = {each.name: each for each in DIMENSIONS if each is not FRACTION}
+_SAID = ("name", "source")  # whose meaning the head says
+
+
+def reference(schemas: Mapping[str, Schema]) -> str:
+    """The page. schemas: file kind → its schema."""
+    parts = [_HEAD]
+    told: dict[str, Schema] = {name: {} for name in _FILES}
+    for kind, schema in schemas.items():
+        parts.append(_section(f"## {kind[0].upper()}{kind[1:]} file", schema, told))
+        for name, part in _reachable(schema):
+            if name not in told and part.get("properties"):
+                parts.append(_section(f"### {_named(name)}", part, told))
+                told[name] = part["properties"]
+    return "\n".join(parts)
+
+
+def _section(heading: str, schema: Schema, told: Mapping[str, Schema]) -> str:
+    return f"{heading}\n\n{schema.get('description', '').strip()}\n\n{_list(schema, told)}\n"
+
+
+def _reachable(schema: Schema) -> Iterator[tuple[str, Schema]]:
+    """The definitions in the order in which keys refer to them."""
+    seen: dict[str, Schema] = {}
+
+    def visit(node: Any) -> None:
+        for name in _references(node):
+            if name not in seen:
+                seen[name] = schema["$defs"][name]
+                visit(seen[name].get("properties", {}))
+
+    visit(schema.get("properties", {}))
+    yield from seen.items()
+
+
+def _references(node: Any) -> Iterator[str]:
+    if isinstance(node, Mapping):
+        if "$ref" in node:
+            yield node["$ref"].rpartition("/")[2]
+        for each in node.values():
+            yield from _references(each)
+    elif isinstance(node, list):
+        for each in node:
+            yield from _references(each)
+
+
+def _named(definition: str) -> str:
+    """``HbmSpec`` → ``Hbm``."""
+    return definition.removesuffix("Spec")
+
+
+def _list(schema: Schema, told: Mapping[str, Schema]) -> str:
+    """An item a key; keys of another mapping, and neighbours of one value and no meaning, share theirs."""
+    keys, needed = dict(schema.get("properties", {})), schema.get("required", ())
+    lines = []
+    for name, others in told.items():
+        if len(others) > 1 and others.items() <= keys.items():
+            lines.append(f"- the keys of [{_named(name)}](#{_named(name).lower()})")
+            keys = {key: entry for key, entry in keys.items() if key not in others}
+    if set(ASSUMPTIONS) <= keys.keys():
+        each = ", ".join(f"[`{_with_default(key, keys.pop(key))}`](assumptions.md#{key})" for key in ASSUMPTIONS)
+        lines.append(f"- {each}")
+    items = [_item(key, entry, key in needed) for key, entry in keys.items()]
+    for told_alike, group in groupby(items, lambda item: item[1:]):
+        names = [name for name, *_ in group]
+        value, meaning = told_alike
+        for some in [names] if not meaning else [[name] for name in names]:
+            lines.append(f"- {', '.join(some)}: {'. '.join(filter(None, (value, meaning)))}".rstrip(".: "))
+    return "\n".join(lines)
+
+
+def _item(key: str, entry: Schema, needed: bool) -> tuple[str, str, str]:
+    """(Key with its default, values, meaning)."""
+    name, meaning = f"`{_with_default(key, entry)}`", "" if key in _SAID else entry.get("description", "").strip()
+    kind = "" if isinstance(entry.get("default"), bool) else _kind(entry)
+    if kind == "text" and meaning:
+        kind = ""
+    if kind.casefold() == f"[{key}](#{key})":  # the mapping of its name
+        name, kind = f"[{name}](#{key})", ""
+    return f"**{name}**" if needed else name, kind, meaning
+
+
+def _with_default(key: str, entry: Schema) -> str:
+    """The key as a file would have it: ``ways: 2``; one without a default alone."""
+    value = entry.get("default")
+    if value is None or value == [] or isinstance(value, dict):
+        return key
+    if entry.get("format") in _DIMENSIONS:
+        return f"{key}: {format_quantity(value, _DIMENSIONS[entry['format']])}"
+    return f"{key}: {json.dumps(value, ensure_ascii=False)}".replace('"', "").removesuffix(".0")
+
+
+def _kind(entry: Schema) -> str:
+    if "$ref" in entry:
+        definition = entry["$ref"].rpartition("/")[2]
+        if definition in _FILES:
+            return f"[{_FILES[definition]}](#{_FILES[definition]}-file)"
+        return f"[{_named(definition)}](#{_named(definition).lower()})"
+    for union in ("anyOf", "oneOf"):
+        if union in entry:
+            return " or ".join(dict.fromkeys(_kind(each) for each in entry[union] if each.get("type") != "null"))
+    if "enum" in entry:
+        return ", ".join(f"`{value}`" for value in entry["enum"])
+    if "format" in entry:
+        ends = re.sub(r"^(\d.*) to (?=\d)", r"\1–", entry["title"])
+        return ends if ends[0].isdigit() else f"{entry['format']}, {ends}"
+    types = entry.get("type", "any")
+    first = next((each for each in types if each != "null"), "any") if isinstance(types, list) else types
+    if first == "array":
+        return f"list of {_kind(entry['items'])}" if "items" in entry else "list"
+    words = {"integer": "", "number": "number", "string": "text", "object": "mapping", "boolean": "true, false"}
+    ends = f" {entry['minimum']:,}–{entry['maximum']:,}" if "maximum" in entry else ""
+    return f"{words.get(first, 'any')}{ends}".strip() or "integer"
+
+
+# ---- results
+# ``docs/results.md``: the columns of every file of results. Rows that differ in a word or two of their meaning are
+# one row.
+
+# ruff: noqa: E501  (tables of the page)
+
+
+
+_DENOMINATOR = re.compile("[;,] empty (without (decode( steps)?|tokens)|for a run without time)")
+
+
+class _Row(NamedTuple):
+    """Columns that share a row."""
+
+    names: tuple[str, ...]
+    unit: str
+    meaning: str
+
+
+def results_page() -> str:
+    parts, files = [_RESULTS_HEAD], (
+        ("results.csv, results.parquet", COLUMNS), ("dies.csv", DIES), ("links.csv", LINKS), ("pairs.csv", PAIRS),
+        ("steps.parquet", STEPS), ("timings.csv", TIMINGS),
+    )
+    for title, columns in files:
+        own = [each for each in columns if columns is COLUMNS or each not in COLUMNS]
+        rows = [_Row((each.name,), each.unit, _meaning(each) + _used(each, columns)) for each in own]
+        parts.append("\n".join([f"## {title}", "", *map(_line, _folded(rows))]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _line(row: _Row) -> str:
+    """An item. The unit stands in it where the names do not end with it."""
+    last = {name.removesuffix("_low").removesuffix("_high").rpartition("_")[2] for name in row.names}
+    known = last <= {row.unit, row.unit.casefold()} or "_percent" in row.names[0] or "_bytes_per_" in row.names[0]
+    names, unit = ", ".join(f"`{name}`" for name in row.names), "" if known or not row.unit else f" ({row.unit})"
+    return f"- {names}{unit}: {row.meaning}".removesuffix(": ")
+
+
+def _meaning(column: Column) -> str:
+    """Its meaning; of a cause, where the causes are; of a bound, that of the column whose bound it is."""
+    if column.name.startswith("bound_"):
+        return "of the critical path, by [cause](glossary.md#what-time-goes-to)"
+    meaning = _DENOMINATOR.sub("", column.meaning)
+    return meaning.replace(f"as {column.name.rpartition('_')[0]},", "as without the ending,")
+
+
+def _used(column: Column, columns: tuple[Column, ...]) -> str:
+    """Name of the column as an objective of `explore:`, if it is one."""
+    names = [name for name, (known, _) in OBJECTIVES.items() if known == column.name and columns is COLUMNS]
+    return "".join(f" (objective `{name}`)" for name in names)
+
+
+def _folded(rows: list[_Row]) -> Iterator[_Row]:
+    """Rows of one meaning as one; then neighbours whose names begin alike and whose meanings share words."""
+    together: dict[tuple[str, str], tuple[str, ...]] = {}
+    for row in rows:
+        key = row.unit, row.meaning or row.names[0]
+        together[key] = together.get(key, ()) + row.names
+    same = [_Row(names, unit, "" if meaning in names else meaning) for (unit, meaning), names in together.items()]
+    for family in _families(same):
+        words = [row.meaning.split() for row in family]
+        first, last = _shared(words), _shared([each[::-1] for each in words])
+        differ = [each[first : len(each) - last] for each in words]
+        own = "; ".join(" ".join(each).strip(";") for each in differ)
+        if len(family) < 2 or first + last < 3 or ",;" in own or (len(family) == 2 and max(map(len, differ)) > 3):
+            yield from family
+            continue
+        around = " ".join([*words[0][:first], "…", *words[0][len(words[0]) - last :]]).replace(": …", " …")
+        yield _Row(tuple(name for row in family for name in row.names), family[0].unit, f"{around}: {own}")
+
+
+def _families(rows: list[_Row]) -> Iterator[list[_Row]]:
+    """Neighbours of one unit whose names, or whose meanings, begin alike."""
+    family: list[_Row] = []
+    for row in rows:
+        alike = (
+            family
+            and row.unit == family[0].unit
+            and (
+                row.names[0].partition("_")[0] == family[0].names[0].partition("_")[0]
+                or row.meaning.split()[:3] == family[0].meaning.split()[:3] != []
+            )
+        )
+        if family and not alike:
+            yield family
+            family = []
+        family.append(row)
+    yield from filter(None, [family])
+
+
+def _shared(words: list[list[str]]) -> int:
+    """Words with which all begin, all but one of the shortest at most."""
+    most = min(map(len, words)) - 1
+    return next((at for at in range(most) if len({each[at] for each in words}) > 1), max(most, 0))
+
+
+_RESULTS_HEAD = """\
+# Results
+
+`archsim sweep FILE` writes into the folder of its report:
+
+| file | |
+|---|---|
+| `results.csv`, `results.parquet` | a row per run, in the order of the experiment; with a `sweep:` first `point` and a column for every axis |
+| `dies.csv`, `links.csv`, `pairs.csv` | of every run a row for every die, link and pair of dies (of at most 32) between which anything moved; left out above 1,000 runs, and with `details: dropped` |
+| `steps.parquet` | a row for every layer of every iteration, of runs of at most 12,000 such steps; with `dies.csv` |
+| `timings.csv` | how long each run took to simulate; the only file that differs between machines |
+| `manifest.yaml` | the full experiment: `archsim sweep manifest.yaml` reproduces the results |
+| `results.partial.csv` | while a sweep runs: rows of finished runs, in order of completion, without speed-ups |
+
+Pages and terminals show `tokens_per_s`: one definition under every set of assumptions, for all MoE layers of the model.
+`throughput_tokens_per_s` counts as the assumption [`throughput`](assumptions.md#throughput) says, the layers that ran alone.
+
+The ten slowest steps of a run, what bound them, their busiest link, and the links that are most often the busiest:
+
+```python
+import pandas as pd
+
+steps = pd.read_parquet("reports/dojo/steps.parquet")
+one = steps[(steps.policy == "allo") & (steps.assumptions == "physical") & (steps.batch == 4096) & (steps.model == "deepseek-v3")]
+slow = one.nlargest(10, "time_ns")
+print(slow[["step", "layer", "time_ns", "bound_hbm_ns", "bound_compute_ns", "link_src", "link_dst", "link_bytes"]])
+print(one.groupby(["link_src", "link_dst"]).size().nlargest(5))
+```
+
+Below are the columns of `archsim/runs/columns.py`, written by `python -m archsim.report.reference`: a unit that the name does not say stands behind it;
+names in one item stand in the order of their meanings. Cells are empty where what they divide by is 0 (a run without time, decode steps or tokens). `dies.csv`, `links.csv`, `pairs.csv` and `steps.parquet` begin with `run`, `system`, `model`,
+`batch`, `policy` and `assumptions` of the run."""
+
+
+# ---- comments
+# The comment above each field of a spec: what the key means, written once, where it is declared.
+
+def meanings(kind: type[Spec]) -> dict[str, str]:
+    """Field → its comment on one line; fields without one are left out. Those of base classes come first."""
+    found: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if isinstance(owner, type) and issubclass(owner, Spec) and owner is not Spec:
+            found |= _own(owner)
+    return found
+
+
+def _own(kind: type[Spec]) -> dict[str, str]:
+    lines = textwrap.dedent(inspect.getsource(kind)).splitlines()
+    body = ast.parse("\n".join(lines)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for node in body.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            if text := _above(lines, node.lineno - 1):
+                found[node.target.id] = text
+    return found
+
+
+def _above(lines: list[str], index: int) -> str:
+    """The comment that ends on the line before ``index``."""
+    above: list[str] = []
+    while index > 0 and lines[index - 1].strip().startswith("#"):
+        index -= 1
+        above.insert(0, lines[index].strip().lstrip("# "))
+    return " ".join(above)
+
+
+# ---- schema
+# JSON Schemas of the files, for editors: keys with meanings, types, ranges and defaults.
+#
+# They accept what archsim accepts as far as a schema can say it; rules between keys are left to ``archsim check``.
+
+JsonSchema = dict[str, Any]
+FILES: Mapping[str, type[Spec]] = {
+    "system": SystemSpec,
+    "model": ModelSpec,
+    "experiment": ExperimentSpec,
+    "assumptions": NamedSet,
+    "serve": ServeSpec,
+}
+# Written as text or a list as well: a name, `5x8`, `[0, 1]`.
+_SHORT = {"MeshSpec": "string", "SidesSpec": "array", "TopologySpec": "string", "RuleSpec": "string",
+          "BlockSpec": "string", "EdgeSpec": "array", "LayerSet": "array", "SchedulerSpec": "string"}  # fmt: skip
+_SOURCE = (
+    "Where the numbers come from: a datasheet, a paper, a configuration file, a measurement, or `assumed`. Pages "
+    "print it; it is required, so that no number stands without an origin."
+)
+_NAME = "Letters, digits and . _ + -; result tables and file names use it."
+_LIKE = "The name or path of another system: keys that are missing here are its."
+_SWEEP = {
+    "grid": "Axes, each with its values or a range; every combination is a point.",
+    "zip": "Axes whose first values go together, then the second, and so on; several groups are a list.",
+    "sample": "`{method, count, seed, over}`: points drawn from ranges.",
+    "where": "Constraints such as `dies <= 64` or `hbm_capacity fits`; other points are dropped.",
+}
+
+
+def schema_of(kind: type[Spec], title: str) -> JsonSchema:
+    """The schema of a file. Keys of a mapping have their meaning as ``description``."""
+    made = kind.model_json_schema(by_alias=True, mode="validation")
+    classes = dict(_classes(kind))
+    parts = {kind.__name__: made, **made.get("$defs", {})}
+    for name, part in parts.items():
+        _describe(part, classes[name])
+    for name, shape in _SHORT.items():
+        if name in parts:
+            _refer(made, name, shape)
+    if "FirmwareSpec" in parts:
+        parts["FirmwareSpec"].pop("required", None)  # `core` gives the clock
+    if kind is ServeSpec:  # a scheduler's own parameters are keys, too
+        parts["SchedulerSpec"]["additionalProperties"] = {"type": "number"}
+        del parts["SchedulerSpec"]["properties"]["params"]
+    if kind is SystemSpec:
+        made["required"].remove("d2d")  # the innermost level may give it
+    if kind is ExperimentSpec:
+        _as_an_experiment(made)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": title}
+
+
+def traffic_schema() -> JsonSchema:
+    """The schema of a file of statistics in ``configs/traffic``; those with ``tables`` are written by a fit."""
+    about = "Generated routing from statistics or loads of a model; `archsim trace fit` writes others."
+    return {**schema_of(TrafficStatistics, "traffic preset"), "description": about}
+
+
+def _classes(kind: type[Spec]) -> Iterator[tuple[str, type[Spec]]]:
+    """Every spec, by name: a definition of a schema has the name of its class."""
+    waiting = [Spec]
+    while waiting:
+        each = waiting.pop()
+        waiting += each.__subclasses__()
+        yield each.__name__, each
+
+
+def _describe(part: JsonSchema, kind: type[Spec]) -> None:
+    found = meanings(kind)
+    by_key = {field.alias or name: found.get(name, "") for name, field in kind.model_fields.items()}
+    if kind in (SystemSpec, ModelSpec):
+        by_key |= {"name": _NAME, "source": _SOURCE}
+    part["description"] = " ".join((kind.__doc__ or "").replace("``", "`").split())
+    for key, entry in part["properties"].items():
+        text = by_key.get(key, "")
+        if issubclass(kind, AssumptionsSpec) and key in ASSUMPTIONS:
+            text = "; ".join(f"{value}: {meaning}" for value, meaning in ASSUMPTIONS[key].items())
+            if key not in OPEN:
+                entry["enum"] = list(ASSUMPTIONS[key])
+        if text:
+            entry["description"] = text.replace("``", "`")
+        if entry.get("title", "").replace(" ", "").lower() == key.replace("_", ""):
+            del entry["title"]  # pydantic's, which only repeats the key
+
+
+def _refer(node: Any, name: str, shape: str) -> None:
+    """Let every reference to a definition accept its short form, too."""
+    if isinstance(node, list):
+        for each in node:
+            _refer(each, name, shape)
+    if not isinstance(node, dict):
+        return
+    for each in list(node.values()):
+        _refer(each, name, shape)
+    if node.get("$ref") == f"#/$defs/{name}":
+        del node["$ref"]
+        node["anyOf"] = [{"type": shape}, {"$ref": f"#/$defs/{name}"}]
+
+
+def _as_an_experiment(made: JsonSchema) -> None:
+    """References by name or path, systems like others, single values for lists, ``sweep`` and ``explore``."""
+    defs, keys = made["$defs"], made["properties"]
+    defs["SystemSpec"]["properties"]["like"] = {"type": "string", "description": _LIKE}
+    defs["SystemSpec"]["required"] = ["name"]  # with like, a system has the other's keys
+    for part in ("MeshSpec", "HbmSpec", "D2DSpec", "ComputeSpec"):
+        defs[part].pop("required", None)
+    defs["AssumptionsSpec"].pop("required", None)
+    defs["PolicySpec"]["required"] = ["name"]
+    defs["RuleSpec"]["additionalProperties"] = True  # its parameters
+    del defs["RuleSpec"]["properties"]["params"]
+    for rule in RULE_TYPES:
+        text = f"A rule ({', '.join(RULES[rule])}) or your own `package.module:function`."
+        defs["PolicySpec"]["properties"][rule]["description"] = text
+    words = {
+        "systems": "Names (`archsim list systems`), paths, mappings, or `{like: dojo, name: mine, ...}`.",
+        "models": "Names (`archsim list models`), paths, or mappings.",
+        "policies": f"Presets ({', '.join(PRESETS)}), or mappings of rules.",
+        "assumptions": "Sets (physical, published), paths, or `{set: physical, FIELD: VALUE}`. Default: physical.",
+    }
+    for key, text in words.items():
+        one = {"anyOf": [{"type": "string"}, keys[key]["items"]]}
+        keys[key] = {"description": text, "type": "array", "minItems": 1, "items": one}
+    keys["assumptions"] = {"anyOf": [keys["assumptions"]["items"], keys["assumptions"]]} | {
+        "description": words["assumptions"]
+    }
+    batch = defs["WorkloadSpec"]["properties"]["batch"]
+    defs["WorkloadSpec"]["properties"]["batch"] = {
+        "description": batch.get("description", ""), "anyOf": [batch["items"], {**batch}]
+    }  # fmt: skip
+    keys["sweep"] = {
+        "description": "Keys that vary (docs/sweeps.md).",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {key: {"description": text} for key, text in _SWEEP.items()},
+    }
+    explore = schema_of(ExploreSpec, "explore")
+    explore["properties"]["event_runs"]["anyOf"].append({"type": "string"})  # a share, such as 15 %
+    keys["explore"] = {key: value for key, value in explore.items() if key not in ("$schema", "title", "$defs")}
+    made["required"] = [key for key in made["required"] if key in ("name", "workload")]
+    defs["WorkloadSpec"]["required"] = ["trace"]
+
+
+# ---- files
+# The generated files: ``docs/reference.md``, ``docs/results.md`` and ``docs/schemas/*.schema.json``.
+
+def generated() -> dict[str, str]:
+    """Path below ``docs`` → text."""
+    schemas = {kind: schema_of(spec, kind) for kind, spec in FILES.items()} | {"traffic": traffic_schema()}
+    files = {
+        f"schemas/{kind}.schema.json": json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+        for kind, schema in schemas.items()
+    }
+    return {"reference.md": reference(schemas), "results.md": results_page(), **files}
+
+
+def write_reference(docs: Path) -> None:
+    """Write all files below ``docs``."""
+    for name, text in generated().items():
+        (docs / name).parent.mkdir(parents=True, exist_ok=True)
+        write_text(docs / name, text)
+
+
+if __name__ == "__main__":
+    write_reference(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"))

@@ -1,0 +1,601 @@
+"""The first words of a page: which policy wins where and by how much, what limits it, how far it is from the bound."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+from archsim.iteration.memory import memory_fit
+from archsim.policies.placement import Placement
+from archsim.policies.placement_rules import balanced
+from archsim.report.data import Place, Report, RunRow
+from archsim.report.figures import BOUND_NAMES
+from archsim.report.tables import CLOSE
+from archsim.report.units import BYTE_UNITS, between, factor, percent, scaled
+from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
+from archsim.runs.notes import SLOWER
+from archsim.specs import policies
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.model import ModelSpec
+from archsim.specs.system import SystemSpec
+
+# ---- answers
+
+_MOST_PLACES = 4  # in a sentence; tables have all
+_FIRST = "physical"  # the set of assumptions that a page begins with, where it was run
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The fastest policy of a place at a batch; ``gain``: over ep, None without one."""
+
+    batch: int
+    run: RunRow
+    gain: float | None
+
+
+def headline(report: Report) -> str:
+    """The assumption set that the sentences and the picture are of."""
+    labels = [label for label in report.compared() if any(place.assumptions == label for place in report.places())]
+    return next((label for label in labels if label.startswith(_FIRST)), labels[-1] if labels else "")
+
+
+def sentences(report: Report) -> list[str]:
+    """Three sentences on the places of the headline's assumptions; none where nothing was decoded."""
+    places = {place: found for place in _places(report) if (found := winners(report, place))}
+    if not places:
+        return []
+    shown = dict(list(places.items())[:_MOST_PLACES])
+    more = f"; {len(places) - len(shown)} more places are below" if len(places) > len(shown) else ""
+    wins = "; ".join(f"{_name(report, place)}: {_won(found)}" for place, found in shown.items())
+    last = {place: found[-1].run for place, found in shown.items()}
+    return [
+        f"Under {headline(report)}, the fastest policy is, of {wins}{more}.",
+        f"What limits it at the largest batch: {_each(report, last, _limit)}.",
+        f"How far it is from the bound: {_each(report, last, _distance)}.",
+    ]
+
+
+def winners(report: Report, place: Place) -> list[Winner]:
+    """By batch, ascending; of policies within CLOSE of the fastest, ep before all, else the experiment's first."""
+    found = []
+    for batch, each in groupby(sorted(report.at(place), key=lambda run: run.batch), key=lambda run: run.batch):
+        runs = [run for run in each if run.get("throughput_tokens_per_s")]
+        if not runs:
+            continue
+        highest = max(run["throughput_tokens_per_s"] for run in runs)
+        close = [run for run in runs if run["throughput_tokens_per_s"] >= highest * (1 - CLOSE)]
+        best = min(close, key=lambda run: (run.policy != "ep", report.policies.index(run.policy)))
+        found.append(Winner(batch, best, best.get("speedup_vs_ep")))
+    return found
+
+
+def _places(report: Report) -> list[Place]:
+    return [place for place in report.places() if place.assumptions == headline(report)]
+
+
+def _name(report: Report, place: Place) -> str:
+    return place.model if len(report.systems) == 1 else f"{place.model} on {place.system}"
+
+
+def _won(found: Iterable[Winner]) -> str:
+    """``allo up to batch 8,192 (1.14× to 1.33× ep), base at 16,384 (1.51×)``."""
+    parts = []
+    for policy, each in groupby(found, key=lambda winner: winner.run.policy):
+        wins = list(each)
+        first, last = (f"{wins[at].batch:,}" for at in (0, -1))
+        where = f"at batch {first}" if len(wins) == 1 else f"at batch {first} to {last}"
+        gains = [win.gain for win in wins if win.gain is not None]
+        over = "" if not gains or policy == "ep" else f" ({between(gains, factor)} of ep)"
+        parts.append(f"{policy} {where}{over}")
+    return ", then ".join(parts)
+
+
+def _each(report: Report, runs: dict[Place, RunRow], told) -> str:
+    """What is told of every place; once where it is the same."""
+    said = {place: told(run) for place, run in runs.items()}
+    if len(set(said.values())) == 1:
+        return next(iter(said.values()))
+    return "; ".join(f"{_name(report, place)}, {text}" for place, text in said.items())
+
+
+def _limit(run: RunRow) -> str:
+    shares = {name: run.get(column) or 0.0 for column, (_, name) in BOUND_NAMES.items()}
+    first, second, *_ = sorted(shares, key=lambda name: -shares[name])
+    if not shares[first]:
+        return "not recorded"
+    return f"{first} {percent(shares[first])} of the time" + (
+        f", {second} {percent(shares[second])}" if shares[second] >= 0.1 else ""
+    )
+
+
+def _distance(run: RunRow) -> str:
+    over, load, bound = (run.get(name) for name in ("over_roofline", "load_max_over_mean", "load_ceiling_slots"))
+    parts = [] if over is None else [f"a step takes {factor(over)} its roofline"]
+    if load and bound:
+        best = "of the best placement" if load >= bound else "that the best placement could reach: it splits experts"
+        parts.append(f"its busiest die has {factor(load / bound)} the load {best}")
+    return " and ".join(parts) or "not recorded"
+
+
+# ---- balancers
+# The page section on balancers: which wins where, by how much of what is possible, what each costs, and when it does
+# not pay.
+#
+# It works on rows of results (name of a column → value), so that pages of runs and of points share it. A balancer is
+# compared with plain expert parallelism (``ep``) at the same *place*: system, model, routing, batch and assumptions.
+
+Row = Mapping[str, Any]
+PLACE = ("system", "model", "trace", "batch", "assumptions")
+MODEL, TRACE = PLACE.index("model"), PLACE.index("trace")
+PAYS = 0.01  # a change of throughput that counts
+IMBALANCES = (1.1, 1.3, 1.6)  # between them, places are shown together
+REFERENCE = "ep"
+_NAMES = frozenset(name for name, _, _ in policies.BALANCER_PRESETS)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One balancer at one place. ``step``: −4 … 4 of a colour scale; ``told``: the tooltip."""
+
+    text: str
+    step: int
+    told: str
+
+
+@dataclass(frozen=True)
+class Glance:
+    """Places that share something: the three fastest policies by geometric mean, of those that execute every pair, and
+    what the fastest costs. ``nothing``: places where no policy pays.
+    """
+
+    shared: str
+    best: str
+    gain: str
+    others: str
+    wins: str
+    reached: str
+    memory: str
+    moved: str
+    waits: str
+    nothing: str
+
+
+@dataclass(frozen=True)
+class Win:
+    """One place: the fastest policy that executes every pair, and every policy's gain over ``ep``."""
+
+    place: tuple[str, ...]
+    winner: str
+    gain: str
+    load_before: str
+    load: str
+    bound: str
+    reached: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One policy over all places: geometric mean gain, where it pays, distance to the bound, and what it costs."""
+
+    policy: str
+    gain: str
+    pays: str
+    distance: str
+    memory: str
+    moved: str
+    moves: str
+    decisions: str
+    lost: str
+    why: str
+
+
+def places_with_reference(rows: Iterable[Row]) -> dict[tuple, dict[str, Row]]:
+    """Place (the values of PLACE) → policy → its row, of places at which ``ep`` ran."""
+    places: dict[tuple, dict[str, Row]] = {}
+    for row in rows:
+        if row.get("throughput_tokens_per_s"):
+            places.setdefault(tuple(row[name] for name in PLACE), {})[row["policy"]] = row
+    return {place: runs for place, runs in places.items() if REFERENCE in runs}
+
+
+def balancers_section(rows: Iterable[Row]) -> dict[str, Any] | None:
+    """What the section shows; None without ``ep`` or without a balancer beside it."""
+    places = places_with_reference(rows)
+    policies = list(dict.fromkeys(name for runs in places.values() for name in runs if name != REFERENCE))
+    if not any(_is_balancer(name, runs.get(name)) for runs in places.values() for name in policies):
+        return None
+    varies = [i for i in range(len(PLACE)) if len({place[i] for place in places}) > 1]
+    systems = {place[0] for place in places}
+    if len({(place[0], place[-1]) for place in places}) == len(systems) > 1:
+        varies = [i for i in varies if PLACE[i] != "assumptions"]  # the system says them
+    shown = _short_traces(places)
+    return {
+        "glances": _glances(places, varies, shown) if len(places) > 1 else [],
+        "heads": [PLACE[i] for i in varies],
+        "policies": policies,
+        "wins": [_win([shown[place[i]] for i in varies], runs, policies) for place, runs in places.items()],
+        "costs": [_cost(name, [runs for runs in places.values() if name in runs]) for name in policies],
+        "places": len(places),
+    }
+
+
+def gain(row: Row, ep: Row) -> float:
+    """Decode throughput over that of ``ep``."""
+    return row["throughput_tokens_per_s"] / ep["throughput_tokens_per_s"]
+
+
+def distance(row: Row) -> float | None:
+    """Load of the busiest die over the least that any placement of as many slots allows."""
+    load, bound = row.get("load_max_over_mean"), row.get("load_ceiling_slots")
+    return load / bound if load and bound else None
+
+
+def reached(row: Row, ep: Row) -> float | None:
+    """Share of the imbalance of ``ep`` that is gone, of what any placement of as many slots could remove; 1 for rules
+    that run experts where they are not placed and so beat this bound.
+    """
+    before, now, bound = ep.get("load_max_over_mean"), row.get("load_max_over_mean"), row.get("load_ceiling_slots")
+    if not before or not now or not bound or before - bound < 1e-6:
+        return None
+    return min(1.0, (before - now) / (before - bound))
+
+
+def reason(row: Row, ep: Row) -> str:
+    """Why a balancer is no faster than ``ep``: the first of moves, decisions and load that explains it."""
+    moves, decisions = _moves_share(row), _share(row, "decision_exposed_ns") - _share(ep, "decision_exposed_ns")
+    lost = 1 - gain(row, ep)
+    if max(moves, decisions) > max(PAYS / 2, lost / 3):
+        return "waits for moves" if moves > decisions else "waits for decisions"
+    before, now = ep.get("load_max_over_mean"), row.get("load_max_over_mean")
+    if before and now and now > before * (1 - PAYS):
+        return "does not balance"
+    return "load does not bound the step"
+
+
+def _short_traces(places: Mapping[tuple, Any]) -> dict[Any, str]:
+    """Values of places as shown: traces without the parameters that half of them share, or else all of them."""
+    shown = {value: _shown(value) for place in places for value in place}
+    words = {place[TRACE]: str(place[TRACE]).split() for place in places}
+    for share in (0.5, 1.0):
+        short = {trace: " ".join(_without_common(parts, list(words.values()), share)) for trace, parts in words.items()}
+        if len(set(short.values())) == len(short):
+            return shown | short
+    return shown
+
+
+def _without_common(words: list[str], every: list[list[str]], share: float) -> list[str]:
+    """The first word, and of the others those that fewer than a share of all have."""
+    return words[:1] + [each for each in words[1:] if sum(each in other for other in every) < share * len(every)]
+
+
+def _glances(places: Mapping[tuple, Mapping[str, Row]], varies: list[int], shown: Mapping[Any, str]) -> list[Glance]:
+    """Of the machines and batches, then of every traffic, then of every model that varies."""
+    found = []
+    axes = [[i for i in varies if i not in (MODEL, TRACE)], [TRACE], [MODEL]]
+    for axis in axes:
+        axis = [i for i in axis if i in varies]
+        groups: dict[tuple, list[Mapping[str, Row]]] = {}
+        for place, runs in places.items():
+            groups.setdefault(tuple(place[i] for i in axis), []).append(runs)
+        for values, runs in groups.items() if axis else ():
+            found.append(_glance(", ".join(shown[each] for each in values), runs))
+    return found + _by_imbalance(list(places.values()))
+
+
+def _by_imbalance(places: list[Mapping[str, Row]]) -> list[Glance]:
+    """Of places by the load of the busiest die over the mean under ``ep``, where they fall into several ranges."""
+    groups: dict[int, list[Mapping[str, Row]]] = {}
+    for runs in places:
+        if load := runs[REFERENCE].get("load_max_over_mean"):
+            groups.setdefault(sum(load >= bound for bound in IMBALANCES), []).append(runs)
+    told = ("below", *(f"{low:g} to" for low in IMBALANCES[:-1]), "above")
+    bounds = (*IMBALANCES, IMBALANCES[-1])
+    found = sorted(groups.items()) if len(groups) > 1 else []
+    return [_glance(f"load of ep {told[at]} {bounds[at]:g}", runs) for at, runs in found]
+
+
+def _glance(shared: str, places: list[Mapping[str, Row]]) -> Glance:
+    """Of one group of places; only policies that ran, and executed every pair, in all of them."""
+    names = [name for name in places[0] if all(name in runs and not runs[name].get("pairs_lost") for runs in places)]
+    gains = {name: exp(_mean([log(gain(runs[name], runs[REFERENCE])) for runs in places])) for name in names}
+    best, *others = sorted(names, key=lambda name: -gains[name])
+    rows, eps = [runs[best] for runs in places], [runs[REFERENCE] for runs in places]
+    shares = [each for each in map(reached, rows, eps) if each is not None]
+    fastest = [max(names, key=lambda name: runs[name]["throughput_tokens_per_s"]) for runs in places]
+    idle = sum(all(gain(runs[name], runs[REFERENCE]) < 1 + PAYS for name in names) for runs in places)
+    return Glance(
+        shared,
+        best,
+        factor(gains[best]),
+        ", ".join(f"{name} {factor(gains[name])}" for name in others[:2]),
+        f"{fastest.count(best)} of {len(places)}",
+        percent(_mean(shares)) if shares and best != REFERENCE else "–",
+        scaled(max(row.get("replica_hbm_bytes") or 0.0 for row in rows), BYTE_UNITS),
+        scaled(_mean([_moved_a_step(row) for row in rows]), BYTE_UNITS),
+        percent(_mean([_moves_share(row) + _share(row, "decision_exposed_ns") for row in rows]), 1),
+        f"{idle} of {len(places)}",
+    )
+
+
+def _is_balancer(name: str, row: Row | None) -> bool:
+    moved = row is not None and any(row.get(column) for column in ("migrated_bytes", "prefetched_bytes", "pairs_lost"))
+    return name in _NAMES or moved
+
+
+def _win(place: list[str], runs: Mapping[str, Row], policies: list[str]) -> Win:
+    ep = runs[REFERENCE]
+    exact = [name for name, row in runs.items() if not row.get("pairs_lost")]
+    winner = max(exact, key=lambda name: runs[name]["throughput_tokens_per_s"])
+    best = runs[winner]
+    share = reached(best, ep)
+    return Win(
+        tuple(place),
+        winner,
+        factor(gain(best, ep)),
+        *(_load(value) for value in (
+            ep.get("load_max_over_mean"), best.get("load_max_over_mean"), best.get("load_ceiling_slots")
+        )),
+        "–" if share is None or winner == REFERENCE else percent(share),
+        tuple(_cell(name, runs.get(name), ep, name == winner) for name in policies),
+    )  # fmt: skip
+
+
+def _cell(name: str, row: Row | None, ep: Row, wins: bool) -> Cell:
+    if row is None:
+        return Cell("–", 0, "not run")
+    value = gain(row, ep)
+    step = max(-4, min(4, round(log(value) / 0.08)))
+    told = f"{name}: {factor(value)} of ep"
+    if row.get("pairs_lost"):
+        told += f", loses {percent(row.get('gate_mass_lost') or 0.0, 1)} of the gate mass"
+    elif value < 1 + PAYS:
+        told += f": {reason(row, ep)}"
+    return Cell(f"{value:.2f}{'*' if wins else ''}", step, told)
+
+
+def _cost(name: str, places: list[Mapping[str, Row]]) -> Cost:
+    rows, eps = [runs[name] for runs in places], [runs[REFERENCE] for runs in places]
+    gains = [gain(row, ep) for row, ep in zip(rows, eps, strict=True)]
+    distances = [each for each in map(distance, rows) if each is not None]
+    moved = [_moved_a_step(row) for row in rows]
+    reasons: dict[str, int] = {}
+    for row, ep, value in zip(rows, eps, gains, strict=True):
+        if value < 1 + PAYS:
+            reasons[reason(row, ep)] = reasons.get(reason(row, ep), 0) + 1
+    return Cost(
+        name,
+        factor(exp(_mean([log(value) for value in gains]))),
+        f"{sum(value >= 1 + PAYS for value in gains)} of {len(gains)}",
+        factor(_mean(distances)) if distances else "–",
+        scaled(max(row.get("replica_hbm_bytes") or 0.0 for row in rows), BYTE_UNITS),
+        scaled(_mean(moved), BYTE_UNITS),
+        percent(_mean([_moves_share(row) for row in rows]), 1),
+        percent(_mean([_share(row, "decision_exposed_ns") for row in rows]), 1),
+        percent(_mean([row.get("gate_mass_lost") or 0.0 for row in rows]), 1),
+        "; ".join(f"{why}: {count}" for why, count in sorted(reasons.items(), key=lambda each: -each[1])) or "–",
+    )
+
+
+def _moved_a_step(row: Row) -> float:
+    """Weights that dies get from others: moved, fetched ahead, or plainly read. Of the whole run, over decode steps."""
+    moved = sum(row.get(column) or 0.0 for column in ("migrated_bytes", "prefetched_bytes", "remote_hbm_read_bytes"))
+    return moved / max(row.get("decode_steps") or 1, 1)
+
+
+def _share(row: Row, column: str) -> float:
+    """Of the time of a run."""
+    total_ns = (row.get("prefill_ns") or 0.0) + (row.get("decode_ns") or 0.0)
+    return (row.get(column) or 0.0) / total_ns if total_ns else 0.0
+
+
+def _moves_share(row: Row) -> float:
+    return _share(row, "migration_exposed_ns") + _share(row, "prefetch_exposed_ns")
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _load(value: float | None) -> str:
+    return "–" if value is None else factor(value)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+# ---- slower
+# The page section on policies that are slower than plain expert parallelism: where, by how much, what takes longer,
+# and what the rule that allocates does not see.
+#
+# Policies are compared at the same place, as in ``archsim.report.sections``.
+
+STEPS = (0.05, 0.15, 0.35)  # losses from which a cell is redder
+# What the engine charges and an allocation does not weigh (docs/policies.md), where assumptions have these values.
+VECTORS = "hidden vectors", {"activations": "dispatched"}
+KERNELS = "times of kernels", {"gemm": "grouped"}
+LINKS: tuple[str, Mapping[str, str]] = ("links that pairs share", {})
+UNSEEN: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
+    "first_seen": (("anything but the order of experts: weights, links, balance", {}),),
+    "home": (("how the load is divided", {}),),
+    "isca26": (VECTORS, LINKS, KERNELS),
+    "paper": (VECTORS, LINKS, ("HBM reads for others", {}), KERNELS),
+    "copy_aware": (VECTORS, LINKS, KERNELS),
+    "lp": (("what its solver takes", {"decision_cost": "charged"}),),
+}
+NOTHING = "–"
+OTHER = "the time of a step: it balances numbers of tokens"
+
+
+@dataclass(frozen=True)
+class Slower:
+    """A policy. ``lost``: in how many of its runs; ``loss``, ``place``, ``longer``: of the worst, with what takes most
+    of the time that it loses; ``step``: 1 … 4 of the red scale.
+    """
+
+    policy: str
+    lost: str
+    loss: str
+    place: str
+    step: int
+    longer: str
+    unseen: str
+
+
+def slower_section(
+    rows: Iterable[Row], policies: Iterable[Mapping[str, Any]], assumptions: Mapping[str, AssumptionsSpec]
+) -> dict[str, Any] | None:
+    """What the section shows; None where no run is slower than ``ep``. policies: as the manifest has them; assumptions:
+    by label.
+    """
+    rules = {each["name"]: (each.get("allocation") or {}).get("name", "") for each in policies}
+    compared = [
+        (place, row, runs[REFERENCE])
+        for place, runs in places_with_reference(rows).items()
+        for name, row in runs.items()
+        if name != REFERENCE
+    ]
+    lost = sorted((each for each in compared if gain(*each[1:]) < SLOWER), key=lambda each: gain(*each[1:]))
+    if not lost:
+        return None
+    runs = Counter(row["policy"] for _, row, _ in compared)
+    of_policy: dict[str, list[tuple[tuple, Row, Row]]] = {}
+    for each in lost:
+        of_policy.setdefault(each[1]["policy"], []).append(each)
+    varies = [at for at in range(len(PLACE)) if len({place[at] for place, _, _ in compared}) > 1]
+    shown = []
+    for name, worst in of_policy.items():
+        place, row, ep = worst[0]
+        where = ", ".join(f"{PLACE[at]} {place[at]}" if PLACE[at] == "batch" else str(place[at]) for at in varies)
+        unseen = _unseen(rules.get(name, ""), assumptions[row["assumptions"]])
+        shown.append(_slower(f"{len(worst)} of {runs[name]}", where, row, ep, unseen))
+    return {"rows": shown, "lost": len(lost), "compared": len(compared)}
+
+
+def _unseen(rule: str, assumptions: AssumptionsSpec) -> str:
+    """What the rule does not see of what is charged under these assumptions."""
+    if rule not in UNSEEN:
+        return OTHER
+    parts = [
+        part
+        for part, needs in UNSEEN[rule]
+        if all(getattr(assumptions, field) == value for field, value in needs.items())
+    ]
+    return ", ".join(parts) or NOTHING
+
+
+def _slower(lost: str, place: str, row: Row, ep: Row, unseen: str) -> Slower:
+    loss = 1 / gain(row, ep) - 1
+    step = 1 + sum(loss >= least for least in STEPS)
+    return Slower(row["policy"], lost, percent(loss, 1), place, step, _longer(row, ep), unseen)
+
+
+def _longer(row: Row, ep: Row) -> str:
+    """The cause on the critical path that grew most, relative to the time of ``ep``."""
+    if not all(any(each.get(name) for name in BOUND_NAMES) for each in (row, ep)):
+        return ""
+    slower = 1 / gain(row, ep)
+    grew = {name: (row.get(name) or 0.0) * slower - (ep.get(name) or 0.0) for name in BOUND_NAMES}
+    most = max(grew, key=grew.__getitem__)
+    return f"{BOUND_NAMES[most][1]}: +{percent(grew[most], 1)}"
+
+
+# ---- copies
+# What prediction did with copies of experts: bytes written, saved and evicted by every run; and runs whose copies
+# exceed HBM capacity, under assumptions that do not bound them.
+
+@dataclass(frozen=True)
+class Copied:
+    """What a run did with copies, in bytes over its counted steps. ``saved``: what dies read from their own copies
+    instead of another die's HBM; ``decode_step_ns``: mean time of a decode step over all layers, None without decode.
+    """
+
+    run: RunRow
+    written: float
+    saved: float
+    evicted_unused: float
+    evicted_used: float
+    held: float
+    decode_step_ns: float | None
+
+    @property
+    def saved_over_written(self) -> float | None:
+        return self.saved / self.written if self.written else None
+
+
+def copied(report: Report) -> list[Copied]:
+    """The runs that wrote or held copies, in the order of places, batches and policies; empty for folders of older
+    versions.
+    """
+    runs = [run for place in report.places() for run in report.at(place) if run.get("copies_held_bytes") is not None]
+    return [_copied(run) for run in runs if run["local_hbm_write_bytes"] or run["replicas_max_bytes_per_die"]]
+
+
+def _copied(run: RunRow) -> Copied:
+    parts = [run[f"copies_{name}_bytes"] for name in ("saved", "evicted_unused", "evicted_used", "held")]
+    steps = run["decode_steps"]
+    return Copied(run, run["local_hbm_write_bytes"], *parts, run["decode_ns"] / steps if steps else None)
+
+
+@dataclass(frozen=True)
+class Excess:
+    """Runs of a place whose copies exceed capacity: the most bytes that a die stores, and the room beside its homes."""
+
+    place: Place
+    policies: tuple[str, ...]
+    most_bytes: float
+    room_bytes: int
+
+
+def beyond_memory(report: Report) -> Iterator[Excess]:
+    """Every place with such runs where ``capacity`` is unbounded; elsewhere the engine enforces the bound."""
+    for place in report.places():
+        if report.assumptions[place.assumptions].capacity != "unbounded":
+            continue
+        room = _room_bytes(report, place)
+        beyond = [run for run in report.at(place) if run["replicas_max_bytes_per_die"] > room]
+        if beyond:
+            policies = tuple(dict.fromkeys(run.policy for run in beyond))
+            yield Excess(place, policies, max(run["replicas_max_bytes_per_die"] for run in beyond), room)
+
+
+def _room_bytes(report: Report, place: Place) -> int:
+    """Room of a die with the fewest homes, experts spread evenly; 0 if the homes alone exceed capacity."""
+    system = SystemSpec.model_validate(report.systems[place.system])
+    model = ModelSpec.model_validate(report.models[place.model])
+    placement = Placement.of_homes(balanced(model.experts, system.dies), len(model.moe_layer_ids), system.dies)
+    return max(0, int(memory_fit(system, model, report.assumptions[place.assumptions], placement).room_bytes.max()))
+
+
+# ---- engines
+# The page section on the error of the analytical engine: the sample of an analytical sweep that the event engine
+# repeated.
+
+def engines_section(folder: Path) -> dict[str, Any] | None:
+    """Rows of the section's two tables; None if the folder has no comparison."""
+    kept = read_comparison(folder)
+    if kept is None:
+        return None
+    compared, about = kept
+    outside = sorted((each for each in compared if abs(each.error) > OUTSIDE), key=lambda each: -abs(each.error))
+    return {
+        "runs": len(compared),
+        **about,
+        "limit": percent(OUTSIDE),
+        "sets": [
+            {
+                "assumptions": each.assumptions,
+                "runs": each.runs,
+                "numbers": [f"{value:.1%}" for value in (each.median, each.p95, each.largest)]
+                + [f"{each.signed_median:+.1%}"],
+                "rank": "–" if each.rank is None else f"{each.rank:.3f}",
+            }
+            for each in errors(compared)
+        ],
+        "outside": [{"run": each.run, "error": f"{each.error:+.1%}", "reason": each.reason} for each in outside],
+    }

@@ -1,0 +1,267 @@
+"""Energy of a run by block, and area and price of its machine, from the run's record.
+
+Energy is that of the run's MoE layers, prefill included; a token is one that has passed all of the model's. Excluded
+are attention (``archsim.runs.energy`` adds it where a whole iteration is known), host, cooling and LLC hits
+(a hit is one LLC read more than counted here). Sources:
+``microarch.silicon.energy``, ``microarch.silicon.cost``, ``microarch.silicon.cost``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from archsim.base.errors import SpecError, did_you_mean
+from archsim.base.units import NS_PER_S
+from archsim.engine.machine import build_fabric
+from archsim.runs.columns import plain
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.model import ModelSpec
+from archsim.specs.system import SystemSpec
+from microarch.fabric.topology import ROW_MAJOR
+from microarch.silicon.area import Cost, decision_parts, design_of, total
+from microarch.silicon.cost import (
+    CARRIER_MM2,
+    HBM_STACK_MM2,
+    AreaEstimates,
+    CostEstimates,
+    Estimate,
+    Estimates,
+    die_area,
+    hbm_stacks,
+    machine_cost,
+)
+from microarch.silicon.energy import SIXTEEN_BIT, Activity, EnergyEstimates, run_energy
+
+if TYPE_CHECKING:
+    from archsim.runs.columns import Finished
+
+
+# ---- economics
+
+MW_PER_W = 1e3
+MATRICES = 3  # gate, up and down of an expert
+FLOP_PER_WEIGHT = 2  # of one token: a product and a sum
+NOTHING = Cost(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """All coefficients of energy, area and cost."""
+
+    energy: EnergyEstimates = EnergyEstimates()
+    area: AreaEstimates = AreaEstimates()
+    cost: CostEstimates = CostEstimates()
+
+    def named(self) -> Mapping[str, Estimate]:
+        return self.energy.named() | self.area.named() | self.cost.named()
+
+    def changed(self, changes: Mapping[str, float]) -> Coefficients:
+        """With a user's values. Raises SpecError for an unknown name or a value that is not positive."""
+        known = self.named()
+        for name, value in changes.items():
+            if name not in known:
+                raise SpecError(
+                    f"economics: unknown coefficient {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
+                )
+            if not value > 0:
+                raise SpecError(f"economics: {name} must be above 0, got {value!r}")
+        return Coefficients(*(_changed(group, changes) for group in (self.energy, self.area, self.cost)))
+
+    def at(self, bound: str) -> Coefficients:
+        """Every coefficient at its ``low`` or its ``high`` bound."""
+        return Coefficients(self.energy.at(bound), self.area.at(bound), self.cost.at(bound))
+
+
+def _changed(group: Estimates, changes: Mapping[str, float]) -> Estimates:
+    return group.changed({name: value for name, value in changes.items() if name in group.named()})
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Area, power of the deciding hardware, and price of a system. ``area_mm2``: of one die, by block; ``usd``: by
+    component.
+    """
+
+    system: SystemSpec
+    area_mm2: Mapping[str, float]
+    decision: Cost
+    stacks_per_die: int
+    usd: Mapping[str, float]
+
+    @property
+    def die_mm2(self) -> float:
+        return sum(self.area_mm2.values())
+
+    @property
+    def silicon_mm2(self) -> float:
+        """All dies, without HBM."""
+        return self.die_mm2 * self.system.dies
+
+    @property
+    def carrier_mm2(self) -> float:
+        """Area on the carrier: dies and HBM stacks."""
+        return self.silicon_mm2 + self.system.dies * self.stacks_per_die * HBM_STACK_MM2
+
+    @property
+    def carriers(self) -> int:
+        """Number of wafer-sized carriers; one is the wafer-scale machine of the paper."""
+        return ceil(self.carrier_mm2 / CARRIER_MM2)
+
+
+@lru_cache(maxsize=256)
+def build_costs(
+    system: SystemSpec, coefficients: Coefficients = Coefficients(), without: Cost = NOTHING
+) -> Machine:
+    """The machine of a system, ``without`` some of its decision hardware."""
+    every = total(part.cost for part in decision_parts(system.decision, design_of(system)))
+    decision = Cost(every.area_mm2 - without.area_mm2, every.power_mw - without.power_mw)
+    rates = build_fabric(system, ROW_MAJOR).link_bytes_per_ns
+    leaving_bytes_per_s = float(rates.sum()) / system.d2d.efficiency * NS_PER_S / system.dies
+    area = die_area(system, leaving_bytes_per_s, decision.area_mm2, coefficients.area)
+    stacks = hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
+    machine = priced(system, area, decision, stacks, coefficients)
+    return replace(machine, usd={name: float(each) for name, each in machine.usd.items()})
+
+
+def priced(
+    system: SystemSpec, area_mm2: Mapping[str, Any], decision: Cost, stacks_per_die: Any, coefficients: Coefficients
+) -> Machine:
+    """A machine with its price; of many that differ in areas and stacks, these and prices are float64[machine]."""
+    usd = machine_cost(
+        die_mm2=sum(area_mm2.values()),
+        dies=system.dies,
+        stacks_per_die=stacks_per_die,
+        hbm_bytes_per_die=system.hbm.capacity_bytes,
+        estimates=coefficients.cost,
+    )
+    return Machine(system, area_mm2, decision, stacks_per_die, usd)
+
+
+def work_of(
+    model: ModelSpec, assumptions: AssumptionsSpec, dies: Mapping[str, list], links: Mapping[str, list]
+) -> dict[str, float]:
+    """Columns of a run that energy follows from, prefill included; ``dies`` and ``links`` as in its record."""
+    routed = sum(dies["tokens"])
+    weights = model.expert_ffn
+    if assumptions.weights == "all":
+        weights += model.shared_experts * model.shared_ffn / model.top_k
+    return {
+        "expert_tokens": routed,
+        "hbm_bytes": sum(dies["hbm_bytes"]),
+        "link_bytes": sum(
+            n for n, src, dst in zip(links["bytes"], links["src"], links["dst"], strict=True) if src != dst
+        ),  # ports are no links
+        "flop": float(FLOP_PER_WEIGHT * MATRICES * model.hidden * weights * routed),
+    }
+
+
+def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
+    """Activity of a run, from its row of the results."""
+    return Activity(
+        time_s=(row["prefill_ns"] + row["decode_ns"]) / NS_PER_S,
+        hbm_bytes=row["hbm_bytes"],
+        d2d_byte_hops=row["link_bytes"],
+        llc_bytes=2 * (row["local_hbm_read_bytes"] + row["remote_hbm_read_bytes"]),
+        flop=row["flop"],
+        decision_s=row["decision_ns"] / NS_PER_S,
+        tokens=(row["expert_tokens"] + row.get("pairs_lost", 0)) / model.top_k / len(model.moe_layer_ids),
+    )
+
+
+def full_load_w(machine: Machine, coefficients: Coefficients | None = None) -> float:
+    """Power with every die at its peak, and HBM and links at their bandwidths, W: an upper bound, as no run does all
+    of it.
+    """
+    system = machine.system
+    read = system.dies * system.hbm.bandwidth_bytes_per_s
+    moved = float(build_fabric(system, ROW_MAJOR).link_bytes_per_ns.sum()) / system.d2d.efficiency * NS_PER_S
+    second = Activity(1.0, read, moved, 2 * read, system.dies * system.compute.peak_flop_per_s, 1.0, 1.0)
+    return sum(energy_of(second, machine, coefficients).values())
+
+
+def energy_of(activity: Activity, machine: Machine, coefficients: Coefficients | None = None) -> Mapping[str, float]:
+    """Block → J of a run."""
+    return run_energy(
+        activity,
+        dtype_bytes=machine.system.compute.dtype_bytes,
+        die_mm2=machine.die_mm2,
+        dies=machine.system.dies,
+        decision_w=machine.decision.power_mw / MW_PER_W,
+        estimates=(coefficients or Coefficients()).energy,
+    )
+
+
+def economics(
+    activity: Activity, machine: Machine, coefficients: Coefficients | None = None
+) -> dict[str, float | None]:
+    """Columns of a run: ``energy_per_token_j`` and ``power_w`` (mean), both also ``_low`` and ``_high`` with all
+    coefficients of energy at these bounds; ``die_mm2``, ``silicon_mm2``, ``cost_usd``.
+
+    ``None`` for energy of a run without tokens, and power of one without time. Of many runs and machines, columns are
+    float64[machine].
+    """
+    known = coefficients or Coefficients()
+    row: dict[str, float | None] = {}
+    for name, bound in (("", "value"), ("_low", "low"), ("_high", "high")):
+        joule = sum(energy_of(activity, machine, replace(known, energy=known.energy.at(bound))).values())
+        row[f"energy_per_token_j{name}"] = joule / activity.tokens if activity.tokens else None
+        row[f"power_w{name}"] = joule / activity.time_s if np.any(activity.time_s) else None
+    row |= {"die_mm2": machine.die_mm2, "silicon_mm2": machine.silicon_mm2, "cost_usd": sum(machine.usd.values())}
+    return {name: plain(value) for name, value in row.items()}
+
+
+# ---- iteration_energy
+# Energy of a whole decode iteration, a token: MoE layers as the run has them, attention and all else by their work.
+#
+# Each rank reads the weights that are not routed experts once an iteration, and the KV cache of its requests; a token
+# computes with each of these weights once. Waiting is paid for the whole iteration. Weights in the die's dtype,
+# attention
+# and its cache in BF16 (``microarch.silicon.energy`` has the coefficients and their sources).
+
+BF16 = "bf16"
+WAITING = "idle"  # of microarch.silicon.energy.run_energy
+GATHERED = "all_gather"
+
+
+def iteration_energy_j(
+    run: Finished, activity: Activity, machine: Machine, iteration_ns: float | None, coefficients: Coefficients
+) -> float | None:
+    """J a token; None where the whole iteration is not known. ``activity``: of the run."""
+    if iteration_ns is None or not activity.tokens:
+        return None
+    energy = energy_of(activity, machine, coefficients)
+    moe = sum(joule for block, joule in energy.items() if block != WAITING) / activity.tokens
+    rest = energy_of(_beside_experts(run, iteration_ns), machine, coefficients)
+    return moe + sum(rest.values()) / run.run.batch
+
+
+def _beside_experts(run: Finished, iteration_ns: float) -> Activity:
+    """What one iteration does beside its MoE layers, and its time."""
+    model, system, batch = run.run.model, run.run.system, run.run.batch
+    weights = model.attention_weights + model.dense_weights + (model.output_weights or model.input_weights)
+    if run.run.assumptions.weights != "all":  # else shared experts are in the run
+        weights += model.shared_weights
+    ranks = 1 if run.run.assumptions.dispatch == GATHERED else system.dies
+    attention = _attention(run)
+    dtype_bytes = system.compute.dtype_bytes
+    read = ranks * weights * dtype_bytes + attention["bytes"]
+    # energy_of takes FLOP in the dtype of the die: one in 16 bits counts as often as its energy
+    flop = FLOP_PER_WEIGHT * weights * batch + attention["flop"] * SIXTEEN_BIT / dtype_bytes
+    return Activity(iteration_ns / NS_PER_S, read, 0.0, 2 * read, flop, 0.0, batch)
+
+
+def _attention(run: Finished) -> Mapping[str, float]:
+    """FLOP and bytes of attention kernels in all layers and ranks."""
+    context, batch = float(max(run.run.workload.context_tokens or 1, 1)), float(run.run.batch)
+    found = {"flop": 0.0, "bytes": 0.0}
+    for kind, layers in run.run.model.attention_layers:
+        work = kind.work("decode", 1, batch, 1.0, context, BF16)
+        found["flop"] += layers * float(work.flop)
+        found["bytes"] += layers * float(work.moved_bytes)
+    return found

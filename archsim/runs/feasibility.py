@@ -1,0 +1,413 @@
+"""Checks before anything runs: models fit into the HBM of systems, fabrics match the assumptions."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import exp
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError, CapacityError, SpecError, counted, spoken
+from archsim.base.host import machine_bytes
+from archsim.engine.event.flows import port_ranks
+from archsim.engine.machine import build_fabric, extent_of
+from archsim.iteration.memory import (
+    ACTIVATIONS,
+    ATTENTION,
+    EXPERTS,
+    KV,
+    SHARED,
+    Fit,
+    counts_all,
+    depends_on_requests,
+    fit_of,
+    memory_fit,
+    refuse_misfit,
+)
+from archsim.iteration.memory import Room as KvRoom
+from archsim.policies.placement import Placement
+from archsim.policies.registry import place_experts
+from archsim.runs.energy import Machine, build_costs
+from archsim.runs.run import LONGEST, Run
+from archsim.specs.axes import Axis
+from archsim.specs.plan import Point, SweepPlan, spread
+from archsim.specs.system import SystemSpec
+from archsim.specs.workload import WorkloadSpec
+from archsim.workload import Trace, draw_requests, open_trace
+from archsim.workload.traffic_presets import generated_traffic
+from microarch.fabric.fabric import Fabric, number_type
+from microarch.fabric.topology import ROW_MAJOR
+
+# ---- capacity
+
+@dataclass(frozen=True)
+class Room:
+    """Memory use of a run. problem: why it is refused, or None. bounded: whether the limit applies."""
+
+    run: Run
+    fit: Fit
+    bounded: bool
+    problem: str | None
+
+    @property
+    def fullest_die(self) -> int:
+        return int(self.fit.demand_bytes.argmax())
+
+    @property
+    def demand_bytes(self) -> int:
+        return int(self.fit.demand_bytes.max())
+
+    @property
+    def experts_bytes(self) -> int:
+        """Routed and shared experts on the fullest die."""
+        return sum(self._of(kind) or 0 for kind in (EXPERTS, SHARED))
+
+    @property
+    def attention_bytes(self) -> int | None:
+        """Attention, dense layers and embeddings on it; None if they are not counted."""
+        return self._of(ATTENTION)
+
+    @property
+    def kv_bytes(self) -> int | None:
+        """KV cache and activations on it; None if they are not counted."""
+        return None if KV not in self.fit.parts else (self._of(KV) or 0) + (self._of(ACTIVATIONS) or 0)
+
+    def _of(self, kind: str) -> int | None:
+        return int(self.fit.parts[kind][self.fullest_die]) if kind in self.fit.parts else None
+
+
+def uncounted(rooms: Iterable[Room]) -> list[str]:
+    """Sentences on what ``memory: all`` does not count: the KV cache at context 0, and models of unknown attention."""
+    notes = {}
+    for run, fit in ((room.run, room.fit) for room in rooms):
+        if run.assumptions.memory == "all" and run.model.missing_geometry:
+            missing = ", ".join(run.model.missing_geometry)
+            notes[f"{run.model.name}: experts alone are counted, as the model lacks {missing}"] = None
+        elif fit.context == 0:
+            notes["workload.context is 0: HBM holds no KV cache"] = None
+        elif fit.context is not None and run.context_from == LONGEST:
+            notes["workload.context is not given: requests hold as much KV cache as the longest of their batch"] = None
+    return list(notes)
+
+
+def rooms(runs: Iterable[Run]) -> Iterator[Room]:
+    """The room of every run."""
+    for run in runs:
+        placement, fit = _placed(run)
+        problem = None
+        try:
+            refuse_misfit(run.scenario, placement)
+        except CapacityError as error:
+            problem = str(error)
+        yield Room(run, fit, run.assumptions.capacity == "finite", problem)
+
+
+def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
+    """What HBM of a device leaves for KV, where it is counted: a sentence for each model and system of several, of the
+    policy and assumptions that leave least.
+    """
+    least: dict[tuple[str, str], KvRoom] = {}
+    for run in runs:
+        room, of = _placed(run)[1].kv_room, (run.model.name, run.system.name)
+        if room is not None and (of not in least or room.free_bytes < least[of].free_bytes):
+            least[of] = room
+    alone = len(least) == 1
+    return [room.told if alone else f"{model} on {system}: {room.told}" for (model, system), room in least.items()]
+
+
+def _placed(run: Run) -> tuple[Placement, Fit]:
+    placement = place_experts(run.policy, run.model, run.system.dies)
+    return placement, fit_of(run.scenario, placement)
+
+
+def refuse_misroutes(runs: Iterable[Run]) -> None:
+    """Raises ArchsimError with a line for every fabric that the assumption ``arbitration`` of its runs does not
+    support.
+    """
+    problems = {}
+    for run in runs:
+        if run.assumptions.contention == "shared" and run.assumptions.arbitration == "round_robin":
+            try:
+                port_ranks(build_fabric(run.system, run.assumptions.numbering))
+            except ArchsimError as error:
+                problems[f"{run.system.name}: {error}"] = None
+    if problems:
+        raise ArchsimError("\n".join(problems))
+
+
+# ---- estimate
+# What simulating takes on this machine, before it is spent: events, time and memory, by formula.
+#
+# The constants are fits to ``benchmarks/estimates.py``, which prints estimate and measurement of runs on 3 × 3 to 9 × 9
+# dies beside each other, and to ``benchmarks/big_fabrics.py``: meshes of up to 64 × 64 dies, tori, rings and switches
+# of
+# up to 32 × 32, fully connected dies of up to 40 × 40. Of these, events and memory are within a third; time within a
+# factor of `SPREAD`, without the second or two in which a command starts. A user's own fabric function may make more
+# links than are counted.
+
+SPREAD = 3.0  # of time, either way
+_RUN_NS, _STEP_NS = 25e6, 0.5e6  # a run and a step of a layer, whatever happens in them
+_EVENTS_PER_EXPERT = 20.0  # an expert's reads, multiplication and reports, under any assumptions
+_EVENTS_PER_PAIR = 4.0  # hidden vectors from one die to another and back
+# An event, by how links are shared; the interpreter is written in Python.
+_EVENT_NS = {"event": {"reserved": 0.8e3, "shared": 2.5e3}, "interpreted": {"reserved": 40e3, "shared": 150e3}}
+_ROUTE_LINK_NS = 20.0  # a link of a route, when the fabric is built; 64 × 64 dies
+# A link of the fabric, whose ends, class, counts and share of the network are built; fully connected dies.
+_LINK_NS = {"reserved": 2e3, "shared": 4e3}
+_LINK_BYTES = {"reserved": 730.0, "shared": 1440.0}
+_PROCESS_BYTES = 0.3e9  # Python with its libraries and compiled kernels
+# Numbers kept of a link of a route, with its edge where links are reserved; and a pair of dies: costs, counts, and
+# groups of flows.
+_ROUTE_LINK_NUMBERS = {"reserved": 2, "shared": 1}
+_PAIR_BYTES = {"reserved": 60.0, "shared": 80.0}
+_ASKED = 64  # points from which those of a sweep are estimated
+_GB, _GIB = 1e9, 2**30
+
+
+class Cost(NamedTuple):
+    """Of one run. events: 0 for the analytical engine; host_ns: on one core of this machine, without compilation;
+    host_bytes: of its process.
+    """
+
+    events: float
+    host_ns: float
+    host_bytes: float
+
+
+def cost_of(point: Point) -> Cost:
+    """What a run takes."""
+    (links, route_links), events = extent_of(point.system), _events(point)
+    kind = point.assumptions.contention
+    each_ns = _EVENT_NS[point.engine][kind] if events else 0.0
+    return Cost(
+        events,
+        _RUN_NS
+        + _layer_steps(point) * _STEP_NS
+        + events * each_ns
+        + links * _LINK_NS[kind]
+        + route_links * _ROUTE_LINK_NS,
+        _PROCESS_BYTES
+        + links * _LINK_BYTES[kind]
+        + route_links * _ROUTE_LINK_NUMBERS[kind] * np.dtype(number_type(links)).itemsize
+        + point.system.dies**2 * _PAIR_BYTES[kind],
+    )
+
+
+def _layer_steps(point: Point) -> int:
+    workload = point.workload
+    layers = len(point.model.moe_layer_ids)
+    return (workload.decode_steps + workload.has_prompts) * min(workload.layers or layers, layers)
+
+
+def _events(point: Point) -> float:
+    """Experts that a batch activates at even popularity, and pairs of dies that exchange hidden vectors."""
+    if point.engine == "analytical":
+        return 0.0
+    experts, dies, chosen = point.model.experts, point.system.dies, point.batch * point.model.top_k
+    active = experts * (1 - exp(-chosen / experts))
+    moves = point.assumptions.contention == "shared"
+    pairs = dies**2 * (1 - exp(-chosen / dies**2)) if moves else 0.0
+    return _layer_steps(point) * (_EVENTS_PER_EXPERT * active + _EVENTS_PER_PAIR * pairs)
+
+
+def refuse_unheld(point: Point, bound_bytes: Callable[[], int | None] = machine_bytes) -> None:
+    """Raises CapacityError for a system whose simulation does not fit into the memory of this machine.
+
+    bound_bytes: of the machine.
+    """
+    needed, bound = cost_of(point).host_bytes, bound_bytes()
+    if bound is None or needed <= bound:
+        return
+    dies, (links, route_links) = point.system.dies, extent_of(point.system)
+    share = (bound - _PROCESS_BYTES) / (needed - _PROCESS_BYTES)
+    # Pairs of dies × links between them: the fourth power of a side, and one more in a mesh.
+    side = int(dies**0.5 * max(share, 0.0) ** 0.25)
+    raise CapacityError(
+        f"{point.system.name}: simulating {dies:,} dies ({point.engine} engine, "
+        f"{point.assumptions.contention} links) takes about {needed / _GIB:,.0f} GiB of memory: for {counted(links)} "
+        f"links, {counted(dies**2)} pairs of dies and {counted(route_links)} links on their routes; this "
+        f"machine has {bound / _GIB:,.1f} GiB, {(needed - bound) / _GIB:,.0f} GiB too few; about "
+        f"{side} × {side} dies fit"
+    )
+
+
+def told(plan: SweepPlan, cores: int) -> str:
+    """``about 3.2 million events, 40 s to 6 min on 2 cores when compiled, 0.4 GB a process``, of all combinations of a
+    plan, from those spread over it.
+    """
+    of = plan.combinations
+    costs = [cost_of(plan.point(index)) for index in spread(of, _ASKED)]
+    at_a_time = min(cores, of)
+    events = sum(each.events for each in costs) / len(costs) * of
+    seconds = sum(each.host_ns for each in costs) / len(costs) * of / at_a_time / 1e9
+    most, bound = max(each.host_bytes for each in costs), machine_bytes()
+    low, high = (spoken(max(each, 1)) for each in (seconds / SPREAD, seconds * SPREAD))
+    parts = [
+        f"about {counted(events)} events" if events else "no events",
+        f"{low if low == high else f'{low} to {high}'} on {at_a_time} "
+        f"{'core' if at_a_time == 1 else 'cores'} when compiled",
+        f"{most / _GB:.1f} GB a process",
+    ]
+    if bound is not None and at_a_time * most > bound:
+        parts.append(
+            f"{at_a_time * most / _GB:.0f} GB for {at_a_time} at a time, above the {bound / _GB:.0f} GB of this "
+            f"machine: give --jobs {max(1, int(bound / most))}"
+        )
+    return ", ".join(parts)
+
+
+# ---- own_links
+# What is known of fabrics before anything runs: users' functions that build none, and axes that change no link.
+
+# Keys of d2d that links may have of their own → the field, and what of it a fabric has.
+_OF_LINKS = {"bandwidth": ("bandwidth_bytes_per_s", "link_bytes_per_ns"), "hop_latency": ("hop_latency_ns", "link_ns")}
+
+
+def refuse_links(plan: SweepPlan, systems: Iterable[SystemSpec]) -> None:
+    """Raise ArchsimError for a user's function that builds no fabric, once; SpecError for an axis of links that
+    changes none.
+    """
+    unlike = {_links_of(system): system for system in systems}.values()
+    fabrics = [(system, build_fabric(system, ROW_MAJOR)) for system in unlike if system.topology.is_function]
+    axes = [axis for axis in plan.sweep.axes if axis.path[:2] == ("system", "d2d") and axis.path[-1] in _OF_LINKS]
+    if not axes:
+        return
+    known = {id(system): fabric for system, fabric in fabrics}
+    built = [(system, known.get(id(system)) or build_fabric(system, ROW_MAJOR)) for system in unlike]
+    for axis in axes:
+        if all(_unchanged(axis, system, fabric) for system, fabric in built):
+            names = [each.name for each in plan.experiment.systems]
+            raise SpecError(_told(axis, *built[0], names[0] if len(names) == 1 else "any system"))
+
+
+def refuse_own_fabric(system: SystemSpec) -> None:
+    """Raise ArchsimError for a user's function that builds no fabric for the system."""
+    if system.topology.is_function:
+        build_fabric(system, ROW_MAJOR)
+
+
+def _links_of(system: SystemSpec) -> str:
+    """Equal for systems with the same links, but for those of ``d2d``."""
+    return repr((system.mesh, system.topology, system.fabric))
+
+
+def _unchanged(axis: Axis, system: SystemSpec, fabric: Fabric) -> bool:
+    field, links = _OF_LINKS[axis.path[-1]]
+    other = system.d2d.model_copy(update={field: 2 * getattr(system.d2d, field) + 1})
+    changed = build_fabric(system.model_copy(update={"d2d": other}), ROW_MAJOR)
+    return np.array_equal(getattr(changed, links), getattr(fabric, links))
+
+
+def _told(axis: Axis, system: SystemSpec, fabric: Fabric, name: str) -> str:
+    key = axis.path[-1]
+    names = ", ".join(dict.fromkeys(fabric.classes[at].name or "link" for at in np.unique(fabric.link_class)))
+    if system.topology.is_function:
+        params = ", ".join(f"system.topology.params.{name}" for name in system.topology.params) or "its params"
+        instead = f"{system.topology.name} gives every class ({names}) its own; vary what it takes ({params})"
+    else:
+        whole = "system.fabric" if system.fabric is not None else "system.topology"
+        instead = f"every class of links ({names}) has its own; vary {whole}, or leave {key} out of the classes"
+    return f"{axis.place}: {axis.name} changes no link of {name}: {instead}"
+
+
+# ---- contexts
+# Tokens of KV cache that a request holds, where the workload does not say it: taken from the requests of the batch.
+
+Traces = dict[tuple[str, str], Trace]
+"""(path, model name) → trace that is open."""
+
+
+class Contexts:
+    """Workloads with their context; opens each trace once. ``traces``: those that are open, to which it adds."""
+
+    def __init__(self, traces: Traces | None = None) -> None:
+        self.traces: Traces = {} if traces is None else traces
+        self._known: dict[tuple[int, int, int], WorkloadSpec] = {}
+
+    def workload(self, point: Point) -> WorkloadSpec:
+        """The point's workload; with the context of the longest request of its batch, which all are taken to hold,
+        where only a recorded trace or a preset says it and the assumption ``memory`` counts it.
+
+        Raises TraceError.
+        """
+        workload, key = point.workload, (id(point.model), id(point.workload), point.batch)
+        if not (_in_requests(workload) and counts_all(point.model, point.assumptions)):
+            return workload
+        if key not in self._known:
+            self._known[key] = workload.model_copy(update={"context": self._longest(point)})
+        return self._known[key]
+
+    def opened(self, point: Point) -> Trace:
+        """The point's recorded trace. Raises TraceError."""
+        workload, at = point.workload, (point.workload.trace, point.model.name)
+        if at not in self.traces:
+            self.traces[at] = open_trace(workload.trace, point.model, workload.reader)
+        return self.traces[at]
+
+    def _longest(self, point: Point) -> int:
+        workload = point.workload
+        if isinstance(workload.trace, str):
+            source = self.opened(point)
+            if workload.extend != "redraw":
+                return source.longest(np.arange(min(point.batch, source.requests)), workload.decode_steps)
+        else:
+            source = generated_traffic(point.model, workload.trace.synthetic, point.batch)
+        return source.longest(draw_requests(source.requests, point.batch, workload.seed), workload.decode_steps)
+
+
+def _in_requests(workload: WorkloadSpec) -> bool:
+    """Whether the lengths of requests are in a recorded trace, or drawn from a preset with prompts."""
+    if workload.context is not None:
+        return False
+    return isinstance(workload.trace, str) or (workload.trace.synthetic.like is not None and workload.has_prompts)
+
+
+# ---- machine_measures
+# Measures of a point without a run, for constraints of a sweep: dies, areas, price, and whether the weights fit.
+
+class Measures:
+    """Functions for the names of ``archsim.specs.plan.MEASURES``. Measures that depend on parts alone are
+    computed once.
+    """
+
+    def __init__(self, contexts: Contexts | None = None) -> None:
+        self._contexts = contexts or Contexts()
+        self._known: dict[tuple, Any] = {}
+
+    def functions(self) -> Mapping[str, Callable[[Point], Any]]:
+        """Name → function of a point: numbers, or for ``hbm_capacity`` whether it fits."""
+        return {
+            "dies": lambda point: point.system.dies,
+            "area_mm2": lambda point: self._machine(point).decision.area_mm2,
+            "die_mm2": lambda point: self._machine(point).die_mm2,
+            "silicon_mm2": lambda point: self._machine(point).silicon_mm2,
+            "cost_usd": lambda point: sum(self._machine(point).usd.values()),
+            "hbm_capacity": self.fits,
+        }
+
+    def fits(self, point: Point) -> bool:
+        """Whether all that the assumption ``memory`` counts leaves no die over its HBM; ``capacity`` is ignored."""
+        if depends_on_requests(point.model, point.assumptions):
+            requests = self._contexts.workload(point), point.batch, point.deployment
+            return self._fits(point.system, point.model, point.policy, point.assumptions, *requests)
+        return self._once("fit", self._fits, point.system, point.model, point.policy, point.assumptions)
+
+    def _once(self, what: str, compute: Callable[..., Any], *parts: Any) -> Any:
+        # Points share parts, which their plan keeps alive: equal ids are equal parts.
+        key = (what, *map(id, parts))
+        if key not in self._known:
+            self._known[key] = compute(*parts)
+        return self._known[key]
+
+    def _fits(self, system, model, policy, assumptions, *requests) -> bool:
+        key = (str(policy.placement), len(model.moe_layer_ids), model.experts, system.dies)
+        placement = self._once_by(key, lambda: place_experts(policy, model, system.dies))
+        return memory_fit(system, model, assumptions, placement, *requests).fits
+
+    def _once_by(self, key: tuple, compute: Callable[[], Any]) -> Any:
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]
+
+    def _machine(self, point: Point) -> Machine:
+        return self._once("machine", build_costs, point.system)

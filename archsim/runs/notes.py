@@ -1,0 +1,403 @@
+"""All caveats of results: one list for pages and terminals."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from archsim.base.causes import CAUSES, Cause
+from archsim.base.errors import SpecError
+from archsim.base.fields import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
+from archsim.engine.moves import INSTEAD
+from archsim.laws.tables import HBM, CalibrationSpec
+from archsim.runs.run import LONGEST, point_told
+from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
+from archsim.specs.plan import is_variant
+from archsim.specs.system import SystemSpec
+from archsim.specs.workload import OF_MODEL, PROMPT_TOKENS
+
+# ---- calibration_notes
+# Notes on the calibrations behind results: used by default, or outside the measured range.
+
+EXTRAPOLATED = ("gemm_extrapolated", "copies_extrapolated")  # columns of results that the notes use
+ON_PORTS = " on "  # in the names of kernels of clusters: "normal on 8 ranks"
+MOST_NAMED = 8  # systems
+SAME = 0.005  # relative; smaller differences of rates are rounding
+
+
+class Die(NamedTuple):
+    """Properties of a system that select its measured GEMMs and their scaling."""
+
+    calibration: str | None
+    library: str | None
+    dtype: str
+    peak_flop_per_s: float
+    hbm_bytes_per_s: float
+    datasheet_only: bool = False
+
+
+def die_of(system: SystemSpec) -> Die:
+    """Of a system."""
+    compute = system.compute
+    peak, bandwidth = compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
+    return Die(compute.calibration, compute.library, compute.dtype, peak, bandwidth, system.datasheet_only)
+
+
+def written_die(system: Mapping[str, Any]) -> Die:
+    """Of a system as written in a manifest."""
+    compute = system["compute"]
+    peak, bandwidth = parse_quantity(compute["peak"], COMPUTE), parse_quantity(system["hbm"]["bandwidth"], BANDWIDTH)
+    told = compute.get("calibration"), compute.get("library"), compute["dtype"]
+    return Die(*told, float(peak), float(bandwidth), bool(system.get("datasheet_only")))
+
+
+def datasheet_note(systems: Iterable[str]) -> str:
+    """Of systems on which nothing was measured."""
+    return (
+        f"{_listed(systems)}: datasheet only: nothing was measured there; laws are another GPU's, scaled by nominal "
+        "rates, and every time is extrapolated"
+    )
+
+
+def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Die]]) -> list[str]:
+    """Notes on the calibrations of some results, one sentence each. rows: of results; dies: (system, its die), a
+    system once or more (points of a sweep).
+    """
+    rows, dies = list(rows), list(dict.fromkeys(dies))
+    ran = {row["system"] for row in rows if "system" in row}
+    unmeasured = [system for system, die in dies if die.datasheet_only and system in ran]
+    calibrated = [row for row in rows if row.get("gemm_extrapolated") is not None]
+    used = {row["system"] for row in calibrated}
+    first = {row["system"]: row.get("point") for row in reversed(calibrated)}
+    dies = [(_numbered(system, first[system]), die) for system, die in dies if system in used]
+    unnamed = [system for system, die in dies if die.calibration is None]
+    notes = [datasheet_note(unmeasured)] if unmeasured else []
+    if unnamed:
+        notes.append(
+            f"compute.calibration is not given ({_listed(unnamed)}): GEMMs take the times of {DEFAULT_CALIBRATION}, "
+            "scaled to the die's peak and HBM"
+        )
+    notes += _table_notes(dies)
+    outside = [row["gemm_extrapolated"] for row in calibrated if row["gemm_extrapolated"] > 0]
+    if outside:
+        notes.append(
+            f"{len(outside)} of {len(calibrated)} runs use a GEMM calibration outside the measured sizes, for up "
+            f"to {max(outside):.1%} of their GEMM time (column gemm_extrapolated)"
+        )
+    for model, law in sorted({(row["model"], row["gemm_law"]) for row in calibrated if _not_measured(row)}):
+        notes.append(f"fused layers of {model} were not measured; its experts take the law of the {law}")
+    notes += [
+        f"dispatch and combine take the times of {law}, whose calibration has none"
+        for law in sorted({str(row.get("transfer_law") or "") for row in rows})
+        if INSTEAD in law
+    ]
+    moved = {(str(row["system"]), str(row["transfer_law"])) for row in rows if ON_PORTS in str(row.get("transfer_law"))}
+    notes += [f"hidden vectors on {system} move as measured: {law}" for system, law in sorted(moved)]
+    linked = [row for row in rows if row.get("copies_extrapolated") is not None]
+    beyond = sum(row["copies_extrapolated"] > 0 for row in linked)
+    if beyond:
+        notes.append(
+            f"{beyond} of {len(linked)} runs read slices of a size at which the copies of the calibration in d2d were "
+            "not measured (column copies_extrapolated)"
+        )
+    return notes
+
+
+def _not_measured(row: Mapping[str, Any]) -> bool:
+    from archsim.laws.die import NEAREST, OTHER_DTYPE
+
+    return str(row.get("gemm_law") or "").startswith((NEAREST, OTHER_DTYPE))
+
+
+def _table_notes(dies: list[tuple[str, Die]]) -> list[str]:
+    """Notes on the tables that the dies use: scaled from fitted rates, or including the quantisation of activations."""
+    systems: dict[str, list[str]] = {}
+    read = cache(calibration_named)  # a sweep has a system a point
+    for system, die in dies:
+        for said in _of_table(die, read):
+            systems.setdefault(said, []).append(system)
+    return [f"{said} ({_listed(named)})" for said, named in systems.items()]
+
+
+def _of_table(die: Die, read: Callable[[str | None], CalibrationSpec]) -> list[str]:
+    from archsim.laws.gemm import choose_table
+
+    name = die.calibration or DEFAULT_CALIBRATION
+    try:
+        calibration = read(die.calibration)
+        table = choose_table(calibration, die.dtype, die.library)
+    except (SpecError, OSError):  # results outlive files
+        return []
+    said = _of_reference(name, calibration, table.dtype, die)
+    if table.quantisation == "included":
+        said.append(f"GEMM times of {table.dtype} in calibration {name} include the quantisation of activations")
+    return said
+
+
+def _of_reference(name: str, calibration: CalibrationSpec, dtype: str, die: Die) -> list[str]:
+    reference, said = calibration.reference, []
+    for rate, mine, measured, dimension in (
+        (dtype, die.peak_flop_per_s, reference.peak_flop_per_s.get(dtype), COMPUTE),
+        (HBM, die.hbm_bytes_per_s, reference.hbm_bytes_per_s, BANDWIDTH),
+    ):
+        if rate in reference.fitted and measured and abs(mine / measured - 1) > SAME:
+            what, fitted = ("HBM", "--hbm") if rate == HBM else (f"{rate} peak", "--peak")
+            said.append(
+                f"calibration {name} has no nominal {what} (archsim calibrate {fitted}): GEMMs are scaled from the "
+                f"fitted "
+                f"{format_quantity(float(f'{measured:.4g}'), dimension)} to another one of the die"
+            )
+    return said
+
+
+def _numbered(system: str, point: int | None) -> str:
+    """A variant of a system with a point that has it, as a digest alone tells nobody which one it is."""
+    return f"{system} (point {point})" if point is not None and is_variant(system) else system
+
+
+def _listed(systems: Iterable[str]) -> str:
+    systems = list(dict.fromkeys(systems))
+    left = len(systems) - MOST_NAMED
+    others = f" and {left} other{'s' if left > 1 else ''}" if left > 0 else ""
+    return f"{', '.join(systems[:MOST_NAMED])}{others}"
+
+
+# ---- drawn_notes
+# Notes on batches that are larger than their trace.
+
+MOST_NAMED_HERE = 4  # batches
+HOW = {
+    "shifted": "copies of the {recorded} recorded ones, each from another of its decode steps on",
+    "fitted": "generated from a traffic model that is fitted to the {recorded} recorded ones",
+}
+
+
+def drawn_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for every batch that is larger than its trace, and for how many others. rows: of results."""
+    drawn = {}
+    for row in rows:
+        if row.get("drawn_from") is not None:
+            drawn.setdefault((int(row["batch"]), int(row["drawn_from"]), row.get("extend") or "redraw"), row)
+    notes = [_told(*found, row) for found, row in list(drawn.items())[:MOST_NAMED_HERE]]
+    if len(drawn) > MOST_NAMED_HERE:
+        notes.append(f"so are {len(drawn) - MOST_NAMED_HERE} other batches (column drawn_from)")
+    return notes
+
+
+def _told(batch: int, recorded: int, extend: str, row: Mapping[str, Any]) -> str:
+    if extend in HOW:
+        return f"{batch:,} requests are {HOW[extend].format(recorded=recorded)} (workload.extend: {extend})"
+    note = (
+        f"{batch:,} requests are drawn from the {recorded} that there are, with replacement (by workload.seed): copies "
+        "choose the same experts at every step"
+    )
+    active, distinct = row.get("active_experts"), row.get("active_if_distinct")
+    if active is None or distinct is None:
+        return note
+    return (
+        f"{note}. A step has {active:.0f} active experts a layer, where {batch:,} different requests would have up to "
+        f"{distinct:.0f}; `workload.extend: shifted` or `fitted` comes closer to them"
+    )
+
+
+# ---- memory_notes
+# Notes on the model of a run: what of it is not modelled, and what it was taken to keep in HBM.
+
+def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each model of which something is not modelled, or that does not say what it keeps beside experts,
+    and where the KV cache was left out. rows: of results.
+    """
+    rows = list(rows)
+    odd = {str(row.get("model")): str(row["approximate"]) for row in rows if row.get("approximate")}
+    notes = [f"{model} is approximate: {what}" for model, what in odd.items()]
+    notes += dict.fromkeys(str(row["attention_law"]) for row in rows if row.get("attention_law"))
+    if any(row.get("context_tokens") == 0 for row in rows):
+        notes.append("HBM holds no KV cache: workload.context is 0; real requests leave less room for copies")
+    derived = [row for row in rows if row.get("context_from") == LONGEST]
+    if derived:
+        most = max(int(row["context_tokens"]) for row in derived)
+        notes.append(
+            f"workload.context is not given: every request is taken to hold as much KV cache as the longest of its "
+            f"batch has tokens in the trace or preset, prompt and decode steps (up to {most:,})"
+        )
+    lacking = dict.fromkeys(str(row.get("model")) for row in rows if row.get("hbm_all_counted") == 0)
+    notes += [
+        f"HBM of {model} holds experts alone: without attention, vocabulary and dense_ffn, its KV cache and attention "
+        f"are not counted"
+        for model in lacking
+    ]
+    return notes
+
+
+# ---- policy_notes
+# Notes on policies: own functions whose decisions cost nothing, plans that are worse than ``ep``'s, and what speed-ups
+# are worth if dies have the endpoints of a measured chip.
+
+MOST_NAMED_POLICY_NOTES = 4  # policies
+SLOWER = 0.99  # of the throughput of ep; above it, a policy is as fast
+
+
+def policy_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for every set of own functions that is not charged, and for every policy that is slower than ``ep``.
+    rows: of results.
+    """
+    rows = list(rows)
+    uncharged = dict.fromkeys((str(row["policy"]), str(row["uncharged"])) for row in rows if row.get("uncharged"))
+    notes = [
+        f"policy {policy} decides in no time: {functions} returns no Effort, so that nothing is charged for it"
+        for policy, functions in uncharged
+    ]
+    return [*notes, *_slower(rows), *_endpoints(rows)]
+
+
+ENDPOINT = "endpoint=as_measured"
+
+
+def _endpoints(rows: list[Mapping[str, Any]]) -> list[str]:
+    """What the largest speed-up over base of each set of assumptions is worth under ``endpoint: as_measured``."""
+    names = ("system", "model", "batch", "policy")
+    known = [row for row in rows if row.get("speedup_vs_base") is not None]
+    of = {(tuple(row[name] for name in names), row.get("point"), str(row["assumptions"])): row for row in known}
+    pairs: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+    for (place, point, label), row in of.items():
+        unlimited = "+".join(part for part in label.split("+") if part != ENDPOINT)
+        if ENDPOINT in label and (other := of.get((place, point, unlimited))):
+            pairs.setdefault(unlimited, []).append((other, row))
+    notes = []
+    for label, those in pairs.items():
+        free, limited = max(those, key=lambda pair: pair[0]["speedup_vs_base"])
+        notes.append(
+            f"if the controller of a die sends and receives only what that of a measured chip does (endpoint: "
+            f"as_measured), the largest speed-up over base under {label} is {limited['speedup_vs_base']:.2f}× "
+            f"instead of {free['speedup_vs_base']:.2f}× ({free['policy']} on {free['system']}, {free['model']}, batch "
+            f"{int(free['batch'])})"
+        )
+    return notes
+
+
+def _slower(rows: list[Mapping[str, Any]]) -> list[str]:
+    compared: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row.get("speedup_vs_ep") is not None and row["policy"] != "ep":
+            compared.setdefault(str(row["policy"]), []).append(row)
+    worse = {name: [row for row in those if row["speedup_vs_ep"] < SLOWER] for name, those in compared.items()}
+    slower = sorted((name for name in worse if worse[name]), key=lambda name: -len(worse[name]) / len(compared[name]))
+    notes = []
+    for name in slower[:MOST_NAMED_POLICY_NOTES]:
+        least = min(worse[name], key=lambda row: row["speedup_vs_ep"])
+        where = f"{point_told(least.get('point'))}{least['system']}, {least['model']}, batch {int(least['batch'])}"
+        notes.append(
+            f"policy {name} is slower than ep in {len(worse[name])} of {len(compared[name])} runs, at worst "
+            f"{least['speedup_vs_ep']:.2f}× of its throughput ({where}, {least['assumptions']}): there its plan costs "
+            "more than it gains"
+        )
+    if len(slower) > MOST_NAMED_POLICY_NOTES:
+        others = ", ".join(slower[MOST_NAMED_POLICY_NOTES:])
+        notes.append(f"so are, in some runs, {others} (column speedup_vs_ep)")
+    return notes
+
+
+# ---- roofline_notes
+# Notes on times that neither peak FLOP/s nor HBM bandwidth explain.
+
+FAR = 3.0  # times of its roofline, from which a run is told
+MOST_TOLD = 3  # systems one by one
+ROOFLINE_COLUMNS = ("over_roofline", "mfu", "hbm_bandwidth_utilisation", "decode_step_ns", "load_max_over_mean")
+TOLD = 3  # largest causes of a run
+UNBALANCED = 1.5  # load of the busiest die over the mean
+
+
+def roofline_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for every system (or for all, if many) with runs over FAR times their roofline: how many, and the run
+    that is farthest.
+
+    Policy ``base`` is left out where others ran: it is slow by construction.
+    """
+    rows = [row for row in rows if row.get("over_roofline")]
+    told = [row for row in rows if row["policy"] != "base"] or rows
+    systems: dict[str, list[Mapping[str, Any]]] = {}
+    for row in told:
+        systems.setdefault(str(row["system"]), []).append(row)
+    if len(systems) > MOST_TOLD:  # points of a sweep
+        systems = {f"{len(systems):,} systems": told}
+    farthest = {name: max(each, key=lambda row: row["over_roofline"]) for name, each in systems.items()}
+    order = sorted(systems, key=lambda name: -farthest[name]["over_roofline"])
+    return [_sentence(name, farthest[name], systems[name]) for name in order if farthest[name]["over_roofline"] > FAR]
+
+
+def _sentence(where: str, row: Mapping[str, Any], beside: list[Mapping[str, Any]]) -> str:
+    far = sum(each["over_roofline"] > FAR for each in beside)
+    name = point_told(row.get("point")) + ("" if row["system"] == where else f"{row['system']}, ")
+    name += f"{row['model']}, batch {int(row['batch'])}, {row['policy']}, {row['assumptions']}"
+    step = row.get("decode_step_ns")
+    took = f"a decode step of {step / 1e6:.3g} ms is " if step else "the time is "
+    use = f"MFU {row['mfu']:.1%}, HBM bandwidth {row['hbm_bandwidth_utilisation']:.1%}"
+    count = f"{far} of {len(beside)} runs" if len(beside) > 1 else "the run"
+    return (
+        f"{count} on {where} {'take' if far > 1 else 'takes'} over {FAR:.0f} times the roofline "
+        "(FLOP and HBM bytes on evenly loaded dies); "
+        f"farthest, {name}: {took}"
+        f"{row['over_roofline']:.1f} times it, {use}{_why(row)}"
+    )
+
+
+def _why(row: Mapping[str, Any]) -> str:
+    shares = {cause: row.get(f"bound_{cause.column}") or 0.0 for cause in CAUSES}
+    largest = sorted((cause for cause in shares if shares[cause]), key=shares.__getitem__, reverse=True)[:TOLD]
+    reasons = [", ".join(f"{CAUSES[cause].meaning} takes {shares[cause]:.0%}" for cause in largest)] if largest else []
+    if largest[:1] == [Cause.ACTIVATIONS]:
+        reasons.append("on systems with `launch: gpu` that is a GPU's measured kernels; `launch: local_cp` has none")
+    if (load := row.get("load_max_over_mean") or 0.0) >= UNBALANCED:
+        reasons.append(f"the busiest die has {load:.1f} times the mean load")
+    return f"; {', and '.join(reasons)}" if reasons else ""
+
+
+# ---- result_notes
+
+COLUMNS = (
+    *EXTRAPOLATED, "drawn_from", "extend", "active_experts", "active_if_distinct", "context_tokens",
+    "context_from", "transfer_law", "hbm_all_counted", "approximate", "attention_law",
+    "speedup_vs_ep", "speedup_vs_base", *ROOFLINE_COLUMNS, *(f"bound_{cause.column}" for cause in CAUSES),
+)  # fmt: skip
+"""Columns that the notes use."""
+
+
+def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Die]]) -> list[str]:
+    """A sentence each. rows: of results; dies: (system, its die), a system once or more (points of a sweep)."""
+    rows = list(rows)
+    calibrations = calibration_notes(rows, dies)
+    policies = [*policy_notes(rows), *roofline_notes(rows)]
+    return [*calibrations, *drawn_notes(rows), *memory_notes(rows), *policies]
+
+
+# ---- traffic_notes
+# Notes on generated traffic: what it is not, and the prefill that a preset brings.
+
+THREE_NUMBERS = (
+    "the routing is generated from three numbers (popularity, taste, stickiness: medians of recorded traces of other "
+    "models) and is not that of these models: the busiest die has 1.6 to 1.8 times the mean load where recorded "
+    "routing has 2.5 to 3.0, so speed-ups come out too high; `like: model` takes the traffic preset of each model"
+)
+
+
+def traffic_notes(trace: str | Mapping[str, Any]) -> list[str]:
+    """Sentences about ``workload.trace``, as it stands in a resolved experiment; none for recorded routing."""
+    if isinstance(trace, str):
+        return []
+    synthetic = trace["synthetic"]
+    if synthetic.get("like") is None:
+        return [THREE_NUMBERS]
+    return [prefill_told(synthetic)] if synthetic.get("prompt_tokens") is None else []
+
+
+def prefill_told(synthetic: Mapping[str, Any]) -> str:
+    """What generated requests begin with."""
+    tokens, like = synthetic.get("prompt_tokens"), synthetic.get("like")
+    if tokens == 0:
+        return "no prefill: `prompt_tokens: 0`"
+    if tokens is not None or like is None:
+        return f"every request begins with a prefill of {PROMPT_TOKENS if tokens is None else tokens} prompt tokens"
+    whose = "of each model's preset" if like == OF_MODEL else f"of the preset {like}"
+    return (
+        f"every request begins with a prefill, of the prompt lengths {whose}: `prompt_tokens: N` sets one length, "
+        "`prompt_tokens: 0` leaves the prefill out"
+    )

@@ -1,0 +1,362 @@
+"""Schedulers: what a rank computes in its next iteration; one module each, and a row in ``archsim.specs.serving``.
+
+A module has ``schedule(state, k, now_ns, limits)``: compiled by the registry, called for every rank ``k`` that has a
+request before every iteration of its engine. It fills ``state.new[k, i]`` (tokens of the i-th running request, 0 for
+none), admits waiting ones, and gives both the KV blocks for these tokens, with the parts in
+``archsim.serving.schedulers``. Its parameters are ``limits.params``, in the order of its row; those of a user's own
+function are keyword arguments.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from numba import float64, int64, njit, typeof, void
+from numba.core.errors import NumbaError
+
+from archsim.base.compiled import inner, outer, pointer
+from archsim.base.errors import ArchsimError
+from archsim.base.own_code import import_function
+from archsim.serving.kv import (
+    available,
+    blocks_of,
+    cached_pieces,
+    grow,
+    held_of,
+    hold,
+    most_of,
+    release,
+    tokens_of,
+    unheld_of,
+)
+from archsim.serving.records import NO_BLOCKS, NOT_LACKING, TOO_MANY, Limits, State
+from archsim.specs.serving import ARGUMENTS, is_function
+
+# ---- scheduling
+# Parts of a scheduler (``archsim.serving.schedulers``): queues, admission, preemption, and what the clock sums up.
+
+@inner
+def uncomputed(state: State, r):
+    """Known tokens without KV: 1 of a request that decodes."""
+    request = state.requests[r]
+    return request.input + request.made - request.computed
+
+
+@inner
+def is_prompt(state: State, r):
+    """Whether a request has yet to compute what it had when it was admitted: its prompt, or all anew."""
+    return state.requests[r].computed < state.requests[r].known
+
+
+@inner
+def lacking(state: State, r):
+    """Tokens to compute before the next one is sampled, drafts included; 0 of a prompt where its rank holds prompts."""
+    request = state.requests[r]
+    if not is_prompt(state, r):
+        return min(1 + state.totals[0].drafts, request.output - request.made)
+    return 0 if state.ranks[request.rank].held else uncomputed(state, r)
+
+
+@inner
+def enqueue(state: State, k, r):
+    """At the end of a rank's waiting queue."""
+    rank = state.ranks[k]
+    state.requests[r].rank = k
+    state.requests[r].next = -1
+    if rank.tail >= 0:
+        state.requests[rank.tail].next = r
+    else:
+        rank.head = r
+    rank.tail = r
+    rank.waiting += 1
+
+
+@inner
+def _push_front(state: State, k, r):
+    rank = state.ranks[k]
+    state.requests[r].next = rank.head
+    rank.head = r
+    if rank.tail < 0:
+        rank.tail = r
+    rank.waiting += 1
+
+
+@inner
+def _pop(state: State, k):
+    rank = state.ranks[k]
+    r = rank.head
+    rank.head = state.requests[r].next
+    if rank.head < 0:
+        rank.tail = -1
+    rank.waiting -= 1
+    return r
+
+
+@inner
+def _preempt_last(state: State, k):
+    """The last running request returns to the front of the queue and loses its KV."""
+    rank = state.ranks[k]
+    rank.running -= 1
+    r = state.slots[k, rank.running]
+    release(state, k, r)
+    state.requests[r].computed = 0
+    state.requests[r].preempted += 1
+    state.totals[0].preemptions += 1
+    rank.received += 1
+    _push_front(state, k, r)
+
+
+@outer
+def serve_running(state: State, k, budget, limits: Limits):
+    """Tokens of running requests in order. Returns the budget left; -1 where one was preempted."""
+    rank = state.ranks[k]
+    i, preempted = 0, False
+    while i < rank.running:
+        r = state.slots[k, i]
+        new = min(lacking(state, r), budget)
+        fits = new == 0
+        while not fits and i < rank.running:
+            fits = grow(state, k, r, state.requests[r].computed + new, limits)
+            if not fits:
+                _preempt_last(state, k)
+                preempted = True
+        if i < rank.running:
+            state.new[k, i] = new
+            budget -= new
+            i += 1
+    return -1 if preempted else budget
+
+
+@outer
+def admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
+    """Admit the first waiting request with up to ``new_most`` tokens, if the blocks of its first ``whole`` tokens and
+    ``promised`` others are available.
+
+    Returns its tokens of this iteration; 0: it has to wait.
+    """
+    rank = state.ranks[k]
+    if rank.held or rank.running >= rank.most:
+        return 0
+    r = rank.head
+    request = state.requests[r]
+    found, shared, unheld, start = 0, 0, 0, request.computed
+    anew = start == 0
+    if anew:
+        found, shared = cached_pieces(state, k, r, limits)
+        unheld = unheld_of(state, k, r, found)
+        start = tokens_of(shared, limits)
+    new = request.input + request.made - start
+    if new > new_most:
+        if limits.chunked == 0:
+            return 0
+        new = new_most
+    left = min(request.input + request.made - start, limits.budget)
+    own = max(held_of(start, start + new, limits), most_of(whole, left, limits) if whole else 0) - shared
+    if own + promised > available(state, k) - unheld:
+        return 0
+    _pop(state, k)
+    request.known = request.input + request.made if anew else 0
+    if found:
+        hold(state, k, r, found, shared, limits)
+    grow(state, k, r, start + new, limits)
+    if request.scheduled_ns < 0:
+        request.scheduled_ns = now_ns
+        request.hit = start if request.made == 0 else 0
+    elif start == request.input and request.made == 1:  # computed elsewhere: its first token is out when it decodes
+        request.first_ns = request.last_ns = now_ns
+    state.slots[k, rank.running] = r
+    state.new[k, rank.running] = new
+    rank.running += 1
+    return new
+
+
+@outer
+def sum_up(state: State, k, limits: Limits):
+    """The batch of a rank, as ``archsim.iteration.times.batches_of`` counts it. False, and a fault noted, where its
+    scheduler gave what cannot be.
+    """
+    rank = state.ranks[k]
+    empty(state, k)
+    if rank.running > limits.max_seqs:
+        return _fault(state, TOO_MANY, state.slots[k, 0])
+    for i in range(rank.running):
+        r, new = state.slots[k, i], state.new[k, i]
+        if new == 0:
+            continue
+        request = state.requests[r]
+        before = request.computed
+        if new < 0 or new > lacking(state, r):
+            return _fault(state, NOT_LACKING, r)
+        if held_of(before, before + new, limits) > request.shared + request.blocks:
+            return _fault(state, NO_BLOCKS, r)
+        rank.tokens += new
+        if before > 0 and uncomputed(state, r) == 1 and (limits.by_length or not is_prompt(state, r)):
+            rank.decodes += 1
+            rank.rows += new
+            rank.decode_context += before + 1
+            rank.sampled += new
+            continue
+        rank.chunks += 1
+        rank.chunk_tokens += new
+        rank.pairs += float(new) * before + new * (new + 1) / 2.0
+        if before + new == request.input + request.made:
+            rank.sampled += 1
+    return True
+
+
+@inner
+def _fault(state: State, fault, r):
+    state.totals[0].failed, state.totals[0].failed_at = fault, r
+    return False
+
+
+@inner
+def empty(state: State, k):
+    """No batch."""
+    rank = state.ranks[k]
+    rank.tokens, rank.decodes, rank.rows, rank.decode_context = 0, 0, 0, 0
+    rank.chunks, rank.chunk_tokens, rank.pairs, rank.sampled = 0, 0, 0.0, 0
+
+
+# ---- registry
+# Schedulers by name: the module of that name in this package, or a user's own ``package.module:function``.
+
+Compiled = Any  # numba's pointer to a function of (state, k, now_ns, limits)
+
+
+def compiled(name: str, params: Mapping[str, float], state: State, limits: Limits) -> Compiled:
+    """The scheduler that a file names, for compiled code. Shipped ones are compiled once and kept.
+
+    Raises ArchsimError for a function of the user's that numba cannot compile.
+    """
+    signature = void(typeof(state), int64, float64, typeof(limits))
+    if not is_function(name):
+        return pointer(globals()[name], signature)
+    try:
+        own = import_function(name)
+        return pointer(_bound(own, _values(own, params)), signature, cached=False)
+    except (NumbaError, ValueError) as error:
+        raise ArchsimError(f"scheduler: {name}: cannot be compiled: {_first_lines(error)}") from None
+
+
+def _values(own: Callable[..., None], params: Mapping[str, float]) -> tuple[float, ...]:
+    """Of the parameters of a user's function, in its order."""
+    named = list(inspect.signature(own).parameters.values())[ARGUMENTS:]
+    return tuple(float(params.get(each.name, each.default)) for each in named)
+
+
+def _bound(own: Callable[..., None], values: tuple[float, ...]) -> Callable[[State, int, float, Limits], None]:
+    """With its parameters. ``failed`` stays set where it raises, which compiled code would pass over."""
+    body = njit(boundscheck=True)(getattr(own, "py_func", own))
+
+    def schedule(state, k, now_ns, limits):
+        state.totals[0].failed = 1
+        body(state, k, now_ns, limits, *values)
+        state.totals[0].failed = 0
+
+    return schedule
+
+
+def _first_lines(error: Exception) -> str:
+    """What numba says, without its path through the compiler."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:4])
+
+
+# ---- sglang
+# SGLang: prompts go before decodes and are not mixed with them.
+#
+# An admission keeps room for a share of the output still to come (managers/schedule_policy.py, PrefillAdder:
+# new_token_ratio). The scheduler looks for new requests after ``poll_every`` iterations of decodes, after prompts and
+# when idle (managers/scheduler_recv_skipper.py).
+
+def sglang(state: State, k, now_ns, limits: Limits):
+    """A batch of prompts if there is one, else the decodes."""
+    poll_every, kept_share = limits.params[0], limits.params[1]
+    rank = state.ranks[k]
+    budget, prompts, outstanding = limits.budget, 0, 0
+    if rank.unpolled >= poll_every or rank.running == 0:
+        rank.received, rank.unpolled = rank.waiting, 0
+    for i in range(rank.running):
+        r = state.slots[k, i]
+        request = state.requests[r]
+        outstanding += request.output - request.made
+        new = 0
+        if is_prompt(state, r) and budget > 0:  # its first chunk is computed
+            new = min(lacking(state, r), budget)
+            if not grow(state, k, r, request.computed + new, limits):
+                new = 0
+        state.new[k, i] = new
+        budget -= new
+        prompts += new
+    while budget > 0 and rank.received > 0 and rank.head >= 0 and rank.running < limits.max_seqs:
+        request = state.requests[rank.head]
+        later = outstanding + request.output - request.made
+        kept = blocks_of(int(kept_share * later), limits) if rank.running else 0
+        new = admit(state, k, now_ns, budget, kept, 0, limits)
+        if new == 0:
+            break
+        budget -= new
+        prompts += new
+        outstanding = later
+        rank.received -= 1
+    rank.unpolled = rank.unpolled + 1 if prompts == 0 else poll_every
+    if prompts == 0:
+        serve_running(state, k, limits.budget + limits.max_seqs * (1 + state.totals[0].drafts), limits)
+
+
+# ---- trtllm
+# TensorRT-LLM: decodes and prompts together; an admission reserves the blocks of the whole output.
+#
+# So nothing is preempted (GUARANTEED_NO_EVICT).
+
+def trtllm(state: State, k, now_ns, limits: Limits):
+    """Running requests, then those whose whole output has room."""
+    rank = state.ranks[k]
+    budget, promised = limits.budget, 0
+    for i in range(rank.running):
+        r = state.slots[k, i]
+        request = state.requests[r]
+        new = min(lacking(state, r), budget)
+        if new and grow(state, k, r, request.computed + new, limits):
+            state.new[k, i] = new
+            budget -= new
+        else:
+            state.new[k, i] = 0
+        promised += _outstanding_blocks(state, r, limits)
+    while budget > 0 and rank.head >= 0 and rank.running < limits.max_seqs:
+        r = rank.head
+        whole = state.requests[r].input + state.requests[r].output
+        new = admit(state, k, now_ns, budget, promised, whole, limits)
+        if new == 0:
+            break
+        budget -= new
+        promised += _outstanding_blocks(state, r, limits)
+
+
+@inner
+def _outstanding_blocks(state: State, r, limits: Limits):
+    """Blocks that a request has yet to take until its last token, while it holds most."""
+    request = state.requests[r]
+    own = request.shared + request.blocks
+    at_once = min(uncomputed(state, r) + state.totals[0].drafts, limits.budget)
+    return max(most_of(request.input + request.output, at_once, limits) - own, 0)
+
+
+# ---- vllm_v1
+# vLLM V1: running requests first, each with all tokens that it lacks, then waiting ones in order of arrival.
+#
+# All within one budget of tokens; a request that finds no block preempts the last one, which computes everything anew
+# (vllm/v1/core/sched/scheduler.py). A prompt is admitted when the blocks of all of it are free, also if its first chunk
+# would fit (``scheduler_reserve_full_isl``, on by default since 2026: vllm-project/vllm#37307; 0: as before).
+
+def vllm_v1(state: State, k, now_ns, limits: Limits):
+    """Running requests, then waiting ones."""
+    rank, reserves = state.ranks[k], limits.params[0] > 0
+    budget = serve_running(state, k, limits.budget, limits)
+    while budget > 0 and rank.head >= 0 and rank.running < limits.max_seqs:
+        request = state.requests[rank.head]
+        new = admit(state, k, now_ns, budget, 0, request.input + request.made if reserves else 0, limits)
+        if new == 0:
+            break
+        budget -= new

@@ -1,0 +1,169 @@
+"""``explore:`` of an experiment with a ``sweep:``: what to optimise over its points.
+
+::
+
+    explore:
+      objectives: [throughput, energy, cost]     # or expressions, throughput / area; the first is optimised in budgets
+      where: [throughput >= 20000]               # checked on results; `sweep.where` is checked before anything runs
+      budgets: [cost <= 40000, power <= 2000]    # the best design within each is reported, with its YAML
+      event_runs: 15 %                           # of the points, or a number of runs
+      analytical_runs: 20000                     # at most; a larger space is screened, or optuna chooses which
+      screened_runs: 1000                        # of a screened space: points near its front that are run whole
+      coefficients: {hbm_usd_per_gb: 20}         # for energy, area and price: `archsim cost FILE --sources`
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, field_validator
+
+from archsim.base.errors import did_you_mean
+from archsim.base.fields import KeyProblem, Spec, count, describe, refuse_duplicates
+from archsim.specs.constraints import Constraint, parse_constraint, parse_expression
+
+EXPLORE_KEY = "explore"
+
+
+class Objective(NamedTuple):
+    """A column of the results (``archsim.runs.columns``), and its sense: ``max`` or ``min``."""
+
+    column: str
+    sense: str
+
+
+OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType({
+    "throughput": Objective("tokens_per_s", "max"),
+    "time": Objective("decode_ns", "min"),
+    "energy": Objective("energy_per_token_j", "min"),
+    "power": Objective("power_w", "min"),
+    "area": Objective("silicon_mm2", "min"),
+    "cost": Objective("cost_usd", "min"),
+})
+_OPPOSITE = {"max": "min", "min": "max"}
+
+
+def sense_of(objective: str) -> str:
+    """``max`` or ``min`` of a name of OBJECTIVES or an expression of them. Raises ValueError for unknown names, and
+    where parts of an expression disagree, as in ``throughput * area``.
+    """
+    if objective in OBJECTIVES:
+        return OBJECTIVES[objective].sense
+    try:
+        found = parse_expression(objective)
+    except ValueError as error:
+        raise ValueError(f"unknown objective {objective!r}{_near(objective)}: {error}") from None
+    for name in found.names:
+        if name not in OBJECTIVES:
+            raise ValueError(f"unknown objective {name!r}{_near(name)}")
+    sense = _sense(found.tree, objective)
+    if sense is None:
+        raise ValueError(f"objective {objective!r} names no result{_near('')}")
+    return sense
+
+
+def with_expressions(values: Mapping[str, float], objectives: Iterable[str]) -> dict[str, float]:
+    """The values of OBJECTIVES, and of those objectives that are expressions of them."""
+    own = [name for name in objectives if name not in OBJECTIVES]
+    return {**values, **{name: parse_expression(name).value(values.get) for name in own}}
+
+
+def _near(name: str) -> str:
+    known = f"known: {', '.join(OBJECTIVES)}, and expressions such as throughput / area"
+    return f"{did_you_mean(name, OBJECTIVES)} ({known})"
+
+
+def _sense(tree: tuple, text: str) -> str | None:
+    """Of a tree of ``parse_expression``; None of numbers."""
+    kind, *parts = tree
+    if kind == "name":
+        return OBJECTIVES[parts[0]].sense
+    if kind in ("number", "text"):
+        return None
+    left, right = (_sense(part, text) for part in parts)
+    if kind in ("-", "/") and right:
+        right = _OPPOSITE[right]
+    if left and right and left != right:
+        raise ValueError(f"objective {text!r}: more of one part is better and of the other worse; neither is optimised")
+    return left or right
+
+
+_MOST_RUNS = 1_000_000
+
+
+def _read_constraint(text: Any) -> str:
+    if not isinstance(text, str):
+        raise ValueError(f"expected a constraint such as 'cost <= 40000', not {describe(text)}")
+    for name in parse_constraint(text).names:
+        if name not in OBJECTIVES:
+            raise ValueError(
+                f"unknown result {name!r}{did_you_mean(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})"
+            )
+    return text
+
+
+class ExploreSpec(Spec):
+    """What ``archsim explore`` optimises."""
+
+    objectives: tuple[str, ...] = Field(min_length=1, max_length=4)
+    where: tuple[str, ...] = ()
+    budgets: tuple[str, ...] = ()
+    # Maximum runs of the event engine: a share of the points, or a number.
+    event_runs: float | int = 0.15
+    # Maximum runs of the analytical engine; of more points, a screen or optuna decides. Twenty thousand take minutes.
+    analytical_runs: Annotated[int, count(1, _MOST_RUNS)] = 20_000
+    # Points of a screened space, on and nearest to its front, that the analytical engine runs whole.
+    screened_runs: Annotated[int, count(1, _MOST_RUNS)] = 1000
+    coefficients: dict[str, float] = Field(default_factory=dict)
+    seed: Annotated[int, count(0, 2**31)] = 0
+
+    @field_validator("objectives")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for place, name in enumerate(names):
+            try:
+                sense_of(name)
+            except ValueError as error:
+                raise KeyProblem((place,), str(error)) from None
+        refuse_duplicates("objective", list(names))
+        return names
+
+    @field_validator("where", "budgets", mode="before")
+    @classmethod
+    def _readable(cls, texts: Any) -> Any:
+        if not isinstance(texts, list | tuple):
+            raise ValueError(f"expected a list of constraints, not {describe(texts)}")
+        for place, text in enumerate(texts):
+            try:
+                _read_constraint(text)
+            except ValueError as error:
+                raise KeyProblem((place,), str(error)) from None
+        return texts
+
+    @field_validator("event_runs", mode="before")
+    @classmethod
+    def _share_or_number(cls, value: Any) -> float | int:
+        expected = "expected a share of the points such as 15 %, or a number of runs"
+        if isinstance(value, str) and value.strip().endswith("%"):
+            try:
+                value = float(value.strip()[:-1] if value.isascii() else "") / 100
+            except ValueError:
+                raise ValueError(f"{expected}, not {describe(value)}") from None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{expected}, not {describe(value)}")
+        if isinstance(value, float) and not 0 < value <= 1:
+            raise ValueError(f"{value!r}: a share must be above 0 and at most 1; {expected}")
+        if isinstance(value, int) and not 1 <= value <= _MOST_RUNS:
+            raise ValueError(f"{value!r}: {expected}")
+        return value
+
+    def most_runs(self, points: int) -> int:
+        """The maximum number of event runs for this many points; at least 1."""
+        return self.event_runs if isinstance(self.event_runs, int) else max(1, round(self.event_runs * points))
+
+    @property
+    def senses(self) -> tuple[str, ...]:
+        return tuple(map(sense_of, self.objectives))
+
+    def constraints(self) -> tuple[Constraint, ...]:
+        return tuple(map(parse_constraint, self.where))

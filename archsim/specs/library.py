@@ -1,0 +1,297 @@
+"""Loads experiments, systems, models and assumption sets by name or path."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from archsim.base.errors import SpecError, did_you_mean
+from archsim.base.fields import Name, Spec
+from archsim.base.yaml import Place, Tree, keys_of, read_yaml, validate
+from archsim.laws.tables import CalibrationSpec
+from archsim.specs.assumptions import AssumptionsSpec, NamedSet
+from archsim.specs.axes import SWEEP_KEY, Axis, canonical, read_sweep
+from archsim.specs.calibration_files import FabricFile, find_calibrations, with_sections
+from archsim.specs.config_files import display, named_files
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.explore import EXPLORE_KEY, ExploreSpec
+from archsim.specs.model import ModelSpec
+from archsim.specs.papers import PaperSpec
+from archsim.specs.plan import PLURAL, SweepPlan
+from archsim.specs.references import DEFAULT_ASSUMPTIONS, References, apply_overrides, folders_around, is_path
+from archsim.specs.serving import ServeSpec
+from archsim.specs.system import SystemSpec
+
+# ---- file_kinds
+# Recognises the kind of a file by its keys, and says where each kind belongs.
+
+EXPERIMENT, TRAFFIC, SERVE = "experiment", "traffic preset", "deployment"
+# Kind → class; traffic files have none here, as archsim.workload reads them, nor deployments, which name others.
+SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType({
+    EXPERIMENT: ExperimentSpec,
+    "system": SystemSpec,
+    "model": ModelSpec,
+    "assumption set": NamedSet,
+    "calibration": CalibrationSpec,
+    "calibration of a fabric": FabricFile,
+    "paper": PaperSpec,
+})
+EXPERIMENT_KEYS = (*keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
+# Keys common to all files of configs/traffic, and keys of its three variants.
+_TRAFFIC_KEYS = (
+    "name", "source", "groups", "top_groups", "tables", "tasks", "kinds", "kind_spread", "taste_size", "weights",
+    "prompt_tokens", "subjects", "spread",
+)
+_KEYS = MappingProxyType(
+    {name: keys_of(kind) for name, kind in SPECS.items()}
+    | {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS, SERVE: keys_of(ServeSpec)}
+)
+_BELONGS = MappingProxyType({
+    EXPERIMENT: "`archsim sweep` takes it",
+    SERVE: "`archsim serve` takes it",
+    "system": "an experiment names it under `systems:`",
+    "model": "an experiment names it under `models:`",
+    "assumption set": "an experiment names it under `assumptions:`",
+    "paper": "`archsim claims` takes it",
+    "calibration": "a system names it under `compute.calibration`",
+    "calibration of a fabric": "`archsim validate --mesh --with` and `archsim run --law` take it",
+    TRAFFIC: "an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
+})
+
+
+def kind_of(data: Mapping[str, Any]) -> str:
+    """The kind that shares most keys with ``data``; in a tie, an experiment."""
+    return max(_KEYS, key=lambda kind: len(set(data) & set(_KEYS[kind])))
+
+
+def refuse_other_kinds(path: object, data: Mapping[str, Any], expected: str = EXPERIMENT) -> None:
+    """Raise SpecError if a file is not of the ``expected`` kind but of another."""
+    kind = kind_of(data)
+    if kind != expected and (kind != EXPERIMENT or len(set(data) & set(_KEYS[kind])) > 2):
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise SpecError(f"{path}: this is {article} {kind}; {_BELONGS[kind]}")
+
+
+# ---- library
+
+# The file of a report that holds its experiment, and the keys it records beside it, which are skipped here.
+MANIFEST, MANIFEST_KEY = "manifest.yaml", "manifest"
+_MOST_INTEGER = 10**99  # as in YAML
+_LONGEST_REPR = 60  # of a value in a message
+Source = str | os.PathLike[str] | Mapping[str, Any]
+"""The path of a YAML file, the name of an experiment in configs, or a mapping with the keys that such a file has."""
+
+
+def load_experiment(source: Source, overrides: Sequence[str] = ()) -> ExperimentSpec:
+    """The experiment in a YAML file (or in the manifest of a report) or mapping, after ``key.path=value`` overrides.
+
+    Raises SpecError with one line per problem.
+    """
+    return read_experiment(source, overrides).experiment
+
+
+def load_planned(source: Source, overrides: Sequence[str] = ()) -> ExperimentSpec | SweepPlan:
+    """The experiment in a file, with its ``sweep:`` if it has one; the file is read once. Raises SpecError."""
+    read = read_experiment(source, overrides)
+    return read.experiment if read.plan is None else read.plan
+
+
+def load_exploration(source: Source, overrides: Sequence[str] = ()) -> tuple[SweepPlan, ExploreSpec]:
+    """The experiment in a file with its ``sweep:`` and its ``explore:``. Raises SpecError, also if it lacks either."""
+    read = read_experiment(source, overrides)
+    if read.plan is None:
+        raise SpecError(f"{label_of(source)}: an exploration needs {SWEEP_KEY}:, which says what may vary")
+    if read.explore is None:
+        needed = f"{EXPLORE_KEY}: {{objectives: [throughput, cost]}}, or others"
+        raise SpecError(f"{label_of(source)}: an exploration needs {needed}")
+    return read.plan, read.explore
+
+
+class ReadExperiment(NamedTuple):
+    """An experiment's file: its experiment, the plan of its ``sweep:``, and its ``explore:``, where it has them."""
+
+    experiment: ExperimentSpec
+    plan: SweepPlan | None
+    explore: ExploreSpec | None
+
+
+def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperiment:
+    """Raises SpecError, for all references and keys together.
+
+    What an axis gives as a whole (systems, models, policies, batches), the experiment need not: it has the first value.
+    """
+    tree, folder = tree_of(source), folder_of(source)
+    refuse_other_kinds(label_of(source), tree.data)
+    _refuse_short_paths(overrides)
+    tree.data.pop(MANIFEST_KEY, None)
+    references = References(tree, folder)
+    apply_overrides(tree, overrides, references.expand)
+    sweep = read_sweep(tree) if SWEEP_KEY in tree.data else None
+    explore = validate(ExploreSpec, tree, (EXPLORE_KEY,)) if EXPLORE_KEY in tree.data else None
+    tree.data.pop(SWEEP_KEY, None)
+    tree.data.pop(EXPLORE_KEY, None)
+    for axis in sweep.axes if sweep else ():
+        _stand_in(tree, axis)
+    experiment = validate(ExperimentSpec, tree, problems=references.expand_all())
+    return ReadExperiment(experiment, SweepPlan(tree, sweep, experiment, folder) if sweep else None, explore)
+
+
+def tree_of(source: Source) -> Tree:
+    """A file or named experiment, or a copy of a mapping, in which places read ``mapping: key.path``. Raises SpecError.
+    """
+    if isinstance(source, Mapping):
+        try:
+            return Tree(_plain(source), {(): Place(label_of(source))})
+        except RecursionError:
+            raise SpecError("mapping: contains itself, or is nested too deeply") from None
+    file, given = file_of(source), os.fspath(source)
+    return read_yaml(file, given if given == str(file) or is_path(given) else display(file))
+
+
+def file_of(source: str | os.PathLike[str]) -> Path:
+    """The file at a path (of a report's folder: its manifest), or of an experiment's name: in ``./configs``, then in
+    the shipped configs.
+
+    Raises SpecError for a name that is neither, and for what is no path.
+    """
+    if not isinstance(source, str | os.PathLike):
+        raise SpecError(
+            f"{_short(source)} is of type {type(source).__name__}; expected the path of a YAML file, the name of an "
+            "experiment, a mapping with the keys of such a file, or an experiment from ar.load"
+        )
+    text = os.fspath(source)
+    known = named_files("")
+    if is_path(text) or os.path.exists(text):
+        name = Path(text).stem
+        if name in known and not Path(text).parent.is_dir():
+            raise SpecError(f"{text}: no such file; the experiment that ships under this name is `{name}`")
+        report = Path(text, MANIFEST)
+        return report if report.is_file() else Path(text)
+    if text not in known:
+        hint = f"{did_you_mean(text, known)} (`archsim list experiments` names those that ship)"
+        raise SpecError(f"{text}: no such file, nor an experiment of this name{hint}")
+    return known[text]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_REPR else f"{text[:_LONGEST_REPR]} …"
+
+
+def label_of(source: Source) -> str:
+    """How messages name a source."""
+    return "mapping" if isinstance(source, Mapping) else str(source)
+
+
+def folder_of(source: Source) -> Path | None:
+    return None if isinstance(source, Mapping) else file_of(source).parent
+
+
+def _plain(value: Any) -> Any:
+    """Mappings, sequences and paths as YAML would give them. Raises SpecError for a key that is no text."""
+    if isinstance(value, Mapping):
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise SpecError(f"mapping: key {wrong[0]!r}: a key must be text")
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, int) and not -_MOST_INTEGER < value < _MOST_INTEGER:
+        raise SpecError("mapping: an integer of over 99 digits; expected one that a spec has a use for")
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _refuse_short_paths(overrides: Sequence[str]) -> None:
+    """Raise SpecError for an override whose path begins like that of an axis, not with a key of an experiment."""
+    for text in overrides:
+        path = text.partition("=")[0].strip()
+        if path.split(".")[0] in EXPERIMENT_KEYS:
+            continue
+        try:
+            root, *rest = canonical(path)
+        except ValueError:
+            continue  # reported when the tree is validated
+        begin = f"{PLURAL[root]}.0" if root in PLURAL and root != "assumptions" else root
+        raise SpecError(
+            f"--set {text}: an experiment has no key {path.split('.')[0]!r}; did you mean {'.'.join([begin, *rest])!r}?"
+        )
+
+
+def _stand_in(tree: Tree, axis: Axis) -> None:
+    if axis.path == ("workload", "batch") and isinstance(tree.find(("workload",)), dict):
+        tree.data["workload"].setdefault("batch", axis.values[0])
+    elif len(axis.path) == 1 and axis.path[0] in PLURAL:
+        if tree.data.setdefault(PLURAL[axis.path[0]], [axis.values[0]]) == [axis.values[0]]:
+            tree.places.setdefault((PLURAL[axis.path[0]], 0), axis.places[0])
+
+
+def load_system(name: str | os.PathLike[str]) -> SystemSpec:
+    """Load a system by name or path, as in an experiment's ``systems``. Raises SpecError."""
+    tree = _reference("systems", os.fspath(name))
+    return validate(SystemSpec, tree, ("systems", 0))
+
+
+def load_model(name: str | os.PathLike[str]) -> ModelSpec:
+    """Load a model by name or path, as in an experiment's ``models``. Raises SpecError."""
+    tree = _reference("models", os.fspath(name))
+    return validate(ModelSpec, tree, ("models", 0))
+
+
+def load_assumptions(name: str = DEFAULT_ASSUMPTIONS, **changes: str) -> AssumptionsSpec:
+    """Load a named assumption set with some fields changed. Raises SpecError."""
+    tree = Tree({"assumptions": [{"set": name, **changes}]}, {(): Place("assumptions")})
+    References(tree, None).expand_all()
+    return validate(AssumptionsSpec, tree, ("assumptions", 0))
+
+
+def check_file(source: Source, overrides: Sequence[str] = ()) -> Spec:
+    """The spec in a file: an experiment, or what its keys tell it to be; see
+    ``archsim.specs.library.SPECS``.
+
+    Raises SpecError.
+    """
+    tree = tree_of(source)
+    kind = SPECS.get(kind_of(tree.data), ExperimentSpec)
+    if kind is ExperimentSpec:
+        return load_experiment(source, overrides)
+    if kind is CalibrationSpec:
+        with_sections(tree, folder_of(source) or Path())
+    apply_overrides(tree, overrides, lambda keys: None)
+    if kind is SystemSpec:
+        find_calibrations(tree, (), folders_around(folder_of(source)))
+    return validate(kind, tree)
+
+
+def _reference(kind: str, name: str) -> Tree:
+    keys = (kind, 0)
+    tree = Tree({kind: [name]}, {(): Place(kind), keys: Place(name)})
+    References(tree, None).expand(keys)
+    return tree
+
+
+# ---- starting
+# Commented files to start from: a system, a model, an experiment.
+
+_FOLDER = Path(__file__).resolve().parent / "starting"
+
+
+def starting_text(kind: str, name: str) -> str:
+    """A commented file. kind: system, model or experiment. Raises SpecError for text that is no name."""
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError as error:
+        raise SpecError(str(error.errors()[0]["ctx"]["error"])) from None
+    return (_FOLDER / f"{kind}.yaml").read_text(encoding="utf-8").replace("name: NAME\n", f"name: {name}\n", 1)
+
+
+def write_new(file: Path, text: str) -> None:
+    """Write a file that does not exist yet. Raises SpecError if it does, or cannot be written."""
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise SpecError(f"{file}: exists already; give another with --out") from None
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,647 @@
+"""Expands a sweep to its points, one at a time. Each is one run: system, model, batch, policy, assumption set and
+workload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from pydantic import ValidationError
+
+from archsim.base.errors import SpecError, did_you_mean
+from archsim.base.fields import Spec, describe, parse_quantity
+from archsim.base.yaml import Place, Tree, dump_yaml, keys_of, validate
+from archsim.specs.axes import DEPLOYED, KINDS, SWEEP_KEY, Axis, SweepSpec, canonical, dimension_of
+from archsim.specs.calibration_files import with_calibrations_found
+from archsim.specs.constraints import Constraint, any_of
+from archsim.specs.deployment import DeploymentSpec
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.policies import NEUTRAL, RULE_TYPES, RULES
+from archsim.specs.references import folders_around, found_trace, put, resolve
+from archsim.specs.workload import WorkloadSpec
+
+# ---- variants
+# Builds what a sweep's points consist of: systems, models, policies, assumption sets and workloads with axis values
+# set.
+#
+# A variant is named after its original, with a digest of its content: equal variants of any sweep have
+# equal names. Each is validated as a whole, once per combination of the values that change it.
+
+PLURAL = {"system": "systems", "model": "models", "policy": "policies", "assumptions": "assumptions"}
+NAMED = ("system", "model", "policy")
+_DIGITS, _MOST_OF_NAME = 10, 69  # lengths of digest and name, which together form a name of at most 80
+_VARIANT = re.compile(rf"\.[0-9a-f]{{{_DIGITS}}}$")
+_SHORT_FORMS = ("topology", *RULE_TYPES)  # text in place of these mappings is their name
+
+
+class Variant(NamedTuple):
+    """spec: validated; name: its name before axes changed it; absent: axes that do not apply to it."""
+
+    spec: Any
+    name: str
+    absent: frozenset[str]
+
+
+def is_variant(name: str) -> bool:
+    """Whether a name is one that a `Maker` gives: an original's, with a digest."""
+    return _VARIANT.search(name) is not None
+
+
+class Maker:
+    """Makes the variants of one kind. raw: the experiment's items; axes: those that change them; groups: the position
+    of each axis in a choice.
+    """
+
+    def __init__(
+        self, kind: str, raw: Sequence[dict], axes: Sequence[Axis], groups: Sequence[int], base: Sequence[Variant],
+        folder: Path | None,
+    ):
+        order = sorted(range(len(axes)), key=lambda i: len(axes[i].path))
+        self._kind, self._folder, self._raw, self._base = kind, folder, raw, base
+        self._axes, self._groups = [axes[i] for i in order], [groups[i] for i in order]
+        self._whole = bool(axes) and len(self._axes[0].path) == 1
+        self._made: dict[tuple[int, ...], Variant] = {}
+        self._specs: dict[str, Any] = {}
+        self._references: dict[int, dict] = {}
+        for axis in self._axes:
+            self._check(axis)
+
+    def __len__(self) -> int:
+        """The number of items in the experiment; 1 if an axis gives them."""
+        return 1 if self._whole else len(self._raw)
+
+    def make(self, base: int, choice: tuple[int, ...]) -> Variant:
+        """Item ``base`` of the experiment, or of an axis, with the values of a choice set. Raises SpecError."""
+        if not self._axes:
+            return self._base[base]
+        chosen = (base, *[choice[group] for group in self._groups])
+        variant = self._made.get(chosen)
+        if variant is None:
+            variant = self._made[chosen] = self._new(base, list(zip(self._axes, chosen[1:], strict=True)))
+        return variant
+
+    def _check(self, axis: Axis) -> None:
+        """Check the telling values of an axis alone, on each item of the experiment. Raises SpecError with the value's
+        place.
+        """
+        problems, variants = [], []
+        seen: set[str] = set()
+        for at in axis.telling:
+            written = repr(axis.values[at])
+            if written in seen:
+                continue
+            seen.add(written)
+            try:
+                variants += [
+                    self._new(base, [(axis, at)]) for base in range(1 if len(axis.path) == 1 else len(self._raw))
+                ]
+            except SpecError as error:
+                problems.append(str(error))
+        if problems:
+            raise SpecError("\n".join(dict.fromkeys(problems)))
+        if variants and all(axis.name in variant.absent for variant in variants) and not self._whole:
+            known = {key for variant in RULES.get(axis.path[1], {}).values() for key in variant.parameters}
+            raise SpecError(
+                f"{axis.place}: no policy of the experiment has the parameter "
+                f"{axis.path[-1]!r}{did_you_mean(axis.path[-1], known)}"
+            )
+
+    def _new(self, base: int, changes: list[tuple[Axis, int]]) -> Variant:
+        raw: dict[str, Any] = self._raw[base] if base < len(self._raw) else {}
+        changed, absent = False, set()
+        places: dict[tuple, Place] = {}
+        for axis, at in changes:
+            if len(axis.path) == 1:
+                raw = self._reference(axis, at)
+                continue
+            if not self._applies(raw, axis.path[1:]):
+                absent.add(axis.name)
+                continue
+            value = axis.values[at]
+            if axis.path == ("workload", "trace") and isinstance(value, str):
+                value = found_trace(value, axis.places[at], self._folder)
+            elif self._kind == "system":
+                value = with_calibrations_found(value, axis.path[1:], axis.places[at], folders_around(self._folder))
+            raw = _put(raw, axis.path[1:], value, axis.places[at])
+            places |= {axis.path[1 : depth + 1]: axis.places[at] for depth in range(1, len(axis.path))}
+            changed = True
+        name = str(raw.get("name", ""))
+        if changed and self._kind in NAMED:
+            content = json.dumps({key: value for key, value in raw.items() if key != "name"}, sort_keys=True)
+            digest = hashlib.sha256(f"{name} {content}".encode()).hexdigest()[:_DIGITS]
+            raw = raw | {"name": f"{name[:_MOST_OF_NAME]}.{digest}"}
+            if self._kind == "model":
+                raw["aliases"] = [*raw.get("aliases", []), name]  # traces use that name
+        return Variant(self._spec(raw, places, changes[0][0].places[changes[0][1]]), name, frozenset(absent))
+
+    def _reference(self, axis: Axis, at: int) -> dict:
+        if at not in self._references:
+            kind = PLURAL[self._kind]
+            tree = resolve(kind, axis.values[at], axis.places[at], self._folder)
+            if not isinstance(tree.get((kind, 0)), dict):
+                raise SpecError(f"{axis.places[at]}: expected a name or a mapping, not {describe(axis.values[at])}")
+            validate(KINDS[self._kind], tree, (kind, 0))
+            self._references[at] = tree.get((kind, 0))
+        return self._references[at]
+
+    def _applies(self, raw: dict, path: tuple[str, ...]) -> bool:
+        """Whether a policy's rule has the parameter of a path; all other paths apply."""
+        if self._kind != "policy" or len(path) != 2 or path[0] not in RULE_TYPES or path[1] == "name":
+            return True
+        given = raw.get(path[0], NEUTRAL[path[0]])
+        name = given.get("name") if isinstance(given, dict) else given
+        rule = RULES[path[0]].get(str(name))
+        return rule is None or path[1] in rule.parameters
+
+    def _spec(self, raw: dict, places: dict[tuple, Place], place: Place) -> Any:
+        """The validated spec; equal data is validated once."""
+        content = json.dumps(raw, sort_keys=True)
+        spec = self._specs.get(content)
+        if spec is None:
+            try:
+                spec = KINDS[self._kind].model_validate(raw, context={"from_yaml": True}, by_alias=True, by_name=False)
+            except ValidationError:
+                validate(KINDS[self._kind], Tree(raw, {(): place} | places))
+                raise
+            self._specs[content] = spec
+        return spec
+
+
+def _put(raw: Any, path: tuple[str, ...], value: Any, place: Place) -> Any:
+    """A copy with a value at a path; the rest is shared. Raises SpecError for a path through something without keys."""
+    if not path:
+        return value
+    key, rest = path[0], path[1:]
+    if isinstance(raw, list):
+        if not key.isdecimal() or int(key) >= len(raw):
+            raise SpecError(f"{place}: a list of {len(raw)} has no item {key!r}; items are numbered from 0")
+        return [_put(each, rest, value, place) if index == int(key) else each for index, each in enumerate(raw)]
+    if not isinstance(raw, dict):
+        raise SpecError(f"{place}: leads into {describe(raw)}, which has no key {key!r}")
+    below = raw.get(key)
+    if rest and (below is None or (isinstance(below, str) and key in _SHORT_FORMS)):
+        below = {} if below is None else {"name": below}
+    return {**raw, key: _put(below, rest, value, place)}
+
+
+# ---- plan
+
+MEASURES = {
+    "dies": "number of dies",
+    "area_mm2": "silicon of the decision hardware (archsim area): tables and command processors",
+    "die_mm2": "one die (archsim cost)",
+    "silicon_mm2": "all dies (archsim cost)",
+    "cost_usd": "price of the machine (archsim cost)",
+    "hbm_capacity": "with `fits`: whether homes and shared experts fit in the HBM of every die",
+}
+_FITTING = "hbm_capacity"
+_ASKED = 64  # points from which a constraint learns which keys there are
+_SUFFIX = {
+    "size": "_bytes",
+    "bandwidth": "_bytes_per_s",
+    "compute rate": "_flop_per_s",
+    "time": "_ns",
+    "clock rate": "_hz",
+    "fraction": "",
+}
+# Other fields follow from these, so they cannot be axes; the whole entry is the axis instead.
+_WHOLE = {("assumptions", "set"): "assumptions", ("system", "like"): "system", ("policy", "preset"): "policy"}
+
+
+_HERE = Place("sweep")
+
+
+class Point(NamedTuple):
+    """index: its number among all combinations; choice: value index of every group; variants: by kind, as below."""
+
+    index: int  # type: ignore[assignment]  # a field in place of tuple's method
+    choice: tuple[int, ...]
+    variants: Mapping[str, Variant]
+    batch: int
+    engine: str
+    deployment: DeploymentSpec = DeploymentSpec()
+
+    @property
+    def system(self):
+        return self.variants["system"].spec
+
+    @property
+    def model(self):
+        return self.variants["model"].spec
+
+    @property
+    def workload(self) -> WorkloadSpec:
+        return self.variants["workload"].spec
+
+    @property
+    def policy(self):
+        return self.variants["policy"].spec
+
+    @property
+    def assumptions(self):
+        return self.variants["assumptions"].spec
+
+
+@dataclass
+class Dropped:
+    """Points that an expansion has dropped so far: by constraint (as written), and repeats of other points."""
+
+    by_constraint: dict[str, int] = field(default_factory=dict)
+    repeats: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_constraint.values()) + self.repeats
+
+
+class SweepPlan:
+    """An experiment with a sweep, checked axis by axis.
+
+    tree: raw data of the experiment, references expanded; experiment: the same, validated; folder: of its file.
+    Raises SpecError for axes and constraints that are not valid.
+    """
+
+    def __init__(self, tree: Tree, sweep: SweepSpec, experiment: ExperimentSpec, folder: Path | None) -> None:
+        self.tree, self.sweep, self.experiment, self._folder = tree, sweep, experiment, folder
+        self._deployed = [axis for axis in sweep.axes if axis.path[0] in DEPLOYED]
+        self._deployments: dict[tuple[int, ...], DeploymentSpec] = {}
+        self._group_of = {axis.name: index for index, group in enumerate(sweep.groups) for axis in group.axes}
+        self._batch, self._engine = (_axis(sweep, path) for path in (("workload", "batch"), ("engine",)))
+        if self._batch:
+            _check_batches(self._batch)
+        if self._engine:
+            _check_engines(self._engine)
+        self._makers = self._new_makers(folder)
+        self.columns = tuple(AxisColumn(axis) for axis in sweep.axes)
+        inner = [
+            1 if self._batch else len(experiment.workload.batch),
+            len(self._makers["assumptions"]),
+            len(self._makers["policy"]),
+        ]
+        self._sizes = [*map(len, sweep.groups), len(self._makers["system"]), len(self._makers["model"]), *inner]
+        self._constraints = [_Question(self, constraint, place) for constraint, place in sweep.where]
+
+    def _new_makers(self, folder: Path | None) -> dict[str, Maker]:
+        makers, problems = {}, []
+        for kind in KINDS:
+            axes = [axis for axis in self.sweep.axes if axis.path[0] == kind and axis is not self._batch]
+            raw = [self.tree.data["workload"]] if kind == "workload" else self.tree.data[PLURAL[kind]]
+            specs = [self.experiment.workload] if kind == "workload" else getattr(self.experiment, PLURAL[kind])
+            base = [Variant(spec, getattr(spec, "name", ""), frozenset()) for spec in specs]
+            try:
+                for axis in axes:
+                    if axis.path in _WHOLE:
+                        raise SpecError(
+                            f"{axis.place}: other keys depend on it; vary the whole entry instead, "
+                            f"{_WHOLE[axis.path]}: [...]"
+                        )
+                makers[kind] = Maker(kind, raw, axes, [self._group_of[axis.name] for axis in axes], base, folder)
+            except SpecError as error:
+                problems.append(str(error))
+        if problems:
+            raise SpecError("\n".join(problems))
+        return makers
+
+    def with_engine(self, engine: str) -> SweepPlan:
+        """The same plan on another engine: ``event`` or ``analytical``; an axis ``engine`` stays as it is."""
+        tree = Tree(self.tree.data | {"engine": engine}, self.tree.places)
+        return SweepPlan(tree, self.sweep, self.experiment.model_copy(update={"engine": engine}), self._folder)
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{axis.name}: {len(axis.values)}" for axis in self.sweep.axes)
+        return f"SweepPlan({self.experiment.name!r}, {self.combinations:,} points; {axes})"
+
+    @property
+    def combinations(self) -> int:
+        """Number of points before constraints, including repeats."""
+        total = 1
+        for size in self._sizes:
+            total *= size
+        return total
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Radices of a point's number: values per group of axes, then items per list of the experiment; the last
+        varies fastest.
+        """
+        return tuple(self._sizes)
+
+    def index_of(self, chosen: tuple[int, ...]) -> int:
+        """The number of the point with the ``chosen`` indices, one per entry of ``sizes``."""
+        index = 0
+        for at, size in zip(chosen, self._sizes, strict=True):
+            index = index * size + at
+        return index
+
+    def keeps(
+        self,
+        point: Point,
+        measures: Mapping[str, Callable[[Point], Any]],
+        value: Callable[[Point, tuple[str, ...]], Any] | None = None,
+    ) -> Any:
+        """Whether all constraints hold. Raises SpecError as :meth:`points` does. ``value``: of a key, where others are
+        asked than this point; arrays of it and of ``measures`` ask many points at once, bool[point].
+        """
+        kept: Any = True
+        for each in self._constraints:
+            kept = kept & each.holds(point, measures, value)
+            if not any_of(kept):
+                break
+        return kept
+
+    def points(
+        self,
+        measures: Mapping[str, Callable[[Point], Any]],
+        dropped: Dropped | None = None,
+        among: Iterable[int] | None = None,
+    ) -> Iterator[Point]:
+        """The points that satisfy all constraints, in order, without repeats. measures: a function for every name in
+        MEASURES; among: numbers of the points to look at; None: all.
+
+        Raises SpecError for an invalid combination, or one on which a constraint cannot be evaluated.
+        """
+        dropped = Dropped() if dropped is None else dropped
+        seen: set[tuple] = set()
+        for index in range(self.combinations) if among is None else among:
+            point = self.point(index)
+            kinds = [id(variant.spec) for variant in point.variants.values()]
+            same = (*kinds, point.batch, point.engine, id(point.deployment))
+            if same in seen:
+                dropped.repeats += 1
+                continue
+            seen.add(same)
+            broken = next((each.text for each in self._constraints if not each.holds(point, measures)), None)
+            if broken is None:
+                yield point
+            else:
+                dropped.by_constraint[broken] = dropped.by_constraint.get(broken, 0) + 1
+
+    def point(self, index: int) -> Point:
+        """A point by its number, regardless of constraints. Raises SpecError if it does not exist or is invalid."""
+        if not 0 <= index < self.combinations:
+            raise SpecError(f"point {index}: the sweep has {self.combinations:,}, numbered from 0")
+        rest, chosen = index, []
+        for size in reversed(self._sizes):
+            rest, at = divmod(rest, size)
+            chosen.append(at)
+        chosen.reverse()
+        groups = len(self.sweep.groups)
+        choice, (system, model, batch, assumptions, policy) = tuple(chosen[:groups]), chosen[groups:]
+        base = {"system": system, "model": model, "workload": 0, "policy": policy, "assumptions": assumptions}
+        try:
+            variants = {kind: self._makers[kind].make(at, choice) for kind, at in base.items()}
+        except SpecError as error:
+            shown = ", ".join(f"{axis.name} {written(self._chosen(axis, choice))}" for axis in self.sweep.axes)
+            raise SpecError(f"{error} (point {index}: {shown})") from None
+        size = int(self._chosen(self._batch, choice)) if self._batch else self.experiment.workload.batch[batch]
+        engine = self._chosen(self._engine, choice) if self._engine else self.experiment.engine
+        return Point(index, choice, variants, size, engine, self._deployment_of(choice))
+
+    def _deployment_of(self, choice: tuple[int, ...]) -> DeploymentSpec:
+        """One object for a choice of its axes. Raises SpecError for sizes that do not go together."""
+        key = tuple(choice[self._group_of[axis.name]] for axis in self._deployed)
+        if key in self._deployments:
+            return self._deployments[key]
+        tree = Tree({key: deepcopy(self.tree.data[key]) for key in DEPLOYED if self.tree.data.get(key)}, {(): _HERE})
+        for axis in self._deployed:
+            value = self._chosen(axis, choice)
+            put(tree, axis.path, deepcopy(value), f"{axis.place}: {written(value)}", lambda keys: None)
+        found = self._deployments[key] = validate(DeploymentSpec, tree)
+        return found
+
+    def _chosen(self, axis: Axis, choice: tuple[int, ...]) -> Any:
+        return axis.values[choice[self._group_of[axis.name]]]
+
+    def cells(self, point: Point) -> dict[str, Any]:
+        """Column → value of every axis; None if the axis does not apply to the point."""
+        absent = point.variants["policy"].absent
+        return {
+            column.name: None if column.axis.name in absent else column.cell(self._chosen(column.axis, point.choice))
+            for column in self.columns
+        }
+
+    def shown(self, point: Point) -> dict[str, str]:
+        """Path → value of every axis in words (`in_words`); ``–`` if the axis does not apply to the point."""
+        absent = point.variants["policy"].absent
+        return {
+            axis.name: "–" if axis.name in absent else in_words(self._chosen(axis, point.choice))
+            for axis in self.sweep.axes
+        }
+
+    def given(self) -> dict[str, Any]:
+        """The experiment before axes change it, references expanded, with its ``sweep:`` if any; it loads as an equal
+        plan.
+        """
+        return self.tree.data | {SWEEP_KEY: self.sweep.given} if self.sweep.axes else self.experiment.resolved()
+
+    def resolved(self, point: Point) -> dict[str, Any]:
+        """An experiment with only this point, everything written out; see ``ExperimentSpec.resolved``."""
+        one = self.experiment.model_copy(update={
+            "name": f"{self.experiment.name[:60]}.{point.index}",
+            "systems": (point.system,), "models": (point.model,),
+            "workload": point.workload.model_copy(update={"batch": (point.batch,)}),
+            "policies": (point.policy,), "assumptions": (point.assumptions,), "engine": point.engine,
+            "parallel": point.deployment.parallel, "precision": point.deployment.precision,
+        })
+        return one.resolved()
+
+    def value(self, point: Point, path: tuple[str, ...]) -> Any:
+        """The value of a point's key: a number in its base unit, text, a boolean or a spec; None if the point has no
+        such key.
+        """
+        kind = path[0]
+        if path == ("workload", "batch"):
+            return point.batch
+        if kind == "engine":
+            return point.engine
+        if kind in DEPLOYED:
+            return _walk(point.deployment, path)
+        variant = point.variants[kind]
+        if len(path) == 1 or (path[1:] == ("name",) and kind in NAMED):
+            return variant.name if kind in NAMED else variant.spec.label if kind == "assumptions" else variant.spec
+        return _walk(variant.spec, path[1:])
+
+
+def plan_without_axes(experiment: ExperimentSpec) -> SweepPlan:
+    """A plan of all combinations of an experiment."""
+    return SweepPlan(Tree(experiment.resolved(), {}), SweepSpec(None, (), ()), experiment, None)
+
+
+class AxisColumn:
+    """The result column of an axis: name, type (``archsim.base.tables``) and the cell of a value."""
+
+    def __init__(self, axis: Axis) -> None:
+        self.axis = axis
+        values = [axis.values[at] for at in axis.telling]
+        dimension = dimension_of(values[0]) if isinstance(values[0], str) else None
+        if not all(isinstance(value, str) and dimension_of(value) is dimension for value in values):
+            dimension = None
+        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        self.name = f"axis.{axis.name}{_SUFFIX[dimension.name] if dimension else ''}"
+        self.cell: Callable[[Any], Any]
+        if dimension:
+            self.kind, self.cell = "real", lambda value: float(parse_quantity(value, dimension))
+        elif numeric and all(isinstance(value, int) for value in values):
+            self.kind, self.cell = "integer", int
+        else:
+            self.kind, self.cell = ("real", float) if numeric else ("text", written)
+
+
+class _Question:
+    """A constraint with its names resolved."""
+
+    def __init__(self, plan: SweepPlan, constraint: Constraint, place: Place) -> None:
+        self.text, self._constraint, self._place, self._plan = constraint.text, constraint, place, plan
+        self._paths: dict[str, tuple[str, ...] | None] = {}
+        samples = [plan.point(index) for index in spread(plan.combinations, _ASKED)]
+        for name in constraint.names:
+            if name in MEASURES:
+                self._check_fitting(name)
+                continue
+            path, problem = _path(name)
+            values = [] if path is None else [plan.value(point, path) for point in samples]
+            if any(isinstance(value, Spec | dict | tuple | list) for value in values):
+                inside = next(value for value in values if value is not None)
+                keys = f"; compare one of its keys: {', '.join(keys_of(type(inside)))}" if keys_of(type(inside)) else ""
+                raise SpecError(f"{place}: {name!r} is not a single value{keys}")
+            swept = path is not None and any(axis.path == path for axis in plan.sweep.axes)
+            if path is not None and not swept and all(value is None for value in values):
+                path, problem = None, f"unknown key {name!r}{did_you_mean(name, self._known(samples))}"
+            if path is None and name not in constraint.words:
+                known = self._known(samples)
+                hint = did_you_mean(name, known)
+                raise SpecError(
+                    f"{place}: {problem if not hint else f'unknown name {name!r}{hint}'} (measures: "
+                    f"{', '.join(MEASURES)})"
+                )
+            self._paths[name] = path
+
+    def _check_fitting(self, name: str) -> None:
+        fitted = ("fits", name) in self._constraint.tests
+        if fitted != (name == _FITTING):
+            problem = (
+                f"write `{_FITTING} fits`"
+                if name == _FITTING
+                else f"only {_FITTING} can be tested with `fits`; {name} is a number"
+            )
+            raise SpecError(f"{self._place}: {problem}")
+
+    def _known(self, samples: list[Point]) -> list[str]:
+        """All names that can be compared."""
+        dotted = [
+            f"{kind}.{path}"
+            for point in samples[:1]
+            for kind, variant in point.variants.items()
+            for path in _leaves(variant.spec)
+        ]
+        short = [name.partition(".")[2] for name in dotted]
+        return [*MEASURES, *dotted, *short]
+
+    def holds(self, point: Point, measures: Mapping[str, Callable[[Point], Any]], value: Any = None) -> Any:
+        def lookup(name: str) -> Any:
+            if name in MEASURES:
+                return measures[name](point)
+            path = self._paths[name]
+            return name if path is None else (value or self._plan.value)(point, path)
+
+        try:
+            return self._constraint.holds(lookup)
+        except ValueError as error:
+            raise SpecError(f"{self._place}: {error} (point {point.index})") from None
+
+
+def _path(name: str) -> tuple[tuple[str, ...] | None, str]:
+    try:
+        return canonical(name), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Numbers of up to ``most`` points spread over a sweep of ``count``, including the first and the last."""
+    return sorted({round(index * (count - 1) / (most - 1)) for index in range(most)})
+
+
+def _walk(spec: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        if isinstance(spec, Spec):
+            fields = {info.alias or name: name for name, info in type(spec).model_fields.items()}
+            params = getattr(spec, "params", None)
+            spec = (
+                params.get(key)
+                if params is not None and key not in fields
+                else getattr(spec, fields[key], None)
+                if key in fields
+                else None
+            )
+        elif isinstance(spec, dict):
+            spec = spec.get(key)
+        elif isinstance(spec, tuple) and key.isdecimal():
+            spec = spec[int(key)] if int(key) < len(spec) else None
+        else:
+            return None
+    return spec
+
+
+def _leaves(spec: Spec, above: str = "") -> Iterator[str]:
+    for name, info in type(spec).model_fields.items():
+        value, key = getattr(spec, name), f"{above}{info.alias or name}"
+        if isinstance(value, Spec):
+            yield from _leaves(value, f"{key}.")
+        elif name == "params":
+            yield from (f"{above}{each}" for each in value)
+        elif isinstance(value, int | float | str):
+            yield key
+
+
+def _axis(sweep: SweepSpec, path: tuple[str, ...]) -> Axis | None:
+    return next((axis for axis in sweep.axes if axis.path == path), None)
+
+
+def _check_batches(axis: Axis) -> None:
+    for value, place in ((axis.values[at], axis.places[at]) for at in axis.telling):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or value != int(value)
+            or not 1 <= value <= 10_000_000
+        ):
+            raise SpecError(f"{place}: expected a batch, an integer from 1 to 10000000, not {describe(value)}")
+
+
+def _check_engines(axis: Axis) -> None:
+    known = get_args(ExperimentSpec.model_fields["engine"].annotation)
+    for value, place in ((axis.values[at], axis.places[at]) for at in axis.telling):
+        if value not in known:
+            raise SpecError(
+                f"{place}: unknown value {value!r}{did_you_mean(str(value), known)} (valid: {', '.join(known)})"
+            )
+
+
+def written(value: Any) -> str:
+    """Text unchanged; anything else as YAML on one line."""
+    return value if isinstance(value, str) else dump_yaml([value], flow=True)[1:-1]
+
+
+def in_words(value: Any) -> str:
+    """As `written`; of a mapping its name, then its keys: ``mesh, vertical bandwidth 1 TB/s``."""
+    if not isinstance(value, dict) or "name" not in value:
+        return written(value)
+    others = {key: each for key, each in value.items() if key != "name"}
+    return ", ".join([written(value["name"]), *_keys_in_words(others)])
+
+
+def _keys_in_words(value: dict[str, Any], above: str = "") -> Iterator[str]:
+    for key, each in value.items():
+        words = f"{above}{key.replace('_', ' ')} "
+        if isinstance(each, dict):
+            yield from _keys_in_words(each, words)
+        else:
+            yield f"{words}{written(each)}"

@@ -1,0 +1,284 @@
+"""Expands the references of an experiment: names and paths in the raw tree, replaced by what they name.
+
+A system or model is a name (a file in ``systems/`` or ``models/`` beside the experiment, then in ``./configs``, then in
+the shipped configs), the path of a file, or an inline mapping; a system may also be ``{like: dojo, name: mine,
+...}``, which takes missing keys from that name or path. A policy is a preset or a mapping; an assumption set is a
+name, a path or a mapping. They are expanded before validation, so that overrides can reach into them and messages
+name the file and line where a value was given.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from archsim.base.errors import SpecError, did_you_mean
+from archsim.base.fields import describe
+from archsim.base.yaml import Key, Keys, Place, Tree, parse_value, read_yaml
+from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
+from archsim.specs.calibration_files import find_calibrations
+from archsim.specs.config_files import display, named_files, searched
+from archsim.specs.policies import PRESETS, RULE_TYPES
+
+# ---- references
+
+DEFAULT_ASSUMPTIONS = "physical"
+# A manifest is two folders below the one its paths are relative to: reports/<name>/manifest.yaml.
+_PARENTS_SEARCHED = 2
+
+
+def resolve(kind: str, value: Any, place: Place, folder: Path | None) -> Tree:
+    """Expand one reference, at ``(kind, 0)`` of a separate tree. kind: systems, models, policies or assumptions.
+
+    Raises SpecError; its messages, and those of later validation, name ``place`` for values that are not in a file.
+    """
+    keys = (kind, 0)
+    tree = Tree({kind: [deepcopy(value)]}, {(): place, (kind,): place, keys: place})
+    References(tree, folder).complete(keys)
+    return tree
+
+
+def found_trace(path: str, place: Place, folder: Path | None) -> str:
+    """A trace's path relative to the current directory. Raises SpecError if it does not exist."""
+    tree = Tree({"workload": {"trace": path}}, {(): place, ("workload",): place, ("workload", "trace"): place})
+    References(tree, folder).find_trace()
+    return tree.data["workload"]["trace"]
+
+
+def folders_around(folder: Path | None) -> list[Path]:
+    """Folders searched for the files that an experiment names, after the current directory."""
+    if folder is None:
+        return []
+    folder = folder.absolute()
+    return [folder, *folder.parents[:_PARENTS_SEARCHED]]
+
+
+class References:
+    """Expands the references of one tree; ``folder`` is that of the experiment file (None: no file)."""
+
+    def __init__(self, tree: Tree, folder: Path | None) -> None:
+        self._tree = tree
+        self._folder = folder
+
+    def expand(self, keys: Keys) -> None:
+        """Replace a reference at ``keys``, if there is one, by a mapping that paths can enter. Raises SpecError."""
+        value = self._tree.get(keys)
+        if isinstance(value, dict) and "like" in value and keys[:1] == ("systems",) and len(keys) == 2:
+            self._complete_system(keys)
+        if not isinstance(value, str):
+            return
+        match keys:
+            case ("systems" | "models" as kind, int()):
+                self._graft_file(keys, self._file(kind, value, keys))
+            case ("policies", int()):
+                own = f"your own function is {{name: mine, allocation: '{value}'}}" if ":" in value else "or a mapping"
+                self._check_known("policy", value, PRESETS, keys, own)
+                self._tree.graft(
+                    keys,
+                    Tree(
+                        {"name": value} | {rule_type: {"name": PRESETS[value][rule_type]} for rule_type in RULE_TYPES}
+                    ),
+                )
+            case ("policies", int(), rule_type) if rule_type in RULE_TYPES:
+                self._tree.graft(keys, Tree({"name": value}))
+            case ("assumptions",) | ("assumptions", int()):
+                self._expand_assumptions(keys, value)
+
+    def expand_all(self) -> dict[Keys, str]:
+        """Expand every reference and fill in what a preset, a set or a folder implies; returns problems by keys."""
+        self._tree.data.setdefault("assumptions", DEFAULT_ASSUMPTIONS)
+        listed: tuple[Keys, ...] = ("assumptions",), ("workload", "batch")
+        for place in listed:
+            if not isinstance(self._tree.find(place), list | NoneType):
+                self._tree.wrap(place)
+        problems: dict[Keys, str] = {}
+        for kind in ("systems", "models", "policies", "assumptions"):
+            for keys in [(kind, index) for index in _indices(self._tree.find((kind,)))]:
+                try:
+                    self.complete(keys)
+                except SpecError as error:
+                    problems[keys] = str(error)
+        try:
+            self.find_trace()
+        except SpecError as error:
+            problems["workload", "trace"] = str(error)
+        return problems
+
+    def complete(self, keys: Keys) -> None:
+        """Expand a reference and fill in what a preset or a set implies. Raises SpecError."""
+        self.expand(keys)
+        complete = {
+            "policies": self._complete_policy,
+            "assumptions": self._complete_assumptions,
+            "systems": self._find_calibrations,
+        }.get(str(keys[0]))
+        if complete is not None and isinstance(self._tree.get(keys), dict):
+            complete(keys)
+
+    def _graft_file(self, keys: Keys, file: Path) -> None:
+        tree = read_yaml(file, display(file))
+        tree.data.setdefault("name", file.stem)
+        find_calibrations(tree, (), [file.parent], all_found=False)
+        self._tree.graft(keys, tree)
+
+    def _complete_system(self, keys: Keys) -> None:
+        """Fill in a mapping's missing keys from the system that it is ``like``."""
+        like, given = (*keys, "like"), self._tree.get(keys)
+        if not isinstance(given["like"], str):
+            raise self._tree.error(like, f"expected a name (system), not {describe(given['like'])}")
+        if "name" not in given:
+            raise self._tree.error(keys, f"needs its own name, as it changes system {given['like']!r}")
+        file = self._file("systems", given["like"], like)
+        del given["like"]
+        base = read_yaml(file, display(file))
+        find_calibrations(base, (), [file.parent], all_found=False)
+        self._tree.underlay(keys, base)
+
+    def _file(self, kind: str, name: str, keys: Keys) -> Path:
+        if is_path(name):
+            candidates = [Path(name)] + ([self._folder / name] if self._folder else [])
+            found = next((file for file in candidates if os.path.exists(file)), None)
+            if found is None:
+                raise self._tree.error(keys, f"no such file: {name!r}")
+            if not found.is_file():
+                raise self._tree.error(keys, f"not a file: {name!r}")
+            return found
+        files = named_files(kind, self._folder)
+        if kind == "models" and name not in files:
+            files |= dict([(name, file) for file in files.values() if name.lower() in _aliases(file)][:1])
+        self._check_known(kind.removesuffix("s"), name, files, keys, "or the path of a YAML file, or a mapping")
+        return files[name]
+
+    def _check_known(self, kind: str, name: Any, known: Iterable[str], keys: Keys, otherwise: str) -> None:
+        if not isinstance(name, str):
+            raise self._tree.error(keys, f"expected a name ({kind}), not {describe(name)}")
+        if name not in known:
+            raise self._tree.error(
+                keys, f"unknown {kind} {name!r}{did_you_mean(name, known)} (known: {', '.join(known)}; {otherwise})"
+            )
+
+    def _expand_assumptions(self, keys: Keys, value: str) -> None:
+        if is_path(value):
+            self._graft_file(keys, self._file("assumptions", value, keys))
+            given = self._tree.get(keys)
+            given.setdefault("set", given.pop("name"))
+            for key in ("name", "origin", "utilisation"):
+                given.pop(key, None)
+            return
+        self._check_known("assumption set", value, shipped_sets(), keys, "or a mapping {set: ..., field: value}")
+        self._tree.graft(keys, Tree({"set": value}))
+
+    def _complete_policy(self, keys: Keys) -> None:
+        """Fill in a mapping's missing rules from the preset that it names."""
+        given = self._tree.get(keys)
+        preset = given.pop("preset", None)
+        if preset is None:
+            return
+        self._check_known("preset", preset, PRESETS, (*keys, "preset"), "or no preset")
+        changed = [rule_type for rule_type in RULE_TYPES if rule_type in given]
+        if "name" not in given and changed:
+            raise self._tree.error(keys, f"needs its own name, as it changes {', '.join(changed)} of preset {preset!r}")
+        given.setdefault("name", preset)
+        for rule_type in RULE_TYPES:
+            if isinstance(given.setdefault(rule_type, {}), dict):
+                given[rule_type].setdefault("name", PRESETS[preset][rule_type])
+
+    def _complete_assumptions(self, keys: Keys) -> None:
+        """Fill in a mapping's missing fields from its set; of a user's own set, those that have a default."""
+        given = self._tree.get(keys)
+        name = given.setdefault("set", DEFAULT_ASSUMPTIONS)
+        if isinstance(name, str) and name in shipped_sets():
+            defaults = {field: getattr(shipped_sets()[name], field) for field in ASSUMPTIONS}
+        else:
+            fields = {field: AssumptionsSpec.model_fields[field] for field in ASSUMPTIONS}
+            defaults = {field: its.default for field, its in fields.items() if not its.is_required()}
+            missing = [field for field in ASSUMPTIONS if field not in given | defaults]
+            if missing:
+                otherwise = f"your own set must give every field without a default; missing: {', '.join(missing)}"
+                self._check_known("assumption set", name, shipped_sets(), (*keys, "set"), otherwise)
+        for field, value in defaults.items():
+            given.setdefault(field, value)
+
+    def _find_calibrations(self, keys: Keys) -> None:
+        find_calibrations(self._tree, keys, folders_around(self._folder))
+
+    def find_trace(self) -> None:
+        """Make the trace path relative to the current directory; search there, then around the experiment file."""
+        path = self._tree.find(("workload", "trace"))
+        if not isinstance(path, str) or not path:
+            return
+        if os.path.exists(path):
+            if not (os.path.isfile(path) or os.path.isdir(path)):
+                raise self._tree.error(("workload", "trace"), f"neither a file nor a directory: {path!r}")
+            return
+        around = folders_around(self._folder)
+        for folder in around:
+            if os.path.exists(folder / path):  # unlike Path.exists, false for names that are too long
+                self._tree.data["workload"]["trace"] = os.path.relpath(folder / path)
+                return
+        hint = "; for generated traffic, write {synthetic: {}}" if path == "synthetic" else ""
+        places = searched(around)
+        raise self._tree.error(("workload", "trace"), f"no such file or directory: {path!r} (searched {places}){hint}")
+
+
+def is_path(name: str) -> bool:
+    return "/" in name or "\\" in name or name.endswith((".yaml", ".yml"))
+
+
+def _indices(value: Any) -> range:
+    return range(len(value)) if isinstance(value, list) else range(0)
+
+
+def _aliases(file: Path) -> list[str]:
+    """The other names of the model in a file, in lower case."""
+    return [str(each).lower() for each in read_yaml(file, display(file)).data.get("aliases") or ()]
+
+
+# ---- overrides
+# ``--set key.path=value``: puts values into the raw tree of an experiment before validation.
+
+def apply_overrides(tree: Tree, overrides: Sequence[str], expand: Callable[[Keys], None]) -> None:
+    """Apply ``key.path=value`` texts in order; list items are addressed by number.
+
+    ``expand(keys)`` replaces a reference at ``keys``, if there is one, by the mapping that it names, so that a path
+    can lead into it. Values are YAML. Raises SpecError for text that is not an override and for paths that do not
+    exist; keys that a spec does not know are reported when the tree is validated.
+    """
+    for text in overrides:
+        head = f"--set {text}"
+        path, equals, value = text.partition("=")
+        names = tuple(name.strip() for name in path.split("."))
+        if not equals or not value.strip() or not all(names):
+            raise SpecError(f"{head}: expected key.path=value, such as workload.batch=[64]")
+        put(tree, names, parse_value(value, head), head, expand)
+
+
+def put(tree: Tree, names: tuple[str, ...], value: Any, head: str, expand: Callable[[Keys], None]) -> None:
+    """Put a value at a path of keys; ``head`` names it in messages."""
+    keys: Keys = ()
+    for depth, name in enumerate(names):
+        container = tree.get(keys)
+        keys += (_key(container, name, names[:depth], head),)
+        if depth == len(names) - 1:
+            tree.graft(keys, Tree(value, {(): Place(head)}))
+        elif isinstance(container, dict) and name not in container:
+            container[name] = {}
+            tree.places[keys] = Place(head, keys)
+        else:
+            expand(keys)
+
+
+def _key(container: Any, name: str, above: tuple[str, ...], head: str) -> Key:
+    """``name`` as a key of ``container``: an index of a list, a key of a mapping."""
+    if isinstance(container, dict):
+        return name
+    shown = ".".join(above)
+    if not isinstance(container, list):
+        raise SpecError(f"{head}: {shown} is {describe(container)}; it has no key {name!r}")
+    if not (name.isascii() and name.isdecimal()):
+        raise SpecError(f"{head}: {shown} is a list; say which item: {shown}.0.{name}")
+    if int(name) >= len(container):
+        raise SpecError(f"{head}: {shown} has no item {name}; it has {len(container)}, numbered from 0")
+    return int(name)

@@ -1,0 +1,144 @@
+"""Reads a file of ``archsim serve`` with the system and the model that it names."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from archsim.base.errors import SpecError
+from archsim.base.yaml import Keys, Tree, validate
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.library import MANIFEST_KEY, SERVE, Source, folder_of, label_of, refuse_other_kinds, tree_of
+from archsim.specs.model import ModelSpec
+from archsim.specs.policies import PolicySpec
+from archsim.specs.references import DEFAULT_ASSUMPTIONS, apply_overrides, folders_around, put, resolve
+from archsim.specs.serving import AxesSpec, RoutingSpec, ServeSpec
+from archsim.specs.system import SystemSpec
+
+DEFAULT_POLICY = "ep"
+
+
+class Serving(NamedTuple):
+    """A file of ``archsim serve``, read. ``trace``: its requests, found; None where they are drawn. ``policies``: of
+    which ``policy`` is served; ``assumptions``: of the engine behind routing from traffic. ``routed``: recorded
+    routing, found. ``axes``: key of the file → values, of its ``sweep:``; ``given``: the file with what it names, for a
+    manifest.
+    """
+
+    spec: ServeSpec
+    system: SystemSpec
+    model: ModelSpec
+    trace: Path | None
+    policies: tuple[PolicySpec, ...]
+    policy: PolicySpec
+    assumptions: AssumptionsSpec
+    routed: Path | None = None
+    axes: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
+    given: Mapping[str, Any] = MappingProxyType({})
+
+    def __repr__(self) -> str:
+        axes = f", axes {', '.join(self.axes)}" if self.axes else ""
+        names = ", ".join(policy.name for policy in self.policies)
+        return f"Serving({self.model.name} on {self.system.name}, scheduler {self.spec.scheduler.name}, {names}{axes})"
+
+    @property
+    def has_traffic(self) -> bool:
+        """Whether experts come from traffic."""
+        return isinstance(self.spec.routing, RoutingSpec)
+
+
+# Where they do, on GPUs; elsewhere the set `physical` as it is. Memory is that of serving, which knows its KV.
+OF_GPUS = {
+    "execution": "expert_parallel", "gemm": "grouped", "transfer_software": "charged", "capacity": "unbounded",
+    "weights": "routed",
+}  # fmt: skip
+# SGLang, server_args.py: eplb_rebalance_num_iterations.
+REPLICATED = {
+    "name": "eplb", "placement": {"name": "redundant", "slots": 0}, "allocation": "even",
+    "rebalancing": {"name": "eplb", "every_steps": 1000},
+}  # fmt: skip
+OF_WAFERS = {"capacity": "unbounded", "weights": "routed"}
+
+
+def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[str, Any] | None = None) -> Serving:
+    """A deployment and its traffic, after ``key.path=value`` overrides. ``cell``: values of its axes; None: the first
+    of each. Raises SpecError.
+    """
+    tree, folder = tree_of(source), folder_of(source)
+    tree.data.pop(MANIFEST_KEY, None)
+    refuse_other_kinds(label_of(source), tree.data, SERVE)
+    apply_overrides(tree, overrides, lambda keys: None)
+    given = deepcopy(tree.data)
+    axes = validate(AxesSpec, tree, ("sweep",)).axes if tree.data.get("sweep") is not None else {}
+    for path, value in (cell or {path: values[0] for path, values in axes.items()}).items():
+        put(tree, tuple(path.split(".")), deepcopy(value), f"sweep: {path}: {value}", lambda keys: None)
+    spec = validate(ServeSpec, tree)
+    system = validate(SystemSpec, resolve("systems", spec.system, tree.place(("system",)), folder), ("systems", 0))
+    model = validate(ModelSpec, resolve("models", spec.model, tree.place(("model",)), folder), ("models", 0))
+    asked = spec.policies if "policies" in tree.data else _balancers(spec, model)
+    policies = tuple(
+        validate(PolicySpec, resolve("policies", each, tree.place(("policies",)), folder), ("policies", 0))
+        for each in asked
+    )
+    names = [policy.name for policy in policies]
+    if len(set(names)) < len(names):
+        raise SpecError(f"{tree.place(('policies',))}: policies: two have the same name: {', '.join(names)}")
+    if not isinstance(spec.routing, RoutingSpec) and names != [DEFAULT_POLICY]:
+        raise SpecError(
+            f"{tree.place(('policies',))}: policies: {', '.join(names)} need routing from traffic: give routing: "
+            f"{{like: model}}; with routing: {spec.routing} no expert is more popular than another"
+        )
+    if not isinstance(spec.routing, RoutingSpec) and (others := set(spec.assumptions or {}) - {"overlap"}):
+        raise SpecError(
+            f"{tree.place(('assumptions',))}: assumptions: {', '.join(sorted(map(str, others)))}: are of routing from "
+            "traffic: give routing: {like: model}, or leave them out; overlap alone goes with other routings"
+        )
+    if isinstance(spec.routing, RoutingSpec) and model.experts == 1:
+        raise SpecError(f"{tree.place(('routing',))}: routing: {model.name} has no experts; give routing: uniform")
+    set_ = resolve("assumptions", _assumptions(spec, system), tree.place(("assumptions",)), folder)
+    assumptions = validate(AssumptionsSpec, set_, ("assumptions", 0))
+    routed = spec.routing.trace if isinstance(spec.routing, RoutingSpec) else None
+    requests = _found(spec.requests.trace, tree, ("requests", "trace"), folder, Path.is_file)
+    recorded = _found(routed, tree, ("routing", "trace"), folder, Path.exists)
+    for keys, file in ((("requests", "trace"), requests), (("routing", "trace"), recorded)):
+        if file is not None and keys[0] in given and isinstance(given[keys[0]], dict):
+            given[keys[0]][keys[1]] = str(file.absolute())
+    named = {kind: resolve(f"{kind}s", given[kind], tree.place((kind,)), folder) for kind in ("system", "model")}
+    given |= {kind: found.get((f"{kind}s", 0)) for kind, found in named.items()}
+    if "policies" in given:
+        place = tree.place(("policies",))
+        given["policies"] = [
+            resolve("policies", each, place, folder).get(("policies", 0)) for each in given["policies"]
+        ]
+    return Serving(
+        spec, system, model, requests, policies, policies[0], assumptions, recorded, MappingProxyType(axes), given
+    )
+
+
+def _balancers(spec: ServeSpec, model: ModelSpec) -> tuple[Any, ...]:
+    """Without ``policies``: EPLB where ranks do not divide the experts, so that some have replicas."""
+    ranks = [pool.parallel.sizes().ep for pool in spec.pools]
+    if not isinstance(spec.routing, RoutingSpec) or not any(model.experts % ep for ep in ranks):
+        return spec.policies
+    return (REPLICATED,)
+
+
+def _assumptions(spec: ServeSpec, system: SystemSpec):
+    if isinstance(spec.assumptions, str):
+        return spec.assumptions
+    of_kind = OF_GPUS if system.launch == "gpu" else OF_WAFERS
+    return {"set": DEFAULT_ASSUMPTIONS} | of_kind | (spec.assumptions or {})
+
+
+def _found(
+    name: str | None, tree: Tree, keys: Keys, folder: Path | None, is_there: Callable[[Path], bool]
+) -> Path | None:
+    """``is_there``: recorded routing may be a folder."""
+    if name is None:
+        return None
+    places = [Path(name), *(each / name for each in folders_around(folder))]
+    found = next((path for path in places if is_there(path)), None)
+    if found is None:
+        raise SpecError(f"{tree.place(keys)}: no such file: {name!r}")
+    return found

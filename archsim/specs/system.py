@@ -1,0 +1,444 @@
+"""The machine: identical dies, each with HBM, an LLC and a compute array, and the D2D links between them.
+
+Default values are those that all configurations of the wafer-scale paper share (Yu et al., ISCA 2026, arXiv
+2510.05497v4).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_serializer, model_validator
+
+from archsim.base.errors import SpecError
+from archsim.base.fields import (
+    BANDWIDTH,
+    COMPUTE,
+    SIZE,
+    KeyProblem,
+    Name,
+    Spec,
+    count,
+    format_quantity,
+    fraction,
+    number,
+    quantity,
+)
+from archsim.base.own_code import import_function
+from archsim.base.units import WEIGHT_BYTES
+from archsim.laws.tables import HBM, Axis, CalibrationSpec, Numbers, Positive
+from archsim.specs.calibration_files import calibration_named
+from archsim.specs.config_files import known_calibration
+from archsim.specs.decision import DecisionSpec
+from archsim.specs.fabric import Bandwidth, FabricSpec, Latency, MeshSpec, TopologySpec
+from archsim.specs.policies import check_parameters
+
+# ---- measured
+# What HBM and die-to-die links take from a calibration, as numbers that a manifest stores.
+#
+# A ``calibration`` in ``hbm`` or ``d2d`` is replaced by what was measured on that GPU (also in ``decision.host``:
+# ``archsim.specs.decision``). HBM gets the latency and the share of nominal bandwidth of reads. A link follows
+# the law of one-way copies between two GPUs of a server node, with its rate as a share of the link's nominal rate. A
+# run has slices of one size, and its links use the rate around that size, so that a slice takes the time of a measured
+# copy. ``archsim.laws`` chooses the tables and evaluates the laws.
+
+class Found(NamedTuple):
+    """What a calibration gives to ``hbm`` or ``d2d``: the keys, and a note on their source; without keys, ``why``
+    not.
+    """
+
+    values: dict[str, Any]
+    note: str
+    why: str = ""
+
+
+class CopyLaw(Spec):
+    """Measured time of copies between two GPUs: latency_ns[i] + bytes ns_per_byte[i] from from_bytes[i] on,
+    float64[piece].
+
+    ``bandwidth``: the nominal bandwidth of the measured link. ``first_bytes``, ``last_bytes``: range of measured
+    sizes; None: not known.
+    """
+
+    from_bytes: Axis
+    latency_ns: Numbers
+    ns_per_byte: Numbers
+    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
+    first_bytes: Positive | None = None
+    last_bytes: Positive | None = None
+
+    @model_validator(mode="after")
+    def _as_long(self) -> CopyLaw:
+        if not len(self.from_bytes) == len(self.latency_ns) == len(self.ns_per_byte):
+            raise ValueError("from_bytes, latency_ns and ns_per_byte need equally many numbers")
+        return self
+
+    def link(self, size_bytes: int) -> tuple[float, float]:
+        """(hop latency in ns, share of the bandwidth) with which a remote read of this size takes as long as a
+        measured copy.
+        """
+        from archsim.laws.transfers import law_of, link_of_copy
+
+        return link_of_copy(law_of(self), self.bandwidth_bytes_per_s, size_bytes)
+
+    def extrapolates(self, size_bytes: int) -> bool | None:
+        """Whether the size is outside the measured range; None if that range is not known."""
+        if self.first_bytes is None or self.last_bytes is None:
+            return None
+        return not self.first_bytes <= size_bytes <= self.last_bytes
+
+
+def hbm_measured(calibration: CalibrationSpec) -> Found:
+    """``latency`` and ``efficiency``, if measured."""
+    from archsim.laws.laws import Laws
+
+    values: dict[str, Any] = {}
+    latency_ns, efficiency = Laws(calibration).hbm_reads()
+    if latency_ns is not None:
+        values["latency"] = f"{latency_ns:.4g} ns"
+    if efficiency is not None:
+        values["efficiency"] = float(f"{min(efficiency, 1.0):.4g}")
+    note, reference = ", ".join(values), calibration.reference
+    if efficiency is not None and HBM in reference.fitted:
+        note += f" (of {format_quantity(reference.hbm_bytes_per_s, BANDWIDTH)}, which was fitted)"
+    return Found(values, note, "no HBM measurements, neither latency nor reads (memory.csv)")
+
+
+def link_measured(calibration: CalibrationSpec) -> Found:
+    """``copies``, the keys of a CopyLaw; nothing if no suitable copies were measured."""
+    from archsim.laws.laws import Laws
+    from archsim.laws.transfers import NVLINK_BYTES_PER_S
+
+    link = Laws(calibration).link()
+    if link.table is None:
+        return Found({}, "", link.why)
+    rate = format_quantity(link.nominal_bytes_per_s, BANDWIDTH)
+    pieces = {
+        key: " ".join(f"{value:.12g}" for value in getattr(link.table, key))
+        for key in ("from_bytes", "latency_ns", "ns_per_byte")
+    }
+    measured = {"bandwidth": rate, "first_bytes": link.table.first_bytes, "last_bytes": link.table.last_bytes}
+    known = calibration.gpu in NVLINK_BYTES_PER_S
+    note = (
+        "copies"
+        if known
+        else f"copies, as a share of {rate}: the fastest copy, as no nominal rate of {calibration.gpu} is known"
+    )
+    return Found({"copies": pieces | measured}, note)
+
+
+def with_measured(given: Any, measured: Callable[[CalibrationSpec], Found]) -> Any:
+    """A mapping of ``hbm`` or ``d2d`` whose ``calibration`` is replaced by the values that it gives.
+
+    ``measured``: ``hbm_measured`` or ``link_measured``. Raises KeyProblem at ``calibration``.
+    """
+    name = given.get("calibration") if isinstance(given, dict) else None
+    if not isinstance(name, str):
+        return given
+    try:
+        calibration = calibration_named(name)
+    except (SpecError, OSError) as error:
+        raise KeyProblem(("calibration",), str(error)) from None
+    found = measured(calibration)
+    if not found.values:
+        raise KeyProblem(("calibration",), f"{name!r} has {found.why}")
+    rest = {key: value for key, value in given.items() if key not in ("calibration", "latency_ns")}
+    return rest | found.values | {"source": f"calibration {name}: {found.note}"}
+
+
+# ---- blocks
+# Users' own hardware blocks: stages that every weight slice passes on a die on its way to the compute array.
+
+_KEYS = ("name", "bandwidth")
+BEFORE_ARRAY, REPLACES, NETWORK = "before_array", "replaces", "network"  # kinds of classes
+
+
+def kind_of(named: object) -> str | None:
+    """What a user's class does in ``engine: interpreted`` (``archsim.engine.interpreted.blocks``); None: a function."""
+    if not isinstance(named, type):
+        return None
+    if hasattr(named, "send"):
+        return NETWORK
+    return REPLACES if hasattr(named, "SERVES") else BEFORE_ARRAY
+
+
+class BlockSpec(Spec):
+    """``package.module:function``, or ``{name: ..., bandwidth: ..., parameter: value, ...}``.
+
+    The function returns how long the block holds slices: ``(n_bytes: int64[entry], **parameters) -> ns:
+    float64[entry]``. ``bandwidth``, if given, adds bytes / bandwidth. See ``archsim.engine.own_blocks`` for how the
+    engine uses it. ``package.module:class`` is a block with states of its own, for ``engine: interpreted``.
+    """
+
+    name: str
+    bandwidth_bytes_per_s: Bandwidth | None = Field(None, alias="bandwidth")
+    params: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, given: Any, info: ValidationInfo) -> Any:
+        if isinstance(given, str):
+            return {"name": given}
+        if isinstance(given, dict) and "params" not in given:
+            named = {key: value for key, value in given.items() if key in (*_KEYS, "bandwidth_bytes_per_s")}
+            return named | {"params": {key: value for key, value in given.items() if key not in named}}
+        return given
+
+    @field_validator("name")
+    @classmethod
+    def _importable(cls, name: str, info: ValidationInfo) -> str:
+        if info.context:  # loaded from a file; when it is loaded again later, the module may be missing
+            import_function(name)
+        return name
+
+    @model_validator(mode="after")
+    def _has_these_parameters(self, info: ValidationInfo) -> BlockSpec:
+        if info.context:
+            named = import_function(self.name)
+            kind = kind_of(named)
+            check_parameters(self.name, named, 0 if kind == BEFORE_ARRAY else 1, self.params)
+            if kind and self.bandwidth_bytes_per_s is not None:
+                raise KeyProblem(("bandwidth",), f"{self.name} is a class, which says its own time; omit bandwidth")
+        return self
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.bandwidth_bytes_per_s, json.dumps(self.params, sort_keys=True, default=str)))
+
+    @model_serializer
+    def _flat(self) -> dict[str, Any]:
+        given = {} if self.bandwidth_bytes_per_s is None else {"bandwidth": self.bandwidth_bytes_per_s}
+        return {"name": self.name, **given, **self.params}
+
+
+# ---- system
+
+Efficiency = Annotated[float, fraction(zero=False)]
+Calibration = Annotated[str | None, AfterValidator(known_calibration)]
+
+
+class HbmSpec(Spec):
+    """The HBM of one die."""
+
+    # JEDEC JESD238, HBM3, with dies of 24 Gb: 8 high
+    WAYS: ClassVar[Mapping[str, str]] = {
+        "stacks": "give the capacity and bandwidth of all stacks of a die; one of HBM3 has 24 GB and 0.819 TB/s"
+    }
+    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
+    capacity_bytes: Annotated[int, quantity(SIZE, "1 MB", "100 TB", int)] = Field(alias="capacity")
+    # Share of the capacity not available to weights and copies; the paper reserves 10 %.
+    reserved_fraction: Annotated[float, fraction(zero=True)] = Field(0.1, alias="reserved")
+    latency_ns: Latency = Field(300.0, alias="latency")
+    # Share of the bandwidth that transfers achieve; 0.9 in the published simulator.
+    efficiency: Efficiency = 0.9
+    # A name or path: latency and efficiency are those measured on that GPU, override given values, and are stored as
+    # numbers.
+    calibration: str | None = Field(None, exclude=True)
+    source: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _calibrated(cls, given: Any) -> Any:
+        return with_measured(given, hbm_measured)
+
+
+class D2DSpec(Spec):
+    """The die-to-die link; bandwidth is per direction. The topology may give links their own bandwidth and latency."""
+
+    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
+    hop_latency_ns: Latency = Field(200.0, alias="hop_latency")
+    # Command and address of a remote request; requests take latency but do not share links with transfers.
+    request_bytes: Annotated[int, quantity(SIZE, "1 B", "1 kB", int, zero=True)] = Field(16, alias="request")
+    # Share of the bandwidth that transfers achieve; 0.9 in the published simulator.
+    efficiency: Efficiency = 0.9
+    # A name or path: copies are those measured on that GPU, and are stored as numbers.
+    calibration: str | None = Field(None, exclude=True)
+    # Measured copies: latency and efficiency are those at the model's slice size, and override given values.
+    copies: CopyLaw | None = None
+    source: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _calibrated(cls, given: Any) -> Any:
+        return with_measured(given, link_measured)
+
+    def of_slices(self, size_bytes: int) -> D2DSpec:
+        """This link with the latency and efficiency for slices of this size."""
+        if self.copies is None:
+            return self
+        hop_latency_ns, efficiency = self.copies.link(size_bytes)
+        return self.model_copy(update={"hop_latency_ns": hop_latency_ns, "efficiency": efficiency, "copies": None})
+
+
+class LlcSpec(Spec):
+    """The last-level cache of one die."""
+
+    capacity_bytes: Annotated[int, quantity(SIZE, "1 KiB", "1 TB", int)] = Field(64 * 2**20, alias="capacity")
+    hit_ns: Latency = Field(100.0, alias="hit")
+    # A lookup that misses, before HBM or the mesh is accessed.
+    miss_ns: Latency = Field(110.0, alias="miss")
+    write_ns: Latency = Field(30.0, alias="write")
+    # 2 ways in the published simulator.
+    ways: Annotated[int, count(1, 1024)] = 2
+    # Streaming unit of slices under ``llc: segments``; archsim's choice.
+    segment_bytes: Annotated[int, quantity(SIZE, "1 KiB", "1 GiB", int)] = Field(2**20, alias="segment")
+
+    @model_validator(mode="after")
+    def _holds_a_segment(self) -> LlcSpec:
+        if self.capacity_bytes < self.segment_bytes:
+            sizes = (format_quantity(size, SIZE) for size in (self.capacity_bytes, self.segment_bytes))
+            raise KeyProblem(
+                ("capacity",), "{} is less than a segment, which is {}; give llc.segment as well".format(*sizes)
+            )
+        return self
+
+
+class ComputeSpec(Spec):
+    """The compute array of one die; ``dtype`` is that of weights and activations, and ``peak`` is for it.
+
+    fp8 has one scale per tensor; fp8_block one per 128 values of an activation and per 128 x 128 weights, as
+    DeepSeek-V3 (arXiv 2412.19437). They differ only in which measured GEMMs represent them under ``gemm:
+    calibrated``. else.
+    """
+
+    peak_flop_per_s: Annotated[float, quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s")] = Field(alias="peak")
+    dtype: Literal["fp8", "fp8_block", "fp16", "bf16", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]
+    # Share of peak that expert GEMMs achieve under ``gemm: roofline``, and in the cost model of allocation (0.7 in the
+    # published simulator).
+    efficiency: Efficiency = 0.7
+    # GPU whose measured GEMMs represent this die's under ``gemm: calibrated``, scaled by the ratios of peaks and of
+    # HBM bandwidths; the name of a file in configs/calibrations, or a path. None:
+    # archsim.specs.calibration_files.DEFAULT_CALIBRATION.
+    calibration: Calibration = None
+    # Which library's GEMMs; default: the one with most measured shapes.
+    library: str | None = None
+    # Time of grouped expert kernels over that of the calibration's, of an engine whose kernels are others.
+    kernel_factor: Annotated[float, number(0.05, 50)] = 1.0
+
+    @property
+    def dtype_bytes(self) -> float:
+        """Bytes per weight; an integer but for weights of 4 bits."""
+        return WEIGHT_BYTES[self.dtype]
+
+    def bytes_of(self, weights: int) -> int:
+        """Of so many weights."""
+        return math.ceil(weights * self.dtype_bytes)
+
+
+class SystemSpec(Spec):
+    """A chiplet or wafer-scale GPU, or a cluster: identical dies and their links.
+
+    The dies are those of ``mesh`` (X × Y, linked as ``topology`` says), of ``fabric`` (levels), or of a ``topology``
+    that is a user's own function with its number of ``dies``.
+    """
+
+    name: Name
+    source: str = Field(min_length=1)
+    # Nothing was measured on it or a machine alike: laws of another GPU scaled by nominal rates, and all times
+    # extrapolated.
+    datasheet_only: bool = False
+    mesh: MeshSpec | None = None
+    topology: TopologySpec = TopologySpec()
+    fabric: FabricSpec | None = None
+    hbm: HbmSpec
+    d2d: D2DSpec
+    llc: LlcSpec = LlcSpec()
+    compute: ComputeSpec
+    # What starts kernels and transfers on a die (docs/decisions.md).
+    launch: Literal["gpu", "local_cp"] = "gpu"
+    # Measured kernels of a calibration of a fabric, MACHINE/VERSION such as blackhole/replay-2026-09-11: what dies send
+    # and receive under `endpoint: as_measured`. Null: the share of a link that a Blackhole chip has.
+    endpoint: Annotated[str, Field(min_length=1)] | None = None
+    decision: DecisionSpec = DecisionSpec()
+    # A user's own blocks, which every weight slice passes on its die before the compute array.
+    blocks: tuple[BlockSpec, ...] = ()
+
+    def in_tables(self) -> SystemSpec:
+        """The system with tables in the place of RTL, which gives the same numbers (``tests/rtl/test_engine.py``)."""
+        blocks = tuple(block for block in self.blocks if not block.name.startswith("microarch.rtl.blocks:"))
+        if blocks == self.blocks and not self.decision.fsm.components:
+            return self
+        fsm = self.decision.fsm.model_copy(update={"implementation": "table"})
+        return self.model_copy(update={"blocks": blocks, "decision": self.decision.model_copy(update={"fsm": fsm})})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_link(cls, given: Any) -> Any:
+        """If ``d2d`` is missing, use the links of the innermost level."""
+        try:
+            innermost = given["fabric"]["levels"][0]
+            own = {key: innermost[key] for key in ("bandwidth", "hop_latency") if key in innermost}
+        except (TypeError, KeyError, IndexError):
+            return given
+        return given if "d2d" in given or "bandwidth" not in own else given | {"d2d": own}
+
+    @model_validator(mode="after")
+    def _connected(self) -> SystemSpec:
+        self._refuse_two_fabrics()
+        self.topology.refuse_unconnected(self.dies)
+        return self
+
+    def _refuse_two_fabrics(self) -> None:
+        """Raise KeyProblem unless exactly one of mesh, fabric and topology gives the number of dies."""
+        if self.fabric is not None:
+            for key, given in (("mesh", self.mesh is not None), ("topology", self.topology != TopologySpec())):
+                if given:
+                    raise KeyProblem((key,), f"fabric already defines dies and links; give either {key} or fabric")
+        elif self.topology.dies is not None:
+            if self.mesh is not None:
+                raise KeyProblem(
+                    ("topology", "dies"),
+                    "the mesh already defines the number of dies; give either mesh or topology.dies",
+                )
+        elif self.mesh is None:
+            if self.topology.is_function:
+                raise KeyProblem(
+                    ("topology",),
+                    f"the number of dies of {self.topology.name} is missing. "
+                    "Give topology: {name: ..., dies: 12}, or mesh: {x: 4, y: 3}",
+                )
+            raise KeyProblem(
+                ("mesh",),
+                "required key is missing; expected mesh: {x: 5, y: 5}, or fabric: {levels: [{switch: 8, ...}]}",
+            )
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, written: Any) -> dict[str, Any]:
+        """Without the keys of the other ways to describe a fabric."""
+        absent = {key for key in ("mesh", "fabric", "endpoint") if getattr(self, key) is None} | (
+            {"topology"} if self.fabric else set()
+        )
+        return {key: value for key, value in written(self).items() if key not in absent}
+
+    @property
+    def dies(self) -> int:
+        if self.fabric is not None:
+            return self.fabric.dies
+        return self.mesh.x * self.mesh.y if self.mesh is not None else self.topology.dies or 0
+
+    @property
+    def transfer_law(self) -> str | None:
+        """The calibration that the innermost fabric level's ``law`` names, whose kernels move hidden vectors; or
+        None.
+        """
+        law = self.fabric.levels[0].law if self.fabric is not None else None
+        return law.rpartition("/")[0] if law else None
+
+    @property
+    def kind_of_fabric(self) -> str:
+        """The topology by name, or the kinds of all levels; equal for systems that differ only in size."""
+        return (
+            self.topology.name
+            if self.fabric is None
+            else " of ".join(level.kind for level in reversed(self.fabric.levels))
+        )
+
+    @property
+    def shape(self) -> str:
+        """Dies and links in words: ``5 × 5 mesh``, ``4 × 8 switch``, ``12 × package.module:function``."""
+        if self.fabric is not None:
+            return self.fabric.shape
+        size = f"{self.mesh.x} × {self.mesh.y}" if self.mesh is not None else f"{self.dies} ×"
+        return f"{size} {self.topology.name}"

@@ -1,0 +1,399 @@
+"""Two designs side by side: what differs in their specification, and in time, traffic, energy and price."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from archsim.base.causes import CAUSES
+from archsim.base.errors import ArchsimError, SpecError, did_you_mean
+from archsim.base.files import own_folder, write_text
+from archsim.base.tables import Shown
+from archsim.report.charts import Bar, Group, Segment, bar_panel, linear_axis
+from archsim.report.figures import BOUND_NAMES
+from archsim.report.page import rendered
+from archsim.report.units import NO_BREAK, PREFIXES, TIME_UNITS, factor, percent, plain, scaled, significant, unit_of
+from archsim.runs.columns import BY_NAME, unpacked
+from archsim.runs.energy import Coefficients, activity_of, build_costs, energy_of
+from archsim.runs.notes import result_notes
+from archsim.runs.plan import choose, select
+from archsim.runs.simulator import Simulator
+from archsim.specs.config_files import named_files
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.library import Source, load_experiment, load_system
+from archsim.specs.system import SystemSpec
+
+if TYPE_CHECKING:
+    import pandas
+
+    from archsim.runs.results import Record
+
+
+# ---- compare
+# Run two designs and set them side by side.
+
+STEP = "a decode step"  # through all MoE layers
+RUN = "the run"  # through the layers that ran, prefill included
+LEAST = 1e-6  # share of the time below which a cause is none: the rest of a subtraction
+SAME = 0.005  # relative; smaller differences are no better and no worse
+# Group → column of results, and whether more of it is better (1), worse (-1), or neither (0).
+GROUPS: Mapping[str, Mapping[str, int]] = {
+    "time": {
+        "tokens_per_s": 1, "decode_step_ns": -1, "decode_batch_token_ns": -1, "prefill_ns": -1,
+        "decode_ns": -1, "mfu": 1, "hbm_bandwidth_utilisation": 0, "over_roofline": -1, "die_utilisation": 1,
+        "load_max_over_mean": -1,
+        "decision_exposed_ns": -1,
+    },
+    "traffic": {
+        "local_hbm_read_bytes": -1, "remote_hbm_read_bytes": -1, "local_hbm_write_bytes": -1, "hbm_bytes": -1,
+        "link_bytes": -1, "dispatch_bytes": -1, "combine_bytes": -1, "migrated_bytes": -1, "hop_messages": -1,
+    },
+    "energy": {"energy_per_token_j": -1, "power_w": -1},
+    "price and area": {"cost_usd": -1, "die_mm2": -1, "silicon_mm2": -1},
+}  # fmt: skip
+
+_NAMES = {
+    "decision_exposed_ns": "decisions waited for", "hbm_bytes": "HBM, all", "link_bytes": "links, bytes times hops",
+    "migrated_bytes": "weights moved by rebalancing", "energy_per_token_j": "energy a token", "power_w": "power",
+    "cost_usd": "price", "die_mm2": "area of a die", "silicon_mm2": "area of all dies",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One number of both designs; None where it is not there. ``sense``: as in GROUPS."""
+
+    group: str
+    name: str
+    unit: str
+    meaning: str
+    a: float | None
+    b: float | None
+    sense: int
+    ranges: tuple[tuple[float, float], ...] = ()  # of a and b, lowest to highest, of estimates
+
+    @property
+    def ratio(self) -> float | None:
+        """B over A."""
+        return self.b / self.a if self.a and self.b is not None else None
+
+    @property
+    def better(self) -> int:
+        """1: B is better than A, -1: it is worse, 0: neither."""
+        if self.a is None or self.b is None or abs(self.b - self.a) <= SAME * max(abs(self.a), abs(self.b)):
+            return 0
+        return self.sense if self.b > self.a else -self.sense
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key of the specification with its values in both designs, '–' where one lacks it."""
+
+    key: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class DesignComparison(Shown):
+    """Two designs, ``a`` and ``b`` by name; ``rows``: of results; ``notes``: their caveats."""
+
+    a: str
+    b: str
+    rows: tuple[Mapping[str, Any], Mapping[str, Any]]
+    spec: tuple[Difference, ...]
+    causes: tuple[Quantity, ...]  # ns by what the critical path waited for; ``group``: STEP or RUN
+    quantities: tuple[Quantity, ...]
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"DesignComparison({self.a!r}, {self.b!r}: {len(self.spec)} keys differ; {self.same})"
+
+    @property
+    def same(self) -> str:
+        """What both ran: ``system dojo, model deepseek-v3, batch 256, assumptions published``."""
+        rows = self.rows
+        both = (name for name in ("system", "model", "batch", "assumptions") if rows[0][name] == rows[1][name])
+        return ", ".join(f"{name} {rows[0][name]}" for name in both)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per number: group, name, unit, a, b, ratio (b over a)."""
+        import pandas
+
+        names = ("group", "name", "unit", "a", "b", "ratio")
+        rows = [{name: getattr(each, name) for name in names} for each in (*self.causes, *self.quantities)]
+        return pandas.DataFrame(rows, columns=list(names))
+
+
+def compare_designs(names: Sequence[str], sides: Sequence[ExperimentSpec]) -> DesignComparison:
+    """Simulate both; ``sides``: experiments of one run. Raises as `archsim.runs.plan.select`; ArchsimError for two
+    equal ones.
+    """
+    trees = [_flat(side.resolved()) for side in sides]
+    differences = tuple(_differences(*trees))
+    if not differences:
+        raise ArchsimError(f"{names[0]} and {names[1]} are the same design: no key of their specifications differs")
+    simulator, records = Simulator(), []
+    for side in sides:
+        (run,) = select(side).runs()
+        records.append(simulator.record(run))
+    rows = [{**record["row"], "speedup_vs_base": None, "speedup_vs_ep": None} for record in records]
+    from archsim.runs.notes import die_of
+
+    notes = result_notes(rows, [(side.systems[0].name, die_of(side.systems[0])) for side in sides])
+    first, second = rows
+    quantities = (*_quantities(sides, first, second), *_a_unit(sides, rows), *_energies(sides, rows))
+    return DesignComparison(
+        *names, (first, second), differences, tuple(_causes(records)), quantities, tuple(dict.fromkeys(notes))
+    )
+
+
+def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) -> Iterator[Quantity]:
+    """Throughput a device, a watt (of MoE layers), a square millimetre and a dollar."""
+    rates = [row["tokens_per_s"] for row in rows]
+    over = {
+        "device": [side.systems[0].dies for side in sides], "W": [row["power_w"] for row in rows],
+        "mm²": [row["silicon_mm2"] for row in rows], "USD": [row["cost_usd"] for row in rows],
+    }  # fmt: skip
+    for unit, amounts in over.items():
+        values = [rate / amount if rate and amount else None for rate, amount in zip(rates, amounts, strict=True)]
+        if any(values):
+            yield Quantity("throughput a", unit, f"tokens/s/{unit}", f"decode throughput a {unit}", *values, 1)
+
+
+def price_range(system: SystemSpec) -> tuple[float, float]:
+    """USD with all coefficients at their low and at their high ends."""
+    low, high = (sum(build_costs(system, Coefficients().at(bound)).usd.values()) for bound in ("low", "high"))
+    return low, high
+
+
+def _quantities(
+    sides: Sequence[ExperimentSpec], first: Mapping[str, Any], second: Mapping[str, Any]
+) -> Iterator[Quantity]:
+    prices = tuple(price_range(side.systems[0]) for side in sides)
+    for group, columns in GROUPS.items():
+        for name, sense in columns.items():
+            column, values = BY_NAME[name], (first[name], second[name])
+            if any(values):
+                about = group, column.header or _NAMES[name], column.unit, column.meaning
+                yield Quantity(*about, *values, sense, prices if name == "cost_usd" else ())
+
+
+def _causes(records: Sequence[Record]) -> Iterator[Quantity]:
+    """Time of a decode step by cause; of the whole run, where a side keeps no steps or has no decode."""
+    group, sides = STEP, [_of_decode_step(record) for record in records]
+    if not all(sides):
+        group, sides = RUN, [_of_run(record["row"]) for record in records]
+    least = LEAST * max((sum(side.values()) for side in sides), default=0.0)
+    for cause, about in CAUSES.items():
+        values = [side[cause.column] for side in sides]
+        if max(values) > least:
+            yield Quantity(group, about.label, "ns", f"that {about.meaning} takes of it", *values, -1)
+
+
+def _of_decode_step(record: Record) -> dict[str, float]:
+    """Cause → ns of a decode step: what decode iterations waited for, as shares of ``decode_step_ns``, which is that of
+    all MoE layers. Empty without decode, and for runs of too many steps, which the record leaves out.
+    """
+    row, steps = record["row"], unpacked(record["steps"])
+    first = 1 if row["prefill_ns"] else 0  # step 0 is the prefill, where one counts
+    waited = {
+        name: sum(ns for step, ns in zip(steps["step"], steps[f"bound_{name}_ns"], strict=True) if step >= first)
+        for name in (cause.column for cause in CAUSES) if steps
+    }  # fmt: skip
+    every = sum(waited.values())
+    return {name: ns / every * row["decode_step_ns"] for name, ns in waited.items()} if every else {}
+
+
+def _of_run(row: Mapping[str, Any]) -> dict[str, float]:
+    """Cause → ns of the run."""
+    total_ns = row["prefill_ns"] + row["decode_ns"]
+    return {cause.column: total_ns * (row[f"bound_{cause.column}"] or 0.0) for cause in CAUSES}
+
+
+def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) -> Iterator[Quantity]:
+    """Energy a token by block."""
+    parts = []
+    for side, row in zip(sides, rows, strict=True):
+        activity = activity_of(side.models[0], row)
+        joule = energy_of(activity, build_costs(side.systems[0]))
+        parts.append({name: each / activity.tokens for name, each in joule.items()} if activity.tokens else {})
+    for name in dict.fromkeys((*parts[0], *parts[1])):
+        values = [part.get(name) for part in parts]
+        if not any(values):
+            continue
+        yield Quantity("energy", f"of it: {name}", "J/token", "energy a token", *values, -1)
+
+
+def _flat(value: Any, path: str = "") -> dict[str, str]:
+    """Key path → value as text."""
+    if isinstance(value, Mapping):
+        each = [(f"{path}.{key}" if path else str(key), inner) for key, inner in value.items()]
+    elif isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
+        one = len(value) == 1  # the only system, model, policy: without a number
+        each = [(path if one else f"{path}.{at}", inner) for at, inner in enumerate(value)]
+    else:
+        return {path: "–" if value is None else str(value)}
+    return {key: text for name, inner in each for key, text in _flat(inner, name).items()}
+
+
+def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Difference]:
+    for key in dict.fromkeys((*first, *second)):
+        values = first.get(key, "–"), second.get(key, "–")
+        if values[0] != values[1] and key != "name":
+            yield Difference(key, *values)
+
+
+# ---- sides
+# What the two names of a comparison mean: experiments, or policies and systems of one experiment.
+
+def loaded(source: Source | ExperimentSpec, overrides: Sequence[str]) -> ExperimentSpec:
+    """The experiment. Raises SpecError."""
+    return source if isinstance(source, ExperimentSpec) else load_experiment(source, overrides)
+
+
+def name_of(source: Source | ExperimentSpec) -> str:
+    """What a page calls a side."""
+    if isinstance(source, ExperimentSpec):
+        return source.name
+    return str(source.get("name", "a mapping")) if isinstance(source, Mapping) else str(source)
+
+
+def side_of(
+    name: Source | ExperimentSpec, inside: ExperimentSpec | None, overrides: Sequence[str], chosen: Mapping[str, Any]
+) -> ExperimentSpec:
+    """The one combination that ``name`` means: of the experiment ``inside`` with that policy or system, or, without
+    one, of the experiment of that name or path. ``chosen``: arguments of `choose`, for all else.
+
+    Raises ArchsimError for a name that is neither, and what the loading of files raises.
+    """
+    if inside is None:
+        _refuse_parts(name)
+        return choose(loaded(name, overrides), **chosen)
+    if not isinstance(name, str):
+        raise ArchsimError(f"{name!r}: inside an experiment, give the name of one of its policies, or a system")
+    policies, systems = ([each.name for each in parts] for parts in (inside.policies, inside.systems))
+    if name in policies:
+        return choose(inside, **{**chosen, "policy": name})
+    if name in systems:
+        return choose(inside, **{**chosen, "system": name})
+    if name in named_files("systems") or name.endswith((".yaml", ".yml")):
+        alone = inside.model_copy(update={"systems": (load_system(name),)})
+        return choose(alone, **{**chosen, "system": None})
+    known = [*policies, *systems, *named_files("systems")]
+    raise ArchsimError(
+        f"{name!r} is neither a policy of {inside.name} (it has {', '.join(policies)}) nor a system "
+        f"(archsim list systems){did_you_mean(name, known)}"
+    )
+
+
+def _refuse_parts(name: Source | ExperimentSpec) -> None:
+    """A policy or a system is not an experiment; say how to compare it."""
+    from archsim.specs.policies import PRESETS
+
+    if not isinstance(name, str) or name in named_files(""):
+        return
+    kind = "policy" if name in PRESETS else "system" if name in named_files("systems") else None
+    if kind:
+        raise SpecError(f"{name!r} is a {kind}, not an experiment; name one in which to compare it: --in dojo")
+
+
+# ---- page
+# The page of two designs side by side.
+
+SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+
+
+def write_comparison_page(found: DesignComparison, folder: Path) -> Path:
+    """Write ``index.html`` and ``comparison.csv``; returns the path of the page."""
+    own_folder(folder)
+    write_text(folder / "comparison.csv", found.to_pandas().to_csv(index=False, lineterminator="\n"))
+    write_text(folder / "index.html", render(found))
+    return folder / "index.html"
+
+
+def render(found: DesignComparison) -> str:
+    groups = list(dict.fromkeys(each.group for each in found.quantities))
+    context = {
+        "found": found,
+        "answer": answer(found),
+        "causes": _causes_shown(found),
+        "of": found.causes[0].group if found.causes else "",
+        "cause_parts": list(BOUND_NAMES.values()),
+        "groups": [(name, [each for each in found.quantities if each.group == name]) for name in groups],
+    }
+    return rendered("compare.html.j2", context, {"cell": cell, "change": change})
+
+
+def answer(found: DesignComparison) -> str:
+    """Which is faster, and by what, in a sentence."""
+    rate = next((each for each in found.quantities if each.unit == "tokens/s"), None)
+    if rate is None or not rate.ratio:
+        return "Neither has decode steps to compare"
+    if not rate.better:
+        return f"{found.a} and {found.b} have the same throughput, within {SAME:.1%}"
+    faster, slower, by = (found.b, found.a, rate.ratio) if rate.ratio >= 1 else (found.a, found.b, 1 / rate.ratio)
+    said = f"{faster} has {factor(by)} the throughput of {slower}"
+    gaps = {each.name: (each.a or 0.0) - (each.b or 0.0) for each in found.causes}
+    sign = 1 if faster == found.b else -1
+    saved = max(gaps, key=lambda name: sign * gaps[name], default=None)
+    if saved is None or sign * gaps[saved] <= 0:
+        return said
+    saved_ns = scaled(sign * gaps[saved], TIME_UNITS)
+    return f"{said}; most of the time that it saves is {saved}: {saved_ns} of {found.causes[0].group}"
+
+
+def shown(each: Quantity, value: float | None) -> str:
+    if value is None:
+        return "–"
+    match each.unit:
+        case "ns":
+            return scaled(value, TIME_UNITS)
+        case "share":
+            return percent(value, 1)
+        case "×":
+            return factor(value)
+    if each.unit in ("mm²", "USD"):
+        return f"{significant(value)}{NO_BREAK}{each.unit}"
+    worth, prefix = unit_of([value], SCALES)
+    unit = {"bytes": "B", "message hops": ""}.get(each.unit, each.unit)
+    gap = " " if prefix and unit[:1] not in "JWB" else ""  # k tokens/s, but mJ
+    return f"{significant(value / worth)}{NO_BREAK}{prefix}{gap}{unit}".strip()
+
+
+def cell(each: Quantity, side: int) -> str:
+    """The value of A (side 0) or B; of a price its range, as its coefficients are known no better."""
+    if each.ranges:
+        return usd(*each.ranges[side])
+    return shown(each, (each.a, each.b)[side])
+
+
+def usd(low: float, high: float) -> str:
+    """``43,000 to 530,000 USD``: two digits of each end."""
+    ends = (f"{float(f'{end:.1e}'):,.{0 if end >= 10 else 2}f}" for end in (low, high))
+    return f"{' to '.join(ends)}{NO_BREAK}USD"
+
+
+def change(each: Quantity) -> str:
+    """B over A."""
+    return "–" if each.ratio is None else factor(each.ratio)
+
+
+def _causes_shown(found: DesignComparison) -> str:
+    totals = [sum(getattr(each, side) or 0.0 for each in found.causes) for side in ("a", "b")]
+    worth, unit = unit_of(totals, TIME_UNITS)
+    axis = linear_axis(1.02 * max(totals), lambda value: plain(round(value / worth, 6)))
+
+    def bar(name: str, side: str, total: float) -> Bar:
+        segments = []
+        for kind, cause in BOUND_NAMES.values():
+            ns = sum(getattr(each, side) or 0.0 for each in found.causes if each.name == cause)
+            if ns:
+                segments.append(Segment(kind, ns, f"{name}: {scaled(ns, TIME_UNITS)} {cause}"))
+        return Bar(name, tuple(segments), scaled(total, TIME_UNITS))
+
+    bars = bar(found.a, "a", totals[0]), bar(found.b, "b", totals[1])
+    of = found.causes[0].group if found.causes else ""
+    return bar_panel([Group(of, bars)], axis, f"time on the critical path, {unit}", "time by cause")

@@ -1,1 +1,0 @@
-"""Two designs side by side: what differs in their specification, and in time, traffic, energy and price."""

@@ -1,0 +1,333 @@
+"""The parameters of generated routing, and the files that store them.
+
+How they act: `archsim.workload.generated`. A model fitted to a trace stores its arrays in an .npz file of
+about 100 kB beside its .yaml file; one known only from loads or published statistics has a few numbers, from which
+`from_statistics` builds the arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import yaml
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+
+from archsim.base.fields import Name, Spec, count, number
+from archsim.base.files import read_npz
+from archsim.base.yaml import Tree, read_yaml, validate
+from archsim.specs.workload import DecodeSteps
+
+# ---- traffic_heads
+# The YAML file of a traffic preset: the names of its tables, or the statistics from which they are built.
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+def _three_that_rise(values: tuple[int, ...]) -> tuple[int, ...]:
+    if len(values) != 3 or list(values) != sorted(values):
+        raise ValueError(f"expected three numbers that do not fall: least, median and most; not {list(values)}")
+    return values
+
+
+class ComponentWeights(Spec):
+    """Weights of the ways in which an expert, or the kind of a token, is chosen; not all 0."""
+
+    popularity: Annotated[float, number(0, 1e6)]
+    task: Annotated[float, number(0, 1e6)]
+    taste: Annotated[float, number(0, 1e6)]
+    keep: Annotated[float, number(0, 1e6)]
+    kind: Annotated[float, number(0, 1e6)]
+
+    @model_validator(mode="after")
+    def _some(self) -> ComponentWeights:
+        if not sum(self.values) > 0:
+            raise ValueError("expected at least one weight above 0")
+        return self
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return self.popularity, self.task, self.taste, self.keep, self.kind
+
+
+class _Head(Spec):
+    name: Name
+    # Name of the model; none: the model with the preset's name.
+    model: Text | None = None
+    source: Text
+    # Of the recordings that it was fitted to.
+    licence: Text | None = None
+    # Equal groups of experts, and from how many of them a token may use experts; 1 and 1: no groups.
+    groups: Annotated[int, count(1, 32767)]
+    top_groups: Annotated[int, count(1, 32767)]
+
+    @field_validator("top_groups")
+    @classmethod
+    def _within_groups(cls, top_groups: int, info: ValidationInfo) -> int:
+        if top_groups > (groups := info.data.get("groups", top_groups)):
+            raise ValueError(f"{top_groups} exceeds the {groups} groups")
+        return top_groups
+
+
+class TrafficTables(_Head):
+    """Parameters fitted to a trace: arrays in the file ``tables`` beside this one."""
+
+    top_k: Annotated[int, count(1, 32767)]
+    tasks: tuple[Text, ...] = Field(min_length=1)
+    tables: Text
+
+
+class TrafficStatistics(_Head):
+    """What is known about a model without a trace."""
+
+    # .npz with layer_ids, loads [2, layer, expert] (prefill, decode) and acceptance, the same shape.
+    loads: Text | None = None
+    # Without loads: standard deviation of log popularity, and its correlation in prefill and decode.
+    popularity_skew: Annotated[float, number(0, 10)] | None = None
+    phase_agreement: Annotated[float, number(-1, 1)] | None = None
+    # Token kinds; standard deviation of the log of a kind's share of an expert over the expert's popularity.
+    kinds: Annotated[int, count(1, 1024)]
+    kind_spread: Annotated[float, number(0, 10)]
+    # Of the components, the same for all layers; experts of a request's taste.
+    weights: ComponentWeights
+    taste_size: Annotated[float, number(1, 32767)]
+    # The same of the kinds.
+    kind_weights: ComponentWeights
+    kind_taste_size: Annotated[float, number(1, 1024)]
+    # Shortest, median and longest prompt; fewest, median and most decode steps.
+    prompt_tokens: Annotated[tuple[Annotated[int, count(0, 1_000_000)], ...], AfterValidator(_three_that_rise)]
+    decode_steps: Annotated[tuple[DecodeSteps, ...], AfterValidator(_three_that_rise)]
+
+    @model_validator(mode="after")
+    def _has_loads(self) -> TrafficStatistics:
+        if self.loads is None and (self.popularity_skew is None or self.phase_agreement is None):
+            raise ValueError("needs popularity_skew and phase_agreement, or loads")
+        return self
+
+
+class SubjectPart(Spec):
+    """A subject: the file of its traffic, beside this one, and its share of the requests."""
+
+    like: Text
+    share: Annotated[float, number(0, 1e9)]
+
+
+class TrafficSubjects(Spec):
+    """Traffic of several subjects, each with a file of its own."""
+
+    name: Name
+    model: Text | None = None
+    source: Text
+    licence: Text | None = None
+    subjects: Annotated[dict[Text, SubjectPart], Field(min_length=1)]
+    # Standard deviation between the recorded subjects, in % of their mean: how far another subject may be off.
+    spread: dict[Text, Annotated[float, number(0, 1e6)]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _some(self) -> TrafficSubjects:
+        if not sum(each.share for each in self.subjects.values()) > 0:
+            raise ValueError("expected a subject with a share above 0")
+        return self
+
+
+Head = TrafficTables | TrafficStatistics | TrafficSubjects
+
+
+def read_head(file: Path) -> tuple[Head, Tree]:
+    """The head in a file, and its tree for places in messages. Raises SpecError."""
+    tree = read_yaml(file)
+    kind: type[Head] = TrafficTables if "tables" in tree.data else TrafficStatistics
+    return validate(TrafficSubjects if "subjects" in tree.data else kind, tree), tree
+
+
+def stated_model(file: Path) -> Any:
+    """What a file says its model is, or its own name. Raises SpecError for a file that is no mapping."""
+    data = read_yaml(file).data
+    return data.get("model", data.get("name"))
+
+
+# ---- traffic_model
+
+KIND_COMPONENTS = ("popularity", "task", "taste", "keep", "kind")
+"""Ways in which the kind of a token is chosen; the last by what follows the kind of the token before."""
+
+COMPONENTS = (*KIND_COMPONENTS, "path")
+"""Ways in which an expert is chosen."""
+
+TASTE, KEEP, KIND, PATH = range(2, len(COMPONENTS))
+
+QUANTILES = 21
+
+MOST_BYTES = 64 << 20
+"""Of the arrays of a model, as float64; those of the largest shipped one take 5 MB."""
+
+OTHER = "other"
+"""The task of all requests of subjects that have too few for shares of their own."""
+
+
+@dataclass(frozen=True)
+class TrafficModel:
+    """Parameters of generated routing of one model.
+
+    layer_ids: int32[layer]. top_k: experts per token. groups, top_groups: experts are in `groups` groups of equal
+    size; a token uses at most `top_groups` of them (1 and 1: no limit). weights: float64[layer, component], rows sum
+    to 1. taste_size: float64[layer], experts that make up the taste of a request, drawn with repeats. phase_starts:
+    int64[phase], the first iteration of each phase: 0 is the prefill, answers start alike and so have their own
+    phases. popularity, acceptance: float64[phase, layer, expert]: shares, and the probability that a drawn expert is
+    taken. kind_experts: float64[kind, layer, expert], shares. kind_weights: float64[component], kind_taste_size:
+    float64[1], kind_popularity: float64[phase, kind], kind_following: float64[kind, kind]: the same of the kinds of
+    tokens. paths: float64[layer - 1, expert, expert], shares of experts after one of the layer before; no layers:
+    none are known. repeats: float64[lag], the probability that a token repeats the one `lag` before it; repeated:
+    float64[layer], that it then repeats an expert. script: float64[phase], that an expert is drawn from the popularity
+    of its phase before the components are asked. task_names, task_share: known tasks and their shares of the requests;
+    task_popularity: float64[task, layer, expert], task_kinds: float64[task, kind]: shares of a task. prompt_tokens,
+    decode_steps: float64[QUANTILES], quantiles of the lengths of requests at 0, 5, ..., 100 %.
+    """
+
+    name: str
+    source: str
+    groups: int
+    top_groups: int
+    top_k: int
+    task_names: tuple[str, ...]
+    layer_ids: np.ndarray
+    weights: np.ndarray
+    taste_size: np.ndarray
+    phase_starts: np.ndarray
+    popularity: np.ndarray
+    acceptance: np.ndarray
+    kind_experts: np.ndarray
+    kind_weights: np.ndarray
+    kind_taste_size: np.ndarray
+    kind_popularity: np.ndarray
+    kind_following: np.ndarray
+    paths: np.ndarray
+    repeats: np.ndarray
+    repeated: np.ndarray
+    script: np.ndarray
+    task_share: np.ndarray
+    task_popularity: np.ndarray
+    task_kinds: np.ndarray
+    prompt_tokens: np.ndarray
+    decode_steps: np.ndarray
+
+    @property
+    def experts(self) -> int:
+        return self.popularity.shape[2]
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of everything that affects the routing."""
+        digest = hashlib.sha256(f"{self.groups} {self.top_groups} {self.top_k} {self.task_names}".encode())
+        for name, array in sorted(self.arrays.items()):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def changed(self, **changes) -> TrafficModel:
+        return replace(self, **changes)
+
+
+def save_model(model: TrafficModel, path: Path, of: str = "") -> None:
+    """Write `path` (.yaml) and the arrays beside it (.npz), shares rounded to 8 or 16 bits. of: whose routing it is."""
+    tables = path.with_suffix(".npz")
+    np.savez_compressed(tables, **{name: _coded(name, array) for name, array in model.arrays.items()})
+    head = {
+        "name": model.name, **({"model": of} if of else {}), "source": model.source, "top_k": int(model.top_k),
+        "groups": model.groups, "top_groups": model.top_groups, "tasks": list(model.task_names), "tables": tables.name,
+    }
+    path.write_text(yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
+
+
+def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
+    """The model of a .yaml file (`head`, read from `path`) that names tables. Raises what reading the tables raises,
+    and ValueError, KeyError, TypeError or IndexError if they do not fit.
+    """
+    read = read_npz(path.parent / head.tables, most_bytes=MOST_BYTES)
+    arrays = _completed({name: _decoded(name, array) for name, array in read.items()})
+    model = TrafficModel(
+        name=head.name, source=head.source, groups=head.groups, top_groups=head.top_groups, top_k=head.top_k,
+        task_names=head.tasks, **arrays,
+    )
+    _check(model)
+    return model
+
+
+def without_paths(phases: int, layers: int, experts: int) -> dict[str, np.ndarray]:
+    """The arrays of a model whose tokens repeat none and follow no paths."""
+    return {
+        "paths": np.zeros((0, experts, experts)), "repeats": np.zeros(0), "repeated": np.zeros(layers),
+        "script": np.zeros(phases),
+    }
+
+
+def _completed(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of a file, also one of before paths, repeats and script."""
+    missing = without_paths(*arrays["popularity"].shape)
+    weights = arrays["weights"]
+    if weights.shape[1] == len(KIND_COMPONENTS):
+        weights = np.pad(weights, ((0, 0), (0, 1)))
+    return missing | arrays | {"weights": weights}
+
+
+def _check(model: TrafficModel) -> None:
+    kinds, layers, experts = model.kind_experts.shape
+    tasks, phases = len(model.task_names), len(model.phase_starts)
+    expected = {
+        "layer_ids": (layers,), "weights": (layers, len(COMPONENTS)), "taste_size": (layers,),
+        "popularity": (phases, layers, experts), "acceptance": (phases, layers, experts),
+        "kind_weights": (len(KIND_COMPONENTS),), "paths": (len(model.paths) and layers - 1, experts, experts),
+        "repeats": model.repeats.shape[:1], "repeated": (layers,), "script": (phases,),
+        "kind_taste_size": (1,), "kind_popularity": (phases, kinds), "kind_following": (kinds, kinds),
+        "task_share": (tasks,), "task_popularity": (tasks, layers, experts), "task_kinds": (tasks, kinds),
+        "prompt_tokens": (QUANTILES,), "decode_steps": (QUANTILES,),
+    }  # fmt: skip
+    for name, shape in expected.items():
+        array = getattr(model, name)
+        if array.shape != shape:
+            raise ValueError(f"{name} has shape {array.shape}; expected {shape}")
+        if not (np.isfinite(array).all() and (array >= 0).all()):
+            raise ValueError(f"{name} has values that are negative or no numbers")
+    if model.phase_starts[0] != 0 or (np.diff(model.phase_starts) <= 0).any():
+        raise ValueError(f"phase_starts is {model.phase_starts.tolist()}; expected to rise from 0")
+    if model.repeats.sum() > 1 or (model.weights[:, -1].any() and not len(model.paths)):
+        raise ValueError("repeats exceed 1, or there are weights of paths but no paths")
+    if not 1 <= model.top_k <= experts:
+        raise ValueError(f"top_k is {model.top_k}; expected 1 to {experts}")
+    if model.groups > 1 and (experts % model.groups or model.top_groups * experts // model.groups < model.top_k):
+        raise ValueError(f"{model.top_groups} of {model.groups} groups hold fewer than {model.top_k} experts")
+
+
+def _is_shares(name: str) -> bool:
+    return name in (
+        "popularity", "task_popularity", "kind_experts", "kind_following", "kind_popularity", "task_kinds", "paths",
+    )  # fmt: skip
+
+
+def _coded(name: str, array: np.ndarray) -> np.ndarray:
+    """Shares relative to the largest of their row: 16 bits, those of kinds 8 bits of the square root."""
+    if name in ("kind_experts", "task_popularity", "paths"):
+        return np.round(np.sqrt(array / array.max(axis=-1, keepdims=True)) * 255).astype(np.uint8)
+    if _is_shares(name):
+        return np.round(array / array.max(axis=-1, keepdims=True) * 65535).astype(np.uint16)
+    if name == "acceptance":
+        return np.round(array * 255).astype(np.uint8)
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+def _decoded(name: str, array: np.ndarray) -> np.ndarray:
+    if _is_shares(name):
+        shares = array.astype(np.float64) ** (2 if array.dtype == np.uint8 else 1)
+        return shares / shares.sum(axis=-1, keepdims=True)
+    if name == "acceptance":
+        return array / 255
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
