@@ -40,7 +40,8 @@ def _check(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_notes, system_notes
 
     found = load(args.file, args.overrides)
-    print_notes(system_notes(_systems(found)))
+    of_file = getattr(found, "plan", found)
+    print_notes([*system_notes(_systems(found)), *getattr(getattr(of_file, "experiment", of_file), "unread", ())])
     try:
         checked = _points_checked(found)
     except CodeNotImported as error:

@@ -33,7 +33,7 @@ def run_run(args: argparse.Namespace) -> int:
     if args.phase is not None:
         return _phase(args)
     import archsim as ar
-    from archsim.cli.printing import print_compiling, print_result_notes
+    from archsim.cli.printing import print_compiling, print_notes, print_result_notes
     from archsim.runs.feasibility import kv_rooms_told, told
     from archsim.runs.plan import choose, plan_of, select
 
@@ -48,6 +48,7 @@ def run_run(args: argparse.Namespace) -> int:
     for room in kv_rooms_told(select(choose(experiment, **{name: row[name] for name in CHOSEN})).runs()):
         print(room)
     print_result_notes([row], [system for system in experiment.systems if system.name == row["system"]])
+    print_notes(experiment.unread)
     if args.timeline is not None:
         print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
     return OK

@@ -63,6 +63,7 @@ def _serve(args: argparse.Namespace) -> int:
     args.result = served.table.rows
     if served.plan.has_axes:
         _print_points(served)
+        print_notes(served.plan.notes(served.table.rows))
     else:
         _print_measures(served.outcomes[0])
         if len(served.outcomes) > 1:

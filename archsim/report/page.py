@@ -17,6 +17,7 @@ from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_
 from archsim.runs.notes import COLUMNS, result_notes, traffic_notes, written_die
 from archsim.specs.plausible import plausibility_notes
 from archsim.specs.policies import PRESET_MEANINGS
+from archsim.specs.unread import recorded_unread
 from microarch.silicon.synthesis import clock_note
 
 # ---- rendering
@@ -96,7 +97,8 @@ def _context(report: Report) -> dict[str, Any]:
         "notes": result_notes(_rows(report), dies)
         + traffic_notes(report.experiment["workload"]["trace"])
         + [note for name, system in report.systems.items() if (note := _clock_note(name, system))]
-        + [note for name, system in report.systems.items() for note in plausibility_notes(name, system)],
+        + [note for name, system in report.systems.items() for note in plausibility_notes(name, system)]
+        + list(recorded_unread(report.made)),
         "assumptions": tables.assumptions(report), "origins": tables.origins(report), "close": tables.CLOSE,
         "ties": tables.ties(report), "decisions": decision_cost.section(report),
         "engines": sections.engines_section(report.folder),

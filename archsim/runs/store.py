@@ -57,6 +57,7 @@ from archsim.runs.results import (
 )
 from archsim.runs.run import Run
 from archsim.specs.plan import Point, SweepPlan
+from archsim.specs.unread import UNREAD
 from archsim.workload import column_cache
 
 # ---- store
@@ -190,6 +191,8 @@ class SweepStore:
             "runs": len(self._selection),
             "traces": {name: " ".join(each) for name, each in self._selection.routing.items()},
         }
+        if self._plan.experiment.unread:
+            about[UNREAD] = list(self._plan.experiment.unread)
         write_manifest(self.folder, self._plan.given(), about, self._selection.functions)
 
     def _row(self, point: Point, record: Record) -> dict[str, Any]:

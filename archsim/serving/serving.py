@@ -388,6 +388,7 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
     model = serving.model
     found = [datasheet_note([serving.system.name])] if serving.system.datasheet_only else []
     found += plausibility_notes(serving.system.name, serving.system.model_dump(by_alias=True))
+    found += serving.unread
     found += [f"{model.name} is approximate: {each}" for each in model.approximate]
     found += [note for each in built for note in each.notes]
     worst = max(each.errors[1] for each in built)

@@ -1,6 +1,7 @@
 """An experiment: each of its system × model × batch × policy × assumption set combinations is one run."""
 
 import math
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -58,6 +59,13 @@ class ExperimentSpec(Spec):
                 raise KeyProblem((place,), str(error)) from None
         refuse_duplicates("column", [name.partition(":")[2] for name in names])
         return names
+
+    @cached_property
+    def unread(self) -> tuple[str, ...]:
+        """A sentence for each key of its file that no run reads (`archsim.specs.unread`), as the loader found; none for
+        an experiment that is from no file.
+        """
+        return ()
 
     @property
     def all_columns(self) -> tuple[str, ...]:

@@ -20,10 +20,11 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import EXPLORE_KEY, ExploreSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.papers import PaperSpec
-from archsim.specs.plan import PLURAL, SweepPlan
+from archsim.specs.plan import PLURAL, SweepPlan, plan_without_axes
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, References, apply_overrides, folders_around, is_path
 from archsim.specs.serving import ServeSpec
 from archsim.specs.system import SystemSpec
+from archsim.specs.unread import Written, recorded_unread, unread_keys
 
 # ---- file_kinds
 # Recognises the kind of a file by its keys, and says where each kind belongs.
@@ -126,17 +127,23 @@ def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperi
     tree, folder = tree_of(source), folder_of(source)
     refuse_other_kinds(label_of(source), tree.data)
     _refuse_short_paths(overrides)
-    tree.data.pop(MANIFEST_KEY, None)
+    made = tree.data.pop(MANIFEST_KEY, None)
     references = References(tree, folder)
     apply_overrides(tree, overrides, references.expand)
     sweep = read_sweep(tree) if SWEEP_KEY in tree.data else None
     explore = validate(ExploreSpec, tree, (EXPLORE_KEY,)) if EXPLORE_KEY in tree.data else None
     tree.data.pop(SWEEP_KEY, None)
     tree.data.pop(EXPLORE_KEY, None)
+    written = Written.of(tree, made is not None)
     for axis in sweep.axes if sweep else ():
         _stand_in(tree, axis)
     experiment = validate(ExperimentSpec, tree, problems=references.expand_all())
-    return ReadExperiment(experiment, SweepPlan(tree, sweep, experiment, folder) if sweep else None, explore)
+    plan = SweepPlan(tree, sweep, experiment, folder) if sweep else None
+    unread = unread_keys(
+        plan or plan_without_axes(experiment), written.with_files(tree), "event" if explore is not None else None
+    )
+    experiment.__dict__["unread"] = tuple(dict.fromkeys((*recorded_unread(made), *unread)))
+    return ReadExperiment(experiment, plan, explore)
 
 
 def tree_of(source: Source) -> Tree:

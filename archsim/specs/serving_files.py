@@ -15,6 +15,7 @@ from archsim.specs.policies import PolicySpec
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, apply_overrides, folders_around, put, resolve
 from archsim.specs.serving import AxesSpec, RoutingSpec, ServeSpec
 from archsim.specs.system import SystemSpec
+from archsim.specs.unread import Written, recorded_unread, unread_of_serving
 
 DEFAULT_POLICY = "ep"
 
@@ -23,7 +24,7 @@ class Serving(NamedTuple):
     """A file of ``archsim serve``, read. ``trace``: its requests, found; None where they are drawn. ``policies``: of
     which ``policy`` is served; ``assumptions``: of the engine behind routing from traffic. ``routed``: recorded
     routing, found. ``axes``: key of the file → values, of its ``sweep:``; ``given``: the file with what it names, for a
-    manifest.
+    manifest; ``unread``: a sentence for each key that it gives and does not read (`archsim.specs.unread`).
     """
 
     spec: ServeSpec
@@ -36,6 +37,7 @@ class Serving(NamedTuple):
     routed: Path | None = None
     axes: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
     given: Mapping[str, Any] = MappingProxyType({})
+    unread: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         axes = f", axes {', '.join(self.axes)}" if self.axes else ""
@@ -66,15 +68,17 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
     of each. Raises SpecError.
     """
     tree, folder = tree_of(source), folder_of(source)
-    tree.data.pop(MANIFEST_KEY, None)
+    made = tree.data.pop(MANIFEST_KEY, None)
     refuse_other_kinds(label_of(source), tree.data, SERVE)
     apply_overrides(tree, overrides, lambda keys: None)
     given = deepcopy(tree.data)
     axes = validate(AxesSpec, tree, ("sweep",)).axes if tree.data.get("sweep") is not None else {}
     for path, value in (cell or {path: values[0] for path, values in axes.items()}).items():
         put(tree, tuple(path.split(".")), deepcopy(value), f"sweep: {path}: {value}", lambda keys: None)
+    written = Written.of(tree, made is not None)
     spec = validate(ServeSpec, tree)
-    system = validate(SystemSpec, resolve("systems", spec.system, tree.place(("system",)), folder), ("systems", 0))
+    machine = resolve("systems", spec.system, tree.place(("system",)), folder)
+    system = validate(SystemSpec, machine, ("systems", 0))
     model = validate(ModelSpec, resolve("models", spec.model, tree.place(("model",)), folder), ("models", 0))
     asked = spec.policies if "policies" in tree.data else _balancers(spec, model)
     policies = tuple(
@@ -98,6 +102,13 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
         raise SpecError(f"{tree.place(('routing',))}: routing: {model.name} has no experts; give routing: uniform")
     set_ = resolve("assumptions", _assumptions(spec, system), tree.place(("assumptions",)), folder)
     assumptions = validate(AssumptionsSpec, set_, ("assumptions", 0))
+    files = {
+        (kind, *keys[2:])
+        for kind, found in (("system", machine), ("assumptions", set_))
+        for keys in Written(frozenset(), made is not None).with_files(found).keys
+        if len(keys) > 2
+    }
+    unread = unread_of_serving(spec, system, model, assumptions, policies, written.keys | files)
     routed = spec.routing.trace if isinstance(spec.routing, RoutingSpec) else None
     requests = _found(spec.requests.trace, tree, ("requests", "trace"), folder, Path.is_file)
     recorded = _found(routed, tree, ("routing", "trace"), folder, Path.exists)
@@ -112,8 +123,9 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
             resolve("policies", each, place, folder).get(("policies", 0)) for each in given["policies"]
         ]
     return Serving(
-        spec, system, model, requests, policies, policies[0], assumptions, recorded, MappingProxyType(axes), given
-    )
+        spec, system, model, requests, policies, policies[0], assumptions, recorded, MappingProxyType(axes), given,
+        tuple(dict.fromkeys((*recorded_unread(made), *unread))),
+    )  # fmt: skip
 
 
 def _balancers(spec: ServeSpec, model: ModelSpec) -> tuple[Any, ...]:

@@ -60,7 +60,8 @@ def write_sweep_page(selection: Selection, folder: Path) -> tuple[Path, tuple[st
     rows = read_parquet(folder / PARQUET, RUN_COLUMNS).rows
     if shows_runs(selection):
         traffic = traffic_notes(selection.plan.experiment.workload.model_dump(mode="json")["trace"])
-        return write_report(folder), (*notes_of(rows, selection.plan.experiment.systems), *traffic)
+        experiment = selection.plan.experiment
+        return write_report(folder), (*notes_of(rows, experiment.systems), *traffic, *experiment.unread)
     numbered = [{"point": number, **row} for number, row in zip(selection.kept, rows, strict=True)]
     return write_points_page(selection.plan, numbered, selection.dropped.by_constraint, folder)
 

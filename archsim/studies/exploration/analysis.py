@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -22,6 +21,7 @@ from archsim.specs.constraints import parse_constraint, parse_expression
 from archsim.specs.explore import OBJECTIVES, ExploreSpec, sense_of
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import Point, SweepPlan
+from archsim.specs.unread import keys_of
 
 if TYPE_CHECKING:
     import pandas
@@ -607,7 +607,7 @@ def view_of(
         stable=True,
         failures=(),
         assumptions=tuple(each.label for each in plan.experiment.assumptions),
-        notes=(*notes_of(at, rows), *idle_axes(plan, at, rows)),
+        notes=(*notes_of(at, rows), *(unread := plan.experiment.unread), *idle_axes(plan, at, rows, unread)),
         layers=layers_of(at, rows),
     )
 
@@ -617,21 +617,33 @@ def notes_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> tupl
     return tuple(result_notes(rows, [(point.system.name, die_of(point.system)) for point in points]))
 
 
-def idle_axes(plan: SweepPlan, points: Sequence[Point], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def idle_axes(
+    plan: SweepPlan, points: Sequence[Point], rows: Sequence[Mapping[str, Any]], unread: Sequence[str] = ()
+) -> Iterator[str]:
     """A sentence for every axis that changes no number of any run: what is written does something, or the page says
-    that it does not. ``rows``: the results of the points.
+    that it does not. ``rows``: the results of the points; ``unread``: sentences that name axes and say why.
     """
     numbers = [tuple((name, each) for name, each in row.items() if isinstance(each, float)) for row in rows]
     for at, group in enumerate(plan.sweep.groups):
-        alike: dict[tuple, set[tuple]] = {}
-        sizes: Counter[tuple] = Counter()
-        for point, row, values in zip(points, rows, numbers, strict=True):
-            key = (*point.choice[:at], *point.choice[at + 1 :], row["policy"])
-            alike.setdefault(key, set()).add(values)
-            sizes[key] += 1
-        if max(sizes.values(), default=0) > 1 and all(len(each) == 1 for each in alike.values()):
+        others = [
+            (*point.choice[:at], *point.choice[at + 1 :], row["policy"])
+            for point, row in zip(points, rows, strict=True)
+        ]
+        if changes_nothing(others, numbers):
             names = " and ".join(axis.name for axis in group.axes)
+            if {axis.name for axis in group.axes} <= keys_of(unread):
+                continue
             yield f"{names}: no number of these runs depends on it: nothing that they model reads it"
+
+
+def changes_nothing(others: Sequence[Hashable], results: Sequence[Hashable]) -> bool:
+    """Whether several runs differ in one axis alone, and all such runs have equal results. ``others``: of each run, its
+    values of all other axes.
+    """
+    alike: dict[Hashable, set[Hashable]] = {}
+    for key, values in zip(others, results, strict=True):
+        alike.setdefault(key, set()).add(values)
+    return len(alike) < len(others) and all(len(each) == 1 for each in alike.values())
 
 
 def layers_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> Mapping[str, tuple[tuple[int, ...], int]]:

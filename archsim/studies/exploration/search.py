@@ -25,6 +25,7 @@ from archsim.runs.sweep import Watcher, complete, sweep, sweep_selected
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import EXPLORE_KEY, ExploreSpec, with_expressions
 from archsim.specs.plan import Point, SweepPlan
+from archsim.specs.unread import UNREAD
 from archsim.studies.exploration.analysis import (
     Candidate,
     Exploration,
@@ -382,7 +383,7 @@ def explore(
         stable=found.stable,
         failures=tuple(events.failures),
         assumptions=tuple(each.label for each in plan.experiment.assumptions),
-        notes=(*told, *notes_of(points, rows)),
+        notes=(*told, *notes_of(points, rows), *plan.experiment.unread),
         layers=layers_of(points, rows),
     )
 
@@ -524,7 +525,8 @@ def explore_to_report(
     """As ``explore``, with ``index.html`` and a report for each recommended design in ``folder``."""
     with sole_writer(folder):
         functions = plan.experiment.all_columns
-        write_manifest(folder, given(plan, spec), {"points": plan.combinations}, functions)
+        unread = {UNREAD: list(plan.experiment.unread)} if plan.experiment.unread else {}
+        write_manifest(folder, given(plan, spec), {"points": plan.combinations} | unread, functions)
         found = explore(plan, spec, folder, jobs, watching)
         designs = {
             point.index: plan.resolved(plan.point(point.index)._replace(engine="event"))

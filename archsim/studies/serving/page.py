@@ -204,6 +204,7 @@ def write_points_page(plan: ServePlan, table: Table, folder: Path) -> Path:
         "policies": ", ".join(policy.name for policy in serving.policies),
         "headers": [*keys, *(header for _, header in SHOWN), "note"],
         "rows": [cells(row, keys) for row in ordered(table.rows)],
+        "notes": plan.notes(table.rows),
         "texts": len(keys), "refused": len(table.rows) - len(served),
         "plots": [_over(path, served, serving.axes) for path in serving.axes if _is_number(served, path)],
     }

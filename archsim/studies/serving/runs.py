@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 
 from archsim.base.code_digest import DECIDING, digest_here
-from archsim.base.errors import ArchsimError
+from archsim.base.errors import ArchsimError, TraceError
 from archsim.base.fields import Spec
 from archsim.base.files import UNREADABLE, drafted, read_npz
 from archsim.base.tables import INTEGER, REAL, TEXT, Table
 from archsim.runs import manifest
+from archsim.runs.notes import datasheet_note
 from archsim.runs.results import NO_DETAILS, Record
 from archsim.runs.run import KEY_DIGITS, code_of
 from archsim.runs.store import RecordStore
@@ -24,14 +26,17 @@ from archsim.runs.worker import Failure
 from archsim.serving.groups import Moved
 from archsim.serving.measures import NO_NUMBER, PERCENTILES, Measures, Spread, number
 from archsim.serving.requests import Requests
-from archsim.serving.serving import Deployment, Outcome, deploy, requests_of, serve_requests
+from archsim.serving.serving import Deployment, Outcome, deploy, notes_of_requests, requests_of, serve_requests
 from archsim.serving.simulate import SILENT, Progress, Served
 from archsim.specs.calibration_files import calibration_digest
 from archsim.specs.config_files import search_folders
 from archsim.specs.library import Source
+from archsim.specs.plausible import plausibility_notes
 from archsim.specs.policies import RULE_TYPES
 from archsim.specs.serving import ArrivalSpec, LengthSpec, RoutingSpec, is_function
 from archsim.specs.serving_files import Serving, load_serving
+from archsim.specs.unread import UNREAD, keys_of
+from archsim.studies.exploration.analysis import changes_nothing
 from archsim.workload import open_trace
 from archsim.workload.traffic_presets import preset_digest
 
@@ -219,6 +224,37 @@ class ServePlan(NamedTuple):
         """Whether the file has a ``sweep:``."""
         return bool(self.first.axes)
 
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """A sentence for each key that the file gives and no point reads, with the reason at the first point."""
+        everywhere = frozenset.intersection(*(keys_of(point.unread) for point in self.points))
+        return tuple(each for each in self.first.unread if keys_of([each]) <= everywhere)
+
+    def notes(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+        """What a reader has to know before the numbers of a file with axes: what its requests were read as, values of
+        machines that are far from known ones, keys that nothing reads, axes that change nothing. ``rows``: of the
+        table of its runs.
+        """
+        systems = {point.system.name: point.system for point in self.points}
+        found = [datasheet_note(names)] if (names := [n for n, each in systems.items() if each.datasheet_only]) else []
+        for name, system in systems.items():
+            found += plausibility_notes(name, system.model_dump(by_alias=True))
+        asked = {(point.trace, point.model.name, point.spec.requests): point for point in self.points}
+        for point in asked.values():
+            with suppress(TraceError):  # its runs say why they were refused
+                found += notes_of_requests(point, requests_of(point))
+        found += [f"{p.model.name} is approximate: {each}" for p in self.points for each in p.model.approximate]
+        return tuple(dict.fromkeys((*found, *self.unread, *self._idle(rows))))
+
+    def _idle(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        """A sentence for every axis that changes no result, unless `unread` says why."""
+        sweep = self.first.spec.sweep
+        said = keys_of(self.unread)
+        for names in ([name] for name in sweep.grid) if sweep else ():
+            yield from _idle(names, rows, self.first.axes, said)
+        if sweep and sweep.zip:
+            yield from _idle(list(sweep.zip), rows, self.first.axes, said)
+
     def __repr__(self) -> str:
         serving = self.first
         axes = "".join(f"\n  {path}: {len(values)} values" for path, values in serving.axes.items())
@@ -234,6 +270,18 @@ class ServePlan(NamedTuple):
             for at, (serving, cells) in enumerate(zip(self.points, self.cells, strict=True))
             for policy in serving.policies
         )
+
+
+def _idle(
+    names: Sequence[str], rows: Sequence[Mapping[str, Any]], axes: Iterable[str], said: Iterable[str]
+) -> Iterator[str]:
+    """A sentence where linked axes ``names`` change no result of ``rows``."""
+    others = [path for path in axes if path not in names]
+    keys = [(row["policy"], *(str(row[path]) for path in others)) for row in rows]
+    beside = {"point", "run", *axes}
+    values = [tuple(str(value) for name, value in row.items() if name not in beside) for row in rows]
+    if changes_nothing(keys, values) and not set(names) <= set(said):
+        yield f"{' and '.join(names)}: no number of these runs depends on it: nothing that they model reads it"
 
 
 def serve_plan(source: Source, overrides: Sequence[str] = (), *, first: bool = False) -> ServePlan:
@@ -422,7 +470,9 @@ class ServeStore(RecordStore):
 
 def write_manifest(folder: Path, plan: ServePlan, runs: Sequence[ServeRun]) -> None:
     """The file with what it names, and what it was made with."""
-    about = {"code": sorted({run.code for run in runs}), "runs": len(runs)}
+    about: dict[str, Any] = {"code": sorted({run.code for run in runs}), "runs": len(runs)}
+    if unread := plan.unread:
+        about[UNREAD] = list(unread)
     manifest.write_manifest(folder, plan.first.given, about, sorted({each for run in runs for each in run.functions}))
 
 

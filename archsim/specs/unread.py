@@ -1,0 +1,362 @@
+# ruff: noqa: E501  (one row a line: a table is read across)
+"""Keys that a file gives and no run of it reads: one table says under which choices a key is not read, and why.
+
+`ROWS` holds for experiments, `SERVED` for files of ``archsim serve``. A law test changes the key of every row under its
+condition and finds equal results (``tests/specs/test_unread.py``), so that the table says nothing that is false. Only
+what the user wrote is named: in the file, in a file of their own that it refers to, or by ``--set``; neither default
+values nor those of a shipped file.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from archsim.base.errors import SpecError
+from archsim.base.yaml import Keys, Tree
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.config_files import shipped_configs
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.model import ModelSpec
+from archsim.specs.plan import SweepPlan
+from archsim.specs.policies import PolicySpec
+from archsim.specs.serving import RoutingSpec, ServeSpec
+from archsim.specs.system import SystemSpec
+from archsim.specs.workload import WorkloadSpec
+
+_MOST_POINTS = 500  # of a sweep that are looked at; beyond, only the groups of axes that choose strategies vary
+_KINDS = {"systems": "system", "models": "model", "policies": "policy", "assumptions": "assumptions"}
+_LISTS = {kind: name for name, kind in _KINDS.items()}
+
+
+class Chosen(NamedTuple):
+    """What decides which keys one run reads. ``serving``: of a file of ``archsim serve``, which has no workload."""
+
+    system: SystemSpec
+    model: ModelSpec
+    assumptions: AssumptionsSpec
+    policy: PolicySpec
+    workload: WorkloadSpec | None = None
+    engine: str = "event"
+    serving: ServeSpec | None = None
+
+
+class Row(NamedTuple):
+    """``keys``: patterns of keys, such as ``system.llc.*``; ``why``: why a run does not read them; '' where it does."""
+
+    keys: tuple[str, ...]
+    why: Callable[[Chosen], str]
+
+
+def _if(holds: Callable[[Chosen], bool], why: str) -> Callable[[Chosen], str]:
+    return lambda run: why.format(run=run) if holds(run) else ""
+
+
+_GEMM = {
+    "calibrated": "gemm: calibrated takes the times of expert GEMMs from measured kernels",
+    "grouped": "gemm: grouped takes the times of expert layers from measured kernels",
+    "tables": "gemm: tables takes the shares of peak from the published simulator's tables",
+    "roofline": "gemm: roofline takes the system's compute.efficiency, and no measured kernel",
+}
+_WHOLE_KERNELS = (
+    "execution: expert_parallel runs one kernel on the experts that a die keeps; it streams no weights through the LLC"
+)
+_AT_ONCE = "contention: reserved holds the whole path of one transfer at a time, so that nothing is shared"
+
+
+_LLC_TIMES = tuple(f"system.llc.{key}" for key in ("hit", "miss", "write", "ways", "segment"))  # capacity has a price
+
+
+def _streams(run: Chosen) -> bool:
+    return run.assumptions.execution == "weight_streaming"
+
+
+def _groups(run: Chosen) -> bool:
+    return run.assumptions.execution == "expert_parallel"
+
+
+def _reserved(run: Chosen) -> bool:
+    return run.assumptions.contention == "reserved"
+
+
+def _stays(run: Chosen) -> bool:
+    return run.assumptions.activations != "dispatched"
+
+
+def _weighs(run: Chosen) -> bool:
+    """Whether the allocation weighs rates of the machine (`archsim.policies.registry.COSTLESS` has those that do not).
+    """
+    return run.policy.allocation.name not in ("first_seen", "home", "even", "hashed", "nearest", "static")
+
+
+def _efficiency(run: Chosen) -> str:
+    return _GEMM[run.assumptions.gemm] if run.assumptions.gemm != "roofline" and not _weighs(run) else ""
+
+
+def _calibration(run: Chosen) -> str:
+    kernels = run.assumptions.gemm in ("calibrated", "grouped") or run.system.launch == "gpu"
+    return "" if kernels else _GEMM[run.assumptions.gemm]
+
+
+def _executor(name: str) -> Callable[[Chosen], str]:
+    """Why the keys of one executor of decisions are not read."""
+
+    def why(run: Chosen) -> str:
+        own = run.system.decision.executor
+        return f"decision.executor: {own} decides, not {name}" if own != name else ""
+
+    return why
+
+
+def _generated(run: Chosen) -> bool:
+    return run.workload is not None and not isinstance(run.workload.trace, str)
+
+
+ROWS: tuple[Row, ...] = (
+    Row(("system.compute.efficiency",), _efficiency),
+    Row(("system.compute.kernel_factor",), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm != "grouped" else ""),
+    Row(("system.compute.library",), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm in ("roofline", "tables") else ""),
+    Row(("system.compute.calibration",), _calibration),
+    Row(("system.hbm.efficiency",), lambda run: _GEMM["tables"] if run.assumptions.gemm == "tables" and not _weighs(run) else ""),
+    Row((*_LLC_TIMES, "assumptions.llc", "assumptions.reads", "assumptions.source", "assumptions.order"), _if(_groups, _WHOLE_KERNELS)),
+    Row(("system.hbm.latency", "system.d2d.request"), _if(lambda run: _groups(run) and run.policy.allocation.name == "home" and not run.policy.moves_experts, _WHOLE_KERNELS)),
+    Row(("assumptions.arbitration", "assumptions.rate_updates"), _if(_groups, "execution: expert_parallel takes the times of transfers from measured kernels, or from the busiest link")),
+    Row(("system.llc.ways",), _if(lambda run: run.assumptions.llc == "segments", "llc: segments has no sets")),
+    Row(("system.llc.segment",), _if(lambda run: run.assumptions.llc == "slices", "llc: slices keeps whole slices, not segments")),
+    Row(("assumptions.arbitration", "assumptions.reads", "assumptions.rate_updates"), _if(_reserved, _AT_ONCE)),
+    Row(("assumptions.ties",), _if(lambda run: not _reserved(run), "contention: shared orders no bookings, which alone have ties")),
+    Row(("assumptions.ties", "assumptions.arbitration", "assumptions.rate_updates"), _if(lambda run: run.engine == "analytical", "engine: analytical books every transfer once, without events")),
+    Row(("assumptions.overlap",), _if(_streams, "execution: weight_streaming has no dispatch, kernels and combine that follow each other; execution: expert_parallel has")),
+    Row(("assumptions.combine", "assumptions.transfer_software"), _if(_stays, "activations: {run.assumptions.activations} moves no hidden vectors")),
+    Row(("assumptions.dispatch",), _if(lambda run: _streams(run) and _stays(run) and not run.assumptions.receives, "activations: {run.assumptions.activations} moves no hidden vectors")),
+    Row(("assumptions.heatmap_update", "assumptions.prediction_rows", "assumptions.copy_writes", "assumptions.tables"), _if(lambda run: not run.policy.predicts, "policy {run.policy.name} predicts no experts and makes no copies")),
+    Row(("assumptions.migration",), _if(lambda run: not run.policy.moves_experts, "policy {run.policy.name} moves no experts")),
+    Row(("assumptions.weights",), _if(lambda run: run.model.shared_experts == 0, "{run.model.name} has no shared experts")),
+    Row(("assumptions.numbering",), _if(lambda run: run.system.mesh is None, "{run.system.name} has no mesh whose dies could be numbered otherwise")),
+    Row(("assumptions.endpoint",), _if(lambda run: run.system.transfer_law is not None, "{run.system.name} names measured kernels (law), which have their own endpoints")),
+    Row(("system.decision.firmware.*",), _executor("firmware")),
+    Row(("system.decision.host.*",), _executor("host")),
+    Row(("system.decision.gpu.*",), _executor("gpu")),
+    Row(tuple(f"system.decision.fsm.{key}" for key in ("sorter", "pipeline", "cost_quantum")), _executor("fsm")),
+    Row(tuple(f"system.decision.{key}" for key in ("host.*", "gpu.*", "firmware.ipc", "firmware.per_*", "fsm.cost_quantum")), _if(lambda run: run.assumptions.decision_cost == "free", "decision_cost: free takes no time for a decision")),
+    Row(("assumptions.combine",), _if(lambda run: run.system.compute.dtype in ("bf16", "fp16"), "compute.dtype: {run.system.compute.dtype} has results of two bytes either way")),
+    Row(("system.hbm.reserved", ), _if(lambda run: run.assumptions.capacity == "unbounded", "capacity: unbounded lets everything fit")),
+    Row(("system.decision.fsm.cost_quantum",), _if(lambda run: run.policy.allocation.name != "paper" and ":" not in run.policy.allocation.name, "allocation: {run.policy.allocation.name} compares no costs in whole units; allocation: paper does")),
+    Row(("workload.seed",), _if(_generated, "requests are generated, with the seed of trace.synthetic.seed; this one draws among recorded requests")),
+    Row(("workload.attention_weights",), _if(lambda run: run.assumptions.memory == "experts" and run.system.launch == "local_cp", "memory: experts counts the weights of experts alone")),
+    Row(("policy.replication.path_length", "policy.replication.sample_tokens"), _if(lambda run: run.policy.replication.params.get("accuracy", 0) > 0, "replication.accuracy is given in place of paths")),
+)  # fmt: skip
+
+
+def _uniform(run: Chosen) -> bool:
+    return not isinstance(_serving(run).routing, RoutingSpec)
+
+
+def _serving(run: Chosen) -> ServeSpec:
+    assert run.serving is not None
+    return run.serving
+
+
+def _pools(run: Chosen, holds: Callable[[Any], bool]) -> bool:
+    return all(holds(side) for side in _serving(run).pools)
+
+
+def _drawn_at_random(run: Chosen) -> bool:
+    requests = _serving(run).requests
+    lengths = (requests.input, requests.output)
+    return requests.arrivals is not None or any(each is not None and each.fixed is None for each in lengths)
+
+
+def _no_spread(which: str) -> Callable[[Chosen], bool]:
+    return lambda run: (given := getattr(_serving(run).requests, which)) is not None and given.mean is None
+
+
+_MEASURED = "routing: {run.serving.routing} takes the times of iterations from the measured laws of compute.calibration; routing: {{like: model}} simulates the machine's experts"
+SERVED: tuple[Row, ...] = (
+    Row(("parallel.*", "instances"), _if(lambda run: _serving(run).disaggregated != "none", "the sides of disaggregated have their own")),
+    Row(("disaggregated.transfer.*",), _if(lambda run: _serving(run).disaggregated != "none" and _serving(run).disaggregated.prefill == "none", "disaggregated.prefill: none brings requests with their KV")),
+    Row(("scheduler.prefill_every",), _if(lambda run: _serving(run).scheduler.prefill == "free", "scheduler.prefill: free computes prompts in every iteration")),
+    Row(("scheduler.balance",), _if(lambda run: _pools(run, lambda side: side.instances * side.parallel.attention.dp == 1), "there is one rank of attention, which takes every request")),
+    Row(("scheduler.prefix_caching",), _if(lambda run: _serving(run).requests.trace is None, "requests are drawn and share no prefix; those of a trace with hash ids may")),
+    Row(("scheduler.reserve_full_isl",), _if(lambda run: _serving(run).scheduler.chunked_prefill is False, "chunked_prefill: false takes prompts whole")),
+    Row(("requests.input.cv",), _if(_no_spread("input"), "cv goes with mean, and the lengths are fixed or uniform")),
+    Row(("requests.output.cv",), _if(_no_spread("output"), "cv goes with mean, and the lengths are fixed or uniform")),
+    Row(("requests.seed",), _if(lambda run: not _drawn_at_random(run), "nothing of these requests is drawn at random")),
+    Row(("system.hbm.reserved",), _if(lambda run: _serving(run).utilisation is not None, "utilisation is given in its place")),
+    Row(("routing",), _if(lambda run: run.model.experts == 1 and _uniform(run), "{run.model.name} has no experts")),
+    Row(("system.llc.*", "system.decision.*", "system.compute.efficiency", "system.compute.library", "system.hbm.bandwidth", "system.hbm.latency", "system.hbm.efficiency", "system.d2d.hop_latency", "system.d2d.request"), _if(lambda run: _uniform(run) and run.system.launch == "gpu", _MEASURED)),
+    Row(("system.d2d.*",), _if(lambda run: _uniform(run) and run.system.launch == "gpu" and _serving(run).disaggregated == "none", _MEASURED)),
+    Row(("assumptions.hops", "assumptions.throughput", "assumptions.memory", "assumptions.weights"), _if(lambda run: not _uniform(run), "archsim serve has its own: it counts tokens and blocks of KV, and runs shared experts in its iterations")),
+    Row(("system.compute.efficiency", "system.llc.*", "assumptions.llc", "assumptions.reads", "assumptions.source", "assumptions.order"), _if(lambda run: not _uniform(run) and _groups(run) and run.assumptions.gemm == "grouped" and not _weighs(run), _WHOLE_KERNELS)),
+)  # fmt: skip
+
+
+UNREAD = "unread"  # key of a manifest's facts
+
+
+def keys_of(sentences: Iterable[str]) -> frozenset[str]:
+    """The keys that sentences of this module say are not read."""
+    named = (re.split(" (?:is|are) not read: ", each)[0] for each in sentences)
+    return frozenset(key for each in named for key in re.split(", | and ", each))
+
+
+def recorded_unread(made: Any) -> tuple[str, ...]:
+    """The sentences that a manifest has, which writes all defaults out. made: its facts; None: no manifest."""
+    found = made.get(UNREAD) if isinstance(made, dict) else None
+    return tuple(each for each in found if isinstance(each, str)) if isinstance(found, list) else ()
+
+
+class Written(NamedTuple):
+    """Keys of a tree that the user gave a value to, each as in the tree: ``(systems, 0, compute, efficiency)``.
+    ``of_manifest``: only overrides count, since a manifest writes all defaults out.
+    """
+
+    keys: frozenset[Keys]
+    of_manifest: bool
+
+    @classmethod
+    def of(cls, tree: Tree, of_manifest: bool = False) -> "Written":
+        """Of a tree before references are expanded; `with_files` adds what the user's own files give."""
+        mine = _is_override if of_manifest else _is_own
+        keys = frozenset(keys for keys in _leaves(tree.data, ()) if mine(tree.place(keys).head))
+        return cls(keys, of_manifest)
+
+    def with_files(self, tree: Tree) -> "Written":
+        """With the keys of the user's own files that references name; ``tree``: with these expanded."""
+        mine = _is_override if self.of_manifest else _is_own
+        found = {keys for keys, place in tree.places.items() if len(keys) > 1 and mine(place.head)}
+        return self._replace(keys=self.keys | found)
+
+
+def _is_override(head: str) -> bool:
+    return head.startswith("--set ")
+
+
+def _is_own(head: str) -> bool:
+    """Whether a place is not in a shipped file of systems, models or assumptions."""
+    file, configs = Path(head.rpartition(":")[0]).absolute(), shipped_configs()
+    return _is_override(head) or not (file.is_relative_to(configs) and file.parent != configs)
+
+
+def _leaves(value: Any, keys: Keys) -> Iterator[Keys]:
+    """Keys of all values below mappings, and below the lists of an experiment's parts."""
+    if isinstance(value, dict) and value:
+        for key, each in value.items():
+            yield from _leaves(each, (*keys, key))
+    elif isinstance(value, list) and len(keys) == 1 and keys[0] in _KINDS:
+        for at, each in enumerate(value):
+            yield from _leaves(each, (*keys, at))
+    elif keys:
+        yield keys
+
+
+def unread_keys(plan: SweepPlan, written: Written, engine: str | None = None) -> tuple[str, ...]:
+    """Sentences that name the written keys, axes included, that no run of a plan reads, and say why. ``engine``: in place of its own."""
+    replaced = {axis.path[0] for axis in plan.sweep.axes if len(axis.path) == 1}
+    asked = [
+        (_KINDS.get(str(keys[0]), str(keys[0])), *_item_and_path(keys))
+        for keys in sorted(written.keys, key=str)
+        if _KINDS.get(str(keys[0]), keys[0]) not in replaced
+    ]
+    asked += [(axis.path[0], None, axis.path[1:]) for axis in plan.sweep.axes]
+    wanted = [each for each in asked if _rows_of(each, ROWS)]
+    return tuple(_told(wanted, ROWS, _runs_of(plan, engine), plan.experiment)) if wanted else ()
+
+
+def unread_of_serving(
+    spec: ServeSpec, system: SystemSpec, model: ModelSpec, assumptions: AssumptionsSpec,
+    policies: Sequence[PolicySpec], written: Iterable[Keys],
+) -> tuple[str, ...]:
+    """Sentences that name the keys that a file of ``archsim serve`` reads under none of its policies, and say why."""
+    asked = [(str(keys[0]), None, keys[1:]) for keys in sorted(written, key=str)]
+    runs = [(Chosen(system, model, assumptions, policy, serving=spec), {}) for policy in policies]
+    wanted = [each for each in asked if _rows_of(each, SERVED)]
+    return tuple(_told(wanted, SERVED, runs))
+
+
+def _item_and_path(keys: Keys) -> tuple[int | None, Keys]:
+    """(0, (compute, efficiency)) of (systems, 0, compute, efficiency). A set of assumptions need not be in a list."""
+    if keys[0] in _KINDS:
+        return (keys[1], keys[2:]) if len(keys) > 1 and isinstance(keys[1], int) else (0, keys[1:])
+    return None, keys[1:]
+
+
+def _runs_of(plan: SweepPlan, engine: str | None) -> Iterator[tuple[Chosen, Mapping[str, int]]]:
+    """What decides in runs of a plan, and the number of each part in its list."""
+    for number in _looked_at(plan):
+        try:
+            point = plan.point(number)
+        except SpecError:  # values that do not go together: no run
+            continue
+        places, rest = {}, number
+        for kind, size in zip(("policy", "assumptions", "batch", "model", "system"), reversed(plan.sizes), strict=False):
+            rest, places[kind] = divmod(rest, size)
+        chosen = point.system, point.model, point.assumptions, point.policy, point.workload, engine or point.engine
+        yield Chosen(*chosen), places
+
+
+def _looked_at(plan: SweepPlan) -> Iterable[int]:
+    """Numbers of all points; of a large sweep, of those in which only axes vary that may choose what is read; none
+    where these are too many, too.
+    """
+    if plan.combinations <= _MOST_POINTS:
+        return range(plan.combinations)
+    groups = [any(_may_choose(axis.path) for axis in group.axes) for group in plan.sweep.groups]
+    groups += [True] * (len(plan.sizes) - len(groups))
+    few = [range(size if varies else 1) for size, varies in zip(plan.sizes, groups, strict=True)]
+    count = 1
+    for each in few:
+        count *= len(each)
+    return map(plan.index_of, product(*few)) if count <= _MOST_POINTS else ()
+
+
+def _may_choose(path: Keys) -> bool:
+    return len(path) == 1 or path[0] not in ("system", "workload") or path[1] not in _RATES
+
+
+_RATES = ("hbm", "d2d", "llc", "compute", "mesh", "batch", "decode_steps", "context")  # no row asks for these
+
+
+def _rows_of(asked: tuple[str, Any, Keys], rows: Sequence[Row]) -> list[Row]:
+    kind, _, path = asked
+    key = ".".join((kind, *map(str, path)))
+    return [row for row in rows if any(fnmatchcase(key, pattern) for pattern in row.keys)]
+
+
+def _told(
+    wanted: Sequence[tuple[str, int | None, Keys]], rows: Sequence[Row],
+    runs: Iterable[tuple[Chosen, Mapping[str, int]]], experiment: ExperimentSpec | None = None,
+) -> Iterator[str]:
+    whys: dict[tuple, dict[str, None]] = {each: {} for each in wanted}
+    matching = {each: _rows_of(each, rows) for each in wanted}
+    read = set()
+    for run, places in runs:
+        for each in wanted:
+            if each in read or (each[1] is not None and places.get(each[0]) != each[1]):
+                continue
+            why = next(filter(None, (row.why(run) for row in matching[each])), "")
+            if why:
+                whys[each][why] = None
+            else:
+                read.add(each)
+        if len(read) == len(wanted):
+            return
+    alike: dict[str, list[str]] = {}
+    for each in wanted:
+        if each not in read and whys[each]:
+            alike.setdefault("; ".join(whys[each]), []).append(_named(each, experiment))
+    for why, keys in alike.items():
+        *first, last = dict.fromkeys(keys)
+        yield f"{', '.join(first)} and {last} are not read: {why}" if first else f"{last} is not read: {why}"
+
+
+def _named(asked: tuple[str, int | None, Keys], experiment: ExperimentSpec | None) -> str:
+    """``system.compute.efficiency``, or ``system mine: compute.efficiency`` of several systems."""
+    kind, at, path = asked
+    written = ".".join(map(str, path))
+    of = getattr(experiment, _LISTS.get(kind, ""), ())
+    if at is None or len(of) < 2:
+        return f"{kind}.{written}" if written else kind
+    return f"{kind} {getattr(of[at], 'name', '') or of[at].label}: {written}"

@@ -1,0 +1,72 @@
+"""Keys that a file of ``archsim serve`` gives and does not read: all changed at once, they change no measure."""
+
+from copy import deepcopy
+
+import pytest
+
+import archsim as ar
+from archsim.specs.serving_files import load_serving
+from archsim.specs.unread import keys_of
+
+DRAWN = {"concurrency": 4, "input": {"fixed": 256}, "output": {"fixed": 16}, "count": 12}
+NODE = {"like": "h100_node", "name": "node"}
+PLAIN = {"system": NODE, "model": "qwen3-30b-a3b", "parallel": {"attention": {"tp": 2}}, "requests": DRAWN,
+         "scheduler": {"max_num_seqs": 16, "max_num_batched_tokens": 1024}}  # fmt: skip
+SIDE = {"parallel": {"attention": {"tp": 2}}}
+OF_MACHINE = {
+    "system.llc.hit": "9 ns", "system.decision.fsm.lanes": 4, "system.compute.efficiency": 0.3,
+    "system.compute.library": "vllm", "system.hbm.bandwidth": "9 TB/s", "system.hbm.latency": "900 ns",
+    "system.hbm.efficiency": 0.3, "system.d2d.hop_latency": "9 us", "system.d2d.request": "64 B",
+}  # fmt: skip
+OF_REQUESTS = {
+    "requests.input.cv": 0.5, "requests.output.cv": 0.5, "requests.seed": 5, "scheduler.prefill_every": 3,
+    "scheduler.prefix_caching": False,
+}  # fmt: skip
+CASES = {
+    "uniform": (
+        PLAIN,
+        OF_MACHINE | OF_REQUESTS | {"scheduler.balance": "round_robin", "system.d2d.bandwidth": "9 GB/s"},
+    ),
+    "given utilisation": (PLAIN | {"utilisation": 0.8}, {"system.hbm.reserved": 0.3}),
+    "whole prompts": (
+        PLAIN | {"scheduler": {**PLAIN["scheduler"], "chunked_prefill": False}}, {"scheduler.reserve_full_isl": 0}
+    ),
+    "disaggregated": (
+        PLAIN | {"disaggregated": {"prefill": SIDE, "decode": SIDE}},
+        {"parallel.attention.tp": 4, "instances": 2},
+    ),
+    "decodes": (
+        {key: each for key, each in PLAIN.items() if key != "parallel"}
+        | {"disaggregated": {"prefill": "none", "decode": SIDE}},
+        {"disaggregated.transfer.bandwidth": "1 GB/s", "disaggregated.transfer.latency": "1 ms"},
+    ),
+    "dense": (PLAIN | {"model": "llama-3.1-8b"}, {"routing": "power_law_1.2"}),
+    "traffic": (
+        PLAIN | {"model": "olmoe-1b-7b", "routing": {"like": "model", "layers": 1}},
+        {f"assumptions.{key}": value for key, value in (
+            ("hops", "requests"), ("throughput", "nominal"), ("memory", "experts"), ("weights", "all"),
+            ("llc", "slices"), ("reads", "together"), ("source", "queued"), ("order", "as_created"))}
+        | {"system.compute.efficiency": 0.3, "system.llc.hit": "900 ns"},
+    ),
+}  # fmt: skip
+
+
+def changed(given, changes):
+    found = deepcopy(given)
+    for key, value in changes.items():
+        *above, last = key.split(".")
+        at = found
+        for name in above:
+            at = at.setdefault(name, {})
+        at[last] = value
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_keys_that_are_told_as_unread_change_no_measure(name):
+    given, changes = CASES[name]
+    other = changed(given, changes)
+    assert keys_of(load_serving(other).unread) == set(changes)
+    before, after = ar.serve(given), ar.serve(other)
+    assert before.measures == after.measures
+    assert any(" not read: " in note for note in after.notes)
