@@ -2,8 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from archsim.base.errors import ArchsimError
@@ -46,6 +46,7 @@ def _check(args: argparse.Namespace) -> int:
         checked = _points_checked(found)
     except CodeNotImported as error:
         checked = f"; points were not checked: {error}"
+    print_notes(_carrier_notes(found))
     print(f"{args.file}: {_summary(found, args.file)}{checked}")
     return OK
 
@@ -57,6 +58,16 @@ def _systems(found) -> list:
     found = getattr(found, "plan", found)
     alone = found if isinstance(found, SystemSpec) else getattr(found, "system", None)
     return [alone] if isinstance(alone, SystemSpec) else list(getattr(found, "systems", ()))
+
+
+def _carrier_notes(found) -> Iterator[str]:
+    """Of machines that do not fit on the carrier on which their links are. Fabrics of own code are left out."""
+    from archsim.runs.energy import build_costs, carrier_note
+
+    for system in _systems(found):
+        with suppress(CodeNotImported):
+            if note := carrier_note(system.name, build_costs(system).carrier_share):
+                yield note
 
 
 def _points_checked(found) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_json, named_numbers, positive
-from archsim.cli.printing import console, grid
+from archsim.cli.printing import console, grid, print_notes
 from archsim.report.decision_cost import families, words
-from archsim.runs.energy import Coefficients, Machine, build_costs, full_load_w
+from archsim.runs.energy import Coefficients, Machine, build_costs, carrier_note, full_load_w, price_ranges
 from archsim.specs.decision import DecisionSpec
 from archsim.specs.library import MANIFEST, load_experiment
 from archsim.specs.model import ModelSpec
@@ -35,7 +35,7 @@ from microarch.silicon.area import (
     total,
     total_note,
 )
-from microarch.silicon.cost import CARRIER_MM2, tiles_of
+from microarch.silicon.cost import CARRIER_MM2
 
 # ---- area
 
@@ -273,6 +273,9 @@ def _size(size_bytes: float) -> str:
 # ---- cost
 # ``archsim cost``: die area by block, machine price by part, and the coefficients behind them.
 
+DECISIVE = 3  # coefficients that are named
+
+
 def add_cost(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     add_json(parser)
@@ -300,22 +303,28 @@ def run_cost(args: argparse.Namespace) -> int:
         out.print(_carrier(value), soft_wrap=True)
         watts = [full_load_w(machine, each) for machine, each in zip((value, low, high), (middle, *ends), strict=True)]
         out.print("At full load (peak FLOP, HBM and links at once) {:,.0f} W, {:,.0f} to {:,.0f}.".format(*watts))
-        title = f"{system.name}: {system.dies} dies on a carrier, USD"
+        title = f"{system.name}: {system.dies} dies, USD"
         out.print(_table(title, value.usd, low.usd, high.usd, "{:,.0f}"))
+        out.print(_decisive(price_ranges(system, middle)), soft_wrap=True)
+        print_notes(filter(None, [carrier_note(system.name, value.carrier_share)]))
     if args.sources:
         out.print(_sources(middle))
     return OK
 
 
 def _carrier(machine: Machine) -> str:
-    tiles = int(tiles_of(machine.die_mm2))
-    dies = f"each in {tiles} pieces, as it exceeds a reticle; " if tiles > 1 else ""
-    use = machine.carrier_mm2 / CARRIER_MM2
-    verdict = "they fit on one" if machine.carriers == 1 else f"they need {machine.carriers}"
+    dies = f"each in {machine.pieces} pieces, which cost least; " if machine.pieces > 1 else ""
     return (
-        f"Dies ({dies}{machine.silicon_mm2:,.0f} mm²) and HBM take {use:.0%} of a carrier of {CARRIER_MM2:,.0f} mm²: "
-        f"{verdict}."
+        f"Dies ({dies}{machine.silicon_mm2:,.0f} mm²) and HBM take {machine.carrier_mm2 / CARRIER_MM2:.0%} of a "
+        f"carrier of {CARRIER_MM2:,.0f} mm²: "
+        + ("they fit on one." if machine.carriers == 1 else f"they are priced on {machine.carriers}.")
     )
+
+
+def _decisive(ranges: Sequence[tuple[str, float, float]]) -> str:
+    """The coefficients whose ranges change the price most."""
+    each = (f"{name} ({low:,.0f} to {high:,.0f} USD)" for name, low, high in ranges[:DECISIVE])
+    return f"The price depends most on {', '.join(each)}, each alone from its low to its high end."
 
 
 def _table(title: str, value: Mapping[str, float], low: Mapping[str, float], high: Mapping[str, float], form: str):

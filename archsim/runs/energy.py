@@ -32,8 +32,11 @@ from microarch.silicon.cost import (
     CostEstimates,
     Estimate,
     Estimates,
+    across_bytes_per_s,
     die_area,
     hbm_stacks,
+    interface_mm2,
+    interface_side_mm2,
     machine_cost,
 )
 from microarch.silicon.energy import SIXTEEN_BIT, Activity, EnergyEstimates, run_energy
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 MW_PER_W = 1e3
 MATRICES = 3  # gate, up and down of an expert
 FLOP_PER_WEIGHT = 2  # of one token: a product and a sum
+PIECES = "pieces"  # block of a die: interfaces between its pieces
 NOTHING = Cost(0.0, 0.0)
 
 
@@ -85,7 +89,7 @@ def _changed(group: Estimates, changes: Mapping[str, float]) -> Estimates:
 @dataclass(frozen=True)
 class Machine:
     """Area, power of the deciding hardware, and price of a system. ``area_mm2``: of one die, by block; ``usd``: by
-    component.
+    component; ``pieces`` of one die and ``carriers`` of the machine: those with the least price.
     """
 
     system: SystemSpec
@@ -93,6 +97,8 @@ class Machine:
     decision: Cost
     stacks_per_die: int
     usd: Mapping[str, float]
+    pieces: int
+    carriers: int
 
     @property
     def die_mm2(self) -> float:
@@ -109,9 +115,22 @@ class Machine:
         return self.silicon_mm2 + self.system.dies * self.stacks_per_die * HBM_STACK_MM2
 
     @property
-    def carriers(self) -> int:
-        """Number of wafer-sized carriers; one is the wafer-scale machine of the paper."""
-        return ceil(self.carrier_mm2 / CARRIER_MM2)
+    def carrier_share(self) -> float:
+        """Area of the dies that are linked as on one carrier and their HBM, divided by that of the largest carrier.
+
+        Each die alone, if their links are a network between packages.
+        """
+        return self.carrier_mm2 / CARRIER_MM2 * (dies_together(self.system) or 1) / self.system.dies
+
+
+def dies_together(system: SystemSpec) -> int | None:
+    """Number of dies that are linked as on one carrier: all without levels, those of the innermost level if that is a
+    mesh; None if it is of another kind, as it is then a network between packages.
+    """
+    if system.fabric is None:
+        return system.dies
+    innermost = system.fabric.levels[0]
+    return innermost.size if innermost.kind == "mesh" else None
 
 
 @lru_cache(maxsize=256)
@@ -124,23 +143,63 @@ def build_costs(
     rates = build_fabric(system, ROW_MAJOR).link_bytes_per_ns
     leaving_bytes_per_s = float(rates.sum()) / system.d2d.efficiency * NS_PER_S / system.dies
     area = die_area(system, leaving_bytes_per_s, decision.area_mm2, coefficients.area)
-    stacks = hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
+    stacks = system.hbm.stacks_on_carrier or hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
     machine = priced(system, area, decision, stacks, coefficients)
-    return replace(machine, usd={name: float(each) for name, each in machine.usd.items()})
+    usd, area = ({name: float(each) for name, each in found.items()} for found in (machine.usd, machine.area_mm2))
+    return replace(machine, usd=usd, area_mm2=area, pieces=int(machine.pieces), carriers=int(machine.carriers))
+
+
+def price_ranges(system: SystemSpec, coefficients: Coefficients) -> list[tuple[str, float, float]]:
+    """Coefficient, price with it at its low end, price with it at its high end, USD, all others at their values; those
+    that decide most come first, those that change nothing are left out.
+    """
+    found = []
+    for name, each in (coefficients.area.named() | coefficients.cost.named()).items():
+        low, high = (
+            sum(build_costs(system, coefficients.changed({name: end})).usd.values()) for end in (each.low, each.high)
+        )
+        if low != high:
+            found.append((name, low, high))
+    return sorted(found, key=lambda each: each[1] - each[2])
+
+
+def carrier_note(name: str, share: float) -> str:
+    """A sentence about a system whose dies, linked as on one carrier, take this share of the largest; empty up to 1."""
+    if share <= 1:
+        return ""
+    return (
+        f"{name}: dies and HBM take {share:.0%} of the largest carrier, {CARRIER_MM2:,.0f} mm² of a wafer, so "
+        f"{ceil(share)} are needed, but links from one to the next are simulated as fast as those within. Write "
+        "carriers as a level of their own, such as fabric: {levels: [{mesh: [3, 5], bandwidth: 1.5 TB/s, hop_latency: "
+        "200 ns}, {mesh: [2, 1], bandwidth: 100 GB/s, hop_latency: 1 us}]}"
+    )
 
 
 def priced(
     system: SystemSpec, area_mm2: Mapping[str, Any], decision: Cost, stacks_per_die: Any, coefficients: Coefficients
 ) -> Machine:
-    """A machine with its price; of many that differ in areas and stacks, these and prices are float64[machine]."""
-    usd = machine_cost(
-        die_mm2=sum(area_mm2.values()),
-        dies=system.dies,
+    """A machine with its price; of many that differ in areas and stacks, these and prices are float64[machine].
+
+    ``area_mm2``: of a die in one piece; that of the interfaces between pieces is added to it.
+    """
+    area = {name: each for name, each in area_mm2.items() if name != PIECES}
+    side_mm2 = interface_side_mm2(area["hbm"], coefficients.area)
+    # Packages of a cluster share the carriers that they are cut from, and no cables lead from one to the next.
+    together = dies_together(system) or system.dies
+    across = across_bytes_per_s(area["d2d"], together, coefficients.area) if dies_together(system) else 0.0
+    making = machine_cost(
+        die_mm2=sum(area.values()),
+        dies=together,
         stacks_per_die=stacks_per_die,
         hbm_bytes_per_die=system.hbm.capacity_bytes,
+        side_mm2=side_mm2,
+        across_bytes_per_s=across,
         estimates=coefficients.cost,
     )
-    return Machine(system, area_mm2, decision, stacks_per_die, usd)
+    groups = system.dies // together
+    usd = {name: groups * each for name, each in making.usd.items()}
+    area[PIECES] = interface_mm2(making.pieces, side_mm2)
+    return Machine(system, area, decision, stacks_per_die, usd, making.pieces, groups * making.carriers)
 
 
 def work_of(
@@ -193,6 +252,7 @@ def energy_of(activity: Activity, machine: Machine, coefficients: Coefficients |
         die_mm2=machine.die_mm2,
         dies=machine.system.dies,
         decision_w=machine.decision.power_mw / MW_PER_W,
+        pieces=machine.pieces,
         estimates=(coefficients or Coefficients()).energy,
     )
 
@@ -201,7 +261,8 @@ def economics(
     activity: Activity, machine: Machine, coefficients: Coefficients | None = None
 ) -> dict[str, float | None]:
     """Columns of a run: ``energy_per_token_j`` and ``power_w`` (mean), both also ``_low`` and ``_high`` with all
-    coefficients of energy at these bounds; ``die_mm2``, ``silicon_mm2``, ``cost_usd``.
+    coefficients of energy at these bounds; ``die_mm2``, ``silicon_mm2``, ``cost_usd``,
+    ``carrier_share``.
 
     ``None`` for energy of a run without tokens, and power of one without time. Of many runs and machines, columns are
     float64[machine].
@@ -213,6 +274,7 @@ def economics(
         row[f"energy_per_token_j{name}"] = joule / activity.tokens if activity.tokens else None
         row[f"power_w{name}"] = joule / activity.time_s if np.any(activity.time_s) else None
     row |= {"die_mm2": machine.die_mm2, "silicon_mm2": machine.silicon_mm2, "cost_usd": sum(machine.usd.values())}
+    row["carrier_share"] = machine.carrier_share
     return {name: plain(value) for name, value in row.items()}
 
 

@@ -9,6 +9,7 @@ from archsim.base.errors import SpecError
 from archsim.base.fields import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
 from archsim.engine.moves import INSTEAD
 from archsim.laws.tables import HBM, CalibrationSpec
+from archsim.runs.energy import carrier_note
 from archsim.runs.run import LONGEST, point_told
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.plan import is_variant
@@ -356,7 +357,7 @@ def _why(row: Mapping[str, Any]) -> str:
 COLUMNS = (
     *EXTRAPOLATED, "drawn_from", "extend", "active_experts", "active_if_distinct", "context_tokens",
     "context_from", "transfer_law", "hbm_all_counted", "approximate", "attention_law",
-    "speedup_vs_ep", "speedup_vs_base", *ROOFLINE_COLUMNS, *(f"bound_{cause.column}" for cause in CAUSES),
+    "carrier_share", "speedup_vs_ep", "speedup_vs_base", *ROOFLINE_COLUMNS, *(f"bound_{cause.column}" for cause in CAUSES),
 )  # fmt: skip
 """Columns that the notes use."""
 
@@ -366,7 +367,11 @@ def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Di
     rows = list(rows)
     calibrations = calibration_notes(rows, dies)
     policies = [*policy_notes(rows), *roofline_notes(rows)]
-    return [*calibrations, *drawn_notes(rows), *memory_notes(rows), *policies]
+    shares: dict[str, float] = {}  # of the largest machine of a system
+    for row in rows:
+        shares[str(row["system"])] = max(shares.get(str(row["system"]), 0.0), row.get("carrier_share") or 0.0)
+    large = [note for system, share in shares.items() if (note := carrier_note(system, share))]
+    return [*calibrations, *large, *drawn_notes(rows), *memory_notes(rows), *policies]
 
 
 # ---- traffic_notes

@@ -236,6 +236,8 @@ class HbmSpec(Spec):
     # A name or path: latency and efficiency are those measured on that GPU, override given values, and are stored as
     # numbers.
     calibration: str | None = Field(None, exclude=True)
+    # Of a die, for area and price alone; without it, as many of HBM3 as capacity and bandwidth need.
+    stacks_on_carrier: Annotated[int, count(1, 1000)] | None = None
     source: str | None = None
 
     @model_validator(mode="before")

@@ -2,15 +2,20 @@
 
 A die: price of a wafer divided by the good dies on it, plus test. Dies on a wafer: Hennessy and Patterson, Computer
 Architecture, 6th edition, section 1.6: ratio of areas, less the dies cut by the edge. Good dies: negative binomial
-yield (1 + A·D/α)^-α (Stapper; ITRS). Known-good dies and HBM stacks are bonded to one carrier one by one; a failed
-bond loses the whole wafer.
+yield (1 + A·D/α)^-α (Stapper; ITRS). Known-good dies and HBM stacks are bonded to a carrier one by one; a failed bond
+loses the whole carrier.
+
+A die is made in the number of pieces, and the machine on the number of carriers, that cost least. More pieces have a
+better yield, but need room for the interface between them, and more bonds. More carriers cost more, as do the cables
+between them, but a failed bond loses less. As every number of pieces and carriers is considered that is large enough, a machine that needs more of
+anything is never cheaper.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import ceil, pi
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -91,7 +96,11 @@ class CostEstimates(Estimates):
     test_share: Estimate = Estimate(0.10, 0.05, 0.20, "of the die's cost", "assumed: probing and burn-in that make a known-good die")
     hbm_usd_per_gb: Estimate = Estimate(10.0, 8.0, 20.0, "USD/GB", "assumed: press reports of HBM3E contract prices, 2024 to 2026")
     carrier_usd: Estimate = Estimate(4000.0, 2000.0, 8000.0, "USD", "assumed: a wafer of redistribution layers costs as much as one of an older node")
-    bond_loss: Estimate = Estimate(0.001, 0.0001, 0.01, "of bonds", "assumed: at 0.01 a carrier of 100 bonds would be lost in two out of three cases")
+    cable_usd_per_gbit_per_s: Estimate = Estimate(0.25, 0.125, 0.5, "USD per Gbit/s each way", "assumed: passive copper cables of 400 to 800 Gbit/s at 100 to 200 USD")
+    bond_loss: Estimate = Estimate(
+        0.0014, 0.00002, 0.0021, "of bonds",
+        "TSMC, Technology Symposium in Hsinchu, May 2026: above 98 % of CoWoS packages of 5.5 reticles are good; 12 HBM stacks and two dies are 14 bonds; low: Pal et al., Designing a 2048-Chiplet, 14336-Core Waferscale Processor, DAC 2021: 99.998 % of chiplets, with two pillars a pad; high: assumed, half as much again on a whole wafer",
+    )  # fmt: skip
 
 
 def dies_per_wafer(die_mm2: float) -> float:
@@ -105,38 +114,104 @@ def die_yield(die_mm2: float, estimates: CostEstimates) -> float:
     return (1 + die_mm2 / MM2_PER_CM2 * estimates.defects_per_cm2.value / alpha) ** -alpha
 
 
-def tiles_of(die_mm2: float) -> float:
-    """Number of pieces that a die is made of, none above the reticle: one, or several that act as one (as in NVIDIA's B200)."""
-    return np.ceil(die_mm2 / RETICLE_MM2)
-
-
 def hbm_stacks(capacity_bytes: float, bandwidth_bytes_per_s: float) -> int:
     """Stacks beside one die: enough for its capacity and its bandwidth."""
     return max(ceil(capacity_bytes / HBM_STACK_BYTES), ceil(bandwidth_bytes_per_s / HBM_STACK_BYTES_PER_S))
 
 
-def machine_cost(
-    *, die_mm2: float, dies: int, stacks_per_die: int, hbm_bytes_per_die: float, estimates: CostEstimates | None = None
-) -> Mapping[str, float]:
-    """Component → USD of a machine: ``dies``, ``test``, ``hbm``, ``carrier``, ``bonding`` (loss from failed bonds).
+class Making(NamedTuple):
+    """How a machine is made for the least price. ``usd``: component → USD; ``pieces``: of one die; ``carriers``: of the
+    machine. Of many machines, arrays.
+    """
 
-    Also of many machines: ``die_mm2`` and ``stacks_per_die`` may be arrays.
+    usd: Mapping[str, Any]
+    pieces: Any
+    carriers: Any
+
+
+def interface_mm2(pieces: Any, side_mm2: Any) -> Any:
+    """Area that a die in ``pieces`` needs for the interfaces between them: a row of pieces, two sides at every cut.
+
+    ``side_mm2`` counts up to a quarter of a reticle, so that pieces have room for what they are made for.
+    """
+    return 2 * (pieces - 1) * np.minimum(side_mm2, RETICLE_MM2 / 4)
+
+
+def machine_cost(
+    *,
+    die_mm2: Any,
+    dies: int,
+    stacks_per_die: Any,
+    hbm_bytes_per_die: float,
+    side_mm2: Any = 0.0,
+    across_bytes_per_s: Any = 0.0,
+    estimates: CostEstimates | None = None,
+) -> Making:
+    """The least price of a machine: ``dies``, ``test``, ``hbm``, ``carrier``, ``cables`` between carriers, and
+    ``bonding`` (loss from failed bonds).
+
+    die_mm2: of a die in one piece; side_mm2: area of one side of an interface between two pieces; across_bytes_per_s:
+    bandwidth each way from one carrier to the next. These three and ``stacks_per_die`` may be arrays: of many machines.
     """
     estimates = estimates or CostEstimates()
-    tiles = tiles_of(die_mm2)
-    tile_mm2 = die_mm2 / tiles
-    die_usd = tiles * estimates.wafer_usd.value / (dies_per_wafer(tile_mm2) * die_yield(tile_mm2, estimates))
-    area_mm2 = dies * (die_mm2 + stacks_per_die * HBM_STACK_MM2)
-    carriers = np.ceil(area_mm2 / CARRIER_MM2)
+    carrier_usd = estimates.carrier_usd.value
+    cables_usd = across_bytes_per_s * 8 / GB * estimates.cable_usd_per_gbit_per_s.value  # to the next carrier
+    wafer_usd, tested = estimates.wafer_usd.value, 1 + estimates.test_share.value
+    hbm_usd = dies * hbm_bytes_per_die / GB * estimates.hbm_usd_per_gb.value
+
+    def made(pieces: int, die_usd: Any, whole_mm2: Any) -> tuple[Any, Any, Any]:
+        """Price, number of carriers, and share of the price of all parts that failed bonds add."""
+        parts_usd = dies * die_usd * tested + hbm_usd
+        least = np.ceil(dies * (whole_mm2 + stacks_per_die * HBM_STACK_MM2) / CARRIER_MM2)
+        lost = -np.log1p(-estimates.bond_loss.value) * dies * (pieces + stacks_per_die)
+        carriers = _cheapest_carriers(parts_usd - cables_usd, carrier_usd + cables_usd, lost, least)
+        added = np.expm1(lost / carriers)
+        built_usd = parts_usd + carriers * carrier_usd + (carriers - 1) * cables_usd
+        return built_usd * (1 + added), carriers, added
+
+    shape = np.broadcast(die_mm2, side_mm2, across_bytes_per_s, stacks_per_die).shape
+    best = {name: np.full(shape, np.inf) for name in ("price", "pieces", "carriers", "added", "die_usd")}
+    for pieces in _numbers_of_pieces():
+        whole_mm2 = die_mm2 + interface_mm2(pieces, side_mm2)
+        piece_mm2 = np.minimum(whole_mm2 / pieces, RETICLE_MM2)
+        die_usd = pieces * wafer_usd / (dies_per_wafer(piece_mm2) * die_yield(piece_mm2, estimates))
+        price, carriers, added = made(pieces, die_usd, whole_mm2)
+        better = (whole_mm2 <= pieces * RETICLE_MM2) & (price < best["price"])
+        found = {"price": price, "pieces": pieces, "carriers": carriers, "added": added, "die_usd": die_usd}
+        best = {name: np.where(better, found[name], known) for name, known in best.items()}
+        # No larger number is cheaper than one more piece, whose wafers have no edge and no defect.
+        bound, *_ = made(pieces + 1, die_mm2 * wafer_usd / WAFER_MM2, die_mm2)
+        if np.all(bound >= best["price"]):
+            break
+    dies_usd = dies * best["die_usd"]
     parts = {
-        "dies": dies * die_usd,
-        "test": dies * die_usd * estimates.test_share.value,
-        "hbm": dies * hbm_bytes_per_die / GB * estimates.hbm_usd_per_gb.value,
-        "carrier": estimates.carrier_usd.value * carriers,
+        "dies": dies_usd,
+        "test": dies_usd * estimates.test_share.value,
+        "hbm": hbm_usd,
+        "carrier": best["carriers"] * carrier_usd,
+        "cables": (best["carriers"] - 1) * cables_usd,
     }
-    bonds = dies * (tiles + stacks_per_die) / carriers
-    good = (1 - estimates.bond_loss.value) ** bonds
-    return parts | {"bonding": sum(parts.values()) * (1 / good - 1)}
+    return Making(parts | {"bonding": sum(parts.values()) * best["added"]}, best["pieces"], best["carriers"])
+
+
+def _numbers_of_pieces() -> Iterator[int]:
+    """All up to a carrier full of reticles, then doubled: the same for every die, as the law of prices needs."""
+    most = int(CARRIER_MM2 / RETICLE_MM2)
+    yield from range(1, most + 1)
+    for _ in range(20):
+        most *= 2
+        yield most
+
+
+def _cheapest_carriers(fixed_usd: Any, each_usd: Any, lost: Any, least: Any) -> Any:
+    """Number of carriers from ``least`` upwards with the lowest (fixed + each × number) × exp(lost / number)."""
+    inner = lost**2 + 4 * fixed_usd * lost / each_usd
+    root = (lost + np.sqrt(np.maximum(inner, 0))) / 2  # where the derivative is 0
+    best, price = least, np.inf
+    for number in (least, np.maximum(np.floor(root), least), np.maximum(np.floor(root) + 1, least)):
+        found = (fixed_usd + number * each_usd) * np.exp(lost / number)
+        best, price = np.where(found < price, number, best), np.minimum(found, price)
+    return best
 
 
 # ---- die_area
@@ -150,6 +225,7 @@ def machine_cost(
 # ``llc``           bits × cell × macro factor (``microarch.silicon.area``, N5)
 # ``hbm``           bandwidth × area of controllers and PHYs
 # ``d2d``           bandwidth of all ports, both ways, × area of the PHYs
+# ``pieces``        of a die that is made in pieces: the interfaces between them (``microarch.silicon.cost``)
 # ``decision``      the die's share of the tables and cores that decide (``microarch.silicon.area``)
 # ================  =====================================================================================
 
@@ -164,6 +240,8 @@ GH100_MM2 = 814.0
 GH100_TFLOP_PER_S = 989.0 * 144 / 132
 GH100_L2_BYTES = 60 * 2**20
 GH100_HBM_TB_PER_S = 6 * 0.819  # six stacks at the rate of JEDEC JESD238
+# NVIDIA B200, 2024: two pieces, NV-HBI with 10 TB/s between them, both ways, for 8 TB/s of HBM.
+INTERFACE_PER_HBM = 10 / 8
 GH100_IO_MM2 = 40.0  # assumed: NVLink and PCIe, 5 % of the die
 
 
@@ -213,3 +291,19 @@ def die_area(
         "d2d": 2 * leaving_bytes_per_s / TERA * estimates.d2d_mm2_per_tb_per_s.value,
         "decision": decision_mm2 / system.dies,
     }
+
+
+def interface_side_mm2(hbm_mm2: Any, estimates: AreaEstimates) -> Any:
+    """One side of an interface between two pieces of a die, from the area of its HBM interface, which stands for its
+    bandwidth. Either may be of many machines.
+    """
+    hbm_tb_per_s = hbm_mm2 / estimates.hbm_mm2_per_tb_per_s.value
+    return INTERFACE_PER_HBM * hbm_tb_per_s * estimates.d2d_mm2_per_tb_per_s.value
+
+
+def across_bytes_per_s(d2d_mm2: Any, dies: int, estimates: AreaEstimates) -> Any:
+    """Bandwidth each way of the links from one half of a square grid of dies to the other, from the area of a die's
+    ports: one of the four links of every die along the cut. The area may be of many machines.
+    """
+    leaving_tb_per_s = d2d_mm2 / estimates.d2d_mm2_per_tb_per_s.value / 2
+    return np.sqrt(dies) * leaving_tb_per_s / 4 * TERA

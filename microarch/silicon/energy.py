@@ -8,6 +8,7 @@ block           energy
 ``llc``         bits in and out × (SRAM access + wire across half a die)
 ``compute``     FLOP × energy of a FLOP; FP8 at half that of 16 bits, as it has twice the rate at equal power
 ``decision``    power of the tables and cores that decide × the time for which they do
+``pieces``      bits of HBM × cuts that they cross, in a row of the pieces of a die × PHY
 ``idle``        leakage and clocks, those of HBM included: area × power density × time
 ==============  ========================================================================================
 """
@@ -99,11 +100,13 @@ class Activity:
 
 def run_energy(
     activity: Activity, *, dtype_bytes: int, die_mm2: float, dies: int, decision_w: float,
-    estimates: EnergyEstimates | None = None,
+    pieces: float = 1, estimates: EnergyEstimates | None = None,
 ) -> Mapping[str, float]:
-    """Block → J of a run. ``decision_w``: power of the tables and cores that decide, of all dies together.
+    """Block → J of a run. ``decision_w``: power of the tables and cores that decide, of all dies together; ``pieces``:
+    of one die. HBM is spread evenly over pieces, and so are those that read it: between two of n in a row lie
+    (n² − 1) / 3n cuts on average.
 
-    Also of many machines: numbers of the activity and ``die_mm2`` may be arrays.
+    Also of many machines: numbers of the activity, ``die_mm2`` and ``pieces`` may be arrays.
     """
     known = {name: each.value for name, each in (estimates or EnergyEstimates()).named().items()}
     side_mm = np.sqrt(die_mm2)
@@ -115,6 +118,7 @@ def run_energy(
         "llc": 8 * activity.llc_bytes * llc_pj * J_PER_PJ,
         "compute": activity.flop * known["flop_pj"] * dtype_bytes / SIXTEEN_BIT * J_PER_PJ,
         "decision": activity.decision_s * decision_w,
+        "pieces": 8 * activity.hbm_bytes * (pieces**2 - 1) / (3 * pieces) * known["d2d_pj_per_bit"] * J_PER_PJ,
         "idle": known["idle_w_per_mm2"] * die_mm2 * dies * activity.time_s,
     }
 

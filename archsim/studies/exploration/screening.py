@@ -232,7 +232,8 @@ class _Family:
         timed = replace(outcome, prefill_ns=walked.prefill_ns, decode_ns=walked.decode_ns)
         finished = Finished(run, self._demand, None, timed)
         counted = {"tokens": [int(outcome.load.sum())], "hbm_bytes": [walked.counted[:, HBM_BYTES]]}
-        row = work_of(run.model, run.assumptions, counted, {"bytes": [walked.counted[:, LINK_BYTES]]}) | {
+        between_dies = {"bytes": [walked.counted[:, LINK_BYTES]], "src": [0], "dst": [1]}
+        row = work_of(run.model, run.assumptions, counted, between_dies) | {
             "prefill_ns": walked.prefill_ns,
             "decode_ns": walked.decode_ns,
             "decision_ns": walked.decision_ns,
