@@ -171,7 +171,8 @@ def test_a_machine_larger_than_its_carrier_says_so(capsys):
     row = {"system": "dojo_enhanced", "carrier_share": large.carrier_share}
     assert any("of the largest carrier" in note for note in result_notes([row], []))
     assert not result_notes([{"system": "dojo", "carrier_share": machine_of(DOJO).carrier_share}], [])
-    assert main(["check", "configs/dojo.yaml", "--set", "systems=[dojo_enhanced]", "--set", "models=[olmoe-1b-7b]"]) == 0
+    changes = ["--set", "systems=[dojo_enhanced]", "--set", "models=[olmoe-1b-7b]"]
+    assert main(["check", "configs/dojo.yaml", *changes]) == 0
     assert "links from one to the next are simulated as fast as those within" in capsys.readouterr().err
 
 
