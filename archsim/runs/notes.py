@@ -357,7 +357,8 @@ def _why(row: Mapping[str, Any]) -> str:
 COLUMNS = (
     *EXTRAPOLATED, "drawn_from", "extend", "active_experts", "active_if_distinct", "context_tokens",
     "context_from", "transfer_law", "hbm_all_counted", "approximate", "attention_law",
-    "carrier_share", "speedup_vs_ep", "speedup_vs_base", *ROOFLINE_COLUMNS, *(f"bound_{cause.column}" for cause in CAUSES),
+    "carrier_share", "speedup_vs_ep", "speedup_vs_base", *ROOFLINE_COLUMNS,
+    *(f"bound_{cause.column}" for cause in CAUSES),
 )  # fmt: skip
 """Columns that the notes use."""
 
