@@ -61,7 +61,7 @@ class Heard:
     def write(self, text: str) -> int:
         with self._lock:
             self._last_s = self._clock()
-            if said := text.strip():
+            if (said := text.strip()) and not said.startswith("note: "):  # a note is nothing that goes on
                 self._line, self._line_s = said.splitlines()[-1], self._last_s
             self._clear()
             return self._stream.write(text)

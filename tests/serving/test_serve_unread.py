@@ -7,6 +7,7 @@ import pytest
 import archsim as ar
 from archsim.specs.serving_files import load_serving
 from archsim.specs.unread import keys_of
+from archsim.studies.serving.runs import serve_plan
 
 DRAWN = {"concurrency": 4, "input": {"fixed": 256}, "output": {"fixed": 16}, "count": 12}
 NODE = {"like": "h100_node", "name": "node"}
@@ -70,3 +71,18 @@ def test_keys_that_are_told_as_unread_change_no_measure(name):
     before, after = ar.serve(given), ar.serve(other)
     assert before.measures == after.measures
     assert any(" not read: " in note for note in after.notes)
+
+
+def test_a_file_with_axes_tells_its_trace_its_machine_and_axes_that_do_nothing(tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    line = '{{"timestamp": {}, "input_length": 9, "output_length": 4, "hash_ids": [1]}}\n'
+    trace.write_text(line.format(0) + line.format(900), encoding="utf-8")
+    axes = {"scheduler.prefill_every": [4, 8], "requests.speed": [1, 2], "slo.ttft": ["8 s", "9 s"]}
+    odd = {"system": NODE | {"hbm": {"capacity": "8 TB"}}, "requests": {"trace": str(trace)}, "sweep": {"grid": axes}}
+    plan = serve_plan(PLAIN | odd)
+    rows = [{"policy": "ep", "goodput_per_s": cell["requests.speed"]} | cell for cell in plan.cells]
+    notes = plan.notes(rows)
+    assert [note for note in notes if "hbm.capacity: 8 TB is taken as given" in note]
+    assert [note for note in notes if "is read as mooncake: times are in ms" in note]
+    assert [note for note in notes if note.startswith("scheduler.prefill_every is not read: ")]
+    assert [note.partition(":")[0] for note in notes if "no number of these runs depends on it" in note] == ["slo.ttft"]
