@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import threading
@@ -157,6 +158,7 @@ def heartbeat(what: str) -> Iterator[None]:
 
 FEW = 200  # runs that get a line each
 FIRST_S, INTERVAL_S = 5.0, 15.0  # of lines on the state
+RUNNING, LOADING = "running", "loading"  # phases: of runs, if no other was named; of what precedes them
 PART_S = 2.0  # of lines on one run that takes long
 ENOUGH = 5  # runs for an estimate: the first ones compile and generate traffic for all
 
@@ -171,18 +173,20 @@ class Lines(AbstractContextManager):
         self._stream, self._clock = stream, clock
         self._runs = self._done = self._kept = 0
         self._began_s = self._said_s = self._part_s = clock()
-        self._share, self._told_s, self._part = 0.0, 0.0, "running"
+        self._share, self._told_s, self._part = 0.0, 0.0, RUNNING
+        self._phase = RUNNING
 
     def __exit__(self, *error) -> None:
         self._doing(None)
 
     def phase(self, text: str) -> None:
+        self._phase = RUNNING if text.startswith(LOADING) else re.split("[,:;]( |$)", text)[0]
         self._doing(None)
         self._print(f"{text} ...")
 
     def begin(self, runs: int) -> None:
-        self._part = "running"
-        self._doing(lambda: f"{self._part} {self._state()}")
+        self._part = self._phase
+        self._doing(lambda: self._state(self._part))
         self._runs, self._done, self._kept = runs, 0, 0
         self._began_s = self._clock()
         self._said_s = self._began_s + FIRST_S - INTERVAL_S
@@ -200,7 +204,7 @@ class Lines(AbstractContextManager):
             self._print(f"[{self._done}/{self._runs}] {run.name}: {summary}, simulated in {wall_s:.1f} s")
         elif self._clock() - self._said_s >= INTERVAL_S or self._done == self._runs:
             self._said_s = self._clock()
-            self._print(self._state())
+            self._print(self._state(self._phase))
 
     def failed(self, run: Run, failure: Failure) -> None:
         self._print(f"{run.name}: failed: {failure.message}")
@@ -218,12 +222,12 @@ class Lines(AbstractContextManager):
         left = f", about {spoken(so_far_s / share * (1 - share))} left" if share and so_far_s > PART_S else ""
         self._print(f"  {text}, {share:.0%} after {spoken(so_far_s)}{left}")
 
-    def _state(self) -> str:
-        """``[1,200/10,188] 12 %, 40 s so far, about 5 min left``."""
+    def _state(self, phase: str) -> str:
+        """``running [1,200/10,188] 12 %, 40 s so far, about 5 min left``."""
         so_far_s, new = self._clock() - self._began_s, self._done - self._kept
         share = f"{self._done / max(self._runs, 1):.0%}".replace("%", " %")
         left = _left(so_far_s, new, self._runs - self._done)
-        return f"[{self._done:,}/{self._runs:,}] {share}, {spoken(so_far_s)} so far{left and f', {left}'}"
+        return f"{phase} [{self._done:,}/{self._runs:,}] {share}, {spoken(so_far_s)} so far{left and f', {left}'}"
 
     def _doing(self, doing: Callable[[], str] | None) -> None:
         if isinstance(self._stream, Heard):

@@ -13,10 +13,12 @@ RUN = SimpleNamespace(name="one", summary=lambda row: f"decode {row['decode_ns']
 RECORD = {"row": {"decode_ns": 1e6}, "host": {"wall_s": 0.5}}
 
 
-def said(runs, seconds_a_run, kept=0):
+def said(runs, seconds_a_run, kept=0, phases=()):
     """The lines on so many runs, which take equally long."""
     stream, now = io.StringIO(), [0.0]
     lines = Lines(stream, lambda: now[0])
+    for phase in phases:
+        lines.phase(phase)
     lines.begin(runs)
     lines.kept(kept)
     for _ in range(runs - kept):
@@ -33,15 +35,24 @@ def test_few_runs_get_a_line_each():
 def test_many_runs_get_a_line_at_intervals_and_the_first_is_an_estimate():
     lines = said(10_000, 0.125)
     assert len(lines) == pytest.approx(1250 / INTERVAL_S, abs=2)
-    assert lines[0] == f"[40/10,000] 0 %, {FIRST_S:.0f} s so far, about 21 min left"
-    assert lines[-1] == "[10,000/10,000] 100 %, 21 min so far"
+    assert lines[0] == f"running [40/10,000] 0 %, {FIRST_S:.0f} s so far, about 21 min left"
+    assert lines[-1] == "running [10,000/10,000] 100 %, 21 min so far"
 
 
 def test_runs_kept_from_before_do_not_make_the_estimate_short_and_one_run_is_not_enough():
     lines = said(1000, 10.0, kept=900)
     assert lines[0] == "900 of 1000 runs kept from before"
-    assert lines[1] == "[901/1,000] 90 %, 10 s so far"
-    assert next(line for line in lines if "left" in line) == "[905/1,000] 90 %, 50 s so far, about 16 min left"
+    assert lines[1] == "running [901/1,000] 90 %, 10 s so far"
+    assert next(line for line in lines if "left" in line) == "running [905/1,000] 90 %, 50 s so far, about 16 min left"
+
+
+@pytest.mark.parametrize(("phases", "named"), [
+    (["screening 10,000 points; then 40 on and near the front are run whole"], "screening 10,000 points"),
+    (["2 of 2: points on and near the front"], "2 of 2: points on and near the front"),
+    (["loading the simulator, compiling what is new"], "running"),
+])
+def test_a_line_names_its_phase(phases, named):
+    assert said(10_000, 0.125, phases=phases)[-1] == f"{named} [10,000/10,000] 100 %, 21 min so far"
 
 
 def test_times_are_spoken_in_their_unit():
