@@ -180,7 +180,7 @@ class Lines(AbstractContextManager):
         self._doing(None)
 
     def phase(self, text: str) -> None:
-        self._phase = RUNNING if text.startswith(LOADING) else re.split("[,:;]( |$)", text)[0]
+        self._phase = RUNNING if text.startswith(LOADING) else re.split("[,;] ", text)[0]
         self._doing(None)
         self._print(f"{text} ...")
 

@@ -59,9 +59,10 @@ def own_frames(error: BaseException) -> str:
 
 def main() -> None:
     """Do what standard input asks, one request after the other, until it ends; failures are replies."""
+    _end_with_parent()  # first: a parent may end while modules load
+
     from archsim.runs.simulator import Simulator
 
-    _end_with_parent()
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of a user's function must not mix with replies
     simulator, requests = Simulator(), queue.SimpleQueue()

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.processes import kill
 from support.tiny import SLOW_POLICY, TINY, archsim, start, tiny, tiny_file
 from support.waiting import wait_for
 
@@ -560,3 +562,32 @@ def test_the_partial_table_grows_by_a_row_a_run(tmp_path):
     sweep(tiny(tmp_path, "workload.batch=12", "systems=[isca26_dojo]"), tmp_path / "out", jobs=1, watcher=Sizes())
     assert len(sizes) == 5 and sizes == sorted(set(sizes))
     assert not (tmp_path / "out" / "results.partial.csv").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends workers on Linux alone")
+def test_no_worker_stays_after_sigterm():
+    """Not even one none of whose threads can run. Workers hold the pipe: it ends with the last of them."""
+    code = """
+import pickle, re, signal
+from archsim.runs.pool import Worker
+class Endless:
+    def __reduce__(self):
+        return re.fullmatch, ("(a+)+b", "a" * 60)  # in C, with the lock of the interpreter
+workers = [Worker(), Worker()]
+for worker in workers:
+    worker.ask("__eq__", None)  # it has begun
+    pickle.dump(("__eq__", Endless()), worker._process.stdin)
+    worker._process.stdin.flush()
+print(*(worker._process.pid for worker in workers), flush=True)
+signal.pause()
+"""
+    ours, theirs = os.pipe()
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    with open(ours, "rb") as errors, parent:
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        parent.terminate()
+        ready, _, _ = select.select([errors], [], [], 30)
+        for pid in workers:
+            kill(pid, "archsim")
+        assert len(workers) == 2 and ready and errors.read() == b""
