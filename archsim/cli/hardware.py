@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
-from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_json, named_numbers, positive
+from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_json, add_out, named_numbers, positive
 from archsim.cli.printing import console, grid, print_notes
 from archsim.report.decision_cost import families, words
 from archsim.runs.energy import Coefficients, Machine, build_costs, carrier_note, full_load_w, price_ranges
@@ -520,11 +520,63 @@ def _row(block: str, args: argparse.Namespace) -> list[str]:
     ]  # fmt: skip
 
 
+# ---- export
+# ``archsim rtl export``: a component as Verilog, with a test bench that checks itself and timing constraints.
+
+def add_rtl_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("block", metavar="BLOCK", help="allocator, select, sorter, pdu, atu or heatmap")
+    parser.add_argument(
+        "--events", type=positive, default=100, metavar="N",
+        help="of the stimulus at random, after the corners (default: 100)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="of the stimulus (default: 0)")
+    parser.add_argument("--liberty", nargs="+", default=[], metavar="FILE", help="cell library, .lib or .lib.xz")
+    add_out(parser, "folder of the files", required=True)
+    add_run(parser)
+    add_parameters(parser)
+
+
+def run_rtl_export(args: argparse.Namespace) -> int:
+    """Print what was written, and how to run it. Raises SpecError for an unknown block or parameters that cannot be
+    built, and ArchsimError without the extra ``rtl`` or for a library that is not there.
+    """
+    from microarch.rtl import missing
+
+    block = known_block(args.block)
+    benches()
+    if (lacking := missing("pyosys")) is not None:
+        raise ArchsimError(lacking)
+    from microarch.rtl.export import export, write
+    from microarch.silicon.liberty import find_libraries, read_libraries
+
+    several = list(combinations(block, args.changes, {}))
+    if len(several) > 1:
+        raise SpecError(f"--set: expected one value of each parameter, got {len(several)} combinations")
+    paths, lacking = find_libraries(args.liberty)
+    if lacking and args.liberty:
+        raise ArchsimError(lacking)
+    of_run = recorded_in(args.recorded, block, args.events) if args.recorded else None
+    changes = (of_run.changes if of_run else {}) | several[0]
+    parameters_of(block, changes)
+    library = None if lacking else read_libraries(paths)
+    made = export(block, args.events, args.seed, changes, of_run and of_run.given, library)
+    folder = Path(args.out)
+    write(made, folder)
+    print(f"{block}: {made.events:,} events in {made.cycles:,} cycles; in {folder}: {', '.join(made.files)}")
+    if made.timing is None:
+        print("no netlist, and no arrival of addresses in the constraints: they need a cell library (--liberty)")
+    else:
+        print(f"longest path of the netlist by archsim: {made.timing.delay_ps:,.1f} ps")
+    print("to simulate it, in that folder:")
+    print(f"  iverilog -g2012 -o {block}_tb.vvp {block}.v {block}_tb.v && vvp -n {block}_tb.vvp")
+    return OK
+
+
 # ---- formal
 # ``archsim rtl formal``: invariants of the components by induction.
 
 def add_rtl_formal(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("block", nargs="?", metavar="BLOCK", help="allocator, atu, heatmap or pdu (default: all)")
+    parser.add_argument("block", nargs="?", metavar="BLOCK", help="one component (default: all)")
 
 
 def run_rtl_formal(args: argparse.Namespace) -> int:

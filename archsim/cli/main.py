@@ -54,6 +54,7 @@ _RTL = (
     Command("formal", "hardware:rtl_formal", "prove invariants of the components by induction"),
     Command("energy", "hardware:rtl_energy", "energy of registers and clock, by the activity of a run"),
     Command("synth", "hardware:rtl_synth", "map components to a cell library: area, delay, energy"),
+    Command("export", "hardware:rtl_export", "a component as Verilog, with a test bench and timing constraints"),
 )
 COMMANDS: tuple[Command | Group, ...] = (
     Command("sweep", "sweep", "run every combination of an experiment and report on it"),

@@ -293,10 +293,10 @@ class Allocator(Elaboratable):
 
 
 # ---- allocator
-# Allocator: tokens that are handed out, placed and left add up to an expert's; states follow one another as in the
-# table.
+# Allocator: tokens that are handed out, placed and left add up to an expert's, and no count of them wraps; candidates
+# enter slots that there are; states follow one another as in the table.
 
-CLAIM = "placed tokens add up to an expert's; one state after the other, as in the table"
+CLAIM = "placed tokens add up to an expert's, none wraps; slots stay in range; states follow the table"
 SIZES = ({"dies": 4, "lanes": 2, "cost_bits": 4, "token_bits": 4, "pipeline": 0},)
 AFTER = {
     IDLE: (IDLE, GENERATE),
@@ -316,26 +316,30 @@ def harness(dut: Allocator, m: Module) -> list[Signal]:
         m.d.sync += before.eq(given)
         m.d.comb += Assume(~begun | (state == IDLE) | (state == GENERATE) | (given == before))
     m.d.comb += [
-        Assume(dut.candidates >= 1), Assume((dut.groups >= 1) & (dut.groups <= p.groups)),
+        Assume((dut.candidates >= 1) & (dut.candidates <= p.dies)),
+        Assume((dut.groups >= 1) & (dut.groups <= p.groups)),
         Assume(dut.levels <= p.levels), Assume(~dut.clear),
     ]  # fmt: skip
-    total, out = Signal(p.token_bits), Signal(p.token_bits)
+    total, out, n = Signal(p.token_bits), Signal(p.token_bits), Signal.like(dut.candidates)
     merging = state == MERGE
     last = merging & ((dut.pending & (dut.pending - 1)) == 0)
     with m.If(dut.start & ((state == IDLE) | last)):
-        m.d.sync += [total.eq(dut.tokens), out.eq(0)]
+        m.d.sync += [total.eq(dut.tokens), out.eq(0), n.eq(dut.candidates)]
     with m.Elif(merging):
         m.d.sync += out.eq(out + dut.entry_tokens)
     left = Mux(merging, 0, dut.rest)
     placed = sum(Mux(dut.pending[dut._slot(*at)], dut.placed[at[0]][at[1]], 0) for at in dut._slots())
     with m.If(state != IDLE):
-        m.d.comb += Assert((out + placed + left)[: p.token_bits] == total)
+        m.d.comb += Assert(out + placed + left == total)
     with m.If(last):
-        m.d.comb += Assert((out + dut.entry_tokens)[: p.token_bits] == total)
+        m.d.comb += Assert(out + dut.entry_tokens == total)
     with m.If(state == GENERATE):
         m.d.comb += Assert((dut.pending == 0) & (out == 0))
         m.d.comb += Assert(dut.filled[0] | ((dut.lane == 0) & (dut.group == 0)))
+        m.d.comb += Assume((dut.groups * p.lanes >= n) & (dut.groups * p.lanes < n + p.lanes))
         m.d.comb += Assert(dut.left >= 1)
+        m.d.comb += Assert((dut.lane < p.lanes) & (dut.group < dut.groups))
+        m.d.comb += Assert(dut.lane * dut.groups + dut.group + dut.left == n)
     for lane, group in dut._slots():
         at = dut._slot(lane, group)
         with m.If((state == GENERATE) | (state == EVALUATE)):

@@ -7,10 +7,8 @@ any length and for all inputs that the harness allows.
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,11 +16,14 @@ from typing import Any
 from amaranth.back import rtlil
 from amaranth.hdl import ClockDomain, Fragment, Module
 
-from archsim.base.own_code import safe_path
 from microarch.rtl import allocator, atu, heatmap, pdu
 from microarch.rtl.lockstep import BENCHES
+from microarch.rtl.properties import select, sorter
+from microarch.silicon.synthesis import in_yosys
 
-PROPERTIES: Mapping[str, Any] = MappingProxyType({"allocator": allocator, "atu": atu, "heatmap": heatmap, "pdu": pdu})
+PROPERTIES: Mapping[str, Any] = MappingProxyType({
+    "allocator": allocator, "atu": atu, "heatmap": heatmap, "pdu": pdu, "select": select, "sorter": sorter
+})  # fmt: skip
 MAX_STEPS = 6  # of an induction
 PROVED = "Induction step proven: SUCCESS!"
 DISPROVED = "model found for base case"
@@ -52,8 +53,7 @@ def prove(block: str, changes: Mapping[str, Any], component: Any = None) -> Proo
     top.submodules.dut = Fragment.get(dut, None)
     own = PROPERTIES[block].harness(dut, top)
     text = rtlil.convert(top, ports=[clock.clk, *dut.inputs, *dut.outputs, *own], name="harness")
-    with safe_path(), get_context("spawn").Pool(1) as fresh:  # Yosys keeps what it has read
-        log = fresh.apply(_induction, (text,))
+    log = in_yosys(_induction, text)
     proved = PROVED in log
     steps = len(re.findall(r"Trying induction with length", log))
     why = "a run from reset breaks it" if DISPROVED in log else f"no induction of up to {MAX_STEPS} steps holds"
@@ -61,17 +61,12 @@ def prove(block: str, changes: Mapping[str, Any], component: Any = None) -> Proo
     return Proof(block, PROPERTIES[block].CLAIM, parameters, proved, steps, against)
 
 
-def _induction(text: str) -> str:
+def _induction(text: str, folder: Path, run: Callable[[str], None]) -> str:
     """Log of the proof."""
-    from pyosys import libyosys as yosys
-
-    design = yosys.Design()
-    with tempfile.TemporaryDirectory() as folder:
-        source, log = Path(folder) / "in.il", Path(folder) / "log"
-        source.write_text(text, encoding="utf-8")
-        for command in (
-            f"read_rtlil {source}", "proc", "flatten", "async2sync", "chformal -lower", "opt_clean", "techmap",
-            "opt -fast",            f"sat -tempinduct -prove-asserts -set-assumes -maxsteps {MAX_STEPS} harness",
-        ):  # fmt: skip
-            yosys.run_pass(f"tee -q -o {log} {command}", design)
-        return log.read_text(encoding="utf-8", errors="replace")
+    (folder / "in.il").write_text(text, encoding="utf-8")
+    for command in (
+        f"read_rtlil {folder / 'in.il'}", "proc", "flatten", "async2sync", "chformal -lower", "opt_clean", "techmap",
+        "opt -fast", f"sat -tempinduct -prove-asserts -set-assumes -maxsteps {MAX_STEPS} harness",
+    ):  # fmt: skip
+        run(command)
+    return (folder / "log").read_text(encoding="utf-8", errors="replace")

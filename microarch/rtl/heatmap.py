@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from amaranth.hdl import Assert, Cat, Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Assert, Assume, Cat, Elaboratable, Module, Mux, Signal
 
 from microarch.rtl import Memory
 
@@ -71,8 +71,8 @@ class HeatmapStore(Elaboratable):
     def elaborate(self, platform) -> Module:
         m, p = Module(), self.parameters
         held, mask = Signal(p.port_bits, reset_less=True), Signal(p.per_word, reset_less=True)
-        self.held, self.adding = held, mask
         word, halving = Signal(range(p.words), reset_less=True), Signal(range(p.words), reset_less=True)
+        self.held, self.adding, self.word_at, self.halving = held, mask, word, halving
         counters = [held.word_select(i, p.count_bits) for i in range(p.per_word)]
         full = Signal()
         loaded = [self.loaded.word_select(i, p.count_bits) for i in range(p.per_word)]
@@ -102,10 +102,11 @@ class HeatmapStore(Elaboratable):
 
 
 # ---- heatmap
-# Heatmap store: no counter passes its largest value, and halving keeps the order of a word's counters.
+# Heatmap store: no counter passes its largest value, halving keeps the order of a word's counters, and it addresses
+# rows and words that there are.
 
-CLAIM = "no counter passes 65,535; halving keeps order"
-SIZES = ({"experts": 8, "port_bits": 64},)
+CLAIM = "no counter passes 65,535; halving keeps order; rows and words stay in range"
+SIZES = ({"experts": 12, "port_bits": 64},)
 
 
 def harness(dut: HeatmapStore, m: Module) -> list[Signal]:
@@ -122,4 +123,6 @@ def harness(dut: HeatmapStore, m: Module) -> list[Signal]:
             m.d.comb += Assert((after == before >> 1) & ~after[-1])
             for j in range(i):
                 m.d.comb += Assert((held[j] > before) | (stored[j] <= after))
+    m.d.comb += [Assume(dut.row < p.experts), Assume(dut.word < p.words)]
+    m.d.comb += [Assert(dut.row_at < p.experts), Assert(dut.word_at < p.words), Assert(dut.at < p.words)]
     return []

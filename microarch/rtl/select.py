@@ -82,6 +82,7 @@ class Selector(Elaboratable):
         self.above = Signal(range(p.experts + 1), reset_less=True)
         number, ends_pass, finished = Signal(range(p.words)), Signal(), Signal()
         self.held, fetched = Signal(p.comparators * p.count_bits, reset_less=True), Signal()  # the word to compare
+        self.number, self.bit, self.fetched = number, bit, fetched
         m.d.comb += [
             self.at.eq(p.words - 1 - number if p.larger_wins else number),
             ends_pass.eq(self.marked_at == (0 if p.larger_wins else p.words - 1)),

@@ -7,10 +7,11 @@ those of cells: no wires, no clock tree, no utilisation. The access time of memo
 
 import hashlib
 import json
+import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -43,6 +44,14 @@ DRIVER = "BUFx2_ASAP7_75t_R"
 TARGET_PS = 500  # abc sizes for speed
 SCRIPT = "strash; &get -n; &st; &dch; &nf; &put; buffer -c; topo; stime -p; upsize -c; dnsize -c; stime -p"
 RESULTS = Path(__file__).parent / "results"
+
+
+class Netlist(NamedTuple):
+    """A component in cells: ``module`` of Yosys' JSON, the same in Verilog; the delay of its logic by abc's timing."""
+
+    module: Mapping[str, Any]
+    verilog: str
+    abc_logic_ps: float
 
 
 @dataclass(frozen=True)
@@ -83,14 +92,8 @@ class Synthesised:
 
 def synthesise(block: str, component: Any, source: Path, library: Library) -> Synthesised:
     """Map a component (Amaranth) to the cells of a library. Raises ModuleNotFoundError without the extra ``rtl``."""
-    from amaranth.back import rtlil
-
-    ports = {name: (signal, None) for name, signal in ports_of(component).items()}
-    text = rtlil.convert(component, ports=ports, name=block)
-    with tempfile.TemporaryDirectory() as folder, safe_path(), get_context("spawn").Pool(1) as fresh:
-        # a process of its own: what Yosys finds depends on the numbers that it has given out before
-        netlist, log = fresh.apply(_mapped, (block, text, library.texts, Path(folder)))
-    module = netlist["modules"][block]
+    netlist = mapped(block, component, library)
+    module = netlist.module
     kinds = Counter(each["type"] for each in module["cells"].values())
     cells = {name: library.cells[name] for name in kinds}
     registers = {name: n for name, n in kinds.items() if cells[name].is_sequential and name != GATE}
@@ -116,7 +119,7 @@ def synthesise(block: str, component: Any, source: Path, library: Library) -> Sy
         cells_ps=round(timing.cells_ps, 2),
         access_ps={each.name: round(access_ps(each), 2) for each in memories},
         logic_ps=round(timing.logic_ps, 2),
-        abc_logic_ps=log,
+        abc_logic_ps=netlist.abc_logic_ps,
         path_ends=_register_at(module, timing.ends),
         free_running_fj=round(sum(n * cells[name].clock_fj for name, n in registers.items()), 3),
         gates_fj=round(kinds[GATE] * library.cells[GATE].clock_fj if kinds[GATE] else 0.0, 3),
@@ -126,6 +129,46 @@ def synthesise(block: str, component: Any, source: Path, library: Library) -> Sy
         library=dict(library.files),
         versions={name: version(name) for name in ("amaranth", "pyosys")},
     )
+
+
+def mapped(block: str, component: Any, library: Library) -> Netlist:
+    """A component in the cells of a library. Raises ModuleNotFoundError without the extra ``rtl``."""
+    return Netlist(*in_yosys(_mapped, block, _rtlil(block, component), library.texts))
+
+
+def verilog_of(block: str, component: Any) -> str:
+    """A component as behavioural Verilog, with the values that its registers have at the start."""
+    return in_yosys(_verilog, _rtlil(block, component))
+
+
+def _rtlil(block: str, component: Any) -> str:
+    from amaranth.back import rtlil
+
+    ports = {name: (signal, None) for name, signal in ports_of(component).items()}
+    return rtlil.convert(component, ports=ports, name=block)
+
+
+def in_yosys(made: Callable, *given: Any) -> Any:
+    """``made(*given, folder, run)`` in a process of its own, as what Yosys finds depends on the numbers that it has
+    given out before; ``run``: a command of Yosys, whose log is in the folder.
+    """
+    with tempfile.TemporaryDirectory() as folder, safe_path(), get_context("spawn").Pool(1) as fresh:
+        return fresh.apply(_there, (made, given, Path(folder)))
+
+
+def _there(made: Callable, given: Sequence[Any], folder: Path) -> Any:
+    from pyosys import libyosys as yosys
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Yosys prints every command that it runs
+    design = yosys.Design()
+    return made(*given, folder, lambda command: yosys.run_pass(f"tee -q -o {folder / 'log'} {command}", design))
+
+
+def _verilog(text: str, folder: Path, run: Callable[[str], None]) -> str:
+    (folder / "in.il").write_text(text, encoding="utf-8")
+    for command in (f"read_rtlil {folder / 'in.il'}", "proc -norom", f"write_verilog -noattr {folder / 'out.v'}"):
+        run(command)
+    return (folder / "out.v").read_text(encoding="utf-8")
 
 
 def _change_fj(module: Mapping[str, Any], library: Library) -> float:
@@ -149,16 +192,8 @@ def digest_of(source: Path) -> str:
     return hashlib.sha256(source.read_bytes()).hexdigest()
 
 
-def _mapped(block: str, text: str, texts: Sequence[tuple[str, str]], folder: Path) -> tuple[Mapping[str, Any], float]:
-    """(netlist in Yosys' JSON, delay of the logic in ps by abc's timing)."""
-    from pyosys import libyosys as yosys
-
-    design = yosys.Design()
-    log = folder / "log"
-
-    def run(command: str) -> None:
-        yosys.run_pass(f"tee -q -o {log} {command}", design)
-
+def _mapped(block: str, text: str, texts: Sequence[tuple[str, str]], folder: Path, run: Callable[[str], None]):
+    """The fields of ``Netlist``."""
     files = []
     for name, content in texts:
         files.append(folder / name)
@@ -174,10 +209,12 @@ def _mapped(block: str, text: str, texts: Sequence[tuple[str, str]], folder: Pat
     run(f"dfflibmap {left_out} {liberty}")
     run("opt_clean")
     run(f"abc -D {TARGET_PS} {liberty} -constr {folder / 'constraints'} -script {folder / 'abc'}")
-    delays = re.findall(r"Delay =\s*([\d.]+) ps", log.read_text(encoding="utf-8", errors="replace"))
+    delays = re.findall(r"Delay =\s*([\d.]+) ps", (folder / "log").read_text(encoding="utf-8", errors="replace"))
     run("opt_clean -purge")
     run(f"write_json {folder / 'out.json'}")
-    return json.loads((folder / "out.json").read_text(encoding="utf-8")), float(delays[-1]) if delays else 0.0
+    run(f"write_verilog -noattr -noexpr {folder / 'out.v'}")
+    module = json.loads((folder / "out.json").read_text(encoding="utf-8"))["modules"][block]
+    return module, (folder / "out.v").read_text(encoding="utf-8"), float(delays[-1]) if delays else 0.0
 
 
 def written(found: Synthesised) -> str:

@@ -24,6 +24,12 @@ PLANTED = [
     ("heatmap", "self.state.eq(Mux(full, HALVE_READ, WRITE))", "self.state.eq(WRITE)"),
     ("heatmap", "Cat(counter[1:], 0)", "Cat(counter[2:], 0, counter[0])"),
     ("heatmap", "mask[i] & counter.all()", "mask[0] & counter.all()"),
+    ("heatmap", "with m.If(halving == p.words - 1):", "with m.If(halving == p.words):"),
+    ("select", "number == p.words - 1, 0, number + 1", "number == p.words, 0, number + 1"),
+    ("select", "with m.If(total >= p.keep):", "with m.If(total > p.keep):"),
+    ("sorter", "self.distance.eq(self.block), self.block", "self.distance.eq(self.block << 1), self.block"),
+    ("sorter", "(self.block == self.whole)", "(self.block == self.whole << 1)"),
+    ("allocator", "with m.If(self.group + 1 == self.groups):", "with m.If(self.group == self.groups):"),
     ("pdu", "& ~self.local.bit_select", "& self.local.bit_select"),
     ("pdu", "at == p.words - 1", "at == p.words - 2"),
     ("pdu", "Cat(self.gathered[:kept], self.word)", "self.gathered"),
@@ -51,5 +57,5 @@ def test_a_planted_error_is_not_proved(block, written, planted):
 
 
 def test_an_unknown_block_is_refused(capsys):
-    assert main(["rtl", "formal", "select"]) == 2
+    assert main(["rtl", "formal", "alocator"]) == 2
     assert "allocator" in capsys.readouterr().err

@@ -44,7 +44,8 @@ class Shown(NamedTuple):
 SHOWN = {
     "allocator": Shown(
         allocator, "Allocator", 200,
-        ({"dies": 1, "lanes": 1, "pipeline": 0}, {"dies": 6, "lanes": 2}, {"dies": 6, "lanes": 4, "pipeline": 0}),
+        ({"dies": 1, "lanes": 1, "pipeline": 0}, {"dies": 6, "lanes": 2}, {"dies": 7, "lanes": 5, "pipeline": 0},
+         {"dies": 6, "lanes": 1, "pipeline": 3}),
         ({"pipeline": 4}, {"pipeline": -1}, {"dies": 0}, {"lanes": 0}),
     ),
     "pdu": Shown(
@@ -102,6 +103,8 @@ EQUIVALENT_IN = {  # (block, what is written, what is planted): why
         "m.d.sync += [self.rest.eq(self.tokens), self.pending.eq(0), self.filled.eq(0)]",
         "1 is missing",
     ): "MERGE ends when no slot is pending",
+    ("allocator", "self.filled.eq(0)", "+1"): "the first slot always gets a candidate",
+    ("allocator", "2 * lane + i < p.lanes", "!="): "the tree has no node where it would be larger",
     (
         "sorter",
         "m.d.sync += [self.state.eq(ORDER), self.pair.eq(0), self.distance.eq(1), self.block.eq(2)]",
