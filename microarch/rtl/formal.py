@@ -1,7 +1,7 @@
 """Invariants of the components by temporal induction, with the SAT solver in Yosys (``sat -tempinduct``).
 
-A harness (``microarch.rtl.properties``) claims something of a component at a small size; the proof holds for runs of
-any length and for all inputs that the harness allows.
+A harness, at the end of a component's module, claims something of it at a small size; the proof holds for runs of any
+length and for all inputs that the harness allows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Any
 from amaranth.back import rtlil
 from amaranth.hdl import ClockDomain, Fragment, Module
 
-from microarch.rtl import allocator, atu, heatmap, pdu
+from microarch.rtl import allocator, atu, heatmap, pdu, select, sorter
 from microarch.rtl.lockstep import BENCHES
-from microarch.rtl.properties import select, sorter
 from microarch.silicon.synthesis import in_yosys
 
 PROPERTIES: Mapping[str, Any] = MappingProxyType({

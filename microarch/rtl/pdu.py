@@ -87,7 +87,7 @@ class Pdu(Elaboratable):
 # PDU: a look-up is that of one expert's own three bits, for any expert.
 
 CLAIM = "a look-up answers as one expert's own bits, for any expert"
-SIZES = ({"experts": 64, "port_bits": 8}, {"experts": 64, "port_bits": 8, "shadow": False})
+SIZES = ({"experts": 32, "port_bits": 8}, {"experts": 32, "port_bits": 8, "shadow": False})
 
 
 def harness(dut: Pdu, m: Module) -> list[Signal]:

@@ -189,7 +189,9 @@ def _register_at(module: Mapping[str, Any], pin: str) -> str:
 
 
 def digest_of(source: Path) -> str:
-    return hashlib.sha256(source.read_bytes()).hexdigest()
+    """SHA-256 of a component's file, up to what is claimed of it."""
+    text = source.read_text(encoding="utf-8").partition("\nCLAIM = ")[0]
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _mapped(block: str, text: str, texts: Sequence[tuple[str, str]], folder: Path, run: Callable[[str], None]):
@@ -348,4 +350,4 @@ def _is_stale(result: Synthesised) -> bool:
     spec = find_spec("microarch")
     assert spec is not None and spec.submodule_search_locations
     source = Path(next(iter(spec.submodule_search_locations))) / "rtl" / f"{result.block}.py"
-    return hashlib.sha256(source.read_bytes()).hexdigest() != result.source
+    return digest_of(source) != result.source

@@ -17,41 +17,50 @@ from support.rtl_mutants import SHOWN, caught, mutants, why_equivalent  # noqa: 
 
 from microarch.rtl.lockstep import lockstep  # noqa: E402
 
-SMALL = [
-    *[("allocator", 60, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in
-      ((1, 0), (1, 3), (2, 2), (4, 1), (4, 3), (8, 0), (8, 3), (16, 2))],
-    ("allocator", 60, {}),
+SMALL = [  # at every commit: one of each kind
+    *[("allocator", 60, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in ((4, 3), (8, 0))],
     ("allocator", 60, {"dies": 1, "lanes": 4}),
     ("pdu", 500, {}),
+    ("pdu", 800, {"experts": 64, "port_bits": 64, "shadow": False}),
+    ("select", 1500, {"experts": 60, "larger_wins": True, "keep": 12}),
+    ("sorter", 300, {"experts": 16, "comparators": 4}),
+    ("atu", 600, {"entries": 8, "ways": 8, "experts": 40}),
+    ("heatmap", 300, {"experts": 20, "port_bits": 64}),
+]  # fmt: skip
+FURTHER = [
+    *[("allocator", 60, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in
+      ((1, 0), (1, 3), (2, 2), (4, 1), (8, 3), (16, 2))],
+    ("allocator", 60, {}),
     ("pdu", 800, {"shadow": False}),
     ("pdu", 800, {"experts": 64, "port_bits": 64}),
     ("select", 300, {}),
-    ("select", 1500, {"experts": 60, "larger_wins": True, "keep": 12}),
     ("select", 1500, {"experts": 33, "comparators": 4, "keep": 33}),
     ("sorter", 300, {}),
-    ("sorter", 300, {"experts": 16, "comparators": 4}),
     ("sorter", 300, {"experts": 8, "comparators": 1}),
     ("sorter", 300, {"experts": 8, "comparators": 4}),
     ("atu", 400, {}),
-    ("atu", 600, {"entries": 8, "ways": 8, "experts": 40}),
     ("atu", 600, {"entries": 16, "ways": 1, "experts": 100}),
     ("heatmap", 200, {}),
-    ("heatmap", 300, {"experts": 20, "port_bits": 64}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("block", "events", "changes"), SMALL, ids=lambda each: str(each))
+@pytest.mark.parametrize(
+    ("block", "events", "changes"),
+    [*SMALL, *(pytest.param(*each, marks=pytest.mark.nightly) for each in FURTHER)],
+    ids=lambda each: str(each),
+)
 def test_rtl_does_what_the_table_says(block, events, changes):
     found = lockstep(block, events, seed=7, changes=changes)
     assert found.events >= events and found.difference == ""
 
 
 MUTANTS = [(block, each) for block in SHOWN for each in mutants(block) if not why_equivalent(block, each)]
+EACH = 5  # of the mutants runs at every commit, the others with -m nightly
 
 
 @pytest.mark.parametrize(
     ("block", "mutant"),
-    MUTANTS,
+    [pytest.param(*each, marks=[pytest.mark.nightly] if at % EACH else []) for at, each in enumerate(MUTANTS)],
     ids=lambda each: str(each).split("(")[0] if isinstance(each, str) else f"{each.line}-{each.at}",
 )
 def test_every_changed_comparison_is_caught(block, mutant):

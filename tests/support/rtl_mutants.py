@@ -151,8 +151,8 @@ def _errors(node):
 
 
 def _nodes(tree):
-    """Nodes of functions, without texts; without the arithmetic of sizes, which is done in Python and can only make
-    registers wider or fail to build.
+    """Nodes of functions before the claims of a component, without texts; without the arithmetic of sizes, which is
+    done in Python and can only make registers wider or fail to build.
     """
     skipped: set[int] = set()
     for node in ast.walk(tree):
@@ -161,7 +161,8 @@ def _nodes(tree):
             skipped |= {id(each) for each in ast.walk(node)}
         elif named in ("Parameters", "Signal", "Const", "range", "_slot_bits", "_registers", "_groups_of", "memories"):
             skipped |= {id(each) for each in ast.walk(node) if isinstance(each, ast.BinOp)}
-    bodies = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    claims = next(at for at, node in enumerate(tree.body) if ast.unparse(node).startswith("CLAIM ="))
+    bodies = (node for part in tree.body[:claims] for node in ast.walk(part) if isinstance(node, ast.FunctionDef))
     return [node for body in bodies for part in body.body for node in ast.walk(part) if id(node) not in skipped]
 
 
