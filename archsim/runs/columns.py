@@ -595,6 +595,20 @@ def _generated(run: Finished) -> int:
     return int(run.demand.tokens_of_step[run.decode].sum())
 
 
+def layers_error(run: Finished) -> float | None:
+    """Standard error of the time of all MoE layers of the model that is concluded from those that ran, as a share of
+    it: of a mean of n of N layers that are drawn without replacement, s / √n · √(1 − n / N) (Cochran, Sampling
+    Techniques, 3rd ed., eq. 2.20), s between the layers' times in decode, else in the prefill.
+    """
+    counted = run.decode if len(run.decode) else [0]
+    ns = run.outcome.step_ns[counted].sum(axis=0)
+    if _layers_share(run) >= 1:
+        return 0.0
+    if len(ns) < 2 or not ns.any():
+        return None
+    return float(ns.std(ddof=1) / ns.mean() * np.sqrt((1 - _layers_share(run)) / len(ns)))
+
+
 def _layers_share(run: Finished) -> float:
     """MoE layers that ran, of the model's."""
     return run.demand.layers / len(run.run.model.moe_layer_ids)
@@ -678,7 +692,7 @@ def _ends(run: Finished, links: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 Measure = Callable[[Finished], Any]
-LAYOUT = 5  # of results: raised when columns are added or change meaning; stored in manifests
+LAYOUT = 6  # of results: raised when columns are added or change meaning; stored in manifests
 # Layouts of results from which on a cause has a column, where not from the first
 _SINCE = MappingProxyType({Cause.LAUNCH: 3, Cause.INEFFICIENCY: 5, Cause.PERMUTE: 5, Cause.BLOCKS: 5})
 
@@ -891,6 +905,9 @@ COLUMNS: tuple[Column, ...] = (
            hbm_use, "HBM bandwidth used", True, True, 4, "mfu"),
     Column("over_roofline", REAL, "×", "time over the least in which evenly loaded dies could do the same FLOP and move the same bytes of HBM",
            over_roofline, "over its roofline", True, True, 4, "hbm_bandwidth_utilisation"),
+    Column("model_layers", INTEGER, "layers", "MoE layers that the model has", lambda run: len(run.run.model.moe_layer_ids), page=True, since=6),
+    Column("layers_error", REAL, "share", "standard error of times of all MoE layers of the model, as concluded from those that ran, over the time: from the spread between layers, as if they were drawn; 0 where all ran, empty for one",
+           layers_error, page=True, optional=True, since=6),
 )  # fmt: skip
 
 _OF_RUN = tuple(

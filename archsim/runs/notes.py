@@ -357,8 +357,8 @@ def _why(row: Mapping[str, Any]) -> str:
 COLUMNS = (
     *EXTRAPOLATED, "drawn_from", "extend", "active_experts", "active_if_distinct", "context_tokens",
     "context_from", "transfer_law", "hbm_all_counted", "approximate", "attention_law",
-    "carrier_share", "speedup_vs_ep", "speedup_vs_base", *ROOFLINE_COLUMNS,
-    *(f"bound_{cause.column}" for cause in CAUSES),
+    "carrier_share", "speedup_vs_ep", "speedup_vs_base", *ROOFLINE_COLUMNS, "layers", "model_layers",
+    "layers_error", *(f"bound_{cause.column}" for cause in CAUSES),
 )  # fmt: skip
 """Columns that the notes use."""
 
@@ -372,11 +372,11 @@ def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Di
     for row in rows:
         shares[str(row["system"])] = max(shares.get(str(row["system"]), 0.0), row.get("carrier_share") or 0.0)
     large = [note for system, share in shares.items() if (note := carrier_note(system, share))]
-    return [*calibrations, *large, *drawn_notes(rows), *memory_notes(rows), *policies]
+    return [*calibrations, *large, *layer_notes(rows), *drawn_notes(rows), *memory_notes(rows), *policies]
 
 
 # ---- traffic_notes
-# Notes on generated traffic: what it is not, and the prefill that a preset brings.
+# Notes on traffic: what generated routing is not, the prefill that a preset brings, and layers that did not run.
 
 THREE_NUMBERS = (
     "the routing is generated from three numbers (popularity, taste, stickiness: medians of recorded traces of other "
@@ -393,6 +393,36 @@ def traffic_notes(trace: str | Mapping[str, Any]) -> list[str]:
     if synthetic.get("like") is None:
         return [THREE_NUMBERS]
     return [prefill_told(synthetic)] if synthetic.get("prompt_tokens") is None else []
+
+
+_FEW_LAYERS = 4  # with fewer, the standard error is itself off by half (of normal values: 1 / √(2 (n − 1)))
+
+
+def layer_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for every model of which fewer layers ran than it has. rows: of results."""
+    parts: dict[tuple[str, int, int], list[tuple[float, str]]] = {}
+    for row in rows:
+        ran, every, error = row.get("layers"), row.get("model_layers"), row.get("layers_error")
+        if ran and every and ran < every:
+            of_part = parts.setdefault((row["model"], int(ran), int(every)), [])
+            of_part += [(error, row["policy"])] if error is not None else []
+    return [_layers_told(*part, errors) for part, errors in parts.items()]
+
+
+def _layers_told(model: str, ran: int, every: int, errors: list[tuple[float, str]]) -> str:
+    began = f"{ran} of the {every} MoE layers of {model} ran; throughput and times of a step are scaled to all"
+    if not errors:
+        return f"{began}, and one layer does not tell how far that is off: `workload.layers: 2` or more does"
+    most, least = max(errors), min(errors)
+    few = f", which {ran} layers know badly" if ran < _FEW_LAYERS else ""
+    if most[1] == least[1]:
+        return (
+            f"{began}, with a standard error of {most[0]:.1%}{few}, as of layers drawn by chance (column layers_error)"
+        )
+    return (
+        f"{began}, with a standard error of {least[0]:.1%} ({least[1]}) to {most[0]:.1%} ({most[1]}){few}, as of "
+        "layers drawn by chance (column layers_error); policies that differ by less may change places with other layers"
+    )
 
 
 def prefill_told(synthetic: Mapping[str, Any]) -> str:

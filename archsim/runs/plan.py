@@ -33,7 +33,7 @@ from archsim.specs.experiment import ExperimentSpec, layers_problem
 from archsim.specs.plan import Dropped, Point, SweepPlan, plan_without_axes
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario, own_functions
-from archsim.workload.trace import some_layers
+from archsim.workload.trace import refuse_more_layers
 from archsim.workload.traffic_presets import load_traffic, with_lengths
 
 Tell = Callable[[str], None]
@@ -154,7 +154,7 @@ class RunMaker:
         if at not in self.traces:
             self._tell(f"opening trace {workload.trace}")
         trace = self.contexts.opened(point)
-        some_layers(trace, workload.layers)  # refuses more than there are
+        refuse_more_layers(trace, workload.layers)
         return f"{trace_label(workload)} {trace.digest}", trace.stored_as
 
 

@@ -355,7 +355,8 @@ class RoutingSpec(Spec):
     like: str | None = None
     synthetic: SyntheticSpec | None = None
     trace: str | None = None
-    # MoE layers that are simulated, evenly spread; the others take their mean. More are more exact, and slower.
+    # MoE layers that are simulated, those that represent all; the others take their mean. More are more exact, and
+    # slower.
     layers: Annotated[int, count(1, 10_000)] = 4
     # Requests and decode steps of the traffic from which tokens are drawn.
     requests: Annotated[int, count(1, 1_000_000)] = 128

@@ -173,7 +173,8 @@ class WorkloadSpec(Spec):
     decode_steps: DecodeSteps = 127
     # Of these, the first that run but are not counted, nor is the prefill before them: caches and copies fill up.
     warmup_steps: Annotated[int, count(0, 32765)] = 0
-    # Number of MoE layers that run, evenly spread and including first and last (1: the first); null: all.
+    # Number of MoE layers that run, those that represent all of them; times are scaled, and their standard error is
+    # stated; null: all.
     layers: Annotated[int | None, count(1, 10_000, none=True)] = None
     # Seed of the draw with replacement.
     seed: Seed = 0

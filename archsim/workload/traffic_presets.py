@@ -32,11 +32,12 @@ from archsim.workload.generated import (
     collect,
     popularity,
     skew_of_layers,
+    skews_of,
     traffic_of,
 )
 from archsim.workload.statistics import loads_of
 from archsim.workload.store import LOADS, is_store, open_store
-from archsim.workload.trace import TokenSource, Trace, spread_layers
+from archsim.workload.trace import TokenSource, Trace, representative_layers, spread_layers
 from archsim.workload.traffic_fit import fit_loads, fit_subjects
 from archsim.workload.traffic_model import (
     MOST_BYTES,
@@ -185,20 +186,39 @@ def generated_traffic(model, spec, largest_batch: int, layers: int | None = None
     """The traffic of a SyntheticSpec for a ModelSpec; see `SyntheticTraffic` and `GenerativeTraffic`. Raises
     TraceError.
 
-    layers: so many of the model's MoE layers, evenly spread, which have the routing that they have among all; None:
-    all.
+    layers: so many of the model's MoE layers, which represent all (`archsim.workload.trace`) and have the routing that
+    they have among all; None: all.
     """
     shape = shape_of(model)
-    if layers is not None:
-        shape = replace(shape, layer_ids=shape.layer_ids[spread_layers(len(shape.layer_ids), layers)])
     like = spec.preset_of(model.name)
-    if like is None:
+    if like is None and spec.imbalance is not None:  # a layer has what is stated for its depth
+        if layers is not None:
+            shape = replace(shape, layer_ids=shape.layer_ids[spread_layers(len(shape.layer_ids), layers)])
         skew = skew_of(spec, shape.layer_ids, shape.experts, shape.top_k)
+        return SyntheticTraffic(shape, spec, largest_batch, skew)
+    if like is None:
+        skew = skew_of_layers(skews_of(spec), shape.layer_ids)
+        if layers is not None:
+            shares = popularity(spec.seed, shape.layer_ids, shape.experts, skew)
+            chosen = representative_layers(shares[None], layers)
+            shape, skew = replace(shape, layer_ids=shape.layer_ids[chosen]), skew[chosen]
         return SyntheticTraffic(shape, spec, largest_batch, skew)
     parameters = load_traffic(like, model)
     if layers is not None:
+        chosen = representative_layers(_phases(parameters, spec.prompt_tokens != 0), layers)
+        shape = replace(shape, layer_ids=shape.layer_ids[chosen])
         parameters = mapped(parameters, lambda each: of_layers(each, shape.layer_ids, traffic_file(like)))
     return traffic_of(with_lengths(parameters, spec, like), spec.requests or largest_batch, spec.seed, spec.mix)
+
+
+def _phases(parameters: Parameters, prompts: bool) -> np.ndarray:
+    """Shares float64[phase, layer, expert] of prompts, where there are any, and of decode steps."""
+    if isinstance(parameters, SeveralSubjects):
+        of_each = [_phases(each, prompts) for each in parameters.models.values()]
+        return np.average(of_each, axis=0, weights=parameters.shares)
+    decode = parameters.popularity[1:] if len(parameters.popularity) > 1 else parameters.popularity
+    phases = [parameters.popularity[0]] * prompts + [decode.mean(axis=0)]
+    return np.stack(phases)
 
 
 def mapped(found: Parameters, change: Callable[[TrafficModel], TrafficModel]) -> Parameters:

@@ -148,7 +148,7 @@ def test_a_users_column_is_in_the_manifest_and_the_command(own):
     again = archsim(own, "sweep", "out/manifest.yaml", "--out", "again")
     assert again.returncode == 0, again.stderr
     assert (own / "out" / "results.csv").read_text() == (own / "again" / "results.csv").read_text()
-    assert (own / "out" / "results.csv").read_text().splitlines()[0].endswith(",over_roofline,longest_step_ns")
+    assert (own / "out" / "results.csv").read_text().splitlines()[0].endswith(",layers_error,longest_step_ns")
 
 
 @pytest.mark.parametrize(("function", "error", "problem"), [

@@ -80,8 +80,9 @@ def test_scores_are_part_of_a_traces_identity(tmp_path, npz, requests, scores):
 
 
 def test_some_layers_have_their_scores(npz, scores):
-    (piece,) = some_layers(open_trace(npz, TOY), 2).steps(np.array([0]), 0)
-    assert np.array_equal(piece.scores, scores[: len(piece.request), [0, -1]])
+    some = some_layers(open_trace(npz, TOY), 2)
+    (piece,) = some.steps(np.array([0]), 0)
+    assert np.array_equal(piece.scores, scores[: len(piece.request), some.columns])
 
 
 @pytest.mark.parametrize(
