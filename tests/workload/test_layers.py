@@ -84,7 +84,7 @@ def test_the_standard_error_covers_what_the_layers_left_out_would_change(tmp_pat
 
 def test_fewer_layers_are_told_wherever_results_are(tmp_path):
     rows = [
-        {"model": "toy", "policy": policy, "layers": layers, "model_layers": 7, "layers_error": error}
+        {"system": "dojo", "model": "toy", "policy": policy, "layers": layers, "model_layers": 7, "layers_error": error}
         for policy, layers, error in (("ep", 2, 0.05), ("base", 2, 0.01), ("ep", 1, None), ("ep", 7, 0.0))
     ]
     two, one = result_notes(rows, [])
