@@ -1,5 +1,7 @@
 """Files that are either complete or absent."""
 
+from __future__ import annotations
+
 import errno
 import io
 import logging
@@ -12,13 +14,14 @@ import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from zipfile import BadZipFile
 from zlib import error as ZlibError
 
-import numpy as np
-
 from archsim.base.errors import ArchsimError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # ---- files
 
@@ -243,6 +246,8 @@ def read_npz(
 
 def read_npy(content: bytes | Path) -> np.ndarray:
     """The array in a ``.npy`` file. Raises those of UNREADABLE."""
+    import numpy as np
+
     with regular(content).open("rb") if isinstance(content, Path) else io.BytesIO(content) as stream:
         header = _header(stream)
         size = stream.seek(0, io.SEEK_END) - header.at
@@ -298,6 +303,8 @@ def _member_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: Header) -> np.ndarray:
     """The array of a member, unpacked into its own memory piece by piece."""
+    import numpy as np
+
     content = bytearray(header.nbytes)
     at = 0
     with archive.open(member) as stream:
@@ -312,6 +319,8 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: Header) -
 
 def _header(stream: BinaryIO) -> Header:
     """Read from the beginning of an array. Raises ValueError for objects, which would have to be unpickled."""
+    import numpy as np
+
     version = np.lib.format.read_magic(stream)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
     if read is None:

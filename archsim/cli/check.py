@@ -156,7 +156,8 @@ def run_verify(args: argparse.Namespace) -> int:
 
 
 def _print(found) -> None:
-    from archsim.cli.printing import console, grid, printable
+    from archsim.base.errors import printable
+    from archsim.cli.printing import console, grid
 
     table = grid("", "made by", "run again by")
     for name, made, now in found.facts():

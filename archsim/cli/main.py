@@ -10,11 +10,10 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from archsim.base.errors import ArchsimError, FailedRuns
+from archsim.base.errors import ArchsimError, FailedRuns, printable
 from archsim.base.files import claim, refuse_foreign, refuse_no_place
 from archsim.base.own_code import code_told
 from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Parser
-from archsim.cli.printing import printable
 from archsim.cli.progress import heartbeat
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -40,10 +40,6 @@ def console():
     return Console(width=None if sys.stdout.isatty() else LOG_WIDTH, highlight=False, markup=False, emoji=False)
 
 
-def printable(text: str) -> str:
-    """Text without control characters, which names of files may bring and a terminal would obey."""
-    return "".join(each if each.isprintable() or each == "\n" else f"\\x{ord(each):02x}" for each in text)
-
 
 def print_notes(notes: Iterable[str]) -> None:
     """Caveats of results, one line each, on stderr."""
