@@ -202,7 +202,7 @@ class Judged(NamedTuple):
         """(rule, what it changes), the largest first."""
         found, before = [], self.values[0]
         for at, name in list(self.steps.items())[1:]:
-            now = self.values[at]
+            now = self.values.get(at)
             if isinstance(now, float) and isinstance(before, float):
                 found.append((name, now - before))
             before = now
@@ -713,3 +713,11 @@ _FILTERS = MappingProxyType(
         "sign_place": sign_place,
     }
 )  # fmt: skip
+
+
+# --- rows that no sweep gives: areas, statistics of routing, balancers on vectors, and constants
+
+
+def constants(**values: Any) -> list[Row]:
+    """One row of what is given."""
+    return [values]
