@@ -173,7 +173,7 @@ def test_check_of_a_system_file_tells_its_keys(tmp_path):
         check_file(file)
     assert str(caught.value).replace(f"{tmp_path}/", "").splitlines() == [
         "odd.yaml:4: hbm: expected a mapping with the keys bandwidth, capacity, reserved, latency, efficiency, "
-        "calibration, source, "
+        "calibration, stacks_on_carrier, source, "
         "not the number 5",
         "odd.yaml:5: d2d.bandwith: unknown key; did you mean 'bandwidth'?",
         "odd.yaml:1: compute: required key is missing",
