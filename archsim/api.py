@@ -824,28 +824,36 @@ def _peak(dtype: str, rate: float | str) -> float:
 
 def claims(
     papers: Sequence[str | os.PathLike[str]] = (), out: str | os.PathLike[str] = "reports/claims",
-    jobs: int | None = None, watcher: Watcher | None = None,
+    jobs: int | None = None, watcher: Watcher | None = None, recorded: bool = False,
 ) -> list[Claims]:
     """Run what is missing of the papers' experiments, judge every row of their files, and write their pages.
 
-    Returns a `Claims` a paper: ``.judged`` (published, simulated under the paper's rules and under ``physical``, met or
-    not), ``.answers``, ``.numbers``. papers: names of configs/papers, or paths; none: all of them, and then a page over
-    all. out: folder of the pages; runs kept there are not simulated again. jobs: parallel processes.
+    Returns a `Claims` a paper: ``.judged`` (published, null model, simulated under the paper's rules and under
+    ``physical``, verdict), ``.signs``, ``.answers``, ``.numbers``. papers: names of configs/papers, or paths; none: all
+    of them, and then a page over all. out: folder of the pages and of ``recorded.json``, the values that were
+    simulated; runs kept there are not simulated again. jobs: parallel processes. recorded: simulate nothing, and judge
+    the values that were recorded with this version (configs/papers/recorded.json).
 
     Raises SpecError, TraceError and CapacityError before anything is simulated; FailedRuns at the end if runs failed.
     """
-    from archsim.base.files import own_folder
+    from archsim.base.files import own_folder, write_text
     from archsim.runs.sweep import Unwatched
-    from archsim.specs.papers import load_paper, paper_names
-    from archsim.studies.claims import judge_paper, write_claims, write_summary
+    from archsim.specs.papers import load_paper, paper_names, recorded_values
+    from archsim.studies.claims import judge_paper, judge_recorded, write_claims, write_summary
 
     folder, found = Path(out), []
     own_folder(folder)
     read = [load_paper(each) for each in papers or paper_names()]
+    values = recorded_values() if recorded else {}
     for paper in read:
         own_folder(folder / paper.paper)
-        found.append(judge_paper(paper, folder / paper.paper, jobs, watcher or Unwatched()))
+        if recorded:
+            found.append(judge_recorded(paper, values.get(paper.paper, {})))
+        else:
+            found.append(judge_paper(paper, folder / paper.paper, jobs, watcher or Unwatched()))
         write_claims(found[-1], folder / paper.paper)
+    simulated = {each.paper.paper: each.recorded() for each in found}
+    write_text(folder / "recorded.json", json.dumps(simulated, indent=1, sort_keys=True) + "\n")
     if not papers:
         write_summary(found, folder)
     return found

@@ -157,24 +157,34 @@ FOLDER = "reports/claims"
 
 def add_claims(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("papers", nargs="*", metavar="PAPER", help="name or file of configs/papers (default: all)")
+    parser.add_argument(
+        "--recorded", action="store_true",
+        help="simulate nothing: judge the values that were recorded with this version (configs/papers/recorded.json)",
+    )  # fmt: skip
     add_report(parser, FOLDER)
     add_jobs(parser)
+    add_json(parser)
 
 
 def run_claims(args: argparse.Namespace) -> int:
-    """Run what is missing, and print how many numbers are met, and the largest misses."""
+    """Run what is missing, and print how many numbers are met where a null model is not, and the largest misses."""
     print("reading the papers' files ...", file=sys.stderr, flush=True)
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_kept
     from archsim.cli.progress import watcher
+    from archsim.studies.claims import as_json
 
     folder = Path(args.out or FOLDER)
-    print_compiling()
-    try:
-        with watcher() as watching:
-            found = ar.claims(args.papers, folder, args.jobs, watching)
-    except KeyboardInterrupt:
-        return print_kept(folder)
+    if args.recorded:
+        found = ar.claims(args.papers, folder, recorded=True)
+    else:
+        print_compiling()
+        try:
+            with watcher() as watching:
+                found = ar.claims(args.papers, folder, args.jobs, watching)
+        except KeyboardInterrupt:
+            return print_kept(folder)
+    args.result = as_json(found)
     _print_claims(found)
     pages = [folder / each.paper.paper for each in found] if args.papers else [folder]
     for page in pages:

@@ -302,6 +302,7 @@ class Balancing:
         expert, die = np.nonzero(replicas.holds)
         transfer = self._mover.transfer(nearest_holders(holders[expert], die, self._hops), die, self._expert_bytes)
         exposed_ns = self._exposed_ns(transfer, 0.0 if self._how == "free" else self._aside_ns(replicas.effort))
+        exposed_ns += 0.0 if self._how == "free" else replicas.in_sight_ns
         self._mover.book(transfer)
         self.totals.replicated_bytes += transfer.total_bytes
         self.totals.replication_exposed_ns += exposed_ns

@@ -35,6 +35,8 @@ class Replicas(NamedTuple):
 
     holds: np.ndarray
     effort: Effort = NO_EFFORT
+    # Time of the layer that waits for the decision itself, beside what hides behind the layer before.
+    in_sight_ns: float = 0.0
 
 
 class Replication(NamedTuple):
@@ -79,17 +81,21 @@ def libra(
     return Replicas(holds & ~layer.holders, _effort(operations, experts))
 
 
-def lina(layer: LayerView, slots: int = 8, accuracy: float = 0.0, seed: int = 0) -> Replicas:
+def lina(
+    layer: LayerView, slots: int = 8, accuracy: float = 0.0, seed: int = 0, pair_ns: float = 0.0
+) -> Replicas:
     """Popular experts as predicted from paths: the largest load per instance to the least loaded die that has room.
 
-    ``accuracy``: of a prediction by `table_of_paths`, in place of paths; 0: by paths.
+    ``accuracy``: of a prediction by `table_of_paths`, in place of paths; 0: by paths. ``pair_ns``: of looking up,
+    sharding and planning, which the layer waits for, for every pair of token and expert of the busiest rank.
     """
     holds, (experts, dies) = layer.holders.copy(), layer.holders.shape
     load = layer.expected.astype(np.float64)
     if accuracy:
         load = table_of_paths(layer.origins.sum(axis=0), accuracy, np.random.default_rng([seed, layer.layer]))
     added = _replicate(load, holds, np.full(dies, slots, np.int64), np.zeros(dies), np.zeros(experts, np.int64))
-    return Replicas(holds & ~layer.holders, _effort(int(added) * (experts + dies), experts))
+    in_sight_ns = pair_ns * float(layer.origins.sum(axis=1).max(initial=0))
+    return Replicas(holds & ~layer.holders, _effort(int(added) * (experts + dies), experts), in_sight_ns)
 
 
 def _effort(operations: int, experts: int) -> Effort:

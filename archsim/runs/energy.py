@@ -20,7 +20,7 @@ from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.units import NS_PER_S
 from archsim.engine.machine import build_fabric
 from archsim.runs.columns import plain
-from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.system import SystemSpec
 from microarch.fabric.topology import ROW_MAJOR
@@ -288,7 +288,6 @@ def economics(
 
 BF16 = "bf16"
 WAITING = "idle"  # of microarch.silicon.energy.run_energy
-GATHERED = "all_gather"
 
 
 def iteration_energy_j(
@@ -309,7 +308,7 @@ def _beside_experts(run: Finished, iteration_ns: float) -> Activity:
     weights = model.attention_weights + model.dense_weights + (model.output_weights or model.input_weights)
     if run.run.assumptions.weights != "all":  # else shared experts are in the run
         weights += model.shared_weights
-    ranks = 1 if run.run.assumptions.dispatch == GATHERED else system.dies
+    ranks = 1 if run.run.assumptions.dispatch in GATHERING else system.dies
     attention = _attention(run)
     dtype_bytes = system.compute.dtype_bytes
     read = ranks * weights * dtype_bytes + attention["bytes"]

@@ -49,7 +49,7 @@ from archsim.serving.groups import Gathered, Group, Parts, Say, refuse_unserved,
 from archsim.serving.records import Transfer
 from archsim.serving.simulate import KvUnits, Pool, Scheduler
 from archsim.serving.traffic import TokenPool, token_pool
-from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.calibration_files import siblings_of
 from archsim.specs.deployment import Parallelism, ParallelSpec, Precision, refuse_cut_blocks
 from archsim.specs.model import ModelSpec
@@ -443,12 +443,39 @@ STATIC = "sglang"  # whose share of HBM is for weights and KV
 UNITS = 1024
 
 
+class StaticBatch(NamedTuple):
+    """Requests that prefill in one pass, all of them at once. ``requests``, ``tokens``: of all ranks, and of a request
+    with its output; ``prompt_tokens``: of all ranks; ``reserve_bytes``: of a GPU, for nothing else; ``imbalance``:
+    pairs of the busiest rank over the mean, for which buffers are sized; ``stages``: sets of buffers; ``gathered``:
+    experts of a layer that two further buffers hold.
+    """
+
+    requests: int
+    tokens: int
+    prompt_tokens: int
+    reserve_bytes: float
+    imbalance: float
+    stages: int
+    gathered: int
+
+    def buffer_bytes(self, model: ModelSpec, parallel: Parallelism, precision: Precision) -> int:
+        """Of a rank: hidden vectors of all tokens, gathered and summed; for every pair of token and expert on the
+        busiest rank its vector sent and returned, and the products with gate and up and their product, in BF16; and
+        copies of experts.
+        """
+        pair = (2 * model.hidden + 3 * model.expert_ffn) * ACTIVATION_BYTES
+        pairs = self.prompt_tokens * model.top_k / parallel.ep * self.imbalance
+        vectors = 2 * self.prompt_tokens * model.hidden * ACTIVATION_BYTES
+        return int(vectors + self.stages * pairs * pair + 2 * self.gathered * memory.expert_bytes(model, precision))
+
+
 class Engine(NamedTuple):
     """``library``: whose attention; None: any. ``utilisation``: share of HBM for weights, activations and KV.
     ``routing``: None where experts come from traffic. ``rates``: of a die that is not the calibrated GPU.
     ``expert_slots``: of the fullest rank, all layers together; None: its share of the experts. ``overlap``: what runs
     beside what. ``mtp_layers``: of multi-token prediction, which draft. ``profiled_seqs``:
-    requests whose sampling the engine keeps room for; 0: those that its scheduler may run.
+    requests whose sampling the engine keeps room for; 0: those that its scheduler may run. ``static``: a static batch,
+    None for requests that come one by one.
     """
 
     model: ModelSpec
@@ -464,12 +491,16 @@ class Engine(NamedTuple):
     overlap: Overlap = Overlap()
     mtp_layers: int = 0
     profiled_seqs: int = 0
+    static: StaticBatch | None = None
 
     @property
     def bound_bytes(self) -> int:
-        """What a rank may use. SGLang's share is of what is free before the weights, and bounds weights and KV alone:
-        activations are beyond it (model_executor/model_runner.py, profile_max_num_token).
+        """What a rank may use; of a static batch, all but its reserve. SGLang's share is of what is free before the
+        weights, and bounds weights and KV alone: activations are beyond it (model_executor/model_runner.py,
+        profile_max_num_token).
         """
+        if self.static is not None:
+            return int(self.hbm_bytes - self.static.reserve_bytes)
         taken = memory.COLLECTIVE_BYTES if self.library == STATIC and self.parallel.ranks > 1 else 0
         return int((self.hbm_bytes - taken) * self.utilisation)
 
@@ -564,7 +595,9 @@ def kept(engine: Engine, scheduler: Scheduler) -> dict[str, int]:
     slots = share if engine.expert_slots is None else engine.expert_slots
     tokens, requests = scheduler.max_num_batched_tokens, engine.profiled_seqs or scheduler.max_num_seqs
     activations = 0
-    if engine.library != STATIC:
+    if engine.static is not None:
+        activations = engine.static.buffer_bytes(model, parallel, precision)
+    elif engine.library != STATIC:
         activations = int(memory.activation_bytes(model, parallel, precision, tokens, requests, engine.rates is None))
     weights = memory.weights_by_kind(model, parallel, precision, slots, engine.mtp_layers)
     return weights | {memory.ACTIVATIONS: activations}
@@ -580,11 +613,27 @@ def kv_blocks(engine: Engine, scheduler: Scheduler) -> int:
     found = kv_room(engine, scheduler)
     # A model of linear attention alone keeps no tokens: a byte each, so that blocks stay countable.
     block = max(found.kv.token_bytes, 1) * scheduler.block_tokens
+    if engine.static is not None:
+        _refuse_batch(engine, engine.static, found)
     blocks = int(found.free_bytes // block)
     if kv_units(engine).most_tokens(blocks, scheduler.block_tokens, 1) < 1:
         block += found.kv.fixed_bytes + sum(each * scheduler.block_tokens for _, each in found.kv.windows)
         raise CapacityError(_no_room(engine, scheduler, engine.bound_bytes - found.free_bytes, block))
     return blocks
+
+
+def _refuse_batch(engine: Engine, batch: StaticBatch, room: memory.Room) -> None:
+    """Raise CapacityError for a static batch whose KV does not fit beside weights and buffers."""
+    each = -(-batch.requests // engine.parallel.dp)
+    needed = each * room.kv.held_bytes(batch.tokens)
+    if needed > room.free_bytes:
+        buffers = batch.buffer_bytes(engine.model, engine.parallel, engine.precision)
+        raise CapacityError(
+            f"{engine.model.name}: a static batch of {batch.requests} requests of {batch.tokens:,} tokens does not "
+            f"fit: its buffers take {buffers / 1e9:.1f} GB of a rank, its KV {needed / 1e9:.1f} GB, and HBM has "
+            f"{(room.free_bytes + buffers) / 1e9:.1f} GB for both, beside weights and a reserve of "
+            f"{batch.reserve_bytes / 1e9:.1f} GB; use fewer or shorter requests"
+        )
 
 
 def _no_room(engine: Engine, scheduler: Scheduler, demand: int, block: float) -> str:
@@ -625,16 +674,16 @@ def _halves(most: int, least: int = 64) -> list[int]:
     return [most >> by for by in range(1, 8) if most >> by >= least]
 
 
-def gathered(engine: Engine, sizes: int) -> Gathered:
-    """Hidden vectors gathered before the experts and scattered after them, where ranks have requests of their own; 0
-    where all ranks have the same.
+def gathered(engine: Engine, sizes: int, sums: str = "reduce_scatter") -> Gathered:
+    """Hidden vectors gathered before the experts and summed after them, by the collective ``sums``, where ranks have
+    requests of their own; 0 where all ranks have the same.
     """
     parallel, model, tokens = engine.parallel, engine.model, np.arange(sizes)
     if parallel.dp == 1 or not has_experts(model):
         return Gathered(np.zeros(sizes), np.zeros(sizes))
     size = np.maximum(tokens * parallel.dp * model.hidden * ACTIVATION_BYTES, 1)
     layers = len(model.moe_layer_ids) * (tokens > 0)
-    ops = ("all_gather", "reduce_scatter")
+    ops = ("all_gather", sums)
     return Gathered(*(layers * gathered_ns(Laws(engine.calibration), op, size, parallel.ranks) for op in ops))
 
 
@@ -694,8 +743,9 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
     apart = {"overlap": NONE, "weights": "routed"}
     assumptions = assumptions_of(serving, system, parallel.dp).model_copy(update=apart)
     scenario = Scenario(system, serving.model, assumptions, serving.policy, _WORKLOAD, 1)
-    together = system.launch == WITH_KERNELS and (parallel.dp == 1 or assumptions.dispatch == GATHERED)
-    moved = gathered(engine, built.laws.sizes) if together else None
+    together = system.launch == WITH_KERNELS and (parallel.dp == 1 or assumptions.dispatch in GATHERING)
+    sums = GATHERING.get(assumptions.dispatch, GATHERING[GATHERED])
+    moved = gathered(engine, built.laws.sizes, sums) if together else None
     rest = built.pool.table.local / len(serving.model.moe_layer_ids)
     most = parallel.dp * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
     parts = Parts(moved, rest, host.experts, parallel.dp, parallel.dp * scheduler.max_num_seqs, most)

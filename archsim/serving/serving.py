@@ -21,6 +21,7 @@ from archsim.serving.deployment import (
     Built,
     Engine,
     Host,
+    StaticBatch,
     build,
     groups_of,
     handed_over,
@@ -308,7 +309,27 @@ def engine_of(serving: Serving, parallel: ParallelSpec) -> Engine:
         None if spec.engine == NONE else spec.engine, utilisation, rates,
         slots_of_rank(serving, parallel) if traffic else None,
         overlap_of(serving, parallel.ranks, parallel.attention.dp), speculation_of(serving).layers,
-        profiled_seqs(serving),
+        profiled_seqs(serving), static_batch(serving, parallel),
+    )  # fmt: skip
+
+
+def static_batch(serving: Serving, parallel: ParallelSpec) -> StaticBatch | None:
+    """The batch of a file with ``static_batch``. Raises SpecError where its size is not stated."""
+    given, requests = serving.spec.static_batch, serving.spec.requests
+    if given is None:
+        return None
+    lengths = [getattr(each, "fixed", None) for each in (requests.input, requests.output)]
+    if requests.concurrency is None or None in lengths:
+        raise SpecError(
+            "static_batch: a batch has a size and prompts of one length; give requests: {concurrency: 32, input: "
+            "{fixed: 1024}, output: {fixed: 1}, count: 32}"
+        )
+    prompt, output = lengths
+    fetches = serving.policy.replication.name != NONE
+    home = -(-serving.model.experts // parallel.ranks)
+    return StaticBatch(
+        requests.concurrency, prompt + output, requests.concurrency * prompt, given.reserve_bytes, given.imbalance,
+        given.stages.get(serving.policy.name, 1), home if fetches else 0,
     )  # fmt: skip
 
 

@@ -56,7 +56,9 @@ ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyTyp
 )
 
 # Ways to dispatch that only execution: expert_parallel has.
-ONLY_OF_GROUPS = ("all_to_all", "all_to_all_padded", "all_gather")
+ONLY_OF_GROUPS = ("all_to_all", "all_to_all_padded", "all_gather", "all_gather_all_reduce")
+# Those that give every token to every die: dispatch → the collective that sums the results.
+GATHERING = MappingProxyType({"all_gather": "reduce_scatter", "all_gather_all_reduce": "all_reduce"})
 OPEN = ("execution",)  # may also name a user's own package.module:class
 
 
@@ -129,7 +131,7 @@ class AssumptionsSpec(Spec):
     @property
     def receives(self) -> bool:
         """Whether the time of a die depends on the distinct tokens that a dispatch brings it, or would bring it."""
-        return self.gemm == "grouped" and self.activations != "replicated" and self.dispatch != "all_gather"
+        return self.gemm == "grouped" and self.activations != "replicated" and self.dispatch not in GATHERING
 
     def simulated(self, policy: PolicySpec) -> "AssumptionsSpec":
         """The set without what one simulation of a policy serves alike: fields that only count its results, and those

@@ -6,6 +6,7 @@ own experiment, the first few a step on the way there.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -16,17 +17,37 @@ from pydantic import Field, field_validator, model_validator
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import KeyProblem, Name, Spec, number
 from archsim.base.yaml import read_yaml, validate
-from archsim.specs.config_files import named_files
+from archsim.specs.config_files import named_files, shipped_configs
 from archsim.specs.constraints import Expression, parse_expression
 from archsim.specs.references import is_path
 
 # ---- papers
 
+NO_ROOM = "OOM"  # published or simulated: it does not fit
 OTHER = "other"  # in a quantity: columns of the row that a run is compared with
 _RANGE = re.compile(r"h([0-9]{3})-h([0-9]{3})")
 
 Text = Annotated[str, Field(min_length=1)]
-Published = float | tuple[float, float] | str
+
+
+class Bound(Spec):
+    """A published inequality: ``{less_than: 20}`` or ``{more_than: 3}``."""
+
+    less_than: float | None = None
+    more_than: float | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Bound:
+        if (self.less_than is None) == (self.more_than is None):
+            raise ValueError("expected one of less_than and more_than")
+        return self
+
+    @property
+    def value(self) -> float:
+        return self.less_than if self.less_than is not None else self.more_than  # type: ignore[return-value]
+
+
+Published = float | tuple[float, float] | Bound | str
 
 
 def parsed_quantity(text: str) -> Expression:
@@ -57,34 +78,52 @@ class Said(Spec):
 
 
 class Rule(Spec):
-    """What the paper does otherwise than ``physical``. ``runs``: name of a run → overrides, as of ``--set``."""
+    """What the paper does otherwise than ``physical``. ``runs``: name of a run → overrides, as of ``--set``.
+
+    ``ends``: the same for both ends of the interval that a constant has which was fitted on a rounded number.
+    """
 
     name: Text
     why: Text
     runs: dict[str, tuple[Text, ...]] = Field(min_length=1)
     # Ids of the numbers on which its one constant was fitted.
     fitted: tuple[Text, ...] = ()
+    ends: tuple[dict[str, tuple[Text, ...]], dict[str, tuple[Text, ...]]] | None = None
+
+
+class TableSpec(Spec):
+    """Rows that a function of Python gives: ``function`` (``package.module:function``), called with ``given``."""
+
+    function: Text
+    given: dict[str, Any] = Field(default_factory=dict)
 
 
 class RunSpec(Spec):
-    """An experiment of ``archsim sweep``, or a file of ``archsim serve``."""
+    """An experiment of ``archsim sweep``, a file of ``archsim serve``, or a table of a function."""
 
     sweep: dict[str, Any] | None = None
     serve: dict[str, Any] | None = None
+    table: TableSpec | None = None
 
     @model_validator(mode="after")
     def _one(self) -> RunSpec:
-        if (self.sweep is None) == (self.serve is None):
-            raise ValueError("expected one of sweep and serve")
+        if [self.sweep, self.serve, self.table].count(None) != 2:
+            raise ValueError("expected one of sweep, serve and table")
         return self
 
 
 class ClaimRow(Spec):
-    """A number. ``published``: a value, [low, high], or text such as OOM; ``at``: values of columns of its runs."""
+    """A number. ``published``: a value, [low, high], an inequality ({less_than: 20}), or text such as OOM; ``at``:
+    values of columns of its runs.
+    """
 
     id: Text
     published: Published
     at: dict[str, Any] = Field(default_factory=dict)
+    # The null model: what a reader would say without archsim. Null: that of the group.
+    guess: float | Text | None = None
+    # By how much the published value was rounded, at most, in its unit. Null: that of the group.
+    rounded: Annotated[float, number(0, 1e9)] | None = None
     # Of all values: null, that of the group.
     take: Literal["mean", "most", "least"] | None = None
     # Its value was used to fit a rule's constant or the traffic, so that it is not judged.
@@ -93,10 +132,32 @@ class ClaimRow(Spec):
     why: Text | None = None
 
 
+class SignSpec(Spec):
+    """Which of two rows that differ in these values of columns is larger. ``guess``: what a reader would say of the
+    first without archsim: that it is ``below`` the other, ``above`` or ``equal``.
+    """
+
+    of: dict[str, Any] = Field(min_length=1)
+    over: dict[str, Any] = Field(min_length=1)
+    guess: Literal["below", "equal", "above"]
+
+
+class NullSpec(Spec):
+    """A further null model, whose met numbers the page counts. ``by``: a column of ``at``, for whose values ``guesses``
+    has arithmetic as ``guess`` of a group.
+    """
+
+    name: Text
+    by: Text
+    guesses: dict[str, float | Text] = Field(min_length=1)
+
+
 class ClaimGroup(Spec):
     """Numbers with one quantity. ``at``, ``against``: values of columns of its rows, and of the rows that they are
     compared with, all else equal; null: that column may differ. ``within`` (of the unit), ``within_percent``: how far
-    off is met. ``sign``: of the change must be right, too. ``take``: of the values of all rows.
+    off is met. ``sign``: of the change must be right, too. ``take``: of the values of all rows. ``guess``: the null
+    model: a number, or arithmetic on published values (by id) and on values of ``at``. ``signs``: pairs of its rows,
+    whose order is judged as a row of its own.
     """
 
     what: Text
@@ -110,6 +171,12 @@ class ClaimGroup(Spec):
     sign: bool = False
     take: Literal["mean", "most", "least"] = "mean"
     why: Text | None = None
+    guess: float | Text | None = None
+    # What the guess is, in words; the page prints it.
+    guessed: Text | None = None
+    nulls: tuple[NullSpec, ...] = ()
+    rounded: Annotated[float, number(0, 1e9)] = 0.0
+    signs: tuple[SignSpec, ...] = ()
     rows: tuple[ClaimRow, ...] = Field(min_length=1)
 
     @field_validator("quantity")
@@ -117,6 +184,22 @@ class ClaimGroup(Spec):
     def _readable(cls, text: str) -> str:
         parsed_quantity(text)
         return text
+
+    def guess_of(self, row: ClaimRow) -> float | str:
+        found = row.guess if row.guess is not None else self.guess
+        assert found is not None  # checked below
+        return found
+
+    @model_validator(mode="after")
+    def _guessed(self) -> ClaimGroup:
+        for at, row in enumerate(self.rows):
+            if row.guess is None and self.guess is None:
+                raise KeyProblem(
+                    ("rows", at),
+                    f"{row.id} has no guess: say what a reader would expect without archsim, so that the row can count "
+                    "(guess: 1 for equal times, or arithmetic on published ids and values of `at`)",
+                )
+        return self
 
     @model_validator(mode="after")
     def _one_tolerance(self) -> ClaimGroup:
@@ -189,13 +272,64 @@ class PaperSpec(Spec):
             seen.add(name)
         return self
 
+    @model_validator(mode="after")
+    def _guesses_readable(self) -> PaperSpec:
+        for at, group in enumerate(self.claims):
+            for place, row in enumerate(group.rows):
+                try:
+                    for null in (None, *group.nulls):
+                        self.guess_of(group, row, null)
+                except ValueError as error:
+                    raise KeyProblem(("claims", at, "rows", place), f"{row.id}: guess: {error}") from None
+        return self
+
+    def guess_of(self, group: ClaimGroup, row: ClaimRow, null: NullSpec | None = None) -> float | str:
+        """The null model's value of a row, or OOM; of a further null model. Raises ValueError for what is neither."""
+        guess: Any = group.guess_of(row)
+        if null is not None:
+            by = (group.at | row.at).get(null.by)
+            if by not in null.guesses:
+                raise ValueError(f"{null.name} has no guess for {null.by} {by!r}; it has {', '.join(null.guesses)}")
+            guess = null.guesses[by]
+        if not isinstance(guess, str) or guess == NO_ROOM:
+            return guess
+        published, at = {each.id: each.published for _, each in self.rows()}, group.at | row.at
+
+        def lookup(name: str) -> float | None:
+            found = published.get(name, at.get(name))
+            if isinstance(found, tuple):
+                return sum(found) / 2
+            if isinstance(found, Bound):
+                return found.value
+            return None if isinstance(found, bool) or not isinstance(found, int | float) else float(found)
+
+        expression = parse_expression(guess)
+        for name in expression.names:
+            if lookup(name) is None:
+                raise ValueError(f"{name} is neither a published number of this file nor a number of `at`")
+        value = expression.value(lookup)
+        if value != value:
+            raise ValueError(f"{guess!r} has no value")
+        return float(value)
+
     def rows(self) -> Iterator[tuple[ClaimGroup, ClaimRow]]:
         """Every row with its group, in order."""
         return ((group, row) for group in self.claims for row in group.rows)
 
-    def overrides(self, run: str, rules: int) -> tuple[str, ...]:
-        """What the first ``rules`` of its rules change in a run."""
-        return tuple(text for rule in self.rules[:rules] for text in rule.runs.get(run, ()))
+    def overrides(self, run: str, rules: int, end: int | None = None) -> tuple[str, ...]:
+        """What the first ``rules`` of its rules change in a run. ``end``: 0 or 1: with constants that were fitted on
+        rounded numbers at this end of their interval.
+        """
+
+        def of(rule: Rule) -> tuple[str, ...]:
+            taken = rule.runs if end is None or rule.ends is None else rule.ends[end]
+            return taken.get(run, ())
+
+        return tuple(text for rule in self.rules[:rules] for text in of(rule))
+
+    def has_ends(self, run: str) -> bool:
+        """Whether a constant of a run has an interval."""
+        return any(run in end for rule in self.rules for end in rule.ends or ())
 
     def steps(self, run: str) -> Mapping[int, str]:
         """Number of rules → name of the last, of those that change a run; 0: none of them."""
@@ -219,3 +353,8 @@ def load_paper(name: str | os.PathLike[str]) -> PaperSpec:
     if text not in known:
         raise SpecError(f"{text}: no paper of this name{did_you_mean(text, known)} (known: {', '.join(known)})")
     return validate(PaperSpec, read_yaml(known[text]))
+
+
+def recorded_values() -> dict[str, Any]:
+    """Paper → id → values, as they were simulated with this version (`archsim claims` writes such a file)."""
+    return json.loads((shipped_configs() / "papers" / "recorded.json").read_text(encoding="utf-8"))

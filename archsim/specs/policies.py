@@ -171,6 +171,7 @@ REPLICATION: Mapping[str, Rule] = {
         "path_length": Parameter(4, 1, 16, "layers of a path"),
         "sample_tokens": Parameter(4096, 1, 1e6, "most tokens of an iteration that are counted and predicted"),
         "accuracy": Parameter(0, 0, 1, "share of pairs predicted rightly, in place of paths; 0: by paths", float),
+        "pair_ns": Parameter(0, 0, 1e6, "ns that a layer waits for prediction, sharding and planning, for every pair of token and expert of a rank", float),
         "seed": _SEED,
     }),
 }

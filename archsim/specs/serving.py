@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import BANDWIDTH, TIME, KeyProblem, Spec, count, describe, fraction, number, quantity
+from archsim.base.fields import BANDWIDTH, SIZE, TIME, KeyProblem, Spec, count, describe, fraction, number, quantity
 from archsim.base.own_code import import_function
 from archsim.specs.deployment import ParallelSpec, PrecisionSpec
 from archsim.specs.policies import Parameter, check_parameters
@@ -438,6 +438,19 @@ class AxesSpec(Spec):
         )
 
 
+class StaticBatchSpec(Spec):
+    """A batch of ``requests.concurrency`` requests of one length that prefill in one pass, as benchmarks of engines run
+    it. What does not fit in HBM is refused: weights, KV, and the buffers of expert parallelism, which grow with it.
+    """
+
+    # Of a GPU: what the runtime takes for itself, in place of ``utilisation``.
+    reserve_bytes: Annotated[int, quantity(SIZE, "1 B", "1 TB", int, zero=True)] = Field(0, alias="reserve")
+    # Pairs of token and expert on the busiest rank over the mean, for which buffers are sized.
+    imbalance: Annotated[float, number(1, 1000)] = 1.0
+    # Policy → sets of buffers for pairs: 2 where local and remote experts run one after the other (Libra); else 1.
+    stages: dict[str, Annotated[int, count(1, 100)]] = Field(default_factory=dict)
+
+
 class ServeSpec(Spec):
     """A deployment and its traffic. ``system`` and ``model``: as in experiments, by name, file or mapping."""
 
@@ -458,6 +471,8 @@ class ServeSpec(Spec):
     # Of the engine under routing from traffic, such as {migration: blocking}; null: archsim/serving/groups.py.
     assumptions: dict[str, Any] | str | None = None
     utilisation: Annotated[float, fraction(zero=False)] | None = None
+    # All requests prefill at once, in one pass, and their buffers count in HBM; none: as they come.
+    static_batch: StaticBatchSpec | None = None
     requests: RequestSpec
     scheduler: SchedulerSpec = SchedulerSpec()
     speculation: SpeculationSpec | Literal["none"] = "none"

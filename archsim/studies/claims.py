@@ -6,20 +6,35 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archsim.base.files import own_folder, write_text
+from archsim.base.own_code import import_function
 from archsim.base.tables import REAL, TEXT, Shown, Table
+from archsim.report.charts import Axis, element, number, picture, shortened, text, title
 from archsim.report.page import rendered
 from archsim.report.units import NO_BREAK, significant
 from archsim.runs.plan import select
 from archsim.runs.sweep import Watcher, sweep_selected
 from archsim.specs.constraints import Lookup
 from archsim.specs.library import load_planned
-from archsim.specs.papers import OTHER, Answer, ClaimGroup, ClaimRow, PaperSpec, RunSpec, listed_ids, parsed_quantity
+from archsim.specs.papers import (
+    NO_ROOM,
+    OTHER,
+    Answer,
+    Bound,
+    ClaimGroup,
+    ClaimRow,
+    PaperSpec,
+    RunSpec,
+    SignSpec,
+    listed_ids,
+    parsed_quantity,
+)
 from archsim.studies.serving.runs import serve_plan
 from archsim.studies.serving.served import serve_into
 
@@ -35,7 +50,6 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 Value = float | str | None
-NO_ROOM = "OOM"
 _TAKE = MappingProxyType({"mean": fmean, "most": max, "least": min})
 # What a row is of, beside the axes of its sweep: rows that are compared agree in these.
 _IDENTITY = ("system", "model", "batch", "policy", "trace", "devices")
@@ -58,7 +72,10 @@ def taken(
     if wanted and all(row.get("refused") for row in wanted):
         return NO_ROOM
     keys = [key for key in (*_IDENTITY, *axes) if key not in against]
-    found = [expression.value(_lookup(row, _other(row, rows, keys, against))) for row in wanted]
+    pairs = [(row, _other(row, rows, keys, against)) for row in wanted]
+    # what does not fit has no time, and takes no part in a mean over others
+    served = [pair for pair in pairs if not any(each is not None and each.get("refused") for each in pair)]
+    found = [expression.value(_lookup(row, other)) for row, other in served]
     return _TAKE[take](found) if found and not any(map(math.isnan, found)) else None
 
 
@@ -88,12 +105,17 @@ def _number(row: Row | None, column: str) -> float | None:
 
 
 class Judged(NamedTuple):
-    """A claim beside runs. ``values``: number of rules → value, from ``physical`` (0) to the paper's own experiment."""
+    """A claim beside runs. ``values``: number of rules → value, from ``physical`` (0) to the paper's own experiment;
+    ``guess``: the null model's value; ``ends``: values at both ends of the interval of a constant that was fitted on a
+    rounded number, empty where there is none.
+    """
 
     group: ClaimGroup
     row: ClaimRow
     values: Mapping[int, Value]
     steps: Mapping[int, str]
+    guess: Value = None
+    ends: tuple[Value, ...] = ()
 
     @property
     def simulated(self) -> Value:
@@ -107,23 +129,36 @@ class Judged(NamedTuple):
     @property
     def off(self) -> float | None:
         """Simulated over the nearest published value, minus 1; None where either is no number."""
-        nearest = _nearest(self.row.published, self.simulated)
+        nearest = self.nearest(self.simulated)
         return None if nearest is None or not nearest else float(self.simulated) / nearest - 1  # type: ignore[arg-type]
 
     @property
     def met(self) -> bool:
-        """Within the group's tolerance, and with the right sign where that is asked; text: the same text."""
-        published, simulated = self.row.published, self.simulated
-        if isinstance(published, str) or not isinstance(simulated, float):
-            return published == simulated
-        nearest = _nearest(published, simulated)
+        """Within the group's tolerance, and with the right sign where that is asked, for all of a constant's interval;
+        text: the same text.
+        """
+        return all(map(self.meets, (self.simulated, *self.ends)))
+
+    @property
+    def guess_met(self) -> bool:
+        """Whether the null model meets the number as well."""
+        return self.meets(self.guess)
+
+    def meets(self, value: Value) -> bool:
+        if isinstance(self.row.published, str) or not isinstance(value, float):
+            return self.row.published == value
+        nearest = self.nearest(value)
         assert nearest is not None
-        return abs(simulated - nearest) <= self._room(nearest) and not (self.group.sign and simulated * nearest < 0)
+        room = self._room(nearest)
+        # an inequality is met or it is not
+        if isinstance(self.row.published, Bound):
+            room = 0.0
+        return abs(value - nearest) <= room and not (self.group.sign and value * nearest < 0)
 
     @property
     def tolerances(self) -> float:
         """How many of the group's tolerances it is off; 0 where either is no number, or the tolerance is 0."""
-        nearest = _nearest(self.row.published, self.simulated)
+        nearest = self.nearest(self.simulated)
         room = self._room(nearest) if nearest is not None else 0.0
         return abs(self.simulated - nearest) / room if room else 0.0  # type: ignore[operator]
 
@@ -131,14 +166,31 @@ class Judged(NamedTuple):
         group = self.group
         return group.within if group.within is not None else abs(nearest) * (group.within_percent or 0) / 100
 
+    def nearest(self, value: Value) -> float | None:
+        """The published value that is nearest, of those that its range, inequality or rounding allows."""
+        published = self.row.published
+        if not isinstance(value, float) or isinstance(published, str):
+            return None
+        if isinstance(published, Bound):
+            low = -math.inf if published.less_than is not None else published.value
+            high = math.inf if published.more_than is not None else published.value
+        else:
+            low, high = published if isinstance(published, tuple) else (published, published)
+        rounded = self.row.rounded if self.row.rounded is not None else self.group.rounded
+        return min(max(value, low - rounded), high + rounded)
+
     @property
     def kind(self) -> str:
-        """``fit``, ``met``, ``missed``, or ``none`` where the runs show no value."""
+        """``better`` (met, and the null model does not meet it), ``as null`` (met, as the null model does), ``missed``,
+        ``fit``, or ``none`` where the runs show no value.
+        """
         if self.simulated is None:
             return "none"
         if self.row.fit:
             return "fit"
-        return "met" if self.met else "missed"
+        if not self.met:
+            return "missed"
+        return "as null" if self.guess_met else "better"
 
     @property
     def why(self) -> str:
@@ -150,18 +202,66 @@ class Judged(NamedTuple):
         """(rule, what it changes), the largest first."""
         found, before = [], self.values[0]
         for at, name in list(self.steps.items())[1:]:
-            now = self.values[at]
+            now = self.values.get(at)
             if isinstance(now, float) and isinstance(before, float):
                 found.append((name, now - before))
             before = now
         return tuple(sorted(found, key=lambda each: -abs(each[1])))
 
 
-def _nearest(published: Any, simulated: Value) -> float | None:
-    if not isinstance(simulated, float) or isinstance(published, str):
+ORDER = ("below", "equal", "above")
+
+
+class JudgedSign(NamedTuple):
+    """Which of two rows is larger. ``published``, ``simulated``, ``guess``: of the first, one of `ORDER`; simulated
+    None: the runs show no value for one of them.
+    """
+
+    group: ClaimGroup
+    one: ClaimRow
+    other: ClaimRow
+    published: str
+    simulated: str | None
+    guess: str
+
+    @property
+    def kind(self) -> str:
+        """As `Judged.kind`."""
+        if self.simulated is None:
+            return "none"
+        if self.simulated != self.published:
+            return "missed"
+        return "as null" if self.guess == self.published else "better"
+
+
+def judged_signs(judged: Sequence[Judged]) -> list[JudgedSign]:
+    """Of all pairs of rows that their groups' ``signs`` name; pairs that are equal as published, that do not fit, or of
+    which both were fitted, have none.
+    """
+    found = []
+    for each in judged:
+        for sign in each.group.signs:
+            other = next((by for by in judged if by.group is each.group and _pairs(each, by, sign)), None)
+            if other is None or (each.row.fit and other.row.fit):
+                continue
+            published = _order(each.row.published, other.row.published)
+            if published in (None, "equal"):
+                continue
+            simulated = _order(each.simulated, other.simulated)
+            found.append(JudgedSign(each.group, each.row, other.row, published, simulated, sign.guess))
+    return found
+
+
+def _pairs(one: Judged, other: Judged, sign: SignSpec) -> bool:
+    """Whether two rows differ in what ``sign`` says and in nothing else."""
+    first, second = one.group.at | one.row.at, other.group.at | other.row.at
+    return first.items() >= sign.of.items() and second == first | sign.over
+
+
+def _order(one: Any, other: Any) -> str | None:
+    if not isinstance(one, int | float) or not isinstance(other, int | float):
         return None
-    low, high = published if isinstance(published, tuple) else (published, published)
-    return min(max(simulated, low), high)
+    return ORDER[(one > other) - (one < other) + 1]
 
 
 class Answered(NamedTuple):
@@ -199,24 +299,51 @@ class Claims(Shown):
     runs: int
 
     def __repr__(self) -> str:
-        return f"Claims({self.paper.title}: {len(self.of('met'))} of {len(self.judged)} rows met)"
+        better, met = len(self.of("better")), len(self.of("better")) + len(self.of("as null"))
+        return f"Claims({self.paper.title}: {len(self.judged)} rows, {met} met, {better} of them better than the null)"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per judged claim: what, at, published, simulated (under the paper's rules), physical, kind."""
+        """One row per judged claim: what, at, published, guess (the null model), simulated (under the paper's rules),
+        physical, kind.
+        """
         import pandas
 
         rows = [
             {
                 "what": each.group.what, "at": str(each.row.at or ""), "published": each.row.published,
-                "simulated": each.simulated, "physical": each.physical, "kind": each.kind,
+                "guess": each.guess, "simulated": each.simulated, "physical": each.physical, "kind": each.kind,
             }
             for each in self.judged
         ]  # fmt: skip
         return pandas.DataFrame(rows)
 
     def of(self, kind: str) -> tuple[Judged, ...]:
-        """Those of a kind: met, missed, fit or none."""
+        """Those of a kind: better, as null, missed, fit or none."""
         return tuple(each for each in self.judged if each.kind == kind)
+
+    @cached_property
+    def signs(self) -> tuple[JudgedSign, ...]:
+        """Which of two systems is faster, for all pairs that its groups name."""
+        return tuple(judged_signs(self.judged))
+
+    def nulls_of(self, group: ClaimGroup) -> list[tuple[str, int]]:
+        """(null model, how many of a group's numbers it meets) for the group's own, for further ones, and, last, what
+        is simulated; numbers that were fitted count, too.
+        """
+        rows = [each for each in self.judged if each.group is group]
+        found = [(group.guessed or "the null model", sum(each.guess_met for each in rows))]
+        for null in group.nulls:
+            met = sum(each.meets(self.paper.guess_of(group, each.row, null)) for each in rows)
+            found.append((null.name, met))
+        return [*found, ("simulated", sum(each.met for each in rows))]
+
+    def recorded(self) -> dict[str, Any]:
+        """What was simulated, by id, in the form that `judge_recorded` reads."""
+        return {
+            each.row.id: {"values": {str(at): value for at, value in each.values.items()}}
+            | ({"ends": list(each.ends)} if each.ends else {})
+            for each in self.judged
+        }
 
     @property
     def numbers(self) -> int:
@@ -238,25 +365,54 @@ def judge_paper(paper: PaperSpec, folder: Path, jobs: int | None, watcher: Watch
     """Runs that ``folder`` has are kept. Raises SpecError, CapacityError, TraceError; FailedRuns."""
     last = len(paper.rules)
     used = dict.fromkeys([*(group.run for group in paper.claims), *(each.run for each in paper.answers)])
-    made = {name: {at: _make(paper, name, at, folder, jobs, watcher) for at in paper.steps(name)} for name in used}
+    made = {
+        name: {at: _make(paper, name, at, None, folder, jobs, watcher) for at in paper.steps(name)} for name in used
+    }
+    ends = {
+        name: [_make(paper, name, last, end, folder, jobs, watcher) for end in (0, 1)]
+        for name in used
+        if paper.has_ends(name)
+    }
     judged = []
     for group, row in paper.rows():
         values = {at: value_of(group, row, each.rows, each.axes) for at, each in made[group.run].items()}
-        judged.append(Judged(group, row, values, paper.steps(group.run)))
+        at_ends = tuple(value_of(group, row, each.rows, each.axes) for each in ends.get(group.run, ()))
+        judged.append(_judged(paper, group, row, values, at_ends))
     answers = []
     for answer in paper.answers:
         of = made[answer.run]
-        ends = {OWN: of[max(of)], PHYSICAL: of[0]} if last else {PHYSICAL: of[0]}
-        answers.append(answered(answer, {name: each.rows for name, each in ends.items()}, of[0].axes))
-    runs = sum(len(each.rows) for of in made.values() for each in of.values())
+        both = {OWN: of[max(of)], PHYSICAL: of[0]} if last else {PHYSICAL: of[0]}
+        answers.append(answered(answer, {name: each.rows for name, each in both.items()}, of[0].axes))
+    every = [each for of in made.values() for each in of.values()] + [each for of in ends.values() for each in of]
+    runs = sum(len(each.rows) for each in every)
     return Claims(paper, tuple(judged), tuple(answers), runs)
 
 
-def _make(paper: PaperSpec, name: str, rules: int, folder: Path, jobs: int | None, watcher: Watcher) -> _Made:
-    """The rows of a run under the first ``rules`` rules."""
-    spec, overrides = paper.runs[name], paper.overrides(name, rules)
+def judge_recorded(paper: PaperSpec, recorded: Mapping[str, Any]) -> Claims:
+    """As `judge_paper`, of values that were simulated before (`Claims.recorded`); a row that was not has no value."""
+    judged = []
+    for group, row in paper.rows():
+        found = recorded.get(row.id, {"values": {"0": None}})
+        values = {int(at): value for at, value in found["values"].items()}
+        judged.append(_judged(paper, group, row, values, tuple(found.get("ends", ()))))
+    return Claims(paper, tuple(judged), (), 0)
+
+
+def _judged(
+    paper: PaperSpec, group: ClaimGroup, row: ClaimRow, values: Mapping[int, Value], ends: tuple[Value, ...]
+) -> Judged:
+    return Judged(group, row, values, paper.steps(group.run), paper.guess_of(group, row), ends)
+
+
+def _make(
+    paper: PaperSpec, name: str, rules: int, end: int | None, folder: Path, jobs: int | None, watcher: Watcher
+) -> _Made:
+    """The rows of a run under the first ``rules`` rules, with constants at an ``end`` of their interval."""
+    spec, overrides = paper.runs[name], paper.overrides(name, rules, end)
     where = folder / name / _label(overrides)
-    watcher.phase(f"{paper.paper}: {name}, {paper.steps(name)[rules]}")
+    watcher.phase(f"{paper.paper}: {name}, " + (paper.steps(name)[rules] if end is None else f"end {end + 1} of 2"))
+    if spec.table:
+        return _Made(import_function(spec.table.function)(**spec.table.given), ())
     if spec.sweep:
         return _swept(spec.sweep, overrides, where, jobs, watcher)
     return _served(spec, overrides, where, watcher)
@@ -288,28 +444,48 @@ LARGEST = 3  # misses that a summary names
 _SHOWN_STEPS = 2  # assumptions beside a difference
 COLUMNS = MappingProxyType(
     {
-        "paper": TEXT, "id": TEXT, "what": TEXT, "at": TEXT, "unit": TEXT, "published": TEXT, "simulated": TEXT,
-        "physical": TEXT, "off": REAL, "verdict": TEXT, "moved_most": TEXT, "why": TEXT,
+        "paper": TEXT, "id": TEXT, "what": TEXT, "at": TEXT, "unit": TEXT, "published": TEXT, "null": TEXT,
+        "simulated": TEXT, "lowest": TEXT, "highest": TEXT, "physical": TEXT, "off": REAL, "verdict": TEXT,
+        "moved_most": TEXT, "why": TEXT,
+    }
+)  # fmt: skip
+
+
+VERDICTS = MappingProxyType(
+    {
+        "better": "met and better than the null", "as null": "met, as the null is", "missed": "not met", "fit": "fit",
+        "none": "no value",
     }
 )  # fmt: skip
 
 
 class Counts(NamedTuple):
-    """Of one paper, or of all."""
+    """Of one paper, or of all. ``better``, ``as_null``, ``missed``, ``fit``, ``none``: rows by verdict; ``signs``,
+    ``signs_better``, ``signs_met``: orders of two systems, those met and better than the null, and all that are met.
+    """
 
     numbers: int
     rows: int
-    met: int
+    better: int
+    as_null: int
     missed: int
     fit: int
     none: int
     outside: int
+    signs: int
+    signs_better: int
+    signs_met: int
 
 
 def counts_of(claims: Sequence[Claims]) -> Counts:
-    kinds = [sum(len(each.of(kind)) for each in claims) for kind in ("met", "missed", "fit", "none")]
+    kinds = [sum(len(each.of(kind)) for each in claims) for kind in VERDICTS]
     outside = sum(len(each.outside) for each in claims)
-    return Counts(sum(each.numbers for each in claims), sum(kinds[:3]), *kinds, outside)
+    signs = [each.kind for paper in claims for each in paper.signs if each.kind != "none"]
+    better = signs.count("better")
+    return Counts(
+        sum(each.numbers for each in claims), sum(kinds[:4]), *kinds, outside,
+        len(signs), better, better + signs.count("as null"),
+    )  # fmt: skip
 
 
 def largest_misses(claims: Sequence[Claims]) -> list[tuple[Claims, Judged]]:
@@ -323,11 +499,19 @@ def largest_misses(claims: Sequence[Claims]) -> list[tuple[Claims, Judged]]:
 
 
 def summary_sentence(claims: Sequence[Claims]) -> str:
-    """How many of the published numbers have a row, and how many of those that were not fitted are met."""
+    """How many of the published numbers are met where a null model does not meet them, and what the others are."""
     found = counts_of(claims)
+    judged = found.better + found.as_null + found.missed
+    signs = (
+        f"; of {found.signs} orders of two systems {found.signs_met} are right, {found.signs_better} of them where the "
+        "null model is wrong"
+        if found.signs
+        else ""
+    )
     return (
-        f"{found.rows} of {found.numbers} published numbers have a row; {found.met} of {found.met + found.missed} that "
-        f"were not fitted are met; {found.outside} are out of scope"
+        f"{found.better} of {judged} published numbers that were judged are met and better than a null model; "
+        f"{found.as_null} are met as the null model meets them, {found.missed} are not met, {found.fit} were fitted; "
+        f"{found.outside} of {found.numbers} are out of scope{signs}"
     )
 
 
@@ -351,10 +535,59 @@ def write_claims(claims: Claims, folder: Path) -> Path:
     groups = [(group, [each for each in claims.judged if each.group is group]) for group in claims.paper.claims]
     context = {
         "claims": claims, "paper": claims.paper, "counts": counts_of([claims]), "groups": groups,
-        "sentence": summary_sentence([claims]), "answers": [(each, answer_sentence(each)) for each in claims.answers],
+        "sentence": summary_sentence([claims]), "picture": picture_of(claims),
+        "answers": [(each, answer_sentence(each)) for each in claims.answers],
     }  # fmt: skip
     write_text(folder / "index.html", rendered("claims.html.j2", context, _FILTERS))
     return folder / "index.html"
+
+
+_WIDTH, _LABELS, _ROW, _TOP = 900.0, 380.0, 20.0, 24.0
+_LEAST, _MOST = 0.1, 10.0  # ends of the picture's axis; what lies beyond is drawn at the end
+_DOT = MappingProxyType(
+    {"better": ("met", 4.0), "as null": ("same", 4.0), "missed": ("miss", 4.0), "fit": ("fitted", 2.5)}
+)
+
+
+def picture_of(claims: Claims) -> str:
+    """Simulated over published, a row a group; the null model as a tick. Empty where no value is a positive number."""
+    axis = Axis(_LEAST, _MOST, (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0), lambda value: f"{value:g}", log=True)
+    rows: list[tuple[str, list[str]]] = []
+    for group in claims.paper.claims:
+        y, marks = _TOP + _ROW * (len(rows) + 0.5), []
+        for judged in claims.judged:
+            if judged.group is not group or judged.kind not in _DOT:
+                continue
+            simulated, guess = _ratio(judged, judged.simulated), _ratio(judged, judged.guess)
+            if guess is not None:
+                x = _LABELS + axis.share(guess) * (_WIDTH - _LABELS - 20)
+                marks.append(element("path", class_="guess", d=f"M{number(x)} {number(y - 6)}V{number(y + 6)}"))
+            if simulated is not None:
+                kind, radius = _DOT[judged.kind]
+                x = _LABELS + axis.share(simulated) * (_WIDTH - _LABELS - 20)
+                values = f"published {published(judged)}, simulated {shown(judged.simulated, '')}"
+                tip = f"{judged.row.id} {place_of(judged)}: {values}"
+                marks.append(element("circle", title(tip), class_=kind, cx=x, cy=y, r=radius))
+        if marks:
+            rows.append((group.what, [text(0, y + 4, shortened(group.what, 60)), *marks]))
+    if not rows:
+        return ""
+    bottom = _TOP + _ROW * len(rows)
+    grid = []
+    for tick in axis.ticks:
+        x = _LABELS + axis.share(tick) * (_WIDTH - _LABELS - 20)
+        kind = "ref" if tick == 1.0 else "grid"
+        grid.append(element("path", class_=kind, d=f"M{number(x)} {number(_TOP)}V{number(bottom)}"))
+        grid.append(text(x, _TOP - 8, axis.label(tick), anchor="middle"))
+    parts = [*grid, *(mark for _, marks in rows for mark in marks)]
+    return picture(_WIDTH, bottom + 8, f"Simulated over published values of {claims.paper.title}", parts)
+
+
+def _ratio(judged: Judged, value: Value) -> float | None:
+    nearest = judged.nearest(value)
+    if nearest is None or not isinstance(value, float) or nearest == 0 or value / nearest <= 0:
+        return None
+    return value / nearest
 
 
 def write_summary(claims: Sequence[Claims], folder: Path) -> Path:
@@ -373,17 +606,42 @@ def write_summary(claims: Sequence[Claims], folder: Path) -> Path:
 
 
 def table_of(claims: Sequence[Claims]) -> Table:
-    rows = [
-        {
-            "paper": each.paper.paper, "id": judged.row.id, "what": judged.group.what, "at": place_of(judged),
-            "unit": judged.group.unit, "published": published(judged), "simulated": shown(judged.simulated, ""),
-            "physical": shown(judged.physical, ""), "off": judged.off, "verdict": judged.kind,
-            "moved_most": moved(judged), "why": "" if judged.kind in ("met", "fit") else judged.why,
-        }
-        for each in claims
-        for judged in each.judged
-    ]  # fmt: skip
+    """A row a number, then a row a sign of a difference."""
+    rows: list[dict[str, Any]] = []
+    for each in claims:
+        for judged in each.judged:
+            both = interval(judged)
+            rows.append(
+                {
+                    "paper": each.paper.paper, "id": judged.row.id, "what": judged.group.what, "at": place_of(judged),
+                    "unit": judged.group.unit, "published": published(judged), "null": shown(judged.guess, ""),
+                    "simulated": shown(judged.simulated, ""), "lowest": shown(both[0], "") if both else "",
+                    "highest": shown(both[-1], "") if both else "",
+                    "physical": shown(judged.physical, ""), "off": judged.off, "verdict": VERDICTS[judged.kind],
+                    "moved_most": moved(judged), "why": judged.why if judged.kind in ("missed", "none") else "",
+                }
+            )  # fmt: skip
+        rows += [
+            {
+                "paper": each.paper.paper, "id": f"{sign.one.id}-{sign.other.id}",
+                "what": f"Order of two systems: {sign.group.what}", "at": sign_place(sign), "unit": "",
+                "published": sign.published, "null": sign.guess, "simulated": sign.simulated or "–", "lowest": "",
+                "highest": "", "physical": "", "off": None, "verdict": VERDICTS[sign.kind], "moved_most": "", "why": "",
+            }
+            for sign in each.signs
+        ]  # fmt: skip
     return Table(COLUMNS, tuple(rows))
+
+
+def as_json(claims: Sequence[Claims]) -> dict[str, Any]:
+    """The summary, the counts of every paper, and all rows."""
+    return {
+        "summary": summary_sentence(claims),
+        "papers": {each.paper.paper: counts_of([each])._asdict() for each in claims},
+        "all": counts_of(claims)._asdict(),
+        "answers": [answer_sentence(answer) for each in claims for answer in each.answers],
+        "rows": [dict(row) for row in table_of(claims).rows],
+    }
 
 
 def shown(value: Value, unit: str) -> str:
@@ -397,8 +655,11 @@ def published(judged: Judged, unit: str = "") -> str:
     value = judged.row.published
     if isinstance(value, str):
         return value
+    if isinstance(value, Bound):
+        return f"{'less' if value.less_than is not None else 'more'} than {value.value:g}{_gap(unit)}"
     low, high = value if isinstance(value, tuple) else (value, None)
-    return f"{low:g}{'' if high is None else f' to {high:g}'}{_gap(unit)}"
+    rounded = judged.row.rounded if judged.row.rounded is not None else judged.group.rounded
+    return f"{low:g}{'' if high is None else f' to {high:g}'}{f' ± {rounded:g}' if rounded else ''}{_gap(unit)}"
 
 
 def place_of(judged: Judged) -> str:
@@ -412,13 +673,32 @@ def moved(judged: Judged) -> str:
     return "; ".join(f"{name} {'+' if change > 0 else '−'}{significant(abs(change))}" for name, change in found)
 
 
-def verdict(judged: Judged) -> str:
-    """``met``, ``32 % below``; whether it was fitted."""
-    told = {"fit": "fit", "none": "no value", "met": "met"}.get(judged.kind)
-    if told is not None:
-        return told
-    if judged.off is None:
-        return "not met"
+def ends(judged: Judged, unit: str) -> str:
+    """The values for both ends of a fitted constant's interval; empty where it has none."""
+    found = interval(judged)
+    return f"{significant(found[0])} to {significant(found[-1])}{_gap(unit)}" if found else ""
+
+
+def interval(judged: Judged) -> list[float]:
+    """Sorted values for a fitted constant and both ends of its interval; none where it has no interval."""
+    return sorted(value for value in (judged.simulated, *judged.ends) if isinstance(value, float) and judged.ends)
+
+
+def sign_place(sign: JudgedSign) -> str:
+    """What is compared: ``libra against ep, batch 32``."""
+    one, other = sign.group.at | sign.one.at, sign.group.at | sign.other.at
+    differ = [key for key in one if one[key] != other.get(key)]
+    versus = f"{', '.join(str(one[key]) for key in differ)} against {', '.join(str(other.get(key)) for key in differ)}"
+    rest = [f"{key.rpartition('.')[2]} {value}" for key, value in one.items() if key not in differ]
+    return ", ".join([versus, *rest])
+
+
+def verdict(judged: Judged | JudgedSign) -> str:
+    """One of `VERDICTS`; of what is not met, by how much: ``not met: 32 % below``."""
+    if judged.kind != "missed" or isinstance(judged, JudgedSign) or judged.off is None:
+        return VERDICTS[judged.kind]
+    if judged.meets(judged.simulated):
+        return "not met for all values of the fitted constant"
     side = "above" if judged.off > 0 else "below"
     return f"not met: {abs(judged.off):.0%}".replace("%", f"{NO_BREAK}%") + f" {side}"
 
@@ -428,5 +708,16 @@ def _gap(unit: str) -> str:
 
 
 _FILTERS = MappingProxyType(
-    {"shown": shown, "published": published, "place": place_of, "moved": moved, "verdict": verdict}
-)
+    {
+        "shown": shown, "published": published, "place": place_of, "moved": moved, "verdict": verdict, "ends": ends,
+        "sign_place": sign_place,
+    }
+)  # fmt: skip
+
+
+# --- rows that no sweep gives: areas, statistics of routing, balancers on vectors, and constants
+
+
+def constants(**values: Any) -> list[Row]:
+    """One row of what is given."""
+    return [values]

@@ -65,12 +65,15 @@ def test_a_padded_all_to_all_takes_the_time_of_its_largest_part():
     assert padded[0] == pytest.approx(measured[0], rel=0.03) and (padded >= plain).all() and padded[0] > 1.02 * plain[0]
 
 
-def test_all_gather_takes_the_measured_time_whatever_the_routing():
-    run = engine_of(cluster(), PLAIN, dispatch="all_gather")
+@pytest.mark.parametrize(("dispatch", "sums"), [
+    ("all_gather", "reduce_scatter"), ("all_gather_all_reduce", "all_reduce"),
+])
+def test_all_gather_takes_the_measured_time_whatever_the_routing(dispatch, sums):
+    run = engine_of(cluster(), PLAIN, dispatch=dispatch)
     n_bytes = 8 * 512 * np.array([7168 + 4 * 56, 2 * 7168])
     measured = [
         float(LAWS.collective(op, each, ranks=8).ns)
-        for op, each in zip(("all_gather", "reduce_scatter"), n_bytes, strict=True)
+        for op, each in zip(("all_gather", sums), n_bytes, strict=True)
     ]
     for skew in (0.0, 1.0):
         _, parts = step(run, demand_of(PLAIN, 8, 512, skew, seed=2))

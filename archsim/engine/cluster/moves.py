@@ -3,7 +3,8 @@
 =============  =======================================================================================================
 `PortMoves`    switches of GPUs: flows through the ports of each level (``ports``), timed by measured kernels
                (``port_laws``, ``between_nodes``) or by bandwidths (``transfer_software: free``)
-`GatherMoves`  ``dispatch: all_gather``: every GPU of a node gets every token, and a reduce-scatter returns the results
+`GatherMoves`  ``dispatch: all_gather``: every GPU of a node gets every token, and a reduce-scatter (with
+               ``all_gather_all_reduce`` an all-reduce) returns the results
 `NoMoves`      nothing moves: every die has all tokens (``activations: replicated``), or those that a dispatch would
                bring it (``ignored``)
 `RouteMoves`   any other fabric (a wafer): bytes of every link along its routes, at its bandwidth
@@ -45,7 +46,7 @@ from archsim.laws.mesh import KERNELS as MESH_KERNELS
 from archsim.laws.mesh import quantities
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import nearest_holders
-from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
@@ -102,7 +103,7 @@ def build_moves(scenario: Scenario, machine: Machine, fabric: Fabric, analytical
     if scenario.assumptions.activations != "dispatched":
         return NoMoves(scenario, fabric)
     grid = grid_of(scenario.system)
-    if scenario.assumptions.dispatch == "all_gather":
+    if scenario.assumptions.dispatch in GATHERING:
         return GatherMoves(scenario, fabric, grid)
     if grid is None:
         measured = scenario.assumptions.endpoint == "as_measured" and scenario.system.endpoint is not None
@@ -214,15 +215,18 @@ class GatherMoves:
     def __init__(self, scenario: Scenario, fabric: Fabric, grid: Grid | None):
         if grid is None or grid.nodes > 1:
             raise SpecError(
-                "dispatch: all_gather: all-gather and reduce-scatter were measured inside a node alone; take a system "
-                "of one level of switches, or dispatch: per_rank"
+                f"dispatch: {scenario.assumptions.dispatch}: all-gather and reduce-scatter were measured inside a node "
+                "alone; take a system of one level of switches, or dispatch: per_rank"
             )
         model = scenario.model
+        self._sums = GATHERING[scenario.assumptions.dispatch]
         self._ranks, self._top_k, self._fabric = grid.dies, model.top_k, fabric
         self._laws = Laws(calibration_named(own_calibration(scenario.system)))
         self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, scenario.assumptions.combine)
-        self.named = f"{self._laws.calibration.gpu} all-gather and reduce-scatter on {self._ranks} ranks"
-        self._laws.collective("all_gather", 1.0, ranks=self._ranks)  # refused here, where it was not measured
+        summed = self._sums.replace("_", "-")
+        self.named = f"{self._laws.calibration.gpu} all-gather and {summed} on {self._ranks} ranks"
+        for op in ("all_gather", self._sums):  # refused here, where it was not measured
+            self._laws.collective(op, 1.0, ranks=self._ranks)
         self._share = sms_share(scenario.system, scenario.assumptions)
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
@@ -234,7 +238,7 @@ class GatherMoves:
         return self._all("all_gather", sent, self.vector_bytes[DISPATCH])
 
     def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
-        return begin_ns.max() + self._all("reduce_scatter", sent, self.vector_bytes[COMBINE])
+        return begin_ns.max() + self._all(self._sums, sent, self.vector_bytes[COMBINE])
 
     def _all(self, op: str, sent: Sent, n_bytes: float) -> np.ndarray:
         # the fullest part decides: libraries pad ranks to equal sizes
@@ -380,7 +384,7 @@ def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
 def told_kernels(scenario: Scenario) -> str | None:
     """The measured kernels that move hidden vectors between GPUs, by level; None where none are charged."""
     grid, charged = grid_of(scenario.system), scenario.assumptions.transfer_software == "charged"
-    if grid is None or not charged or scenario.assumptions.dispatch == "all_gather":
+    if grid is None or not charged or scenario.assumptions.dispatch in GATHERING:
         return None
     return "; ".join(_law(scenario, number, transfers.DISPATCH).named for number in range(2 if grid.nodes > 1 else 1))
 

@@ -411,9 +411,10 @@ class Simulator:
 
 
 def _deployment_key(run: ServeRun) -> str:
-    """What its engines are built from: all but requests, and what only pages show."""
+    """What its engines are built from: all but requests, if these are no static batch, and what only pages show."""
     serving = run.serving
-    return f"{serving.spec.model_dump_json(exclude=_OF_REQUESTS | {'sweep'})} {serving.policy.model_dump_json()}"
+    beside = _OF_REQUESTS - ({"requests"} if serving.spec.static_batch is not None else set())
+    return f"{serving.spec.model_dump_json(exclude=beside | {'sweep'})} {serving.policy.model_dump_json()}"
 
 
 # ---- store
