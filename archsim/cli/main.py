@@ -128,7 +128,7 @@ def _out_checked(out: str) -> str:
     except RuntimeError:
         raise ArchsimError(f"--out {out}: no home folder of this user is known; write it in full") from None
     refuse_no_place(path)
-    return str(path)
+    return str(path) + "/" * out.endswith("/")  # calibrate: a new folder, not a file
 
 
 def _as_json(arguments: argparse.Namespace) -> int:

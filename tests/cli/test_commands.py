@@ -1,4 +1,4 @@
-"""Commands are one thin file each, imported only when invoked."""
+"""Commands parse, call and print; those of one topic share a module, imported only when one of them is invoked."""
 
 import ast
 import importlib
@@ -14,12 +14,10 @@ from archsim.cli.main import COMMANDS, Group
 
 FOLDER = Path(archsim.cli.__file__).parent
 EVERY = [each for entry in COMMANDS for each in (entry.commands if isinstance(entry, Group) else (entry,))]
-MODULES = sorted({f"archsim.cli.{command.module}" for command in EVERY})
-SHARED = {
-    f"archsim.cli.{name}"
-    for name in ("arguments", "exit_codes", "heartbeat", "printing", "progress", "report_folder", "rtl.arguments")
-}
-OF_ONE_COMMAND = {"archsim.cli.progress", "archsim.cli.printing", "archsim.cli.main"}  # completion
+NAMES = sorted({command.module for command in EVERY})
+MODULES = sorted({f"archsim.cli.{name.partition(':')[0]}" for name in NAMES})
+SHARED = {f"archsim.cli.{name}" for name in ("arguments", "printing", "progress")}
+OF_ONE_COMMAND = {"archsim.cli.main"}  # completion
 
 
 def imported_by(module):
@@ -29,20 +27,23 @@ def imported_by(module):
     }
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_has_two_functions(name):
+    module, _, action = name.partition(":")
+    found = importlib.import_module(f"archsim.cli.{module}")
+    assert list(inspect.signature(getattr(found, f"add_{action or module}")).parameters) == ["parser"]
+    assert list(inspect.signature(getattr(found, f"run_{action or module}")).parameters) == ["args"]
+
+
 @pytest.mark.parametrize("name", MODULES)
-def test_a_command_is_thin(name):
-    module = importlib.import_module(name)
-    assert list(inspect.signature(module.add).parameters) == ["parser"]
-    assert list(inspect.signature(module.run).parameters) == ["args"]
-    of_commands = {each for each in imported_by(module) if each.startswith("archsim.cli.")}
+def test_no_module_of_commands_imports_another(name):
+    of_commands = {each for each in imported_by(importlib.import_module(name)) if each.startswith("archsim.cli.")}
     assert of_commands <= SHARED | OF_ONE_COMMAND
-    assert not of_commands & set(MODULES)
 
 
-def test_every_file_is_a_command_or_shared():
-    files = {file for file in FOLDER.rglob("*.py") if file.stem != "__init__"}
-    names = {".".join(("archsim.cli", *file.relative_to(FOLDER).with_suffix("").parts)) for file in files}
-    assert names == {*MODULES, *SHARED, *OF_ONE_COMMAND, "archsim.cli.main"}
+def test_every_file_is_of_commands_or_shared():
+    names = {f"archsim.cli.{file.stem}" for file in FOLDER.glob("*.py") if file.stem != "__init__"}
+    assert names == {*MODULES, *SHARED, "archsim.cli.main"}
 
 
 def test_commands_have_different_names_and_help():

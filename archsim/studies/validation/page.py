@@ -457,8 +457,8 @@ def _shares(cases: pd.DataFrame) -> list[str]:
     found = []
     for kind in kinds_shown(cases) if len(cases) else ():
         for what, mine in cases[cases["kind"] == kind].groupby("what", sort=True):
-            found = {dtype: of.to_numpy(float) for dtype, of in mine.groupby("dtype", sort=True)["error"]}
-            found.append(shares_within(f"{what}, {kind}", found))
+            by_dtype = {dtype: of.to_numpy(float) for dtype, of in mine.groupby("dtype", sort=True)["error"]}
+            found.append(shares_within(f"{what}, {kind}", by_dtype))
     return found
 
 
