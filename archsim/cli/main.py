@@ -14,7 +14,6 @@ from archsim.base.errors import ArchsimError, FailedRuns, printable
 from archsim.base.files import claim, refuse_foreign, refuse_no_place
 from archsim.base.own_code import code_told
 from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Parser
-from archsim.cli.progress import heartbeat
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -93,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = _parse(words)
+    from archsim.cli.progress import heartbeat  # loads rich, which --help does not wait for
+
     try:
         if isinstance(getattr(arguments, "out", None), str) and arguments.out:
             arguments.out = _out_checked(arguments.out)
