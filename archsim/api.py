@@ -760,7 +760,7 @@ def calibrate_meshes(
     from calibration.fit.mesh import fit_meshes
     from calibration.measurements.mesh import read_meshes
 
-    found = fit_meshes(read_meshes(*folders))
+    found = fit_meshes(read_meshes(*(Path(each) for each in folders)))
     for fitted in found:
         path = None if out is None else Path(out) / f"{fitted.machine}.yaml"
         if path is not None:

@@ -29,11 +29,6 @@ from archsim.base.files import unpacked as unpacked_bytes
 from archsim.base.own_code import import_function
 from archsim.base.tables import INTEGER, REAL, TEXT
 from archsim.base.units import NS_PER_S
-from archsim.engine.demand import link_traffic, pair_bytes
-from archsim.engine.loop import DECODE as DECODE_step_counts
-from archsim.engine.loop import PREFILL as PREFILL_step_counts
-from archsim.engine.loop import Outcome
-from archsim.engine.state import UNITS
 from archsim.specs.assumptions import columns_of
 
 if TYPE_CHECKING:
@@ -1077,12 +1072,15 @@ def _own_column(target: str) -> Column:
 # ---- measure_units
 # Measures of the dies and the links of a finished run: columns, list[die] and list[link].
 
-LLC_PORTS, HBM, ARRAYS = range(UNITS)
+LLC_PORTS, HBM, ARRAYS = range(3)  # archsim.engine.state.UNITS, which loads numba
 MOST_DIES = 32  # of a machine whose pairs of dies are kept: 992 rows a run
 
 
 def measure_dies(outcome: Outcome) -> dict[str, list]:
     """Columns over the dies of a run, list[die] each."""
+    from archsim.engine.loop import DECODE as DECODE_step_counts
+    from archsim.engine.loop import PREFILL as PREFILL_step_counts
+
     total_ns = outcome.prefill_ns + outcome.decode_ns
     port, hbm, compute = (per_die(outcome, unit) for unit in (LLC_PORTS, HBM, ARRAYS))
     dies, fabric = outcome.tally.dies, outcome.fabric
@@ -1114,6 +1112,9 @@ def measure_dies(outcome: Outcome) -> dict[str, list]:
 
 def measure_links(outcome: Outcome) -> dict[str, list]:
     """Columns over the links of a run, list[link] each: one way each, or edges that are held both ways at once."""
+    from archsim.engine.demand import link_traffic
+    from archsim.engine.state import UNITS
+
     fabric, total_ns = outcome.fabric, outcome.prefill_ns + outcome.decode_ns
     counted = outcome.tally.resources[UNITS * fabric.dies :]
     one_way, shown = len(counted) == fabric.links, shown_links(outcome)
@@ -1148,6 +1149,8 @@ def measure_pairs(outcome: Outcome) -> dict[str, list]:
     """Columns over the ordered pairs of dies between which anything moved, list[pair] each; none for more than
     MOST_DIES.
     """
+    from archsim.engine.demand import pair_bytes
+
     moved = pair_bytes(outcome.tally)
     if outcome.fabric.dies > MOST_DIES:
         moved = {name: n_bytes[:0] for name, n_bytes in moved.items()}

@@ -134,7 +134,7 @@ def refuse_beyond_positions(requests: Requests, model: ModelSpec, whose: str) ->
     """Raise TraceError for the first request that is longer, with its output, than the model's positions reach."""
     most = model.extended_positions or model.positions
     tokens = requests.input + requests.output
-    wrong = np.flatnonzero(tokens > most) if most is not None else ()
+    wrong = np.flatnonzero(tokens > most) if most is not None else np.empty(0, np.int64)
     if len(wrong):
         at = int(wrong[0])
         scaled_to = f" ({most:,} if scaled)" if model.extended_positions else ""

@@ -176,7 +176,7 @@ def _no_spread(which: str) -> Callable[[Chosen], bool]:
 _MEASURED = "routing: {run.serving.routing} takes the times of iterations from the measured laws of compute.calibration; routing: {{like: model}} simulates the machine's experts"
 SERVED: tuple[Row, ...] = (
     Row(("parallel.*", "instances"), _if(lambda run: _serving(run).disaggregated != "none", "the sides of disaggregated have their own")),
-    Row(("disaggregated.transfer.*",), _if(lambda run: _serving(run).disaggregated != "none" and _serving(run).disaggregated.prefill == "none", "disaggregated.prefill: none brings requests with their KV")),
+    Row(("disaggregated.transfer.*",), _if(lambda run: _serving(run).disaggregated != "none" and _serving(run).disaggregated.prefill == "none", "disaggregated.prefill: none brings requests with their KV")),  # type: ignore[union-attr]
     Row(("scheduler.prefill_every",), _if(lambda run: _serving(run).scheduler.prefill == "free", "scheduler.prefill: free computes prompts in every iteration")),
     Row(("scheduler.balance",), _if(lambda run: _pools(run, lambda side: side.instances * side.parallel.attention.dp == 1), "there is one rank of attention, which takes every request")),
     Row(("scheduler.prefix_caching",), _if(lambda run: _serving(run).requests.trace is None, "requests are drawn and share no prefix; those of a trace with hash ids may")),
@@ -271,7 +271,7 @@ def unread_of_serving(
 ) -> tuple[str, ...]:
     """Sentences that name the keys that a file of ``archsim serve`` reads under none of its policies, and say why."""
     asked = [(str(keys[0]), None, keys[1:]) for keys in sorted(written, key=str)]
-    runs = [(Chosen(system, model, assumptions, policy, serving=spec), {}) for policy in policies]
+    runs: list[Any] = [(Chosen(system, model, assumptions, policy, serving=spec), {}) for policy in policies]
     wanted = [each for each in asked if _rows_of(each, SERVED)]
     return tuple(_told(wanted, SERVED, runs))
 

@@ -23,7 +23,7 @@ def test_what_the_machine_refuses_is_said_in_a_sentence(monkeypatch, capsys, tmp
     def fail(args):
         raise OSError(number, os.strerror(number), file)
 
-    monkeypatch.setattr(archsim.cli.new, "run", fail)
+    monkeypatch.setattr(archsim.cli.new, "run_new", fail)
     monkeypatch.chdir(tmp_path)
     assert main(["new", "system", "mine", "--out", "mine.yaml"]) == 2
     assert said in capsys.readouterr().err
@@ -33,7 +33,7 @@ def test_an_error_without_a_number_is_a_defect(monkeypatch):
     def fail(args):
         raise OSError("a message of the program")
 
-    monkeypatch.setattr(archsim.cli.new, "run", fail)
+    monkeypatch.setattr(archsim.cli.new, "run_new", fail)
     with pytest.raises(OSError, match="a message of the program"):
         main(["new", "system", "mine"])
 
