@@ -392,7 +392,8 @@ def _read(path: Path, changed_ns: int) -> FabricCalibration:
             given.machine, each.kernel, each.version, each.topologies, each.links, each.link_bytes_per_s,
             each.vector_bytes, each.fixed_ns,
             {term: ns for term, ns in each.ns_per_vector.model_dump().items() if ns is not None},
-            each.link_ns_per_byte, {str(name): error for name, error in each.nulls.items()}, _residuals(each.residuals), each.note,
+            each.link_ns_per_byte, {str(name): error for name, error in each.nulls.items()},
+            _residuals(each.residuals), each.note,
         )
         for each in given.endpoint
     )  # fmt: skip
