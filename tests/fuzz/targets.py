@@ -142,9 +142,7 @@ def _requests(folder):
         ])
     )
     (folder / "plain.csv").write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *rows]))
-    lines = [{"timestamp": at, "input_length": 600, "output_length": 5, "hash_ids": [0, at]} for at in range(5)]
-    # Times that only milliseconds explain: a trace whose unit is open is refused.
-    lines = [line | {"timestamp": line["timestamp"] + 250} if "timestamp" in line else line for line in lines]
+    lines = [{"timestamp": 1000 * at, "input_length": 600, "output_length": 5, "hash_ids": [0, at]} for at in range(5)]
     (folder / "mooncake.jsonl").write_text("\n".join(map(json.dumps, lines)))
     turns = [{"from": "human", "value": "a b c"}, {"from": "gpt", "value": "d e"}]
     (folder / "sharegpt.json").write_text(json.dumps([{"id": "1", "conversations": turns}] * 3))
