@@ -86,8 +86,8 @@ def test_an_axis_that_changes_a_link_runs(here):
 
 def test_unknown_keys_list_the_known_ones_and_kinds_of_files_are_named(here):
     folder = here("star")
-    (folder / "own.yaml").write_text(SYSTEM.replace("{bandwidth: 2 TB/s,", "{stacks: 4, bandwidth: 2 TB/s,"))
-    assert "stacks" in archsim(folder, "check", "own.yaml").stderr
+    (folder / "own.yaml").write_text(SYSTEM.replace("{bandwidth: 2 TB/s,", "{zzz: 4, bandwidth: 2 TB/s,"))
+    assert "(known: bandwidth, capacity," in archsim(folder, "check", "own.yaml").stderr
     assert "dojo: this is an experiment; `archsim sweep` takes it" in archsim(folder, "serve", "dojo").stderr
     missing = archsim(folder, "sweep", "configs/dojo.yaml").stderr
     assert "configs/dojo.yaml: no such file; the experiment that ships under this name is `dojo`" in missing
