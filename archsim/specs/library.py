@@ -24,6 +24,7 @@ from archsim.specs.plan import PLURAL, SweepPlan, plan_without_axes
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, References, apply_overrides, folders_around, is_path
 from archsim.specs.serving import ServeSpec
 from archsim.specs.system import SystemSpec
+from archsim.specs.uncertainty import UncertaintySpec
 from archsim.specs.unread import Written, recorded_unread, unread_keys
 
 # ---- file_kinds
@@ -39,6 +40,7 @@ SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType({
     "calibration": CalibrationSpec,
     "calibration of a fabric": FabricFile,
     "paper": PaperSpec,
+    "file of widths": UncertaintySpec,
 })
 EXPERIMENT_KEYS = (*keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
 # Keys common to all files of configs/traffic, and keys of its three variants.
@@ -57,6 +59,7 @@ _BELONGS = MappingProxyType({
     "model": "an experiment names it under `models:`",
     "assumption set": "an experiment names it under `assumptions:`",
     "paper": "`archsim claims` takes it",
+    "file of widths": "`archsim sure` takes it, as configs/uncertainty/widths.yaml",
     "calibration": "a system names it under `compute.calibration`",
     "calibration of a fabric": "`archsim validate --mesh --with` and `archsim run --law` take it",
     TRAFFIC: "an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",

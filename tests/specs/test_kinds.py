@@ -30,6 +30,7 @@ def test_every_shipped_file_is_of_the_kind_of_its_folder():
     kinds = {
         "systems": "system", "models": "model", "assumptions": "assumption set", "calibrations": "calibration",
         "traffic": TRAFFIC, "papers": "paper", "fabrics": "calibration of a fabric",
+        "uncertainty": "file of widths",
     }
     every = sorted(file for file in shipped_configs().rglob("*.yaml") if file.parent.parent.name != "calibrations")
     # those of `archsim serve` are its own

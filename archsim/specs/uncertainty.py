@@ -1,0 +1,115 @@
+"""How far numbers may be off that have no range of their own: configs/uncertainty/widths.yaml."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from archsim.base.errors import did_you_mean
+from archsim.base.fields import KeyProblem, Spec, count, number
+from archsim.base.yaml import read_yaml, validate
+from archsim.specs.config_files import display, search_folders
+from archsim.uncertainty.quantities import Distribution
+
+KINDS_OF_NUMBERS = ("peak", "bandwidth", "efficiency", "latency", "clock", "price", "energy", "host")
+TABLES = ("gemm", "moe", "attention", "copies", "collectives", "launches")
+SUBSTITUTIONS = ("fit", "nearest_shape", "sibling_gpu", "scaled", "roofline")
+Factor = Annotated[float, number(0.001, 1000)]
+Range = tuple[Factor, Factor]
+
+
+class WidthSpec(Spec):
+    """A range relative to a value, its shape and its source."""
+
+    range: Range
+    distribution: str = "lognormal"
+    source: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _contains_one(self) -> WidthSpec:
+        _checked(self.distribution, self.range, "range")
+        return self
+
+    def of(self, value: float) -> Distribution:
+        """The distribution of a number."""
+        low, high = self.range
+        return Distribution(self.distribution, low * value, value, high * value)
+
+
+class LevelsSpec(Spec):
+    """Measured over predicted, the central 90 % of both levels: ``common`` to a table, and of a ``shape``.
+
+    ``points``: how many measurements that no fit saw it was learned from; 0: a placeholder.
+    """
+
+    common: Range
+    shape: Range
+    points: Annotated[int, count(0, 100_000_000)] = 0
+    source: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _contain_one(self) -> LevelsSpec:
+        for key in ("common", "shape"):
+            _checked("lognormal", getattr(self, key), key)
+        return self
+
+    def level(self, name: str) -> Distribution:
+        """Of ``common`` or ``shape``, around 1."""
+        low, high = getattr(self, name)
+        return Distribution("lognormal", low, min(max(1.0, low), high), high)
+
+
+class CommandSpec(Spec):
+    """What one command measures. ``of``: in words."""
+
+    run: str = Field(min_length=1)
+    minutes: Annotated[float, number(0.1, 100_000)]
+    of: str = Field(min_length=1)
+
+
+class UncertaintySpec(Spec):
+    """``defaults``: kind of a number → its width. ``measured``: table → how its law was had → widths of two levels."""
+
+    defaults: dict[str, WidthSpec]
+    measured: dict[str, dict[str, LevelsSpec]]
+    commands: dict[str, CommandSpec] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _known(self) -> UncertaintySpec:
+        _refuse_unknown(("defaults",), self.defaults, KINDS_OF_NUMBERS)
+        _refuse_unknown(("measured",), self.measured, TABLES)
+        for table, ways in self.measured.items():
+            _refuse_unknown(("measured", table), ways, SUBSTITUTIONS)
+        return self
+
+
+def load_widths() -> UncertaintySpec:
+    """``./configs/uncertainty/widths.yaml``, else the shipped one. Raises SpecError."""
+    file = search_folders("uncertainty", None)[0] / "widths.yaml"
+    return _read(file, file.stat().st_mtime_ns if file.is_file() else 0)
+
+
+@lru_cache(maxsize=4)
+def _read(file: Path, changed: int) -> UncertaintySpec:
+    return validate(UncertaintySpec, read_yaml(file, display(file)))
+
+
+def _refuse_unknown(at: tuple[str, ...], given: dict[str, Any], known: tuple[str, ...]) -> None:
+    for key in given:
+        if key not in known:
+            raise KeyProblem((*at, key), f"unknown key{did_you_mean(key, known)} (known: {', '.join(known)})")
+
+
+def _checked(shape: str, ends: Range, key: str) -> None:
+    """Raise KeyProblem unless the range is one of factors that has 1 in it, or ends there for a bias."""
+    low, high = ends
+    if low > high:
+        raise KeyProblem((key,), f"{low:g} to {high:g}: expected the lower end first")
+    try:
+        Distribution(shape, low, min(max(1.0, low), high), high)
+    except ValueError as error:
+        raise KeyProblem(("distribution",), str(error)) from None
+

@@ -1,0 +1,122 @@
+"""A quantity: a number that decides a result, with its unit, its source and the distribution of its true value.
+
+A distribution is a range and a shape. What the range means depends on the shape:
+
+========== ============================================================ =================================
+shape      range                                                        beyond it
+========== ============================================================ =================================
+uniform    all values are equally likely                                nothing
+triangular the value itself is the most likely                          nothing
+loguniform all values are equally likely on a logarithmic scale         nothing
+normal     the central 90 %; each side has its own standard deviation   tails, cut where 0.1 % is left
+lognormal  as normal, of the logarithm                                  tails, cut where 0.1 % is left
+========== ============================================================ =================================
+
+Draws are quantiles of numbers between 0 and 1, so that quantities of one group share their luck (`Quantity.group`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from archsim.base.errors import did_you_mean
+
+SHAPES = ("uniform", "triangular", "loguniform", "normal", "lognormal")
+_Z90 = 1.6448536269514722  # of a standard normal variable, 90 % lies within this
+_Z_MOST = 3.090232306167813  # and 99.8 % within this; tails are cut here
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """What a number may be. ``centre``: the value that is computed with where nothing is drawn.
+
+    Raises ValueError for an unknown shape, for a range that does not contain the centre, and for a range from zero or
+    below on a logarithmic scale.
+    """
+
+    shape: str
+    low: float
+    centre: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise ValueError(
+                f"unknown distribution {self.shape!r}{did_you_mean(str(self.shape), SHAPES)} (known: "
+                f"{', '.join(SHAPES)})"
+            )
+        if not self.low <= self.centre <= self.high:
+            raise ValueError(f"{self.low:g} to {self.high:g} does not contain the value, {self.centre:g}")
+        if self.shape.startswith("log") and not self.low > 0:
+            raise ValueError(f"{self.low:g} to {self.high:g}: a {self.shape} range begins above 0")
+
+    @property
+    def exact(self) -> bool:
+        return self.low == self.high
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the most that is ever drawn."""
+        least, most = self.at(np.array([0.0, 1.0]))
+        return float(least), float(most)
+
+    def at(self, share: np.ndarray) -> np.ndarray:
+        """Quantiles, float64 of the shape of ``share`` (0 to 1)."""
+        share = np.asarray(share, np.float64)
+        low, centre, high = self.low, self.centre, self.high
+        if self.exact:
+            return np.full(share.shape, centre)
+        match self.shape:
+            case "uniform":
+                return low + share * (high - low)
+            case "loguniform":
+                return np.clip(low * (high / low) ** share, low, high)
+            case "triangular":
+                below = (centre - low) / (high - low)
+                up = low + np.sqrt(share * (high - low) * (centre - low))
+                down = high - np.sqrt((1 - share) * (high - low) * (high - centre))
+                return np.where(share < below, up, down)
+        from scipy.special import ndtri
+
+        deviates = np.clip(ndtri(share), -_Z_MOST, _Z_MOST) / _Z90
+        if self.shape == "normal":
+            return centre + deviates * np.where(deviates < 0, centre - low, high - centre)
+        return centre * np.where(deviates < 0, centre / low, high / centre) ** deviates
+
+    def times(self, factor: float) -> Distribution:
+        """Of a number ``factor`` times as large."""
+        return Distribution(self.shape, self.low * factor, self.centre * factor, self.high * factor)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number with its distribution.
+
+    key: dotted path in a scenario, such as ``system.hbm.bandwidth``; of measured tables ``measured.moe.fit.common``.
+    value, distribution: in the base unit that ``unit`` names (B/s, ns, FLOP/s, Hz, B; '' for a pure number).
+    group: quantities of one group share their draws, as what has one cause; '' stands for the key.
+    measured_by: what one command measures (a key of ``commands`` in configs/uncertainty.yaml), '' for nothing.
+    """
+
+    key: str
+    value: float
+    unit: str
+    source: str
+    distribution: Distribution
+    group: str = ""
+    measured_by: str = ""
+
+    @property
+    def draws_as(self) -> str:
+        return self.group or self.key
+
+    @property
+    def exact(self) -> bool:
+        return self.distribution.exact
+
+    def narrowed(self) -> Quantity:
+        """The same number, known exactly."""
+        known = Distribution(self.distribution.shape, self.value, self.value, self.value)
+        return replace(self, distribution=known)
