@@ -80,10 +80,9 @@ HOSTILE = (  # tried and not found by libraries that archsim loads, and two that
 DEFECT = "raise SystemExit('a file of the current folder was run')\n"
 SCRIPT = """
 import contextlib, sys
-from archsim.cli.main import COMMANDS, Group, main
+from archsim.cli.main import every_command, main
 asked = [each.split() for each in sys.argv[1:]]
-names = [(entry.name, each.name) if isinstance(entry, Group) else (entry.name,)
-         for entry in COMMANDS for each in (entry.commands if isinstance(entry, Group) else (entry,))]
+names = [tuple(words.split()) for words, _ in every_command()]
 for name in names:
     if not any(tuple(each[: len(name)]) == name for each in asked):
         asked.append([*name, "no-such-file"])
@@ -93,8 +92,9 @@ for words in asked:
 print("path", sys.path)
 """
 ASKED = (
-    "check tiny.yaml", "check --no-code own.yaml", "sweep own.yaml --out out --jobs 1", "verify out --jobs 1",
-    "run tiny.yaml --policy ep --system small --batch 12", "list systems", "blocks", "cost dojo",
+    "check tiny.yaml", "check --no-code own.yaml", "sweep own.yaml --out out --jobs 1", "check --report out --jobs 1",
+    "run tiny.yaml --policy ep --system small --batch 12", "list systems", "hardware blocks",
+    "hardware cost dojo",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,17 @@ from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Pars
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+class Form(NamedTuple):
+    """Another question to the same verb: ``flag`` asks it, as in ``archsim why --assumptions``. ``old``: the command of
+    its own that it was before version 0.2.
+    """
+
+    flag: str
+    old: str
+    module: str
+    help: str
+
+
 class Command(NamedTuple):
     """``module``: below ``archsim.cli``, with ``add_NAME(parser)`` and ``run_NAME(args) -> int``; ``module:name``
     if the name is not that of the module.
@@ -26,14 +37,18 @@ class Command(NamedTuple):
     name: str
     module: str
     help: str
+    forms: tuple[Form, ...] = ()
 
 
 class Group(NamedTuple):
-    """Commands of two words, such as ``archsim trace import``."""
+    """Commands of two words, such as ``archsim trace import``. Those of ``old`` were commands of one word before
+    version 0.2.
+    """
 
     name: str
     help: str
-    commands: tuple[Command, ...]
+    commands: "tuple[Command | Group, ...]"
+    old: tuple[str, ...] = ()
 
 
 _TRACE = (
@@ -54,36 +69,77 @@ _RTL = (
     Command("synth", "hardware:rtl_synth", "map components to a cell library: area, delay, energy"),
     Command("export", "hardware:rtl_export", "a component as Verilog, with a test bench and timing constraints"),
 )
-COMMANDS: tuple[Command | Group, ...] = (
-    Command("sweep", "sweep", "run every combination of an experiment and report on it"),
-    Command("run", "run", "run one combination of an experiment; optionally write a timeline of one step"),
-    Command("why", "why", "what limits a step, and what would help; without a step, the worst ones"),
-    Command("ablate", "why:ablate", "effect of each assumption: from one set to another, one at a time and in a chain"),
-    Command("explore", "sweep:explore", "search the points of a `sweep:` for the Pareto-optimal designs"),
-    Command("compare", "compare", "two designs, or two policies of an experiment, side by side"),
-    Command("engines", "compare:engines", "run a sample of an experiment on both engines and print how they differ"),
-    Command("optimum", "why:optimum", "how far every policy's steps are from a lower bound over all allocations"),
-    Command("figure", "sweep:figure", "a figure of a report for print: PDF, PNG or SVG (extra `figures`)"),
-    Command("verify", "check:verify", "run a report again from its manifest, and say which numbers moved"),
-    Command("place", "place", "choose a placement from recorded loads and write it for SGLang, vLLM and TensorRT-LLM"),
-    Command("worth", "compare:worth", "whether a balancer pays on a deployment, by recorded loads held out in time"),
-    Command("serve", "serve", "requests over time: TTFT, TPOT, goodput; compare, calibrate, search"),
-    Command("claims", "compare:claims", "published numbers of papers beside runs: met or not, and why"),
+_HARDWARE = (
     Command("area", "hardware:area", "area and power of the decision hardware, beside the published"),
     Command("cost", "hardware:cost", "die area, machine price and energy coefficients, with ranges"),
-    Command("check", "check", "check an experiment, system, model, assumption set, calibration or traffic file"),
-    Command("new", "new", "write a commented system, model or experiment to start from"),
-    Command("list", "list", "list the names that an experiment may use"),
-    Command("completion", "list:completion", "print a script that completes commands and names in bash, zsh or fish"),
     Command("blocks", "hardware:blocks", "hardware blocks as state machines: tables, parameters, diagrams"),
     Group("rtl", "the decision hardware in RTL (extra `rtl`): lockstep with its tables, proofs, synthesis", _RTL),
-    Group("model", "make models from exported graphs and from config.json", (
-        Command("import", "new:model_import", "make a model file from an ONNX graph or a config.json"),
-    )),
-    Group("trace", "recorded routing: import it into a store, inspect it, select from it", _TRACE),
-    Command("calibrate", "calibrate", "fit a calibration to measurements of a GPU"),
-    Command("validate", "calibrate:validate", "compare a calibration with measurements, held-out ones included"),
-)  # fmt: skip
+)
+# What --help lists: a heading → its commands.
+HEADINGS: dict[str, tuple[Command | Group, ...]] = {
+    "Simulate": (
+        Command("run", "run", "one combination of an experiment; a timeline of a step, if you like"),
+        Command("sweep", "sweep", "every combination of an experiment, with a report to look at", (
+            Form("--search", "explore", "sweep:explore", "the Pareto-optimal designs among the points of a `sweep:`"),
+            Form("--figure", "figure", "sweep:figure", "a figure of a report for print: PDF, PNG or SVG"),
+        )),
+        Command("serve", "serve", "requests that arrive over time: TTFT, TPOT, goodput; search a configuration"),
+    ),
+    "Understand": (
+        Command("why", "why", "what limits a step, and what would help", (
+            Form("--assumptions", "ablate", "why:ablate", "how much each modelling assumption changes the speed-up"),
+            Form("--bound", "optimum", "why:optimum", "how far each policy is from a bound that no allocation beats"),
+        )),
+        Command("compare", "compare", "two designs, or two policies of an experiment, side by side", (
+            Form("--engines", "engines", "compare:engines", "a sample of an experiment on both engines"),
+            Form("--papers", "claims", "compare:claims", "published numbers of papers beside simulated ones"),
+            Form("--without", "worth", "compare:worth", "whether a block or a balancer is worth its cost"),
+        )),
+    ),
+    "Decide": (
+        Command("place", "place", "the placement of experts to deploy, from recorded loads"),
+    ),
+    "Describe your own": (
+        Command("new", "new", "write a commented system, model or experiment to start from", (
+            Form("--from", "model import", "new:model_import", "a model file from a config.json or an ONNX graph"),
+        )),
+        Command("check", "check", "check any input file before you run it", (
+            Form("--report", "verify", "check:verify", "simulate a report again, and say which numbers moved"),
+        )),
+        Command("list", "list", "list the names that an experiment may use", (
+            Form("--completion", "completion", "list:completion", "a script that completes words in bash, zsh, fish"),
+        )),
+        Command("calibrate", "calibrate", "fit laws to measurements of a GPU", (
+            Form("--validate", "validate", "calibrate:validate", "a calibration against measurements it did not see"),
+        )),
+        Group("trace", "recorded routing: import it into a store, inspect it, select from it", _TRACE),
+        Group("hardware", "area, price, state machines and RTL of the hardware", _HARDWARE,
+              ("area", "cost", "blocks", "rtl")),
+    ),
+}  # fmt: skip
+COMMANDS = tuple(command for commands in HEADINGS.values() for command in commands)
+# Spelling before version 0.2 → today's.
+OLD = {
+    **{form.old: f"{each.name} {form.flag}" for each in COMMANDS if isinstance(each, Command) for form in each.forms},
+    **{old: f"{each.name} {old}" for each in COMMANDS if isinstance(each, Group) for old in each.old},
+}
+_START = """\
+Start here:
+  archsim sweep configs/dojo.yaml       five policies on a wafer of 25 dies; writes reports/dojo/index.html
+  archsim new experiment mine.yaml      a commented file of your own
+  archsim COMMAND --help                the options of a command
+"""
+
+
+def every_command(commands: "Sequence[Command | Group]" = COMMANDS, before: str = "") -> Iterator[tuple[str, str]]:
+    """Words of every command and form, such as ``trace info`` or ``why --bound``, and the module that it is in."""
+    for each in commands:
+        if isinstance(each, Group):
+            yield from every_command(each.commands, f"{before}{each.name} ")
+            continue
+        yield before + each.name, each.module
+        for form in each.forms:
+            yield f"{before}{each.name} {form.flag}", form.module
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,6 +147,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     some runs failed.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
+        parser_of(["--help"]).print_help()
+        return OK
+    words = _as_spelled_now(words)
     arguments = _parse(words)
     from archsim.cli.progress import heartbeat  # loads rich, which --help does not wait for
 
@@ -165,28 +225,74 @@ def _parse(words: list[str]) -> argparse.Namespace:
     return parser_of(words).parse_args(words)
 
 
+def _as_spelled_now(words: list[str]) -> list[str]:
+    """Words of an old spelling in today's; stderr says the new one."""
+    for old, now in OLD.items():
+        known = old.split()
+        if words[: len(known)] == known:
+            print(
+                f"note: `archsim {old}` is `archsim {now}` now; the old spelling works until version 0.3",
+                file=sys.stderr,
+            )
+            return [*now.split(), *words[len(known) :]]
+    return words
+
+
 def parser_of(words: list[str]) -> Parser:
     """The parser, with the arguments of the one command that ``words`` invoke."""
-    parser = Parser(prog="archsim", description="Simulates MoE serving on chiplet, wafer-scale and multi-GPU machines.")
+    parser = Parser(
+        prog="archsim", usage="archsim COMMAND ...", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=_told(), epilog=_START,
+    )  # fmt: skip
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    _fill(parser, "COMMAND", COMMANDS, words)
+    _fill(parser, "COMMAND", COMMANDS, words, argparse.SUPPRESS)
     return parser
 
 
-def _fill(parser: argparse.ArgumentParser, metavar: str, commands: Sequence[Command | Group], words: list[str]) -> None:
-    """Add all commands; import and fill in only the one that ``words`` invokes."""
-    below = parser.add_subparsers(required=True, metavar=metavar)
+def _told() -> str:
+    """What ``--help`` begins with: the commands, by heading."""
+    lines = ["archsim simulates how fast a machine serves a mixture-of-experts model, and what limits it."]
+    for heading, commands in HEADINGS.items():
+        lines += ["", f"{heading}:", *(f"  {each.name:<11} {each.help}" for each in commands)]
+    return "\n".join(lines)
+
+
+def _fill(
+    parser: argparse.ArgumentParser, metavar: str, commands: Sequence[Command | Group], words: list[str],
+    shown: str | None = None,
+) -> None:  # fmt: skip
+    """Add all commands; import and fill in only the one that ``words`` invokes, from which the flag of its form is
+    taken out.
+    """
+    below = parser.add_subparsers(required=True, metavar=metavar, help=shown, prog=parser.prog)
     for command in commands:
-        own = below.add_parser(command.name, help=command.help)
-        if words[:1] != [command.name]:
-            continue
+        invoked = words[:1] == [command.name]
         if isinstance(command, Group):
-            _fill(own, "ACTION", command.commands, words[1:])
+            own = below.add_parser(command.name, help=command.help)
+            if invoked:
+                _fill(own, "ACTION", command.commands, words[1:])
             continue
-        name, _, action = command.module.partition(":")
+        form = next((each for each in command.forms if invoked and each.flag in words), None)
+        prog = f"{parser.prog} {command.name}" + (f" {form.flag}" if form else "")
+        own = below.add_parser(
+            command.name, prog=prog, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter,
+            description=f"{form.help if form else command.help}.", epilog=_forms_told(prog, command, form),
+        )  # fmt: skip
+        if not invoked:
+            continue
+        if form:
+            words.remove(form.flag)
+        name, _, action = (form or command).module.partition(":")
         module: Any = importlib.import_module(f"archsim.cli.{name}")
         getattr(module, f"add_{action or name}")(own)
         own.set_defaults(run=getattr(module, f"run_{action or name}"))
+
+
+def _forms_told(prog: str, command: Command, form: Form | None) -> str | None:
+    if form or not command.forms:
+        return None
+    lines = (f"  {prog} {each.flag:<14} {each.help}" for each in command.forms)
+    return "\n".join(("other questions (add --help for their options):", *lines))
 
 
 class _Version(argparse.Action):

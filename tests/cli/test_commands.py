@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import archsim.cli
-from archsim.cli.main import COMMANDS, Group
+from archsim.cli.main import COMMANDS, OLD, Group, every_command, main
 
 FOLDER = Path(archsim.cli.__file__).parent
-EVERY = [each for entry in COMMANDS for each in (entry.commands if isinstance(entry, Group) else (entry,))]
-NAMES = sorted({command.module for command in EVERY})
+EVERY = dict(every_command())
+NAMES = sorted(set(EVERY.values()))
 MODULES = sorted({f"archsim.cli.{name.partition(':')[0]}" for name in NAMES})
 SHARED = {f"archsim.cli.{name}" for name in ("arguments", "printing", "progress")}
 OF_ONE_COMMAND = {"archsim.cli.main"}  # completion
@@ -47,10 +47,29 @@ def test_every_file_is_of_commands_or_shared():
 
 
 def test_commands_have_different_names_and_help():
-    for commands in (COMMANDS, *(each.commands for each in COMMANDS if isinstance(each, Group))):
-        names = [command.name for command in commands]
-        assert len(set(names)) == len(names) > 0
-    assert all(command.help for command in EVERY)
+    assert len(EVERY) == len(list(every_command()))
+    described = [each for entry in COMMANDS for each in (entry, *getattr(entry, "forms", ()))]
+    assert all(each.help and not each.help.endswith(".") for each in described)
+
+
+def test_a_dozen_or_so_are_shown_and_alone_archsim_says_where_to_start(capsys):
+    assert main([]) == 0
+    alone = capsys.readouterr().out
+    shown = [line.split()[0] for line in alone.splitlines() if line.startswith("  ") and not line.startswith("  -")]
+    assert {each.name for each in COMMANDS} <= set(shown) and len(COMMANDS) <= 15
+    assert "Start here:" in alone and not any(f"  {old} " in alone for old in OLD)
+
+
+@pytest.mark.parametrize("old", OLD)
+def test_an_old_spelling_is_the_new_command_and_says_so(old, capsys):
+    helps = []
+    for words in (old, OLD[old]):
+        with pytest.raises(SystemExit) as ended:
+            main([*words.split(), "--help"])
+        found = capsys.readouterr()
+        helps.append(found.out)
+        assert ended.value.code == 0 and (f"`archsim {OLD[old]}`" in found.err) == (words == old)
+    assert helps[0] == helps[1] and f"archsim {OLD[old]}" in helps[0]
 
 
 def test_only_the_invoked_command_is_imported():
