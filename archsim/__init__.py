@@ -19,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.code_digest import keep_compiler, keep_machine_code
+from archsim.extend import MovedModules
 
 if TYPE_CHECKING:
     from archsim.api import (
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 keep_compiler()
 keep_machine_code()
+sys.meta_path.append(MovedModules())
 
 # Module → its public names. Loaded on first use, so that `archsim --help` does not wait for numba.
 _NAMES = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import archsim.cli
-from archsim.cli.main import COMMANDS, OLD, Group, every_command, main
+from archsim.cli.main import COMMANDS, OLD, every_command, main
 
 FOLDER = Path(archsim.cli.__file__).parent
 EVERY = dict(every_command())
