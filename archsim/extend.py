@@ -1,4 +1,4 @@
-"""Everything that your own code may import: the types and helpers behind the keys that name ``package.module:function``.
+"""Everything that your own code may import: types and helpers behind keys that name ``package.module:function``.
 
 What stands here keeps its name from release to release. All other modules are free to move.
 
@@ -37,7 +37,9 @@ _FROM = {
     "microarch.fabric.topology": "FabricDescription LinkClass",
 }
 _HOME = {
-    each.partition("=")[0]: (module, each.rpartition("=")[2]) for module, names in _FROM.items() for each in names.split()
+    each.partition("=")[0]: (module, each.rpartition("=")[2])
+    for module, names in _FROM.items()
+    for each in names.split()
 }
 
 __all__ = sorted(_HOME)
