@@ -23,7 +23,7 @@ FLOORS = [
     ("archsim.report",),
     ("calibration",),
     ("archsim.studies",),
-    ("archsim.api",),
+    ("archsim.api", "archsim.extend"),
     ("archsim.cli", "archsim.__main__"),
 ]
 RANK = {prefix: rank for rank, floor in enumerate(FLOORS) for prefix in floor}
