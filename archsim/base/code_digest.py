@@ -27,7 +27,7 @@ DECIDING = (
 # Also imported by a run, but unable to change a number: messages, files, this module.
 INERT = (
     "archsim/base/code_digest.py", "archsim/base/errors.py", "archsim/base/files.py", "archsim/base/own_code.py",
-    "archsim/base/tables.py", "archsim/runs/results.py", "archsim/uncertainty",
+    "archsim/base/tables.py", "archsim/extend.py", "archsim/runs/results.py", "archsim/uncertainty",
 )  # fmt: skip
 # Sources of compiled functions, and of constants compiled into them.
 COMPILED = (
