@@ -216,11 +216,14 @@ def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, z
     return FieldType(BeforeValidator(read), text, WithJsonSchema(schema))
 
 
-def fraction(*, zero: bool) -> FieldType:
-    """A fraction: 0 <= f < 1 if ``zero`` is allowed, else ``LEAST_SHARE`` <= f <= 1."""
+def fraction(*, zero: bool, most: float = 1.0) -> FieldType:
+    """A fraction: 0 <= f < 1 if ``zero`` is allowed, else ``LEAST_SHARE`` <= f <= 1; at most ``most`` if that is less.
+    """
 
     def read(value: Any) -> float:
         number = _number(value, FRACTION, from_yaml=False)
+        if most < 1 and not 0 <= number <= most:
+            raise ValueError(f"{value!r} is not plausible here; expected 0 to {most:.0%}")
         if not (0 <= number < 1 if zero else LEAST_SHARE <= number <= 1):
             ends = "at least 0 and below 1" if zero else f"at least {LEAST_SHARE} and at most 1"
             raise ValueError(f"{value!r} is not {ends}")

@@ -47,7 +47,7 @@ def _check(args: argparse.Namespace) -> int:
     except CodeNotImported as error:
         checked = f"; points were not checked: {error}"
     print_notes(_carrier_notes(found))
-    print(f"{args.file}: {_summary(found, args.file)}{checked}")
+    print(f"{args.file}: {_summary(found, args.file)}{checked}{_indented(_as_built(found))}")
     return OK
 
 
@@ -56,8 +56,18 @@ def _systems(found) -> list:
     from archsim.specs.system import SystemSpec
 
     found = getattr(found, "plan", found)
+    found = getattr(found, "experiment", found)
     alone = found if isinstance(found, SystemSpec) else getattr(found, "system", None)
     return [alone] if isinstance(alone, SystemSpec) else list(getattr(found, "systems", ()))
+
+
+def _as_built(found) -> Iterator[str]:
+    """What is left of machines that are not perfect. Fabrics of own code are left out."""
+    from archsim.runs.wafers import told_as_built
+
+    for system in _systems(found):
+        with suppress(CodeNotImported):
+            yield from told_as_built(system)
 
 
 def _carrier_notes(found) -> Iterator[str]:

@@ -146,7 +146,7 @@ class ChargedDecision(FreeDecision):
         self._spec, self._experts, self._dies = spec, experts, machine.dies
         self._reach, self._die = reach_of(machine, fabric), global_die(fabric)
         self._sent = tally.pair_bytes[STATISTICS]
-        self._hbm = machine.hbm_latency_ns, machine.hbm_bytes_per_ns
+        self._hbm = machine.hbm_latency_ns, float(machine.hbm_rates[self._die])
         self._decided_ns = 0.0
         self._last_ns = np.zeros(len(State))
 
@@ -192,7 +192,7 @@ class ChargedDecision(FreeDecision):
             dies=self._dies, experts=self._experts, demand_received=effort.global_demand, table_entries=placed,
             sorted_experts=effort.sorted_experts, candidates=effort.candidates, blocks=effort.blocks,
             plan_entries=len(plan.expert), rows=rows, copies=copies, operations=effort.operations,
-            statistics_bytes=effort.statistics_bytes,
+            statistics_bytes=effort.statistics_bytes, speeds=effort.speeds,
         )
 
     def _states_ns(self, counts: Counts, decided_ns: float) -> np.ndarray:

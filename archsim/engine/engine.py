@@ -25,13 +25,14 @@ from archsim.engine.decision import DecisionTotals, FreeDecision, NoLog, Transit
 from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
 from archsim.engine.executions.execution import Execution, Kernel, Order, Setup, build_execution
+from archsim.engine.gemm import factors_of
 from archsim.engine.machine import build_machine, build_memory, cost_quantum_ns, policy_costs
 from archsim.engine.network.flows import simulate_flows
 from archsim.engine.own_blocks import refuse_engine
 from archsim.engine.state import DATA_MESSAGES, NO_NOTES, REPLICAS, SLICES, UNITS, Machine, Tally, new_tally
 from archsim.iteration.memory import refuse_misfit
 from archsim.iteration.overlap import Rest
-from archsim.policies.allocation import NO_EFFORT, NO_ORIGINS, Effort, Plan, Rates, StepView
+from archsim.policies.allocation import NO_EFFORT, NO_ORIGINS, NO_SPEEDS, Effort, Plan, Rates, StepView
 from archsim.policies.heatmap import copy_bits
 from archsim.policies.placement import Placement, nearest_holders
 from archsim.policies.prediction import CopiesView
@@ -60,7 +61,7 @@ class Charges:
     def __init__(self, execution: Execution, machine: Machine, decision: FreeDecision):
         self._execution, self.decision = execution, decision
         self._read_ns = SLICES * machine.slice_bytes / machine.hbm_bytes_per_ns
-        self._dies = machine.dies
+        self._dies, self._first = machine.dies, float(machine.array_speeds[0])  # by whose kernels executions answer
         self._near = lru_cache(maxsize=1024)(partial(_rates, execution))
 
     def of(self, layer: int, row: int, demand: StepDemand, placement: Placement) -> StepCharges:
@@ -77,7 +78,7 @@ class Charges:
         active = max(1, int(np.count_nonzero(tokens)))
         experts = -(-active // self._dies)
         row_ns, expert_ns = self._near(max(1, int(tokens.sum()) // (experts * self._dies)), experts)
-        return Rates(row_ns, expert_ns, self._read_ns)
+        return Rates(row_ns * self._first, expert_ns * self._first, self._read_ns)
 
     def _refuse_unknown(self) -> None:
         missing = [name for name in ASKED if not hasattr(self._execution, name)]
@@ -155,7 +156,7 @@ class WeightMover:
         dies = machine.dies
         self._contention = "shared" if machine.link_resources == fabric.links else "reserved"
         self._rates = np.full(machine.resources, np.inf)
-        self._rates[dies : 2 * dies] = machine.hbm_bytes_per_ns
+        self._rates[dies : 2 * dies] = machine.hbm_rates
         links = fabric.link_bytes_per_ns
         if self._contention == "reserved":
             edges = np.full(fabric.edges, np.inf)
@@ -176,10 +177,9 @@ class WeightMover:
             np.add.at(resource_bytes[UNITS * dies :], machine.route(origin, target), moves * n_bytes)
             resource_bytes[[dies + origin, dies + target]] += moves * n_bytes
             flows.append((origin, target, float(moves * n_bytes), 0.0))
-        finish = simulate_flows(
-            self._fabric, flows, contention=self._contention, die_port_bytes_per_s=machine.hbm_bytes_per_ns * NS_PER_S
-        )
-        hbm_ns = resource_bytes[dies : 2 * dies] / machine.hbm_bytes_per_ns
+        port = float(machine.hbm_rates.max()) * NS_PER_S  # of a slower HBM, the bound below
+        finish = simulate_flows(self._fabric, flows, contention=self._contention, die_port_bytes_per_s=port)
+        hbm_ns = resource_bytes[dies : 2 * dies] / machine.hbm_rates
         arrival_ns = np.zeros(dies)
         np.maximum.at(arrival_ns, pairs % dies, finish)
         gets = arrival_ns > 0
@@ -395,6 +395,8 @@ class EventEngine:
             ),
         )
         self.costs = policy_costs(system, model)._replace(quantum_ns=cost_quantum_ns(scenario))
+        factors = np.stack(factors_of(self.machine))
+        self._speeds = factors if scenario.policy.needs_speeds("allocation") else NO_SPEEDS
         self._charges = Charges(self.execution, self.machine, self.decision)
         self.balancing = Balancing(
             assumptions.migration, WeightMover(self.machine, self.fabric, self.tally), self.fabric.hops,
@@ -518,6 +520,7 @@ class EventEngine:
             pair_ns=self.machine.route_ns,
             pair_bytes_per_ns=self.machine.route_bytes_per_ns,
             origins=NO_ORIGINS if demand.origins is None else np.ascontiguousarray(demand.origins, np.int32),
+            speeds=self._speeds,
             charged=self._charges.of(layer, row, demand, placement),
         )
         plan = self.decision.decide(self.policy.allocate, view)

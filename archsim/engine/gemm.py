@@ -11,7 +11,7 @@ from archsim.base.compiled import kernel
 from archsim.base.units import NS_PER_S
 from archsim.engine.machine import effective_utilisation
 from archsim.engine.state import SLICES, Machine
-from archsim.laws.die import GroupedLaw, GroupedTimes, tables_of
+from archsim.laws.die import DieFactors, GroupedLaw, GroupedTimes, tables_of
 from archsim.laws.gemm import ExpertGemm, Rates, choose_table
 from archsim.laws.laws import Laws, MoeSizes
 from archsim.specs.calibration_files import calibration_digest, calibration_named
@@ -40,6 +40,11 @@ class GemmTimes(NamedTuple):
     started_ns: np.ndarray | float = 0.0
     alone_ns: np.ndarray | float = 0.0
     launch_ns: np.ndarray | float = 0.0
+
+
+def factors_of(machine: Machine) -> DieFactors:
+    """The rates of the dies of a machine, relative to the nominal ones."""
+    return DieFactors(machine.array_speeds, machine.hbm_rates / machine.hbm_bytes_per_ns)
 
 
 # ---- calibrated
@@ -85,10 +90,16 @@ class Calibrated:
         compute = system.compute
         die = _Die(compute.dtype, library, Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s))
         digest = calibration_digest(compute.calibration)
-        self._experts = [_expert(compute.calibration, digest, model.hidden, ffn, die) for ffn in widths]
+        self._nominal = [_expert(compute.calibration, digest, model.hidden, ffn, die) for ffn in widths]
         self._launched = launched
         peak = compute.peak_flop_per_s / NS_PER_S
         self._least_ns_per_token = np.array([2.0 * model.hidden * ffn / peak for ffn in widths])
+        self.run_at(factors_of(machine))
+
+    def run_at(self, factors: DieFactors) -> None:
+        """See ``ShareOfPeak.run_at``."""
+        self._speeds = None if factors.equal else factors.array
+        self._experts = self._nominal if factors.equal else [each.on(*factors) for each in self._nominal]
 
     def of(self, tokens: np.ndarray, routed, read_bytes, die, arrived: np.ndarray | None = None) -> GemmTimes:
         """See ``ShareOfPeak.of``."""
@@ -97,13 +108,16 @@ class Calibrated:
         for which, expert in enumerate(self._experts):
             rows = np.flatnonzero(kind == which)
             left_out_ns = 0.0 if self._launched else expert.table.law.launch_ns
-            alone_ns[rows] = np.maximum(expert.times(tokens[rows]) - left_out_ns, 0.0)
-            compute_ns[rows] = np.maximum(expert.times_if_there(tokens[rows]) - left_out_ns, 0.0)
+            on = None if self._speeds is None else die[rows]
+            alone_ns[rows] = np.maximum(expert.times(tokens[rows], on) - left_out_ns, 0.0)
+            compute_ns[rows] = np.maximum(expert.times_if_there(tokens[rows], on) - left_out_ns, 0.0)
             low[rows], high[rows] = expert.low, expert.high
             started_ns[rows] = expert.table.law.launch_ns - left_out_ns
             self.calibrated_ns += alone_ns[rows].sum()
             self.extrapolated_ns += alone_ns[rows][expert.extrapolates(tokens[rows])].sum()
         multiply_ns = tokens * self._least_ns_per_token[kind]
+        if self._speeds is not None:
+            multiply_ns = multiply_ns / self._speeds[die]
         compute_ns = np.maximum(compute_ns, multiply_ns)
         started_ns = np.minimum(started_ns, compute_ns - multiply_ns)
         drain_ns, spread = compute_ns * last_part(self._machine), (compute_ns * low, compute_ns * high)
@@ -170,11 +184,20 @@ class Grouped:
         self.calibrated_ns = self.extrapolated_ns = 0.0
         compute = system.compute
         self._machine, self._gpu, self._clock_hz = machine, system.launch == "gpu", system.decision.local_clock_hz
-        self._law = law_of_ranks(system, model, machine.dies, assumptions.receives)
-        self.law = self._law.named
+        self._nominal = law_of_ranks(system, model, machine.dies, assumptions.receives)
+        self._peaks = compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
+        self.law = self._nominal.named
         self.least_ns_per_token = 2.0 * model.hidden * model.expert_ffn / compute.peak_flop_per_s * NS_PER_S
         self._shared = _shared(system, model, machine) if model.shared_experts else None
-        self._last = None  # asked of it, and answered
+        self.run_at(factors_of(machine))
+
+    def run_at(self, factors: DieFactors) -> None:
+        """See ``ShareOfPeak.run_at``."""
+        self._speeds = None if factors.equal else factors.array
+        self._law = self._nominal if factors.equal else self._nominal.on(factors.rates(*self._peaks))
+        if self._shared:
+            self._shared.run_at(factors)
+        self._last = None  # asked of the shared experts, and answered
 
     def of(self, tokens: np.ndarray, routed, read_bytes, die, arrived: np.ndarray | None = None) -> GemmTimes:
         """See ``ShareOfPeak.of``."""
@@ -184,17 +207,17 @@ class Grouped:
         if len(rows):
             self._routed(found, launch, rows, tokens[rows].astype(float), read_bytes[rows], die[rows], arrived)
         if len(others) and self._shared:
-            found.put(others, self._of_shared(tokens[others], read_bytes[others]))
+            found.put(others, self._of_shared(tokens[others], read_bytes[others], die[others]))
         return GemmTimes(*found.columns, launch)
 
-    def _of_shared(self, tokens, read_bytes) -> GemmTimes:
+    def _of_shared(self, tokens, read_bytes, die) -> GemmTimes:
         """Times of shared experts; from step to step they often have the same tokens."""
-        asked = tokens.tobytes(), read_bytes.tobytes()
+        asked = tokens.tobytes(), read_bytes.tobytes(), die.tobytes()
         if self._last is None or self._last[0] != asked:
             shared = self._shared
             shared.calibrated_ns = shared.extrapolated_ns = 0.0
             nobody = np.zeros(len(tokens), np.int64)
-            times = shared.of(tokens, nobody, read_bytes, nobody)
+            times = shared.of(tokens, nobody, read_bytes, die)
             self._last = asked, times, shared.calibrated_ns, shared.extrapolated_ns
         _, times, calibrated_ns, extrapolated_ns = self._last
         self.calibrated_ns += calibrated_ns
@@ -207,21 +230,24 @@ class Grouped:
         active = np.bincount(die, minlength=dies)
         used = np.flatnonzero(active)
         pairs = np.bincount(die, tokens, dies)[used]
-        times = self._law.times(pairs, active[used].astype(float), None if arrived is None else arrived[used])
+        received = None if arrived is None else arrived[used]
+        times = self._law.times(pairs, active[used].astype(float), received, used)
         self.calibrated_ns += times.ns.sum()
         self.extrapolated_ns += times.ns[times.extrapolated].sum()
         launch[used] = times.launch_ns if self._gpu else launch_ns(active[used], self._clock_hz)
         at = np.zeros(dies, np.int64)
         at[used] = np.arange(len(used))
         of = at[die]  # of each entry: its row in ``times``
-        found.put(rows, self._shares(times, of, tokens / pairs[of], 1 / active[die]))
+        found.put(rows, self._shares(times, of, tokens / pairs[of], 1 / active[die], die))
 
-    def _shares(self, times: GroupedTimes, of, by_tokens, by_entries) -> GemmTimes:
+    def _shares(self, times: GroupedTimes, of, by_tokens, by_entries, die) -> GemmTimes:
         """The part of every entry in the dies' ``times``; ``by_tokens``, ``by_entries``: its shares, float64[entry]."""
         of_tokens = (times.multiply_ns + times.inefficiency_ns + times.permute_ns)[of]
         of_entries = (times.expert_ns + times.excess_ns)[of]
         part_ns = of_tokens * by_tokens + of_entries * by_entries
         least_ns = self._least(by_tokens, times, of)
+        if self._speeds is not None:
+            least_ns = least_ns / self._speeds[die]
         compute_ns = np.maximum(part_ns, least_ns) / SLICES
         whole_ns = (part_ns + times.launch_ns[of] * by_entries) / SLICES
         multiply_ns = np.minimum(np.maximum(times.multiply_ns[of] * by_tokens, least_ns) / SLICES, compute_ns)
@@ -292,11 +318,16 @@ class ShareOfPeak:
     law = ""
     least_ns_per_token = None
 
-    def __init__(self, system, model, assumptions):
+    def __init__(self, system, model, assumptions, machine: Machine):
         use = effective_utilisation(system, model, assumptions)
         self._bounds, self._share = np.array(use.bounds, np.int64), np.array(use.values)
         self._peak_flop_per_ns = system.compute.peak_flop_per_s / NS_PER_S
         self._flop_per_token = 2.0 * model.hidden * model.expert_ffn, 2.0 * model.hidden * model.shared_ffn
+        self.run_at(factors_of(machine))
+
+    def run_at(self, factors: DieFactors) -> None:
+        """From now on, give times of dies with these rates, relative to the nominal ones."""
+        self._speeds = None if factors.equal else factors.array
 
     def of(self, tokens: np.ndarray, routed, read_bytes, die, arrived: np.ndarray | None = None) -> GemmTimes:
         """tokens, routed (0 for shared experts), read_bytes (of a slice from the die's HBM), die: int64[entry].
@@ -305,6 +336,8 @@ class ShareOfPeak:
         """
         compute_ns = np.empty(len(tokens))
         _at_share(tokens, routed, self._bounds, self._share, self._peak_flop_per_ns, self._flop_per_token, compute_ns)
+        if self._speeds is not None:
+            compute_ns /= self._speeds[die]
         return GemmTimes(compute_ns, 0.0, 0.0, 0.0, compute_ns)
 
 
@@ -329,7 +362,7 @@ def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | Ca
         return Calibrated(system, model, machine, system.compute.library)
     if assumptions.gemm == "grouped":
         return Grouped(system, model, assumptions, machine)
-    return ShareOfPeak(system, model, assumptions)
+    return ShareOfPeak(system, model, assumptions, machine)
 
 
 def refuse_unmeasured(system, assumptions) -> None:

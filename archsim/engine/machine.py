@@ -12,15 +12,20 @@ from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.units import NS_PER_S
 from archsim.engine.moves import software
 from archsim.engine.state import Machine, Memory
+from archsim.laws.die import DieFactors
 from archsim.laws.mesh import COMBINE, FULL, LINEAR, MESH, RING, EndpointLaw
+from archsim.laws.wafer import Draw, dead_links
 from archsim.policies.allocation import Costs
+from archsim.specs.as_built import named_dies
 from archsim.specs.assumptions import Utilisation, published_utilisation
 from archsim.specs.calibration_files import fabric_calibration
 from archsim.specs.scenario import Scenario
 from microarch.blocks import atu, llc
 from microarch.blocks.hbm import UNBOUNDED_BYTES, no_copies
+from microarch.fabric.as_built import CutOff, Holes, Kind, Left, Punched, left_of, punched
 from microarch.fabric.fabric import Fabric, Graph, LinkClass, narrowest, with_ports
 from microarch.fabric.topology import (
+    ROW_MAJOR,
     Edge,
     Extent,
     Level,
@@ -47,16 +52,127 @@ def build_fabric(system, numbering: str) -> Fabric:
     ``numbering``: of the dies of a mesh, see the assumption. Raises ArchsimError for a user's function that returns no
     fabric.
     """
+    if is_perfect(system):
+        graph, classes = _as_made(system, numbering)
+        return graph.with_links(system.shape, classes)
+    if numbering != ROW_MAJOR and system.mesh is not None:
+        raise SpecError(
+            f"{system.name}: numbering: {numbering} numbers the dies of a perfect mesh; a machine with dies_as_built, "
+            f"links_as_built, spares or drawn has numbering: {ROW_MAJOR}"
+        )
+    found, classes = _as_built(system)
+    return found.graph.with_links(system.shape, [_of_kind(kind, classes) for kind in found.kinds])
+
+
+def is_perfect(system) -> bool:
+    """Whether nothing says that dies or links of the system differ from those that were meant."""
+    return system.built is None and system.links_as_built is None
+
+
+def _as_made(system, numbering: str) -> tuple[Graph, list[LinkClass]]:
+    """The graph of the perfect machine, and its classes of links."""
     if system.fabric is not None:
-        return _of_levels(system).with_links(system.shape, _level_classes(system))
+        return _of_levels(system), _level_classes(system)
     topology = system.topology
     if topology.is_function:
-        graph, classes = build_own(topology.name, system.dies, topology.params)
-        return graph.with_links(system.shape, [each._replace(efficiency=system.d2d.efficiency) for each in classes])
+        graph, classes = build_own(topology.name, system.sites, topology.params)
+        return graph, [each._replace(efficiency=system.d2d.efficiency) for each in classes]
+    return _named(system, system.mesh.x, system.mesh.y, numbering)
+
+
+def _named(system, x: int, y: int, numbering: str) -> tuple[Graph, list[LinkClass]]:
+    topology = system.topology
     edges = tuple(Edge(*edge.dies, _link(system, "", edge).latency_ns) for edge in topology.edges)
-    graph = build_topology(topology.name, system.mesh.x, system.mesh.y, numbering, edges)
+    graph = build_topology(topology.name, x, y, numbering, edges)
     named = zip(topology.class_names, topology.classes, strict=True)
-    return graph.with_links(system.shape, [_link(system, name, own) for name, own in named])
+    return graph, [_link(system, name, own) for name, own in named]
+
+
+def _as_built(system) -> tuple[Punched, list[LinkClass]]:
+    """The graph of what works, and the classes of the perfect machine. Raises SpecError for a machine in parts."""
+    built, links = system.built, system.links_as_built
+    if built is not None and built.unusable:
+        raise SpecError(f"{system.name}: {built.unusable}")
+    graph, classes = _as_made(system, ROW_MAJOR)
+    pairs = {tuple(sorted(pair)) for pair in zip(graph.link_src.tolist(), graph.link_dst.tolist(), strict=True)}
+    dead = {tuple(sorted(pair)) for pair in links.dead} if links else set()
+    slow = {tuple(sorted(each.link)): each.bandwidth for each in links.degraded} if links else {}
+    for pair in sorted((dead | set(slow)) - pairs):
+        near = sorted(other for each in pairs for other in each if pair[0] in each and other != pair[0])
+        raise SpecError(
+            f"{system.name}: links_as_built: no link between dies {pair[0]} and {pair[1]}; node {pair[0]} is linked to "
+            f"{named_dies(near) if near else 'none'}"
+        )
+    if (drawn := system.drawn) is not None and drawn.link_failure:
+        every = sorted(pairs)
+        fails = dead_links(Draw(drawn.seed, drawn.wafer), len(every), drawn.link_failure)
+        dead |= {pair for pair, failed in zip(every, fails.tolist(), strict=True) if failed}
+    if built is None:
+        holes = Holes(tuple(range(graph.dies)), (), tuple(sorted(dead)), tuple(sorted(slow.items())))
+    elif built.sides is not None:
+        graph, classes = _named(system, *built.sides, ROW_MAJOR)
+        holes = _moved_up(system, built, graph, dead, slow)
+    else:
+        router_dead = system.dies_as_built is None or system.dies_as_built.router == "dead"
+        gone = built.dead if router_dead else ()
+        holes = Holes(built.living, gone, tuple(sorted(dead)), tuple(sorted(slow.items())))
+    try:
+        return punched(graph, holes), classes
+    except CutOff as error:
+        raise MachineInParts(f"{system.name}: {error}") from None
+
+
+class MachineInParts(SpecError):
+    """Dead dies and links cut living dies off."""
+
+
+def _moved_up(system, built, graph: Graph, dead: set, slow: dict) -> Holes:
+    """Dies in the places that spare rows or columns leave: links are as long as their ends are apart.
+
+    A link along the line in which dies have moved up passes the wires of the dead dies between its ends, and is as good
+    as the worst of these; one between two lines has wires of its own.
+    """
+    x = system.mesh.x
+    along_y = bool(system.spares.rows)
+    length, cut, share = {}, set(), {}
+    for a, b in {tuple(sorted(pair)) for pair in zip(graph.link_src.tolist(), graph.link_dst.tolist(), strict=True)}:
+        one, other = built.living[a], built.living[b]
+        (column_a, row_a), (column_b, row_b) = (one % x, one // x), (other % x, other // x)
+        same = column_a == column_b if along_y else row_a == row_b
+        apart = abs(row_a - row_b) if along_y else abs(column_a - column_b)
+        neighbours = abs(a - b) in (1, built.sides[0])
+        wires = [tuple(sorted((one, other)))]
+        if same and neighbours:
+            step = x if along_y else 1
+            low, high = min(one, other), max(one, other)
+            wires = [(site, site + step) for site in range(low, high, step)]
+        length[a, b] = max(1, apart) if same and neighbours else 1 if same else 1 + apart
+        if any(wire in dead for wire in wires):
+            cut.add((a, b))
+        if (least := min(slow.get(wire, 1.0) for wire in wires)) < 1:
+            share[a, b] = least
+    longer = tuple(sorted((pair, times) for pair, times in length.items() if times > 1))
+    return Holes(tuple(range(graph.dies)), (), tuple(sorted(cut)), tuple(sorted(share.items())), longer)
+
+
+def _of_kind(kind: Kind, classes: list[LinkClass]) -> LinkClass:
+    of = classes[kind.of]
+    if kind == Kind(kind.of):
+        return of
+    told = [f"{kind.share:.0%}"] * (kind.share < 1) + [f"{kind.length} long"] * (kind.length > 1)
+    return of._replace(
+        name=", ".join([of.name, *told]), bandwidth_bytes_per_s=of.bandwidth_bytes_per_s * kind.share,
+        latency_ns=of.latency_ns * kind.length,
+    )  # fmt: skip
+
+
+def what_is_left(system) -> Left | None:
+    """Detours, bisection and virtual channels of a machine as it is built; None of a perfect one. Raises SpecError."""
+    if is_perfect(system):
+        return None
+    found, _ = _as_built(system)
+    sites = np.arange(system.sites) if system.built is None else np.array(system.built.living)
+    return left_of(_as_made(system, ROW_MAJOR)[0], sites, found)
 
 
 def plain_link_bytes_per_ns(system) -> float:
@@ -68,7 +184,7 @@ def extent_of(system) -> Extent:
     """Links of the fabric and of the routes of all pairs of dies, without building it."""
     if system.fabric is not None:
         return extent_of_levels(_levels(system))
-    sides = (system.dies, 1) if system.mesh is None else (system.mesh.x, system.mesh.y)
+    sides = (system.sites, 1) if system.mesh is None else (system.mesh.x, system.mesh.y)
     found, listed = extent(system.topology.name, *sides), len(system.topology.edges)
     return found._replace(links=2 * listed) if listed else found
 
@@ -181,6 +297,10 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
     weights, plain_link = slice_bytes(system, model), plain_link_bytes_per_ns(system)
     segmented = assumptions.llc == "segments"
     away_ns = fabric.pair_ns.min(initial=np.inf, where=~np.eye(fabric.dies, dtype=bool)) if fabric.dies > 1 else 0.0
+    hbm_bytes_per_ns = (
+        system.hbm.bandwidth_bytes_per_s / NS_PER_S * effective_utilisation(system, model, assumptions).hbm
+    )
+    factors = built_factors(system)
     transfers = software(scenario, system.hbm.latency_ns + float(away_ns))
     machine = Machine(
         dies=fabric.dies,
@@ -188,9 +308,7 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
         route_ptr=fabric.route_ptr,
         route_links=fabric.route_links if shared else fabric.route_edges(),
         link_resources=fabric.links if shared else fabric.edges,
-        hbm_bytes_per_ns=system.hbm.bandwidth_bytes_per_s
-        / NS_PER_S
-        * effective_utilisation(system, model, assumptions).hbm,
+        hbm_bytes_per_ns=hbm_bytes_per_ns,
         link_bytes_per_ns=plain_link,
         hbm_latency_ns=system.hbm.latency_ns,
         hop_ns=system.d2d.hop_latency_ns,
@@ -210,8 +328,16 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
         whole_ns=not shared,
         transfer_ns=transfers.ns,
         transfer_bytes_per_ns=transfers.bytes_per_ns,
+        hbm_rates=hbm_bytes_per_ns * factors.hbm,
+        array_speeds=factors.array,
     )
     return machine, fabric
+
+
+def built_factors(system) -> DieFactors:
+    """The rates of the dies of a system as it is built, relative to the nominal ones."""
+    built = system.built
+    return DieFactors.nominal(system.dies) if built is None else DieFactors(np.array(built.array), np.array(built.hbm))
 
 
 def endpoint_bytes_per_s(system) -> float:

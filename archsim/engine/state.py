@@ -113,7 +113,7 @@ class Machine(NamedTuple):
     # uint16 or uint32[...]: links of all routes (``shared``: the fabric's own array), or their edges (``reserved``)
     route_links: np.ndarray
     link_resources: int  # how many resources are links
-    hbm_bytes_per_ns: float
+    hbm_bytes_per_ns: float  # nominal; that of a die is in ``hbm_rates``
     link_bytes_per_ns: float  # of links that specify none
     hbm_latency_ns: float
     hop_ns: float  # of links that specify none
@@ -134,6 +134,8 @@ class Machine(NamedTuple):
     # of hidden vectors, float64[2], dispatch and combine: archsim.engine.moves.Software
     transfer_ns: np.ndarray  # before a bundle moves
     transfer_bytes_per_ns: np.ndarray  # most that a die's port passes; infinite if software does not limit it
+    hbm_rates: np.ndarray  # float64[die]: bytes per ns of the HBM of every die
+    array_speeds: np.ndarray  # float64[die]: clock of the array of every die over the nominal one
 
     def route(self, src: int, dst: int) -> np.ndarray:
         """Links (``reserved``: edges) from one die to another, in travelling order."""

@@ -45,6 +45,37 @@ from archsim.laws.tables import (
     shape_of,
 )
 
+# ---- factors
+# What the rates of every die of a machine are, relative to the nominal ones.
+
+class DieFactors(NamedTuple):
+    """Factors of the clock of the array and of the HBM bandwidth of every die of a machine, float64[die] each.
+
+    Dies that are dead are none of the machine. Whatever changes a rate multiplies into these.
+    """
+
+    array: np.ndarray
+    hbm: np.ndarray
+
+    @classmethod
+    def nominal(cls, dies: int) -> DieFactors:
+        """Of a perfect machine."""
+        return cls(np.ones(dies), np.ones(dies))
+
+    @property
+    def equal(self) -> bool:
+        """Whether all rates are nominal."""
+        return bool((self.array == 1).all() and (self.hbm == 1).all())
+
+    def times(self, array: np.ndarray | float = 1.0, hbm: np.ndarray | float = 1.0) -> DieFactors:
+        """With further factors, such as a clock that a power limit has lowered."""
+        return DieFactors(self.array * array, self.hbm * hbm)
+
+    def rates(self, peak_flop_per_s: float, hbm_bytes_per_s: float) -> Rates:
+        """The rates of dies with these nominal ones."""
+        return Rates(peak_flop_per_s * self.array, hbm_bytes_per_s * self.hbm)
+
+
 # ---- die_kernel
 # One table of fused MoE layers on one kind of die: the parts of its time, and where it was measured.
 #
@@ -66,7 +97,12 @@ NEARLY = 1.01  # of measured sizes
 
 
 class DieKernel:
-    """The fitted law of a table on a die, without corrections. ``least_ns``: of a pair, FLOP over the die's peak."""
+    """The fitted law of a table on a die, without corrections. ``least_ns``: of a pair, FLOP over the die's peak.
+
+    With the scale of many dies, times of a pair, token, expert and so on are float64[die], of which `of` takes some.
+    """
+
+    _OF_DIES = ("_token_ns", "_pair_ns", "_expert_ns", "_flop_ns", "_bytes_ns", "least_ns")
 
     def __init__(self, table: MoeTable, sizes: MoeSizes, reference: Reference, scale: Scale, launched: bool):
         layer = Layer(table.hidden, table.ffn, table.dtype, reference.hbm_bytes_per_s)
@@ -82,6 +118,15 @@ class DieKernel:
         self.least_ns = flop / (reference.peak_flop_per_s[table.dtype] * scale.compute) * NS_PER_S
         n_bytes = SLICES * weights * WEIGHT_BYTES[table.dtype]
         self._bytes_ns = n_bytes / law.bytes_per_s * NS_PER_S
+
+    def of(self, die: np.ndarray | None) -> DieKernel:
+        """Of the dies ``int64[n]`` in place of all; None: all dies are equal."""
+        if die is None or not np.ndim(self._flop_ns):
+            return self
+        found = copy(self)
+        for name in self._OF_DIES:
+            setattr(found, name, np.broadcast_to(getattr(self, name), np.shape(self._flop_ns))[die])
+        return found
 
     def parts_ns(self, pairs, active, experts, tokens) -> np.ndarray:
         """float64[5, die]: launch, FLOP, tokens and pairs, ``experts`` that cost, and what the bytes of ``active`` ones
@@ -283,24 +328,28 @@ class GroupedLaw:
         self._kernels = [_kernel(table, *parts) for table in self.tables]
         self.idle_ns = min(kernel.launch_ns for kernel in self._kernels)
 
-    def times(self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None = None) -> GroupedTimes:
-        """Of dies with these pairs, active experts and distinct tokens, float64[die] above 0 each.
+    def times(
+        self, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None = None, die: np.ndarray | None = None
+    ) -> GroupedTimes:
+        """Of dies with these pairs, active experts and distinct tokens, float64[die] above 0 each. ``die``: which they
+        are, int64[die], of a law on unequal dies.
 
         ``tokens`` None, where dies see all of them: as many as give every die of the group as many pairs.
         """
         begun, covered, corrections = self._measured_at(pairs.tobytes(), active.tobytes())
-        both = zip(self._ranks, self._kernels, strict=True)
+        kernels = [kernel.of(die) for kernel in self._kernels]
+        both = zip(self._ranks, kernels, strict=True)
         parts = np.stack([kernel.parts_ns(pairs, active, *rank.seen(pairs, active, tokens)) for rank, kernel in both])
         parts *= corrections[:, None]
         total = parts.sum(axis=1)
         chosen = np.where(begun.any(axis=0), np.where(begun, total, np.inf).argmin(axis=0), 0)
-        die = np.arange(len(pairs))
-        launch, flop, permute, expert, excess = parts[chosen, :, die].T
-        multiply = np.minimum(flop, pairs * self._kernels[0].least_ns)
-        outside = ~covered[chosen, die] | (not self.measured)
+        row = np.arange(len(pairs))
+        launch, flop, permute, expert, excess = parts[chosen, :, row].T
+        multiply = np.minimum(flop, pairs * kernels[0].least_ns)
+        outside = ~covered[chosen, row] | (not self.measured)
         uncertain = self._low[chosen], self._high[chosen], outside
         found = GroupedTimes(
-            pairs, total[chosen, die], launch, multiply, flop - multiply, permute, expert, excess, *uncertain
+            pairs, total[chosen, row], launch, multiply, flop - multiply, permute, expert, excess, *uncertain
         )
         return found.slower(self._factor)
 

@@ -6,6 +6,7 @@ times are interpolated on log-log axes; beyond the last point the law continues 
 (a tile edge) are kept: times are monotone in m wherever the points are.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -291,7 +292,7 @@ def gemm_times(m_points, ns_points, curve, m, out):
 # The three products of an expert (gate, up, down) on a die other than the measured GPU.
 
 class Rates(NamedTuple):
-    """Peak rates of the modelled die."""
+    """Peak rates of the modelled die; of many dies, float64[die] each."""
 
     peak_flop_per_s: float
     hbm_bytes_per_s: float
@@ -334,21 +335,38 @@ class ExpertGemm:
         self.low = float(np.mean([1 - curve.low[0] / curve.ns[0] for curve in three]))
         self.high = float(np.mean([curve.high[0] / curve.ns[0] - 1 for curve in three]))
         self.ns_per_token = 2.0 * hidden * ffn / (self.table.law.flop_per_s * self.scale.compute) * NS_PER_S
-        self._ns = np.stack([self.gate.ns, self.down.ns])
-        self._there_ns = np.stack([self.gate.there_ns, self.down.there_ns])
+        self._shapes = ((ffn, hidden), (hidden, ffn))
+        self._ns = np.stack([self.gate.ns, self.down.ns])[:, None]  # [gate or down, die, point]
+        self._there_ns = np.stack([self.gate.there_ns, self.down.there_ns])[:, None]
 
-    def times(self, tokens: np.ndarray) -> np.ndarray:
-        """Mean over gate, up and down, float64[entry] ns; tokens: int64[entry]."""
-        return self._mean_ns(self._ns, tokens)
+    def on(self, array: np.ndarray, hbm: np.ndarray) -> "ExpertGemm":
+        """The same on dies whose rates are ``array`` and ``hbm`` times those of this one, float64[die] each."""
+        found = copy(self)
+        nominal, dies = self.scale, (self.scale.compute * array[:, None], self.scale.memory * hbm[:, None])
+        for name, read in (("_ns", 1.0), ("_there_ns", 0.0)):
+            curves = []
+            for curve, shape in zip(getattr(self, name), self._shapes, strict=True):
+                law, own = (
+                    law_ns(self.table.law, self.gate.m, *shape, self.table.dtype, self.table.groups, *scale, read)
+                    for scale in (nominal, dies)
+                )
+                curves.append(curve * (own / law))
+            setattr(found, name, np.stack(curves))
+        return found
 
-    def times_if_there(self, tokens: np.ndarray) -> np.ndarray:
+    def times(self, tokens: np.ndarray, die: np.ndarray | None = None) -> np.ndarray:
+        """Mean over gate, up and down, float64[entry] ns; tokens: int64[entry]; ``die``: int64[entry], after `on`."""
+        return self._mean_ns(self._ns, tokens, die)
+
+    def times_if_there(self, tokens: np.ndarray, die: np.ndarray | None = None) -> np.ndarray:
         """The same of weights that need not be read from HBM: no slower HBM makes them longer, nor a faster one."""
-        return self._mean_ns(self._there_ns, tokens)
+        return self._mean_ns(self._there_ns, tokens, die)
 
-    def _mean_ns(self, curves: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    def _mean_ns(self, curves: np.ndarray, tokens: np.ndarray, die: np.ndarray | None) -> np.ndarray:
         gate_ns, down_ns = np.empty(len(tokens)), np.empty(len(tokens))
-        gemm_times(self.gate.m, curves, np.zeros(len(tokens), np.int64), tokens, gate_ns)
-        gemm_times(self.gate.m, curves, np.ones(len(tokens), np.int64), tokens, down_ns)
+        curve = np.zeros(len(tokens), np.int64) if die is None else np.ascontiguousarray(die, np.int64)
+        gemm_times(self.gate.m, curves[0], curve, tokens, gate_ns)
+        gemm_times(self.gate.m, curves[1], curve, tokens, down_ns)
         return (2 * gate_ns + down_ns) / 3
 
     def extrapolates(self, tokens: np.ndarray) -> np.ndarray:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.laws.tables import (
     PARTS_OF_LAYERS,
@@ -38,7 +40,7 @@ BF16_BYTES = 2
 
 
 class Scale(NamedTuple):
-    """Rates of a die relative to the measured GPU."""
+    """Rates of a die relative to the measured GPU; of many dies, float64[die] each."""
 
     compute: float
     memory: float
@@ -71,7 +73,7 @@ def pair_bytes(layer: Layer) -> float:
 
 
 def scaled_law(law: MoeLaw, layer: Layer, scale: Scale) -> MoeLaw:
-    least = min(scale)
+    least = np.minimum(*scale)
 
     def moved(ns: float, n_bytes: float) -> float:
         of_bytes = min(ns, n_bytes / layer.hbm_bytes_per_s * NS_PER_S)

@@ -34,6 +34,7 @@ from archsim.specs.model import SLICES
 # ---- rules
 
 NO_ORIGINS = np.zeros((0, 0), np.int32)
+NO_SPEEDS = np.zeros((2, 0))
 
 
 class Costs(NamedTuple):
@@ -87,6 +88,8 @@ class StepView(NamedTuple):
     pair_ns: np.ndarray  # float64[die, die]: latency of the route from the first die to the second
     pair_bytes_per_ns: np.ndarray  # float64[die, die]: bandwidth of its narrowest link
     origins: np.ndarray = NO_ORIGINS  # int32[die, expert] tokens by the die they live on; [0, 0] if not known
+    # float64[2, die]: rates of arrays and HBMs over those of ``costs``, for a rule that ``needs: speeds``; else [2, 0]
+    speeds: np.ndarray = NO_SPEEDS
     charged: Charged | None = None  # None: not known
 
     @property
@@ -113,6 +116,7 @@ class Effort(NamedTuple):
     blocks: np.ndarray  # int64[active expert]: blocks assigned one by one
     operations: int = 0  # multiply-adds of a solver
     statistics_bytes: int = 0  # counts of every die that the dies add up first, beside the demand of the step
+    speeds: bool = False  # whether every evaluation of a candidate multiplies by a speed of its die
 
     def plus(self, operations: int, statistics_bytes: int = 0) -> Effort:
         """The same, and more operations and statistics."""
@@ -197,6 +201,7 @@ def isca26(step: StepView, block_tokens: int = 512, candidates: int = 5) -> Plan
     order, plan = _by_tokens(step.tokens), _blank(step)
     effort, loads = _effort(order), np.zeros(len(step.hops), LOAD)
     counts = effort.candidates, effort.blocks
+    effort = effort._replace(speeds=knows_speeds(step))
     blocks = _place_isca26(step.compiled, order, block_tokens, candidates, loads, *plan, *counts)
     return _in_expert_order(*plan, blocks, effort)
 
@@ -211,6 +216,7 @@ def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
     order, plan = _by_tokens(step.tokens), _blank(step)
     effort, (load_ns, read_ns) = _effort(order), np.zeros((2, len(step.hops)))
     counts = effort.candidates, effort.blocks
+    effort = effort._replace(speeds=knows_speeds(step))
     blocks = _place_paper(step.compiled, order, block_tokens, distance, load_ns, read_ns, *plan, *counts)
     return _in_expert_order(*plan, blocks, effort)
 
@@ -259,6 +265,21 @@ def _collect(candidate, given, expert, die, tokens):
     return n
 
 
+def knows_speeds(step: StepView) -> bool:
+    """Whether the rule sees that dies and links differ."""
+    return step.speeds is not None and step.speeds.shape[1] > 0
+
+
+@inner
+def _array_speed(step, die):
+    return step.speeds[0, die] if step.speeds.shape[1] > 0 else 1.0
+
+
+@inner
+def _hbm_speed(step, die):
+    return step.speeds[1, die] if step.speeds.shape[1] > 0 else 1.0
+
+
 @inner
 def _die_ns(load):
     return max(load.local_ns, load.reads_ns + load.serves_ns, load.inbound_ns) + load.remote_ns
@@ -270,7 +291,16 @@ def _holds(step, expert, die):
 
 
 @inner
-def _rank_candidates(step, expert, extra_ns, loads, ranked):
+def _fetch_of(step, home, die, weight_bytes):
+    """(request and latency, weights) of a fetch from the home, by the links between them if the rule sees these."""
+    costs = step.costs
+    if step.speeds.shape[1] > 0 and die != home:
+        return 2 * step.pair_ns[home, die], weight_bytes / step.pair_bytes_per_ns[home, die]
+    return 2 * costs.hop_ns, weight_bytes / costs.link_bytes_per_ns
+
+
+@inner
+def _rank_candidates(step, expert, weight_bytes, loads, ranked):
     """Holders at their die time, the home's other neighbours at die time plus the fetch; by (time, die). Returns
     count.
     """
@@ -281,6 +311,7 @@ def _rank_candidates(step, expert, extra_ns, loads, ranked):
         if not holds and step.hops[die, unsigned(home)] != 1:
             continue
         load = loads[die]
+        extra_ns = _fetch_of(step, home, die, weight_bytes)
         load.now_ns = _die_ns(load) if holds else _die_ns(load) + extra_ns[0] + extra_ns[1]
         at = n
         while at > 0 and loads[unsigned(ranked[unsigned(at - 1)])].now_ns > load.now_ns:
@@ -302,39 +333,51 @@ def _worst_after(load, source, local, first, work_ns, read_ns, fetch_ns):
     return max(busy_ns + load.remote_ns + work_ns, source_ns)
 
 
+@inner
+def _work_ns(step, die, tokens):
+    """Whole ns in which a die computes tokens of an expert."""
+    costs = step.costs
+    return np.ceil(costs.flop_per_token * tokens / (costs.flop_per_ns * _array_speed(step, die)))
+
+
 @kernel
 def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given, ranked_count, block_count):
     costs = step.costs
     weight_bytes = SLICES * costs.slice_bytes
-    read_ns = costs.hbm_latency_ns + weight_bytes / costs.hbm_bytes_per_ns
-    extra_ns = 2 * costs.hop_ns, weight_bytes / costs.link_bytes_per_ns  # of a fetch from a neighbour
-    fetch_ns = extra_ns[0] + extra_ns[1]
     total = 0
     for expert in order:
-        loads[step.home[expert]].reads_ns += read_ns
+        rate = costs.hbm_bytes_per_ns * _hbm_speed(step, step.home[expert])
+        loads[step.home[expert]].reads_ns += costs.hbm_latency_ns + weight_bytes / rate
         total += step.tokens[expert]
     all_blocks = 0
     threshold = max(total / max(1, len(order)), 512.0)  # 512: a constant of the published simulator
     for at in range(len(order)):
         expert = order[at]
-        tokens, source = np.int64(step.tokens[expert]), loads[step.home[expert]]
+        home = np.int64(step.home[expert])
+        tokens, source = np.int64(step.tokens[expert]), loads[home]
+        read_ns = costs.hbm_latency_ns + weight_bytes / (costs.hbm_bytes_per_ns * _hbm_speed(step, home))
         ranked, placed = candidate[expert], given[expert]
-        n = min(_rank_candidates(step, expert, extra_ns, loads, ranked), max(candidates, int(tokens // threshold)))
+        n = min(_rank_candidates(step, expert, weight_bytes, loads, ranked), max(candidates, int(tokens // threshold)))
         blocks = max(1, tokens // block_tokens)
         ranked_count[at], block_count[at] = n, blocks
         all_blocks += blocks
         for block in range(blocks):
             size = min(tokens, block_tokens) if block < blocks - 1 else tokens - (blocks - 1) * block_tokens
-            work_ns = np.ceil(costs.flop_per_token * size / costs.flop_per_ns)
             best, best_ns, best_local = -1, np.inf, False
             for rank in range(n):
                 die = unsigned(ranked[unsigned(rank)])
+                work_ns = _work_ns(step, die, size)
+                extra_ns = _fetch_of(step, home, ranked[unsigned(rank)], weight_bytes)
+                fetch_ns = extra_ns[0] + extra_ns[1]
                 local = _holds(step, unsigned(expert), die)
                 first = placed[unsigned(rank)] == 0
                 worst_ns = _worst_after(loads[die], source, local, first, work_ns, read_ns, fetch_ns)
                 if worst_ns < best_ns or (worst_ns == best_ns and local and not best_local):
                     best, best_ns, best_local = rank, worst_ns, local
             load = loads[ranked[best]]
+            work_ns = _work_ns(step, unsigned(ranked[best]), size)
+            extra_ns = _fetch_of(step, home, ranked[best], weight_bytes)
+            fetch_ns = extra_ns[0] + extra_ns[1]
             if best_local:
                 load.local_ns += work_ns
             else:
@@ -347,12 +390,14 @@ def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given
 
 @inner
 def _nearest_host(step, expert, die):
-    """Distance to the nearest die that holds the whole expert (0: this one does)."""
-    nearest = step.hops[die, step.home[expert]]
+    """The nearest die that holds the whole expert, of several the home, then the lowest; and the distance to it."""
+    found = np.int64(step.home[expert])
+    nearest = step.hops[die, found]
     for host in range(len(step.hops)):
         if step.holders[expert, host] or step.copied_slices[expert, host] == SLICES:
-            nearest = min(nearest, step.hops[die, host])
-    return nearest
+            if step.hops[die, host] < nearest:
+                found, nearest = host, step.hops[die, host]
+    return found, nearest
 
 
 @inner
@@ -370,9 +415,12 @@ def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidat
         near, placed, n = candidate[expert], given[expert], 0
         for reach in range(distance + 1):
             for die in range(len(load_ns)):
-                if _nearest_host(step, expert, die) == reach:
+                host, hops = _nearest_host(step, expert, die)
+                if hops == reach:
                     far_ns = reach * (costs.hop_ns + weight_bytes / costs.link_bytes_per_ns)
-                    here_ns = costs.hbm_latency_ns + weight_bytes / costs.hbm_bytes_per_ns
+                    if step.speeds.shape[1] > 0 and reach > 0:
+                        far_ns = step.pair_ns[host, die] + reach * (weight_bytes / step.pair_bytes_per_ns[host, die])
+                    here_ns = costs.hbm_latency_ns + weight_bytes / (costs.hbm_bytes_per_ns * _hbm_speed(step, die))
                     read_ns[n] = _in_quanta(far_ns if reach else here_ns, costs.quantum_ns)
                     near[n] = die
                     n += 1
@@ -381,9 +429,10 @@ def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidat
         while left > 0:
             size = min(left, block_tokens)
             block_count[at] += 1
-            work_ns = _in_quanta(costs.flop_per_token * size / costs.flop_per_ns, costs.quantum_ns)
             best, best_ns = 0, np.inf
             for rank in range(n):
+                rate = costs.flop_per_ns * _array_speed(step, near[rank])
+                work_ns = _in_quanta(costs.flop_per_token * size / rate, costs.quantum_ns)
                 ns = load_ns[near[rank]] + max(0.0 if placed[rank] else read_ns[rank], work_ns)
                 if ns < best_ns:
                     best, best_ns = rank, ns
@@ -402,8 +451,15 @@ LPLB_STEPS = 5  # of the interior-point solver (SGLang's LPLB); what is charged,
 
 
 def even(step: StepView) -> Plan:
-    """Every holder of an expert gets as many of its tokens, the first holders one more."""
+    """Every holder of an expert gets as many of its tokens, the first holders one more; of a rule that sees speeds, in
+    proportion to them, the rest to the largest remainders.
+    """
     expert, die, first, counts = _instances(step)
+    if knows_speeds(step):
+        split = np.split(step.speeds[0][die], first[1:])
+        tokens = [whole_shares(int(n), own) for n, own in zip(step.tokens, split, strict=True)]
+        plan = _plan(expert, die, np.concatenate(tokens))
+        return plan._replace(effort=plan.effort.plus(len(expert))._replace(speeds=True))
     each, rest = np.divmod(step.tokens, np.maximum(counts, 1))
     return _plan(expert, die, each[expert] + (np.arange(len(expert)) - first[expert] < rest[expert]))
 
@@ -463,7 +519,7 @@ def lplb(step: StepView) -> Plan:
     """
     active = np.flatnonzero(step.tokens)
     holders = [np.flatnonzero(step.holders[expert]).tolist() for expert in active]
-    shares = share_out(step.tokens[active], holders, len(step.hops))
+    shares = share_out(step.tokens[active], holders, len(step.hops), step.speeds[0] if knows_speeds(step) else None)
     given = np.zeros(step.holders.shape, np.int64)
     for expert, dies, split in zip(active.tolist(), holders, shares.split, strict=True):
         given[expert, dies] = whole_shares(int(step.tokens[expert]), split)
@@ -471,6 +527,8 @@ def lplb(step: StepView) -> Plan:
     replicated = counts[counts > 1]
     rows, columns = len(replicated) + len(step.hops), int(replicated.sum()) + len(step.hops) + 2
     operations = LPLB_STEPS * (rows * rows * columns + rows**3 // 3)
+    if knows_speeds(step):
+        operations += LPLB_STEPS * int(replicated.sum())  # loads over speeds
     return plan_of(given, Effort(True, 0, counts, np.ones(len(counts), np.int64), operations))
 
 
@@ -512,6 +570,7 @@ def copy_aware(step: StepView, block_tokens: int = 128, slack: float = 0.05) -> 
     given = np.zeros((len(step.tokens), len(step.hops)), np.int64)
     effort = Effort(True, len(order), np.zeros(len(order), np.int64), np.zeros(len(order), np.int64))
     loads = np.zeros(len(step.hops), OWN_LOAD)
+    effort = effort._replace(speeds=knows_speeds(step))
     _place(step.compiled, order, block_tokens, slack, loads, given, effort.candidates, effort.blocks)
     return plan_of(given, effort)
 
@@ -539,8 +598,9 @@ def _best_holder(step, expert, loads, placed, work_ns, read_ns):
     best, best_ns = -1, np.inf
     for die in range(len(loads)):
         if placed[die] > 0 or _holds_copy(step, expert, die):
-            reading_ns = read_ns if placed[die] == 0 else 0.0
-            ns = max(loads[die].compute_ns + work_ns, loads[die].hbm_ns + reading_ns, loads[die].inbound_ns)
+            reading_ns = read_ns / _hbm_speed(step, die) if placed[die] == 0 else 0.0
+            compute_ns = loads[die].compute_ns + work_ns / _array_speed(step, die)
+            ns = max(compute_ns, loads[die].hbm_ns + reading_ns, loads[die].inbound_ns)
             if ns < best_ns:
                 best, best_ns = die, ns
     return best, best_ns
@@ -555,8 +615,8 @@ def _best_other(step, expert, loads, placed, work_ns, read_ns, weight_bytes):
             continue
         source = _source(step, expert, die)
         inbound_ns = loads[die].inbound_ns + weight_bytes / step.pair_bytes_per_ns[source, die]
-        own_ns = max(loads[die].compute_ns + work_ns, loads[die].hbm_ns, inbound_ns)
-        ns = max(own_ns, loads[source].hbm_ns + read_ns)
+        own_ns = max(loads[die].compute_ns + work_ns / _array_speed(step, die), loads[die].hbm_ns, inbound_ns)
+        ns = max(own_ns, loads[source].hbm_ns + read_ns / _hbm_speed(step, source))
         if ns < best_ns:
             best, best_ns = die, ns
     return best, best_ns
@@ -571,7 +631,10 @@ def _place(step, order, block_tokens, slack, loads, given, candidates, blocks):
     total = 0
     for expert in order:
         total += step.tokens[expert]
-    target_ns = (1.0 + slack) * max(total * token_ns, len(order) * read_ns) / dies
+    speed = 0.0
+    for die in range(dies):
+        speed += _array_speed(step, die)
+    target_ns = (1.0 + slack) * max(total * token_ns / speed, len(order) * read_ns / dies)
     for at in range(len(order)):
         expert = order[at]
         placed, left = given[expert], np.int64(step.tokens[expert])
@@ -588,7 +651,7 @@ def _place(step, order, block_tokens, slack, loads, given, candidates, blocks):
                     die, source = other, _source(step, expert, other)
                     loads[die].inbound_ns += weight_bytes / step.pair_bytes_per_ns[source, die]
             if placed[die] == 0:
-                loads[source].hbm_ns += read_ns
-            loads[die].compute_ns += work_ns
+                loads[source].hbm_ns += read_ns / _hbm_speed(step, source)
+            loads[die].compute_ns += work_ns / _array_speed(step, die)
             placed[die] += size
             left -= size

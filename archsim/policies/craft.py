@@ -19,11 +19,14 @@ class GreedyPlacement(NamedTuple):
     experts: list[np.ndarray]  # [gpu] int64: what a GPU holds, one entry per instance, in the order of assignment
 
 
-def craft_balancedness(loads: ArrayLike, plan: Sequence[Sequence[ArrayLike]]) -> np.ndarray:
+def craft_balancedness(
+    loads: ArrayLike, plan: Sequence[Sequence[ArrayLike]], speed: np.ndarray | None = None
+) -> np.ndarray:
     """Balancedness of every batch under a placement, float64[batch, layer] (CRAFT, Algorithm 1, the inner loops).
 
     ``loads[batch, layer, expert]``; ``plan[layer][gpu]`` lists experts, one entry per instance (two on one GPU count
-    twice). A load divides evenly over an expert's instances. A layer without tokens in a batch counts as 1.
+    twice). A load divides evenly over an expert's instances. With ``speed: float64[gpu]``, of times. A layer without
+    tokens in a batch counts as 1.
     ValueError: an expert without an instance, an unknown expert, or a plan with a different number of layers.
     """
     loads = checked_load(loads, ("batch", "layer", "expert"), "loads")
@@ -34,7 +37,8 @@ def craft_balancedness(loads: ArrayLike, plan: Sequence[Sequence[ArrayLike]]) ->
         )
     result = np.ones((batches, layers))
     for layer, gpus in enumerate(plan):
-        result[:, layer] = balancedness(loads[:, layer] @ _shares(gpus, experts, layer))
+        of_gpus = loads[:, layer] @ _shares(gpus, experts, layer)
+        result[:, layer] = balancedness(of_gpus if speed is None else of_gpus / speed)
     return result
 
 
@@ -55,7 +59,7 @@ def _shares(gpus: Sequence[ArrayLike], experts: int, layer: int) -> np.ndarray:
 
 
 def craft_gain(
-    loads: ArrayLike, gpus: int, nodes: int = 1, counts: Sequence[int] | None = None
+    loads: ArrayLike, gpus: int, nodes: int = 1, counts: Sequence[int] | None = None, speed: np.ndarray | None = None
 ) -> dict[int, np.ndarray]:
     """Mean balancedness that r replicas in a layer gain over none, {r: float64[layer]} (CRAFT, Algorithm 1).
 
@@ -70,8 +74,8 @@ def craft_gain(
     total, reached = loads.sum(axis=0), {}
     for r in (0, *counts):
         capacity = craft_assign(np.full(layers, experts + r), gpus, nodes)
-        plan = [greedy_placement(total[layer], gpus, r, capacity[layer]).experts for layer in range(layers)]
-        reached[r] = craft_balancedness(loads, plan).mean(axis=0)
+        placed = (greedy_placement(total[layer], gpus, r, capacity[layer], speed) for layer in range(layers))
+        reached[r] = craft_balancedness(loads, [each.experts for each in placed], speed).mean(axis=0)
     return {r: reached[r] - reached[0] for r in counts}
 
 
@@ -158,11 +162,14 @@ def craft_assign(experts_per_layer: ArrayLike, gpus: int, nodes: int = 1) -> np.
     return assigned
 
 
-def greedy_placement(load: ArrayLike, gpus: int, extra: int, capacity: ArrayLike) -> GreedyPlacement:
+def greedy_placement(
+    load: ArrayLike, gpus: int, extra: int, capacity: ArrayLike, speed: np.ndarray | None = None
+) -> GreedyPlacement:
     """Instances of a layer's experts and their GPUs (CRAFT, section 4.2.2, greedy placement).
 
     ``load[expert]``. ``extra`` replicas go one by one to the expert with the largest load per instance; then the most
-    loaded instance goes to the least loaded GPU that holds fewer than ``capacity[gpu]``. Ties to the lowest index.
+    loaded instance goes to the least loaded GPU that holds fewer than ``capacity[gpu]``. Ties to the lowest index. With
+    ``speed: float64[gpu]`` it goes to the GPU that is then through first.
     ValueError: too little capacity.
     """
     load = checked_load(load, ("expert",))
@@ -181,7 +188,7 @@ def greedy_placement(load: ArrayLike, gpus: int, extra: int, capacity: ArrayLike
     from archsim.base.packing import pack, replicate
 
     given = replicate(load[None], copies)
-    into, place = (each[0] for each in pack(given.load, capacity))
+    into, place = (each[0] for each in pack(given.load, capacity, speed))
     in_order = given.expert[0][np.lexsort((place, into))]
     ends = np.cumsum(np.bincount(into, minlength=gpus))
     return GreedyPlacement(given.number[0], np.split(in_order, ends[:-1]))

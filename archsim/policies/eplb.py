@@ -22,13 +22,16 @@ class EplbPlacement(NamedTuple):
 
 
 def eplb(
-    load: ArrayLike, replicas: int, groups: int, nodes: int, gpus: int, hierarchical: bool | None = None
+    load: ArrayLike, replicas: int, groups: int, nodes: int, gpus: int, hierarchical: bool | None = None,
+    speed: np.ndarray | None = None,
 ) -> EplbPlacement:
     """Place ``replicas`` instances of the experts of every layer of ``load[layer, expert]``, any numbers >= 0.
 
     ``replicas``: physical slots of a layer, those of first instances included. ``groups``: of experts, contiguous.
     ``hierarchical``: None chooses it if ``nodes`` divides ``groups``; False: all experts are one group on one node.
-    Ties go to the lowest expert and GPU; a layer without load gives all redundant slots to each node's first expert.
+    ``speed``: float64[gpu]; instances then go to the GPU of a node that is through with its load first, which EPLB does
+    not do. It is for one node alone. Ties go to the lowest expert and GPU; a layer without load gives all redundant
+    slots to each node's first expert.
 
     ValueError: ``replicas`` is less than the experts or no multiple of ``gpus``; hierarchical: ``nodes`` does not
     divide ``groups`` and ``gpus``, or ``groups`` the experts; load that is negative or of a different shape.
@@ -48,7 +51,9 @@ def eplb(
     expert = _experts_by_node(load, groups, nodes)
     by_node = layers * nodes, experts // nodes
     copies = replicate(np.take_along_axis(load, expert, axis=1).reshape(by_node), replicas // nodes)
-    slot = _pack_evenly(copies.load, gpus // nodes)
+    if speed is not None and nodes > 1:
+        raise ValueError(f"speed: nodes differ, and groups are packed into {nodes} equal nodes; hierarchical=False")
+    slot = _pack_evenly(copies.load, gpus // nodes, speed)
     of_node = _arranged(copies.expert, slot)
     held = np.take_along_axis(expert.reshape(by_node), of_node, axis=1).reshape(layers, replicas)
     rank = _arranged(copies.rank, slot).reshape(layers, replicas)
@@ -89,15 +94,15 @@ def _experts_by_node(load: np.ndarray, groups: int, nodes: int) -> np.ndarray:
     return (group[:, :, None] * size + np.arange(size)).reshape(layers, experts)
 
 
-def _pack_evenly(load: np.ndarray, bins: int) -> np.ndarray:
+def _pack_evenly(load: np.ndarray, bins: int, speed: np.ndarray | None = None) -> np.ndarray:
     """int64[row, item] the place of every item in bins of one size; of size 1: item i in bin i, as upstream."""
     from archsim.base.packing import pack
 
     rows, items = load.shape
     each = items // bins
-    if each == 1:
+    if each == 1 and speed is None:
         return np.broadcast_to(np.arange(items), (rows, items))
-    into, place = pack(load, np.full(bins, each))
+    into, place = pack(load, np.full(bins, each), speed)
     return into * each + place
 
 

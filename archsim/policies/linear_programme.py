@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.policies.allocation import NO_PLAN, SLICES, Effort, Plan, StepView, estimating, home
+from archsim.policies.allocation import NO_PLAN, SLICES, Effort, Plan, StepView, estimating, home, knows_speeds
 from archsim.policies.placement import nearest_holders
 
 LEAST_SHARE = 1e-6  # of an expert's tokens; less is rounding error of the solver
@@ -76,15 +76,16 @@ def _choices(step: StepView, active: np.ndarray) -> _Choices:
     slice_ns = rates.read_ns / SLICES
     link_ns = np.where(source == die, 0.0, away * step.costs.slice_bytes / step.pair_bytes_per_ns[source, die])
     begun_ns = np.full(len(row), rates.expert_ns)
+    array, hbm = step.speeds if knows_speeds(step) else np.ones((2, dies))
     links = 2 * dies + source * dies + die
     used, link = np.unique(links, return_inverse=True)
     return _Choices(
         row,
         die,
         np.stack([die, source, 2 * dies + link, dies + die], axis=1),
-        np.stack([here * slice_ns, away * slice_ns, link_ns, begun_ns], axis=1),
+        np.stack([here * slice_ns / hbm[die], away * slice_ns / hbm[source], link_ns, begun_ns / array[die]], axis=1),
         dies + die,
-        step.tokens[active][row] * rates.row_ns,
+        step.tokens[active][row] * rates.row_ns / array[die],
         2 * dies + len(used),
     )
 

@@ -22,9 +22,11 @@ class Shares(NamedTuple):
     split: list[np.ndarray]  # [expert] float64[instance], as in holders
 
 
-def lplb(load: ArrayLike, holders: Sequence[Sequence[int]], gpus: int | None = None) -> Shares:
+def lplb(
+    load: ArrayLike, holders: Sequence[Sequence[int]], gpus: int | None = None, speed: ArrayLike | None = None
+) -> Shares:
     """Share ``load[expert]`` among ``holders[expert]``, the GPUs of its instances, such that the fullest of ``gpus``
-    has least.
+    has least; with ``speed[gpu]``, such that the last of them ends first (``max_load`` is then that time).
 
     ``gpus``: by default as many as ``holders`` name. The optimum is unique, the shares usually are not: another
     solver's are as good. Several instances on one GPU are allowed, without benefit. ValueError: an expert without a
@@ -47,8 +49,12 @@ def lplb(load: ArrayLike, holders: Sequence[Sequence[int]], gpus: int | None = N
         raise ValueError(f"holders name GPUs {gpu.min()}..{gpu.max()}; expected 0..{gpus - 1}")
 
 
-    share = share_out(load, begin, gpu, gpus)
-    most = np.bincount(gpu, weights=share, minlength=gpus).max()
+    own = None if speed is None else checked_load(speed, ("gpu",), "speed")
+    if own is not None and (len(own) != gpus or (own <= 0).any()):
+        raise ValueError(f"speed of {len(own)} GPUs; expected one above 0 for each of {gpus}")
+    share = share_out(load, begin, gpu, gpus, own)
+    used = np.bincount(gpu, weights=share, minlength=gpus)
+    most = (used if own is None else used / own).max()
     ends = begin.tolist()
     return Shares(float(most), [share[a:b] for a, b in zip(ends, ends[1:], strict=False)])
 
@@ -80,10 +86,14 @@ class _Net(NamedTuple):
     entered: np.ndarray  # int64[expert] the instance through which the search reached it, SOURCE or UNREACHED
     came_by: np.ndarray  # int64[gpu] the instance through which the search reached it, or UNREACHED
     queue: np.ndarray  # int64[expert]
+    speed: np.ndarray  # float64[gpu]: load that it works off in a unit of time
 
 
-def share_out(load: np.ndarray, begin: np.ndarray, gpu: np.ndarray, gpus: int) -> np.ndarray:
-    """Shares float64[instance] that add up to ``load[expert]`` and minimise the load of the fullest GPU.
+def share_out(
+    load: np.ndarray, begin: np.ndarray, gpu: np.ndarray, gpus: int, speed: np.ndarray | None = None
+) -> np.ndarray:
+    """Shares float64[instance] that add up to ``load[expert]`` and minimise the load of the fullest GPU, or with
+    ``speed: float64[gpu]`` the time of the one that ends last.
 
     Instances ``begin[e]:begin[e + 1]`` are expert e's, on GPUs ``gpu[copy]``; every expert has one. All loads >= 0.
     """
@@ -95,9 +105,10 @@ def share_out(load: np.ndarray, begin: np.ndarray, gpu: np.ndarray, gpus: int) -
     by_gpu = np.argsort(gpu, kind="stable")
     gpu_begin = np.searchsorted(gpu[by_gpu], np.arange(gpus + 1))
     scratch = (np.zeros(n, np.int64) for n in (experts, gpus, experts))
-    net = _Net(begin, gpu, expert, by_gpu, gpu_begin, share, used, np.where(count == 1, 0.0, load), *scratch)
+    speed = np.ones(gpus) if speed is None else np.ascontiguousarray(speed, np.float64)
+    net = _Net(begin, gpu, expert, by_gpu, gpu_begin, share, used, np.where(count == 1, 0.0, load), *scratch, speed)
     order = np.argsort(-load, kind="stable")
-    _share_out(net, order, max(total / gpus, used.max()), LEFT_OVER * total)
+    _share_out(net, order, max(total / speed.sum(), (used / speed).max()), LEFT_OVER * total)
     return share
 
 
@@ -106,7 +117,7 @@ def _share_out(net, order, level, least):
     """Pour the largest expert first, then move shares along paths; raise the level when there is none."""
     for expert in order:
         for copy in range(net.begin[expert], net.begin[expert + 1]):
-            _pour(net, copy, min(net.left[expert], level - net.used[net.gpu[copy]]))
+            _pour(net, copy, min(net.left[expert], _room(net, net.gpu[copy], level)))
     while True:
         found, reached = _search(net, level, least)
         if found >= 0:
@@ -117,6 +128,12 @@ def _share_out(net, order, level, least):
             break
     for expert in order:
         _pour(net, net.begin[expert], net.left[expert])
+
+
+@inner
+def _room(net, gpu, level):
+    """What a GPU can take until it works as long as all."""
+    return level * net.speed[gpu] - net.used[gpu]
 
 
 @inner
@@ -137,8 +154,11 @@ def _left_over(left, least):
 
 @inner
 def _search(net, level, least):
-    """Breadth first from all experts with load left: (the nearest GPU with room or UNREACHED, GPUs reached)."""
-    tail = reached = head = 0
+    """Breadth first from all experts with load left: (the nearest GPU with room or UNREACHED, speed of the GPUs
+    reached).
+    """
+    tail = head = 0
+    reached = 0.0
     net.came_by[:] = UNREACHED
     for expert in range(len(net.left)):
         net.entered[expert] = UNREACHED
@@ -154,8 +174,8 @@ def _search(net, level, least):
             if net.came_by[near] != UNREACHED:
                 continue
             net.came_by[near] = copy
-            reached += 1
-            if level - net.used[near] > least:
+            reached += net.speed[near]
+            if _room(net, near, level) > least:
                 return near, reached
             for at in range(net.gpu_begin[near], net.gpu_begin[near + 1]):
                 back = net.by_gpu[at]
@@ -170,7 +190,7 @@ def _search(net, level, least):
 @inner
 def _augment(net, found, level):
     """Move along the path to a GPU with room as much as its bottleneck allows."""
-    amount, at = level - net.used[found], found
+    amount, at = _room(net, found, level), found
     expert = net.expert[net.came_by[at]]
     while net.entered[expert] != SOURCE:
         amount = min(amount, net.share[net.entered[expert]])

@@ -29,6 +29,7 @@ class History(NamedTuple):
     load: np.ndarray  # int64[step, layer, die]: tokens assigned to each die
     step_ns: np.ndarray  # float64[step, layer], decisions included
     costs: Costs | None = None  # what a rule may assume about the machine
+    speed: np.ndarray | None = None  # float64[die] of arrays, of a rule that ``needs: speeds``
 
 
 class Rebalanced(NamedTuple):
@@ -75,15 +76,23 @@ def eplb(history: History, placement: Placement, groups: int = 1, nodes: int = 1
     for at, row in enumerate(history.rows):
         slots = placement.layer_slots[row]
         if (slots == slots[0]).all():
-            placed = place_by_eplb(load[at : at + 1], int(slots.sum()), groups, nodes, dies).physical_to_logical[0]
+            placed = _by_eplb(load[at], int(slots.sum()), groups, nodes, dies, history.speed)
             held.append(np.split(placed, dies))
         else:
-            held.append(greedy_placement(load[at], dies, int(slots.sum()) - experts, slots).experts)
+            held.append(greedy_placement(load[at], dies, int(slots.sum()) - experts, slots, history.speed).experts)
     total = placement.layer_slots[history.rows].sum(axis=1)
-    operations = sum((each - experts) * experts + each * dies + _sort(int(each)) for each in total.tolist())
+    looks = dies if history.speed is None else 2 * dies  # with a speed, a multiplication for every die
+    operations = sum((each - experts) * experts + each * looks + _sort(int(each)) for each in total.tolist())
     return Rebalanced(
         _with_layers(placement, history.rows, held, placement.layer_slots), _effort(operations, len(load), experts)
     )
+
+
+def _by_eplb(
+    load: np.ndarray, slots: int, groups: int, nodes: int, dies: int, speed: np.ndarray | None
+) -> np.ndarray:
+    """int64[slot]: the expert of each slot of a layer with ``load: float64[expert]``."""
+    return place_by_eplb(load[None], slots, groups, nodes, dies, speed=speed).physical_to_logical[0]
 
 
 def craft(history: History, placement: Placement, replicas: int = 8, nodes: int = 1) -> Rebalanced:
@@ -95,16 +104,18 @@ def craft(history: History, placement: Placement, replicas: int = 8, nodes: int 
     loads = history.tokens.astype(float)
     batches, layers, experts = loads.shape
     dies = placement.dies
-    gain = craft_gain(loads, dies, nodes)
+    gain = craft_gain(loads, dies, nodes, speed=history.speed)
     budget = replicas * dies * layers // placement.layers
     given = craft_budget(gain, budget)
     room = craft_assign(given + experts, dies, nodes)
     total = loads.sum(axis=0)
-    held = [greedy_placement(total[at], dies, int(given[at]), room[at]).experts for at in range(layers)]
+    of_layer = (greedy_placement(total[at], dies, int(given[at]), room[at], history.speed) for at in range(layers))
+    held = [each.experts for each in of_layer]
     every = placement.layer_slots.copy()
     every[history.rows] = room
     tried = len(gain) + 1
-    operations = layers * tried * (batches * experts + (experts + dies) * dies + _sort(experts))
+    looks = dies if history.speed is None else 2 * dies
+    operations = layers * tried * (batches * experts + (experts + dies) * looks + _sort(experts))
     operations += layers * budget * len(gain)
     return Rebalanced(
         _with_layers(placement, history.rows, held, every), _effort(operations, layers * batches, experts)

@@ -18,7 +18,7 @@ from archsim.policies.prediction import Admission, EveryPrediction, Reread
 from archsim.policies.rebalancing import Rebalancing
 from archsim.policies.replication import Replication
 from archsim.policies.routing import Routing
-from archsim.specs.policies import EVERY_STEPS, PATHS
+from archsim.specs.policies import EVERY_STEPS, NEEDS, PATHS
 
 PLACEMENTS = {"linear": placement.linear, "balanced": placement.balanced, "redundant": placement.redundant}
 ALLOCATIONS = {
@@ -121,9 +121,9 @@ def _rebalancing(rule) -> Rebalancing | None:
         return None
     every, first, window = (rule.params.get(key) for key in (EVERY_STEPS, "first_steps", "window_steps"))
     if rule.is_function:
-        params = {name: value for name, value in rule.params.items() if name != EVERY_STEPS}
+        params = {name: value for name, value in rule.params.items() if name not in (EVERY_STEPS, NEEDS)}
         return Rebalancing(every, own.own_rebalancing(rule.name, params))
-    params = {name: value for name, value in rule.params.items() if not name.endswith("_steps")}
+    params = {name: value for name, value in rule.params.items() if not name.endswith("_steps") and name != NEEDS}
     return Rebalancing(every, partial(REBALANCINGS[rule.name], **params), first, window)
 
 
@@ -148,7 +148,8 @@ def _replication(rule) -> Replication | None:
 
 
 def _function(rule, known, own):
-    return own(rule.name, rule.params) if rule.is_function else partial(known[rule.name], **rule.params)
+    params = {name: value for name, value in rule.params.items() if name != NEEDS}
+    return own(rule.name, params) if rule.is_function else partial(known[rule.name], **params)
 
 
 def _predictor(rule):

@@ -1096,7 +1096,7 @@ def measure_dies(outcome: Outcome) -> dict[str, list]:
         "llc_busy_ns": port["busy_ns"],
         "llc_wait_ns": port["wait_ns"],
         "compute_utilisation": share_of_time(compute["busy_ns"], total_ns),
-        "hbm_utilisation": share_of_time(hbm["bytes"] / outcome.machine.hbm_bytes_per_ns, total_ns),
+        "hbm_utilisation": share_of_time(hbm["bytes"] / outcome.machine.hbm_rates, total_ns),
         "tokens": outcome.load.sum(axis=(0, 1)),
         "local_hbm_read_bytes": dies["local_read_bytes"],
         "remote_hbm_read_bytes": dies["remote_read_bytes"],

@@ -8,7 +8,7 @@ are attention (``archsim.runs.energy`` adds it where a whole iteration is known)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
@@ -19,6 +19,7 @@ import numpy as np
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.units import NS_PER_S
 from archsim.engine.machine import build_fabric
+from archsim.laws.wafer import harvested_yield
 from archsim.runs.columns import plain
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.model import ModelSpec
@@ -106,13 +107,13 @@ class Machine:
 
     @property
     def silicon_mm2(self) -> float:
-        """All dies, without HBM."""
-        return self.die_mm2 * self.system.dies
+        """All dies that were made, without HBM."""
+        return self.die_mm2 * self.system.sites
 
     @property
     def carrier_mm2(self) -> float:
         """Area on the carrier: dies and HBM stacks."""
-        return self.silicon_mm2 + self.system.dies * self.stacks_per_die * HBM_STACK_MM2
+        return self.silicon_mm2 + self.system.sites * self.stacks_per_die * HBM_STACK_MM2
 
     @property
     def carrier_share(self) -> float:
@@ -120,7 +121,7 @@ class Machine:
 
         Each die alone, if their links are a network between packages.
         """
-        return self.carrier_mm2 / CARRIER_MM2 * (dies_together(self.system) or 1) / self.system.dies
+        return self.carrier_mm2 / CARRIER_MM2 * (dies_together(self.system) or 1) / self.system.sites
 
 
 def dies_together(system: SystemSpec) -> int | None:
@@ -128,7 +129,7 @@ def dies_together(system: SystemSpec) -> int | None:
     mesh; None if it is of another kind, as it is then a network between packages.
     """
     if system.fabric is None:
-        return system.dies
+        return system.sites
     innermost = system.fabric.levels[0]
     return innermost.size if innermost.kind == "mesh" else None
 
@@ -137,12 +138,13 @@ def dies_together(system: SystemSpec) -> int | None:
 def build_costs(
     system: SystemSpec, coefficients: Coefficients = Coefficients(), without: Cost = NOTHING
 ) -> Machine:
-    """The machine of a system, ``without`` some of its decision hardware."""
-    every = total(part.cost for part in decision_parts(system.decision, design_of(system)))
+    """The machine of a system, ``without`` some of its decision hardware. Dead and spare dies are made, too."""
+    made = system.as_made
+    every = total(part.cost for part in decision_parts(system.decision, design_of(made)))
     decision = Cost(every.area_mm2 - without.area_mm2, every.power_mw - without.power_mw)
-    rates = build_fabric(system, ROW_MAJOR).link_bytes_per_ns
-    leaving_bytes_per_s = float(rates.sum()) / system.d2d.efficiency * NS_PER_S / system.dies
-    area = die_area(system, leaving_bytes_per_s, decision.area_mm2, coefficients.area)
+    rates = build_fabric(made, ROW_MAJOR).link_bytes_per_ns
+    leaving_bytes_per_s = float(rates.sum()) / system.d2d.efficiency * NS_PER_S / system.sites
+    area = die_area(made, leaving_bytes_per_s, decision.area_mm2, coefficients.area)
     stacks = system.hbm.stacks_on_carrier or hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
     machine = priced(system, area, decision, stacks, coefficients)
     usd, area = ({name: float(each) for name, each in found.items()} for found in (machine.usd, machine.area_mm2))
@@ -185,7 +187,7 @@ def priced(
     area = {name: each for name, each in area_mm2.items() if name != PIECES}
     side_mm2 = interface_side_mm2(area["hbm"], coefficients.area)
     # Packages of a cluster share the carriers that they are cut from, and no cables lead from one to the next.
-    together = dies_together(system) or system.dies
+    together = dies_together(system) or system.sites
     across = across_bytes_per_s(area["d2d"], together, coefficients.area) if dies_together(system) else 0.0
     making = machine_cost(
         die_mm2=sum(area.values()),
@@ -195,11 +197,35 @@ def priced(
         side_mm2=side_mm2,
         across_bytes_per_s=across,
         estimates=coefficients.cost,
+        share_good=_share_good(system, area, coefficients.cost),
     )
-    groups = system.dies // together
+    groups = system.sites // together
     usd = {name: groups * each for name, each in making.usd.items()}
     area[PIECES] = interface_mm2(making.pieces, side_mm2)
     return Machine(system, area, decision, stacks_per_die, usd, making.pieces, groups * making.carriers)
+
+
+def _share_good(
+    system: SystemSpec, area_mm2: Mapping[str, Any], estimates: CostEstimates
+) -> Callable[[Any, int], Any] | None:
+    """Share of pieces of a die that are used, by area and number of pieces, where it is not the yield of whole ones:
+    all where defects are drawn, as these dies stay where they were made; with ``harvest`` those with enough cores.
+    """
+    if system.drawn is not None and system.drawn.defects_per_cm2:
+        return lambda piece_mm2, pieces: 1.0
+    harvest = system.dies_as_built.harvest if system.dies_as_built is not None else None
+    if harvest is None:
+        return None
+    of_cores = area_mm2["compute"] / sum(area_mm2.values())
+    defects = estimates.defects_per_cm2.value, estimates.cluster.value
+
+    def share(piece_mm2: Any, pieces: int) -> Any:
+        cores = max(1, round(harvest.cores / pieces))
+        needed = min(cores, ceil(harvest.needed / pieces))
+        law = np.vectorize(lambda area, part: harvested_yield(area, area * part, *defects, cores, needed))
+        return law(piece_mm2, of_cores)
+
+    return share
 
 
 def work_of(

@@ -28,6 +28,7 @@ from archsim.runs.run import (
     simulation_of,
     trace_label,
 )
+from archsim.runs.wafers import with_areas, works
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import ExperimentSpec, layers_problem
 from archsim.specs.plan import Dropped, Point, SweepPlan, plan_without_axes
@@ -205,7 +206,8 @@ class Selection:
 
 def plan_of(planned: ExperimentSpec | SweepPlan) -> SweepPlan:
     """The plan of an experiment, with or without axes."""
-    return planned if isinstance(planned, SweepPlan) else plan_without_axes(planned)
+    plan = planned if isinstance(planned, SweepPlan) else plan_without_axes(planned)
+    return plan.finished_by(with_areas)
 
 
 def drawn(plan: SweepPlan, most: int) -> list[int] | None:
@@ -236,7 +238,7 @@ def select(
     functions: dict[tuple, tuple[str, ...]] = {}
     routing: dict[str, dict[str, None]] = {}
     routes: dict[tuple, Point] = {}
-    for point in plan.points(measures.functions(), dropped, among):
+    for point in works(plan.points(measures.functions(), dropped, among), dropped):
         checked.say(point.index if among is None else len(kept) + dropped.total)
         kept.append(point.index)
         routing.setdefault(point.model.name, {})[maker.routing(point)] = None

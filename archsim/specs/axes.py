@@ -331,6 +331,26 @@ class SweepSpec:
         return product
 
 
+WAFER = ("system", "drawn", "wafer")  # the axis that every experiment with drawn machines has
+
+
+def with_wafers(sweep: SweepSpec | None, systems: Sequence[SystemSpec], place: Place) -> SweepSpec | None:
+    """The sweep with an axis over the machines that are drawn, if any are and it has none. Raises SpecError."""
+    numbers = {system.drawn.wafers for system in systems if system.drawn is not None and system.drawn.wafers > 1}
+    if not numbers or (sweep is not None and any(axis.path == WAFER for axis in sweep.axes)):
+        return sweep
+    if len(numbers) > 1:
+        raise SpecError(
+            f"{place}: systems draw {' and '.join(map(str, sorted(numbers)))} wafers; give all that are drawn the same "
+            "number"
+        )
+    count = numbers.pop()
+    axis = Axis(WAFER, place, range(count), (place,) * count)
+    given = dict(sweep.given) if sweep is not None else {}
+    given["grid"] = {**(given.get("grid") or {}), axis.name: {"from": 0, "to": count - 1, "step": 1}}
+    return SweepSpec(given, (*(sweep.groups if sweep else ()), Group((axis,))), sweep.where if sweep else ())
+
+
 def read_sweep(tree: Tree) -> SweepSpec:
     """Read the sweep of an experiment's tree. Raises SpecError with one line per problem."""
     reader = _Reader(tree)

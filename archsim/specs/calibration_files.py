@@ -216,18 +216,20 @@ def load_calibration(name: str | Path) -> CalibrationSpec:
 # Paths of calibration files in systems: relative to the current directory, else to the file that names them.
 
 KEYS = (("compute", "calibration"), ("hbm", "calibration"), ("d2d", "calibration"), ("decision", "host", "calibration"))
+TABLE = ("dies_as_built", "speed", "table")  # of speeds of dies, a file that is found in the same way
 _SUFFIXES = (".yaml", ".yml")
 
 
 def find_calibrations(tree: Tree, keys: Keys, folders: list[Path], *, all_found: bool = True) -> None:
-    """Replace every calibration path in the system at ``keys`` by one relative to the current directory.
+    """Replace every path of a calibration, or of a table of speeds, in the system at ``keys`` by one relative to the
+    current directory.
 
     Raises SpecError for a missing file; with ``all_found=False``, its path is left as it is.
     """
-    for path in KEYS:
+    for path in (*KEYS, TABLE):
         inner = _mapping(tree, (*keys, *path[:-1]))
         name = inner.get(path[-1])
-        if not isinstance(name, str) or not name.endswith(_SUFFIXES) or os.path.exists(name):
+        if not isinstance(name, str) or not (path == TABLE or name.endswith(_SUFFIXES)) or os.path.exists(name):
             continue
         found = next((folder / name for folder in folders if os.path.exists(folder / name)), None)
         if found is not None:
@@ -240,7 +242,7 @@ def with_calibrations_found(value: Any, path: tuple[str, ...], place: Place, fol
     """The value of a system's axis ``path``, with calibration paths relative to the current directory. Raises
     SpecError.
     """
-    if not any(key[: len(path)] == path for key in KEYS):
+    if not any(key[: len(path)] == path for key in (*KEYS, TABLE)):
         return value
     data: Any = deepcopy(value)
     for key in reversed(path):

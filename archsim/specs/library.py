@@ -13,7 +13,7 @@ from archsim.base.fields import Name, Spec
 from archsim.base.yaml import Place, Tree, keys_of, read_yaml, validate
 from archsim.laws.tables import CalibrationSpec
 from archsim.specs.assumptions import AssumptionsSpec, NamedSet
-from archsim.specs.axes import SWEEP_KEY, Axis, canonical, read_sweep
+from archsim.specs.axes import SWEEP_KEY, Axis, canonical, read_sweep, with_wafers
 from archsim.specs.calibration_files import FabricFile, find_calibrations, with_sections
 from archsim.specs.config_files import display, named_files
 from archsim.specs.experiment import ExperimentSpec
@@ -141,6 +141,7 @@ def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperi
     for axis in sweep.axes if sweep else ():
         _stand_in(tree, axis)
     experiment = validate(ExperimentSpec, tree, problems=references.expand_all())
+    sweep = with_wafers(sweep, experiment.systems, tree.place(("systems",)))
     plan = SweepPlan(tree, sweep, experiment, folder) if sweep else None
     unread = unread_keys(
         plan or plan_without_axes(experiment), written.with_files(tree), "event" if explore is not None else None

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import Spec, describe, parse_quantity
 from archsim.base.yaml import Place, Tree, dump_yaml, keys_of, validate
-from archsim.specs.axes import DEPLOYED, KINDS, SWEEP_KEY, Axis, SweepSpec, canonical, dimension_of
+from archsim.specs.axes import DEPLOYED, KINDS, SWEEP_KEY, WAFER, Axis, SweepSpec, canonical, dimension_of
 from archsim.specs.calibration_files import with_calibrations_found
 from archsim.specs.constraints import Constraint, any_of
 from archsim.specs.deployment import DeploymentSpec
@@ -152,7 +152,9 @@ class Maker:
         return self._references[at]
 
     def _applies(self, raw: dict, path: tuple[str, ...]) -> bool:
-        """Whether a policy's rule has the parameter of a path; all other paths apply."""
+        """Whether a policy's rule has the parameter of a path, and a system is drawn; all other paths apply."""
+        if self._kind == "system" and path == WAFER[1:]:
+            return isinstance(raw.get("drawn"), dict) and raw["drawn"].get("wafers", 1) != 1
         if self._kind != "policy" or len(path) != 2 or path[0] not in RULE_TYPES or path[1] == "name":
             return True
         given = raw.get(path[0], NEUTRAL[path[0]])
@@ -286,6 +288,8 @@ class SweepPlan:
             len(self._makers["policy"]),
         ]
         self._sizes = [*map(len, sweep.groups), len(self._makers["system"]), len(self._makers["model"]), *inner]
+        self.finish: Callable[[Any], Any] = lambda system: system
+        self._finished: dict[int, tuple[Any, Variant]] = {}
         self._constraints = [_Question(self, constraint, place) for constraint, place in sweep.where]
 
     def _new_makers(self, folder: Path | None) -> dict[str, Maker]:
@@ -313,6 +317,22 @@ class SweepPlan:
         """The same plan on another engine: ``event`` or ``analytical``; an axis ``engine`` stays as it is."""
         tree = Tree(self.tree.data | {"engine": engine}, self.tree.places)
         return SweepPlan(tree, self.sweep, self.experiment.model_copy(update={"engine": engine}), self._folder)
+
+    def finished_by(self, finish: Callable[[Any], Any]) -> SweepPlan:
+        """The same plan, the systems of whose points have passed through a function that adds what only the machine
+        that is made of them tells, such as areas.
+        """
+        found = copy(self)
+        found.finish, found._finished = finish, {}
+        return found
+
+    def _finish(self, variant: Variant) -> Variant:
+        """Equal systems stay one object."""
+        at = id(variant.spec)
+        if at not in self._finished:
+            done = self.finish(variant.spec)
+            self._finished[at] = variant.spec, variant if done is variant.spec else variant._replace(spec=done)
+        return self._finished[at][1]
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{axis.name}: {len(axis.values)}" for axis in self.sweep.axes)
@@ -400,6 +420,7 @@ class SweepPlan:
         except SpecError as error:
             shown = ", ".join(f"{axis.name} {written(self._chosen(axis, choice))}" for axis in self.sweep.axes)
             raise SpecError(f"{error} (point {index}: {shown})") from None
+        variants["system"] = self._finish(variants["system"])
         size = int(self._chosen(self._batch, choice)) if self._batch else self.experiment.workload.batch[batch]
         engine = self._chosen(self._engine, choice) if self._engine else self.experiment.engine
         return Point(index, choice, variants, size, engine, self._deployment_of(choice))
@@ -421,7 +442,7 @@ class SweepPlan:
 
     def cells(self, point: Point) -> dict[str, Any]:
         """Column → value of every axis; None if the axis does not apply to the point."""
-        absent = point.variants["policy"].absent
+        absent = _absent(point)
         return {
             column.name: None if column.axis.name in absent else column.cell(self._chosen(column.axis, point.choice))
             for column in self.columns
@@ -429,7 +450,7 @@ class SweepPlan:
 
     def shown(self, point: Point) -> dict[str, str]:
         """Path → value of every axis in words (`in_words`); ``–`` if the axis does not apply to the point."""
-        absent = point.variants["policy"].absent
+        absent = _absent(point)
         return {
             axis.name: "–" if axis.name in absent else in_words(self._chosen(axis, point.choice))
             for axis in self.sweep.axes
@@ -467,6 +488,11 @@ class SweepPlan:
         if len(path) == 1 or (path[1:] == ("name",) and kind in NAMED):
             return variant.name if kind in NAMED else variant.spec.label if kind == "assumptions" else variant.spec
         return _walk(variant.spec, path[1:])
+
+
+def _absent(point: Point) -> frozenset[str]:
+    """Axes that do not apply to a point."""
+    return point.variants["policy"].absent | point.variants["system"].absent
 
 
 def plan_without_axes(experiment: ExperimentSpec) -> SweepPlan:

@@ -94,6 +94,7 @@ class Rule:
 
 
 
+_NEEDS = {"needs": Choice(None, ("speeds",), "what it asks beside loads: the speed of every die, and the links between them; null: nothing")}
 _SEED = Parameter(0, 0, 2**31 - 1, "seed of its draws")
 _SLOTS = "slots of a die beyond its share of the experts"
 
@@ -112,11 +113,11 @@ PLACEMENT: Mapping[str, Rule] = {
     "from_file": Rule("as a file says: of `archsim place`, or SGLang's, vLLM's or TensorRT-LLM's, with a rank for every die", {"file": Text(None, "a folder or placement.json of `archsim place`, or an engine's file")}),
 }
 ALLOCATION: Mapping[str, Rule] = {
-    "even": Rule("an expert's tokens are divided evenly among its holders"),
+    "even": Rule("an expert's tokens are divided evenly among its holders; with `needs: speeds` by their speeds", _NEEDS),
     "hashed": Rule("every token takes a holder of its expert by a hash: even, but for chance"),
     "nearest": Rule("every die's tokens go to the nearest holder by hops"),
     "static": Rule("every die uses one fixed holder of an expert: itself, else one of the nearest, spread over dies"),
-    "lplb": Rule("shares among holders that minimise the load of the fullest die, exact, rounded (LPLB)"),
+    "lplb": Rule("shares among holders that minimise the load of the fullest die, exact, rounded (LPLB)", _NEEDS),
     "libra": Rule("tokens run where they live if that die holds the expert, else at home; overloaded dies shard the rest (Libra)", {
         "epsilon": Parameter(0.01, 0, 10, "overload that is tolerated, of the mean load", float),
         "rule": Choice("literal", ("literal", "restart"), "as printed, or sorted again after each move"),
@@ -131,11 +132,13 @@ REBALANCING: Mapping[str, Rule] = {
         **_called(64, 64),
         "groups": Parameter(1, 1, 4096, "expert groups of the hierarchical rule"),
         "nodes": Parameter(1, 1, 4096, "nodes of the hierarchical rule; 1: global"),
+        **_NEEDS,
     }),
     "craft": Rule("replicas to the layers that gain most (CRAFT)", {
         **_called(0, 64),
         "replicas": Parameter(8, 0, 4096, "replicas a die, over all layers together"),
         "nodes": Parameter(1, 1, 4096, "nodes over which experts spread"),
+        **_NEEDS,
     }),
     "remap": Rule("experts by cost to the least loaded die, without replicas (Remap)", _called(0, 64)),
     "dup": Rule("contiguous experts, and replicas where they lower the largest load most (Dup)", {**_called(0, 64), "slots": Parameter(1, 0, 1024, "replicas a die in every layer")}),
@@ -220,16 +223,19 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "isca26": Rule("published simulator: a block goes where the larger of the executor's and the data source's time grows least", {
             "block_tokens": Parameter(512, 1, 1e9, _BLOCK),
             "candidates": Parameter(5, 1, 4096, "minimum number of dies considered: holders of the expert and neighbours of its home"),
+            **_NEEDS,
         }),
         "paper": Rule("paper's text: blocks of an expert go to the least loaded die near a holder", {
             "block_tokens": Parameter(50, 1, 1e9, _BLOCK),
             "distance": Parameter(1, 0, 126, "most hops from a holder at which another die may run the expert"),
+            **_NEEDS,
         }),
         "copy_aware": Rule("blocks of an expert go to dies that hold it or a copy; to another only if those finish late", {
             "block_tokens": Parameter(128, 1, 1e9, _BLOCK),
             "slack": Parameter(0.05, 0, 100, "how much later than the mean die a holder may finish", float),
+            **_NEEDS,
         }),
-        "lp": Rule("shares of experts by linear programming, rounded; shows the remaining gain and its cost"),
+        "lp": Rule("shares of experts by linear programming, rounded; shows the remaining gain and its cost", _NEEDS),
         **ALLOCATION,
     },
     "prediction": {
@@ -252,7 +258,8 @@ EVERY_STEPS = "every_steps"
 _ARGUMENTS = MappingProxyType(
     {"placement": 2, "allocation": 1, "prediction": 3, "rebalancing": 2, "routing": 1, "replication": 1, "shared": 2}
 )
-_CONSUMED = MappingProxyType({"rebalancing": (EVERY_STEPS,), "routing": ("pass_tokens",), "replication": ("slots",)})
+NEEDS = "needs"  # parameter of a rule, also of a user's own: what it is given beside loads
+_CONSUMED = MappingProxyType({"allocation": (NEEDS,), "rebalancing": (EVERY_STEPS, NEEDS), "routing": ("pass_tokens",), "replication": ("slots",)})
 PATHS = ("path_length", "sample_tokens")  # parameters of replication by paths that the demand consumes
 _USE_ORIGINS = ("nearest", "static", "libra", "harmoeny")  # allocations that ask where tokens live
 _EXCLUSIVE = ("top_fraction", "top_n")
@@ -322,6 +329,10 @@ class PolicySpec(Spec):
         """Whether a rule asks where tokens live; a user's own does not have them unless an assumption does."""
         return self.allocation.name in _USE_ORIGINS or self.replication.name == "libra" or self.shared.name != "local"
 
+    def needs_speeds(self, part: str) -> bool:
+        """Whether the rule of a part asks for the speeds of dies and links."""
+        return getattr(self, part).params.get(NEEDS) == "speeds"
+
     @property
     def predicts(self) -> bool:
         """Whether it predicts experts, for which dies keep cached copies."""
@@ -346,6 +357,11 @@ class PolicySpec(Spec):
                 _check_function(rule_type, rule)
             if rule_type == "rebalancing":
                 _check_every_steps(rule.params.get(EVERY_STEPS))
+            if NEEDS in rule.params and rule_type in ("allocation", "rebalancing"):
+                try:
+                    _NEEDS[NEEDS].read(rule.params[NEEDS])
+                except ValueError as error:
+                    raise KeyProblem((NEEDS,), str(error)) from None
             return rule
         rules = RULES[rule_type]
         if rule.name not in rules:

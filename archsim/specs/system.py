@@ -1,4 +1,6 @@
-"""The machine: identical dies, each with HBM, an LLC and a compute array, and the D2D links between them.
+"""The machine: dies, each with HBM, an LLC and a compute array, and the D2D links between them.
+
+Dies are identical but for what ``dies_as_built`` and its neighbours say (``archsim.specs.as_built``).
 
 Default values are those that all configurations of the wafer-scale paper share (Yu et al., ISCA 2026, arXiv
 2510.05497v4).
@@ -30,6 +32,15 @@ from archsim.base.fields import (
 from archsim.base.own_code import import_function
 from archsim.base.units import WEIGHT_BYTES
 from archsim.laws.tables import HBM, Axis, CalibrationSpec, Numbers, Positive
+from archsim.specs.as_built import (
+    AsBuilt,
+    DiesAsBuiltSpec,
+    DrawnSpec,
+    LinksAsBuiltSpec,
+    SparesSpec,
+    as_built,
+    refuse_impossible,
+)
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.config_files import known_calibration
 from archsim.specs.decision import DecisionSpec
@@ -329,8 +340,13 @@ class ComputeSpec(Spec):
         return math.ceil(weights * self.dtype_bytes)
 
 
+AS_BUILT = ("dies_as_built", "links_as_built", "spares", "drawn")  # keys
+
+
 class SystemSpec(Spec):
-    """A chiplet or wafer-scale GPU, or a cluster: identical dies and their links.
+    """A chiplet or wafer-scale GPU, or a cluster: dies and their links.
+
+    ``dies`` counts those that work, ``sites`` those that were made.
 
     The dies are those of ``mesh`` (X × Y, linked as ``topology`` says), of ``fabric`` (levels), or of a ``topology``
     that is a user's own function with its number of ``dies``.
@@ -356,6 +372,11 @@ class SystemSpec(Spec):
     decision: DecisionSpec = DecisionSpec()
     # A user's own blocks, which every weight slice passes on its die before the compute array.
     blocks: tuple[BlockSpec, ...] = ()
+    # What differs from a perfect machine; null: nothing (archsim.specs.as_built).
+    dies_as_built: DiesAsBuiltSpec | None = None
+    links_as_built: LinksAsBuiltSpec | None = None
+    spares: SparesSpec | None = None
+    drawn: DrawnSpec | None = None
 
     def in_tables(self) -> SystemSpec:
         """The system with tables in the place of RTL, which gives the same numbers (``tests/rtl/test_engine.py``)."""
@@ -379,7 +400,8 @@ class SystemSpec(Spec):
     @model_validator(mode="after")
     def _connected(self) -> SystemSpec:
         self._refuse_two_fabrics()
-        self.topology.refuse_unconnected(self.dies)
+        self.topology.refuse_unconnected(self.sites)
+        refuse_impossible(self)
         return self
 
     def _refuse_two_fabrics(self) -> None:
@@ -409,13 +431,30 @@ class SystemSpec(Spec):
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
         """Without the keys of the other ways to describe a fabric."""
-        absent = {key for key in ("mesh", "fabric", "endpoint") if getattr(self, key) is None} | (
+        absent = {key for key in ("mesh", "fabric", "endpoint", *AS_BUILT) if getattr(self, key) is None} | (
             {"topology"} if self.fabric else set()
         )
         return {key: value for key, value in written(self).items() if key not in absent}
 
     @property
+    def as_made(self) -> SystemSpec:
+        """The system without what makes it imperfect."""
+        return self.model_copy(update=dict.fromkeys(AS_BUILT))
+
+    @property
+    def built(self) -> AsBuilt | None:
+        """Its dies as they are built; None: perfect."""
+        perfect = self.dies_as_built is None and self.spares is None and self.drawn is None
+        return None if perfect else as_built(self)
+
+    @property
     def dies(self) -> int:
+        """That work; numbered from 0."""
+        return self.sites if self.built is None else len(self.built.living)
+
+    @property
+    def sites(self) -> int:
+        """Dies that were made, dead and spare ones included."""
         if self.fabric is not None:
             return self.fabric.dies
         return self.mesh.x * self.mesh.y if self.mesh is not None else self.topology.dies or 0
@@ -439,8 +478,19 @@ class SystemSpec(Spec):
 
     @property
     def shape(self) -> str:
-        """Dies and links in words: ``5 × 5 mesh``, ``4 × 8 switch``, ``12 × package.module:function``."""
+        """Dies and links in words: ``5 × 5 mesh``, ``4 × 8 switch``, ``12 × package.module:function``, ``24 dies of 5 ×
+        5 mesh``.
+        """
+        if self.built is None or len(self.built.living) == self.sites:
+            return self.shape_as_made
+        if self.built.sides is not None:
+            return f"{' × '.join(map(str, self.built.sides))} of {self.shape_as_made}"
+        return f"{self.dies} dies of {self.shape_as_made}"
+
+    @property
+    def shape_as_made(self) -> str:
+        """As ``shape``, of all dies that were made."""
         if self.fabric is not None:
             return self.fabric.shape
-        size = f"{self.mesh.x} × {self.mesh.y}" if self.mesh is not None else f"{self.dies} ×"
+        size = f"{self.mesh.x} × {self.mesh.y}" if self.mesh is not None else f"{self.sites} ×"
         return f"{size} {self.topology.name}"

@@ -69,6 +69,18 @@ _AT_ONCE = "contention: reserved holds the whole path of one transfer at a time,
 _LLC_TIMES = tuple(f"system.llc.{key}" for key in ("hit", "miss", "write", "ways", "segment"))  # capacity has a price
 
 
+def _has_dead_dies(run: Chosen) -> bool:
+    built, drawn = run.system.built, run.system.drawn
+    return (built is not None and bool(built.dead)) or (drawn is not None and drawn.defects_per_cm2 > 0)
+
+
+def _draws(run: Chosen) -> bool:
+    drawn, dies = run.system.drawn, run.system.dies_as_built
+    speed = dies.speed if dies is not None else None
+    varies = speed is not None and any(law is not None and law.sigma > 0 for law in (speed, speed.hbm))
+    return varies or (drawn is not None and (drawn.defects_per_cm2 > 0 or drawn.link_failure > 0))
+
+
 def _streams(run: Chosen) -> bool:
     return run.assumptions.execution == "weight_streaming"
 
@@ -136,6 +148,10 @@ ROWS: tuple[Row, ...] = (
     Row(("assumptions.weights",), _if(lambda run: run.model.shared_experts == 0, "{run.model.name} has no shared experts")),
     Row(("assumptions.numbering",), _if(lambda run: run.system.mesh is None, "{run.system.name} has no mesh whose dies could be numbered otherwise")),
     Row(("assumptions.endpoint",), _if(lambda run: run.system.transfer_law is not None, "{run.system.name} names measured kernels (law), which have their own endpoints")),
+    Row(("system.dies_as_built.router",), _if(lambda run: not _has_dead_dies(run), "no die of {run.system.name} is dead")),
+    Row(("system.drawn.cluster", "system.drawn.die_area", "system.drawn.core_area"), _if(lambda run: run.system.drawn is not None and not run.system.drawn.defects_per_cm2, "drawn.defects_per_cm2 is 0")),
+    Row(("system.drawn.core_area",), _if(lambda run: run.system.dies_as_built is None or run.system.dies_as_built.harvest is None, "a defect anywhere kills a die without harvest")),
+    Row(("system.drawn.wafers", "system.drawn.seed"), _if(lambda run: not _draws(run), "nothing of {run.system.name} is drawn")),
     Row(("system.decision.firmware.*",), _executor("firmware")),
     Row(("system.decision.host.*",), _executor("host")),
     Row(("system.decision.gpu.*",), _executor("gpu")),

@@ -42,6 +42,7 @@ from microarch.blocks.state_machine import CHOICE, PAPER, Step, Table, parameter
 COUNT_BYTES = 2  # tokens of an expert on a die: 16 bits, as a heatmap counter has (paper, table II)
 COMMAND_BYTES = 16  # command and address of a request on the fabric (paper, table I)
 ENTRY_BITS = 72  # of the expert distribution table (paper, table II: 4.5 KB for 512 experts)
+SPEED_STAGES = 1  # of the pipeline, where evaluations multiply by the speed of a die: one 16-bit multiplier a lane
 COUNTER_BITS = 16  # of a heatmap entry (paper, table II: 512 x 512 x 2 B per layer)
 
 
@@ -120,6 +121,7 @@ class Counts(NamedTuple):
     copies: int  # reported by the dies
     operations: int = 0  # multiply-adds of a solver
     statistics_bytes: int = 0  # counts of each die, beside its demand
+    speeds: bool = False  # whether an evaluation multiplies by the speed of its die, read from a table of as many words
 
 
 class Reach(NamedTuple):
@@ -180,7 +182,9 @@ def fsm_cycles(counts: Counts, fsm) -> np.ndarray:
     cycles[State.GENERATE] = counts.candidates.sum()
     # A lane that evaluates one candidate per cycle does one multiply-add per cycle: optimistic for a solver, which
     # needs more.
-    cycles[State.EVALUATE] = _evaluation_cycles(counts.candidates, counts.blocks, fsm.lanes, fsm.pipeline) + ceil(
+    # A lane multiplies by a die's speed in a stage of its own: one cycle more for every block.
+    pipeline = fsm.pipeline + SPEED_STAGES * counts.speeds
+    cycles[State.EVALUATE] = _evaluation_cycles(counts.candidates, counts.blocks, fsm.lanes, pipeline) + ceil(
         counts.operations / fsm.lanes
     )
     cycles[State.MERGE] = counts.plan_entries if len(counts.blocks) else 0
@@ -229,7 +233,7 @@ def firmware_ns(counts: Counts, firmware) -> np.ndarray:
     work[State.ORDER] = comparisons(counts.sorted_experts) * firmware.per_comparison
     work[State.GENERATE] = counts.candidates.sum() * firmware.per_candidate
     work[State.EVALUATE] = (counts.blocks * counts.candidates).sum() * firmware.per_evaluation
-    work[State.EVALUATE] += counts.operations * firmware.per_operation
+    work[State.EVALUATE] += (counts.operations + _multiplications(counts)) * firmware.per_operation
     work[State.MERGE] = counts.plan_entries * firmware.per_plan_entry if len(counts.blocks) else 0
     work[State.ROWS] = counts.rows * counts.experts * firmware.per_heatmap_entry
     work[State.SELECT] = counts.rows * counts.experts * firmware.per_heatmap_entry
@@ -257,9 +261,15 @@ def host_ns(counts: Counts, host, decided_ns: float) -> np.ndarray:
     return ns
 
 
+def _multiplications(counts: Counts) -> float:
+    """By the speeds of dies: one for every evaluation."""
+    return (counts.blocks * counts.candidates).sum() if counts.speeds else 0.0
+
+
 def operations(counts: Counts) -> float:
     """Comparisons that sort and rank, evaluations of blocks, multiply-adds of a solver, counters of a heatmap."""
     work = comparisons(counts.sorted_experts) + counts.candidates.sum() + counts.operations
+    work = work + _multiplications(counts)
     return work + (counts.blocks * counts.candidates).sum() + counts.rows * counts.experts
 
 

@@ -36,8 +36,8 @@ from archsim.base.units import NS_PER_S
 # Properties of all routes of a fabric: sums and minima over links, an order of links, shortest paths.
 
 @kernel
-def count_links(toward, link_dst, length, entered):
-    """Walk all routes: ``length`` counts their links, ``entered`` the dies on them, int32[die, die].
+def count_links(toward, link_dst, routers, length, entered):
+    """Walk all routes: ``length`` counts their links, ``entered`` the first ``routers`` nodes on them, int32[die, die].
 
     ``toward``, ``link_dst``: see ``Routes``; targets come first, as the links toward one lie together. Returns source ·
     dies + target of the first route that uses a missing link or never arrives; -1 if none does.
@@ -54,7 +54,7 @@ def count_links(toward, link_dst, length, entered):
                     break
                 here = np.int64(link_dst[link])
                 links += 1
-                stops += here < dies
+                stops += here < routers
             length[source, target], entered[source, target] = links, stops
     return lost if lost < dies * dies else -1
 
@@ -198,11 +198,12 @@ class Routes:
     """The routes of a graph, which are found when they are asked for: they are the largest of its arrays.
 
     toward: int32[die, node], the link that leaves a node on its way to a die, or -1 - the node to which none leads;
-    link_dst: int32[link], the node that it enters.
+    link_dst: int32[link], the node that it enters. routers: how many nodes count as hops; None: the dies.
     """
 
-    def __init__(self, toward: np.ndarray, link_dst: np.ndarray) -> None:
+    def __init__(self, toward: np.ndarray, link_dst: np.ndarray, routers: int | None = None) -> None:
         self._given: tuple[np.ndarray, np.ndarray] | None = (toward, link_dst)
+        self._routers = len(toward) if routers is None else routers
 
     @cached_property
     def found(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -213,7 +214,7 @@ class Routes:
         toward, link_dst = self._given
         dies = len(toward)
         length, entered = np.zeros((2, dies, dies), np.int32)
-        lost = count_links(toward, link_dst, length, entered)
+        lost = count_links(toward, link_dst, self._routers, length, entered)
         if lost >= 0:
             _refuse_route(lost // dies, lost % dies, toward, link_dst)
         route_ptr = np.concatenate([[0], np.cumsum(length.ravel(), dtype=np.int64)])
@@ -343,10 +344,13 @@ class Wiring:
         return len(self.following)
 
 
-def assemble(kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.ndarray] | None = None) -> Graph:
+def assemble(
+    kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.ndarray] | None = None,
+    routers: int | None = None,
+) -> Graph:
     """Build the graph of a wiring. Links are numbered by (source, target), edges by their nodes.
 
-    places: column and row of every node.
+    places: column and row of every node. routers: the first nodes that count as hops; None: the dies.
     """
     nodes = wiring.nodes
     ends = np.sort(wiring.edges, axis=1)
@@ -364,7 +368,7 @@ def assemble(kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.
     x, y = (None, None) if places is None else (place.astype(np.int32) for place in places)
     return Graph(
         kind, dies, nodes, np.ascontiguousarray(link_src), link_dst, edge, classes[edge].astype(np.int32),
-        Routes(toward, link_dst), x, y,
+        Routes(toward, link_dst, routers), x, y,
     )
 
 

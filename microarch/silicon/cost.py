@@ -11,7 +11,7 @@ between them, but a failed bond loses less. As every number of pieces and carrie
 anything is never cheaper.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import ceil, pi
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from archsim.laws.wafer import yield_of
 from microarch.silicon.area import N5, UM2_PER_MM2, WAFER_MM2
 
 # ---- estimates
@@ -80,7 +81,6 @@ def _at(group: Group, bound: str) -> Group:
 
 GB = 1e9
 WAFER_MM = 300.0
-MM2_PER_CM2 = 100.0
 RETICLE_MM2 = 26.0 * 33.0  # largest die of a stepper
 CARRIER_MM2 = 215.0 * 215.0  # largest square in a 300 mm wafer, with its edge: 46,225 mm², as Cerebras' WSE
 HBM_STACK_MM2 = 11.0 * 11.0  # footprint of an HBM3 stack (Micron, 2023)
@@ -109,9 +109,8 @@ def dies_per_wafer(die_mm2: float) -> float:
 
 
 def die_yield(die_mm2: float, estimates: CostEstimates) -> float:
-    """Share of dies without a fatal defect."""
-    alpha = estimates.cluster.value
-    return (1 + die_mm2 / MM2_PER_CM2 * estimates.defects_per_cm2.value / alpha) ** -alpha
+    """Share of dies without a fatal defect, by the law with which machines are drawn."""
+    return yield_of(die_mm2, estimates.defects_per_cm2.value, estimates.cluster.value)
 
 
 def hbm_stacks(capacity_bytes: float, bandwidth_bytes_per_s: float) -> int:
@@ -146,12 +145,14 @@ def machine_cost(
     side_mm2: Any = 0.0,
     across_bytes_per_s: Any = 0.0,
     estimates: CostEstimates | None = None,
+    share_good: Callable[[Any, int], Any] | None = None,
 ) -> Making:
     """The least price of a machine: ``dies``, ``test``, ``hbm``, ``carrier``, ``cables`` between carriers, and
     ``bonding`` (loss from failed bonds).
 
     die_mm2: of a die in one piece; side_mm2: area of one side of an interface between two pieces; across_bytes_per_s:
-    bandwidth each way from one carrier to the next. These three and ``stacks_per_die`` may be arrays: of many machines.
+    bandwidth each way from one carrier to the next; share_good: of pieces, by their area and number a die; None: those
+    without a defect. These three and ``stacks_per_die`` may be arrays: of many machines.
     """
     estimates = estimates or CostEstimates()
     carrier_usd = estimates.carrier_usd.value
@@ -174,7 +175,8 @@ def machine_cost(
     for pieces in _numbers_of_pieces():
         whole_mm2 = die_mm2 + interface_mm2(pieces, side_mm2)
         piece_mm2 = np.minimum(whole_mm2 / pieces, RETICLE_MM2)
-        die_usd = pieces * wafer_usd / (dies_per_wafer(piece_mm2) * die_yield(piece_mm2, estimates))
+        good = die_yield(piece_mm2, estimates) if share_good is None else share_good(piece_mm2, pieces)
+        die_usd = pieces * wafer_usd / (dies_per_wafer(piece_mm2) * good)
         price, carriers, added = made(pieces, die_usd, whole_mm2)
         better = (whole_mm2 <= pieces * RETICLE_MM2) & (price < best["price"])
         found = {"price": price, "pieces": pieces, "carriers": carriers, "added": added, "die_usd": die_usd}

@@ -108,7 +108,7 @@ def stored_shared(s, chain):
     if fetch.way == FROM_HBM:
         end = fetch.last + machine.llc_write_ns
     elif fetch.way == FROM_HOME_HBM:
-        end = max(end, fetch.time + machine.slice_bytes / machine.hbm_bytes_per_ns + machine.llc_write_ns)
+        end = max(end, fetch.time + machine.slice_bytes / machine.hbm_rates[entry.home] + machine.llc_write_ns)
     if fetch.kept:
         written = book(s, fetch.last, entry.die, entry.die, True, False, machine.slice_bytes)
         if not machine.copies_in_background:
@@ -410,7 +410,7 @@ def _read(s, chain):
     if fetch.way == FROM_LLC:
         arrive(s, chain, fetch.time, fetch.time)
     elif fetch.way == FROM_HBM:
-        _receive(s, chain, _hold_hbm(s, entry.die, fetch.time, entry.read_bytes), machine.hbm_bytes_per_ns)
+        _receive(s, chain, _hold_hbm(s, entry.die, fetch.time, entry.read_bytes), machine.hbm_rates[entry.die])
     elif fetch.way == FROM_HOME_HBM:
         fetch.time = _hold_hbm(s, entry.home, fetch.time, bytes_of(s, chain))
     return fetch.way >= FROM_HOME_LLC

@@ -69,6 +69,7 @@ def shares_plan(scenario: Scenario) -> bool:
     others = (policy.prediction, policy.rebalancing, policy.replication)
     return (
         policy.allocation.name in COSTLESS
+        and not policy.needs_speeds("allocation")
         and all(rule.name == "none" for rule in others)
         and assumptions.execution == "weight_streaming"
         and (assumptions.decision_cost == "free" or decision.executor != "host" or decision.host.time_ns is not None)
@@ -129,7 +130,6 @@ class Machines(NamedTuple):
     """Machines as arrays: rows of ``links`` and what differs beside them, float64[machine] each."""
 
     row: np.ndarray  # int64[machine]: of the tables below
-    hbm_bytes_per_ns: np.ndarray
     llc_hit_ns: np.ndarray
     llc_miss_ns: np.ndarray
     llc_write_ns: np.ndarray
@@ -144,8 +144,8 @@ class Machines(NamedTuple):
     transfer_bytes_per_ns: np.ndarray
 
 
-OF_LINKS = Machines._fields[5:]
-OF_LLC = Machines._fields[2:5]
+OF_LINKS = Machines._fields[4:]
+OF_LLC = Machines._fields[1:4]
 
 
 class Walked(NamedTuple):
@@ -219,7 +219,7 @@ class _Walks:
     def of(self, row: np.ndarray, llc_row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(float64[machine, step] in ns, ``Walked.counted``)."""
         rates = {name: each[llc_row] for name, each in self._rows.llc.items()}
-        rates |= {"row": row, "hbm_bytes_per_ns": np.full(len(row), self._work.machine.hbm_bytes_per_ns)}
+        rates |= {"row": row}
         ns, counted = np.zeros((len(row), len(self._work.works))), np.zeros((len(row), 4), np.int64)
         for begin in range(0, len(row), self._at_once):
             own = slice(begin, begin + self._at_once)
@@ -267,7 +267,7 @@ def _machine_of(same, machines, at):
         same.route_ptr,
         same.route_links,
         same.link_resources,
-        machines.hbm_bytes_per_ns[at],
+        same.hbm_bytes_per_ns,
         machines.link_bytes_per_ns[row],
         machines.hbm_latency_ns[row],
         machines.hop_ns[row],
@@ -287,6 +287,8 @@ def _machine_of(same, machines, at):
         same.whole_ns,
         machines.transfer_ns[row],
         machines.transfer_bytes_per_ns[row],
+        same.hbm_rates,
+        same.array_speeds,
     )
 
 

@@ -109,7 +109,7 @@ def key_of(entry, chain):
 def rate(machine, resource):
     """Bytes per ns of an HBM, or of a link where links are full duplex (``contention: shared``)."""
     if resource < ARRAYS * machine.dies:
-        return machine.hbm_bytes_per_ns
+        return machine.hbm_rates[resource - HBMS * machine.dies]
     return machine.link_rates[resource - UNITS * machine.dies]
 
 

@@ -211,7 +211,7 @@ HBM_BYTES, LINK_BYTES, READ_BYTES, LLC_HITS = np.arange(4)  # of `add_slices`
 @inner
 def _pass_hbm(machine, tally, load, die, n_bytes, held):
     row = tally.resources[HBMS * machine.dies + die]
-    ns = n_bytes / machine.hbm_bytes_per_ns + (machine.hbm_latency_ns if held else 0.0)
+    ns = n_bytes / machine.hbm_rates[die] + (machine.hbm_latency_ns if held else 0.0)
     row.bytes += n_bytes
     row.busy_ns += ns
     load[HBMS * machine.dies + die] += ns

@@ -468,7 +468,7 @@ def flow_network(machine: Machine, fabric: Fabric, groups: np.ndarray) -> FlowNe
     route_ptr = np.cumsum(length)
     routes = np.empty(route_ptr[-1], np.int64)
     _list_routes(groups, fabric.dies, fabric.route_ptr, fabric.route_links, route_ptr.copy(), routes)
-    capacity = np.concatenate([np.full(fabric.dies, machine.hbm_bytes_per_ns), machine.link_rates])
+    capacity = np.concatenate([machine.hbm_rates, machine.link_rates])
     return build_network(capacity, route_ptr, routes)
 
 

@@ -387,7 +387,7 @@ def serve_slice(s, row):
         return event, latency, np.int64(0)
     if kind == LOCAL_HBM:
         s.tally.dies[unsigned(entry.die)].local_read_bytes += entry.read_bytes
-        duration = _duration(s, machine.hbm_latency_ns, entry.read_bytes, machine.hbm_bytes_per_ns)
+        duration = _duration(s, machine.hbm_latency_ns, entry.read_bytes, machine.hbm_rates[entry.die])
         return SERVED, duration, entry.read_bytes
     if kind == REQUEST:
         s.tally.pair_bytes[REQUESTS, entry.die, entry.home] += machine.request_bytes
@@ -412,9 +412,10 @@ def serve_slice(s, row):
         return event, duration, n_bytes
     if kind == REMOTE_HBM:
         s.tally.dies[unsigned(entry.home)].remote_read_bytes += n_bytes
-    elif hbm.keep(memory.copies, entry.die, key, n_bytes):
+        return SERVED, _duration(s, machine.hbm_latency_ns, n_bytes, machine.hbm_rates[entry.home]), n_bytes
+    if hbm.keep(memory.copies, entry.die, key, n_bytes):
         s.tally.dies[unsigned(entry.die)].write_bytes += n_bytes
-    return SERVED, _duration(s, machine.hbm_latency_ns, n_bytes, machine.hbm_bytes_per_ns), n_bytes
+    return SERVED, _duration(s, machine.hbm_latency_ns, n_bytes, machine.hbm_rates[entry.die]), n_bytes
 
 
 @inner
@@ -427,9 +428,10 @@ def serve_move(s, row):
         s.tally.pair_bytes[HIDDEN + phase, move.src, move.dst] += move.bytes
         most = s.machine.transfer_bytes_per_ns[phase]
         return SERVED, _cross(s, HIDDEN, move.src, move.dst, move.bytes, most), move.bytes
-    s.tally.dies[unsigned(move.src if row.kind == ACT_READ else move.dst)].activation_bytes += move.bytes
+    die = move.src if row.kind == ACT_READ else move.dst
+    s.tally.dies[unsigned(die)].activation_bytes += move.bytes
     event = HERE if row.kind == ACT_READ and move.src == move.dst else SERVED
-    return event, _duration(s, s.machine.hbm_latency_ns, move.bytes, s.machine.hbm_bytes_per_ns), move.bytes
+    return event, _duration(s, s.machine.hbm_latency_ns, move.bytes, s.machine.hbm_rates[die]), move.bytes
 
 
 @inner
@@ -466,7 +468,7 @@ def early_ns(s, kind, chain):
     """How long before a slice's last byte its first segment is there (0 where slices are not segmented)."""
     rest = s.machine.slice_bytes - s.machine.first_bytes
     if kind == LOCAL_HBM:
-        return rest / s.machine.hbm_bytes_per_ns
+        return rest / s.machine.hbm_rates[entry_of(s, chain).die]
     if kind != DATA:
         return 0.0
     entry = entry_of(s, chain)
@@ -623,7 +625,7 @@ def run_step(s, begin_ns):
         claim.queued, claim.claimed, claim.last_user, claim.free_at = 0, 0, -1, begin_ns
     for die in range(s.machine.dies):
         s.work.local[unsigned(die)].launched_ns += begin_ns
-        unwritten_ns = s.memory.copies.room[die].unwritten_bytes / s.machine.hbm_bytes_per_ns
+        unwritten_ns = s.memory.copies.room[die].unwritten_bytes / s.machine.hbm_rates[die]
         claim_of(s, s.machine.dies + die).free_at += unwritten_ns
     _start_all(s, begin_ns)
     end, last = begin_ns, NOBODY
@@ -637,7 +639,7 @@ def run_step(s, begin_ns):
     if s.machine.copies_in_background:
         for die in range(s.machine.dies):
             late_ns = max(0.0, claim_of(s, s.machine.dies + die).free_at - end)
-            s.memory.copies.room[die].unwritten_bytes = np.int64(late_ns * s.machine.hbm_bytes_per_ns)
+            s.memory.copies.room[die].unwritten_bytes = np.int64(late_ns * s.machine.hbm_rates[die])
     if last >= 0:
         _trace_back(s, last, begin_ns)
     return end

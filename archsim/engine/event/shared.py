@@ -234,7 +234,7 @@ def begin_slice(s, kind, item, parent, now):
     else:  # LLC_FILL
         latency = machine.llc_write_ns
         if pool.stages[parent].kind == REMOTE_HBM:
-            latency += machine.slice_bytes / machine.hbm_bytes_per_ns
+            latency += machine.slice_bytes / machine.hbm_rates[entry.home]
     set_timer(pool, stage, now + latency, IS_SERVED)
 
 
@@ -459,12 +459,12 @@ def leave_copies(s, end):
         row = pool.stages[stage]
         if row.kind == COPY:
             die = -1 - row.item if row.item < 0 else s.work.entries[row.item // SLICES].die
-            left = np.int64((row.end - row.latency - end) * machine.hbm_bytes_per_ns)
+            left = np.int64((row.end - row.latency - end) * machine.hbm_rates[die])
             room[die].unwritten_bytes = max(room[die].unwritten_bytes, left)
     for die in range(machine.dies):
         row = s.tally.resources[machine.dies + die]
         row.bytes -= room[die].unwritten_bytes
-        row.busy_ns -= room[die].unwritten_bytes / machine.hbm_bytes_per_ns
+        row.busy_ns -= room[die].unwritten_bytes / machine.hbm_rates[die]
 
 
 # ---- shared

@@ -8,7 +8,7 @@ the laws; they differ in how begins at different times meet at a port (``archsim
 What runs beside what: ``archsim.iteration.overlap``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -21,13 +21,13 @@ from archsim.base.units import NS_PER_S
 from archsim.engine.cluster.moves import Fetched, Fetches, Moves, Sent, build_moves, sms_share
 from archsim.engine.cluster.ports import refuse_unequal
 from archsim.engine.executions.execution import GemmTime, Order, Setup
-from archsim.engine.gemm import law_of_ranks
+from archsim.engine.gemm import factors_of, law_of_ranks
 from archsim.engine.moves import Sizes, received_of_experts
-from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, SLICES, UNITS
+from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, SLICES, UNITS, Machine
 from archsim.iteration import overlap
 from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, TWO_BATCH, beside, compose
 from archsim.iteration.scenario import rest_of
-from archsim.laws.gemm import Rates, dense_product
+from archsim.laws.gemm import DenseProduct, Rates, dense_product
 from archsim.policies.allocation import Plan
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
@@ -68,13 +68,17 @@ class RankTimes(NamedTuple):
 class Ranks:
     """Times of the ranks of a scenario. Raises LawMissing (a SpecError) for layers that were not measured."""
 
-    def __init__(self, scenario: Scenario):
+    def __init__(self, scenario: Scenario, machine: Machine):
         system, model = scenario.system, scenario.model
         self._dies, self._gpu = system.dies, system.launch == "gpu"
         self._clock_hz = system.decision.local_clock_hz
         # where all have all tokens, or behind an all-gather, every rank sees all of them, as in the measured layers
         self._law = law_of_ranks(system, model, system.dies, scenario.assumptions.receives)
-        self.named = self._law.named
+        self.named, factors = self._law.named, factors_of(machine)
+        self._speeds = None if factors.equal else factors.array
+        if not factors.equal:
+            peaks = system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
+            self._law = self._law.on(factors.rates(*peaks))
         self._shared, self._shared_ns_per_token = (), 0.0
         self._count = model.shared_experts if scenario.assumptions.weights == "all" else 0
         if self._count:
@@ -83,6 +87,10 @@ class Ranks:
             calibration = calibration_named(compute.calibration)
             shapes = (GATE_AND_UP * model.shared_ffn, model.hidden), (model.hidden, model.shared_ffn)
             self._shared = tuple(dense_product(calibration, n, k, compute.dtype, rates) for n, k in shapes)
+            if not factors.equal:  # a law for every die
+                own = [Rates(*each) for each in zip(*factors.rates(*rates), strict=True)]
+                laws = ([dense_product(calibration, n, k, compute.dtype, each) for each in own] for n, k in shapes)
+                self._shared = tuple(_OnEveryDie(each) for each in laws)
             flop = 2.0 * self._count * sum(n * k for n, k in shapes)
             self._shared_ns_per_token = flop / compute.peak_flop_per_s * NS_PER_S
 
@@ -98,7 +106,7 @@ class Ranks:
         low_ns, high_ns, extrapolated_ns = np.zeros(self._dies), np.zeros(self._dies), 0.0
         if len(used):
             load = pairs[used], active[used], arrived[used]
-            at = self._law.times(*(np.maximum(each, 1.0) for each in load))
+            at = self._law.times(*(np.maximum(each, 1.0) for each in load), used)
             for cause, parts in PARTS.items():
                 causes[cause][used] = sum(getattr(at, part) for part in parts)
             if not self._gpu:
@@ -107,9 +115,23 @@ class Ranks:
             extrapolated_ns = float(at.ns[at.extrapolated].sum())
         kernel_ns = np.sum(list(causes.values()), axis=0)
         shared_ns = sum((self._count * product.ns(tokens * share) for product in self._shared), np.zeros(self._dies))
-        multiply_ns = np.minimum(tokens * share * self._shared_ns_per_token, shared_ns)
+        multiply_ns = tokens * share * self._shared_ns_per_token
+        if self._speeds is not None:
+            multiply_ns = multiply_ns / self._speeds
+        multiply_ns = np.minimum(multiply_ns, shared_ns)
         lost = 1 - np.divide(multiply_ns, shared_ns, out=np.ones(self._dies), where=shared_ns > 0)
         return RankTimes(kernel_ns, causes, low_ns, high_ns, shared_ns, lost, pairs, active, extrapolated_ns)
+
+
+class _OnEveryDie:
+    """A product of a dense layer on unequal dies; ``laws``: one a die."""
+
+    def __init__(self, laws: Sequence[DenseProduct]):
+        self._laws = laws
+
+    def ns(self, rows: np.ndarray) -> np.ndarray:
+        """float64[die]; ``rows``: float64[die]."""
+        return np.array([float(law.ns(rows[die : die + 1])[0]) for die, law in enumerate(self._laws)])
 
 
 # ---- expert_parallel
@@ -136,7 +158,7 @@ class ExpertParallel:
         self._machine, self._fabric, self._tally = setup.machine, setup.fabric, setup.tally
         model = scenario.model
         self._sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
-        self._ranks = Ranks(scenario)
+        self._ranks = Ranks(scenario, setup.machine)
         self._fetches = Fetches(setup.machine, setup.fabric, setup.tally)
         self._moves: Moves = build_moves(scenario, setup.machine, setup.fabric, setup.analytical)
         self._layer = OVERLAPS[scenario.assumptions.overlap]
@@ -237,7 +259,7 @@ class ExpertParallel:
         tally.dies["activation_bytes"] += activation_bytes.astype(np.int64)
         hbm, arrays = tally.resources[dies : 2 * dies], tally.resources[2 * dies : UNITS * dies]
         hbm["bytes"] += (weights + activation_bytes).astype(np.int64)
-        hbm["busy_ns"] += (weights + activation_bytes) / machine.hbm_bytes_per_ns
+        hbm["busy_ns"] += (weights + activation_bytes) / machine.hbm_rates
         arrays["busy_ns"] += times.kernel_ns + times.shared_ns
         links = tally.resources[UNITS * dies :]
         for phase, (n_bytes, ns) in enumerate(self._moves.on_links(sent)):

@@ -163,8 +163,8 @@ class Interpreter:
     def leave_copies(self, end, freed):
         """What is unwritten at the step's end. ``freed``: when each die's HBM has worked off its last stage."""
         if self.machine.copies_in_background:
-            rate = self.machine.hbm_bytes_per_ns
-            self.memory.unwritten = [int(max(0.0, at - end) * rate) for at in freed]
+            rates = self.machine.hbm_rates
+            self.memory.unwritten = [int(max(0.0, at - end) * rate) for at, rate in zip(freed, rates, strict=True)]
 
     # blocks
     def asked(self, stage) -> Request:

@@ -55,7 +55,7 @@ class Reserved(Interpreter):
             local.launched += now
         for die, left in enumerate(self.memory.unwritten):
             hbm = self.resource(("hbm", die))
-            hbm.free_at = now + left / self.machine.hbm_bytes_per_ns
+            hbm.free_at = now + left / self.machine.hbm_rates[die]
         for die in range(self.machine.dies):
             self.start_moves(DISPATCH, die, now, None)
         if self.machine.window < len(self.chains):
@@ -217,7 +217,8 @@ class Reserved(Interpreter):
             entry = self.entry(stage.item)
             ends = (entry.die, entry.home) if state == State.REQUEST else (entry.home, entry.die)
             return self.transfer(stage.ns, self.passed_bytes(stage), m.route_bytes_per_ns[ends])
-        return self.transfer(stage.ns, self.passed_bytes(stage), m.hbm_bytes_per_ns)
+        ((_, die),) = self.needs(stage)
+        return self.transfer(stage.ns, self.passed_bytes(stage), m.hbm_rates[die])
 
     def passed_bytes(self, stage):
         """What a stage moves through its resources."""
@@ -257,7 +258,7 @@ class Reserved(Interpreter):
         """How long before its end the first segment of a slice is there."""
         rest = self.machine.slice_bytes - self.machine.first_bytes
         if stage.state == State.LOCAL_HBM:
-            return rest / self.machine.hbm_bytes_per_ns
+            return rest / self.machine.hbm_rates[self.entry(stage.item).die]
         if stage.state != State.DATA:
             return 0.0
         entry = self.entry(stage.item)

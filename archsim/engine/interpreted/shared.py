@@ -156,7 +156,7 @@ class Shared(Interpreter):
         if self.machine.copies_in_background:
             for die, left in enumerate(self.memory.unwritten):
                 row = self.machine.dies + die
-                self.counted.uses(row, bytes=-left, busy_ns=-(left / self.machine.hbm_bytes_per_ns))
+                self.counted.uses(row, bytes=-left, busy_ns=-(left / self.machine.hbm_rates[die]))
         return begin + end
 
     def messages_arrive(self, until):
@@ -237,7 +237,7 @@ class Shared(Interpreter):
                 self.counted.uses(self.row(name), bytes=int(m.request_bytes))
             return stage.ns + m.request_bytes / m.route_bytes_per_ns[entry.die, entry.home]
         if state == State.LLC_FILL and stage.parent.state == State.REMOTE_HBM:
-            return stage.ns + m.slice_bytes / m.hbm_bytes_per_ns
+            return stage.ns + m.slice_bytes / m.hbm_rates[self.entry(stage.item).home]
         if state == State.ACT_READ:
             return m.transfer_ns[self.phase(stage.item)] + stage.ns
         return stage.ns
@@ -471,7 +471,7 @@ class Shared(Interpreter):
         """Find rates anew; a flow whose rate has changed is counted anew."""
         m = self.machine
         capacity = {
-            name: m.hbm_bytes_per_ns if name[0] == "hbm" else m.link_rates[name[1] - UNITS * m.dies]
+            name: m.hbm_rates[name[1]] if name[0] == "hbm" else m.link_rates[name[1] - UNITS * m.dies]
             for flow in self.flows
             for name in flow.route
         }

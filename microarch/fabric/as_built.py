@@ -1,0 +1,314 @@
+"""Fabrics as they are built: routes around dead dies and links, the virtual channels that they need, and what is lost.
+
+A route of the perfect fabric that survives stays as it is (XY in a mesh). Where it does not, messages take a shortest
+way through what is left, joining surviving routes as soon as they meet one of as few links; ties go to the lowest
+number. As everywhere, the next link depends on node and target alone.
+
+Routes must not wait for each other in a cycle (Dally and Seitz, 1987). XY routes do not; routes around holes may. So
+routes are put on layers of virtual channels, as LASH does (Skeie, Lysne and Theiss, 2002): all surviving routes of a
+fabric without cycles on the first; every other route on the first layer whose channel dependency graph stays without a
+cycle. A message stays on its layer, so that no cycle is left. The engine shares the bandwidth of a link among its
+channels as among messages; it counts the channels, which cost buffers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.specs.as_built import in_parts, named_dies
+from microarch.fabric.fabric import Graph, Wiring, assemble, per_route
+
+
+class CutOff(ValueError):
+    """Some dies have no route to the others."""
+
+
+class Holes(NamedTuple):
+    """What of a graph works. Nodes are numbered as in the graph, dies first.
+
+    ``living``: the dies of the machine, in order; ``gone``: nodes that pass nothing on; other dies pass messages.
+    ``dead``: edges, lower node first; ``slow``: edge → share of its bandwidth; ``length``: edge → times its latency.
+    """
+
+    living: tuple[int, ...]
+    gone: tuple[int, ...] = ()
+    dead: tuple[tuple[int, int], ...] = ()
+    slow: tuple[tuple[tuple[int, int], float], ...] = ()
+    length: tuple[tuple[tuple[int, int], int], ...] = ()
+
+
+class Kind(NamedTuple):
+    """Of links: the class of the perfect graph, the share of its bandwidth, and how many times as long it is."""
+
+    of: int
+    share: float = 1.0
+    length: int = 1
+
+
+class Punched(NamedTuple):
+    """The graph of what works. ``kinds``: of its link classes; ``channels``: virtual channels that its routes need;
+    ``layer``: int[die · dies + die], that of every route.
+    """
+
+    graph: Graph
+    kinds: tuple[Kind, ...]
+    channels: int
+    layer: np.ndarray
+
+
+@lru_cache(maxsize=512)
+def punched(graph: Graph, holes: Holes) -> Punched:
+    """The graph with these holes. Raises CutOff."""
+    gone = np.zeros(graph.nodes, bool)
+    gone[list(holes.gone)] = True
+    lower, upper = np.minimum(graph.link_src, graph.link_dst), np.maximum(graph.link_src, graph.link_dst)
+    dead, pairs = set(holes.dead), list(zip(lower.tolist(), upper.tolist(), strict=True))
+    works = ~(gone[graph.link_src] | gone[graph.link_dst]) & np.array([pair not in dead for pair in pairs], bool)
+    living = np.array(holes.living, np.int64)
+    whole = len(living) == graph.dies and works.all() and (living == np.arange(graph.dies)).all()
+    if whole and not holes.slow and not holes.length:
+        layer = layers(graph, np.ones((graph.dies, graph.dies), bool))
+        every = tuple(Kind(of) for of in range(int(graph.link_class.max(initial=0)) + 1))
+        return Punched(graph, every, int(layer.max(initial=0)) + 1, layer)
+    following, kept = _routes(graph, living, works)
+    passing = np.array([node for node in range(graph.nodes) if not gone[node]], np.int64)
+    routers = [node for node in passing.tolist() if node < graph.dies and node not in set(holes.living)]
+    order = np.array([*holes.living, *routers, *passing[passing >= graph.dies].tolist()], np.int64)
+    number = np.full(graph.nodes, -1)
+    number[order] = np.arange(len(order))
+    slow, length = dict(holes.slow), dict(holes.length)
+    kinds: dict[Kind, int] = {Kind(of): of for of in range(int(graph.link_class.max(initial=0)) + 1)}
+    edges, classes = [], []
+    for link in np.flatnonzero(works & (graph.link_src < graph.link_dst)).tolist():
+        pair = pairs[link]
+        kind = Kind(int(graph.link_class[link]), slow.get(pair, 1.0), length.get(pair, 1))
+        edges.append((number[pair[0]], number[pair[1]]))
+        classes.append(kinds.setdefault(kind, len(kinds)))
+    places = None
+    if graph.node_x is not None and graph.node_y is not None:
+        places = graph.node_x[order], graph.node_y[order]
+    ends, of_edge = np.array(edges, np.int64).reshape(-1, 2), np.array(classes, np.int64)
+    after = following[order]
+    after = np.where(after < 0, np.arange(len(order))[:, None], number[after])
+    made = assemble(graph.kind, len(living), Wiring(ends, of_edge, after), places, len(living) + len(routers))
+    made.routes.refuse_lost()
+    layer = layers(made, kept)
+    return Punched(made, tuple(kinds), int(layer.max(initial=0)) + 1, layer)
+
+
+def _routes(graph: Graph, living: np.ndarray, works: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(int64[node, living]: next node towards a living die, -1: none; bool[living, living]: whether the route from the
+    first to the second is that of the perfect graph). Raises CutOff.
+    """
+    toward = np.full((graph.dies, graph.nodes), -1, np.int64)
+    pair = np.repeat(np.arange(graph.dies**2), np.diff(graph.route_ptr))
+    toward[pair % graph.dies, graph.link_src[graph.route_links]] = graph.route_links
+    around: dict[int, list[int]] = defaultdict(list)
+    for src, dst in zip(graph.link_src[works].tolist(), graph.link_dst[works].tolist(), strict=True):
+        around[dst].append(src)
+    following = np.full((graph.nodes, len(living)), -1, np.int64)
+    kept = np.zeros((len(living), len(living)), bool)
+    for column, target in enumerate(living.tolist()):
+        link = toward[target]
+        usable = (link >= 0) & works[link]
+        after = np.where(usable, graph.link_dst[link], -1)
+        left = np.full(graph.nodes, -1, np.int64)  # links to the target
+        left[target] = 0
+        while True:
+            reached = usable & (left < 0) & (left[after] >= 0)
+            if not reached.any():
+                break
+            left[reached] = left[after[reached]] + 1
+        following[:, column] = np.where(left > 0, after, -1)
+        following[target, column] = target
+        kept[:, column] = left[living] >= 0
+        if not kept[:, column].all():
+            _detour(target, left, around, following[:, column])
+    lost = following[living] < 0
+    if lost.any():
+        edges = zip(graph.link_src[works].tolist(), graph.link_dst[works].tolist(), strict=True)
+        raise CutOff(in_parts(living.tolist(), edges) or f"no route to {named_dies(living[lost.any(axis=0)].tolist())}")
+    return following, kept
+
+
+def _detour(target: int, left: np.ndarray, around: dict[int, list[int]], following: np.ndarray) -> None:
+    """Fill in the next nodes of those that no surviving route leads from. ``left``: int64[node] links to the target of
+    those that one does, -1 of others.
+    """
+    waiting = [(int(links), node, node) for node, links in enumerate(left.tolist()) if links >= 0]
+    heapq.heapify(waiting)
+    settled: set[int] = set()
+    while waiting:
+        links, via, node = heapq.heappop(waiting)
+        if node in settled or (left[node] >= 0 and via != node):
+            continue
+        settled.add(node)
+        if left[node] < 0:
+            following[node] = via
+        for source in around.get(node, ()):
+            if source not in settled and left[source] < 0:
+                heapq.heappush(waiting, (links + 1, node, source))
+
+
+# ---- channels
+
+def dependencies(graph: Graph, pair: int) -> list[tuple[int, int]]:
+    """Links that follow each other on a route."""
+    route = graph.route_links[graph.route_ptr[pair] : graph.route_ptr[pair + 1]].tolist()
+    return list(zip(route, route[1:], strict=False))
+
+
+def _cyclic(graph: Graph, of: np.ndarray) -> bool:
+    """Whether the routes of some pairs, bool[pair], wait for each other in a cycle."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    before, after = _following_links(graph, of)
+    if not len(before):
+        return False
+    shape = graph.links, graph.links
+    waits = coo_matrix((np.ones(len(before), np.int8), (before, after)), shape)
+    count, _ = connected_components(waits, connection="strong")
+    return count < graph.links
+
+
+def _following_links(graph: Graph, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Links that follow each other on the routes of some pairs, bool[pair], each pair of links once."""
+    pair = np.repeat(np.arange(graph.dies**2), np.diff(graph.route_ptr))
+    both = (pair[1:] == pair[:-1]) & of[pair[1:]]
+    first, second = graph.route_links[:-1][both].astype(np.int64), graph.route_links[1:][both].astype(np.int64)
+    number = np.unique(first * graph.links + second)
+    return number // graph.links, number % graph.links
+
+
+def layers(graph: Graph, kept: np.ndarray) -> np.ndarray:
+    """int64[pair]: the layer of every route, such that no layer's routes wait for each other in a cycle. ``kept``:
+    bool[die, die], routes that are on the first layer if they have no cycle among themselves.
+    """
+    found, on_first = np.zeros(graph.dies**2, np.int64), kept.ravel() & True
+    if not _cyclic(graph, np.ones(graph.dies**2, bool)):
+        return found
+    if _cyclic(graph, on_first):
+        on_first[:] = False
+    waits: list[dict[int, set[int]]] = [defaultdict(set)]
+    for before, after in zip(*(each.tolist() for each in _following_links(graph, on_first)), strict=True):
+        waits[0][before].add(after)
+    for pair in np.flatnonzero(~on_first).tolist():
+        needed = dependencies(graph, pair)
+        layer = 0
+        while not _joins(waits[layer], needed):
+            layer += 1
+            if layer == len(waits):
+                waits.append(defaultdict(set))
+        found[pair] = layer
+    return found
+
+
+def _joins(waits: dict[int, set[int]], needed: Iterable[tuple[int, int]]) -> bool:
+    """Add dependencies to those of a layer, unless they close a cycle; whether they were added."""
+    added: list[tuple[int, int]] = []
+    for before, after in needed:
+        if after in waits[before]:
+            continue
+        if _leads(waits, after, before):
+            for first, second in added:
+                waits[first].discard(second)
+            return False
+        waits[before].add(after)
+        added.append((before, after))
+    return True
+
+
+def _leads(waits: dict[int, set[int]], begin: int, end: int) -> bool:
+    """Whether one link waits, through others, for another."""
+    seen, waiting = {begin}, [begin]
+    while waiting:
+        link = waiting.pop()
+        if link == end:
+            return True
+        for each in waits.get(link, ()):
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)
+    return False
+
+
+# ---- what is left
+
+class Left(NamedTuple):
+    """Of a machine as it is built. Detours: links of its routes, long ones counted as often as they are long, over
+    those between the same dies of the perfect one; ``bisection``: bandwidth left of the worse of the cuts through the
+    middle.
+    """
+
+    dies: int
+    sites: int
+    mean_detour: float
+    most_detour: float
+    bisection: float
+    channels: int
+    perfect_channels: int
+
+
+def left_of(perfect: Graph, sites: np.ndarray, found: Punched) -> Left:
+    """``sites``: int64[die], the dies of the ``perfect`` graph that are those of the machine."""
+    dies = len(sites)
+    before = np.diff(perfect.route_ptr).reshape(perfect.dies, perfect.dies)[np.ix_(sites, sites)]
+    longer = np.array([kind.length for kind in found.kinds], float)[found.graph.link_class]
+    now = per_route(found.graph, longer)
+    away = before > 0
+    mean = float(now[away].sum() / before[away].sum()) if away.any() else 1.0
+    most = float((now[away] / before[away]).max()) if away.any() else 1.0
+    channels = int(layers(perfect, np.ones((perfect.dies, perfect.dies), bool)).max(initial=0)) + 1
+    return Left(dies, perfect.dies, mean, most, _bisection(perfect, sites, found), channels=found.channels,
+                perfect_channels=channels)  # fmt: skip
+
+
+def _bisection(perfect: Graph, sites: np.ndarray, found: Punched) -> float:
+    """The least share over the cuts of the perfect graph's links that are left between its halves."""
+    share = np.array([kind.share for kind in found.kinds])[found.graph.link_class]
+    ways = []
+    for halves in _halves(perfect):
+        node = np.full(found.graph.nodes, -1)
+        node[: len(sites)] = halves[sites]
+        others = found.graph.nodes - len(sites)
+        if others and found.graph.node_x is not None and perfect.node_x is not None:
+            at = {place: half for place, half in zip(_places(perfect), halves, strict=False)}
+            node[len(sites) :] = [at.get(place, -1) for place in list(_places(found.graph))[len(sites) :]]
+        crosses = _crosses(perfect, halves)
+        across = (node[found.graph.link_src] * node[found.graph.link_dst] == 0) & (
+            node[found.graph.link_src] + node[found.graph.link_dst] == 1
+        )
+        if crosses:
+            ways.append(float(share[across].sum()) / crosses)
+    return min(ways, default=1.0)
+
+
+def _places(graph: Graph) -> Iterator[tuple[int, int]]:
+    assert graph.node_x is not None and graph.node_y is not None
+    return zip(graph.node_x.tolist(), graph.node_y.tolist(), strict=True)
+
+
+def _crosses(graph: Graph, halves: np.ndarray) -> int:
+    src, dst = halves[graph.link_src], halves[graph.link_dst]
+    return int(np.count_nonzero((src >= 0) & (dst >= 0) & (src != dst)))
+
+
+def _halves(graph: Graph) -> Iterator[np.ndarray]:
+    """int64[node]: 0 or 1 of every die, by columns, rows, or numbers; -1 of other nodes."""
+    if graph.x_of is not None and graph.y_of is not None:
+        for place in (graph.x_of, graph.y_of):
+            if place.max() > 0:
+                found = np.full(graph.nodes, -1)
+                found[: graph.dies] = place > place.max() / 2
+                yield found
+        return
+    found = np.full(graph.nodes, -1)
+    found[: graph.dies] = np.arange(graph.dies) >= graph.dies / 2
+    yield found
