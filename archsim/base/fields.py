@@ -2,12 +2,13 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple, Self
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, NamedTuple, Self, Union, get_args, get_origin
 
 from annotated_types import GroupedMetadata
 from pydantic import (
@@ -15,12 +16,17 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    ModelWrapValidatorHandler,
     PlainSerializer,
+    ValidationError,
     ValidationInfo,
     WithJsonSchema,
+    model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from archsim.base.errors import did_you_mean
+from archsim.uncertainty.quantities import SHAPES, Distribution
 
 # ---- quantities
 # Numbers with units: ``'3.35 TB/s'``, ``'200 ns'``, ``'64 MiB'``, ``'989 TFLOP/s'``, ``'10 %'``.
@@ -80,6 +86,7 @@ TIME = Dimension(
 LEAST_SHARE = 0.0001
 FRACTION = Dimension("fraction", "10 %", MappingProxyType({"%": Decimal("0.01"), "": Decimal(1)}))
 CLOCK = Dimension("clock rate", "2 GHz", _prefixed("Hz", binary=False))
+NUMBER = Dimension("number", "1.5", MappingProxyType({"": Decimal(1)}))
 DIMENSIONS = (CLOCK, SIZE, BANDWIDTH, COMPUTE, TIME, FRACTION)
 
 
@@ -185,10 +192,14 @@ def format_quantity(value: float, dimension: Dimension) -> str:
 
 
 class FieldType(GroupedMetadata):
-    """What ``Annotated`` says of a field's type: how it is read, how written, and its schema."""
+    """What ``Annotated`` says of a field's type: how it is read, how written, and its schema. ``dimension``: of a
+    number that may have a range; None of one that is exact, such as a count.
+    """
 
-    def __init__(self, *parts: BeforeValidator | PlainSerializer | WithJsonSchema) -> None:
-        self._parts = parts
+    def __init__(
+        self, *parts: BeforeValidator | PlainSerializer | WithJsonSchema, dimension: Dimension | None = None
+    ) -> None:
+        self._parts, self.dimension = parts, dimension
 
     def __iter__(self) -> Iterator[object]:
         return iter(self._parts)
@@ -213,7 +224,7 @@ def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, z
 
     text = PlainSerializer(lambda value: format_quantity(value, dimension))
     schema = {"type": "string", "format": dimension.name, "examples": [dimension.example], "title": f"{low} to {high}"}
-    return FieldType(BeforeValidator(read), text, WithJsonSchema(schema))
+    return FieldType(BeforeValidator(read), text, WithJsonSchema(schema), dimension=dimension)
 
 
 def fraction(*, zero: bool, most: float = 1.0) -> FieldType:
@@ -231,7 +242,7 @@ def fraction(*, zero: bool, most: float = 1.0) -> FieldType:
 
     ends = "0 to below 1" if zero else f"{LEAST_SHARE} to 1"
     schema = {"type": ["number", "string"], "format": "fraction", "examples": ["10 %"], "title": ends}
-    return FieldType(BeforeValidator(read), WithJsonSchema(schema))
+    return FieldType(BeforeValidator(read), WithJsonSchema(schema), dimension=FRACTION)
 
 
 def _number(value: Any, dimension: Dimension, *, from_yaml: bool) -> Decimal:
@@ -263,14 +274,181 @@ def describe(value: Any) -> str:
 
 # ---- fields
 
+class Ranged(NamedTuple):
+    """What a file says of a number beside its value; ``written``: as it is given there, without the value."""
+
+    distribution: Distribution
+    group: str
+    source: str
+    written: dict[str, Any]
+
+
+_OF_RANGES = ("value", "range", "distribution", "group", "source")
+_UNCERTAIN = "uncertain"
+
+
 class Spec(BaseModel):
-    """Base class of all specs. YAML keys are the fields' aliases, if any; Python may use the attribute names."""
+    """Base class of all specs. YAML keys are the fields' aliases, if any; Python may use the attribute names.
+
+    A number may have a range: ``bandwidth: {value: 1.5 TB/s, range: [1.35, 1.5], distribution: uniform}``, with
+    ``group`` and ``source``. Its field is the value; `ranges` has the rest.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+    @property
+    def ranges(self) -> dict[str, Ranged]:
+        """Name of a field → what its file says of it beside the value."""
+        return self.__dict__.get(_UNCERTAIN, {})
+
+    def with_value(self, path: Sequence[str], value: float) -> Self:
+        """The same with a number at a path of attributes or positions, in the unit of its attribute, checked as any
+        other. Raises ValidationError.
+        """
+        name, *rest = path
+        below = getattr(self, name)
+        if isinstance(below, tuple):
+            at = int(rest[0])
+            new: Any = (*below[:at], below[at].with_value(rest[1:], value), *below[at + 1 :])
+        elif rest:
+            new = below.with_value(rest, value)
+        else:
+            own = {each: getattr(self, each) for each in type(self).model_fields}
+            return type(self).model_validate(own | {name: round(value) if isinstance(below, int) else float(value)})
+        return self.model_copy(update={name: new})
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_ranges(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Read numbers that have a range: the spec has their values, and keeps the rest beside them."""
+        if not isinstance(given, dict):
+            return handler(given)
+        found = [key for key, each in given.items() if isinstance(each, dict) and ("range" in each or "value" in each)]
+        names = _ranged_fields(cls) if found else {}
+        found = [key for key in found if key in names]
+        if not found:
+            return handler(given)
+        plain = given | {key: _value_of(key, given[key]) for key in found}
+        spec = handler(plain)
+        ranges = {names[key]: _ranged(cls, key, given[key], spec, plain, handler) for key in found}
+        spec.__dict__[_UNCERTAIN] = {name: each for name, each in ranges.items() if each is not None}
+        return spec
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Itself, as it never changes."""
         return self
+
+
+@lru_cache(maxsize=512)
+def _ranged_fields(kind: type[Spec]) -> dict[str, str]:
+    """YAML key, or name → name, of the numbers that may have a range."""
+    fields = {name: info for name, info in kind.model_fields.items() if dimension_of_field(info)}
+    return {(info.alias or name): name for name, info in fields.items()}
+
+
+def dimension_of_field(info: FieldInfo) -> Dimension | None:
+    """Of a number that may have a range; None of any other field."""
+    for each in _parts_of(info):
+        if isinstance(each, FieldType) and each.dimension is not None:
+            return each.dimension
+    return None
+
+
+def _parts_of(info: FieldInfo) -> Iterator[Any]:
+    """What ``Annotated`` says of a field, also of one that may be null."""
+    yield from info.metadata
+    waiting = [info.annotation]
+    while waiting:
+        kind = waiting.pop()
+        yield from getattr(kind, "__metadata__", ())
+        if isinstance(kind, UnionType) or get_origin(kind) in (Union, Annotated):
+            waiting += get_args(kind)
+
+
+def _value_of(key: str, given: dict[str, Any]) -> Any:
+    """Raises KeyProblem for a range without its value, and for keys that a range has not."""
+    if "value" not in given:
+        raise KeyProblem((key, "range"), "a range stands beside its value: expected {value: ..., range: [low, high]}")
+    for each in given:
+        if each not in _OF_RANGES:
+            raise KeyProblem(
+                (key, each), f"unknown key{did_you_mean(each, _OF_RANGES)} (known: {', '.join(_OF_RANGES)})"
+            )
+    return given["value"]
+
+
+def _ranged(
+    kind: type[Spec], key: str, given: dict[str, Any], spec: Spec, plain: dict[str, Any],
+    handler: ModelWrapValidatorHandler[Any],
+) -> Ranged | None:
+    """What a mapping says of the number at ``key``. Raises KeyProblem; None without a range."""
+    name = _ranged_fields(kind)[key]
+    value = getattr(spec, name)
+    shape = given.get("distribution", "uniform")
+    if shape not in SHAPES:
+        hint = did_you_mean(str(shape), SHAPES)
+        raise KeyProblem((key, "distribution"), f"unknown distribution {shape!r}{hint} (known: {', '.join(SHAPES)})")
+    for each in ("group", "source"):
+        if not isinstance(given.get(each, ""), str):
+            raise KeyProblem((key, each), f"expected text, not {describe(given[each])}")
+    if "range" not in given:
+        return None
+    bounds = given["range"]
+    if not isinstance(bounds, list | tuple) or len(bounds) != 2:
+        raise KeyProblem((key, "range"), f"expected two bounds such as [1.35, 1.5], not {describe(bounds)}")
+    ends = []
+    for at, bound in enumerate(bounds):
+        with _allowed((key, "range", at)):
+            ends.append(getattr(handler(plain | {key: _in_unit(bound, given["value"])}), name))
+    low, high = ends
+    if not low <= value <= high:
+        said = f"[{bounds[0]}, {bounds[1]}] does not contain the value, {given['value']}"
+        raise KeyProblem((key, "range"), f"{said}; expected low <= value <= high")
+    try:
+        distribution = Distribution(shape, float(low), float(value), float(high))
+    except ValueError as error:
+        raise KeyProblem((key, "range"), str(error)) from None
+    for end in distribution.ends:
+        with _allowed((key, "range"), "the tails of this distribution: "):
+            spec.with_value((name,), end)
+    written = {each: given[each] for each in _OF_RANGES[1:] if each in given}
+    return Ranged(distribution, given.get("group", ""), given.get("source", ""), written)
+
+
+@contextmanager
+def _allowed(keys: tuple[str | int, ...], told: str = "") -> Iterator[None]:
+    """Raises KeyProblem at ``keys`` for a number that the key does not allow; ``told``: before the problem."""
+    try:
+        yield
+    except ValidationError as error:
+        cause = error.errors(include_url=False)[0]
+        raise KeyProblem(keys, f"{told}{cause.get('ctx', {}).get('error', cause['msg'])}") from None
+
+
+def _in_unit(bound: Any, value: Any) -> Any:
+    """A bound in the unit of its value, where it has none."""
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or not isinstance(value, str):
+        return bound
+    found = as_written(value)
+    return bound if found is None or not found.unit else f"{bound!r} {found.unit}"
+
+
+def with_ranges(spec: Any, dumped: Any) -> Any:
+    """What a spec was dumped to, with the ranges of its numbers beside their values, as a file has them."""
+    if isinstance(spec, tuple) and isinstance(dumped, list) and len(spec) == len(dumped):
+        return [with_ranges(each, own) for each, own in zip(spec, dumped, strict=True)]
+    if not isinstance(spec, Spec) or not isinstance(dumped, dict):
+        return dumped
+    found = dict(dumped)
+    for name, info in type(spec).model_fields.items():
+        key = info.alias or name
+        if key not in found:
+            continue
+        if name in spec.ranges:
+            found[key] = {"value": found[key], **spec.ranges[name].written}
+        else:
+            found[key] = with_ranges(getattr(spec, name), found[key])
+    return found
 
 
 class KeyProblem(ValueError):
@@ -323,7 +501,8 @@ def number(low: float, high: float) -> FieldType:
             raise ValueError(f"{value} is out of range; expected {low:g} to {high:g}")
         return float(value)
 
-    return FieldType(BeforeValidator(read), WithJsonSchema({"type": "number", "minimum": low, "maximum": high}))
+    schema = {"type": "number", "minimum": low, "maximum": high}
+    return FieldType(BeforeValidator(read), WithJsonSchema(schema), dimension=NUMBER)
 
 
 def _check_name(name: str) -> str:

@@ -11,7 +11,7 @@ from archsim.base.compiled import kernel
 from archsim.base.units import NS_PER_S
 from archsim.engine.machine import effective_utilisation
 from archsim.engine.state import SLICES, Machine
-from archsim.laws.die import DieFactors, GroupedLaw, GroupedTimes, tables_of
+from archsim.laws.die import AS_MEASURED, DieFactors, GroupedLaw, GroupedTimes, Kernels, tables_of
 from archsim.laws.gemm import ExpertGemm, Rates, choose_table
 from archsim.laws.laws import Laws, MoeSizes
 from archsim.specs.calibration_files import calibration_digest, calibration_named
@@ -85,7 +85,7 @@ class Calibrated:
 
     def __init__(self, system, model, machine: Machine, library: str | None = None, launched: bool = True):
         self.calibrated_ns = self.extrapolated_ns = 0.0
-        self._machine = machine
+        self._machine, self._single = machine, system.compute.kernels.single
         widths = (model.expert_ffn, model.shared_ffn) if model.shared_experts else (model.expert_ffn,)
         compute = system.compute
         die = _Die(compute.dtype, library, Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s))
@@ -109,8 +109,8 @@ class Calibrated:
             rows = np.flatnonzero(kind == which)
             left_out_ns = 0.0 if self._launched else expert.table.law.launch_ns
             on = None if self._speeds is None else die[rows]
-            alone_ns[rows] = np.maximum(expert.times(tokens[rows], on) - left_out_ns, 0.0)
-            compute_ns[rows] = np.maximum(expert.times_if_there(tokens[rows], on) - left_out_ns, 0.0)
+            alone_ns[rows] = np.maximum(expert.times(tokens[rows], on) - left_out_ns, 0.0) * self._single
+            compute_ns[rows] = np.maximum(expert.times_if_there(tokens[rows], on) - left_out_ns, 0.0) * self._single
             low[rows], high[rows] = expert.low, expert.high
             started_ns[rows] = expert.table.law.launch_ns - left_out_ns
             self.calibrated_ns += alone_ns[rows].sum()
@@ -170,7 +170,8 @@ class _Rank(NamedTuple):
     rates: Rates | None
     library: str | None
     launched: bool
-    kernel_factor: float
+    kernel_factor: float = 1.0
+    kernels: Kernels = AS_MEASURED
 
 
 class Grouped:
@@ -286,6 +287,7 @@ def law_of_ranks(system, model, dies: int, dispatched: bool) -> GroupedLaw:
         compute.library,
         system.launch == "gpu",
         compute.kernel_factor,
+        Kernels(*(getattr(compute.kernels, part) for part in Kernels._fields)),
     )
     return _law(compute.calibration, calibration_digest(compute.calibration), rank)
 
@@ -300,12 +302,13 @@ def _shared(system, model, machine: Machine) -> Calibrated:
 
 @lru_cache(maxsize=64)
 def _law(name: str | None, digest: str, rank: _Rank) -> GroupedLaw:
-    """The law, cached: interpolation between EP sizes takes a while, so that dies of all rates share it. ``digest``:
-    of the calibration's file.
+    """The law, cached: interpolation between EP sizes takes a while, so that dies of all rates and kernels share it.
+    ``digest``: of the calibration's file.
     """
-    if rank.rates is None:
-        return GroupedLaw(calibration_named(name), *rank)
-    return _law(name, digest, rank._replace(rates=None)).on(rank.rates)
+    shared = _Rank(*rank[:3], None, *rank[4:6])
+    if rank == shared:
+        return GroupedLaw(calibration_named(name), *rank[:-1])
+    return _law(name, digest, shared).on(rank.rates, rank.kernel_factor, rank.kernels)
 
 
 # ---- share_of_peak

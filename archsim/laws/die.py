@@ -33,7 +33,7 @@ from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.laws.gemm import Rates, scale_to
 from archsim.laws.laws import MoeSizes
 from archsim.laws.moe import BALANCED, SLICES, measured_corrections, named_of, rank_loads, routing_of
-from archsim.laws.scaling import Layer, Scale, scaled_law
+from archsim.laws.scaling import BF16_BYTES, Layer, Scale, pair_bytes, scaled_law, token_bytes
 from archsim.laws.tables import (
     PARTS_OF_LAYERS,
     CalibrationSpec,
@@ -96,6 +96,38 @@ class DieFactors(NamedTuple):
 NEARLY = 1.01  # of measured sizes
 
 
+class Kernels(NamedTuple):
+    """Times of the parts of a die's kernels over those of the measured GPU, scaled to the die: copies of rows,
+    quantisation with the activation, sums of results, products.
+    """
+
+    permute: float = 1.0
+    quantise: float = 1.0
+    finalise: float = 1.0
+    multiply: float = 1.0
+
+
+    def mean(self, kernels: Kernels) -> float:
+        """Of factors, weighted by these shares, which add up to 1."""
+        return sum(share * factor for share, factor in zip(self, kernels, strict=True))
+
+
+AS_MEASURED = Kernels()
+
+
+def shares_of_bytes(layer: Layer) -> tuple[Kernels, Kernels]:
+    """Shares of the parts in the bytes that vector kernels move for a token and for a pair (`token_bytes`,
+    `pair_bytes`): the result of a token and its quantisation; the copied row of a pair, its activation, and its result.
+    """
+    operand, of_token, of_pair = WEIGHT_BYTES[layer.dtype], token_bytes(layer), pair_bytes(layer)
+    sums = layer.hidden * BF16_BYTES
+    copied = 2 * operand * layer.hidden
+    return (
+        Kernels(0.0, (of_token - sums) / of_token, sums / of_token, 0.0),
+        Kernels(copied / of_pair, (of_pair - copied - sums) / of_pair, sums / of_pair, 0.0),
+    )
+
+
 class DieKernel:
     """The fitted law of a table on a die, without corrections. ``least_ns``: of a pair, FLOP over the die's peak.
 
@@ -104,7 +136,10 @@ class DieKernel:
 
     _OF_DIES = ("_token_ns", "_pair_ns", "_expert_ns", "_flop_ns", "_bytes_ns", "least_ns")
 
-    def __init__(self, table: MoeTable, sizes: MoeSizes, reference: Reference, scale: Scale, launched: bool):
+    def __init__(
+        self, table: MoeTable, sizes: MoeSizes, reference: Reference, scale: Scale, launched: bool,
+        kernels: Kernels = AS_MEASURED,
+    ):
         layer = Layer(table.hidden, table.ffn, table.dtype, reference.hbm_bytes_per_s)
         law, weights = scaled_law(table.law, layer, scale), sizes.hidden * sizes.ffn
         wider = sizes.hidden / table.hidden
@@ -118,6 +153,12 @@ class DieKernel:
         self.least_ns = flop / (reference.peak_flop_per_s[table.dtype] * scale.compute) * NS_PER_S
         n_bytes = SLICES * weights * WEIGHT_BYTES[table.dtype]
         self._bytes_ns = n_bytes / law.bytes_per_s * NS_PER_S
+        if kernels != AS_MEASURED:
+            of_token, of_pair = shares_of_bytes(layer)
+            self._token_ns = self._token_ns * of_token.mean(kernels)
+            self._pair_ns = self._pair_ns * of_pair.mean(kernels)
+            self._flop_ns = np.maximum(self._flop_ns * kernels.multiply, self.least_ns)
+            self._expert_ns = self._expert_ns * kernels.multiply
 
     def of(self, die: np.ndarray | None) -> DieKernel:
         """Of the dies ``int64[n]`` in place of all; None: all dies are equal."""
@@ -247,6 +288,7 @@ NEAREST = "nearest measured shape: "  # begins ``named`` for a model that was no
 OTHER_DTYPE = "layers measured in another dtype: "  # the same for a dtype
 FROM_OTHER_DTYPE = 0.2  # least residual of such a law: FP8 from BF16 on an H100 (tests/engine/test_grouped.py)
 WHAT_THEN = "measure the table `moe`, or take `gemm: calibrated`, by which every expert is a GEMM of its own"
+_LEAST_FACTOR = 0.05  # a fit that is farther from the roofline has its cost elsewhere
 _MOST_LOADS = 1024  # of dies whose measured corrections are kept: those of the layers and policies of a few runs
 OCTAVES_OF_EXPERTS = 0.25  # weight of the number of experts, against hidden and ffn, in the distance between shapes
 
@@ -317,14 +359,20 @@ class GroupedLaw:
         """Itself, as it never changes."""
         return self
 
-    def on(self, rates: Rates | None) -> GroupedLaw:
-        """The law of a die with other rates; what was measured is found once for all of them."""
+    def on(
+        self, rates: Rates | None, factor: float | None = None, kernels: Kernels | None = None
+    ) -> GroupedLaw:
+        """The law of a die with other rates and kernels; what was measured is found once for all of them. ``factor``,
+        ``kernels``: None for the same.
+        """
         law = copy(self)
-        law._set_rates(rates)
+        law._factor = self._factor if factor is None else factor
+        law._set_rates(rates, self._of_kernels if kernels is None else kernels)
         return law
 
-    def _set_rates(self, rates: Rates | None) -> None:
-        parts = self._sizes, self._calibration, rates, self._launched
+    def _set_rates(self, rates: Rates | None, kernels: Kernels = AS_MEASURED) -> None:
+        self._of_kernels = kernels
+        parts = self._sizes, self._calibration, rates, self._launched, kernels
         self._kernels = [_kernel(table, *parts) for table in self.tables]
         self.idle_ns = min(kernel.launch_ns for kernel in self._kernels)
 
@@ -352,6 +400,57 @@ class GroupedLaw:
             pairs, total[chosen, row], launch, multiply, flop - multiply, permute, expert, excess, *uncertain
         )
         return found.slower(self._factor)
+
+
+class Vectors(NamedTuple):
+    """Vector units of a die: lanes, each an element a cycle, and their clock; 0 lanes: not known."""
+
+    lanes: int = 0
+    clock_hz: float = 0.0
+
+
+NO_LANES = Vectors()
+# Operations on an element: a copy; SwiGLU with its sigmoid (about ten), maximum, scale and conversion; a product and a
+# sum.
+_OPERATIONS = Kernels(permute=1.0, quantise=14.0, finalise=2.0)
+
+
+def kernel_bounds(
+    calibration: CalibrationSpec, sizes: MoeSizes, dtype: str, rates: Rates, slowest: tuple[float, float],
+    vectors: Vectors = NO_LANES, library: str | None = None,
+) -> dict[str, tuple[float, float]]:
+    """What `Kernels` of a die that is no GPU may be: part → (least, most), around 1.
+
+    One witness is the roofline: no kernel is faster than its bytes through the HBM and its operations in the vector
+    lanes, or FLOP over peak. The other are measured GPUs: most kernels reach more than ``slowest``, shares of the
+    roofline (of vectors and of products). 1 is what the calibration's GPU reaches, scaled to the die; the parts are
+    those of one token and one pair. Raises LawMissing.
+    """
+    table = _nearest(tables_of(calibration, dtype, library)[0], sizes)[0]
+    kernel = _kernel(table, sizes, calibration, rates, False, AS_MEASURED)
+    layer = Layer(sizes.hidden, sizes.ffn, table.dtype, rates.hbm_bytes_per_s)
+    token, pair = shares_of_bytes(layer)
+    elements = Kernels(2 * sizes.hidden, sizes.hidden + sizes.ffn, sizes.hidden, 0.0)
+    found = {}
+    for part in Kernels._fields[:3]:
+        share_of_token, share_of_pair = getattr(token, part), getattr(pair, part)
+        n_bytes = share_of_token * token_bytes(layer) + share_of_pair * pair_bytes(layer)
+        roofline_ns = n_bytes / rates.hbm_bytes_per_s * NS_PER_S
+        if vectors.lanes:
+            cycles = getattr(elements, part) * getattr(_OPERATIONS, part) / vectors.lanes
+            roofline_ns = max(roofline_ns, cycles / vectors.clock_hz * NS_PER_S)
+        measured_ns = share_of_token * kernel._token_ns + share_of_pair * kernel._pair_ns
+        found[part] = _around_one(roofline_ns, measured_ns, slowest[0])
+    found["multiply"] = _around_one(kernel.least_ns, kernel._flop_ns, slowest[1])
+    return found
+
+
+def _around_one(roofline_ns: float, measured_ns: float, slowest: float) -> tuple[float, float]:
+    """Least and most over the measured time, which a fit may put beyond either."""
+    if not measured_ns > 0 or not roofline_ns > 0:
+        return 1.0, 1.0
+    least, most = min(1.0, roofline_ns / measured_ns), max(1.0, roofline_ns / slowest / measured_ns)
+    return max(least, _LEAST_FACTOR), min(most, 1 / _LEAST_FACTOR)
 
 
 def tables_of(calibration: CalibrationSpec, dtype: str, library: str | None) -> tuple[list[MoeTable], bool]:
@@ -475,8 +574,11 @@ def _parts_ns(calibration, table: MoeTable, sizes: MoeSizes, rank: AsMeasured, p
     return kernel.parts_ns(pairs, active, *rank.seen(pairs, active, None)) * rank.correction(pairs, active)
 
 
-def _kernel(table: MoeTable, sizes: MoeSizes, calibration: CalibrationSpec, rates, launched: bool) -> DieKernel:
-    return DieKernel(table, sizes, calibration.reference, scale_to(calibration, table, rates), launched)
+def _kernel(
+    table: MoeTable, sizes: MoeSizes, calibration: CalibrationSpec, rates, launched: bool,
+    kernels: Kernels = AS_MEASURED,
+) -> DieKernel:
+    return DieKernel(table, sizes, calibration.reference, scale_to(calibration, table, rates), launched, kernels)
 
 
 def _rank(table: MoeTable, sizes: MoeSizes, local: float | None, measured: bool) -> AsMeasured | Received:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import KeyProblem, Name, Spec, refuse_duplicates
+from archsim.base.fields import KeyProblem, Name, Spec, refuse_duplicates, with_ranges
 from archsim.base.own_code import import_function
 from archsim.specs.assumptions import AssumptionsSpec, columns_of
 from archsim.specs.config_files import named_files
@@ -123,7 +123,8 @@ class ExperimentSpec(Spec):
 
         Writing it with :func:`archsim.base.yaml.dump_yaml` and loading it again gives an equal experiment.
         """
-        return self.model_dump(mode="json", by_alias=True)
+        dumped: dict[str, Any] = with_ranges(self, self.model_dump(mode="json", by_alias=True))
+        return dumped
 
 
 def layers_problem(model: ModelSpec, workload: WorkloadSpec) -> str | None:

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from archsim.base.errors import SpecError
 from archsim.base.fields import (
     BANDWIDTH,
+    CLOCK,
     COMPUTE,
     SIZE,
     KeyProblem,
@@ -308,6 +309,23 @@ class LlcSpec(Spec):
         return self
 
 
+class KernelsSpec(Spec):
+    """Kernels of a die that is no GPU: times of the parts of a grouped expert kernel over those of the calibration's,
+    scaled to the die. Without a range here, `archsim sure` takes that of `archsim.laws.die.kernel_bounds`.
+    """
+
+    # Rows copied to where their expert reads them.
+    permute: Annotated[float, number(0.02, 50)] = 1.0
+    # Activation, and what brings tokens and results of the first products to the dtype.
+    quantise: Annotated[float, number(0.02, 50)] = 1.0
+    # The sum of a token's results.
+    finalise: Annotated[float, number(0.02, 50)] = 1.0
+    # Products of routed experts, and the cost of every expert; never below FLOP over peak.
+    multiply: Annotated[float, number(0.02, 50)] = 1.0
+    # Products of their own: shared experts, and every expert under `gemm: calibrated`.
+    single: Annotated[float, number(0.02, 50)] = 1.0
+
+
 class ComputeSpec(Spec):
     """The compute array of one die; ``dtype`` is that of weights and activations, and ``peak`` is for it.
 
@@ -329,6 +347,20 @@ class ComputeSpec(Spec):
     library: str | None = None
     # Time of grouped expert kernels over that of the calibration's, of an engine whose kernels are others.
     kernel_factor: Annotated[float, number(0.05, 50)] = 1.0
+    # The same by part, of a die that is no GPU.
+    kernels: KernelsSpec = KernelsSpec()
+    # Lanes of the vector units of the die, each an element a cycle, and their clock; null: not known. They bound what
+    # permutes, quantises and finalises from below.
+    lanes: Annotated[int, count(1, 100_000_000)] | None = None
+    clock_hz: Annotated[float, quantity(CLOCK, "1 MHz", "20 GHz")] | None = Field(None, alias="clock")
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, written: Any) -> dict[str, Any]:
+        """Without the keys that say nothing."""
+        absent = {"lanes"} if self.lanes is None else set()
+        absent |= {"clock", "clock_hz"} if self.clock_hz is None else set()
+        absent |= {"kernels"} if self.kernels == KernelsSpec() and not self.kernels.ranges else set()
+        return {key: value for key, value in written(self).items() if key not in absent}
 
     @property
     def dtype_bytes(self) -> float:

@@ -16,6 +16,7 @@ from archsim.uncertainty.quantities import Distribution
 
 KINDS_OF_NUMBERS = ("peak", "bandwidth", "efficiency", "latency", "clock", "price", "energy", "host")
 TABLES = ("gemm", "moe", "attention", "copies", "collectives", "launches")
+KERNELS = ("vectors", "multiply")
 SUBSTITUTIONS = ("fit", "nearest_shape", "sibling_gpu", "scaled", "roofline")
 Factor = Annotated[float, number(0.001, 1000)]
 Range = tuple[Factor, Factor]
@@ -62,6 +63,13 @@ class LevelsSpec(Spec):
         return Distribution("lognormal", low, min(max(1.0, low), high), high)
 
 
+class SlowestSpec(Spec):
+    """Share of the roofline that measured kernels of GPUs reach at least, most of them."""
+
+    slowest: Annotated[float, number(0.001, 1)]
+    source: str = Field(min_length=1)
+
+
 class CommandSpec(Spec):
     """What one command measures. ``of``: in words."""
 
@@ -71,16 +79,26 @@ class CommandSpec(Spec):
 
 
 class UncertaintySpec(Spec):
-    """``defaults``: kind of a number → its width. ``measured``: table → how its law was had → widths of two levels."""
+    """``defaults``: kind of a number → its width. ``measured``: table → how its law was had → widths of two levels.
+    ``kernels``: of dies that are no GPUs, ``vectors`` and ``multiply``.
+    """
 
     defaults: dict[str, WidthSpec]
     measured: dict[str, dict[str, LevelsSpec]]
+    kernels: dict[str, SlowestSpec]
     commands: dict[str, CommandSpec] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _known(self) -> UncertaintySpec:
         _refuse_unknown(("defaults",), self.defaults, KINDS_OF_NUMBERS)
         _refuse_unknown(("measured",), self.measured, TABLES)
+        _refuse_unknown(("kernels",), self.kernels, KERNELS)
+        for kind in KINDS_OF_NUMBERS:
+            if kind not in self.defaults:
+                raise KeyProblem(("defaults", kind), "required key is missing")
+        for kind in KERNELS:
+            if kind not in self.kernels:
+                raise KeyProblem(("kernels", kind), "required key is missing")
         for table, ways in self.measured.items():
             _refuse_unknown(("measured", table), ways, SUBSTITUTIONS)
         return self

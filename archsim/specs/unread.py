@@ -128,7 +128,9 @@ def _generated(run: Chosen) -> bool:
 
 ROWS: tuple[Row, ...] = (
     Row(("system.compute.efficiency",), _efficiency),
-    Row(("system.compute.kernel_factor",), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm != "grouped" else ""),
+    Row(("system.compute.kernels.single",), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm in ("roofline", "tables") else ""),
+    Row(("system.compute.kernel_factor", *(f"system.compute.kernels.{part}" for part in ("permute", "quantise", "finalise", "multiply"))), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm != "grouped" else ""),
+    Row(("system.compute.lanes", "system.compute.clock"), lambda run: "only `archsim sure` takes vector lanes, as a bound of kernels"),
     Row(("system.compute.library",), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm in ("roofline", "tables") else ""),
     Row(("system.compute.calibration",), _calibration),
     Row(("system.hbm.efficiency",), lambda run: _GEMM["tables"] if run.assumptions.gemm == "tables" and not _weighs(run) else ""),

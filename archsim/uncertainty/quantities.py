@@ -18,10 +18,12 @@ Draws are quantiles of numbers between 0 and 1, so that quantities of one group 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from archsim.base.errors import did_you_mean
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SHAPES = ("uniform", "triangular", "loguniform", "normal", "lognormal")
 _Z90 = 1.6448536269514722  # of a standard normal variable, 90 % lies within this
@@ -59,11 +61,15 @@ class Distribution:
     @property
     def ends(self) -> tuple[float, float]:
         """The least and the most that is ever drawn."""
+        import numpy as np
+
         least, most = self.at(np.array([0.0, 1.0]))
         return float(least), float(most)
 
     def at(self, share: np.ndarray) -> np.ndarray:
         """Quantiles, float64 of the shape of ``share`` (0 to 1)."""
+        import numpy as np
+
         share = np.asarray(share, np.float64)
         low, centre, high = self.low, self.centre, self.high
         if self.exact:

@@ -14,7 +14,7 @@ from archsim.engine.engine import EventEngine
 from archsim.engine.gemm import gemm_model
 from archsim.engine.loop import Replay
 from archsim.engine.machine import build_machine
-from archsim.laws.die import GroupedLaw
+from archsim.laws.die import GroupedLaw, Kernels, Vectors, kernel_bounds
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws, MoeSizes
 from archsim.laws.tables import LawMissing
@@ -249,3 +249,32 @@ def test_kernels_of_another_engine_take_a_factor_of_the_time_but_for_the_launch(
     assert np.allclose(other.ns, expected) and np.array_equal(other.launch_ns, own.launch_ns)
     parts = other.launch_ns + other.multiply_ns + other.inefficiency_ns + other.permute_ns
     assert np.allclose(parts + other.expert_ns + other.excess_ns, other.ns)
+
+
+DIE, SIZES = Rates(1000e12, 2e12), MoeSizes(7168, 2048, 256, 8)
+
+
+def times_with(**kernels):
+    law = GroupedLaw(H100, SIZES, None, "fp8", launched=False).on(DIE, None, Kernels(**kernels))
+    pairs = np.array([64.0, 20000.0])
+    return law.times(pairs, np.array([16.0, 16.0]), pairs / 4)
+
+
+def test_parts_of_kernels_of_a_die_take_factors_of_their_own():
+    plain, copied, wide = times_with(), times_with(permute=2.0), times_with(multiply=2.0)
+    assert (copied.permute_ns > plain.permute_ns).all() and np.array_equal(copied.multiply_ns, plain.multiply_ns)
+    assert (wide.expert_ns == 2 * plain.expert_ns).all() and np.array_equal(wide.permute_ns, plain.permute_ns)
+    every = times_with(permute=2.0, quantise=2.0, finalise=2.0)
+    assert np.allclose(every.permute_ns, 2 * plain.permute_ns)
+    fast = times_with(multiply=0.02)
+    assert (fast.multiply_ns + fast.inefficiency_ns >= 0.9 * plain.multiply_ns).all()  # FLOP over peak, as corrected
+
+
+def test_kernels_of_a_die_lie_between_the_roofline_and_slow_gpus():
+    bounds = kernel_bounds(H100, SIZES, "fp8", DIE, (0.28, 0.5))
+    assert set(bounds) == set(Kernels._fields)
+    assert all(least <= 1 <= most for least, most in bounds.values())
+    least = {part: ends[0] for part, ends in bounds.items()}
+    assert np.allclose(times_with(multiply=least["multiply"]).inefficiency_ns, 0, atol=1)
+    few_lanes = kernel_bounds(H100, SIZES, "fp8", DIE, (0.28, 0.5), Vectors(1000, 1e9))
+    assert few_lanes["quantise"][0] > bounds["quantise"][0] and few_lanes["multiply"] == bounds["multiply"]

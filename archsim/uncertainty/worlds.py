@@ -1,0 +1,284 @@
+"""Worlds: scenarios whose uncertain numbers are drawn, the same draws for all policies, batches and systems.
+
+What may be uncertain is found in a scenario (`quantities_of`): numbers with a range of their own; numbers without one
+that have a default of their kind (configs/uncertainty/widths.yaml); kernels of a die that is no GPU
+(`archsim.laws.die.kernel_bounds`); and what measured laws are off on points that no fit saw. What no run reads is left
+out. A world is a scenario with other values: every engine runs it as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import qmc
+
+from archsim.base.errors import ArchsimError
+from archsim.base.fields import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension, Spec, dimension_of_field
+from archsim.engine.gemm import law_of_ranks
+from archsim.laws.die import Vectors, kernel_bounds
+from archsim.laws.gemm import Rates
+from archsim.laws.laws import MoeSizes
+from archsim.specs.calibration_files import calibration_named
+from archsim.specs.scenario import Scenario
+from archsim.specs.system import SystemSpec
+from archsim.specs.uncertainty import LevelsSpec, UncertaintySpec, load_widths
+from archsim.specs.unread import ROWS, Chosen
+from archsim.uncertainty.quantities import Distribution, Quantity
+
+LEAST_SAMPLES = 16
+VECTORS, PRODUCTS = "kernels.vectors", "kernels.multiply"  # groups: measured together, they cannot be told apart
+_PARTS = {"permute": VECTORS, "quantise": VECTORS, "finalise": VECTORS, "multiply": PRODUCTS, "single": PRODUCTS}
+_OF_DIMENSION = {COMPUTE.name: "peak", BANDWIDTH.name: "bandwidth", TIME.name: "latency", CLOCK.name: "clock"}
+_SAME_GPU = 0.01  # of rates: a die that differs by less is the GPU that was measured
+# Key → the name of the command that measures it, of configs/uncertainty/widths.yaml.
+_MEASURED_BY = {
+    "system.hbm.*": "memory", "system.llc.*": "memory", "system.d2d.*": "p2p", "system.fabric.*": "p2p",
+    "system.decision.host.*": "hostpath", "system.decision.gpu.*": "launch", "kernels.*": "moe",
+    "system.compute.*": "gemm", "measured.moe.*": "moe", "measured.gemm.*": "gemm",
+}  # fmt: skip
+
+
+class Found(NamedTuple):
+    """A quantity of a scenario's system. ``path``: of attributes, where its value stands; ``factors``: whether a draw
+    multiplies what stands there, in place of being it.
+    """
+
+    quantity: Quantity
+    path: tuple[str, ...]
+    factors: bool = False
+
+
+# ---- quantities
+
+def quantities_of(scenario: Scenario, engine: str = "event", widths: UncertaintySpec | None = None) -> list[Found]:
+    """What is uncertain in a scenario and read by its run, in the order of its file. Raises SpecError."""
+    widths = widths or load_widths()
+    unread = _unread(scenario, engine)
+    found = [
+        each for each in _written(scenario.system, scenario, widths)
+        if not any(fnmatchcase(each.quantity.key, pattern) for pattern in unread)
+    ]  # fmt: skip
+    ranged = {each.path for each in found}
+    found += [each for each in _of_laws(scenario, widths) if each.path not in ranged or each.factors]
+    return [each._replace(quantity=_measurable(each.quantity)) for each in found if not each.quantity.exact]
+
+
+def exact_of(system: SystemSpec, widths: UncertaintySpec | None = None) -> list[str]:
+    """Keys of a system's numbers that count as exact: they have no range, and their kind has no default."""
+    widths = widths or load_widths()
+    return [key for key, _, spec, name, kind in _numbers(system) if name not in spec.ranges and not _kind(key, kind)]
+
+
+def ranges_of(system: SystemSpec, widths: UncertaintySpec | None = None) -> list[Quantity]:
+    """What a system's numbers may be, by their own ranges and by the defaults of their kinds, read or not."""
+    return [each.quantity for each in _written(system, None, widths or load_widths())]
+
+
+def _unread(scenario: Scenario, engine: str) -> list[str]:
+    """Patterns of the keys that the run does not read."""
+    run = Chosen(
+        scenario.system, scenario.model, scenario.assumptions, scenario.policy, scenario.workload, engine
+    )
+    return [pattern for row in ROWS if row.why(run) for pattern in row.keys]
+
+
+def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintySpec) -> Iterator[Found]:
+    """Numbers with a range of their own, and those whose kind has a default."""
+    for key, path, spec, name, dimension in _numbers(system):
+        value, own = float(getattr(spec, name)), spec.ranges.get(name)
+        distribution, group, source = None, _cause(key), ""
+        if own is not None and own.distribution.centre == value:
+            distribution, group = own.distribution, own.group or group
+            source = own.source or f"range beside its value in {system.name}"
+        elif (kind := _kind(key, dimension)) and value and not _believed(key, scenario):
+            distribution, source = widths.defaults[kind].of(value), f"default of {kind}: {widths.defaults[kind].source}"
+            distribution = _within(spec, name, distribution)
+        if distribution is not None:
+            yield Found(Quantity(key, value, _unit(dimension), source, distribution, group), path)
+
+
+def _numbers(system: SystemSpec) -> Iterator[tuple[str, tuple[str, ...], Spec, str, Dimension]]:
+    """(Key, path, spec, its attribute, dimension) of every number of a system that may have a range."""
+    waiting: list[tuple[Spec, str, tuple[str, ...]]] = [(system, "system", ())]
+    while waiting:
+        spec, above, path = waiting.pop(0)
+        for name, info in type(spec).model_fields.items():
+            value, key = getattr(spec, name), f"{above}.{info.alias or name}"
+            if isinstance(value, Spec):
+                waiting.append((value, key, (*path, name)))
+            elif isinstance(value, tuple):
+                items = [(each, f"{key}.{at}", (*path, name, str(at))) for at, each in enumerate(value)]
+                waiting += [each for each in items if isinstance(each[0], Spec)]
+            elif value is not None and (dimension := dimension_of_field(info)) is not None:
+                yield key, (*path, name), spec, name, dimension
+
+
+def _kind(key: str, dimension: Dimension) -> str:
+    """Kind of a number that has a default; '' of others, which are exact."""
+    if dimension is FRACTION:
+        return "efficiency" if key.endswith(".efficiency") else ""
+    if key.endswith((".cost_quantum", "copies.bandwidth")):  # a choice, and the unit of a measured law
+        return ""
+    return _OF_DIMENSION.get(dimension.name, "")
+
+
+def _believed(key: str, scenario: Scenario | None) -> bool:
+    """Whether a number is what a policy believes, not what the machine does."""
+    return key == "system.compute.efficiency" and scenario is not None and scenario.assumptions.gemm != "roofline"
+
+
+def _cause(key: str) -> str:
+    """Name of the cause that several keys share; '' for a key of its own."""
+    innermost = "system.fabric.levels.0."
+    return f"system.d2d.{key.removeprefix(innermost)}" if key.startswith(innermost) else ""
+
+
+def _unit(dimension: Dimension) -> str:
+    return next((unit for unit, worth in dimension.units.items() if worth == 1), "")
+
+
+def _within(spec: Spec, name: str, distribution: Distribution) -> Distribution:
+    """A default, cut to what the key allows: a share is at most 1."""
+    try:
+        for end in distribution.ends:
+            spec.with_value((name,), end)
+    except ValueError:
+        high = min(distribution.high, max(1.0, distribution.centre))
+        low = distribution.low if distribution.low > 0 else distribution.centre
+        return Distribution("uniform", low, distribution.centre, high)
+    return distribution
+
+
+def _measurable(quantity: Quantity) -> Quantity:
+    for pattern, command in _MEASURED_BY.items():
+        if fnmatchcase(quantity.draws_as, pattern) or fnmatchcase(quantity.key, pattern):
+            return replace(quantity, measured_by=command)
+    return quantity
+
+
+def _of_laws(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Found]:
+    """What laws of kernels may be off: those of a die that is no GPU, and those measured on a GPU."""
+    system, gemm = scenario.system, scenario.assumptions.gemm
+    if gemm not in ("grouped", "calibrated"):
+        return
+    if system.launch == "local_cp":
+        yield from _of_own_kernels(scenario, widths)
+        return
+    if gemm == "grouped":
+        law = law_of_ranks(system, scenario.model, system.dies, scenario.assumptions.receives)
+        way = "fit" if law.measured else "nearest_shape"
+        yield from _off(scenario, widths, "moe", way, law.tables[0].scaled_from, ("compute", "kernel_factor"))
+    if gemm == "calibrated" or scenario.model.shared_experts:
+        yield from _off(scenario, widths, "gemm", "fit", None, ("compute", "kernels", "single"))
+
+
+def _of_own_kernels(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Found]:
+    system, model = scenario.system, scenario.model
+    compute, slowest = system.compute, widths.kernels
+    rates = Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
+    sizes = MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
+    vectors = Vectors(compute.lanes or 0, compute.clock_hz or 1.0)
+    shares = slowest["vectors"].slowest, slowest["multiply"].slowest
+    calibration = calibration_named(compute.calibration)
+    bounds = kernel_bounds(calibration, sizes, compute.dtype, rates, shares, vectors, compute.library)
+    bounds["single"] = bounds["multiply"]
+    for part, (least, most) in bounds.items():
+        value = getattr(compute.kernels, part)
+        kind = "multiply" if _PARTS[part] == PRODUCTS else "vectors"
+        source = f"roofline of the die, and {slowest[kind].source}"
+        spread = Distribution("loguniform", min(least, value), value, max(most, value))
+        yield Found(
+            Quantity(f"system.compute.kernels.{part}", value, "", source, spread, _PARTS[part]),
+            ("compute", "kernels", part),
+        )
+
+
+def _off(
+    scenario: Scenario, widths: UncertaintySpec, table: str, way: str, scaled_from: str | None, path: tuple[str, ...]
+) -> Iterator[Found]:
+    """Two levels of a measured law: common to its table, and of the shape of the model."""
+    compute = scenario.system.compute
+    reference = calibration_named(compute.calibration).reference
+    peak = reference.peak_flop_per_s.get(compute.dtype)
+    same = peak is not None and abs(compute.peak_flop_per_s / peak - 1) < _SAME_GPU
+    way = "scaled" if scaled_from or not same else way
+    levels: LevelsSpec = widths.measured[table].get(way) or widths.measured[table]["fit"]
+    for level, name in (("common", f"measured.{table}.{way}.common"), ("shape", f"measured.{table}.{way}.shape")):
+        of_shape = f".{scenario.model.name}" if level == "shape" else ""
+        told = f"{levels.source} ({levels.points} points that no fit saw)"
+        yield Found(Quantity(f"{name}{of_shape}", 1.0, "", told, levels.level(level)), path, factors=True)
+
+
+# ---- draws
+
+def draws_of(names: Sequence[str], samples: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Name of a draw → float64[sample] in (0, 1), of a scrambled Sobol' sequence. Raises ArchsimError for few samples.
+
+    Equal names, samples and seed give equal numbers. The first 2**k samples are themselves spread evenly.
+    """
+    if samples < LEAST_SAMPLES:
+        raise ArchsimError(f"--samples {samples}: expected at least {LEAST_SAMPLES}, so that 5 % of them can be told")
+    if not names:
+        return {}
+    sequence = qmc.Sobol(len(names), scramble=True, seed=np.random.default_rng(seed))
+    power = int(np.ceil(np.log2(samples)))
+    points = sequence.random_base2(power)[:samples]
+    return dict(zip(names, np.clip(points, 1e-9, 1 - 1e-9).T, strict=True))
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """``samples`` worlds of scenarios. ``draws``: name of a draw → float64[sample]; ``found``: of each system and what
+    else decides which numbers are read, see `of`.
+    """
+
+    samples: int
+    draws: dict[str, np.ndarray]
+    widths: UncertaintySpec
+    _systems: dict[tuple, list[SystemSpec]]
+
+    @classmethod
+    def of(cls, scenarios: Iterable[tuple[Scenario, str]], samples: int, seed: int = 0) -> Worlds:
+        """Of all scenarios of an experiment with their engines. Raises SpecError, and ArchsimError for few samples."""
+        widths, names = load_widths(), {}
+        for scenario, engine in scenarios:
+            for each in quantities_of(scenario, engine, widths):
+                names[each.quantity.draws_as] = None
+        return cls(samples, draws_of(sorted(names), samples, seed), widths, {})
+
+    def quantities(self, scenario: Scenario, engine: str = "event") -> list[Found]:
+        return quantities_of(scenario, engine, self.widths)
+
+    def scenario(self, scenario: Scenario, sample: int, engine: str = "event") -> Scenario:
+        """The scenario of a world. One whose run reads other numbers has the same draws of those that both read."""
+        found = self.quantities(scenario, engine)
+        key = (id(scenario.system), *(each.quantity for each in found))
+        if key not in self._systems:
+            self._systems[key] = [self._drawn(scenario.system, found, at) for at in range(self.samples)]
+        return replace(scenario, system=self._systems[key][sample])
+
+    def _drawn(self, system: SystemSpec, found: Sequence[Found], sample: int) -> SystemSpec:
+        """The system with the numbers of a world."""
+        factors: dict[tuple[str, ...], float] = {}
+        for each in found:
+            share = self.draws[each.quantity.draws_as][sample : sample + 1]
+            value = float(each.quantity.distribution.at(share)[0])
+            if each.factors:
+                factors[each.path] = factors.get(each.path, float(_at(system, each.path))) * value
+            else:
+                system = system.with_value(each.path, value)
+        for path, value in factors.items():
+            system = system.with_value(path, value)
+        return system
+
+
+def _at(spec: Spec, path: tuple[str, ...]) -> float:
+    value: object = spec
+    for key in path:
+        value = value[int(key)] if isinstance(value, tuple) else getattr(value, key)
+    return float(value)  # type: ignore[arg-type]
+
