@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from archsim.policies.registry import build_policy
 from archsim.runs.columns import Finished, measured, packed
 from archsim.runs.results import NO_DETAILS, Record
 from archsim.runs.run import DemandSpec, Run, generated_digest
-from archsim.workload import TokenSource, Trace, column_cache, draw_requests, open_trace
+from archsim.workload import StepTokens, TokenSource, Trace, column_cache, draw_requests, open_trace
 from archsim.workload.demand import built_together, cached_demand, missing, sum_together
 from archsim.workload.extended import extended
 from archsim.workload.trace import is_first_of, some_layers
@@ -29,6 +29,7 @@ ENGINES = {each.name: each for each in (EventEngine, AnalyticalEngine, Interpret
 
 
 _MOST_OUTCOMES = 64
+_MOST_SELECTIONS = 50_000_000  # two bytes each
 
 
 class Simulator:
@@ -41,6 +42,7 @@ class Simulator:
         self._traces = dict(traces or {})
         self._demand: tuple[Any, RunDemand] | None = None
         self._traffic: tuple[Any, TokenSource] | None = None
+        self._routing: tuple[Any, list[StepTokens]] | None = None  # where runs count single tokens
         self._outcomes: dict[str, tuple[Outcome, float]] = {}  # by Run.simulation, with its wall time
 
     def record(self, run: Run) -> Record:
@@ -98,10 +100,22 @@ class Simulator:
         """The run, not yet started; its ``demands`` are a ``RunDemand``."""
         demand, routing = self._demand_of(run.demand), None
         if run.limits_heatmap:
-            source = self._source(run.demand)
-            requests = draw_requests(source.requests, run.batch, run.workload.seed)
-            routing = source.steps(requests, run.workload.decode_steps)
+            routing = self._routing_of(run)
         return Replay(ENGINES[run.engine](run.scenario, demand.layer_ids), demand, routing)
+
+    def _routing_of(self, run: Run) -> Iterable[StepTokens]:
+        """Tokens of all iterations; kept for the next run of the same traffic, where they are few."""
+        if self._routing is not None and self._routing[0] == run.demand.key:
+            return self._routing[1]
+        self._routing = None
+        source = self._source(run.demand)
+        requests = draw_requests(source.requests, run.batch, run.workload.seed)
+        routing = source.steps(requests, run.workload.decode_steps)
+        prompts = isinstance(run.workload.trace, str) or run.workload.trace.synthetic.prompt_tokens
+        if prompts or run.demand.selections > _MOST_SELECTIONS:
+            return routing
+        self._routing = run.demand.key, list(routing)
+        return self._routing[1]
 
     def _demand_of(self, spec: DemandSpec) -> RunDemand:
         if self._demand is None or self._demand[0] != spec.key:
@@ -111,7 +125,7 @@ class Simulator:
 
     def _forget_demand(self) -> None:
         """Before another is built: two at a time may not fit in memory."""
-        self._demand = None
+        self._demand = self._routing = None
         self._outcomes.clear()
 
     def gather(self, specs: Sequence[DemandSpec]) -> None:

@@ -9,7 +9,7 @@ out. A world is a scenario with other values: every engine runs it as any other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from archsim.engine.gemm import law_of_ranks
 from archsim.laws.die import Vectors, kernel_bounds
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import MoeSizes
+from archsim.runs.run import Run
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
@@ -230,36 +231,44 @@ def draws_of(names: Sequence[str], samples: int, seed: int = 0) -> dict[str, np.
     return dict(zip(names, np.clip(points, 1e-9, 1 - 1e-9).T, strict=True))
 
 
-@dataclass(frozen=True)
 class Worlds:
-    """``samples`` worlds of scenarios. ``draws``: name of a draw → float64[sample]; ``found``: of each system and what
-    else decides which numbers are read, see `of`.
-    """
+    """``samples`` worlds of the scenarios of an experiment. ``draws``: name of a draw → float64[sample]."""
 
-    samples: int
-    draws: dict[str, np.ndarray]
-    widths: UncertaintySpec
-    _systems: dict[tuple, list[SystemSpec]]
+    def __init__(self, runs: Iterable[Run], samples: int, seed: int = 0) -> None:
+        """Raises SpecError, and ArchsimError for few samples."""
+        self.samples, self._widths = samples, load_widths()
+        self._found: dict[tuple[int, ...], tuple[Scenario, list[Found]]] = {}
+        self._systems: dict[tuple, list[SystemSpec]] = {}
+        self._runs: dict[tuple[int, str, str], tuple[Run, list[Run]]] = {}
+        names = {each.quantity.draws_as for run in runs for each in self.quantities(run.scenario, run.engine)}
+        self.draws = draws_of(sorted(names), samples, seed)
 
-    @classmethod
-    def of(cls, scenarios: Iterable[tuple[Scenario, str]], samples: int, seed: int = 0) -> Worlds:
-        """Of all scenarios of an experiment with their engines. Raises SpecError, and ArchsimError for few samples."""
-        widths, names = load_widths(), {}
-        for scenario, engine in scenarios:
-            for each in quantities_of(scenario, engine, widths):
-                names[each.quantity.draws_as] = None
-        return cls(samples, draws_of(sorted(names), samples, seed), widths, {})
+    def quantities(self, scenario: Scenario, engine: str) -> list[Found]:
+        """What is uncertain in a scenario of the experiment."""
+        parts = scenario.system, scenario.model, scenario.assumptions, scenario.policy
+        key = (*map(id, parts), hash(engine))
+        if key not in self._found:
+            self._found[key] = scenario, quantities_of(scenario, engine, self._widths)
+        return self._found[key][1]
 
-    def quantities(self, scenario: Scenario, engine: str = "event") -> list[Found]:
-        return quantities_of(scenario, engine, self.widths)
+    def runs(self, run: Run, engine: str, most: int | None = None) -> list[Run]:
+        """A run in every world, or in the first ``most``. ``engine``: of the experiment, which says what is read; so
+        that another engine has the same worlds.
+        """
+        key = id(run.scenario), run.engine, engine
+        if key not in self._runs:
+            systems = self._drawn_systems(run.scenario, engine)
+            made = [replace(run, scenario=replace(run.scenario, system=system)) for system in systems]
+            self._runs[key] = run, made
+        return self._runs[key][1][:most]
 
-    def scenario(self, scenario: Scenario, sample: int, engine: str = "event") -> Scenario:
-        """The scenario of a world. One whose run reads other numbers has the same draws of those that both read."""
+    def _drawn_systems(self, scenario: Scenario, engine: str) -> list[SystemSpec]:
+        """The system in every world; one object where scenarios read the same of it."""
         found = self.quantities(scenario, engine)
         key = (id(scenario.system), *(each.quantity for each in found))
         if key not in self._systems:
             self._systems[key] = [self._drawn(scenario.system, found, at) for at in range(self.samples)]
-        return replace(scenario, system=self._systems[key][sample])
+        return self._systems[key]
 
     def _drawn(self, system: SystemSpec, found: Sequence[Found], sample: int) -> SystemSpec:
         """The system with the numbers of a world."""

@@ -1,0 +1,321 @@
+"""What samples say: intervals, the probability of an order, what it hangs on, and what knowing a number would change.
+
+Samples of one quantity are float64[sample]; those of several options share their worlds, so that a ratio has an
+interval of its own. A second, better and slower engine runs the first few worlds only (`corrected`).
+
+Sobol' indices are those of an expansion in Legendre polynomials of the draws that the samples are fitted to (Sudret,
+"Global sensitivity analysis using polynomial chaos expansions", 2008; terms are chosen by orthogonal matching pursuit
+and the leave-one-out error, as in Blatman and Sudret, 2011): no further runs are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+QUANTILES = (0.05, 0.5, 0.95)
+SURE = 0.9  # share of the worlds in which a winner wins; with less it is a tie
+NO_DIFFERENCE = 1e-3  # of time: closer is neither faster nor slower
+_MOST_DEGREE, _MOST_TOGETHER, _FEW = 8, 4, 4  # of one draw, of two of many draws; few draws may have more together
+_PATIENCE, _MOST_TERMS, _RESAMPLED = 8, 80, 64
+_SIGNIFICANT, _LEAST_SHARE = 3.5, 1e-4  # standard errors; of the variance, with less it is numerics
+
+
+class Interval(NamedTuple):
+    """The median and the central 90 %."""
+
+    p05: float
+    p50: float
+    p95: float
+
+    @property
+    def width(self) -> float:
+        return self.p95 - self.p05
+
+
+def interval(samples: np.ndarray) -> Interval:
+    return Interval(*map(float, np.quantile(samples, QUANTILES)))
+
+
+# ---- fidelity
+
+def corrected(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Samples of the better engine, float64[sample], of which the first are known: ``high``, float64[few].
+
+    ``low``: of the fast engine, all worlds. The others are the control variate's line through the known worlds, and the
+    residuals of these in turn, so that the mean is that of the multifidelity estimator (Peherstorfer, Willcox and
+    Gunzburger, "Optimal model management for multifidelity Monte Carlo estimation", 2016) and nothing of the spread is
+    lost.
+    """
+    few = len(high)
+    if not few:
+        return low
+    slope = _slope(low[:few], high)
+    line = high.mean() + slope * (low - low[:few].mean())
+    residual = high - line[:few]
+    found: np.ndarray = line + residual[_shuffled(len(low), few)]
+    found[:few] = high
+    return found
+
+
+def _slope(low: np.ndarray, high: np.ndarray) -> float:
+    spread = low - low.mean()
+    variance = float(spread @ spread)
+    return float(spread @ (high - high.mean())) / variance if variance > 0 else 0.0
+
+
+def _shuffled(count: int, few: int) -> np.ndarray:
+    """Which of the few residuals each world has, int64[count]; each is used equally often, as far as it goes."""
+    rng = np.random.default_rng(few)
+    rounds = [rng.permutation(few) for _ in range(-(-count // few))]
+    return np.concatenate([np.arange(few), *rounds])[:count]
+
+
+def agreement(low: np.ndarray, high: np.ndarray) -> float:
+    """Share of the variance of the better engine that the fast one tells, in the worlds of both; 1 without spread."""
+    spread = high - high.mean()
+    if not float(spread @ spread) > 0 or len(high) < 3:
+        return 1.0
+    left = spread - _slope(low[: len(high)], high) * (low[: len(high)] - low[: len(high)].mean())
+    return max(0.0, 1.0 - float(left @ left) / float(spread @ spread))
+
+
+# ---- order
+
+class Pair(NamedTuple):
+    """Two options. ``ratio``: time of ``slower`` over that of ``faster``; ``probability``: that the order is this one,
+    by more than NO_DIFFERENCE; ``reverse``: that it is the other.
+    """
+
+    faster: str
+    slower: str
+    ratio: Interval
+    probability: float
+    reverse: float
+
+    @property
+    def sure(self) -> bool:
+        return self.probability >= SURE
+
+
+def pair(faster: str, slower: str, ns: Mapping[str, np.ndarray]) -> Pair:
+    """Of two options by their times; ``faster``: which is meant to be."""
+    ratio = ns[slower] / ns[faster]
+    won, lost = float((ratio > 1 + NO_DIFFERENCE).mean()), float((ratio < 1 - NO_DIFFERENCE).mean())
+    return Pair(faster, slower, interval(ratio), won, lost)
+
+
+def order(ns: Mapping[str, np.ndarray]) -> list[str]:
+    """Options by their median time, the fastest first."""
+    return sorted(ns, key=lambda name: (float(np.median(ns[name])), name))
+
+
+def fastest_shares(ns: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Share of the worlds in which each option is the fastest."""
+    names = list(ns)
+    first = np.argmin(np.stack([ns[name] for name in names]), axis=0)
+    return {name: float((first == at).mean()) for at, name in enumerate(names)}
+
+
+# ---- expansion
+
+class Index(NamedTuple):
+    """First-order and total Sobol' index of a draw, each with its standard error."""
+
+    name: str
+    first: float
+    first_error: float
+    total: float
+    total_error: float
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A sum of products of Legendre polynomials of draws, orthonormal for even draws in (0, 1).
+
+    ``degrees``: int64[term, draw]; ``coefficients``: float64[term]; the first term is the mean. ``left``: variance that
+    it does not tell.
+    """
+
+    names: tuple[str, ...]
+    degrees: np.ndarray
+    coefficients: np.ndarray
+    left: float
+
+    def of(self, draws: np.ndarray, known: Sequence[str] | None = None) -> np.ndarray:
+        """Its value, float64[sample]; with ``known``: its mean where these alone are known. draws: [sample, draw]."""
+        terms = np.ones(len(self.coefficients), np.bool_)
+        if known is not None:
+            others = [at for at, name in enumerate(self.names) if name not in known]
+            terms = ~(self.degrees[:, others] > 0).any(axis=1)
+        columns = _columns(_polynomials(draws), self.degrees[terms])
+        found: np.ndarray = columns @ self.coefficients[terms]
+        return found
+
+    def shares(self, coefficients: np.ndarray, left: float) -> tuple[np.ndarray, np.ndarray]:
+        """First-order and total shares of the variance, float64[draw] each."""
+        squares, draws = coefficients[1:] ** 2, self.degrees[1:] > 0
+        whole = squares.sum() + left
+        if not whole > 0:
+            return np.zeros(len(self.names)), np.zeros(len(self.names))
+        alone = draws.sum(axis=1) == 1
+        return (squares[alone] @ draws[alone]) / whole, (squares @ draws) / whole
+
+
+def expand(draws: Mapping[str, np.ndarray], values: np.ndarray) -> Expansion:
+    """Fitted to samples: ``draws``, name → float64[sample]."""
+    names = tuple(draws)
+    if not names or not float(np.ptp(values)) > 0:
+        return Expansion(names, np.zeros((1, len(names)), np.int64), np.array([float(np.mean(values))]), 0.0)
+    points = np.stack([draws[name] for name in names], axis=1)
+    candidates = _candidates(len(names))
+    columns = _columns(_polynomials(points), candidates)
+    chosen = _significant(columns, values, _chosen(columns, values))
+    coefficients = _fitted(columns[:, chosen], values)
+    left = float(np.mean((values - columns[:, chosen] @ coefficients) ** 2))
+    return Expansion(names, candidates[chosen], coefficients, left)
+
+
+def indices(expansion: Expansion, draws: Mapping[str, np.ndarray], values: np.ndarray) -> list[Index]:
+    """Of every draw, the largest total first. Errors: of the fit, by resampling the worlds."""
+    points = np.stack([draws[name] for name in expansion.names], axis=1) if expansion.names else np.zeros((0, 0))
+    first, total = expansion.shares(expansion.coefficients, expansion.left)
+    drawn = []
+    if len(expansion.coefficients) > 1:
+        columns, rng = _columns(_polynomials(points), expansion.degrees), np.random.default_rng(1)
+        for _ in range(_RESAMPLED):
+            rows = rng.integers(0, len(values), len(values))
+            coefficients = _fitted(columns[rows], values[rows])
+            left = float(np.mean((values[rows] - columns[rows] @ coefficients) ** 2))
+            drawn.append(expansion.shares(coefficients, left))
+    errors = np.std(np.array(drawn), axis=0) if drawn else np.zeros((2, len(expansion.names)))
+    rows_of = zip(expansion.names, first, errors[0], total, errors[1], strict=True)
+    found = [Index(name, *map(float, rest)) for name, *rest in rows_of]
+    return sorted(found, key=lambda each: (-each.total, each.name))
+
+
+def _candidates(draws: int) -> np.ndarray:
+    """Degrees of all terms that may be chosen, int64[term, draw]; the first is the constant."""
+    together = _MOST_DEGREE if draws <= _FEW else _MOST_TOGETHER
+    rows = [np.zeros(draws, np.int64)]
+    for at in range(draws):
+        for degree in range(1, _MOST_DEGREE + 1):
+            rows.append(_row(draws, {at: degree}))
+    for one, two in combinations(range(draws), 2):
+        for degree in range(1, together):
+            for other in range(1, together + 1 - degree):
+                rows.append(_row(draws, {one: degree, two: other}))
+    return np.stack(rows)
+
+
+def _row(draws: int, degrees: Mapping[int, int]) -> np.ndarray:
+    row = np.zeros(draws, np.int64)
+    for at, degree in degrees.items():
+        row[at] = degree
+    return row
+
+
+def _polynomials(points: np.ndarray) -> np.ndarray:
+    """float64[degree, sample, draw]: orthonormal Legendre polynomials of draws in (0, 1)."""
+    at, found = 2 * points - 1, [np.ones_like(points), 2 * points - 1]
+    for degree in range(1, _MOST_DEGREE):
+        found.append(((2 * degree + 1) * at * found[-1] - degree * found[-2]) / (degree + 1))
+    return np.stack([np.sqrt(2 * degree + 1) * each for degree, each in enumerate(found)])
+
+
+def _columns(polynomials: np.ndarray, degrees: np.ndarray) -> np.ndarray:
+    """float64[sample, term]."""
+    found = np.ones((polynomials.shape[1], len(degrees)))
+    for draw in range(degrees.shape[1]):
+        for degree in np.unique(degrees[:, draw]):
+            if degree:
+                found[:, degrees[:, draw] == degree] *= polynomials[degree, :, draw, None]
+    return found
+
+
+def _fitted(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.linalg.lstsq(columns, values, rcond=None)[0]
+    return found
+
+
+def _chosen(columns: np.ndarray, values: np.ndarray) -> list[int]:
+    """Terms by orthogonal matching pursuit, as many as have the least leave-one-out error; the constant is one."""
+    samples = len(values)
+    norms = np.linalg.norm(columns, axis=0)
+    basis = columns[:, :1] / norms[0]
+    residual = values - basis[:, 0] * (basis[:, 0] @ values)
+    leverage = basis[:, 0] ** 2
+    chosen, best, least = [0], [0], _left_out(residual, leverage, 1)
+    while len(chosen) < min(_MOST_TERMS, samples // 3) and len(chosen) - len(best) < _PATIENCE:
+        score = np.abs(columns.T @ residual) / norms
+        score[chosen] = 0.0
+        term = int(score.argmax())
+        column = columns[:, term] - basis @ (basis.T @ columns[:, term])
+        column -= basis @ (basis.T @ column)
+        norm = np.linalg.norm(column)
+        if norm < 1e-8 * norms[term]:
+            break
+        column /= norm
+        basis = np.column_stack([basis, column])
+        residual = residual - column * (column @ values)
+        leverage = leverage + column**2
+        chosen.append(term)
+        error = _left_out(residual, leverage, len(chosen))
+        if error < least:
+            best, least = list(chosen), error
+    return best
+
+
+def _left_out(residual: np.ndarray, leverage: np.ndarray, terms: int) -> float:
+    """Mean square of leave-one-out residuals, corrected for the terms that were chosen."""
+    samples = len(residual)
+    own = residual / np.maximum(1 - leverage, 1e-3)
+    return float(np.mean(own**2)) * samples / max(1, samples - 2 * terms)
+
+
+def _significant(columns: np.ndarray, values: np.ndarray, chosen: list[int]) -> list[int]:
+    """Without the terms whose coefficients cannot be told from 0: what no run reads has no term."""
+    while len(chosen) > 1:
+        own = columns[:, chosen]
+        coefficients = _fitted(own, values)
+        residual = values - own @ coefficients
+        freedom = max(1, len(values) - len(chosen))
+        deviations = np.sqrt(float(residual @ residual) / freedom * np.diag(np.linalg.pinv(own.T @ own)))
+        ratio = np.abs(coefficients) / np.maximum(deviations, 1e-300)
+        ratio[coefficients**2 < _LEAST_SHARE * float(np.var(values))] = 0.0
+        ratio[0] = np.inf
+        weakest = int(ratio.argmin())
+        if ratio[weakest] >= _SIGNIFICANT:
+            break
+        chosen = [each for at, each in enumerate(chosen) if at != weakest]
+    return chosen
+
+
+# ---- information
+
+def narrowed(
+    expansion: Expansion, draws: Mapping[str, np.ndarray], values: np.ndarray, known: Sequence[str]
+) -> Interval:
+    """The interval of a value once some draws are known, around its median, in the mean over what they may be."""
+    points = np.stack([draws[name] for name in expansion.names], axis=1)
+    left = values - expansion.of(points, known)
+    return interval(left - np.median(left) + np.median(values))
+
+
+def worth_knowing(
+    expansions: Mapping[str, Expansion], draws: Mapping[str, np.ndarray], known: Sequence[str]
+) -> float:
+    """Expected value of knowing some draws before the option is chosen, as a share of the throughput of the best option
+    without. ``expansions``: of throughput, by option.
+    """
+    rates = []
+    for expansion in expansions.values():
+        points = np.stack([draws[name] for name in expansion.names], axis=1)
+        rates.append(expansion.of(points, known))
+    told = np.stack(rates)
+    best = told.mean(axis=1).max()
+    return max(0.0, float(told.max(axis=0).mean() / best - 1))

@@ -1,0 +1,117 @@
+"""Laws of intervals, indices and two fidelities, on functions whose answers are known."""
+
+import numpy as np
+import pytest
+
+from archsim.base.errors import ArchsimError
+from archsim.uncertainty.estimate import (
+    corrected,
+    expand,
+    fastest_shares,
+    indices,
+    interval,
+    narrowed,
+    order,
+    pair,
+    worth_knowing,
+)
+from archsim.uncertainty.quantities import SHAPES, Distribution
+from archsim.uncertainty.worlds import draws_of
+
+
+def by_name(draws, values):
+    return {each.name: each for each in indices(expand(draws, values), draws, values)}
+
+
+def test_ishigamis_function_has_its_known_indices():
+    draws = draws_of(["a", "b", "c", "unread"], 512)
+    a, b, c = (np.pi * (2 * draws[name] - 1) for name in "abc")
+    found = by_name(draws, np.sin(a) + 7 * np.sin(b) ** 2 + 0.1 * c**4 * np.sin(a))
+    assert [found[name].first for name in "abc"] == pytest.approx([0.3139, 0.4424, 0.0], abs=0.03)
+    assert [found[name].total for name in "abc"] == pytest.approx([0.5576, 0.4424, 0.2437], abs=0.03)
+    assert (found["unread"].first, found["unread"].total) == (0, 0)
+    assert all(each.total_error < 0.05 for each in found.values())
+
+
+def test_a_linear_case_has_the_closed_form():
+    weights = {"a": 3.0, "b": 2.0, "c": 1.0, "d": 0.0}
+    draws = draws_of(list(weights), 256)
+    values = 10 + sum(weight * draws[name] for name, weight in weights.items())
+    found = by_name(draws, values)
+    for name, weight in weights.items():
+        assert found[name].first == pytest.approx(weight**2 / 14, abs=1e-3)
+        assert found[name].total == pytest.approx(weight**2 / 14, abs=1e-3)
+    assert values.var() == pytest.approx(14 / 12, rel=0.02)
+    # knowing a and b leaves c: 90 % of an even draw of width 1
+    known = narrowed(expand(draws, values), draws, values, ["a", "b"])
+    assert known.width == pytest.approx(0.9, rel=0.03) and known.p50 == pytest.approx(13, abs=0.05)
+
+
+def test_noise_has_no_index():
+    draws, rng = draws_of(list("abcdefgh"), 128), np.random.default_rng(0)
+    found = by_name(draws, draws["a"] + 0.05 * rng.normal(size=128))
+    assert found["a"].first > 0.9 and sum(found[name].total for name in "bcdefgh") < 0.02
+
+
+def test_without_spread_the_interval_is_the_value_to_the_bit():
+    value = 182_053_000.1234567
+    same = np.full(64, value)
+    assert set(interval(same)) == {value}
+    assert set(corrected(np.full(64, 3.7), np.full(16, value))) == {value}
+    assert all(each.total == 0 for each in indices(expand(draws_of(["a"], 64), same), draws_of(["a"], 64), same))
+
+
+def test_common_draws_narrow_a_ratio():
+    draws = draws_of(["shared", "own"], 256)
+    one = 1 + draws["shared"]
+    other = one * (1.1 + 0.05 * draws["own"])
+    together, apart = interval(other / one), interval(np.roll(other, 7) / one)
+    assert together.width < 0.2 * apart.width
+
+
+def test_two_fidelities_have_the_mean_of_the_better_one():
+    draws = draws_of(["a", "b"], 1024)
+    better = 3 + 2 * draws["a"] + 0.1 * np.sin(9 * draws["b"])
+    fast = 1 + 0.5 * draws["a"]
+    found = corrected(fast, better[:16])
+    error = 0.1 / np.sqrt(2) / np.sqrt(16)
+    assert found.mean() == pytest.approx(better.mean(), abs=3 * error)
+    assert np.array_equal(found[:16], better[:16])
+    assert interval(found).width == pytest.approx(interval(better).width, rel=0.05)
+
+
+def test_an_order_is_sure_or_a_tie():
+    draws = draws_of(["a", "b"], 256)
+    ns = {"one": 1 + draws["a"], "two": (1 + draws["a"]) * 1.2, "three": 0.9 + draws["b"] * 1.2}
+    assert pair("one", "two", ns).sure and pair("one", "two", ns).ratio.p50 == pytest.approx(1.2)
+    coin = pair("one", "three", ns)
+    assert not coin.sure and coin.probability + coin.reverse == pytest.approx(1, abs=0.01)
+    assert order(ns)[-1] == "two" and sum(fastest_shares(ns).values()) == pytest.approx(1)
+    same = pair("one", "same", {"one": ns["one"], "same": ns["one"] * 1.0005})
+    assert not same.sure and same.probability == 0  # faster by less than can be told
+
+
+def test_knowing_what_decides_is_worth_something_and_the_rest_nothing():
+    draws = draws_of(["decides", "same"], 256)
+    rates = {"a": 1 + draws["decides"] + draws["same"], "b": 1.5 + draws["same"]}
+    expansions = {name: expand(draws, values) for name, values in rates.items()}
+    assert worth_knowing(expansions, draws, ["same"]) == pytest.approx(0, abs=1e-3)
+    # the mean of max(decides, 1/2) is 5/8, in place of 1/2, of a rate of 2
+    assert worth_knowing(expansions, draws, ["decides"]) == pytest.approx(0.125 / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_range_means_what_its_shape_says(shape):
+    made = Distribution(shape, 1.0, 2.0, 4.0)
+    found = interval(made.at(draws_of(["a"], 1024)["a"]))
+    if shape in ("normal", "lognormal"):
+        assert found == pytest.approx((1, 2, 4), rel=0.02)
+    else:
+        assert 1 <= made.ends[0] < found.p05 < found.p95 < made.ends[1] <= 4
+
+
+def test_draws_are_the_same_for_the_same_names_and_few_are_refused():
+    one, two = draws_of(["a", "b"], 32), draws_of(["a", "b"], 32)
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+    with pytest.raises(ArchsimError, match="at least 16"):
+        draws_of(["a"], 15)
