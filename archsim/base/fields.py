@@ -87,7 +87,10 @@ LEAST_SHARE = 0.0001
 FRACTION = Dimension("fraction", "10 %", MappingProxyType({"%": Decimal("0.01"), "": Decimal(1)}))
 CLOCK = Dimension("clock rate", "2 GHz", _prefixed("Hz", binary=False))
 NUMBER = Dimension("number", "1.5", MappingProxyType({"": Decimal(1)}))
-DIMENSIONS = (CLOCK, SIZE, BANDWIDTH, COMPUTE, TIME, FRACTION)
+POWER = Dimension("power", "17 kW", MappingProxyType({"W": Decimal(1), "kW": Decimal(1000), "MW": Decimal(10**6)}))
+TEMPERATURE = Dimension("temperature", "25 C", MappingProxyType({"C": Decimal(1), "°C": Decimal(1)}))
+RESISTANCE = Dimension("thermal resistance", "0.02 K/W per die", MappingProxyType({"K/W per die": Decimal(1)}))
+DIMENSIONS = (CLOCK, SIZE, BANDWIDTH, COMPUTE, TIME, POWER, TEMPERATURE, RESISTANCE, FRACTION)
 
 
 @lru_cache
@@ -206,7 +209,8 @@ class FieldType(GroupedMetadata):
 
 
 def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, zero: bool = False) -> FieldType:
-    """A quantity that is read and checked; ``low`` and ``high`` limit plausible values.
+    """A quantity that is read and checked; ``low`` and ``high`` limit plausible values. A negative ``low`` allows
+    values of any sign.
 
     In YAML a unit is required (except for fractions). In Python a bare number is in the attribute's own unit.
     """
@@ -214,9 +218,10 @@ def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, z
 
     def read(value: Any, info: ValidationInfo) -> Any:
         number = _number(value, dimension, from_yaml=bool(info.context))
-        if number < 0 or (number == 0 and not zero):
+        signed = least < 0
+        if not signed and (number < 0 or (number == 0 and not zero)):
             raise ValueError(f"must be {'zero or more' if zero else 'positive'}, not {value!r}")
-        if number != 0 and not least <= number <= most:
+        if (signed or number != 0) and not least <= number <= most:
             raise ValueError(f"{value!r} is not plausible for a {dimension.name} here; expected {low} to {high}")
         if kind is int and number != int(number):
             raise ValueError(f"{value!r} is not a whole number of bytes")

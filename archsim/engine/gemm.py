@@ -47,6 +47,21 @@ def factors_of(machine: Machine) -> DieFactors:
     return DieFactors(machine.array_speeds, machine.hbm_rates / machine.hbm_bytes_per_ns)
 
 
+def slowed(times: GemmTimes, clock: float) -> GemmTimes:
+    """The times on an array at ``clock``, a share of its full one: all but waiting for bytes and launches, which have
+    clocks of their own, takes longer.
+    """
+    by = 1 / clock
+    more_ns = (times.compute_ns - times.bytes_ns - times.started_ns) * (by - 1)
+    grown = np.divide(more_ns, times.compute_ns, out=np.zeros_like(more_ns), where=times.compute_ns > 0)
+    return times._replace(
+        compute_ns=times.compute_ns + more_ns,
+        drain_ns=times.drain_ns * (1 + grown),
+        alone_ns=np.where(np.asarray(times.alone_ns) > 0, times.alone_ns + more_ns, 0.0),
+        **{name: getattr(times, name) * by for name in ("low_ns", "high_ns", "multiply_ns", "permute_ns")},
+    )
+
+
 # ---- calibrated
 # ``gemm: calibrated``: every slice is a GEMM of its own, as long as it was measured.
 #

@@ -29,6 +29,7 @@ from archsim.workload.demand import Predicted, StepDemand
 from archsim.workload.trace import StepTokens
 from microarch.blocks.global_cp import COUNTER_BITS
 from microarch.fabric.fabric import Fabric
+from microarch.silicon.energy import TILE_ROWS
 
 # ---- ceilings
 # Ceilings of balance: how little the most loaded die could have, whatever the allocation.
@@ -135,15 +136,20 @@ class Sums(NamedTuple):
 
 
 class StepCounts:
-    """``hbm_bytes``: int64[2, die] that HBM moved, ``tokens``: int64[2, die] assigned to it, ``part_ns``: float64[2,
-    PARTS] of expert-parallel layers; in prefill and decode.
+    """In prefill and decode: ``resource_bytes``: int64[2, resource] and ``busy_ns``: float64[2, resource], of each
+    resource as ``archsim.engine.state`` numbers them; ``hbm_bytes``: int64[2, die], a part of the bytes; ``tokens``:
+    int64[2, die] assigned to it, ``padded``: int64[2, die] rows that are empty in the tiles of its products;
+    ``time_ns``: float64[2]; ``part_ns``: float64[2, PARTS] of expert-parallel layers.
 
     A run of more than MOST_STEPS steps keeps these sums alone: its rows would be larger than all else that is kept.
     """
 
     def __init__(self, machine: Machine, tally: Tally) -> None:
         self._tally = tally
-        self.hbm_bytes, self.tokens = np.zeros((2, 2, machine.dies), np.int64)
+        self.tokens, self.padded = np.zeros((2, 2, machine.dies), np.int64)
+        self.resource_bytes = np.zeros((2, len(tally.resources)), np.int64)
+        self.busy_ns, self.time_ns = np.zeros((2, len(tally.resources))), np.zeros(2)
+        self.hbm_bytes = self.resource_bytes[:, machine.dies : 2 * machine.dies]
         self.part_ns = np.zeros((2, len(PARTS)))
         self._links = UNITS * machine.dies
         self._pair_bytes = tally.pair_bytes if machine.dies <= MOST_DIES else tally.pair_bytes[:, :0]
@@ -171,18 +177,21 @@ class StepCounts:
 
     def forget(self) -> None:
         """The tally begins anew."""
-        self.hbm_bytes[:] = self.tokens[:] = 0
-        self.part_ns[:] = 0.0
+        self.resource_bytes[:] = self.tokens[:] = self.padded[:] = 0
+        self.part_ns[:] = self.busy_ns[:] = self.time_ns[:] = 0.0
         self._steps = 0
         _grow(self._tally, self._pair_bytes, self._before, self._grown)
 
     def add(
         self, step: int, layer: int, prefill: bool, took_ns: float, exposed_ns: float, load: np.ndarray,
-        wanted: np.ndarray,
+        wanted: np.ndarray, plan: Plan,
     ) -> None:
         """A step has run. ``load``: int64[die] tokens; ``wanted``: int32[expert] tokens."""
-        of_phase = (each[PREFILL if prefill else DECODE] for each in (self.hbm_bytes, self.tokens, self.part_ns))
-        _add(self._tally, self._pair_bytes, self._before, self._grown, load, *of_phase)
+        phase = PREFILL if prefill else DECODE
+        self.time_ns[phase] += took_ns
+        _add_padded(plan.die, plan.tokens, self.padded[phase])
+        sums = self.resource_bytes, self.busy_ns, self.tokens, self.part_ns
+        _add(self._tally, self._pair_bytes, self._before, self._grown, load, *(each[phase] for each in sums))
         at, self._steps = self._steps, self._steps + 1
         if at >= MOST_STEPS:
             return
@@ -238,11 +247,15 @@ def _grow(tally, pair_bytes, before, grown):
 
 
 @kernel
-def _add(tally, pair_bytes, before, grown, load, hbm_bytes, tokens, part_ns):
-    """As `_grow`; add what it found to the sums of a phase, int64[die], int64[die] and float64[PARTS]."""
+def _add(tally, pair_bytes, before, grown, load, resource_bytes, busy_ns, tokens, part_ns):
+    """As `_grow`; add what it found to the sums of a phase, int64[resource], float64[resource], int64[die] and
+    float64[PARTS].
+    """
     _grow(tally, pair_bytes, before, grown)
+    for r in range(len(resource_bytes)):
+        resource_bytes[r] += grown.resource_bytes[r]
+        busy_ns[r] += grown.busy_ns[r]
     for die in range(len(load)):
-        hbm_bytes[die] += grown.resource_bytes[len(load) + die]
         tokens[die] += load[die]
     for part in range(len(part_ns)):
         part_ns[part] += grown.part_ns[part]
@@ -251,6 +264,13 @@ def _add(tally, pair_bytes, before, grown, load, hbm_bytes, tokens, part_ns):
 @inner
 def _replace(before, grown, at, now):
     grown[at], before[at] = now - before[at], now
+
+
+@kernel
+def _add_padded(die, tokens, padded):
+    """Add the rows that are empty in the tiles of a plan's products, to int64[die]."""
+    for at in range(len(die)):
+        padded[die[at]] += -tokens[at] % TILE_ROWS
 
 
 @kernel
@@ -305,7 +325,7 @@ class Outcome:
     and loads are those of the steps that count (``workload.warmup_steps``); elsewhere ``step_ns`` and ``load`` are 0.
     ``balancing``: what moving weights between steps cost. ``ceilings``: float64[step, layer, 3], the fields of
     `Ceilings` for every step; 0 where nothing ran. ``counts``: what every step counted. ``counted``: columns
-    of a user's own execution.
+    of a user's own execution. ``power``: of a system with limits, its ``archsim.runs.power.PowerState``.
     """
 
     machine: Machine
@@ -326,6 +346,7 @@ class Outcome:
     ceilings: np.ndarray
     counts: StepCounts
     gemm_law: str = ""
+    power: Any = None
     counted: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -587,8 +608,8 @@ class Replay:
             took.append((result.step, result.layer, result.times.step_ns))
             loads.append(load_of(result.times.plan, engine.machine.dies))
             prefill, times = bool(result.demand.prefill_tokens.any()), result.times
-            exposed, wanted = times.exposed_ns, result.demand.tokens
-            self._of_steps.add(result.step, result.layer, prefill, times.step_ns, exposed, loads[-1], wanted)
+            exposed, loaded = times.exposed_ns, (loads[-1], result.demand.tokens, times.plan)
+            self._of_steps.add(result.step, result.layer, prefill, times.step_ns, exposed, *loaded)
             least.append(ceilings(result.demand.tokens, result.times.holders, result.times.slots))
             elapsed.add(times.end_ns - self._begin_ns, exposed, prefill)
             if prefill:

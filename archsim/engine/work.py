@@ -3,7 +3,7 @@
 import numpy as np
 
 from archsim.base.compiled import inner, kernel
-from archsim.engine.gemm import gemm_model
+from archsim.engine.gemm import gemm_model, slowed
 from archsim.engine.moves import SENDS, Sizes, received_of_experts, send_once, vector_bytes
 from archsim.engine.own_blocks import OwnBlocks
 from archsim.engine.state import (
@@ -59,10 +59,12 @@ class WorkBuilder:
     def build(
         self, layer: int, row: int, plan: Plan, placement: Placement, origins: np.ndarray | None, top_k: int,
         cp_en: np.ndarray | None, memory: Memory, routing: Routing | None = None, residents: np.ndarray | None = None,
+        clock: float = 1.0,
     ) -> Work:
         """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert];
         ``cp_en``: uint8[die, expert] or None; ``routing``: of the same tokens, None if only counts are known;
-        ``residents``: tokens that live on a die, int[die], if other than ``origins`` / ``top_k``.
+        ``residents``: tokens that live on a die, int[die], if other than ``origins`` / ``top_k``; ``clock``: of the
+        arrays, a share of the full one.
 
         A die reads an expert from its nearest holder: itself, if it is one.
         """
@@ -86,7 +88,7 @@ class WorkBuilder:
             chains,
             local,
         )
-        self._take_time(entries, local, arrived)
+        self._take_time(entries, local, arrived, clock)
         return Work(
             entries=entries, cp_en=self._no_bits if cp_en is None else cp_en, cp_ready_ns=0.0, moves=moves,
             move_ptr=self._move_ptr(moves), chains=chains, local=local, held=np.zeros(len(chains), HELD),
@@ -101,9 +103,11 @@ class WorkBuilder:
             return None
         return np.full(self._machine.dies, received_of_experts(self._sizes, experts, tokens))
 
-    def _take_time(self, entries, local, arrived):
+    def _take_time(self, entries, local, arrived, clock):
         """How long the array holds a slice of each entry, and a launch delays the first one."""
         times = self.gemm.of(entries["tokens"], entries["routed"], entries["read_bytes"], entries["die"], arrived)
+        if clock != 1.0:
+            times = slowed(times, clock)
         _set_all(local, launch_ns=times.launch_ns, launched_ns=times.launch_ns)
         block_ns = self._blocks.service_ns(np.where(entries["routed"], *self._slice_bytes)) if self._blocks else 0.0
         compute_ns = times.compute_ns + block_ns

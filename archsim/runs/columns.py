@@ -131,7 +131,8 @@ class Finished:
         """Work that energy is computed from, prefill included; see ``archsim.runs.energy.work_of``."""
         from archsim.runs.energy import work_of
 
-        return work_of(self.run.model, self.run.assumptions, self.dies, self.links)
+        padded = int(self.outcome.counts.padded.sum())
+        return work_of(self.run.model, self.run.assumptions, self.dies, self.links, padded)
 
     @cached_property
     def iteration(self) -> dict[str, dict[str, float]]:
@@ -158,7 +159,8 @@ class Finished:
             "decision_ns": outcome.decision.states_ns.sum(),
         }
         lost = {"pairs_lost": pairs_lost(self)}
-        row = {name: plain(value) for name, value in {**read, **times, **lost}.items()} | self.work
+        limits = {f"{name}_energy_factor": power_of(f"{name}_factor")(self) for name in ("core", "idle")}
+        row = {name: plain(value) for name, value in {**read, **times, **lost, **limits}.items()} | self.work
         return activity_of(self.run.model, row)
 
 
@@ -229,6 +231,26 @@ def copies(what: str) -> Callable[[Finished], int]:
             "evicted_used": room["evictions"] - room["unused"],
         }
         return room["used_bytes"].sum() if what == "held" else slices[what].sum() * run.outcome.machine.slice_bytes
+
+    return measured
+
+
+def power_of(field: str) -> Callable[[Finished], Any]:
+    """A field of ``archsim.runs.power.PowerState``; None without limits."""
+    return lambda run: None if run.outcome.power is None else getattr(run.outcome.power, field)
+
+
+def clock_in(phase: int) -> Callable[[Finished], float | None]:
+    """Clock of a phase, a share of the full one; None without limits."""
+    return lambda run: None if run.outcome.power is None else run.outcome.power.clock(phase)
+
+
+def most_over_classes(value: Callable[[Any], Any]) -> Callable[[Finished], float | None]:
+    """The largest of a die in any class of steps; None without limits, or where there is none."""
+
+    def measured(run: Finished) -> float | None:
+        found = None if run.outcome.power is None else run.outcome.power.most(value)
+        return None if found is None or np.isnan(found).any() else found.max()
 
     return measured
 
@@ -687,7 +709,7 @@ def _ends(run: Finished, links: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 Measure = Callable[[Finished], Any]
-LAYOUT = 6  # of results: raised when columns are added or change meaning; stored in manifests
+LAYOUT = 7  # of results: raised when columns are added or change meaning; stored in manifests
 # Layouts of results from which on a cause has a column, where not from the first
 _SINCE = MappingProxyType({Cause.LAUNCH: 3, Cause.INEFFICIENCY: 5, Cause.PERMUTE: 5, Cause.BLOCKS: 5})
 
@@ -792,6 +814,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("hbm_bytes", INTEGER, "bytes", "read and written, hidden vectors included", lambda run: run.work["hbm_bytes"], since=2),
     Column("link_bytes", INTEGER, "bytes", "bytes times the links that they crossed", lambda run: run.work["link_bytes"], since=2),
     Column("flop", REAL, "flop", "of expert GEMMs", lambda run: run.work["flop"], page=True, since=2),
+    Column("padded_flop", REAL, "flop", "of rows that are empty in the tiles of 64 rows of expert GEMMs; energy counts them, times do not", lambda run: run.work["padded_flop"], since=7),
     Column("decode_ns_low", REAL, "ns", "GEMMs at the 5 % residual of their calibration; empty without one", decode_low_ns,
            "decode, low", True, True, 2, "decode_ns"),
     Column("decode_ns_high", REAL, "ns", "GEMMs at the 95 % residual of their calibration; empty without one", decode_high_ns,
@@ -900,6 +923,22 @@ COLUMNS: tuple[Column, ...] = (
            hbm_use, "HBM bandwidth used", True, True, 4, "mfu"),
     Column("over_roofline", REAL, "×", "time over the least in which evenly loaded dies could do the same FLOP and move the same bytes of HBM",
            over_roofline, "over its roofline", True, True, 4, "hbm_bandwidth_utilisation"),
+    Column("clock", REAL, "share", "of the arrays in decode, of the full clock; empty for a system without power and cooling", clock_in(1), "clock", optional=True, since=7),
+    Column("prefill_clock", REAL, "share", "of the arrays in the prefill, of the full clock; empty as clock", clock_in(0), optional=True, since=7),
+    Column("held_by", TEXT, "", "which limit holds the clock, in decode if any; empty: none, or no limits", power_of("held_by"), optional=True, since=7),
+    Column("throttled_share", REAL, "share", "time in which the clock is below the full one; empty for a system without power and cooling", power_of("throttled_share"),
+           "throttled", optional=True, since=7),
+    Column("die_power_max_w", REAL, "W", "of the die that draws most in a class of steps, mean over it; empty for a system without power and cooling",
+           most_over_classes(lambda each: each.die_w), "peak power of a die", optional=True, since=7),
+    Column("die_temperature_max_c", REAL, "C", "of the hottest place of a die, in the hotter class of steps; empty for a system without cooling",
+           most_over_classes(lambda each: each.heat and each.heat.die_c), "hottest die", optional=True, since=7),
+    Column("hbm_temperature_max_c", REAL, "C", "of the hottest HBM, in the hotter class of steps; empty for a system without cooling",
+           most_over_classes(lambda each: each.heat and each.heat.hbm_c), "hottest HBM", optional=True, since=7),
+    *(
+        Column(f"{name}_energy_factor", REAL, "×", f"energy of {of} over that at full clock, by voltage, clock and temperature; empty for a system without power and cooling",
+               power_of(f"{name}_factor"), optional=True, since=7)
+        for name, of in (("core", "arrays and LLCs"), ("idle", "waiting"))
+    ),
     Column("model_layers", INTEGER, "layers", "MoE layers that the model has", lambda run: len(run.run.model.moe_layer_ids), page=True, since=6),
     Column("layers_error", REAL, "share", "standard error of times of all MoE layers of the model, as concluded from those that ran, over the time: from the spread between layers, as if they were drawn; 0 where all ran, empty for one",
            layers_error, page=True, optional=True, since=6),
@@ -935,6 +974,8 @@ DIES: tuple[Column, ...] = (
     *_each(INTEGER, "tokens", tokens="pairs of token and expert assigned to the die"),
     *_each(INTEGER, "bytes", local_hbm_read_bytes="read from its own HBM", remote_hbm_read_bytes="read from its HBM by other dies", local_hbm_write_bytes="written as cached copies"),
     *_each(INTEGER, "bytes", activation_bytes="hidden vectors sent and received", replica_peak_bytes="peak size of cached copies"),
+    *_each(REAL, "W", power_w="mean of the run, with its HBM; empty for a system without power and cooling"),
+    *_each(REAL, "C", temperature_c="of its hottest place, in the hotter of prefill and decode; empty without cooling", hbm_temperature_c="of its HBM, likewise"),
     *(column for phase in ("prefill", "decode") for column in (
         Column(f"{phase}_hbm_bytes", INTEGER, "bytes", f"of hbm_bytes, in {phase}", None),
         Column(f"{phase}_tokens", INTEGER, "tokens", f"of tokens, in {phase}", None),
@@ -1104,6 +1145,10 @@ def measure_dies(outcome: Outcome) -> dict[str, list]:
         "activation_bytes": dies["activation_bytes"],
         "replica_peak_bytes": outcome.memory.copies.room["peak_bytes"],
     }
+    nothing, power = np.full(fabric.dies, np.nan), outcome.power
+    kelvin = [None if power is None else power.most(get) for get in (lambda each: each.heat and each.heat.die_c, lambda each: each.heat and each.heat.hbm_c)]
+    columns["power_w"] = nothing if power is None or not power.classes else power.die_w
+    columns |= {name: nothing if each is None else each for name, each in zip(("temperature_c", "hbm_temperature_c"), kelvin, strict=True)}
     for phase, row in (("prefill", PREFILL_step_counts), ("decode", DECODE_step_counts)):
         columns[f"{phase}_hbm_bytes"] = outcome.counts.hbm_bytes[row]
         columns[f"{phase}_tokens"] = outcome.counts.tokens[row]

@@ -229,9 +229,11 @@ def _share_good(
 
 
 def work_of(
-    model: ModelSpec, assumptions: AssumptionsSpec, dies: Mapping[str, list], links: Mapping[str, list]
+    model: ModelSpec, assumptions: AssumptionsSpec, dies: Mapping[str, list], links: Mapping[str, list], padded: int
 ) -> dict[str, float]:
-    """Columns of a run that energy follows from, prefill included; ``dies`` and ``links`` as in its record."""
+    """Columns of a run that energy follows from, prefill included; ``dies`` and ``links`` as in its record; ``padded``:
+    rows that are empty in the tiles of its products.
+    """
     routed = sum(dies["tokens"])
     weights = model.expert_ffn
     if assumptions.weights == "all":
@@ -243,6 +245,7 @@ def work_of(
             n for n, src, dst in zip(links["bytes"], links["src"], links["dst"], strict=True) if src != dst
         ),  # ports are no links
         "flop": float(FLOP_PER_WEIGHT * MATRICES * model.hidden * weights * routed),
+        "padded_flop": float(FLOP_PER_WEIGHT * MATRICES * model.hidden * model.expert_ffn * padded),
     }
 
 
@@ -256,6 +259,9 @@ def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
         flop=row["flop"],
         decision_s=row["decision_ns"] / NS_PER_S,
         tokens=(row["expert_tokens"] + row.get("pairs_lost", 0)) / model.top_k / len(model.moe_layer_ids),
+        padded_flop=row.get("padded_flop") or 0.0,
+        core_factor=1.0 if row.get("core_energy_factor") is None else row["core_energy_factor"],
+        idle_factor=1.0 if row.get("idle_energy_factor") is None else row["idle_energy_factor"],
     )
 
 

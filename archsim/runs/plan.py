@@ -16,6 +16,7 @@ from archsim.base.fields import Spec
 from archsim.engine.gemm import refuse_unmeasured
 from archsim.engine.own_blocks import refuse_engine
 from archsim.runs.feasibility import Contexts, Measures, Traces, refuse_links, refuse_misroutes, refuse_unheld, rooms
+from archsim.runs.power import refuse_unpowered
 from archsim.runs.run import (
     DemandSpec,
     Run,
@@ -258,6 +259,8 @@ def select(
     if misfits:
         raise CapacityError(_misfits_told(plan, misfits, len(kept), maker))
     if refuse:
+        for point in routes.values():
+            refuse_unpowered(point.system)
         refuse_links(plan, [point.system for point in routes.values()])
         refuse_misroutes(maker.runs(_unlike(routes.values())))
     executed = {own + plan.experiment.all_columns for own in functions.values()}

@@ -17,6 +17,7 @@ from archsim.engine.state import counted_in
 from archsim.policies.heatmap import Predictor
 from archsim.policies.registry import build_policy
 from archsim.runs.columns import Finished, measured, packed
+from archsim.runs.power import FULL, Clocks, limited, set_clocks, within_limits
 from archsim.runs.results import NO_DETAILS, Record
 from archsim.runs.run import DemandSpec, Run, generated_digest
 from archsim.workload import StepTokens, TokenSource, Trace, column_cache, draw_requests, open_trace
@@ -44,6 +45,7 @@ class Simulator:
         self._traffic: tuple[Any, TokenSource] | None = None
         self._routing: tuple[Any, list[StepTokens]] | None = None  # where runs count single tokens
         self._outcomes: dict[str, tuple[Outcome, float]] = {}  # by Run.simulation, with its wall time
+        self._clocks: dict[str, Clocks] = {}  # by Run.key, of systems with limits
 
     def record(self, run: Run) -> Record:
         """Simulate; see ``archsim.runs.results.Record``."""
@@ -77,9 +79,8 @@ class Simulator:
         """
         if not run.own_code and run.simulation in self._outcomes:
             return self._outcomes[run.simulation]
-        replay = self.replay(run)
         begin = time.perf_counter()
-        outcome = replay.run()
+        outcome = self._within_limits(run) if limited(run.system) else self._replay(run, FULL).run()
         found = outcome, time.perf_counter() - begin
         if not run.own_code:
             self._outcomes[run.simulation] = replace(outcome, memory=counted_in(outcome.memory)), found[1]
@@ -96,12 +97,26 @@ class Simulator:
         engine = ENGINES[run.engine](replace(run.scenario, batch=1), demand.layer_ids)
         Replay(engine, demand, routing).run()
 
+    def _within_limits(self, run: Run) -> Outcome:
+        """The outcome at the clocks of the limits of the system; see ``archsim.runs.power``."""
+        outcome, clocks, state = within_limits(run.scenario, lambda clocks: self._replay(run, clocks).run())
+        self._clocks[run.key] = clocks
+        return replace(outcome, power=state)
+
     def replay(self, run: Run) -> Replay:
         """The run, not yet started; its ``demands`` are a ``RunDemand``."""
+        if limited(run.system) and run.key not in self._clocks:
+            self._within_limits(run)
+        return self._replay(run, self._clocks.get(run.key, FULL))
+
+    def _replay(self, run: Run, clocks: Clocks) -> Replay:
         demand, routing = self._demand_of(run.demand), None
         if run.limits_heatmap:
             routing = self._routing_of(run)
-        return Replay(ENGINES[run.engine](run.scenario, demand.layer_ids), demand, routing)
+        engine = ENGINES[run.engine](run.scenario, demand.layer_ids)
+        if clocks != FULL:
+            set_clocks(engine, clocks)
+        return Replay(engine, demand, routing)
 
     def _routing_of(self, run: Run) -> Iterable[StepTokens]:
         """Tokens of all iterations; kept for the next run of the same traffic, where they are few."""

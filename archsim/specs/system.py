@@ -20,7 +20,10 @@ from archsim.base.fields import (
     BANDWIDTH,
     CLOCK,
     COMPUTE,
+    POWER,
+    RESISTANCE,
     SIZE,
+    TEMPERATURE,
     KeyProblem,
     Name,
     Spec,
@@ -40,6 +43,7 @@ from archsim.specs.as_built import (
     LinksAsBuiltSpec,
     SparesSpec,
     as_built,
+    places_of,
     refuse_impossible,
 )
 from archsim.specs.calibration_files import calibration_named
@@ -374,6 +378,62 @@ class ComputeSpec(Spec):
 
 AS_BUILT = ("dies_as_built", "links_as_built", "spares", "drawn")  # keys
 
+class PowerSpec(Spec):
+    """What a machine and each of its dies may draw, HBM included; at a limit clock and voltage fall
+    (``archsim.runs.power``). A decode iteration and a prefill each have their own clock, which all dies share.
+    """
+
+    WAYS: ClassVar[Mapping[str, str]] = {
+        "clock": "the clock is that at which compute.peak is reached, and falls at a limit; give compute.peak",
+        "tdp": "give limit, of the machine, or die_limit, of a die",
+        "budget": "give limit, of the machine, or die_limit, of a die",
+    }
+    # Of all dies and their HBM, mean over an iteration
+    limit_w: Annotated[float, quantity(POWER, "1 W", "1000 MW")] | None = Field(None, alias="limit")
+    # Of the die that draws most, with its HBM
+    die_limit_w: Annotated[float, quantity(POWER, "1 W", "1 MW")] | None = Field(None, alias="die_limit")
+
+    @model_validator(mode="after")
+    def _limits(self) -> PowerSpec:
+        if self.limit_w is None and self.die_limit_w is None:
+            raise ValueError("says no limit; expected power: {limit: 17 kW}, {die_limit: 600 W}, or both")
+        return self
+
+
+class CoolingSpec(Spec):
+    """How heat leaves the dies: up, each into the coolant, and sideways through the silicon that they stand on
+    (``microarch.silicon.heat``). Where a die or its HBM gets too hot, the clock falls.
+    """
+
+    WAYS: ClassVar[Mapping[str, str]] = {
+        "ambient": "give coolant: the temperature of the water or air that takes the heat",
+        "air": "give coolant: the temperature of the air",
+        "water": "give coolant: the temperature of the water",
+    }
+    coolant_c: Annotated[float, quantity(TEMPERATURE, "-200 C", "120 C")] = Field(alias="coolant")
+    # From the junctions of a die, through its whole area, to the coolant. A stack of HBM has that of its own area.
+    resistance_k_per_w: Annotated[float, quantity(RESISTANCE, "0.0001 K/W per die", "100 K/W per die")] = Field(
+        alias="resistance"
+    )
+    # What conducts from die to die: a carrier of silicon below all of them, or nothing.
+    lateral: Literal["none", "silicon"] = "none"
+    # Of the hottest place of a die; 105 C: usual for logic of data centres
+    limit_c: Annotated[float, quantity(TEMPERATURE, "0 C", "200 C")] = Field(105.0, alias="limit")
+    # Of a stack of HBM; 95 C: JEDEC JESD238, with doubled refresh from 85 C on
+    hbm_limit_c: Annotated[float, quantity(TEMPERATURE, "0 C", "200 C")] = Field(95.0, alias="hbm_limit")
+    # Of the grid, on a side of a die; with 1, a die has one temperature
+    cells: Annotated[int, count(1, 16)] = 1
+
+    @model_validator(mode="after")
+    def _cools(self) -> CoolingSpec:
+        for key, limit_c in (("limit", self.limit_c), ("hbm_limit", self.hbm_limit_c)):
+            if limit_c <= self.coolant_c:
+                raise KeyProblem(
+                    (key,), f"{limit_c:g} C is not above the coolant, {self.coolant_c:g} C; give a higher {key}, or "
+                    "a colder coolant"
+                )  # fmt: skip
+        return self
+
 
 class SystemSpec(Spec):
     """A chiplet or wafer-scale GPU, or a cluster: dies and their links.
@@ -409,6 +469,9 @@ class SystemSpec(Spec):
     links_as_built: LinksAsBuiltSpec | None = None
     spares: SparesSpec | None = None
     drawn: DrawnSpec | None = None
+    # What it may draw, and how it is cooled; without these, every die keeps its clock.
+    power: PowerSpec | None = None
+    cooling: CoolingSpec | None = None
 
     def in_tables(self) -> SystemSpec:
         """The system with tables in the place of RTL, which gives the same numbers (``tests/rtl/test_engine.py``)."""
@@ -434,7 +497,16 @@ class SystemSpec(Spec):
         self._refuse_two_fabrics()
         self.topology.refuse_unconnected(self.sites)
         refuse_impossible(self)
+        self._refuse_heat_between_packages()
         return self
+
+    def _refuse_heat_between_packages(self) -> None:
+        """Raise KeyProblem for a carrier of silicon below dies that have no places on one."""
+        if self.cooling is not None and self.cooling.lateral != "none" and places_of(self) is None:
+            raise KeyProblem(
+                ("cooling", "lateral"),
+                "heat flows from die to die only on a mesh or torus, and this system has none; give lateral: none",
+            )
 
     def _refuse_two_fabrics(self) -> None:
         """Raise KeyProblem unless exactly one of mesh, fabric and topology gives the number of dies."""
@@ -463,9 +535,8 @@ class SystemSpec(Spec):
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
         """Without the keys of the other ways to describe a fabric."""
-        absent = {key for key in ("mesh", "fabric", "endpoint", *AS_BUILT) if getattr(self, key) is None} | (
-            {"topology"} if self.fabric else set()
-        )
+        optional = ("mesh", "fabric", "endpoint", "power", "cooling", *AS_BUILT)
+        absent = {key for key in optional if getattr(self, key) is None} | ({"topology"} if self.fabric else set())
         return {key: value for key, value in written(self).items() if key not in absent}
 
     @property

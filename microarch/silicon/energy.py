@@ -6,7 +6,8 @@ block           energy
 ``hbm``         bits read and written × energy of a DRAM bit
 ``d2d``         bits × hops × (PHY + wire across a die)
 ``llc``         bits in and out × (SRAM access + wire across half a die)
-``compute``     FLOP × energy of a FLOP; FP8 at half that of 16 bits, as it has twice the rate at equal power
+``compute``     FLOP × energy of a FLOP; FP8 at half that of 16 bits, as it has twice the rate at equal power; an empty
+                row of a tile takes a share of what a row takes
 ``decision``    power of the tables and cores that decide × the time for which they do
 ``pieces``      bits of HBM × cuts that they cross, in a row of the pieces of a die × PHY
 ``idle``        leakage and clocks, those of HBM included: area × power density × time
@@ -51,6 +52,17 @@ _CACHED_PJ = 2 * (_SRAM_PJ + _WIRE_PJ_PER_MM * sqrt(GH100_MM2) / 2)  # of a bit 
 _READ_PJ = (_READING_W - _WAITING_W) / _READ_TBIT_PER_S  # of a bit from HBM to an SM
 _SKINNY_PJ = (_SKINNY_W - _WAITING_W) / _SKINNY_TBIT_PER_S
 _SUSTAINED_FLOP_W = _SUSTAINED_W - _WAITING_W - _SUSTAINED_TBIT_PER_S * _READ_PJ
+# Driver's clocks of that H100: up to 1,980 MHz, also in products with few rows; 1,500 MHz in those of 8,192 rows, which
+# its limit holds there. A FLOP has the voltage of the clock at which it was measured.
+CLOCK_MHZ = 1500  # of the energy of a FLOP
+BOOST = 1980 / CLOCK_MHZ
+_SKINNY_TFLOP_PER_S = 2.82  # products of BF16 with one row: 2 FLOP for every weight of 2 bytes
+# Rows of the smallest tile of Hopper's tensor cores (PTX ISA, wgmma: M is 64); an expert's last tile may be part empty
+TILE_ROWS = 64
+_PADDING = (
+    (_SKINNY_W - _WAITING_W - _SKINNY_TBIT_PER_S * _READ_PJ) / (_SKINNY_TFLOP_PER_S * BOOST**2)
+    / (_SUSTAINED_FLOP_W / _SUSTAINED_TFLOP_PER_S) - 1
+) / (TILE_ROWS - 1)
 _B200_W, _B200_TFLOP_PER_S = 1000, 2250  # NVIDIA datasheet: board power, dense BF16 peak, which it cannot sustain
 
 
@@ -75,6 +87,12 @@ class EnergyEstimates(Estimates):
         "an H100 at 669 TFLOP/s in BF16 and 690 W, without what it draws waiting and for HBM; low: B200 at its limit "
         "of 1,000 W and its peak; high: the H100 with all it draws",
     )
+    padding_pj: Estimate = Estimate(
+        _PADDING * _SUSTAINED_FLOP_W / _SUSTAINED_TFLOP_PER_S, 0.24, 0.42,
+        "pJ/FLOP in 16 bits of empty rows of a tile",
+        "an H100 in BF16 products with one row, 486 W at 1,980 MHz, as tiles of 64 rows, V ~ f; low, high: the same of "
+        "an H200 in BF16, and of the H100 in FP8",
+    )  # fmt: skip
     idle_w_per_mm2: Estimate = Estimate(
         _WAITING_W / GH100_MM2,
         _ASLEEP_W / GH100_MM2,
@@ -96,6 +114,9 @@ class Activity:
     flop: float
     decision_s: float  # time for which the deciding hardware was active
     tokens: float  # passed through all MoE layers
+    padded_flop: float = 0.0  # of rows that are empty in the tiles that tensor cores multiply
+    core_factor: float = 1.0  # energy of arrays and LLCs over that at full voltage
+    idle_factor: float = 1.0  # energy of waiting over that at full clock, by clock, voltage and temperature
 
 
 def run_energy(
@@ -111,15 +132,18 @@ def run_energy(
     known = {name: each.value for name, each in (estimates or EnergyEstimates()).named().items()}
     side_mm = np.sqrt(die_mm2)
     llc_pj = known["sram_pj_per_bit"] + known["wire_pj_per_bit_mm"] * side_mm / 2
+    llc_pj = llc_pj * activity.core_factor
     hop_pj = known["d2d_pj_per_bit"] + known["wire_pj_per_bit_mm"] * side_mm
+    flop_pj = activity.flop * known["flop_pj"] + activity.padded_flop * known["padding_pj"]
+    flop_pj = flop_pj * activity.core_factor
     return {
         "hbm": 8 * activity.hbm_bytes * known["hbm_pj_per_bit"] * J_PER_PJ,
         "d2d": 8 * activity.d2d_byte_hops * hop_pj * J_PER_PJ,
         "llc": 8 * activity.llc_bytes * llc_pj * J_PER_PJ,
-        "compute": activity.flop * known["flop_pj"] * dtype_bytes / SIXTEEN_BIT * J_PER_PJ,
+        "compute": flop_pj * dtype_bytes / SIXTEEN_BIT * J_PER_PJ,
         "decision": activity.decision_s * decision_w,
         "pieces": 8 * activity.hbm_bytes * (pieces**2 - 1) / (3 * pieces) * known["d2d_pj_per_bit"] * J_PER_PJ,
-        "idle": known["idle_w_per_mm2"] * die_mm2 * dies * activity.time_s,
+        "idle": known["idle_w_per_mm2"] * die_mm2 * dies * activity.time_s * activity.idle_factor,
     }
 
 

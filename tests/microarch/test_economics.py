@@ -28,8 +28,9 @@ from microarch.silicon.cost import (
 from microarch.silicon.energy import EnergyEstimates, run_energy
 
 ACTIVITY = Activity(
-    time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0
-)
+    time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0,
+    padded_flop=3e14,
+)  # fmt: skip
 MACHINE = {"dtype_bytes": 2, "die_mm2": 400.0, "dies": 25, "decision_w": 3.0}
 DOJO = load_experiment("configs/dojo.yaml").systems[0]
 

@@ -76,6 +76,8 @@ def shares_plan(scenario: Scenario) -> bool:
         and scenario.system.d2d.copies is None
         and not scenario.own_functions
         and not scenario.workload.warmup_steps
+        and scenario.system.power is None
+        and scenario.system.cooling is None
     )
 
 

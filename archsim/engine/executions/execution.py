@@ -55,6 +55,14 @@ class Order(NamedTuple):
     placement: Placement
 
 
+FULL_CLOCKS = (1.0, 1.0)  # of arrays in prefill and decode, shares of the full one; ``clocks`` of an execution
+
+
+def phase_of(order: Order) -> int:
+    """0: a step of the prefill, 1: of decode."""
+    return 0 if order.demand.prefill_tokens.any() else 1
+
+
 class GemmTime(NamedTuple):
     """Total time of calibrated GEMMs, and of those at extrapolated sizes, ns; ``law``: whose measured layers give the
     times of grouped kernels, '' for others.

@@ -20,7 +20,7 @@ from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.units import NS_PER_S
 from archsim.engine.cluster.moves import Fetched, Fetches, Moves, Sent, build_moves, sms_share
 from archsim.engine.cluster.ports import refuse_unequal
-from archsim.engine.executions.execution import GemmTime, Order, Setup
+from archsim.engine.executions.execution import FULL_CLOCKS, GemmTime, Order, Setup, phase_of
 from archsim.engine.gemm import factors_of, law_of_ranks
 from archsim.engine.moves import Sizes, received_of_experts
 from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, SLICES, UNITS, Machine
@@ -46,6 +46,7 @@ PARTS = MappingProxyType(
         Cause.HBM: ("excess_ns",),
     }
 )  # of ``GroupedTimes``
+OF_ARRAYS = (Cause.COMPUTE, Cause.INEFFICIENCY, Cause.PERMUTE)  # which a lower clock of the arrays makes longer
 
 
 class RankTimes(NamedTuple):
@@ -79,6 +80,7 @@ class Ranks:
         if not factors.equal:
             peaks = system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
             self._law = self._law.on(factors.rates(*peaks))
+        self.clock = 1.0  # of the arrays, a share of the full one
         self._shared, self._shared_ns_per_token = (), 0.0
         self._count = model.shared_experts if scenario.assumptions.weights == "all" else 0
         if self._count:
@@ -109,6 +111,8 @@ class Ranks:
             at = self._law.times(*(np.maximum(each, 1.0) for each in load), used)
             for cause, parts in PARTS.items():
                 causes[cause][used] = sum(getattr(at, part) for part in parts)
+                if cause in OF_ARRAYS and self.clock != 1.0:
+                    causes[cause][used] /= self.clock
             if not self._gpu:
                 causes[Cause.LAUNCH][used] += launch_ns(active[used], self._clock_hz)
             low_ns[used], high_ns[used] = at.ns * at.low, at.ns * at.high
@@ -119,6 +123,9 @@ class Ranks:
         if self._speeds is not None:
             multiply_ns = multiply_ns / self._speeds
         multiply_ns = np.minimum(multiply_ns, shared_ns)
+        if self.clock != 1.0:
+            shared_ns = shared_ns + multiply_ns * (1 / self.clock - 1)
+            multiply_ns = multiply_ns / self.clock
         lost = 1 - np.divide(multiply_ns, shared_ns, out=np.ones(self._dies), where=shared_ns > 0)
         return RankTimes(kernel_ns, causes, low_ns, high_ns, shared_ns, lost, pairs, active, extrapolated_ns)
 
@@ -166,6 +173,7 @@ class ExpertParallel:
         if self._rest is None and scenario.assumptions.overlap == TWO_BATCH:
             self._rest = rest_of(scenario, sms_share(scenario.system, scenario.assumptions))
         self._calibrated_ns = self._extrapolated_ns = 0.0
+        self.clocks = FULL_CLOCKS
 
     def step(self, order: Order, now_ns: float) -> float:
         sent, times, fetched, layer = self._run(order)
@@ -194,6 +202,7 @@ class ExpertParallel:
         if order.plan.shared is not None:  # moved to ranks that the tokens visit anyway: no further vectors
             tokens = order.plan.shared.sum(axis=0).astype(float)
         sent = self._moves.sent(order.plan, demand)
+        self._ranks.clock = self.clocks[phase_of(order)]
         times = self._ranks.times(order.plan, tokens, sent.arrived)
         fetched = self._fetches.of(order)
         return sent, times, fetched, self._layer(self, order, tokens, sent, times, fetched)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from archsim.engine.analytic.walk import walk_step, walk_strategy
-from archsim.engine.executions.execution import GemmTime, Order, Setup
+from archsim.engine.executions.execution import FULL_CLOCKS, GemmTime, Order, Setup, phase_of
 from archsim.engine.state import SLICES, Memory, Work
 from archsim.engine.work import WorkBuilder
 from microarch.blocks.atu import no_translations
@@ -22,6 +22,7 @@ class WeightStreaming:
         self._setup, self._memory, self._tally = setup, setup.memory, setup.tally
         self.builder = WorkBuilder(setup.scenario, setup.machine, setup.fabric, setup.copies)
         self.kernel = setup.build_kernel()
+        self.clocks = FULL_CLOCKS
 
     def step(self, order: Order, now_ns: float) -> float:
         work = self._work(self.builder, order)
@@ -33,6 +34,7 @@ class WeightStreaming:
         return builder.build(
             order.layer, order.row, order.plan, order.placement, demand.origins if builder.needs_origins else None,
             demand.top_k, order.cp_en, self._memory, demand.routing, demand.residents,
+            self.clocks[phase_of(order)],
         )
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:

@@ -233,7 +233,7 @@ class _Family:
         finished = Finished(run, self._demand, None, timed)
         counted = {"tokens": [int(outcome.load.sum())], "hbm_bytes": [walked.counted[:, HBM_BYTES]]}
         between_dies = {"bytes": [walked.counted[:, LINK_BYTES]], "src": [0], "dst": [1]}
-        row = work_of(run.model, run.assumptions, counted, between_dies) | {
+        row = work_of(run.model, run.assumptions, counted, between_dies, int(outcome.counts.padded.sum())) | {
             "prefill_ns": walked.prefill_ns,
             "decode_ns": walked.decode_ns,
             "decision_ns": walked.decision_ns,

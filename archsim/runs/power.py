@@ -1,0 +1,411 @@
+"""A run at its limits: power and temperature of its dies, and the clock at which none is exceeded.
+
+A limit is a closed loop: where it is exceeded the clock falls, with it the voltage (V ~ f down to a least one, so that
+an operation takes f² of its energy), then steps take longer, and power falls by both. The loop is solved for decode
+and for the prefill, each with one clock for all dies, in steps of a hundredth: the highest with which the simulated run
+exceeds no limit. So a higher limit and better cooling never lower a clock. Power is the mean over a class of steps,
+as regulators of GPUs average over milliseconds; it follows from the energy account (``archsim.runs.energy``), die by
+die. Without ``power`` and ``cooling`` in a system nothing here runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import CapacityError, SpecError
+from archsim.base.fields import POWER, format_quantity
+from archsim.base.units import NS_PER_S
+from archsim.engine.engine import EventEngine
+from archsim.engine.loop import DECODE, PREFILL, Outcome
+from archsim.engine.state import UNITS
+from archsim.runs.energy import FLOP_PER_WEIGHT, MATRICES, MW_PER_W, Machine, build_costs, dies_together
+from archsim.specs.as_built import places_of
+from archsim.specs.scenario import Scenario
+from archsim.specs.system import SystemSpec
+from microarch.fabric.fabric import Fabric
+from microarch.silicon.energy import Activity, run_energy
+from microarch.silicon.heat import Heat, HeatEstimates, Temperatures
+
+STEPS = 100  # of a clock, as PLLs have them: 15 MHz of 1,980 on an H100
+LOWEST = 20  # of these; NVIDIA's driver goes down to 345 of 1,500 MHz
+CORE = ("compute", "llc")  # blocks whose energy follows the voltage of a die's array; PHYs and HBM have their own
+IDLE, STACKS = "idle", "hbm"
+PHASES = ("prefill", "decode")
+Clocks = tuple[int, int]  # in the prefill and in decode, in STEPS
+FULL: Clocks = (STEPS, STEPS)
+MACHINE_POWER, DIE_POWER = "power of the machine", "power of a die"
+DIE_HEAT, HBM_HEAT = "temperature of a die", "temperature of HBM"
+
+
+NOMINAL = HeatEstimates()
+
+
+class Load(NamedTuple):
+    """What dies do in a class of steps: ``time_ns`` of it; block → float64[die] J at full clock."""
+
+    time_ns: float
+    joule: Mapping[str, np.ndarray]
+
+
+class ClassPower(NamedTuple):
+    """Dies in a class of steps: ``clock``: share of the full one; means over the class in W, float64[die] and of the
+    machine; ``heat``: None without cooling; ``core_joule``, ``idle_joule``: of all dies; ``exceeded``: by which share
+    each limit is exceeded, the worst first; ``held_by``: what holds the clock below the full one, '' for nothing.
+    """
+
+    time_ns: float
+    clock: float
+    die_w: np.ndarray
+    heat: Temperatures | None
+    core_joule: float
+    idle_joule: float
+    exceeded: tuple[tuple[str, float], ...]
+    held_by: str = ""
+
+    @property
+    def machine_w(self) -> float:
+        return float(self.die_w.sum())
+
+
+@dataclass(frozen=True)
+class PowerState:
+    """The classes of a run that took time, by PREFILL and DECODE; factors of the energies at full clock."""
+
+    classes: Mapping[int, ClassPower]
+    core_factor: float
+    idle_factor: float
+
+    @property
+    def _time_ns(self) -> float:
+        return sum(each.time_ns for each in self.classes.values())
+
+    @property
+    def throttled_share(self) -> float:
+        """Share of the time in which the clock is below the full one."""
+        slow = sum(each.time_ns for each in self.classes.values() if each.clock < 1)
+        return slow / self._time_ns if self.classes else 0.0
+
+    @property
+    def held_by(self) -> str:
+        """What holds the clock in decode, else in the prefill; '' for nothing."""
+        return next((each.held_by for _, each in sorted(self.classes.items(), reverse=True) if each.held_by), "")
+
+    def clock(self, phase: int) -> float | None:
+        return self.classes[phase].clock if phase in self.classes else None
+
+    def most(self, value: Callable[[ClassPower], np.ndarray | None]) -> np.ndarray | None:
+        """float64[die]: the largest over classes; None where there is none."""
+        found = [each for each in map(value, self.classes.values()) if each is not None]
+        return np.max(found, axis=0) if found else None
+
+    @property
+    def die_w(self) -> np.ndarray:
+        """float64[die], mean over the run."""
+        return sum(each.time_ns * each.die_w for each in self.classes.values()) / self._time_ns
+
+
+def limited(system: SystemSpec) -> bool:
+    """Whether a system has limits, so that its clock may fall."""
+    return system.power is not None or system.cooling is not None
+
+
+def loads_of(scenario: Scenario, outcome: Outcome, costs: Machine) -> Mapping[int, Load]:
+    """What dies do in every class of steps that took time. Links count for the die that sends; shared decision hardware
+    for all dies alike.
+    """
+    model, system, counts, fabric = scenario.model, scenario.system, outcome.counts, outcome.fabric
+    dies = fabric.dies
+    tokens = counts.tokens.sum(axis=1, keepdims=True)
+    hbm_bytes, every = counts.hbm_bytes.astype(float), counts.hbm_bytes.sum(axis=0)
+    reads = outcome.tally.dies["local_read_bytes"] + outcome.tally.dies["remote_read_bytes"]
+    weights = model.expert_ffn
+    if scenario.assumptions.weights == "all":
+        weights += model.shared_experts * model.shared_ffn / model.top_k
+    times_ns = np.array([outcome.prefill_ns, outcome.decode_ns])
+    decision_s = float(outcome.decision.states_ns.sum()) / NS_PER_S
+    found = {}
+    for phase in (PREFILL, DECODE):
+        if not times_ns[phase] or not tokens[phase]:
+            continue
+        share = np.divide(hbm_bytes[phase], every, out=np.zeros(dies), where=every > 0)
+        per_row = FLOP_PER_WEIGHT * MATRICES * model.hidden
+        activity = Activity(
+            time_s=times_ns[phase] / NS_PER_S,
+            hbm_bytes=hbm_bytes[phase],
+            d2d_byte_hops=_sent(counts.resource_bytes[phase, UNITS * dies :], fabric),
+            llc_bytes=2 * reads * share,
+            flop=per_row * weights * counts.tokens[phase].astype(float),
+            decision_s=decision_s * times_ns[phase] / times_ns.sum(),
+            tokens=1.0,
+            padded_flop=per_row * model.expert_ffn * counts.padded[phase].astype(float),
+        )
+        joule = run_energy(
+            activity, dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.die_mm2, dies=1,
+            decision_w=costs.decision.power_mw / MW_PER_W / dies, pieces=costs.pieces,
+        )  # fmt: skip
+        found[phase] = Load(
+            float(times_ns[phase]), {name: np.broadcast_to(each, dies).astype(float) for name, each in joule.items()}
+        )
+    return found
+
+
+def _sent(link_bytes: np.ndarray, fabric: Fabric) -> np.ndarray:
+    """float64[die]: bytes times links, of the die where a link begins, else of that where it ends; of an edge that is
+    held both ways, half of each end.
+    """
+    sent = np.zeros(fabric.dies)
+    if len(link_bytes) == fabric.links:
+        ends = [(fabric.link_src, fabric.link_dst, 1.0)]
+    else:
+        first = np.zeros(fabric.edges, np.int64)
+        first[fabric.link_edge[::-1]] = np.arange(len(fabric.link_edge))[::-1]
+        src, dst = fabric.link_src[first], fabric.link_dst[first]
+        ends = [(src, dst, 0.5), (dst, src, 0.5)]
+    for src, dst, share in ends:
+        at = np.where(src < fabric.dies, src, dst)
+        ours = (at < fabric.dies) & (src != dst)  # ports are no links
+        np.add.at(sent, at[ours], share * link_bytes[ours])
+    return sent
+
+
+class Limits:
+    """What a system may draw and how hot it may get; asked whether a load at a clock is within."""
+
+    def __init__(self, system: SystemSpec, estimates: HeatEstimates = NOMINAL):
+        self.system, self.costs, self._known = system, build_costs(system), estimates.values()
+        self._heat = _heat_of(system, self.costs, estimates) if system.cooling is not None else None
+
+    def at(self, load: Load, clock: float) -> ClassPower:
+        """Power and temperatures with ``clock``, a share of the full one, at which ``load`` has been simulated."""
+        known, seconds = self._known, load.time_ns / NS_PER_S
+        voltage = max(clock, known["lowest_voltage"])
+        blocks = {name: joule * (voltage**2 if name in CORE else 1.0) / seconds for name, joule in load.joule.items()}
+        idle_w = blocks.pop(IDLE)
+        leakage_w = known["leakage_share"] * idle_w * voltage
+        blocks[""] = known["clock_share"] * idle_w * clock * voltage**2 + blocks.pop("decision")
+        blocks[""] = blocks[""] + (1 - known["leakage_share"] - known["clock_share"]) * idle_w
+        heat = None
+        if self._heat is not None:
+            stacks_w = known["stack_share"] * blocks[STACKS] if self.costs.stacks_per_die else 0.0 * idle_w
+            on_die = blocks | {STACKS: blocks[STACKS] - stacks_w}
+            heat = self._of_dies(on_die, stacks_w, leakage_w)
+            leakage_w = heat.leakage_w
+        die_w = sum(blocks.values()) + leakage_w
+        core_w, idle_now_w = sum(blocks[name] for name in CORE), die_w - sum(blocks[name] for name in blocks if name)
+        idle_joule = float((idle_now_w - load.joule["decision"] / seconds).sum()) * seconds
+        exceeded = tuple(sorted(self._exceeded(die_w, heat), key=lambda each: -each[1]))
+        return ClassPower(load.time_ns, clock, die_w, heat, float(core_w.sum()) * seconds, idle_joule, exceeded)
+
+    def _of_dies(self, blocks_w: Mapping[str, np.ndarray], stacks_w: np.ndarray, leakage_w: np.ndarray) -> Temperatures:
+        """Temperatures of the dies in use; others draw nothing."""
+        assert self._heat is not None
+        built, sites = self.system.built, self.system.sites
+        if built is None:
+            return self._heat.of(blocks_w, stacks_w, leakage_w)
+        at = np.array(built.living)
+
+        def on_sites(watt: np.ndarray) -> np.ndarray:
+            every = np.zeros(sites)
+            every[at] = watt
+            return every
+
+        blocks_w = {name: on_sites(watt) for name, watt in blocks_w.items()}
+        found = self._heat.of(blocks_w, on_sites(stacks_w), on_sites(leakage_w))
+        return Temperatures(*(each[at] for each in found))
+
+    def _exceeded(self, die_w: np.ndarray, heat: Temperatures | None) -> list[tuple[str, float]]:
+        """By which share each limit is exceeded; heat as a share of what lies between the coolant and its limit."""
+        power, cooling, found = self.system.power, self.system.cooling, []
+        if power is not None and power.limit_w is not None:
+            found.append((MACHINE_POWER, float(die_w.sum()) / power.limit_w - 1))
+        if power is not None and power.die_limit_w is not None:
+            found.append((DIE_POWER, float(die_w.max()) / power.die_limit_w - 1))
+        if cooling is not None and heat is not None:
+            for name, celsius, limit_c in (
+                (DIE_HEAT, heat.die_c, cooling.limit_c),
+                (HBM_HEAT, heat.hbm_c, cooling.hbm_limit_c),
+            ):
+                if not np.isnan(celsius).any():
+                    found.append((name, float(celsius.max() - limit_c) / (limit_c - cooling.coolant_c)))
+        return found
+
+    def idle(self) -> ClassPower:
+        """The machine at its lowest clock with nothing to do."""
+        nothing = np.zeros(self.system.dies)
+        blocks = dict.fromkeys((*CORE, STACKS, "d2d", "pieces", "decision"), nothing)
+        of_die = run_energy(
+            Activity(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0),
+            dtype_bytes=1,
+            die_mm2=self.costs.die_mm2,
+            dies=1,
+            decision_w=0.0,
+        )[IDLE]
+        return self.at(Load(NS_PER_S, blocks | {IDLE: nothing + of_die}), LOWEST / STEPS)
+
+    def told(self, found: ClassPower, doing: str) -> str:
+        """What is wrong with limits that hold at no clock, by key, and what would work."""
+        (what, _), *_ = found.exceeded
+        power, cooling, dies = self.system.power, self.system.cooling, self.system.dies
+        if what in (MACHINE_POWER, DIE_POWER) and power is not None:
+            key, limit_w = ("limit", power.limit_w) if what == MACHINE_POWER else ("die_limit", power.die_limit_w)
+            drawn = found.machine_w if what == MACHINE_POWER else float(found.die_w.max())
+            who = f"its {dies} dies draw" if what == MACHINE_POWER else "a die draws"
+            return (
+                f"{self.system.name}: power.{key}: {format_quantity(limit_w or 0.0, POWER)} is less than the "
+                f"{_watt(drawn)} that {who} {doing} at {LOWEST / STEPS:.0%} of the clock, the lowest; "
+                f"give more than {_watt(1.01 * drawn)}"
+            )
+        assert cooling is not None and found.heat is not None
+        key, celsius = ("limit", found.heat.die_c) if what == DIE_HEAT else ("hbm_limit", found.heat.hbm_c)
+        limit_c = cooling.limit_c if what == DIE_HEAT else cooling.hbm_limit_c
+        hottest = float(np.max(celsius))
+        runaway = "no steady temperature, as leakage grows faster than heat leaves"
+        reached = f"{hottest:.0f} C" if np.isfinite(hottest) else runaway
+        better = cooling.resistance_k_per_w * (limit_c - cooling.coolant_c) / (hottest - cooling.coolant_c)
+        hint = f"a resistance of about {better:.2g} K/W per die" if better > 0 else "a much lower resistance"
+        return (
+            f"{self.system.name}: cooling.{key}: {limit_c:g} C cannot be held: {doing} at {LOWEST / STEPS:.0%} of the "
+            f"clock, the lowest, the {what} is {reached}; give {hint}, or colder coolant"
+        )
+
+
+def _watt(watt: float) -> str:
+    return f"{watt / 1000:.3g} kW" if watt >= 1000 else f"{watt:.3g} W"
+
+
+def _heat_of(system: SystemSpec, costs: Machine, estimates: HeatEstimates) -> Heat:
+    """Of all sites of a wafer: dead dies and spare ones conduct, too."""
+    cooling, together = system.cooling, dies_together(system) or 1
+    assert cooling is not None
+    places: list[tuple[int, int] | None] = [None] * system.sites
+    at = places_of(system) if cooling.lateral != "none" else None
+    if at is not None:
+        places = [(int(x), int(y)) for x, y in zip(*at, strict=True)]
+    carriers = (np.arange(system.sites) // together).tolist()
+    return Heat(
+        places, carriers, dict(costs.area_mm2), costs.stacks_per_die, cooling.resistance_k_per_w, cooling.coolant_c,
+        cooling.cells, at is not None, estimates,
+    )  # fmt: skip
+
+
+def refuse_unpowered(system: SystemSpec) -> None:
+    """Raise SpecError for limits that the machine exceeds with nothing to do, with what would work."""
+    if not limited(system):
+        return
+    limits = Limits(system)
+    idle = limits.idle()
+    if idle.exceeded and idle.exceeded[0][1] > 0:
+        raise SpecError(limits.told(idle, "idle"))
+
+
+def within_limits(scenario: Scenario, run: Callable[[Clocks], Outcome]) -> tuple[Outcome, Clocks, PowerState]:
+    """The outcome at the highest clocks with which no limit is exceeded. ``run``: simulates with clocks.
+
+    Raises CapacityError for work that exceeds a limit at the lowest clock.
+    """
+    outcome = run(FULL)
+    limits = Limits(scenario.system)
+    outcomes = {FULL: outcome}
+    searches = {phase: _Search() for phase in loads_of(scenario, outcome, limits.costs)}
+    clocks = FULL
+    while True:
+        loads = loads_of(scenario, outcomes[clocks], limits.costs)
+        for phase, search in searches.items():
+            if not search.done:
+                search.add(clocks[phase], loads[phase], limits)
+        if all(search.done for search in searches.values()):
+            break
+        clocks = _with(searches)
+        if clocks not in outcomes:
+            outcomes[clocks] = run(clocks)
+    for phase, search in searches.items():
+        if search.best is None:
+            raise CapacityError(
+                limits.told(search.worst, f"in the {PHASES[phase]}" if phase == PREFILL else "in decode")
+            )
+    clocks = _with(searches)
+    outcome = outcomes[clocks] if clocks in outcomes else run(clocks)
+    loads = loads_of(scenario, outcome, limits.costs)
+    held = {phase: search.held_by for phase, search in searches.items()}
+    classes = {
+        phase: limits.at(load, clocks[phase] / STEPS)._replace(held_by=held[phase]) for phase, load in loads.items()
+    }
+    return outcome, clocks, PowerState(classes, *_factors(loads, classes))
+
+
+def set_clocks(engine: EventEngine, clocks: Clocks) -> None:
+    """Have the arrays of an engine run at these clocks. Raises SpecError for an execution without clocks."""
+    if not hasattr(engine.execution, "clocks"):
+        raise SpecError(
+            f"{engine.scenario.system.name}: power and cooling need an execution whose products follow a clock: "
+            "weight_streaming, expert_parallel, or one of your own with an attribute clocks: (prefill, decode), shares "
+            f"of the full one; {engine.scenario.assumptions.execution} has none"
+        )
+    engine.execution.clocks = tuple(each / STEPS for each in clocks)
+
+
+def _with(searches: Mapping[int, _Search]) -> Clocks:
+    found = [searches[phase].guess if phase in searches else STEPS for phase in (PREFILL, DECODE)]
+    return found[0], found[1]
+
+
+def _factors(loads: Mapping[int, Load], classes: Mapping[int, ClassPower]) -> tuple[float, float]:
+    """Energy of arrays, and of waiting, over that at full clock and without regard to temperature."""
+    core = sum(float(sum(load.joule[name].sum() for name in CORE)) for load in loads.values())
+    idle = sum(float(load.joule[IDLE].sum()) for load in loads.values())
+    if all(each.clock == 1 and each.heat is None for each in classes.values()):
+        return 1.0, 1.0
+    now = [sum(getattr(each, name) for each in classes.values()) for name in ("core_joule", "idle_joule")]
+    return (now[0] / core if core else 1.0), (now[1] / idle if idle else 1.0)
+
+
+class _Search:
+    """The highest clock of a class that exceeds no limit: between one that was simulated and is within, and the next,
+    which was simulated and is not. Guesses by the two nearest simulated clocks, as time is a + b / clock.
+    """
+
+    def __init__(self) -> None:
+        self.guess, self.best, self.held_by = STEPS, None, ""
+        self.worst: ClassPower
+        self._above, self._loads = STEPS + 1, {}
+
+    @property
+    def done(self) -> bool:
+        return self._above == (self.best or LOWEST - 1) + 1
+
+    def add(self, clock: int, load: Load, limits: Limits) -> None:
+        """What was simulated with the clock of ``guess``."""
+        self._loads[clock] = load
+        found = limits.at(load, clock / STEPS)
+        if any(share > 0 for _, share in found.exceeded):
+            self._above, self.held_by, self.worst = clock, found.exceeded[0][0], found
+        else:
+            self.best = clock
+        self.guess = self._next(limits) if not self.done else (self.best or LOWEST)
+
+    def _next(self, limits: Limits) -> int:
+        low, high = (self.best or LOWEST - 1) + 1, self._above - 1
+        while low < high:  # the highest that is predicted to be within
+            middle = (low + high + 1) // 2
+            found = limits.at(self._predicted(middle), middle / STEPS)
+            if any(share > 0 for _, share in found.exceeded):
+                high = middle - 1
+            else:
+                low = middle
+        return low
+
+    def _predicted(self, clock: int) -> Load:
+        """The load at a clock that was not simulated: as that of the nearest, in the time that two of them give."""
+        near = sorted(self._loads, key=lambda each: abs(each - clock))[:2]
+        load = self._loads[near[0]]
+        if len(near) == 1:
+            return load
+        one, other = (self._loads[each].time_ns for each in near)
+        inverse = [1 / each for each in (*near, clock)]
+        time_ns = one + (other - one) * (inverse[2] - inverse[0]) / (inverse[1] - inverse[0])
+        share = max(time_ns, 1e-3 * load.time_ns) / load.time_ns
+        return Load(load.time_ns * share, load.joule | {IDLE: load.joule[IDLE] * share})

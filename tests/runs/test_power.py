@@ -1,0 +1,232 @@
+"""A machine at its limits: the clock falls until nothing is exceeded, and nothing that helps lowers it."""
+
+import numpy as np
+import pytest
+from support.tiny import TINY
+
+from archsim import run as run_once
+from archsim.base.errors import CapacityError, SpecError
+from archsim.runs.energy import build_costs, energy_of
+from archsim.runs.plan import choose, select
+from archsim.runs.power import Limits, loads_of, refuse_unpowered
+from archsim.runs.simulator import Simulator
+from archsim.specs.library import load_experiment
+
+FILE = (
+    TINY.replace("hidden: 512", "hidden: 4096")
+    .replace("expert_ffn: 256", "expert_ffn: 2048")
+    .replace("[12, 40]", "[40, 2000]")
+)
+COOLED = "{coolant: 30 C, resistance: 0.2 K/W per die, lateral: silicon}"
+SLOWEST = ["assumptions=[physical]", "workload.context=64"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("power")
+
+
+@pytest.fixture(scope="module")
+def measured(folder):
+    """The row of a run of the tiny wafer, after overrides; each is simulated once."""
+    known = {}
+
+    def of(*overrides, engine="analytical", batch=2000, policy="ep"):
+        key = (overrides, engine, batch, policy)
+        if key not in known:
+            file = folder / "tiny.yaml"
+            file.write_text(FILE, encoding="utf-8")
+            experiment = load_experiment(file, [f"engine={engine}", *SLOWEST, *overrides])
+            known[key] = run_once(experiment, batch=batch, policy=policy)
+        return known[key]
+
+    return lambda *overrides, **chosen: of(*overrides, **chosen).runs.rows[0]
+
+
+def limit(text):
+    return f"systems.0.power={text}"
+
+
+def cooling(text):
+    return f"systems.0.cooling={text}"
+
+
+OWN = ("clock", "prefill_clock", "held_by", "throttled_share", "die_power_max_w", "core_energy_factor",
+       "idle_energy_factor", "run", "die_temperature_max_c", "hbm_temperature_max_c")  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["event", "analytical"])
+def test_a_limit_that_nothing_reaches_changes_nothing(measured, engine):
+    free, held = measured(engine=engine), measured(limit("{limit: 1 MW, die_limit: 100 kW}"), engine=engine)
+    assert {name: held[name] for name in held if name not in OWN} == {
+        name: free[name] for name in free if name not in OWN
+    }
+    assert held["clock"] == held["prefill_clock"] == 1 and not held["held_by"] and held["throttled_share"] == 0
+    assert free["clock"] is None and free["die_power_max_w"] is None
+
+
+def test_power_of_dies_adds_up_to_that_of_the_run(folder, measured):
+    free = measured(batch=40, policy="allo")
+    (run,) = select(choose(load_experiment(folder / "tiny.yaml", SLOWEST), batch=40, policy="allo")).runs()
+    outcome = Simulator().replay(run).run()
+    costs = build_costs(run.system)
+    loads = loads_of(run.scenario, outcome, costs)
+    joule = sum(float(each.sum()) for load in loads.values() for each in load.joule.values())
+    finished = Simulator()._finished(run)[0]
+    assert joule == pytest.approx(sum(energy_of(finished.activity, costs).values()), rel=1e-9)
+    assert free["power_w"] > 0 and len(loads) == 2
+
+
+@pytest.mark.parametrize("engine", ["event", "analytical"])
+def test_a_limit_is_kept_and_a_higher_one_lowers_no_clock(measured, engine):
+    free = measured(engine=engine)
+    idle_w = 0.55 * free["power_w"]
+    rows = [
+        measured(limit(f"{{limit: {share * free['power_w']:.6f} W}}"), engine=engine)
+        for share in (0.7, 0.85, 0.95, 1.1)
+    ]
+    assert all(
+        row["power_w"] <= share * free["power_w"] for row, share in zip(rows, (0.7, 0.85, 0.95, 1.1), strict=True)
+    )
+    for name in ("clock", "prefill_clock"):
+        clocks = [row[name] for row in rows]
+        assert clocks == sorted(clocks) and clocks[-1] <= 1
+    times = [row["decode_ns"] for row in rows]
+    assert (
+        times == sorted(times, reverse=True) and rows[0]["clock"] < 1 and rows[0]["held_by"] == "power of the machine"
+    )
+    assert rows[0]["power_w"] > idle_w and rows[0]["core_energy_factor"] < 1
+
+
+def test_the_next_clock_would_exceed_the_limit(folder, measured):
+    free = measured()
+    limit_w = 0.85 * free["power_w"]
+    row = measured(limit(f"{{limit: {limit_w:.6f} W}}"))
+    (run,) = select(
+        choose(
+            load_experiment(
+                folder / "tiny.yaml", ["engine=analytical", *SLOWEST, limit(f"{{limit: {limit_w:.6f} W}}")]
+            ),
+            batch=2000,
+            policy="ep",
+        )
+    ).runs()
+    simulator = Simulator()
+    own = round(100 * row["prefill_clock"]), round(100 * row["clock"])
+    above = tuple(min(100, clock + 1) for clock in own)
+    limits = Limits(run.system)
+    drawn = {}
+    for clocks in (own, above):
+        outcome = simulator._replay(run, clocks).run()
+        drawn[clocks] = {
+            phase: limits.at(load, clocks[phase] / 100).machine_w
+            for phase, load in loads_of(run.scenario, outcome, limits.costs).items()
+        }
+    for phase in (0, 1):
+        assert drawn[own][phase] <= limit_w and (own[phase] == 100 or drawn[above][phase] > limit_w)
+
+
+def test_a_limit_of_a_die_holds_the_one_that_draws_most(measured):
+    most_w = measured(limit("{limit: 1 MW}"))["die_power_max_w"]
+    held = measured(limit(f"{{die_limit: {0.85 * most_w:.6f} W}}"))
+    assert (
+        held["die_power_max_w"] <= 0.85 * most_w and held["held_by"] == "power of a die" and held["throttled_share"] > 0
+    )
+
+
+def test_better_cooling_lowers_no_clock_and_heat_holds_it(measured):
+    rows = []
+    for resistance, coolant in ((0.42, 30), (0.4, 30), (0.38, 30), (0.38, 10), (0.1, 10)):
+        rows.append(measured(cooling(f"{{coolant: {coolant} C, resistance: {resistance} K/W per die, limit: 85 C}}")))
+    clocks = [row["clock"] for row in rows]
+    assert clocks == sorted(clocks) and clocks[0] < 1 and clocks[-1] == 1
+    assert all(row["die_temperature_max_c"] <= 85 for row in rows)
+    assert (
+        rows[0]["held_by"] == "temperature of a die" and rows[-1]["idle_energy_factor"] < rows[2]["idle_energy_factor"]
+    )
+    assert all(row["decode_ns"] >= rows[-1]["decode_ns"] for row in rows)
+
+
+def test_dies_and_hbm_have_temperatures(folder, measured):
+    row = measured(cooling(COOLED[:-1] + ", cells: 2}"))
+    assert 30 < row["hbm_temperature_max_c"] < row["die_temperature_max_c"] <= 105
+    none = measured(limit("{limit: 1 MW}"))
+    assert none["die_temperature_max_c"] is None
+
+
+def test_grouped_kernels_of_an_expert_parallel_group_follow_the_clock(folder):
+    from support.small_runs import policy, scenario_of
+
+    from archsim.engine.executions.expert_parallel import OF_ARRAYS, Ranks
+    from archsim.engine.machine import build_machine
+    from archsim.policies.allocation import Plan
+    from archsim.specs.library import load_assumptions, load_model, load_system
+
+    assumptions = load_assumptions("physical", execution="expert_parallel", gemm="grouped")
+    scenario = scenario_of(load_system("h100_node"), load_model("deepseek-v3"), policy("ep"), assumptions)
+    ranks = Ranks(scenario, build_machine(scenario)[0])
+    plan = Plan(np.arange(8, dtype=np.int32), np.arange(8, dtype=np.int32), np.full(8, 64, np.int32))
+    found = {}
+    for clock in (1.0, 0.5):
+        ranks.clock = clock
+        found[clock] = ranks.times(plan, np.full(8, 64.0), np.full(8, 64.0))
+    for cause, ns in found[0.5].causes.items():
+        assert ns == pytest.approx(found[1.0].causes[cause] * (2 if cause in OF_ARRAYS else 1))
+    assert (found[0.5].shared_ns >= found[1.0].shared_ns).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (limit("{limit: 10 W}"), ("power.limit: 10 W", "idle", "give more than")),
+        (limit("{die_limit: 2 W}"), ("power.die_limit: 2 W", "a die draws", "give more than")),
+        (cooling("{coolant: 30 C, resistance: 50 K/W per die}"), ("cooling.", "give a", "colder coolant")),
+    ],
+)
+def test_limits_below_idle_are_refused_with_what_would_work(folder, given, said):
+    (folder / "tiny.yaml").write_text(FILE, encoding="utf-8")
+    system = load_experiment(folder / "tiny.yaml", [given]).systems[0]
+    with pytest.raises(SpecError) as refused:
+        refuse_unpowered(system)
+    assert all(text in str(refused.value) for text in (*said, "small"))
+
+
+def test_work_beyond_the_lowest_clock_is_refused_with_what_would_work(folder, measured):
+    free = measured()
+    idle_w = Limits(load_experiment(folder / "tiny.yaml", [limit("{limit: 1 MW}")]).systems[0]).idle().machine_w
+    with pytest.raises(
+        CapacityError, match=r"power.limit.*in (decode|the prefill) at 20% of the clock.*give more than"
+    ):
+        measured(limit(f"{{limit: {1.02 * idle_w:.6f} W}}"))
+    assert idle_w < free["power_w"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("power", "{limit: 17}", "has no unit; expected a power such as '17 kW'"),
+        ("power", "{limti: 17 kW}", "limit"),
+        ("power", "{}", "says no limit"),
+        ("power", "{tdp: 700 W}", "die_limit"),
+        ("cooling", "{water: 25 C, resistance: 0.02 K/W per die}", "coolant"),
+        ("cooling", "{coolant: 25 C, resistance: 0.02 K/W}", "0.02 K/W per die"),
+        ("cooling", "{coolant: 25 F, resistance: 0.02 K/W per die}", "expected a temperature such as '25 C'"),
+        ("cooling", "{coolant: 96 C, resistance: 0.02 K/W per die}", "colder coolant"),
+    ],
+)
+def test_a_bad_key_or_unit_is_refused_at_its_place(folder, key, value, said):
+    file = folder / "bad.yaml"
+    file.write_text(FILE.replace("  mesh: {x: 3, y: 2}", f"  mesh: {{x: 3, y: 2}}\n  {key}: {value}"), encoding="utf-8")
+    with pytest.raises(SpecError) as refused:
+        load_experiment(file)
+    assert f"bad.yaml:6: systems.0.{key}" in str(refused.value) and said in str(refused.value)
+
+
+def test_heat_between_packages_is_refused(folder):
+    file = folder / "ring.yaml"
+    file.write_text(
+        FILE.replace("  mesh: {x: 3, y: 2}", f"  fabric: {{levels: [{{switch: 6}}]}}\n  cooling: {COOLED}"),
+        encoding="utf-8",
+    )
+    with pytest.raises(SpecError, match=r"cooling.lateral: heat flows .* give lateral: none"):
+        load_experiment(file)
