@@ -189,7 +189,7 @@ class StepCounts:
         """A step has run. ``load``: int64[die] tokens; ``wanted``: int32[expert] tokens."""
         phase = PREFILL if prefill else DECODE
         self.time_ns[phase] += took_ns
-        _add_padded(plan.die, plan.tokens, self.padded[phase])
+        _add_padded(plan.die, plan.tokens, TILE_ROWS, self.padded[phase])
         sums = self.resource_bytes, self.busy_ns, self.tokens, self.part_ns
         _add(self._tally, self._pair_bytes, self._before, self._grown, load, *(each[phase] for each in sums))
         at, self._steps = self._steps, self._steps + 1
@@ -267,10 +267,10 @@ def _replace(before, grown, at, now):
 
 
 @kernel
-def _add_padded(die, tokens, padded):
-    """Add the rows that are empty in the tiles of a plan's products, to int64[die]."""
+def _add_padded(die, tokens, rows, padded):
+    """Add the rows that are empty in the tiles, of so many ``rows``, of a plan's products, to int64[die]."""
     for at in range(len(die)):
-        padded[die[at]] += -tokens[at] % TILE_ROWS
+        padded[die[at]] += -tokens[at] % rows
 
 
 @kernel
