@@ -226,14 +226,13 @@ def _parse(words: list[str]) -> argparse.Namespace:
 
 
 def _as_spelled_now(words: list[str]) -> list[str]:
-    """Words of an old spelling in today's; stderr says the new one."""
+    """Words of an old spelling in today's; a terminal is told the new one, and scripts that read stderr are not."""
     for old, now in OLD.items():
         known = old.split()
         if words[: len(known)] == known:
-            print(
-                f"note: `archsim {old}` is `archsim {now}` now; the old spelling works until version 0.3",
-                file=sys.stderr,
-            )
+            if sys.stderr.isatty():
+                told = f"note: `archsim {old}` is `archsim {now}` now; the old spelling works until version 0.3"
+                print(told, file=sys.stderr)
             return [*now.split(), *words[len(known) :]]
     return words
 

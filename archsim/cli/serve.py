@@ -117,7 +117,7 @@ def _print_measures(outcome) -> None:
     from archsim.serving.serving import rooms_told
 
     measures = outcome.measures
-    title = f"{outcome.serving.model.name}, {outcome.deployment.devices} devices of {outcome.serving.system.name}"
+    title = f"{outcome.serving.model.name}, {outcome.deployment.told}"
     numbers = ("mean", *(f"p{each}" for each in PERCENTILES))
     table = grid("ms", title=title, numbers=numbers)
     each = (("TTFT", measures.ttft), ("TPOT", measures.tpot), ("ITL", measures.itl), ("E2E", measures.e2e))

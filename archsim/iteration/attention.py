@@ -493,6 +493,15 @@ class Kind(AttentionKind):
         """Projections of one attention."""
         raise NotImplementedError
 
+    def context_values(self, tp: int) -> tuple[int, int]:
+        """Values of the queries and of the partial outputs of a token, of 1/``tp`` of the heads, that ranks exchange
+        which share the tokens of a request. Raises SpecError for a kind whose cache is not divided that way.
+        """
+        raise SpecError(
+            f"parallel.attention.context: attention of kind {self.kind} whose ranks share the tokens of a request is "
+            "not modelled: its cache is no plain list of tokens; leave context out"
+        )
+
     def streams(self, tp: int) -> Streams:
         """Memory-bound kernels of one attention but for its norm: positions, gates, norms of heads."""
         return Streams(0, 0)

@@ -12,11 +12,13 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from archsim.base.errors import SpecError
 from archsim.laws.laws import Laws, MoeSizes
 from archsim.laws.tables import LawMissing
 from archsim.specs.deployment import Parallelism
 from archsim.specs.model import ModelSpec
 
+UNIFORM_TOLD = "uniform"
 NOT_GATED = "nongated"  # ending of kernels without the product of a gate
 # Kernels that vLLM, SGLang and TensorRT-LLM have in common, by whichever they were measured: FlashInfer packs those of
 # TensorRT-LLM (flashinfer/fused_moe: trtllm-gen, CUTLASS).
@@ -48,6 +50,11 @@ class FusedLaw(NamedTuple):
 
     def times(self, laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, sizes: int) -> ExpertTimes:
         points = _points(sizes, 60)
+        if model.zero_experts:
+            raise SpecError(
+                f"{model.name}: zero_experts: {model.zero_experts} experts do nothing, and how often routers take them "
+                f"was not measured; give routing: {UNIFORM_TOLD}"
+            )
         found = laws.fused_moe(
             points * parallel.dp, parallel.ep, parallel.expert_tp, dtype=dtype, sizes=_shape(model),
             distribution=self.routing,
@@ -60,8 +67,9 @@ BALANCED = FusedLaw()
 
 
 class ByChance(NamedTuple):
-    """Of the E / ep experts of a rank, (1 - top_k / E)^tokens stay idle. ``library``: an engine's, which takes its own
-    kernels and FlashInfer's where they were measured; else those of all.
+    """Of the E / ep experts of a rank, (1 - top_k / E)^tokens stay idle; E includes experts that do nothing, which the
+    router takes as often as others (LongCat-Flash, arXiv 2509.01322, section 2.1, controls their share). ``library``:
+    an engine's, which takes its own kernels and FlashInfer's where they were measured; else those of all.
     """
 
     library: str | None = None
@@ -69,12 +77,14 @@ class ByChance(NamedTuple):
     def times(self, laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, sizes: int) -> ExpertTimes:
         points = _points(sizes, 80)
         whole = points * parallel.dp
-        active = model.experts / parallel.ep * (1 - (1 - model.top_k / model.experts) ** whole)
+        share = model.top_k / (model.experts + model.zero_experts)
+        taken = model.top_k * (model.experts / (model.experts + model.zero_experts))
+        active = model.experts / parallel.ep * (1 - (1 - share) ** whole)
         kernels = _kernels(laws, model, dtype, self.library)
         each = [
             laws.fused_moe(
                 whole, parallel.ep, parallel.expert_tp, dtype=dtype, sizes=_shape(model),
-                pairs=whole * model.top_k / parallel.ep, active_experts=active, library=library, kernel=kernel,
+                pairs=whole * taken / parallel.ep, active_experts=active, library=library, kernel=kernel,
             )
             for library, kernel in kernels
         ]  # fmt: skip
@@ -102,7 +112,7 @@ def _between(model: ModelSpec, points: np.ndarray, ns: np.ndarray, sizes: int) -
 
 
 def _shape(model: ModelSpec) -> MoeSizes:
-    return MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
+    return MoeSizes(model.expert_width, model.expert_ffn, model.experts, model.top_k)
 
 
 def _kernels(laws: Laws, model: ModelSpec, dtype: str, own: str | None) -> list[tuple[str, str]]:
@@ -114,7 +124,7 @@ def _kernels(laws: Laws, model: ModelSpec, dtype: str, own: str | None) -> list[
         (table.library, table.kernel)
         for table in laws.calibration.moe
         if (table.hidden, table.ffn, table.experts, table.top_k, table.dtype, table.distribution) == asked
-        and not table.kernel.endswith(NOT_GATED)
+        and table.kernel.endswith(NOT_GATED) != model.gated
     }
     if not there:
         raise LawMissing(

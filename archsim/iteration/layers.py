@@ -32,7 +32,7 @@ TOKENS, DECODES, PROMPTS, SAMPLED = "tokens", "decode", "prefill", "sampled"
 REDUCED, GATHERED, ELSEWHERE = "reduced", "gathered", "elsewhere"
 
 ACTIVATION_BYTES = 2  # hidden vectors are BF16
-LOGIT_BYTES = 4  # FP32
+LOGIT_BYTES = SUM_BYTES = 4  # FP32
 # Memory-bound kernels, as passes over a vector of each token: an RMS norm reads the hidden vector and the residual and
 # writes both; SwiGLU reads two FFN vectors and writes one.
 NORM_PASSES, SWIGLU_PASSES = 4, 3
@@ -118,7 +118,7 @@ def program(
     """
     moves = moves or (GATHERED if parallel.dp > 1 else REDUCED)
     found = Counter(
-        (*_attention(model, kind, parallel.tp, apart), *_ffns(model, layer, parallel, moves))
+        (*_attention(model, kind, parallel, apart), *_ffns(model, layer, parallel, moves))
         for layer, kind in enumerate(by_layer(model.attention or (), model.layers))
     )
     head = Layers(1, _head(model, parallel.tp))
@@ -170,16 +170,34 @@ def _timed(model: ModelSpec, kind: AttentionKind) -> Kind:
     return kind
 
 
-def _attention(model: ModelSpec, given: AttentionKind | None, tp: int, apart: Collection[Kind]) -> tuple[Operator, ...]:
+def _attention(
+    model: ModelSpec, given: AttentionKind | None, parallel: Parallelism, apart: Collection[Kind]
+) -> tuple[Operator, ...]:
     if given is None:
         return ()
-    kind = _timed(model, given)
+    kind, tp = _timed(model, given), parallel.tp
     found: list[Operator] = [_norm(model)]
     if kind not in apart:
         found += [Product(PROJECTIONS, each.n, each.k, each.rows) for each in kind.products(model.hidden, tp)]
         beside = kind.streams(tp)
         found.append(Stream(ELEMENTWISE, beside.kernels, beside.values * ACTIVATION_BYTES))
-    return (*found, Attention(kind), *_reduced(model, tp)) * kind.per_layer
+    return (*found, Attention(kind), *_of_context(kind, parallel), *_reduced(model, tp)) * kind.per_layer
+
+
+def _of_context(kind: Kind, parallel: Parallelism) -> tuple[Operator, ...]:
+    """What ranks that share the tokens of a request exchange in a decode: queries of all their heads before, and after
+    it partial outputs in BF16 with the logarithm of their sums in FP32 (vLLM, v1/attention/ops/common.py:
+    cp_lse_ag_out_rs; Helix, arXiv 2507.07120, section 2.2).
+    """
+    if parallel.context == 1:
+        return ()
+    query, output = kind.context_values(parallel.tp // parallel.context)
+    heads = kind.split_heads * parallel.context // parallel.tp
+    back = output * ACTIVATION_BYTES + heads * SUM_BYTES
+    return (
+        Collective(ALL_REDUCE, "all_gather", query * ACTIVATION_BYTES, parallel.context, DECODES),
+        Collective(ALL_REDUCE, "reduce_scatter", back, parallel.context, DECODES),
+    )
 
 
 def _ffns(model: ModelSpec, layer: int, parallel: Parallelism, moves: str) -> tuple[Operator, ...]:
@@ -193,7 +211,9 @@ def _ffns(model: ModelSpec, layer: int, parallel: Parallelism, moves: str) -> tu
         found += (_norm(model), *_ffn(model, DENSE_FFN, model.expert_ffn, parallel.tp), *_reduced(model, parallel.tp))
     elif moe:
         found += [] if found else [_norm(model)]  # one norm where both work on the same vector
-        found.append(Product(ROUTER, model.experts, model.hidden))
+        found.append(Product(ROUTER, model.experts + model.zero_experts, model.hidden))
+        if (latent := model.expert_hidden) is not None:  # to and from the vectors of experts, whole on every rank
+            found += (Product(PROJECTIONS, latent, model.hidden), Product(PROJECTIONS, model.hidden, latent))
         divided = shared_ranks(parallel)
         found += _ffn(model, SHARED, model.shared_experts * model.shared_ffn, divided, parallel.tp // divided)
         found += _routed(model, parallel, moves)
@@ -216,7 +236,7 @@ def _routed(model: ModelSpec, parallel: Parallelism, moves: str) -> tuple[Operat
         return (Routed(), *_reduced(model, parallel.tp))
     if moves == ELSEWHERE:
         return (Routed(),)
-    row_bytes = parallel.dp * model.hidden * ACTIVATION_BYTES
+    row_bytes = parallel.dp * model.expert_width * ACTIVATION_BYTES
     return (
         Collective(DISPATCH, "all_gather", row_bytes, parallel.ranks),
         Routed(),

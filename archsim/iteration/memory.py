@@ -102,7 +102,8 @@ def room_left(kept: Mapping[str, Any], bound: int, hbm_bytes: int, kv: RequestKv
 def weights_by_kind(
     model: ModelSpec, parallel: Parallelism, precision: Precision, slots: Any, mtp_layers: int = 0
 ) -> dict[str, Any]:
-    """Kind → bytes of weights on a rank that holds so many experts, all layers together: a number, or int64[rank].
+    """Kind → bytes of weights on a rank that holds so many experts, all layers together: a number, or int64[rank]. Of
+    a pipeline, those of the mean stage; its embeddings, which the first and last stage hold, are divided likewise.
     ``mtp_layers``: of multi-token prediction, each with an attention, the FFN of the model's last layer and a product
     of 2 hidden vectors to one; they share the embeddings (DeepSeek-V3, section 2.2).
     """
@@ -114,10 +115,11 @@ def weights_by_kind(
         own += mtp_layers * (2 * model.hidden**2 + model.hidden * model.experts)
         found[ATTENTION] += ceil(own * WEIGHT_BYTES[precision.products] / parallel.tp)
         return found
+    stages = parallel.stages
     return {
-        EXPERTS: np.ceil(slots * expert_bytes(model, precision, parallel.expert_tp)).astype(np.int64),
-        SHARED: shared_bytes(model, precision, shared_ranks(parallel)),
-        ATTENTION: other_bytes(model, precision, parallel.tp),
+        EXPERTS: np.ceil(slots * expert_bytes(model, precision, parallel.expert_tp) / stages).astype(np.int64),
+        SHARED: ceil(shared_bytes(model, precision, shared_ranks(parallel)) / stages),
+        ATTENTION: ceil(other_bytes(model, precision, parallel.tp) / stages),
     }
 
 
@@ -136,7 +138,7 @@ def expert_bytes(model: ModelSpec, precision: Precision, expert_tp: int = 1) -> 
     """
     values = model.slice_weights
     if precision.experts.startswith("mxfp4"):
-        hidden, ffn = model.expert_hidden or model.hidden, ceil(model.expert_ffn / expert_tp)
+        hidden, ffn = model.expert_width, ceil(model.expert_ffn / expert_tp)
         values = _padded(hidden, MXFP4_WIDTHS[0]) * _padded(ffn, MXFP4_WIDTHS[1]) * expert_tp
     return ceil(model.slices * values * WEIGHT_BYTES[precision.experts])
 
@@ -157,19 +159,21 @@ def other_bytes(model: ModelSpec, precision: Precision, ranks: int) -> int:
 
 
 def request_kv(model: ModelSpec, parallel: Parallelism, precision: Precision, mtp_layers: int = 0) -> RequestKv:
-    """What a request keeps on one rank; KV heads are not split further than one a rank. ``mtp_layers``: of multi-token
+    """What a request keeps on one rank; KV heads are not split further than one a rank, but ranks of ``context`` share
+    its tokens, and stages its layers (of the mean stage). ``mtp_layers``: of multi-token
     prediction, with the attention of the model's last layer and a cache of their own.
     """
     value_bytes = int(WEIGHT_BYTES[precision.kv])
     token_bytes, windows = 0.0, dict[int, float]()
     for kind, layers in (*model.attention_layers, *mtp_attention(model, mtp_layers)):
-        share = layers / kind.kv_ranks(parallel.tp)
+        share = layers / (kind.kv_ranks(parallel.tp) * parallel.context * parallel.stages)
         kept = kind.kept_bytes_per_token(value_bytes)
         token_bytes += share * kept
         if kind.kept_window:
             near = share * (kind.kv_bytes_per_token(value_bytes) - kept)
             windows[kind.kept_window] = windows.get(kind.kept_window, 0.0) + near
-    return RequestKv(token_bytes, tuple(sorted(windows.items())), ceil(model.state_bytes / parallel.tp))
+    state_bytes = ceil(model.state_bytes / parallel.tp / parallel.stages)
+    return RequestKv(token_bytes, tuple(sorted(windows.items())), state_bytes)
 
 
 def mtp_attention(model: ModelSpec, mtp_layers: int) -> tuple[tuple[AttentionKind, int], ...]:

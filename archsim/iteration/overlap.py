@@ -8,6 +8,8 @@ other. A transfer takes SMs, too (`Sms`): those that send and receive for a time
 ``shared_expert``    shared experts run while hidden vectors are dispatched
 ``two_batch``        two halves of the tokens take turns, stage by stage (`SCHEDULES`): what one moves, the other's
                      kernels hide. Every kernel is launched twice and reads its weights twice
+``micro_batches``    of attention–FFN disaggregation, not of the assumption: parts of the tokens take turns on the side
+                     that has attention, on links, on the side that has experts, and on links back (`micro_batched`)
 ===================  =================================================================================================
 """
 
@@ -18,9 +20,12 @@ import numpy as np
 
 from archsim.base.compiled import kernel
 
-NONE, SHARED_EXPERT, TWO_BATCH = "none", "shared_expert", "two_batch"
-_IN_TURN, _BESIDE, _HALVES = range(3)
-HOW = MappingProxyType({NONE: np.int64(_IN_TURN), SHARED_EXPERT: np.int64(_BESIDE), TWO_BATCH: np.int64(_HALVES)})
+NONE, SHARED_EXPERT, TWO_BATCH, MICRO_BATCHES = "none", "shared_expert", "two_batch", "micro_batches"
+_IN_TURN, _BESIDE, _HALVES, _PARTS = range(4)
+HOW = MappingProxyType({
+    NONE: np.int64(_IN_TURN), SHARED_EXPERT: np.int64(_BESIDE), TWO_BATCH: np.int64(_HALVES),
+    MICRO_BATCHES: np.int64(_PARTS),
+})  # fmt: skip
 DECODES, PROMPTS = np.int64(0), np.int64(1)  # phases: whose operations are laid out
 _NOTHING, BEFORE, ATTENTION, SHARED, EXPERTS, SEND, RECEIVE, RETURN, COLLECT = range(9)
 
@@ -120,6 +125,23 @@ def compose(how, whole, half, multiply, rest, sms, phase):
     moved = half.dispatch + half.combine
     first = half.dispatch / moved if moved > 0 else 0.0
     return Layer(hidden_not * first, shared, experts, hidden_not * (1 - first))
+
+
+@kernel
+def micro_batched(parts, layers, own_ns, dispatch_ns, experts_ns, combine_ns):
+    """ns of ``layers`` layers of ``parts`` equal micro-batches on two sides with links each way. All ns are of one
+    micro-batch and all layers: what it computes on its own side, there, at the experts, and back.
+
+    A micro-batch passes four stages a layer, each of which serves one at a time, and begins its next layer when it is
+    back. Without contention the longest path is: ``(L - 1) max(m x longest stage, sum of stages)`` until the first
+    micro-batch begins its last layer, its way through that layer, and the longest stage of each of the others
+    (arXiv 2601.21351 and MegaScale-Infer, arXiv 2504.02263, section 4.1, have its period). As layers are alike,
+    sums over all of them go as well as one.
+    """
+    longest = max(max(own_ns, experts_ns), max(dispatch_ns, combine_ns))
+    alone = own_ns + dispatch_ns + experts_ns + combine_ns
+    period = max(parts * longest, alone)
+    return ((layers - 1) * period + alone + (parts - 1) * longest) / layers
 
 
 @kernel

@@ -82,6 +82,11 @@ class Grouped(Kind):
     def streams(self, tp: int) -> Streams:
         return Streams(1, ROPE_PASSES * (self.heads // tp + max(1, self.kv_heads // tp)) * self.head_dim)
 
+    def context_values(self, tp: int) -> tuple[int, int]:
+        if self.window or type(self) is not Grouped:
+            return super().context_values(tp)
+        return self.heads // tp * self.head_dim, self.heads // tp * self._value
+
     def work(self, phase, tp, requests, new, context, kv_dtype) -> Work:
         return Work(*work_of(phase, self._sizes(tp), requests, new, context, kv_dtype))
 
@@ -155,6 +160,12 @@ class Latent(Kind):
 
     def streams(self, tp: int) -> Streams:
         return Streams(1, ROPE_PASSES * (self.heads // tp + 1) * self.qk_rope_head_dim)
+
+    def context_values(self, tp: int) -> tuple[int, int]:
+        """Of the absorbed form, in which decodes attend to latent vectors."""
+        if type(self) is not Latent:
+            return super().context_values(tp)
+        return self.heads // tp * self.width, self.heads // tp * self.kv_lora_rank
 
     def work(self, phase, tp, requests, new, context, kv_dtype) -> Work:
         return Work(*work_of(phase, self.sizes(tp), requests, new, context, kv_dtype))

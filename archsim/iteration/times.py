@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archsim.base.units import NS_PER_S
-from archsim.iteration.attention import DECODE, PREFILL, AttentionTimes
+from archsim.base.errors import SpecError
+from archsim.base.units import NS_PER_S, WEIGHT_BYTES
+from archsim.iteration.attention import DECODE, PREFILL, AttentionTimes, Kind
 from archsim.iteration.experts import BALANCED, Experts
 from archsim.iteration.layers import (
     ALL_REDUCE,
@@ -233,7 +234,7 @@ def iteration_laws(
     laws = Laws(calibration)
     attention = {
         phase: tuple(
-            (kind.times(laws, phase, model.hidden, parallel.tp, precision, library=library, rates=rates), layers)
+            (_attention_times(laws, kind, phase, model, parallel, precision, library, rates), layers)
             for kind, layers in attentions(model)
         )
         for phase in (DECODE, PREFILL)
@@ -255,6 +256,70 @@ def iteration_laws(
     notes = dict.fromkeys(times.note for found in attention.values() for times, _ in found if times.note)
     named = {cause: ", ".join(sorted(names)) for cause, names in sources.items()}
     return IterationLaws(model, parallel, attention, dict(by), outside, named, tuple(notes))
+
+
+def _attention_times(
+    laws: Laws, kind: Kind, phase: str, model: ModelSpec, parallel: Parallelism, precision: Precision,
+    library: str | None, rates: Rates | None,
+) -> AttentionTimes:  # fmt: skip
+    """Of one rank. Where ranks share the tokens of a request, each computes their decodes with the heads of all of them
+    over its part of the tokens. Raises SpecError for more ranks than would hold copies.
+    """
+    tp, shared = parallel.tp, parallel.context
+    if shared == 1:
+        return kind.times(laws, phase, model.hidden, tp, precision, library=library, rates=rates)
+    copies = tp // min(kind.kv_ranks(tp), tp)
+    if shared > copies:
+        raise SpecError(
+            f"parallel.attention.context: {shared} ranks: with tp {tp}, {copies} of them would hold the same keys and "
+            f"values of {model.name}, and no more can share their tokens; give context: {copies}"
+            + ("" if copies > 1 else ", or leave it out")
+        )
+    kind.context_values(tp)  # refused where its cache is not divided so
+    heads_over = tp // shared if phase == DECODE else tp
+    found = kind.times(laws, phase, model.hidden, heads_over, precision, library=library, rates=rates)
+    entry_bytes = kind.kept_bytes_per_token(int(WEIGHT_BYTES[precision.kv])) / kind.kv_ranks(tp)
+    sizes = np.geomspace(1e3, 1e10, 71)
+    gathered = np.log(gathered_ns(laws, "all_gather", sizes, shared)) if phase == PREFILL else np.zeros(0)
+    return SharedContext(found, phase, shared, entry_bytes, np.log(sizes), gathered)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedContext:
+    """``AttentionTimes`` of ranks that share the tokens of every request. A decode reads its part of them; a chunk of a
+    prompt first gathers the keys and values of the tokens before it from the other ranks.
+    """
+
+    times: AttentionTimes
+    phase: str
+    ranks: int
+    entry_bytes: float
+    ln_sizes: np.ndarray
+    ln_gathered: np.ndarray
+
+    @property
+    def library(self) -> str:
+        return self.times.library
+
+    @property
+    def whole(self) -> bool:
+        return self.times.whole
+
+    @property
+    def note(self) -> str:
+        return self.times.note
+
+    def ns(self, requests: ArrayLike, new: ArrayLike, context: ArrayLike) -> np.ndarray:
+        if self.phase == DECODE:
+            return self.times.ns(requests, new, np.maximum(np.asarray(context, float) / self.ranks, 1.0))
+        requests, new, context = (np.asarray(each, float) for each in np.broadcast_arrays(requests, new, context))
+        before_bytes = requests * (context - new) * self.entry_bytes
+        ln_ns = np.interp(np.log(np.maximum(before_bytes, 1.0)), self.ln_sizes, self.ln_gathered)
+        return self.times.ns(requests, new, context) + np.where(before_bytes > 0, np.exp(ln_ns), 0.0)
+
+    def outside(self, requests: ArrayLike, context: ArrayLike) -> np.ndarray:
+        part = self.ranks if self.phase == DECODE else 1
+        return self.times.outside(requests, np.asarray(context, float) / part)
 
 
 class _Timed(NamedTuple):

@@ -6,10 +6,23 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import inner, kernel, outer
-from archsim.iteration.overlap import DECODES, HOW, NONE, PROMPTS, TWO_BATCH, Layer, Rest, Sms, compose, of_halves
+from archsim.iteration.overlap import (
+    DECODES,
+    HOW,
+    MICRO_BATCHES,
+    NONE,
+    PROMPTS,
+    TWO_BATCH,
+    Layer,
+    Rest,
+    Sms,
+    compose,
+    micro_batched,
+    of_halves,
+)
 from archsim.serving.records import State
 
-IN_TURN, HALVES = HOW[NONE], HOW[TWO_BATCH]
+IN_TURN, HALVES, PARTS = HOW[NONE], HOW[TWO_BATCH], HOW[MICRO_BATCHES]
 
 OCTAVE = 4  # points of the attention tables
 HOST_ITERATION, HOST_REQUEST, HOST_EAGER, HOST_CAPTURED, LAWS_DECODES, LAWS_PROMPTS = range(6)
@@ -20,9 +33,10 @@ class Beside(NamedTuple):
     experts, which ``local`` is without unless nothing overlaps; ``before``: float64[tokens] ns of a rank up to
     attention, and ``before_share`` of ``decode_up`` and ``prefill_up``; ``moe_share``: of the layers, those with routed
     experts; ``sms_share``: of the SMs, taken by transfers as long as they run; ``shared_multiply``,
-    ``experts_multiply``: ns at peak of a token of a rank.
+    ``experts_multiply``: ns at peak of a token of a rank; ``parts``: micro-batches whose experts are on another side;
+    ``moe_layers``: layers with routed experts; ``stages``: of a pipeline, of whose micro-batches all tables are.
 
-    Under two batches ``local``, ``decode_up`` and ``prefill_up`` are those of both halves.
+    Under two batches and micro-batches ``local``, ``decode_up`` and ``prefill_up`` are those of all parts.
     """
 
     how: np.int64 = IN_TURN
@@ -33,6 +47,9 @@ class Beside(NamedTuple):
     sms_share: np.float64 = np.float64(0)
     shared_multiply: np.float64 = np.float64(0)
     experts_multiply: np.float64 = np.float64(0)
+    parts: np.float64 = np.float64(1)
+    moe_layers: np.float64 = np.float64(1)
+    stages: np.float64 = np.float64(1)
 
 
 class StepTable(NamedTuple):
@@ -102,15 +119,15 @@ def prefill_ns(table: StepTable, chunks, tokens, ratio):
 
 
 @inner
-def attention_ns(table: StepTable, rank, share):
-    """(decodes, prompt chunks) of a rank, of a share of its requests."""
+def attention_ns(table: StepTable, rank, share, least):
+    """(decodes, prompt chunks) of a rank, of a share of its requests, at ``least`` of so many."""
     decodes = chunks = 0.0
     if rank.decodes:
-        decodes = decode_ns(table, share * rank.decodes, rank.decode_context / rank.decodes)
+        decodes = decode_ns(table, max(share * rank.decodes, least), rank.decode_context / rank.decodes)
     if rank.chunks:
         mean = rank.chunk_tokens / rank.chunks
         seen = rank.pairs / rank.chunks / mean + (mean - 1) / 2
-        chunks = prefill_ns(table, share * rank.chunks, mean, max(seen / mean, 1.0))
+        chunks = prefill_ns(table, max(share * rank.chunks, least), mean, max(seen / mean, 1.0))
     return decodes, chunks
 
 
@@ -124,7 +141,7 @@ def rank_ns(state: State, table: StepTable, k):
     ns = looked_up(table.local, rank.tokens) + once
     up = looked_up(table.decode_up, rank.rows) + looked_up(table.prefill_up, rank.chunk_tokens)
     ns += up
-    decodes, chunks = attention_ns(table, rank, 1.0)
+    decodes, chunks = attention_ns(table, rank, 1.0 / table.beside.stages, 1.0)
     drafted = 0.0
     if rank.decodes and state.totals[0].draft_share > 0:
         layer = state.totals[0].draft_share * (looked_up(table.local, rank.decodes) + decodes)
@@ -133,8 +150,12 @@ def rank_ns(state: State, table: StepTable, k):
         up_to = looked_up(table.local, rank.chunk_tokens) + looked_up(table.prefill_up, rank.chunk_tokens)
         drafted += state.totals[0].draft_share * (up_to + chunks)
     if table.beside.how == HALVES:
-        half = attention_ns(table, rank, 0.5)
+        half = attention_ns(table, rank, 0.5, 0.0)
         decodes, chunks = of_halves(decodes, half[0]), of_halves(chunks, half[1])
+    if table.beside.how == PARTS:
+        parts = table.beside.parts
+        part = attention_ns(table, rank, 1.0 / parts, 1.0)
+        decodes, chunks = max(decodes, parts * part[0]), max(chunks, parts * part[1])
     before = looked_up(table.beside.before, rank.tokens) + table.beside.before_share * up
     found = ns + decodes + drafted + chunks
     return found, found - once - drafted, before
@@ -186,9 +207,16 @@ def layers_ns(state: State, table: StepTable, i, k, tokens, chunks, rest, before
     """
     instance, beside = state.instances[i], table.beside
     ranks = instance.last - instance.first
-    whole = routed_ns(state, table, i, float(tokens), chunks, ranks)
+    whole = routed_ns(state, table, i, max(tokens / beside.stages, 1.0), chunks, ranks)
     if beside.how == IN_TURN:
         return whole.ns, whole.balance
+    if beside.how == PARTS:
+        part = routed_ns(state, table, i, max(tokens / beside.parts, 1.0), chunks, ranks).layer
+        own = beside.moe_share * rest
+        both = micro_batched(
+            beside.parts, beside.moe_layers, own / beside.parts, part.dispatch, part.experts, part.combine
+        )
+        return both - own, whole.balance
     half = routed_ns(state, table, i, tokens / 2, chunks, ranks)
     rank = state.ranks[k].tokens
     shared, half_shared = looked_up(beside.shared, rank), looked_up(beside.shared, (rank + 1) // 2)
@@ -238,6 +266,11 @@ def iteration_ns(state: State, table: StepTable, i):
     shared, balance = layers_ns(state, table, i, last, tokens, chunks, rest, before)
     totals.balance += balance
     shared += drafted_ns(state, table, i, decodes, prompted, instance.last - instance.first)
+    stages = table.beside.stages
+    if stages > 1 and chunks and (instance.quiet > 0 or instance.iterations <= 1):
+        # Prompts after decodes alone: m micro-batches on p stages take m + p - 1 turns (GPipe, arXiv 1811.06965,
+        # section 2.1), of which those before it filled none of the last p - 1.
+        shared += (stages - 1) / stages * (slowest + shared)
     laws = table.host[LAWS_PROMPTS if chunks else LAWS_DECODES]
     host = table.host[HOST_ITERATION] + requests * table.host[HOST_REQUEST]
     totals.prompts += 1 if chunks else 0

@@ -12,11 +12,13 @@ import numpy as np
 from archsim.base.errors import CapacityError, SpecError
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.engine.cluster.moves import sms_share
+from archsim.engine.moves import vector_bytes
 from archsim.iteration import memory
 from archsim.iteration.attention import DECODE, PHASES, PREFILL
 from archsim.iteration.experts import NOT_GATED, ByChance, Experts, FusedLaw
 from archsim.iteration.layers import (
     ACTIVATION_BYTES,
+    ALL_REDUCE,
     CAUSES,
     COMBINE,
     DECODES,
@@ -25,6 +27,7 @@ from archsim.iteration.layers import (
     ELSEWHERE,
     EXPERTS,
     OF_ROUTED,
+    ONCE,
     PROJECTIONS,
     PROMPTS,
     SAMPLED,
@@ -35,8 +38,8 @@ from archsim.iteration.layers import (
     has_experts,
     row_flop,
 )
-from archsim.iteration.overlap import HOW, NONE, TWO_BATCH, of_halves
-from archsim.iteration.times import Batches, IterationLaws, gathered_ns, iteration_laws, iteration_times
+from archsim.iteration.overlap import HOW, MICRO_BATCHES, NONE, TWO_BATCH, micro_batched, of_halves
+from archsim.iteration.times import NODE, Batches, IterationLaws, gathered_ns, iteration_laws, iteration_times
 from archsim.laws.dominated import not_served
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
@@ -45,6 +48,7 @@ from archsim.laws.tables import CalibrationSpec, GemmLaw, MoeTable, ScaledSectio
 from archsim.laws.transfers import NVLINK_BYTES_PER_S
 from archsim.policies.registry import place_experts
 from archsim.serving.clock import OCTAVE, Beside, StepTable, times_of
+from archsim.serving.groups import DECODES as DECODE_ROW
 from archsim.serving.groups import Gathered, Group, Parts, Say, refuse_unserved, slots_of
 from archsim.serving.records import Transfer
 from archsim.serving.simulate import KvUnits, Pool, Scheduler
@@ -52,10 +56,10 @@ from archsim.serving.traffic import TokenPool, token_pool
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.calibration_files import siblings_of
 from archsim.specs.deployment import Parallelism, ParallelSpec, Precision, refuse_cut_blocks
-from archsim.specs.model import ModelSpec
+from archsim.specs.model import SLICES, UNMODELLED, ModelSpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.serving import RoutingSpec
-from archsim.specs.serving_files import Serving
+from archsim.specs.serving_files import EXPERTS_SIDE, Serving
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.workload import open_trace
@@ -132,6 +136,9 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
     for what, dtype, like in (("products", products, like_products), ("experts", experts, like_experts)):
         if dtype != like:
             notes.append(f"{what} in {dtype}: {like} tables of {calibration.gpu}, with fewer bytes of weights")
+    if not model.gated and model.experts > 1:
+        calibration, said = _without_gate(calibration, like_experts)
+        notes += said
     if model.experts > 1:
         copies = _of_other_shapes(calibration, model, like_experts)
         calibration = calibration.model_copy(update={"moe": (*calibration.moe, *copies)})
@@ -230,18 +237,36 @@ def _faster(table, compute: float, memory: float):
     return table.model_copy(update={"law": table.law.model_copy(update=rates), "scaled_from": table.dtype})
 
 
+def _without_gate(calibration: CalibrationSpec, dtype: str) -> tuple[CalibrationSpec, list[str]]:
+    """With kernels of two matrices an expert, if none was measured: those of three, with 2/3 of their weights and FLOP
+    (relu² in place of SwiGLU: NVIDIA, Nemotron 3).
+    """
+    of_dtype = [table for table in calibration.moe if table.dtype == dtype and not table.eplb_slots]
+    if any(table.kernel.endswith(NOT_GATED) for table in of_dtype):
+        return calibration, []
+    more = SLICES / (SLICES - 1)
+    added = [
+        _faster(table, more, more).model_copy(
+            update={"kernel": f"{table.kernel}_{NOT_GATED}", "scaled_from": table.kernel}
+        )
+        for table in of_dtype
+    ]
+    note = f"experts without a gate in {dtype}: kernels of {calibration.gpu} with a gate, with 2/3 of their weights"
+    return calibration.model_copy(update={"moe": (*calibration.moe, *added)}), [note]
+
+
 def _of_other_shapes(calibration: CalibrationSpec, model: ModelSpec, dtype: str) -> list[MoeTable]:
     """The tables of each kernel that was not measured on the model's shape: those of the nearest one, if it is near, or
     if no kernel was measured on the shape.
     """
     kernels: dict[tuple[str, str], list[MoeTable]] = {}
     for table in calibration.moe:
-        if table.dtype == dtype and not table.eplb_slots and not table.kernel.endswith(NOT_GATED):
+        if table.dtype == dtype and not table.eplb_slots and table.kernel.endswith(NOT_GATED) != model.gated:
             kernels.setdefault((table.library, table.kernel), []).append(table)
     nearest = {key: min(balanced, key=lambda table: _apart(table, model)) for key, tables in kernels.items()
                if (balanced := [table for table in tables if table.distribution == "balanced"])}  # fmt: skip
     least = min((_apart(table, model)[0] for table in nearest.values()), default=0.0)
-    shape = {"hidden": model.hidden, "ffn": model.expert_ffn, "experts": model.experts, "top_k": model.top_k}
+    shape = {"hidden": model.expert_width, "ffn": model.expert_ffn, "experts": model.experts, "top_k": model.top_k}
     return [
         table.model_copy(update=shape | {"scaled_from": table.model})
         for key, like in nearest.items() if 0 < _apart(like, model)[0] <= max(least, NEAR)
@@ -251,7 +276,7 @@ def _of_other_shapes(calibration: CalibrationSpec, model: ModelSpec, dtype: str)
 
 def _apart(table: MoeTable, model: ModelSpec) -> tuple[float, int]:
     """Doublings of sizes between a table's shape and the model's; of the same, most distributions of routing first."""
-    sizes = ((table.hidden, model.hidden), (table.ffn, model.expert_ffn), (table.experts, model.experts))
+    sizes = ((table.hidden, model.expert_width), (table.ffn, model.expert_ffn), (table.experts, model.experts))
     return sum(abs(float(np.log2(a / b))) for a, b in sizes), -len(table.ranks)
 
 
@@ -327,12 +352,17 @@ class Prepared(NamedTuple):
 
 class Overlap(NamedTuple):
     """``how``: of `archsim.iteration.overlap`; ``sms_share``: of the SMs, those that transfers take as long as they
-    run; ``flop_per_s``: at peak.
+    run; ``flop_per_s``: at peak; ``parts``: micro-batches whose experts are on another side; ``stages``: of a pipeline;
+    ``hop_ns``: float64[tokens of a rank] of hidden vectors from one stage to the next, by copies of ``hops_of``.
     """
 
     how: str = NONE
     sms_share: float = 0.0
     flop_per_s: float = np.inf
+    parts: int = 1
+    stages: int = 1
+    hop_ns: np.ndarray = np.zeros(1)
+    hops_of: str = ""
 
 
 ALONE = Overlap()
@@ -355,15 +385,21 @@ def _table(
     """``attention``: of a table of the same laws, where there is one."""
     ours = LOCAL if overlap.how == NONE else tuple(cause for cause in LOCAL if cause != SHARED)
     decode_up, prefill_up = (
-        laws.ns(PROJECTIONS, rows=rows) + _more_of_halves(laws, overlap, rows, (PROJECTIONS,))
+        laws.ns(PROJECTIONS, ALL_REDUCE, rows=rows) + _more_of_halves(laws, overlap, rows, (PROJECTIONS,))
         for rows in (DECODES, PROMPTS)
     )
+    local = laws.ns(*ours) + _more_of_halves(laws, overlap, TOKENS, ours)
+    head = laws.ns(*CAUSES, rows=SAMPLED)
+    if overlap.stages > 1:  # a token passes all stages, with the others of its micro-batch
+        at = -(-np.arange(laws.sizes) // overlap.stages)
+        local = local[at] + overlap.stages * overlap.hop_ns[at]
+        head, decode_up, prefill_up = head[at], decode_up[at], prefill_up[at]
     return StepTable(
-        laws.ns(*ours) + _more_of_halves(laws, overlap, TOKENS, ours),
+        local,
         host.experts * laws.ns(EXPERTS),
         laws.ns(DISPATCH),
         laws.ns(COMBINE),
-        laws.ns(*CAUSES, rows=SAMPLED),
+        head,
         decode_up,
         prefill_up,
         *(attention or _attention(laws, most_requests)),
@@ -373,8 +409,13 @@ def _table(
 
 
 def _more_of_halves(laws: IterationLaws, overlap: Overlap, rows: str, causes: Sequence[str]) -> np.ndarray:
-    """float64[rows] that two halves take longer than the whole, kernel by kernel; 0 unless there are two batches."""
+    """float64[rows] that two halves, or micro-batches, take longer than the whole, kernel by kernel; 0 if there are
+    none.
+    """
     found, at = np.zeros(laws.sizes), np.arange(laws.sizes)
+    for cause in causes if overlap.how == MICRO_BATCHES else ():
+        whole = laws.ns(cause, rows=rows)
+        found += np.maximum(overlap.parts * whole[-(-at // overlap.parts)] - whole, 0.0)
     flop = row_flop(laws.model, laws.parallel)
     for cause in causes if overlap.how == TWO_BATCH else ():
         whole = laws.ns(cause, rows=rows)
@@ -386,7 +427,7 @@ def _more_of_halves(laws: IterationLaws, overlap: Overlap, rows: str, causes: Se
 
 def _beside(laws: IterationLaws, overlap: Overlap) -> Beside:
     if overlap.how == NONE:
-        return Beside()
+        return Beside(stages=np.float64(overlap.stages))
     model, parallel = laws.model, laws.parallel
     share = before_attention(model, parallel)
     before = laws.ns(PROJECTIONS) + _more_of_halves(laws, overlap, TOKENS, (PROJECTIONS,))
@@ -402,6 +443,8 @@ def _beside(laws: IterationLaws, overlap: Overlap) -> Beside:
         np.float64(overlap.sms_share),
         np.float64(of_shared / overlap.flop_per_s * NS_PER_S),
         np.float64(layers * of_token / overlap.flop_per_s * NS_PER_S),
+        np.float64(overlap.parts),
+        np.float64(layers),
     )
 
 
@@ -554,7 +597,10 @@ def with_host(
     laws: IterationLaws, notes: tuple[str, ...], engine: Engine, scheduler: Scheduler, host: Host, instances: int
 ) -> Built:
     """A pool from laws that are known."""
-    table, errors, extrapolated = prepare(laws, host, scheduler.max_num_seqs, engine.overlap)
+    overlap = engine.overlap if engine.parallel.stages == 1 else pipeline_of(engine, laws.sizes)
+    if overlap.hops_of not in ("", engine.calibration.gpu):
+        notes = (*notes, f"copies between stages: those of {overlap.hops_of}, as {engine.calibration.gpu} has none")
+    table, errors, extrapolated = prepare(laws, host, scheduler.max_num_seqs, overlap)
     blocks, units = kv_blocks(engine, scheduler), kv_units(engine)
     pool = Pool(instances, engine.parallel.dp, blocks, table, units=units)
     return Built(pool, laws, errors, extrapolated, notes)
@@ -726,6 +772,7 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
     """Groups of an engine under the policy that is served. Raises SpecError, TraceError."""
     spec, parallel = serving.spec.routing, engine.parallel
     assert isinstance(spec, RoutingSpec)
+    _refuse_unmodelled(serving.model)
     refuse_unserved(serving.policy)
     if parallel.expert_tp > 1:
         raise SpecError(
@@ -751,6 +798,115 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
     parts = Parts(moved, rest, host.experts, parallel.dp, parallel.dp * scheduler.max_num_seqs, most)
     alike = system.launch == WITH_KERNELS and parallel.dp == 1
     return Groups(scenario, pool_of(serving), parts, spec.every, alike, {})
+
+
+def _refuse_unmodelled(model: ModelSpec) -> None:
+    """Raise SpecError for experts that the engine does not run."""
+    for key in model.unmodelled_experts:
+        raise SpecError(f"{model.name}: {key}: {UNMODELLED}")
+
+
+def groups_apart(serving: Serving, engine: Engine, built: Built, scheduler: Scheduler, host: Host) -> Groups:
+    """Groups of an engine whose experts are on another machine (attention–FFN disaggregation). All of its devices share
+    the routed and shared experts. GPUs get the vectors of their experts straight from those that have attention, as in
+    MegaScale-Infer (arXiv 2504.02263, section 5); a wafer gets a vector once, and its fabric spreads it. Raises
+    SpecError, TraceError; CapacityError where the experts do not fit.
+    """
+    routing, apart, model, parallel = serving.spec.routing, serving.spec.experts_on, serving.model, engine.parallel
+    assert isinstance(routing, RoutingSpec) and apart is not None
+    _refuse_unmodelled(model)
+    refuse_unserved(serving.policy)
+    there = serving.on(EXPERTS_SIDE)
+    system, assumptions = there.system, there.assumptions
+    given = serving.spec.precision.experts
+    if given not in (None, system.compute.dtype):
+        raise SpecError(
+            f"precision.experts: {given}: the experts have the dtype of their machine, {system.name}: "
+            f"{system.compute.dtype}; leave it out, or give the machine another compute.dtype and peak"
+        )
+    straight = system.launch == WITH_KERNELS
+    changed = {"overlap": NONE, "weights": "all" if model.shared_experts else "routed"}
+    if straight:
+        changed["activations"] = "ignored"
+    assumptions = assumptions.model_copy(update=changed)
+    placement = place_experts(serving.policy, model, system.dies)
+    counted = assumptions.model_copy(update={"memory": "experts"})
+    fit = memory.memory_fit(system, model, counted, placement)
+    if not fit.fits:
+        needed = int(fit.demand_bytes.max())
+        raise CapacityError(
+            f"disaggregated.decode.experts_on: {model.name} does not fit on {system.name}: its experts need "
+            f"{needed / 1e9:.1f} GB of a device, which has {fit.bound_bytes / 1e9:.1f} GB; it would fit with about "
+            f"{-(-needed * system.dies // fit.bound_bytes)} devices or more instead of {system.dies}"
+        )
+    pool, layers = pool_of(serving), len(model.moe_layer_ids)
+    copies = _devices_of_token(pool, placement) if straight else 1.0
+    sizes = vector_bytes(model.hidden, system.compute.dtype, assumptions.combine)
+    links, each = apart.links, np.arange(built.laws.sizes)
+    # Of the fuller side: a rank's tokens over the links of its devices, or those of all ranks over the others' links.
+    fuller = np.maximum(each / parallel.tp, each * parallel.dp / (links.expert_links or system.dies))
+
+    def carried(n_bytes: int) -> np.ndarray:
+        ns = links.latency_ns + fuller * copies * n_bytes / links.bandwidth_bytes_per_s * NS_PER_S
+        return layers * np.where(each > 0, ns, 0.0)
+
+    moved = Gathered(carried(sizes.dispatch), carried(sizes.combine))
+    scenario = Scenario(system, model, assumptions, serving.policy, _WORKLOAD, 1)
+    most = parallel.dp * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
+    rest = built.pool.table.local / layers
+    factor = host.experts if straight else 1.0
+    parts = Parts(moved, rest, factor, parallel.dp, parallel.dp * scheduler.max_num_seqs, most, inside=True)
+    return Groups(scenario, pool, parts, routing.every, False, {})
+
+
+def _devices_of_token(pool: TokenPool, placement) -> float:
+    """Devices that hold some of a token's experts, each counted once: mean over the decodes of the traffic."""
+    found = []
+    for layer in range(pool.decodes.shape[1]):
+        dies = np.sort(placement.home[min(layer, len(placement.home) - 1)][pool.decodes[:, layer]], axis=1)
+        found.append(1 + (np.diff(dies, axis=1) > 0).sum(axis=1).mean())
+    return float(np.mean(found))
+
+
+class Busy(NamedTuple):
+    """Shares of the time of a layer in which each stage of decodes with experts apart works."""
+
+    attention: float
+    there: float
+    experts: float
+    back: float
+
+
+def busy_of(built: Built, table: np.ndarray, decodes: float, context: float) -> Busy:
+    """Of an iteration with ``decodes`` of ``context`` tokens on every rank; ``table``: EXPERTS[phase, point]."""
+    beside, ranks = built.pool.table.beside, built.laws.parallel.dp
+    part = max(decodes / float(beside.parts), 1.0)
+    one, none = np.ones(1), np.zeros(1)
+    times = iteration_times(built.laws, Batches(part * one, context * one, none, one, one, part * one))
+    own = float(sum(ns[0] for cause, ns in times.ns.items() if cause not in (EXPERTS, *ONCE))) * float(beside.moe_share)
+    at = np.log2(max(part * ranks, 1.0))
+    points = np.arange(table.shape[1])
+    ns = float(np.exp(np.interp(at, points, table[DECODE_ROW]["ln_ns"])))
+    there, back = (ns * float(np.interp(at, points, table[DECODE_ROW][way])) for way in ("dispatch", "combine"))
+    experts, parts = ns - there - back, float(beside.parts)
+    whole = micro_batched.py_func(parts, float(beside.moe_layers), own, there, experts, back)
+    return Busy(*(parts * each / whole for each in (own, there, experts, back)))
+
+
+def pipeline_of(engine: Engine, sizes: int) -> Overlap:
+    """The stages of an engine, one after the other: a micro-batch for each is on its way, and hidden vectors go from
+    one to the next by a copy, between nodes where the stages need more than one; copies that were not measured are
+    those of the nearest GPU. Raises LawMissing.
+    """
+    parallel, tokens = engine.parallel, np.arange(sizes)
+    placement = "inter_node" if parallel.ranks * parallel.stages > NODE else "intra_node"
+    n_bytes = np.maximum(tokens * engine.model.hidden * ACTIVATION_BYTES, 1)
+    whose = engine.calibration
+    if not any(table.of.get("placement") == placement for table in whose.p2p):
+        whose = next((each for each in siblings_of(whose)
+                      if any(table.of.get("placement") == placement for table in each.p2p)), whose)  # fmt: skip
+    copied = Laws(whose).copy(n_bytes, placement=placement).ns
+    return Overlap(stages=parallel.stages, hop_ns=np.where(tokens > 0, copied, 0.0), hops_of=whose.gpu)
 
 
 def part_of(system: SystemSpec, ranks: int) -> SystemSpec:

@@ -55,8 +55,8 @@ class Gathered(NamedTuple):
 
 class Parts(NamedTuple):
     """What a group adds to the time of its layers. ``moved``: in place of the engine's dispatch and combine; None:
-    these count. ``rest_ns``: float64[tokens of a rank], of a layer beside
-    experts, during which weights may move. ``factor``: of kernels, fitted.
+    these count. ``inside``: these count as experts, beside ``moved``, which leads to them. ``rest_ns``:
+    float64[tokens of a rank], of a layer beside experts, during which weights may move. ``factor``: of kernels, fitted.
     """
 
     moved: Gathered | None
@@ -65,6 +65,7 @@ class Parts(NamedTuple):
     ranks: int  # that have tokens of their own
     most_decodes: int
     most_tokens: int
+    inside: bool = False
 
 
 class Moved(NamedTuple):
@@ -238,7 +239,7 @@ class Group:
             step_ns += times.step_ns
         spent = Spent(*(now - then for now, then in zip(_spent(engine), before, strict=True)))
         more, away = (parts.factor - 1) * spent.experts, spent.dispatch + spent.combine
-        total = step_ns + more - (away if parts.moved is not None else 0.0)
+        total = step_ns + more - (away if parts.moved is not None and not parts.inside else 0.0)
         self._busy = away / max(total + engine.layers * rest_ns, 1.0) if parts.moved is None else 0.0
         scale = self._layers / engine.layers
         dispatch, combine = scale * spent.dispatch, scale * spent.combine

@@ -154,11 +154,11 @@ def _begin(state: State, i, now, table: StepTable, limits: Limits, schedule):
         instance.decoded += state.ranks[k].decodes
     if tokens == 0:
         return
-    instance.quiet = 0 if chunks else instance.quiet + 1
     instance.busy = 1
     instance.iterations += 1
     experts_before = totals.shared_ns
     ns = iteration_ns(state, table, i) + instance.stall_ns
+    instance.quiet = 0 if chunks else instance.quiet + 1
     if totals.iterations < state.log.shape[0]:
         _note(state, i, now, now + ns, totals.shared_ns - experts_before)
     instance.stall_ns = 0.0

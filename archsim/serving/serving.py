@@ -11,6 +11,8 @@ import numpy as np
 from archsim.base.errors import SpecError, TraceError
 from archsim.base.tables import Shown
 from archsim.iteration.layers import has_experts
+from archsim.iteration.overlap import MICRO_BATCHES
+from archsim.iteration.overlap import NONE as NO_OVERLAP
 from archsim.iteration.times import NO_DRAFTS, Speculation
 from archsim.iteration.times import of as drafts_of
 from archsim.laws.gemm import Rates
@@ -21,8 +23,11 @@ from archsim.serving.deployment import (
     Built,
     Engine,
     Host,
+    Overlap,
     StaticBatch,
     build,
+    busy_of,
+    groups_apart,
     groups_of,
     handed_over,
     kv_room,
@@ -41,7 +46,7 @@ from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_nam
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.plausible import plausibility_notes
 from archsim.specs.serving import RequestSpec, SideSpec, TransferSpec
-from archsim.specs.serving_files import Serving
+from archsim.specs.serving_files import EXPERTS_SIDE, Serving
 from archsim.workload.loads.reading import holds_loads
 
 if TYPE_CHECKING:
@@ -68,6 +73,13 @@ class Deployment:
     transfer: Transfer | None
     devices: int
     notes: tuple[str, ...]
+    machines: tuple[tuple[str, int], ...] = ()  # name, devices of it that are used
+
+    @property
+    def told(self) -> str:
+        """Devices, and of which machines."""
+        first, *others = (f"{devices} devices of {name}" for name, devices in self.machines)
+        return " and ".join([first, *(each.replace(" devices", "") for each in others)])
 
     def __repr__(self) -> str:
         sides = ", then others that decode" if self.decode else ""
@@ -87,7 +99,7 @@ class Outcome(Shown):
     def __repr__(self) -> str:
         m, serving = self.measures, self.serving
         return (
-            f"Outcome({serving.model.name} on {self.deployment.devices} devices of {serving.system.name}, "
+            f"Outcome({serving.model.name} on {self.deployment.told}, "
             f"{serving.policy.name}: {m.requests:,} requests\n"
             f"  TTFT {number(m.ttft.mean, ',.1f')} ms, TPOT {number(m.tpot.mean, ',.2f')} ms (means); "
             f"{m.within_slo:.1%} within the limits\n"
@@ -107,6 +119,26 @@ class Outcome(Shown):
         ])  # fmt: skip
 
     @property
+    def busy_told(self) -> str:
+        """How busy the stages of decodes with experts apart are; '' where they are not apart."""
+        apart, tables, totals = self.serving.spec.experts_on, self.served.experts, self.served.totals
+        if apart is None or tables is None or not totals["iterations"]:
+            return ""
+        decodes = float(totals["sequences"]) / float(totals["iterations"])
+        context = float(np.mean(self.requests.input) + np.mean(self.requests.output) / 2)
+        built = self.deployment.decode or self.deployment.prefill
+        busy = busy_of(built, tables[-1], decodes, context)
+        stage = max(busy._fields, key=lambda name: getattr(busy, name))
+        longest = {"attention": "attention sets", "there": "the way to the experts sets", "experts": "the experts set",
+                   "back": "the way back sets"}[stage]  # fmt: skip
+        return (
+            f"experts apart, {apart.micro_batches} micro-batches of {decodes:,.0f} requests a rank at {context:,.0f} "
+            f"tokens: in a layer, attention is busy {busy.attention:.0%} of the time, the experts {busy.experts:.0%}, "
+            f"links to them {busy.there:.0%} and back {busy.back:.0%}; {longest} the pace"
+            + ("" if busy.experts > 0.5 or stage == "experts" else ": more or faster devices with experts gain nothing")
+        )
+
+    @property
     def unsteady_told(self) -> tuple[str, ...]:
         """Why its numbers are not those of a steady state."""
         return tuple(each for each in (self.measures.saturated, self.measures.unsteady) if each)
@@ -114,7 +146,7 @@ class Outcome(Shown):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know before the numbers."""
-        said = (*self.unsteady_told, *filter(None, [range_of(self.serving, self.measures)]))
+        said = (*self.unsteady_told, *filter(None, [range_of(self.serving, self.measures), self.busy_told]))
         drafted = int(self.served.totals["drafted"])
         if drafted:
             share = self.served.totals["accepted"] / drafted
@@ -239,24 +271,45 @@ def notes_of_requests(serving: Serving, requests: Requests) -> tuple[str, ...]:
 
 def deploy(serving: Serving) -> Deployment:
     """The engines of a file. Raises SpecError, LawMissing, CapacityError."""
-    spec, system = serving.spec, serving.system
-    scheduler = Scheduler.of(spec.scheduler)
+    spec, scheduler = serving.spec, Scheduler.of(serving.spec.scheduler)
     host = host_for(serving)
     decode, transfer = None, None
+    machines = machines_of(serving)
     if spec.disaggregated == "none":
         prefill = _built(serving, spec.pools[0], scheduler, host)
     else:
         sides, prefilled = spec.disaggregated, spec.disaggregated.prefill
-        decode = _built(decodes_alone(serving, sides.decode.parallel), sides.decode, scheduler, host)
+        decodes = serving.on("decode")
+        if sides.decode.experts_on is None:
+            decodes = decodes_alone(decodes, sides.decode.parallel)
+        decode = _built(decodes, sides.decode, scheduler, host_for(decodes))
         if isinstance(prefilled, SideSpec):
-            prefill = _built(serving, prefilled, scheduler, host)
-            transfer = transfer_of(serving, engine_of(serving, prefilled.parallel), sides.transfer, host)
+            prefills = serving.on("prefill")
+            host = host_for(prefills)
+            prefill = _built(prefills, prefilled, scheduler, host)
+            transfer = transfer_of(prefills, engine_of(prefills, prefilled), sides.transfer, host)
         else:
             prefill, decode = decode._replace(pool=decode.pool._replace(prefilled=True)), None
-    devices = sum(pool.instances * pool.parallel.ranks for pool in spec.pools)
-    if devices > system.dies:
-        raise SpecError(f"{system.name} has {system.dies} devices, but {devices} are asked for; use fewer ranks")
-    return Deployment(scheduler, host, prefill, decode, transfer, devices, _notes(serving, prefill, decode))
+    notes, devices = _notes(serving, prefill, decode), sum(devices for _, devices in machines)
+    return Deployment(scheduler, host, prefill, decode, transfer, devices, notes, machines)
+
+
+def machines_of(serving: Serving) -> tuple[tuple[str, int], ...]:
+    """(name, devices) of the machines that a file uses. Raises SpecError where it asks for more than one has."""
+    used: dict[str, int] = {}
+    has: dict[str, int] = {}
+    for name, side in serving.spec.sides.items():
+        system = serving.on(name).system
+        used[system.name] = used.get(system.name, 0) + side.instances * side.parallel.devices
+        has[system.name] = system.dies
+    if serving.spec.experts_on is not None:
+        system = serving.on(EXPERTS_SIDE).system
+        used[system.name] = used.get(system.name, 0) + system.dies
+        has[system.name] = max(has.get(system.name, 0) + system.dies, system.dies)
+    for name, devices in used.items():
+        if devices > has[name]:
+            raise SpecError(f"{name} has {has[name]} devices, but {devices} are asked for; use fewer ranks")
+    return tuple(used.items())
 
 
 def decodes_alone(serving: Serving, parallel: ParallelSpec) -> Serving:
@@ -274,7 +327,7 @@ def decodes_alone(serving: Serving, parallel: ParallelSpec) -> Serving:
 
 
 def _built(serving: Serving, side: SideSpec, scheduler: Scheduler, host: Host) -> Built:
-    engine = engine_of(serving, side.parallel)
+    engine = engine_of(serving, side)
     built = build(engine, scheduler, host, side.instances)
     built = built._replace(pool=built.pool._replace(most=side.max_num_seqs or 0))
     return with_experts(serving, engine, built, scheduler, host)
@@ -284,13 +337,26 @@ def with_experts(serving: Serving, engine: Engine, built: Built, scheduler: Sche
     """With groups of experts, where these come from traffic. Raises SpecError, TraceError."""
     if engine.routing is not None or not has_experts(engine.model):
         return built
-    groups = groups_of(serving, engine, built, scheduler, host)
+    groups_in = groups_of if engine.overlap.how != MICRO_BATCHES else groups_apart
+    groups = groups_in(serving, engine, built, scheduler, host)
     return built._replace(pool=built.pool._replace(experts=groups.group), notes=(*built.notes, groups.note))
 
 
-def engine_of(serving: Serving, parallel: ParallelSpec) -> Engine:
-    """One engine of a deployment. Raises SpecError for a wafer without routing from traffic."""
-    spec, system = serving.spec, serving.system
+def engine_of(serving: Serving, side: SideSpec) -> Engine:
+    """One engine of a side, on the machine of ``serving``. Raises SpecError for a wafer without routing from traffic,
+    and for what does not go with experts apart.
+    """
+    spec, system, parallel, apart = serving.spec, serving.system, side.parallel, side.experts_on
+    model = serving.model
+    if apart is not None:
+        if not has_experts(model):
+            raise SpecError(f"disaggregated.decode.experts_on: {model.name} has no experts; leave it out")
+        if serving.assumptions.overlap != NO_OVERLAP:
+            raise SpecError(
+                f"assumptions.overlap: {serving.assumptions.overlap}: with experts apart, micro-batches overlap "
+                "(experts_on.micro_batches); give overlap: none"
+            )
+        model = model.model_copy(update={"shared_experts": 0})  # they are with the routed ones
     traffic = serving.has_traffic and has_experts(serving.model)
     rates = None
     if system.compute.kernel_factor != 1 and not traffic:
@@ -303,14 +369,33 @@ def engine_of(serving: Serving, parallel: ParallelSpec) -> Engine:
         rates = Rates(system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
     precision = spec.precision.dtypes(system.compute.dtype)
     utilisation = spec.utilisation if spec.utilisation is not None else 1 - system.hbm.reserved_fraction
+    overlap = overlap_of(serving, parallel.ranks, parallel.attention.dp)
+    if parallel.pp > 1:
+        _refuse_beside_stages(serving, side)
+    if apart is not None:
+        overlap = Overlap(MICRO_BATCHES, parts=apart.micro_batches)
+    slots = 0 if apart is not None else slots_of_rank(serving, parallel) if traffic else None
     return Engine(
-        serving.model, calibration_named(system.compute.calibration), system.hbm.capacity_bytes,
+        model, calibration_named(system.compute.calibration), system.hbm.capacity_bytes,
         parallel.sizes(has_experts(serving.model)), precision, None if traffic else str(spec.routing),
         None if spec.engine == NONE else spec.engine, utilisation, rates,
-        slots_of_rank(serving, parallel) if traffic else None,
-        overlap_of(serving, parallel.ranks, parallel.attention.dp), speculation_of(serving).layers,
+        slots, overlap, speculation_of(serving).layers,
         profiled_seqs(serving), static_batch(serving, parallel),
     )  # fmt: skip
+
+
+def _refuse_beside_stages(serving: Serving, side: SideSpec) -> None:
+    """Raise SpecError for what nobody runs, or what is not modelled, with a pipeline."""
+    spec, stages = serving.spec, side.parallel.pp
+    for odd, what in (
+        (side.experts_on is not None, "experts on devices of their own (experts_on)"),
+        (serving.assumptions.overlap != NO_OVERLAP, f"assumptions.overlap: {serving.assumptions.overlap}"),
+        (spec.speculation != "none", "speculation"),
+        (spec.static_batch is not None, "a static batch"),
+        (serving.system.launch != WITH_KERNELS, f"a wafer ({serving.system.name})"),
+    ):
+        if odd:
+            raise SpecError(f"parallel.pp: {stages} stages: a pipeline with {what} is not modelled; give pp: 1")
 
 
 def static_batch(serving: Serving, parallel: ParallelSpec) -> StaticBatch | None:
@@ -389,11 +474,10 @@ def range_of(serving: Serving, measures: Measures) -> str:
 
 def rooms_told(serving: Serving) -> list[str]:
     """What HBM of a device leaves for KV: a sentence for each pool."""
-    pools, scheduler = serving.spec.pools, Scheduler.of(serving.spec.scheduler)
-    sides = ("prefill: ", "decode: ") if len(pools) > 1 else ("",)
+    sides, scheduler = serving.spec.sides, Scheduler.of(serving.spec.scheduler)
     return [
-        f"{side}{kv_room(engine_of(serving, pool.parallel), scheduler).told}"
-        for side, pool in zip(sides, pools, strict=True)
+        f"{f'{name}: ' if len(sides) > 1 else ''}{kv_room(engine_of(serving.on(name), side), scheduler).told}"
+        for name, side in sides.items()
     ]
 
 
@@ -442,18 +526,17 @@ def check_serving(serving: Serving) -> tuple[str, ...]:
         if file is not None and _are_loads(file, key):
             raise SpecError(f"{key}: {file}: {_LOADS}")
     requests = requests_of(serving)
-    pools = serving.spec.pools
-    devices = sum(pool.instances * pool.parallel.ranks for pool in pools)
-    if devices > serving.system.dies:
-        raise SpecError(
-            f"{serving.system.name} has {serving.system.dies} devices, but {devices} are asked for; use fewer ranks"
-        )
-    scheduler, host = Scheduler.of(serving.spec.scheduler), host_for(serving)
+    machines_of(serving)
+    scheduler = Scheduler.of(serving.spec.scheduler)
     for policy in serving.policies:
         if serving.has_traffic:
             refuse_unserved(policy)
-        for pool in pools:
-            build(engine_of(serving._replace(policy=policy), pool.parallel), scheduler, host, pool.instances)
+        for name, side in serving.spec.sides.items():
+            there = serving.on(name)._replace(policy=policy)
+            host, engine = host_for(there), engine_of(there, side)
+            built = build(engine, scheduler, host, side.instances)
+            if side.experts_on is not None:
+                groups_apart(there, engine, built, scheduler, host)
     return notes_of_requests(serving, requests)
 
 

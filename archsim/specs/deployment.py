@@ -13,7 +13,7 @@ from pydantic import model_validator
 
 from archsim.base.errors import SpecError
 from archsim.base.fields import KeyProblem, Spec, count
-from archsim.specs.model import UNMODELLED, AttentionKind, ModelSpec
+from archsim.specs.model import AttentionKind, ModelSpec
 
 Products = Literal["bf16", "fp8", "fp8_block", "nvfp4", "int4"]
 Experts = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]
@@ -29,10 +29,12 @@ class Parallelism(NamedTuple):
     dp: int = 1
     ep: int = 1
     expert_tp: int = 1
+    context: int = 1
+    stages: int = 1
 
     @property
     def ranks(self) -> int:
-        """Devices of an engine."""
+        """Devices of an engine, or of each of its pipeline's stages."""
         return self.tp * self.dp
 
 
@@ -53,8 +55,16 @@ class AttentionRanks(Spec):
 
     tp: Annotated[int, count(1, 4096)] = 1
     dp: Annotated[int, count(1, 4096)] = 1
-    # Ranks that share the tokens of a request: not modelled.
+    # Of the tp ranks, so many share the tokens of a request where they would hold copies of its keys and values:
+    # decode context parallelism (vLLM's --decode-context-parallel-size), Helix.
     context: Annotated[int, count(1, 4096)] = 1
+
+    @model_validator(mode="after")
+    def _shared(self) -> "AttentionRanks":
+        if self.tp % self.context:
+            what = f"{self.context} does not divide the {self.tp} ranks of tp, which share the tokens of a request"
+            raise KeyProblem(("context",), what)
+        return self
 
 
 class ExpertRanks(Spec):
@@ -70,23 +80,18 @@ class ParallelSpec(Spec):
     attention: AttentionRanks = AttentionRanks()
     # Null: every rank holds its share of the experts (ep = tp x dp of attention).
     experts: ExpertRanks | None = None
-    # Stages of a pipeline: not modelled.
+    # Stages of a pipeline, each with its part of the layers on ranks of its own.
     pp: Annotated[int, count(1, 4096)] = 1
-    # Attention and experts on different devices: not modelled.
+    # Attention and experts on different devices: see `disaggregated.decode.experts_on` of a serve file.
     disaggregated: Literal["none", "attention_ffn"] = "none"
 
     @model_validator(mode="after")
     def _modelled(self) -> "ParallelSpec":
-        for keys, ranks, what in (
-            (("pp",), self.pp, "stages: pipeline parallelism"),
-            (("attention", "context"), self.attention.context, "ranks share the tokens of a request: this"),
-        ):
-            if ranks > 1:
-                raise KeyProblem(keys, f"{ranks} {what} is not modelled; share layers by tp, dp and ep")
         if self.disaggregated != "none":
             raise KeyProblem(
                 ("disaggregated",),
-                "attention and experts on devices of their own are not modelled; every device has its share of both",
+                "attention and experts on devices of their own are a side of a serve file; give disaggregated: "
+                "{prefill: none, decode: {parallel: ..., experts_on: {system: ...}}}",
             )
         given = self.experts
         if given is not None and given.ep * given.tp != self.ranks:
@@ -99,15 +104,19 @@ class ParallelSpec(Spec):
 
     @property
     def ranks(self) -> int:
-        """Devices of an engine."""
+        """Devices of an engine, or of each of its pipeline's stages."""
         return self.attention.tp * self.attention.dp
+
+    @property
+    def devices(self) -> int:
+        """Those of all stages."""
+        return self.ranks * self.pp
 
     def sizes(self, experts: bool = True) -> Parallelism:
         """As numbers; without ``experts`` (of a dense model), attention's alone."""
         tp, dp, given = self.attention.tp, self.attention.dp, self.experts
-        if not experts:
-            return Parallelism(tp, dp)
-        return Parallelism(tp, dp, *((given.ep, given.tp) if given else (self.ranks, 1)))
+        of_experts = (given.ep, given.tp) if given else (self.ranks, 1)
+        return Parallelism(tp, dp, *(of_experts if experts else (1, 1)), self.attention.context, self.pp)
 
 
 class PrecisionSpec(Spec):
@@ -147,11 +156,14 @@ def refuse_uneven(model: ModelSpec, parallel: Parallelism, experts: bool = True)
     """
     if model.attention is None or model.missing_geometry:
         raise SpecError(f"{model.name}: times of an iteration need {', '.join(model.missing_geometry)}")
-    for key in model.unmodelled_experts:
-        raise SpecError(f"{model.name}: {key}: {UNMODELLED}")
-    tp, dp, ep, expert_tp = parallel
+    tp, dp, ep, expert_tp, _, stages = parallel
     if min(parallel) < 1:
         raise SpecError(f"parallel sizes are 1 or more, not {tuple(parallel)}")
+    if stages > model.layers:
+        raise SpecError(
+            f"parallel.pp: {stages} stages, and {model.name} has {model.layers} layers, of which a stage has one or "
+            f"more; give pp: {model.layers} at most"
+        )
     for heads in dict.fromkeys(kind.split_heads for kind in model.attention if kind.split_heads % tp):
         raise SpecError(f"{model.name}: tp {tp} does not divide {heads} heads: {fitting(heads, tp)}")
     if model.experts == 1 or not experts:
@@ -174,7 +186,7 @@ def refuse_cut_blocks(model: ModelSpec, parallel: Parallelism, precision: Precis
     shard when they load it (vllm/model_executor/layers/quantization/fp8.py). Says which sizes would fit. Without
     ``experts``: of what tensor parallelism divides alone.
     """
-    tp, _, ep, expert_tp = parallel
+    tp, _, ep, expert_tp, *_ = parallel
     block = BLOCKS.get(precision.experts)
     if experts and model.experts > 1 and block and expert_tp > 1 and model.expert_ffn // expert_tp % block:
         fits = [

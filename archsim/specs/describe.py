@@ -58,7 +58,7 @@ def summary_of_serving(serving: Serving) -> str:
     """The content of a valid file of ``archsim serve`` in two lines."""
     spec = serving.spec
     pools = spec.pools
-    devices, engines = sum(pool.instances * pool.parallel.ranks for pool in pools), _counted(spec.instances, "engine")
+    devices, engines = sum(pool.instances * pool.parallel.devices for pool in pools), _counted(spec.instances, "engine")
     if spec.disaggregated != "none":
         before = f"{pools[0].instances} engines that prefill, " if len(pools) > 1 else ""
         engines = f"{before}{pools[-1].instances} that decode"

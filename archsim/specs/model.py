@@ -241,7 +241,10 @@ def by_layer(kinds: tuple[AttentionKind, ...], layers: int) -> tuple[AttentionKi
 
 MOST_LAYERS = 10_000  # far above any model; layers are held one by one
 SLICES = 3  # of an expert's weights: gate, up and down matrix
-UNMODELLED = "no engine models such experts; experts have three matrices of hidden x expert_ffn"
+UNMODELLED = (
+    "its experts are simulated with laws alone; serve it with routing: uniform (archsim serve), as the engine runs "
+    "experts of three matrices of hidden x expert_ffn"
+)
 
 
 class ModelSpec(Spec):
@@ -351,9 +354,14 @@ class ModelSpec(Spec):
         return self.moe_layers.ids
 
     @property
+    def expert_width(self) -> int:
+        """Values of the vectors that routed experts take and give."""
+        return self.expert_hidden or self.hidden
+
+    @property
     def slice_weights(self) -> int:
         """Number of weights in one of a routed expert's matrices."""
-        return (self.expert_hidden or self.hidden) * self.expert_ffn
+        return self.expert_width * self.expert_ffn
 
     @property
     def slices(self) -> int:
@@ -389,7 +397,9 @@ class ModelSpec(Spec):
 
     @property
     def unmodelled_experts(self) -> tuple[str, ...]:
-        """Keys of its expert layers that no execution models: experts of three matrices of hidden × expert_ffn."""
+        """Keys of its expert layers that laws of fused layers know, and no execution of the engine: it runs experts of
+        three matrices of hidden × expert_ffn.
+        """
         odd = {"zero_experts": self.zero_experts, "expert_hidden": self.expert_hidden, "gated": not self.gated}
         return tuple(key for key, value in odd.items() if value)
 

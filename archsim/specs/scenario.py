@@ -39,6 +39,12 @@ class Scenario:
             own(self)
             return
         parallel, system, given = self.parallel, self.system, self.deployment.precision
+        for key, ranks in (("pp", parallel.stages), ("attention.context", parallel.context)):
+            if ranks > 1:
+                raise SpecError(
+                    f"parallel.{key}: {ranks}: an experiment runs one batch through all layers, each with its whole "
+                    "requests; leave it out, or serve the model (archsim serve)"
+                )
         if parallel.ranks != system.dies:
             raise SpecError(
                 f"parallel: attention tp {parallel.tp} x dp {parallel.dp} is {parallel.ranks} ranks, but {system.name} "

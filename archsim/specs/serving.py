@@ -290,12 +290,40 @@ class EngineHostSpec(Spec):
     first_after: Annotated[int, count(1, 10_000)] = 1
 
 
+class LinksSpec(Spec):
+    """Links between two sides of a deployment, each way. The defaults are those of the shipped ``h100_cluster``: one
+    ConnectX-7 of 400 Gb/s a GPU, two hops of 1 us.
+    """
+
+    # Of one device.
+    bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "100 TB/s")] = Field(50e9, alias="bandwidth")
+    latency_ns: Time = Field(2_000.0, alias="latency")
+    # Links of the side that has the experts; null: one for each of its devices.
+    expert_links: Annotated[int | None, count(1, 100_000, none=True)] = None
+
+
+class ExpertsOnSpec(Spec):
+    """Attention–FFN disaggregation: routed and shared experts are on devices of their own, even of another kind. The
+    hidden vectors of a layer travel there and back. Attention, dense layers and routers stay.
+    """
+
+    # By name, file or mapping, as `system`; all of its devices share the experts.
+    system: Any
+    # The batch of an iteration is cut into so many parts, which take turns on both sides and on the links.
+    micro_batches: Annotated[int, count(1, 64)] = 3
+    links: LinksSpec = LinksSpec()
+
+
 class SideSpec(Spec):
     """Engines that prefill, or decode. ``max_num_seqs``: of a rank; null: as the scheduler's."""
 
+    # Its machine, where it is not that of the file: by name, file or mapping.
+    system: Any | None = None
     parallel: ParallelSpec = ParallelSpec()
     instances: Annotated[int, count(1, 10_000)] = 1
     max_num_seqs: Annotated[int, count(1, 65_536)] | None = None
+    # Null: every device has its share of the experts.
+    experts_on: ExpertsOnSpec | None = None
 
 
 class TransferSpec(Spec):
@@ -314,6 +342,22 @@ class DisaggregatedSpec(Spec):
     prefill: SideSpec | Literal["none"]
     decode: SideSpec
     transfer: TransferSpec = TransferSpec()
+
+    @model_validator(mode="after")
+    def _modelled(self) -> "DisaggregatedSpec":
+        if isinstance(self.prefill, SideSpec) and self.prefill.experts_on is not None:
+            what = "prompts on two sides are not modelled; let the engines that prefill have experts of their own"
+            raise KeyProblem(("prefill", "experts_on"), what)
+        decode = self.decode
+        if decode.experts_on is None:
+            return self
+        if decode.instances > 1:
+            what = f"{decode.instances} engines cannot share one side of experts; give one engine with more ranks"
+            raise KeyProblem(("decode", "instances"), what)
+        if decode.parallel.experts is not None:
+            what = "the experts are on the devices of experts_on, all of which share them; leave it out"
+            raise KeyProblem(("decode", "parallel", "experts"), what)
+        return self
 
 
 class SloSpec(Spec):
@@ -486,10 +530,16 @@ class ServeSpec(Spec):
     @property
     def pools(self) -> tuple[SideSpec, ...]:
         """Engines that serve, those that prefill first."""
-        sides = self.disaggregated
-        if sides == "none":
-            return (SideSpec(parallel=self.parallel, instances=self.instances),)
-        return tuple(side for side in (sides.prefill, sides.decode) if isinstance(side, SideSpec))
+        return tuple(self.sides.values())
+
+    @property
+    def sides(self) -> dict[str, SideSpec]:
+        """``prefill`` and ``decode`` → their engines; ``""`` → those that do both."""
+        given = self.disaggregated
+        if given == "none":
+            return {"": SideSpec(parallel=self.parallel, instances=self.instances)}
+        both = {"prefill": given.prefill, "decode": given.decode}
+        return {name: side for name, side in both.items() if isinstance(side, SideSpec)}
 
     @model_validator(mode="after")
     def _loaded(self) -> "ServeSpec":
@@ -503,4 +553,17 @@ class ServeSpec(Spec):
             raise KeyProblem(("loads", wrong), f"{what}; give {right}")
         if self.loads.inputs and self.requests.trace is not None:
             raise KeyProblem(("loads", "inputs"), "a trace has its lengths; leave inputs out, or draw requests")
+        if self.experts_on is not None:
+            where = ("disaggregated", "decode", "experts_on")
+            if not isinstance(self.routing, RoutingSpec):
+                raise KeyProblem(where, "experts apart are simulated with tokens; give routing: {like: model}")
+            if self.speculation != "none":
+                raise KeyProblem(where, "drafts across two sides are not modelled; give speculation: none")
+            if self.static_batch is not None:
+                raise KeyProblem(where, "a static batch prefills, which experts apart do not model; leave one out")
         return self
+
+    @property
+    def experts_on(self) -> ExpertsOnSpec | None:
+        """Where experts are, if decodes have them apart."""
+        return None if self.disaggregated == "none" else self.disaggregated.decode.experts_on

@@ -18,13 +18,22 @@ from archsim.specs.system import SystemSpec
 from archsim.specs.unread import Written, recorded_unread, unread_of_serving
 
 DEFAULT_POLICY = "ep"
+EXPERTS_SIDE = "experts"  # of decodes whose experts are on devices of their own
+
+
+class Machine(NamedTuple):
+    """Of one side of a deployment. ``assumptions``: of its engine behind routing from traffic."""
+
+    system: SystemSpec
+    assumptions: AssumptionsSpec
 
 
 class Serving(NamedTuple):
     """A file of ``archsim serve``, read. ``trace``: its requests, found; None where they are drawn. ``policies``: of
     which ``policy`` is served; ``assumptions``: of the engine behind routing from traffic. ``routed``: recorded
     routing, found. ``axes``: key of the file → values, of its ``sweep:``; ``given``: the file with what it names, for a
-    manifest; ``unread``: a sentence for each key that it gives and does not read (`archsim.specs.unread`).
+    manifest; ``unread``: a sentence for each key that it gives and does not read (`archsim.specs.unread`);
+    ``machines``: side → its machine, where it names one of its own.
     """
 
     spec: ServeSpec
@@ -38,6 +47,12 @@ class Serving(NamedTuple):
     axes: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
     given: Mapping[str, Any] = MappingProxyType({})
     unread: tuple[str, ...] = ()
+    machines: Mapping[str, Machine] = MappingProxyType({})
+
+    def on(self, side: str) -> "Serving":
+        """With the machine of a side in place of the file's, where the side names one."""
+        found = self.machines.get(side)
+        return self if found is None else self._replace(system=found.system, assumptions=found.assumptions)
 
     def __repr__(self) -> str:
         axes = f", axes {', '.join(self.axes)}" if self.axes else ""
@@ -102,6 +117,16 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
         raise SpecError(f"{tree.place(('routing',))}: routing: {model.name} has no experts; give routing: uniform")
     set_ = resolve("assumptions", _assumptions(spec, system), tree.place(("assumptions",)), folder)
     assumptions = validate(AssumptionsSpec, set_, ("assumptions", 0))
+    machines = {}
+    for side, keys, name in _other_systems(spec):
+        found = resolve("systems", name, tree.place(keys), folder)
+        other = validate(SystemSpec, found, ("systems", 0))
+        own = resolve("assumptions", _assumptions(spec, other), tree.place(("assumptions",)), folder)
+        machines[side] = Machine(other, validate(AssumptionsSpec, own, ("assumptions", 0)))
+        written_there = given
+        for key in keys[:-1]:
+            written_there = written_there[key]
+        written_there[keys[-1]] = found.get(("systems", 0))
     files = {
         (kind, *keys[2:])
         for kind, found in (("system", machine), ("assumptions", set_))
@@ -124,8 +149,19 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
         ]
     return Serving(
         spec, system, model, requests, policies, policies[0], assumptions, recorded, MappingProxyType(axes), given,
-        tuple(dict.fromkeys((*recorded_unread(made), *unread))),
+        tuple(dict.fromkeys((*recorded_unread(made), *unread))), MappingProxyType(machines),
     )  # fmt: skip
+
+
+def _other_systems(spec: ServeSpec) -> list[tuple[str, tuple[str, ...], Any]]:
+    """(side, keys, value) of every machine that a side names."""
+    sides = [(name, ("disaggregated", name), side) for name, side in spec.sides.items() if name]
+    found: list[tuple[str, tuple[str, ...], Any]] = [
+        (name, (*keys, "system"), side.system) for name, keys, side in sides if side.system is not None
+    ]
+    if (apart := spec.experts_on) is not None:
+        found.append((EXPERTS_SIDE, ("disaggregated", "decode", "experts_on", "system"), apart.system))
+    return found
 
 
 def _balancers(spec: ServeSpec, model: ModelSpec) -> tuple[Any, ...]:

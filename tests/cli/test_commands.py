@@ -61,8 +61,9 @@ def test_a_dozen_or_so_are_shown_and_alone_archsim_says_where_to_start(capsys):
 
 
 @pytest.mark.parametrize("old", OLD)
-def test_an_old_spelling_is_the_new_command_and_says_so(old, capsys):
+def test_an_old_spelling_is_the_new_command_and_says_so(old, capsys, monkeypatch):
     helps = []
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     for words in (old, OLD[old]):
         with pytest.raises(SystemExit) as ended:
             main([*words.split(), "--help"])

@@ -412,10 +412,10 @@ def test_indexers_that_are_shared_are_derived_where_they_are_not_listed(tmp_path
     assert import_config(written(tmp_path, spaced), "glm") == listed
 
 
-def test_experts_on_latent_vectors_are_counted_and_not_simulated(tmp_path):
+def test_experts_on_latent_vectors_are_served_and_not_run_by_the_engine(tmp_path):
     model = import_config(written(tmp_path, KIMI_K3), "kimi-k3")
-    with pytest.raises(SpecError, match="kimi-k3: expert_hidden: no engine models such experts"):
-        refuse_uneven(model, Parallelism())
+    refuse_uneven(model, Parallelism())
+    assert model.unmodelled_experts == ("expert_hidden",) and model.expert_width < model.hidden
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-70b", "qwen3-32b"])

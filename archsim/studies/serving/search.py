@@ -27,7 +27,7 @@ from archsim.serving.serving import (
 from archsim.serving.simulate import Scheduler
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, ParallelSpec, PrecisionSpec
 from archsim.specs.policies import PolicySpec
-from archsim.specs.serving import RoutingSpec, SloSpec, TransferSpec
+from archsim.specs.serving import RoutingSpec, SideSpec, SloSpec, TransferSpec
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving.page import front
 from archsim.studies.serving.runs import MEASURES, flat
@@ -340,7 +340,7 @@ def _largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engi
     """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
     one group of experts that has rebalanced.
     """
-    given, engine = serving.spec.search, engine_of(serving, parallel)._replace(profiled_seqs=0)
+    given, engine = serving.spec.search, engine_of(serving, SideSpec(parallel=parallel))._replace(profiled_seqs=0)
     scheduler = _scheduler(serving, max(given.max_num_seqs), max(given.max_num_batched_tokens))
     laws, notes = laws_of(engine, scheduler)
     built = with_experts(serving, engine, with_host(laws, notes, engine, scheduler, host, 1), scheduler, host)
@@ -358,11 +358,11 @@ def _deployed(serving: Serving, sides: Sequence[tuple[Engine, Built]], choice: C
         known._replace(pool=known.pool._replace(instances=count, kv_blocks=kv_blocks(engine, scheduler)))
         for (engine, known), count in zip(sides, counts, strict=False)
     ]
-    first, host = built[0], host_for(serving)
+    first, host, machines = built[0], host_for(serving), ((serving.system.name, choice.devices),)
     if not choice.prefill:
-        return Deployment(scheduler, host, first, None, None, choice.devices, first.notes)
+        return Deployment(scheduler, host, first, None, None, choice.devices, first.notes, machines)
     moved = transfer_of(serving, sides[0][0], TransferSpec(), host)
-    return Deployment(scheduler, host, first, built[1], moved, choice.devices, first.notes)
+    return Deployment(scheduler, host, first, built[1], moved, choice.devices, first.notes, machines)
 
 
 # ---- search_table
