@@ -73,6 +73,12 @@ def between(values: Iterable[float], told: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def listed(names: Iterable[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *first, last = list(names) or [""]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def signed_percent(change: float) -> str:
     """``+3.1 %``, ``−0.4 %``, ``0 %``: a relative change, two significant digits."""
     if change == 0:
