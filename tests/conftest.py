@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.examples import AT_A_COMMIT
 from support.processes import children, kill
 from support.shared import shared_path
 
-# No test depends on a timer.
-settings.register_profile("suite", deadline=None)
+# No test depends on a timer. All examples: `pytest --hypothesis-profile nightly`.
+settings.register_profile("suite", deadline=None, max_examples=AT_A_COMMIT)
+settings.register_profile("nightly", deadline=None, max_examples=100)
 settings.load_profile("suite")
 
 # A parent that ignores SIGINT, such as nohup, would have every process of the tests ignore it, too.

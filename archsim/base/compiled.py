@@ -20,15 +20,22 @@ import pickle
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numba import njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import CPUDispatcher
 from numba.core.sigutils import normalize_signature
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes may compile the same function, and either keeps it
+    fcntl = None  # type: ignore[assignment]
 
 # ---- machine_code
 # Machine code on disk, sealed: numba's cache with a checksum. What is damaged is compiled anew, after a warning.
@@ -66,6 +73,33 @@ class SealedCache(FunctionCache):
     def __init__(self, function: Any) -> None:
         super().__init__(function)
         self._cache_file.__class__ = _SealedFile
+        self._locked: IO[bytes] | None = None
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """None where nothing is kept: then the caller compiles, and no other process does until `release`."""
+        found = super().load_overload(sig, target_context)
+        if found is None and self._lock():
+            found = super().load_overload(sig, target_context)  # what another process has compiled meanwhile
+        return found
+
+    def _lock(self) -> bool:
+        """Whether no other process compiles the function: waits for one that does. False where nothing can be kept."""
+        if fcntl is None or self._locked is not None:
+            return False
+        try:
+            self._impl.locator.ensure_cache_path()
+            self._locked = open(f"{self._cache_file._index_path}.lock", "ab")
+            fcntl.flock(self._locked, fcntl.LOCK_EX)
+        except OSError:
+            self.release()
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let other processes compile the function, or load it."""
+        locked, self._locked = self._locked, None
+        if locked is not None:
+            locked.close()
 
 
 class SealedCallback(CFunc):
@@ -74,10 +108,28 @@ class SealedCallback(CFunc):
     def enable_caching(self) -> None:
         self._cache = SealedCache(self._pyfunc)
 
+    def compile(self) -> None:
+        try:
+            super().compile()
+        finally:
+            if isinstance(self._cache, SealedCache):
+                self._cache.release()
+
+
+class _Kernel(CPUDispatcher):
+    """A function that Python calls, compiled by one process at a time."""
+
+    def compile(self, sig: Any) -> Any:
+        try:
+            return super().compile(sig)
+        finally:
+            self._cache.release()
+
 
 def keep(dispatcher: Dispatcher) -> Dispatcher:
     """The same, which keeps its machine code in sealed files."""
     dispatcher._cache = SealedCache(dispatcher.py_func)
+    dispatcher.__class__ = _Kernel
     return dispatcher
 
 
@@ -87,6 +139,56 @@ def _seal(key: tuple, content: bytes) -> int:
 
 # ---- kernels
 
+class _Part(JITCodeLibrary):
+    """LLVM code of a function that only kernels call. The kernel that it is linked into optimises all of its parts at
+    once and makes machine code of them: numba does both for every part by itself, too, and for all that a part calls,
+    which is half the time of a compilation.
+    """
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+        passes, builder = self._codegen._function_pass_manager()
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes.run(function, builder)
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        return 0
+
+    @property
+    def codegen(self) -> Any:
+        return _NoEnvironment(self._codegen)
+
+
+class _NoEnvironment:
+    """A code generator, for a part: code that is in no memory has no environment to set."""
+
+    def __init__(self, codegen: Any) -> None:
+        self._codegen = codegen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._codegen, name)
+
+    def set_env(self, name: str, environment: Any) -> None:
+        pass
+
+
+class _PartCompiler(Compiler):
+    """numba's, into a `_Part`."""
+
+    def compile_extra(self, func: Callable[..., Any]) -> Any:
+        self.state.library = _Part(self.state.targetctx.codegen(), func.__qualname__)
+        return super().compile_extra(func)
+
+
 class _OfKernels(CPUDispatcher):
     """A compiled function without an entry point for Python; calling it there would end the process."""
 
@@ -95,7 +197,7 @@ class _OfKernels(CPUDispatcher):
 
 
 def _of_kernels(**options: bool) -> Callable[[Callable[..., Any]], Any]:
-    compiled = njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
+    compiled = njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=_PartCompiler, **options)
 
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = compiled(function)

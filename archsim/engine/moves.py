@@ -166,7 +166,9 @@ def _tokens_taken(plan_expert, plan_die, plan_tokens, origins, hops) -> np.ndarr
     """Tokens of each home that an entry of the plan runs, int64[entry, home]; see ``send_tokens``."""
     dies, farthest = len(hops), int(hops.max(initial=0))
     taken, left = np.zeros((len(plan_expert), dies), np.int64), np.zeros(dies, np.int64)
-    _share_tokens(plan_expert, plan_die, plan_tokens.astype(np.int64), origins, hops, farthest, left, taken)
+    plan = plan_expert.astype(np.int32), plan_die.astype(np.int32), plan_tokens.astype(np.int64)  # one compiled form
+    origins, hops = np.ascontiguousarray(origins, np.int64), np.ascontiguousarray(hops, np.int32)
+    _share_tokens(*plan, origins, hops, farthest, left, taken)
     return taken
 
 
@@ -299,7 +301,7 @@ def software(scenario, hidden_latency_ns: float) -> Software:
     kernel, shape = KERNELS[assumptions.dispatch], (model.hidden, model.top_k, model.experts)
     name = kernels_from(system, kernel)
     fitted = [fixed_and_rate(name, calibration_digest(name), op, kernel, *shape) for op in (DISPATCH, COMBINE)]
-    fixed_ns, rates = np.array(fitted).T
+    fixed_ns, rates = np.ascontiguousarray(np.array(fitted).T)  # kernels are compiled for contiguous arrays alone
     return Software(np.maximum(fixed_ns - hidden_latency_ns, 0.0), rates)
 
 

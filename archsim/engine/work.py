@@ -174,7 +174,7 @@ def _set_all(rows: np.ndarray, **fields: np.ndarray | float) -> None:
 
 def _bundles(vectors: np.ndarray, vector_bytes: int) -> np.ndarray:
     """MOVE[move] of ``vectors: [src, dst]``, sorted by source."""
-    every = np.multiply(vectors, vector_bytes, dtype=np.float64)
+    every = np.multiply(vectors, vector_bytes, dtype=np.float64, order="C")
     np.ceil(every, out=every)
     moves = np.zeros(np.count_nonzero(every), MOVE)
     _fill_bundles(every, np.zeros((2, len(every)), np.int64), moves)

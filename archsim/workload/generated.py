@@ -624,7 +624,9 @@ def _generate(
                     used |= bit
                     chosen += 1
                     repeats_it = source != now and _coin(stream, chosen) < repeated[layer]
-        before[:] = out[row]
+        for layer in range(layers):  # not by slices: numba compiles a message for shapes that differ, for 3 s
+            for rank in range(top_k):
+                before[layer, rank] = out[row, layer, rank]
 
 
 @inner

@@ -1,6 +1,8 @@
 """Machine code that is kept on disk: what is damaged is compiled anew, and said."""
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numba
@@ -33,7 +35,7 @@ def test_machine_code_is_kept(folder, caplog, decorate):
 
 
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [pytest.param(at, marks=[pytest.mark.nightly] if at > 3 else []) for at in range(40)])
 def test_what_is_damaged_is_compiled_anew(folder, caplog, ending, seed):
     kernel(twice)(np.int64(1))
     (file,) = folder.rglob(f"*.{ending}")
@@ -58,6 +60,32 @@ def test_a_callback_is_kept_and_compiled_anew(folder, caplog):
     assert pointer(twice, signature).ctypes(5) == 10 and "it is compiled anew" in caplog.text
     caplog.clear()
     assert pointer(twice, signature).cache_hits == 1 and not caplog.records
+
+
+COMPILES = """
+import sys, numba
+import numpy as np
+from archsim.base.compiled import kernel
+sys.path.insert(0, sys.argv[1])
+from slow import total
+numba.config.CACHE_DIR = sys.argv[1]
+found = kernel(total)
+print("ready", flush=True)
+input()
+found(np.arange(3))
+print(sum(found.stats.cache_hits.values()))
+"""
+
+
+def test_one_process_compiles_and_the_others_load(tmp_path):
+    (tmp_path / "slow.py").write_text("def total(values):\n    return values.sum()\n")
+    command = [sys.executable, "-c", COMPILES, str(tmp_path)]
+    both = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [each.stdout.readline() for each in both] == ["ready\n"] * 2
+    for each in both:
+        each.stdin.write("\n")
+        each.stdin.flush()
+    assert sorted(each.communicate()[0] for each in both) == ["0\n", "1\n"]
 
 
 def test_all_machine_code_on_disk_is_sealed():

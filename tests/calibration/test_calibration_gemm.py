@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
@@ -121,7 +122,7 @@ class TestSweeps:
 
 
 class TestEvaluation:
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(st.lists(st.integers(1, 10_000), min_size=2, max_size=20, unique=True), st.data())
     def test_times_are_monotone_where_points_are(self, m, data):
         m = np.array(sorted(m))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.ported_heatmap import SlowHeatmap
+from support.examples import examples
 from support.small_runs import (
     BATCH,
     demand_of,
@@ -55,7 +56,7 @@ def view_of(rng):
     return view, machine, mesh
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(seed=st.integers(0, 2**32 - 1), rule=st.sampled_from([isca26, paper]))
 def test_every_executor_makes_the_same_plan_and_bits(seed, rule):
     """Three executors on each demand: 3000 decisions."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference import flows_oracle
+from support.examples import examples
 from support.from_python import from_python
 
 from archsim.engine.network import rates
@@ -73,7 +74,7 @@ def test_errors_against_flit_level_simulation(shared, arbitration, policy, durat
     ("contention", "arbitration"), [("shared", "fair"), ("shared", "round_robin"), ("reserved", "fair")]
 )
 @given(src=dies, dst=dies, size=st.floats(0, 1e9), start=st.floats(0, 1e9))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_alone_takes_latency_and_size_over_bandwidth(contention, arbitration, src, dst, size, start):
     assume(src != dst)
     alone = finish([(src, dst, size, start)], arbitration, link=1.7, hop_ns=200, contention=contention)[0]
@@ -109,7 +110,7 @@ def test_no_flows():
 
 
 @given(flows=flow_lists, port=port_limits)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_fair_agrees_with_the_oracle(flows, port):
     flows = [flow for flow in flows if flow[0] != flow[1]]
     expected = flows_oracle.finish_times((X, Y), flows, 1.0, 20.0, port)
@@ -151,7 +152,7 @@ def routes_of(net):
 
 
 @given(network=networks())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_every_flow_has_a_saturated_bottleneck_where_none_is_faster(network):
     net = network_with(*network)
     fair_rates(net, ())
@@ -172,7 +173,7 @@ def test_every_flow_has_a_saturated_bottleneck_where_none_is_faster(network):
 
 
 @given(network=networks(), data=st.data())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_recomputing_only_what_was_touched_gives_the_rates_of_all(network, data):
     capacity, routes, under_way = network
     net = network_with(*network)
@@ -229,7 +230,7 @@ def test_round_robin_recomputes_only_the_component_too():
 
 @pytest.mark.parametrize("arbitration", ARBITRATIONS)
 @given(flows=flow_lists, port=port_limits, power=st.integers(-30, 30))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_rates_times_a_power_of_two_divide_times_exactly(arbitration, flows, port, power):
     factor = 2.0**power
     faster = finish(
@@ -241,7 +242,7 @@ def test_rates_times_a_power_of_two_divide_times_exactly(arbitration, flows, por
 
 @pytest.mark.parametrize("arbitration", ARBITRATIONS)
 @given(flows=flow_lists, port=port_limits, random=st.randoms(use_true_random=False))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_order_of_the_flows_does_not_matter(arbitration, flows, port, random):
     order = list(range(len(flows)))
     random.shuffle(order)
@@ -252,7 +253,7 @@ def test_order_of_the_flows_does_not_matter(arbitration, flows, port, random):
 @pytest.mark.parametrize(("arbitration", "tolerance"), [("fair", 0), ("round_robin", SETTLED)])
 @pytest.mark.parametrize("mirror", [lambda d: X - 1 - d % X + X * (d // X), lambda d: d % X + X * (Y - 1 - d // X)])
 @given(flows=flow_lists, port=port_limits)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_a_mirrored_mesh_behaves_the_same(arbitration, tolerance, mirror, flows, port):
     mirrored = finish([(mirror(s), mirror(d), size, start) for s, d, size, start in flows], arbitration, port=port)
     assert mirrored == pytest.approx(finish(flows, arbitration, port=port), rel=tolerance, abs=0)
@@ -260,7 +261,7 @@ def test_a_mirrored_mesh_behaves_the_same(arbitration, tolerance, mirror, flows,
 
 @pytest.mark.parametrize("arbitration", ARBITRATIONS)
 @given(flows=flow_lists, port=port_limits)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_nothing_is_faster_than_its_links(arbitration, flows, port):
     ends = finish(flows, arbitration, hop_ns=0, port=port)
     mesh, bandwidth = build_mesh(X, Y), min(1.0, port or math.inf)
@@ -280,7 +281,7 @@ def test_nothing_is_faster_than_its_links(arbitration, flows, port):
     sources=st.lists(st.tuples(st.integers(1, X * Y - 1), st.integers(1, 5000), st.integers(0, 3000)), min_size=1),
     factor=st.floats(1, 4),
 )
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_more_bandwidth_does_not_slow_a_fan_in(arbitration, sources, factor):
     flows = [(src, 0, size, start) for src, size, start in sources]
     faster = finish(flows, arbitration, port=1.0 * factor, link=factor)
@@ -347,7 +348,7 @@ def test_round_robin_hbm_gives_to_the_free_side_what_a_shared_link_leaves():
     pairs=st.lists(st.tuples(dies, dies).filter(lambda p: p[0] != p[1]), min_size=1, max_size=40, unique=True),
     hbm=st.floats(0.2, 3),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_round_robin_overloads_nothing_and_starves_no_one(pairs, hbm):
     rates = mesh_rates((X, Y), pairs, "round_robin", hbm=hbm, hbm_of=[5])
     mesh = build_mesh(X, Y)

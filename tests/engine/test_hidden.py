@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.small_runs import engine_of, policy, small_model, small_system, traffic
 
 from archsim.engine import demand as run_demand
@@ -43,7 +44,7 @@ def token_by_token(routing, target, dies):
 CASES = st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 6), st.integers(2, 4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(*CASES)
 def test_each_die_is_sent_a_vector_once(seed, tokens, top_k, dies):
     """Where every expert runs on one die, as counted token by token."""
@@ -54,7 +55,7 @@ def test_each_die_is_sent_a_vector_once(seed, tokens, top_k, dies):
     assert (send_once(plan, origins, routing, sizes, hops) == token_by_token(routing, target, dies)).all()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(*CASES, st.booleans(), st.sampled_from([(1, 1), (4, 2)]))
 def test_fewer_are_sent_once_than_for_every_expert(seed, tokens, top_k, dies, known, groups):
     plan, origins, routing = drawn(seed, tokens, 8, top_k, dies, split=True)

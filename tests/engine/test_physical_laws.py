@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.small_runs import CASES, IDS, STRATEGIES, demand_of, engine_of, policy, replay, small_model, small_system
 
 from archsim.base.causes import Cause
@@ -233,7 +234,7 @@ def test_a_mirrored_placement_gives_mirrored_loads_and_the_same_time():
     assert other.step_ns == pytest.approx(one.step_ns, rel=1e-9)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(tokens=st.integers(1, 5000), window=st.sampled_from([1, 3, 4]))
 def test_one_expert_on_one_die_takes_what_the_formula_says(tokens, window):
     """Three slices of one expert on one die, fetched one after the other (window 1) or all together (3 or more)."""

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.random_points import random_point
 from support.small_runs import demand_of, policy, replay, small_model, small_system
 
@@ -56,7 +57,7 @@ def test_slices_larger_than_half_the_llc_stream(engine, llc_mib):
     assert outcome.step_ns[1, 0] == pytest.approx(12 * 20_000.0, rel=0.005)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(1, 2**28), st.integers(1, 2**28), st.integers(1, 2**26), st.integers(1, 2**24))
 def test_no_byte_of_an_llc_counts_twice_and_more_of_it_is_more_of_both(less, more, slice_bytes, segment_bytes):
     less, more = sorted((less, more))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from archsim.base.errors import SpecError
 from archsim.iteration.attention import DECODE, PHASES, PREFILL
@@ -58,7 +59,7 @@ def test_bytes_and_weights_by_hand(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(phase=st.sampled_from(PHASES), before=st.integers(0, 10**5), new=st.integers(1, 8192), more=st.integers(1, 4000))
 def test_more_work_with_more_context_and_requests(name, phase, before, new, more):
     kind, new = kind_of(name), 1 if phase == DECODE else new

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.small_runs import policy, small_model, small_system
 
 from archsim.base.errors import CapacityError, SpecError
@@ -76,7 +77,7 @@ def test_the_reserve_of_the_paper_holds_63_tokens_of_qwen3():
 MODELS = st.sampled_from(["qwen3-235b-a22b", "deepseek-v3", "gpt-oss-20b", "llama-4-maverick"])
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     model=MODELS, batch=st.integers(1, 30_000), context=st.integers(0, 20_000), more=st.integers(0, 5_000),
     kv=st.sampled_from(["bf16", "fp8"]), weights=st.sampled_from(["replicated", "sharded"]),
@@ -91,7 +92,7 @@ def test_more_context_or_requests_never_leave_more_room(model, batch, context, m
     assert fit_of(larger, placed(of)).room_bytes.min() <= room.min()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     model=MODELS, batch=st.integers(1, 30_000), context=st.integers(1, 20_000),
     system=st.sampled_from(["dojo", "isca26_dojo"]),

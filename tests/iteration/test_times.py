@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from archsim.base.errors import SpecError
 from archsim.iteration.layers import CAUSES, Product, counted, program
@@ -49,7 +50,7 @@ def test_causes_add_up(laws, request):
     assert times.ns["attention"] > 0 and times.ns["experts"] > 0 and times.ns["router"] > 0
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.lists(st.tuples(st.integers(1, 400), st.integers(0, 4000)), min_size=1, max_size=20),
     st.integers(1, 4000),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 import archsim as ar
 from archsim import load_experiment
@@ -114,7 +115,7 @@ def with_more(system, what, factor):
     return system.model_copy(update={part: getattr(system, part).model_copy(update={key: value})})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from(["low", "value", "high"]),
     st.dictionaries(st.sampled_from(list(MORE)), st.floats(0.2, 4.0), max_size=7),

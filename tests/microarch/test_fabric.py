@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from archsim.base.errors import ArchsimError
 from archsim.engine.network.flows import simulate_flows
@@ -21,7 +22,7 @@ PLANES = st.builds(
 )
 NETWORKS = LINES | PLANES
 MOST_DIES = 64
-law = settings(max_examples=40)
+law = settings(max_examples=examples(40))
 
 
 @st.composite

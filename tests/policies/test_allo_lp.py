@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.small_runs import step_view
 
 from archsim.engine.machine import policy_costs
@@ -34,7 +35,7 @@ def arrays_ns(step, plan):
     return np.bincount(plan.die, plan.tokens, len(step.hops)) * COSTS.flop_per_token / COSTS.flop_per_ns
 
 
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=examples(40), derandomize=True)
 @given(
     st.integers(0, 999), st.sampled_from([(1, 1), (2, 1), (3, 3), (5, 5)]), st.integers(1, 40),
     st.sampled_from([0, 1, 7, 3000]), st.booleans(),

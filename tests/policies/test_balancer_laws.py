@@ -7,10 +7,11 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from support.examples import examples
 
 from archsim import balancers
 
-quick = settings(max_examples=60, derandomize=True)
+quick = settings(max_examples=examples(60), derandomize=True)
 small = st.integers(1, 6)
 seeds = st.integers(0, 2**32 - 1)
 
@@ -100,7 +101,7 @@ def tightest_set(load, holders, gpus):
     return max(sum(load[e] for e, held in enumerate(holders) if set(held) <= set(group)) / len(group) for group in sets)
 
 
-@settings(quick, max_examples=200)
+@settings(quick, max_examples=examples(200))
 @given(shared_experts(), seeds)
 @example((np.array([1e-9, 1e9, 3.0]), [[0], [0, 1], [1, 2]], 3), 0)
 def test_lplb_is_the_optimum_and_its_shares_reach_it(given, seed):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.small_runs import (
     BATCH,
     demand_of,
@@ -57,7 +58,7 @@ def step_of(seed, mesh=(3, 3), experts=40, most=400, **charges):
     return step._replace(charged=Fixed(step, **charges))
 
 
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=examples(40), derandomize=True)
 @given(
     st.integers(0, 999),
     st.sampled_from([(1, 1), (2, 1), (3, 3), (5, 5)]),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.small_runs import policy, scenario_of, small_model, small_system, step_view
 
 from archsim.base.errors import ArchsimError, CapacityError
@@ -46,13 +47,13 @@ def test_the_first_holder_is_the_home():
     assert placement.replicated and placement.slots.tolist() == [1, 1, 1]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(placements)
 def test_slots_count_every_holder(placement):
     assert placement.slots.tolist() == placement.holds.sum(axis=(0, 1)).tolist()
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(placements)
 def test_a_die_reads_from_itself_or_the_nearest_holder(placement):
     expert, die = (grid.ravel() for grid in np.meshgrid(np.arange(placement.experts), np.arange(placement.dies)))
@@ -64,7 +65,7 @@ def test_a_die_reads_from_itself_or_the_nearest_holder(placement):
             assert source == min(holders, key=lambda each: (MESH.hops[reader, each], each))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(placements, placements)
 def test_moves_turn_one_placement_into_another(old, new):
     moves = moves_between(old, new, 7, MESH.hops)

@@ -214,7 +214,15 @@ def test_a_search_refuses_pools_apart():
         ar.search_serving(FILE | {"disaggregated": {"prefill": side, "decode": side}})
 
 
-def test_configurations_that_tie_at_one_rate_are_told_apart_by_their_highest_one():
+@pytest.fixture
+def few_requests(monkeypatch):
+    """A highest rate is held to few requests: `test_the_highest_rate_is_within_the_limits` has as many as users get."""
+    for module in ("archsim.serving.serving", "archsim.studies.serving.search"):
+        monkeypatch.setattr(f"{module}.ENOUGH", 200)
+    monkeypatch.setattr("archsim.studies.serving.search.SUSTAINED", 400)
+
+
+def test_configurations_that_tie_at_one_rate_are_told_apart_by_their_highest_one(few_requests):
     sizes = {"devices": 2, "max_num_seqs": [2, 64], "max_num_batched_tokens": [2048]}
     requests = {"arrivals": {"rate": "0.5/s"}, "input": {"fixed": 700}, "output": {"fixed": 20}, "count": 8}
     found = ar.search_serving(FILE | {"model": "qwen3-30b-a3b", "requests": requests, "search": sizes})
@@ -226,7 +234,7 @@ def test_configurations_that_tie_at_one_rate_are_told_apart_by_their_highest_one
     assert all(each.measures.goodput_per_s >= 0.99 * best for each in rated)
 
 
-def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, capsys):
+def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, capsys, few_requests):
     sizes = {"devices": 2, "max_num_seqs": [64, 2], "max_num_batched_tokens": [2048, 4096]}
     requests = {"arrivals": {"rate": "1/s"}, "input": {"fixed": 700}, "output": {"fixed": 20}, "count": 12}
     file = tmp_path / "mine.yaml"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.serving import MS, closed, opened, pool
 
 from archsim.base.errors import TraceError
@@ -27,7 +28,7 @@ def served(rows, name="vllm_v1", blocks=60, ranks=1, instances=1, **more):
     return simulate(opened(rows), Scheduler(name, **SMALL), pool(blocks, instances, ranks), **more)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(ROWS, NAMES, st.integers(24, 200), st.integers(1, 3), st.integers(1, 2))
 def test_tokens_are_conserved_and_time_runs_forward(rows, name, blocks, ranks, instances):
     found = served(rows, name, blocks, ranks, instances)
@@ -43,7 +44,7 @@ def test_tokens_are_conserved_and_time_runs_forward(rows, name, blocks, ranks, i
     assert found.gaps.sum() == (requests["output"] - 1).sum()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(ROWS, NAMES, st.integers(24, 80), st.booleans(), st.sampled_from([KvUnits(), MIXED]))
 def test_all_kv_blocks_come_back(rows, name, blocks, shared, units):
     asked = opened(rows)
@@ -90,7 +91,7 @@ def test_a_long_prompt_takes_chunks():
     assert found.totals["iterations"] == 3 and found.totals["prefill_tokens"] == 300
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(ROWS)
 def test_first_come_first_served(rows):
     """Without preemption, requests are admitted in order of arrival."""

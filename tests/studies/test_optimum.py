@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.optimum_oracle import best_time
+from support.examples import examples
 from support.small_runs import engine_of, policy, scenario_of, small_model, small_system
 from support.tiny import tiny_file
 
@@ -172,7 +173,7 @@ def test_tiny_steps_equal_brute_force(mesh, tokens, dispatched, copies):
         assert found.ns == pytest.approx(max(least, problem.sure_ns), rel=1e-5)
 
 
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=examples(40), derandomize=True)
 @given(seed=st.integers(0, 10_000), dispatched=st.booleans(), copies=st.booleans())
 def test_any_multipliers_prove_a_bound_of_any_plan(seed, dispatched, copies):
     rng = np.random.default_rng(seed)

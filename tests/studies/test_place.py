@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.trace_files import save_npz, toy_requests
 
 import archsim as ar
@@ -115,7 +116,7 @@ def cases(draw):
     return np.array(values, float).reshape(times, layers, experts), ranks, ranks * each
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=examples(150), derandomize=True)
 @given(cases(), st.sampled_from(sorted(POLICIES)))
 def test_laws_of_every_placement(tmp_path_factory, case, policy):
     loads, ranks, slots = case

@@ -15,6 +15,7 @@ from reference.demand_oracle import (
     oracle_top_fraction,
     oracle_top_positive,
 )
+from support.examples import examples
 
 import archsim.workload.demand as stacked_module
 import archsim.workload.trace as trace_module
@@ -77,7 +78,7 @@ small_traces = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(small_traces, st.integers(1, 8), st.integers(0, 5), st.integers(1, 6), st.booleans())
 def test_agrees_with_the_oracle(trace, batch, decode_steps, dies, by_fraction):
     predictor = TopFraction(0.3) if by_fraction else TopPositive(2)
@@ -103,7 +104,7 @@ def _nonzero(array):
     return {tuple(map(int, index)): int(array[tuple(index)]) for index in np.argwhere(array)}
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data(), st.integers(1, 40))
 def test_predictors_agree_with_sorting(data, experts):
     large = data.draw(st.sampled_from([1, 3, 2**32 - 1]))
@@ -190,7 +191,7 @@ def test_pieces_do_not_matter(source, monkeypatch):
     _assert_equal(whole, build())
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(small_traces, st.lists(st.integers(1, 8), min_size=1, max_size=3), st.integers(0, 5))
 def test_batches_summed_in_the_pass_of_the_largest_are_as_alone(trace, batches, decode_steps):
     parts = {"origin_dies": 3, "predictor": TopFraction(0.3)}

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.trace_files import TOY, json_request, save_npz, toy_requests
 
 from archsim.base.errors import TraceError
@@ -23,7 +24,7 @@ EXPERTS, ITERATION = toy_requests(["a/1", "a/2"])["a/2"]
 STEPS = json_request(EXPERTS, ITERATION, LAYERS, 5)
 MINIFIED = json.dumps(STEPS, separators=(",", ":")).encode()
 INDENTED = json.dumps(STEPS, indent=2).encode()
-FEW = settings(max_examples=400, derandomize=True)
+FEW = settings(max_examples=examples(400), derandomize=True)
 
 
 def oracle(content: bytes):
@@ -171,7 +172,7 @@ def test_damaged_npz(content):
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy`")
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=examples(200), derandomize=True)
 @given(st.data())
 def test_npz_with_damaged_members(data):
     """The checksums of the archive are right; what it holds is not."""

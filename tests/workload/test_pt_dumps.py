@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from support.examples import examples
 from support.torch_files import save_pt, zip_pt
 
 from archsim.base.errors import TraceError
@@ -44,7 +45,7 @@ def test_a_dump_keeps_its_steps(tmp_path, dtype):
     assert found.phase == [1, 1, 1] and set(found.series) == {"my_decode"}
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=examples(60), derandomize=True)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
@@ -130,7 +131,7 @@ def test_damage_is_named(tmp_path):
             read_loads(path, MODEL)
 
 
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=examples(200), derandomize=True)
 @given(st.data())
 def test_no_damaged_pickle_crashes(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("pt")

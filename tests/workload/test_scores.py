@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.stores import LAYERS, imported
 from support.trace_files import TOY, save_npz, toy_requests
 
@@ -114,7 +115,7 @@ def test_lost_mass_is_that_of_recorded_scores(npz, name, rule):
 
 
 @given(seed=st.integers(0, 2**16), tokens=st.integers(1, 60), gamma=st.floats(0.3, 2.0))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_no_rule_executes_more_than_was_chosen_or_a_worse_pair_first(seed, tokens, gamma):
     rng = np.random.default_rng(seed)
     experts = rng.random((tokens, 8)).argsort(axis=1)[:, :3].astype(np.int16)

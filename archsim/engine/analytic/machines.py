@@ -26,21 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.compiled import inner, kernel
-from archsim.engine.analytic.bookings import (
-    begin_held,
-    begin_in_order,
-    begin_shared,
-    combine_held,
-    combine_shared,
-    fetch_held,
-    fetch_in_order,
-    fetch_shared,
-    stored_held,
-    stored_shared,
-)
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.analytic.slices import Walk
-from archsim.engine.analytic.walk import LLC_HITS, add_moves, add_slices, begun, walk
+from archsim.engine.analytic.walk import LLC_HITS, WALKS, add_moves, add_slices, begun
 from archsim.engine.demand import RunDemand
 from archsim.engine.loop import Elapsed, Outcome, Replay
 from archsim.engine.state import Machine, Memory, Tally, Work
@@ -295,8 +283,10 @@ def _machine_of(same, machines, at):
 
 
 @inner
-def _walk_all(s, machines, tags, rooms, changed, fresh, ns, counted, begin, fetch, stored, combine):
-    """Walk one step on every machine, from its tags and rooms on. A walk looks all slices up before it reads them."""
+def _walk_all(s, machines, tags, rooms, changed, fresh, ns, counted, walk):
+    """Walk one step on every machine, from its tags and rooms on. A walk looks all slices up before it reads them.
+    ``walk``: of WALKS, which is compiled already.
+    """
     for at in range(len(ns)):
         for each in range(len(changed)):
             for word in range(len(changed[each])):
@@ -305,32 +295,26 @@ def _walk_all(s, machines, tags, rooms, changed, fresh, ns, counted, begin, fetc
         own = Copies(copies.present, copies.was_read, copies.slices, copies.ring, rooms[at])
         memory = Memory(tags[at], own, s.memory.atu)
         own_walk = Walk(machine, s.work, memory, s.fetches, s.booked, s.dies, s.done, s.flying, s.lines, s.calendar)
-        ns[at] = walk(own_walk, begin, fetch, stored, combine)
+        ns[at] = walk(own_walk)
         add_slices(machine, s.work, s.fetches, counted[at])
+
+
+_TOGETHER, _IN_ORDER, _RESERVED = WALKS["together"], WALKS["in_order"], WALKS["reserved"]
 
 
 @kernel
 def _shared(s, machines, tags, rooms, changed, fresh, ns, counted):
-    _walk_all(
-        s, machines, tags, rooms, changed, fresh, ns, counted,
-        begin_shared, fetch_shared, stored_shared, combine_shared,
-    )  # fmt: skip
+    _walk_all(s, machines, tags, rooms, changed, fresh, ns, counted, _TOGETHER)
 
 
 @kernel
 def _in_order(s, machines, tags, rooms, changed, fresh, ns, counted):
-    _walk_all(
-        s, machines, tags, rooms, changed, fresh, ns, counted,
-        begin_in_order, fetch_in_order, stored_shared, combine_shared,
-    )  # fmt: skip
+    _walk_all(s, machines, tags, rooms, changed, fresh, ns, counted, _IN_ORDER)
 
 
 @kernel
 def _held(s, machines, tags, rooms, changed, fresh, ns, counted):
-    _walk_all(
-        s, machines, tags, rooms, changed, fresh, ns, counted,
-        begin_held, fetch_held, stored_held, combine_held,
-    )  # fmt: skip
+    _walk_all(s, machines, tags, rooms, changed, fresh, ns, counted, _RESERVED)
 
 
 KERNELS = {"together": _shared, "in_order": _in_order, "reserved": _held}

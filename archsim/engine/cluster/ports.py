@@ -206,7 +206,9 @@ def arrivals(flows: np.ndarray, begin_ns: np.ndarray, law: PortLaw) -> np.ndarra
     out_ns = begin_ns + law.busy(flows.sum(axis=2))
     found = np.zeros(flows.shape[::2])
     slope = law.last_ns_per_byte
-    _busy_periods(flows, begin_ns, out_ns, np.argsort(-begin_ns, axis=1), law.at_bytes, law.busy_ns, slope, found)
+    flows, begin_ns, out_ns = (np.ascontiguousarray(each) for each in (flows, begin_ns, out_ns))
+    latest_first = np.ascontiguousarray(np.argsort(-begin_ns, axis=1))
+    _busy_periods(flows, begin_ns, out_ns, latest_first, law.at_bytes, law.busy_ns, slope, found)
     return found + np.where(found > 0, law.fixed_ns, 0.0)
 
 

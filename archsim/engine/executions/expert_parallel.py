@@ -259,7 +259,7 @@ class ExpertParallel:
             n_bytes, sent_bytes = self._moves.vector_bytes[phase], tally.pair_bytes[HIDDEN + phase]
             tally.moved_bytes[phase] += int(count * n_bytes)
             np.multiply(away, n_bytes, out=moved)
-            hops = _add_rounded(moved, fabric.hops, sent_bytes if phase == DISPATCH else sent_bytes.T)
+            hops = _add_rounded(moved, fabric.hops, sent_bytes, phase == COMBINE)
             moved *= fabric.hops
             tally.hops[HIDDEN] += hops, int(moved.sum())
             activation_bytes += vectors * n_bytes
@@ -300,15 +300,19 @@ class ExpertParallel:
 
 
 @kernel
-def _add_rounded(moved, hops, to):
-    """Add ``moved: float64[source, target]`` to int64[source, target]; few of many ranks hold experts. Returns the hops
-    of all pairs that move something.
+def _add_rounded(moved, hops, to, back):
+    """Add ``moved: float64[source, target]`` to int64[source, target], or (``back``) to int64[target, source]; few of
+    many ranks hold experts. Returns the hops of all pairs that move something.
     """
     crossed = 0
     for source in range(len(moved)):
         for target in range(len(moved)):
             if moved[source, target] != 0.0:
-                to[source, target] += np.int64(np.rint(moved[source, target]))
+                n_bytes = np.int64(np.rint(moved[source, target]))
+                if back:
+                    to[target, source] += n_bytes
+                else:
+                    to[source, target] += n_bytes
                 crossed += hops[source, target]
     return crossed
 
