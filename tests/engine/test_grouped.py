@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from archsim.base.causes import Cause
 from archsim.engine.analytic.engine import AnalyticalEngine
@@ -137,7 +138,7 @@ def test_copies_of_engines_share_what_never_changes():
     assert deepcopy(law) is law and deepcopy(system) is system
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12, 4))
 @given(
     tokens=st.lists(st.integers(0, 300), min_size=2, max_size=40).filter(any),
     peak=st.floats(1e14, 1e16), hbm=st.floats(5e11, 2e13), faster=st.floats(1.0, 8.0),

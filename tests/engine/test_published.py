@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.published import simulate
+from support.examples import examples
 from support.small_runs import replay
 
 from archsim.engine.demand import build_run_demand
@@ -85,7 +86,7 @@ def random_trace(rng, model, requests, prompt, decode, layers, skew):
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25, 8))
 @given(
     seed=st.integers(0, 2**32 - 1), strategy=st.sampled_from(STRATEGIES),
     mesh=st.sampled_from([(5, 5), (3, 8), (1, 1), (4, 2), (1, 6)]),

@@ -74,8 +74,13 @@ def test_no_capacity_is_exceeded_and_recomputes_keep_their_distance(name, monkey
     assert outcome.step_ns.sum() > 0
 
 
-@pytest.mark.parametrize("system", ["dojo", "tsmc_sow"])
-@pytest.mark.parametrize("name", ["base", "ep"])
+@pytest.mark.parametrize(
+    ("name", "system"),
+    [
+        ("ep", "dojo"), ("base", "tsmc_sow"),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in (("base", "dojo"), ("ep", "tsmc_sow"))),
+    ],
+)  # fmt: skip
 def test_steps_of_deepseek_on_a_wafer_take_as_long_within_one_percent(name, system):
     model = load_model("deepseek-v3")
     instant, paced = (

@@ -5,6 +5,6 @@ from hypothesis import settings
 AT_A_COMMIT = 25
 
 
-def examples(nightly: int) -> int:
-    """``nightly`` examples with ``--hypothesis-profile nightly``, at most AT_A_COMMIT without."""
-    return nightly if settings.default.max_examples > AT_A_COMMIT else min(nightly, AT_A_COMMIT)
+def examples(nightly: int, at_a_commit: int = AT_A_COMMIT) -> int:
+    """``nightly`` examples with ``--hypothesis-profile nightly``, at most ``at_a_commit`` without."""
+    return nightly if settings.default.max_examples > AT_A_COMMIT else min(nightly, at_a_commit)
