@@ -230,7 +230,7 @@ def _audit(args: argparse.Namespace) -> int:
 
 def _mesh(args: argparse.Namespace) -> int:
     from archsim.specs.calibration_files import fabric_calibration, shipped_fabrics
-    from archsim.studies.validation.mesh import case_lines, law_lines, page_of, told
+    from archsim.studies.validation.mesh import case_lines, cases_of, law_lines, page_of, told
 
     fabrics = [fabric_calibration(args.calibration)] if args.calibration else shipped_fabrics()
     folders = [*args.mesh, *([args.measurements] if args.measurements else [])]
@@ -245,6 +245,7 @@ def _mesh(args: argparse.Namespace) -> int:
         print(line)
     if args.out:
         Path(args.out).write_text(page_of(found, fabrics), encoding="utf-8")
+        Path(args.out).with_suffix(".csv").write_text(cases_of(found), encoding="utf-8")
         print(f"page: {args.out}")
     return OK if found.judged else UNREAD
 

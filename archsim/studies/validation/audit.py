@@ -176,7 +176,19 @@ def page_of(calibrations: Sequence[CalibrationSpec]) -> str:
         "bits.",
         "",
     ]
-    lines += [f"- {line}" for calibration in calibrations for line in told(calibration)]
+    lines += ["| GPU | section | tables | points | apart | farthest | dominated | most dominated |",
+              "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    for calibration in calibrations:
+        dominated = dict(dominated_in(calibration))
+        for each in audit(calibration):
+            if each.tables:
+                slower = dominated.get(each.section, ())
+                far = f"{np.expm1(each.found[0].off):+.0%}" if each.found else "–"
+                worst = f"{max(one.ratio for one in slower):.2f} ×" if slower else "–"
+                cells = (calibration.gpu, each.section, each.tables, f"{each.points:,}", len(each.found), far,
+                         len(slower), worst)  # fmt: skip
+                lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += ["", "`archsim calibrate --validate --audit` prints each of these tables by name."]
     return "\n".join(lines) + "\n"
 
 

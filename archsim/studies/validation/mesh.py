@@ -662,28 +662,36 @@ def page_of(found: MeshValidation, fabrics: Sequence[FabricCalibration]) -> str:
         own = [each for each in found.ratios if (each.kind, each.kernel) == (kind, kernel)]
         met = sum(abs(each.off) <= each.bar for each in own)
         lines.append(f"| {kind}, {kernel} | {len(own)} | {met} | {max(abs(each.off) for each in own):.3f} |")
-    lines += ["", "| kind | kernel | case | measured | simulated | bar |", "| --- | --- | --- | ---: | ---: | ---: |"]
-    lines += [
-        f"| {each.kind} | {each.kernel} | {each.name} | {each.measured:.3f} | {each.simulated:.3f} | {each.bar:.2f} |"
-        for each in found.ratios
-    ]
     for order in found.orders:
         lines += [
             "", f"Order of {order.kind}: measured {' < '.join(order.measured)}; simulated "
             f"{' < '.join(order.simulated)}.",
         ]  # fmt: skip
-    lines += [
-        "", "## Cases", "",
-        "| case | kernel | version | measured | simulated | error | left out | " + " | ".join(NULLS) + " |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]  # fmt: skip
-    for each in found.judged:
-        lines.append(f"| {' | '.join([*_cells(each), *(_time(ns, each.unit) for ns in each.nulls)])} |")
     lines += _fabric_alone(found)
     lines += ["", *BARS_MISSED, "", "## What is missing", "", f"- {MISSING_SPREAD[0].upper()}{MISSING_SPREAD[1:]}."]
     lines += [f"- {line}" for line in found.unread]
     lines += ["", "## The calibrations", "", *(f"- {line}" for line in law_lines(fabrics)), "", *_files()]
     return "\n".join(lines) + "\n"
+
+
+def cases_of(found: MeshValidation) -> str:
+    """Every case and every ratio, as CSV: kind, case, kernel, version, measured, simulated (ns, or a ratio), left out,
+    and the null models.
+    """
+    import pandas
+
+    times = [
+        {"kind": "time_ns", "case": each.name, "kernel": each.kernel, "version": each.version,
+         "measured": each.measured_ns, "simulated": each.simulated_ns, "left_out": each.left_out_ns,
+         **dict(zip(NULLS, each.nulls, strict=True))}
+        for each in found.judged
+    ]  # fmt: skip
+    ratios = [
+        {"kind": each.kind, "case": each.name, "kernel": each.kernel, "measured": each.measured,
+         "simulated": each.simulated}
+        for each in found.ratios
+    ]  # fmt: skip
+    return pandas.DataFrame([*times, *ratios]).to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
 BARS_MISSED = (
