@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         load,
         optimum,
         place,
+        recommend,
         run,
         run_phase,
         search_serving,
@@ -67,8 +68,8 @@ sys.meta_path.append(MovedModules())
 _NAMES = {
     "archsim.api":
         "Calibrations ExplorationPlan ablate block_worth calibrate calibrate_meshes calibrate_serving claims "
-        "compare compare_serving engines explore load optimum place run run_phase search_serving serve "
-        "serve_plan serve_policies sweep validate validate_meshes verify why worth ",
+        "compare compare_serving engines explore load optimum place recommend run run_phase search_serving "
+        "serve serve_plan serve_policies sweep validate validate_meshes verify why worth ",
     "archsim.base.errors": "ArchsimError",
     "archsim.engine.network.flows": "simulate_flows",
     "archsim.policies.allocation": "Effort Plan StepView",
@@ -81,8 +82,8 @@ __all__ = [  # noqa: F822 (defined by __getattr__)
     "ArchsimError", "Calibrations", "Effort", "ExplorationPlan", "Plan", "Results", "StepView", "__version__",
     "ablate", "block_worth", "calibrate", "calibrate_meshes", "calibrate_serving", "claims", "compare",
     "compare_serving", "engines", "explore", "load", "load_assumptions", "load_experiment", "load_model",
-    "load_system", "optimum", "place", "run", "run_phase", "search_serving", "serve", "serve_plan", "serve_policies",
-    "simulate_flows", "sweep", "validate", "validate_meshes", "verify", "why", "worth",
+    "load_system", "optimum", "place", "recommend", "run", "run_phase", "search_serving", "serve", "serve_plan",
+    "serve_policies", "simulate_flows", "sweep", "validate", "validate_meshes", "verify", "why", "worth",
 ]  # fmt: skip
 
 

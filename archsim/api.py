@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from archsim.studies.place import Placed
     from archsim.studies.serving.calibrate import Calibrated
     from archsim.studies.serving.calibrate import Comparison as ServedComparison
+    from archsim.studies.serving.recommend import Recommendation
     from archsim.studies.serving.search import Searched
     from archsim.studies.serving.served import ServedPlan
     from archsim.studies.validation.mesh import MeshValidation
@@ -635,12 +636,47 @@ def serve_plan(
     return serve_all(plan, watcher) if out is None else serve_into(plan, Path(out), watcher, around)
 
 
-def search_serving(source: Source, overrides: Sequence[str] = ()) -> Searched:
-    """Parallel sizes and batch limits of a file's ``search:``, most goodput first. Raises as ``serve``."""
+def search_serving(
+    source: Source, overrides: Sequence[str] = (), *, jobs: int = 1, told: Callable[[str], None] = lambda text: None
+) -> Searched:
+    """Parallel sizes and batch limits of a file's ``search:``, most goodput first. jobs: processes. told: how far it
+    is. Raises as ``serve``.
+    """
     from archsim.specs.serving_files import load_serving
     from archsim.studies.serving.search import Searched, search
 
-    return Searched(search(load_serving(source, overrides)))
+    return Searched(search(load_serving(source, overrides), told, jobs=jobs))
+
+
+def recommend(
+    model: Source, on: str | Sequence[str], *, jobs: int | None = None,
+    told: Callable[[str], None] = lambda text: None, out: str | os.PathLike[str] | None = None,
+    loads: Sequence[str | os.PathLike[str]] = (), **asked: Any,
+) -> Recommendation:
+    """What to serve a model with: engine, GPU, parallel sizes, precision, batch limits and pools.
+
+    on: GPUs and how many there are, such as ``h200:32``; several are compared. Limits: ``ttft``, ``tpot``, ``e2e``
+    (texts with units, such as ``50ms``). Traffic: ``input_tokens``, ``output_tokens`` (means) and ``spread``
+    (coefficient of variation), or ``requests`` (a trace). Budget: ``usd_per_hour``, ``watts``; ``prices``: GPU → USD an
+    hour. ``rate``: requests a second that must be served, by the cheapest GPUs. ``engines``, ``precisions``: that may
+    be chosen. ``objective``: throughput, price or energy. ``pools``: also engines that only prefill or decode. jobs:
+    processes (None: all cores). out: folder of the files to start it with; loads: recorded loads of experts, for a
+    placement.
+
+    Returns a `Recommendation`: ``.best`` and ``.others`` (each with ``.choice``, ``.rate_per_s`` and its 80 % range,
+    ``.probability`` that it is the best, ``.usd_per_million``, ``.upkeep``), ``.measures`` of the best under load,
+    ``.started``; ``.to_pandas()`` has one row a configuration. Raises SpecError, also where nothing is within the
+    limits.
+    """
+    from archsim.base.host import available_cores
+    from archsim.studies.serving.recommend import asked_of, write_recommendation
+    from archsim.studies.serving.recommend import recommend as recommended
+
+    question = asked_of(model, [on] if isinstance(on, str) else on, **asked)
+    found = recommended(question, told, jobs or available_cores())
+    if out is not None:
+        write_recommendation(found, Path(out), [Path(each) for each in loads])
+    return found
 
 
 def compare_serving(

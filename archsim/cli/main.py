@@ -83,6 +83,7 @@ HEADINGS: dict[str, tuple[Command | Group, ...]] = {
             Form("--search", "explore", "sweep:explore", "the Pareto-optimal designs among the points of a `sweep:`"),
             Form("--figure", "figure", "sweep:figure", "a figure of a report for print: PDF, PNG or SVG"),
         )),
+        Command("recommend", "recommend", "what to serve a model with, within limits and a budget, and how to start it"),
         Command("serve", "serve", "requests that arrive over time: TTFT, TPOT, goodput; search a configuration"),
     ),
     "Understand": (

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from archsim.cli.arguments import OK, add_experiment, add_json, add_report
+from archsim.cli.arguments import OK, add_experiment, add_jobs, add_json, add_report
 from archsim.cli.progress import doing
 
 SHOWN = 10  # rows of a search
@@ -15,6 +15,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "deployment and requests")
     add_report(parser, "nothing is written")
     add_json(parser)
+    add_jobs(parser, "processes of --search")
     parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the first policy's run, for Perfetto")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--compare", metavar="BENCH.json", help="set a result of `vllm bench serve` beside the simulation")
@@ -31,7 +32,7 @@ def run_serve(args: argparse.Namespace) -> int:
     _refuse_unwritten(args)
     print_compiling()
     if args.search:
-        args.result = _search(args.file, args.overrides, args.out)
+        args.result = _search(args.file, args.overrides, args.out, args.jobs)
     elif args.compare:
         print(f"simulating what {args.compare} measured ...", file=sys.stderr, flush=True)
         args.result = ar.compare_serving(args.file, args.compare, args.overrides)
@@ -163,19 +164,26 @@ def _print_comparison(compared) -> None:
     print_notes((*compared.advice, *compared.outcome.notes))
 
 
-def _search(file: str, overrides, out: str | None) -> list[dict]:
-    """Print the configurations found; their rows."""
+def _search(file: str, overrides, out: str | None, jobs: int | None) -> list[dict]:
+    """Print the configurations found; their rows. What was found is kept in ``out`` when the search is ended."""
     from archsim.base.files import own_folder
+    from archsim.base.host import available_cores
     from archsim.cli.printing import console, grid
     from archsim.specs.serving_files import load_serving
     from archsim.studies.serving.search import COLUMNS, alike, best_told, search, table_of, values
 
     serving = load_serving(file, overrides)
     print("searching ...", file=sys.stderr, flush=True)
-    found = search(serving, doing)
     if out is not None:
         own_folder(Path(out))
-        table_of(found).write_csv(Path(out) / "search.csv")
+
+    def keep(so_far) -> None:
+        if out is not None:
+            table_of(so_far).write_csv(Path(out) / "search.csv")
+
+    found = search(serving, doing, jobs=jobs or available_cores(), kept=keep)
+    if out is not None:
+        keep(found)
         table_of(found).write_parquet(Path(out) / "search.parquet")
         print(f"table: {out}/search.csv")
     for sentence in best_told(serving, found):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
 
 from archsim.runs.results import Record
 from archsim.runs.run import DemandSpec, Run
@@ -238,3 +241,72 @@ class Worker:
         self.dismissed = True
         self._process.kill()
         self._process.wait()
+
+
+# ---- copies
+# Processes that begin as copies of this one: what it has loaded and built need not be sent to them.
+
+def in_copies(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int) -> Iterator[tuple[Any, Any]]:
+    """Every task with ``work(task)``, in the order in which they end, at most ``jobs`` at a time.
+
+    The next task is drawn when a process is free, so that ``tasks`` may depend on what has been yielded. With one job,
+    or where a process cannot be copied, the work is done here. Tasks and results are sent as pickles. An exception of
+    ``work`` is raised here. The copies do not hear Ctrl-C, and end with the iterator.
+    """
+    drawn = iter(tasks)
+    if jobs <= 1 or "fork" not in multiprocessing.get_all_start_methods():
+        for task in drawn:
+            yield task, work(task)
+        return
+    context = multiprocessing.get_context("fork")
+    here: dict[Connection, tuple[Any, Any]] = {}  # end of a pipe here → its process, and its task
+    try:
+        for _ in range(jobs):
+            if (task := next(drawn, _NO_TASK)) is _NO_TASK:
+                break
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_copy, args=(work, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            ours.send((True, task))
+            here[ours] = process, task
+        while here:
+            for pipe in wait(list(here)):
+                assert isinstance(pipe, Connection)
+                process, task = here[pipe]
+                try:
+                    failed, result = pipe.recv()
+                except EOFError:
+                    process.join()
+                    raise ChildProcessError(f"a process ended with status {process.exitcode}") from None
+                if failed:
+                    raise result
+                yield task, result
+                if (following := next(drawn, _NO_TASK)) is _NO_TASK:
+                    pipe.send((False, None))
+                    del here[pipe]
+                    process.join()
+                    pipe.close()
+                else:
+                    pipe.send((True, following))
+                    here[pipe] = process, following
+    finally:
+        for pipe, (process, _) in here.items():
+            process.kill()
+            process.join()
+            pipe.close()
+
+
+_NO_TASK = object()
+
+
+def _copy(work: Callable[[Any], Any], pipe: Connection) -> None:
+    """Work until there is no task left. Copies made later hold the other end of the pipe, too: its end says nothing."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while (message := pipe.recv())[0]:
+        task = message[1]
+        try:
+            reply = False, work(task)
+        except Exception as error:  # raised in the process that waits for it
+            reply = True, error
+        pipe.send(reply)

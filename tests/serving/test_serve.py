@@ -242,8 +242,8 @@ def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, 
     serving = load_serving(file)
     said = []
     found = search(serving, said.append)
-    sizes = [text for text in said if text.startswith("serving with sizes ")]
-    assert sizes[0] == f"serving with sizes 1 of {len(sizes)}, 0 configurations so far" and len(said) > len(sizes)
+    sizes = [text for text in said if text.startswith("served ")]
+    assert sizes[0] == f"served 1 of {len(sizes)} sizes, 4 configurations so far" and len(said) > len(sizes)
     served, groups = [each for each in found if each.measures], alike(found)
     assert len(groups) < len(served) and max(len(each.choices) for each in groups) > 1
     members = [choice for each in groups for choice in each.choices]

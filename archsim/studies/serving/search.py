@@ -10,6 +10,7 @@ from archsim.base.errors import ArchsimError, SpecError, TraceError
 from archsim.base.fields import TIME, format_quantity
 from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
 from archsim.iteration.layers import has_experts
+from archsim.runs.pool import in_copies
 from archsim.serving.deployment import Built, Engine, Host, kv_blocks, laws_of, with_host
 from archsim.serving.measures import UNDEFINED, Measures, number
 from archsim.serving.requests import Requests, scaled
@@ -30,7 +31,7 @@ from archsim.specs.policies import PolicySpec
 from archsim.specs.serving import RoutingSpec, SideSpec, SloSpec, TransferSpec
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving.page import front
-from archsim.studies.serving.runs import MEASURES, flat
+from archsim.studies.serving.runs import MEASURES, flat, measures_of
 
 if TYPE_CHECKING:
     import pandas
@@ -63,7 +64,8 @@ def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -
     return _found(lambda rate: fits(many, rate), rate / (1 + CLOSE))
 
 
-def _found(fits, first: float) -> float:
+def _found(fits: Callable[[float], bool], first: float) -> float:
+    """The highest rate that fits, from a first guess; 0 where none does."""
     low, high = (first, 0.0) if fits(first) else (0.0, first)
     for _ in range(MOST_DOUBLINGS):
         rate = 2 * low if not high else high / 2
@@ -184,10 +186,18 @@ class Searched(Shown, list[Found]):
         return table_of(self).to_pandas()
 
 
-def search(serving: Serving, told: Callable[[str], None] = lambda text: None) -> list[Found]:
+def search(
+    serving: Serving,
+    told: Callable[[str], None] = lambda text: None,
+    *,
+    jobs: int = 1,
+    kept: Callable[[Sequence[Found]], None] = lambda found: None,
+) -> list[Found]:
     """Every configuration; those first whose highest rate was found, the highest first, then by goodput and throughput;
     refused ones last. At one rate many have the same goodput: the highest rate within limits tells the best apart.
-    ``told``: what is served next, of how many. Raises SpecError for none, and for pools apart.
+    ``told``: what is served next, of how many. ``jobs``: processes that serve; those of one size share their laws, and
+    all share the requests. ``kept``: gets all configurations so far, whenever some have been served. A search that is
+    ended (Ctrl-C) gives what it has found. Raises SpecError for none, and for pools apart.
     """
     if serving.spec.disaggregated != "none":
         raise SpecError(
@@ -195,25 +205,51 @@ def search(serving: Serving, told: Callable[[str], None] = lambda text: None) ->
             "{pools: [colocated, disaggregated]} to try both"
         )
     requests, found = requests_of(serving), []
-    kinds, layouts = list(product(serving.spec.search.precision or (None,), serving.policies)), _layouts(serving)
-    for kind, (precision, policy) in enumerate(kinds):
-        served = _drawn_once(serving, policy, precision)
-        known: Known = {}
-        for at, layout in enumerate(layouts, 1 + kind * len(layouts)):
-            told(f"serving with sizes {at} of {len(kinds) * len(layouts)}, {len(found)} configurations so far")
-            found += _of_layout(served, layout, requests, precision, known)
+    kinds = [
+        drawn_once(serving, policy, precision)
+        for precision, policy in product(serving.spec.search.precision or (None,), serving.policies)
+    ]
+    tasks = list(product(range(len(kinds)), _layouts(serving)))
+    known: list[Known] = [{} for _ in kinds]
+    precisions = [precision for precision, _ in product(serving.spec.search.precision or (None,), serving.policies)]
+
+    def of_task(task: tuple[int, Layout]) -> list[Found]:
+        kind, layout = task
+        return list(_of_layout(kinds[kind], layout, requests, precisions[kind], known[kind]))
+
+    ended = False
+    try:
+        for at, (_, of_layout) in enumerate(in_copies(of_task, tasks, jobs), 1):
+            found += [each._replace(measures=restored(each.measures)) for each in of_layout]
+            kept(found)
+            told(f"served {at} of {len(tasks)} sizes, {len(found)} configurations so far")
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        ended = True
+        told(f"ended: {len(found)} configurations of {at} of {len(tasks)} sizes are kept")
     if not found:
         raise SpecError("search: no sizes divide the devices, heads and experts")
     found = sorted(found, key=_order)
-    if not requests.offered_per_s:
+    if ended or not requests.offered_per_s:
         return found
     tied, rated = _tied(found), []
-    for at, each in enumerate(tied, 1):
-        told(f"finding the highest rate of {at} of the {len(tied)} best")
-        rated.append(_with_rate(serving, each, requests))
-    rated.sort(key=lambda each: -(each.highest_rate or 0.0))
-    known = {each.choice for each in rated}
-    return rated + [each for each in found if each.choice not in known]
+    told(f"finding the highest rates of the {len(tied)} best")
+    try:
+        for _, each in in_copies(lambda at: _with_rate(serving, tied[at], requests), range(len(tied)), jobs):
+            rated.append(each._replace(measures=restored(each.measures)))
+            told(f"found the highest rate of {len(rated)} of the {len(tied)} best")
+    except KeyboardInterrupt:
+        told(f"ended: the highest rates of {len(rated)} of the {len(tied)} best are kept")
+    place = {each.choice: at for at, each in enumerate(tied)}
+    rated.sort(key=lambda each: (-(each.highest_rate or 0.0), place[each.choice]))
+    with_rates = {each.choice for each in rated}
+    return rated + [each for each in found if each.choice not in with_rates]
+
+
+def restored(measures: Measures | None) -> Measures | None:
+    """As before they were sent: a time that no request has is one object, so that equal measures are equal."""
+    return None if measures is None else measures_of(flat(measures))
 
 
 def _tied(found: Sequence[Found]) -> list[Found]:
@@ -235,8 +271,8 @@ def _with_rate(serving: Serving, found: Found, requests: Requests) -> Found:
         return found
     choice = found.choice
     policy = next((each for each in serving.policies if each.name == choice.policy), serving.policy)
-    served = _drawn_once(serving, policy, choice.precision)
-    deployment = _deployed(served, _sides(served, choice.parallel, choice.decode, choice.prefill > 0, {}), choice)
+    served = drawn_once(serving, policy, choice.precision)
+    deployment = deployed(served, _sides(served, choice.parallel, choice.decode, choice.prefill > 0, {}), choice)
     return found._replace(highest_rate=highest_rate(served, deployment, requests))
 
 
@@ -258,12 +294,12 @@ def _of_layout(
         return
     for choice in choices:
         try:
-            yield Found(choice, serve_requests(serving, _deployed(serving, sides, choice), requests).measures, "")
+            yield Found(choice, serve_requests(serving, deployed(serving, sides, choice), requests).measures, "")
         except ArchsimError as error:
             yield Found(choice, None, str(error))
 
 
-def _drawn_once(serving: Serving, policy: PolicySpec, precision: PrecisionSpec | None = None) -> Serving:
+def drawn_once(serving: Serving, policy: PolicySpec, precision: PrecisionSpec | None = None) -> Serving:
     """Under a policy and a precision; tokens of experts are drawn once."""
     spec = serving.spec
     if precision is not None:
@@ -282,7 +318,7 @@ def _order(found: Found) -> tuple:
 def _layouts(serving: Serving) -> list[Layout]:
     """Those of the file's pools, on all devices."""
     pools, devices = serving.spec.search.pools, serving.spec.search.devices or serving.system.dies
-    sizes, found = list(_sizes(serving, devices)), []
+    sizes, found = list(sizes_of(serving, devices)), []
     for parallel in sizes:
         instances = devices // parallel.ranks
         apart = range(1, instances) if "disaggregated" in pools else ()
@@ -298,7 +334,8 @@ def _layouts(serving: Serving) -> list[Layout]:
     return [layout for layout in found if layout.counts]
 
 
-def _sizes(serving: Serving, devices: int) -> Iterator[ParallelSpec]:
+def sizes_of(serving: Serving, devices: int) -> Iterator[ParallelSpec]:
+    """Of one engine on some of the devices, or on all."""
     moe = has_experts(serving.model)
     for ranks in _divisors(devices):
         for tp in _divisors(ranks):
@@ -331,12 +368,12 @@ def _sides(
     for one, sizes in kinds:
         key = sizes, one is not serving
         if key not in known:
-            known[key] = _largest(one, sizes, host)
+            known[key] = largest(one, sizes, host)
         found.append(known[key])
     return tuple(found)
 
 
-def _largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engine, Built]:
+def largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engine, Built]:
     """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
     one group of experts that has rebalanced.
     """
@@ -351,7 +388,8 @@ def _largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engi
     return engine, built
 
 
-def _deployed(serving: Serving, sides: Sequence[tuple[Engine, Built]], choice: Choice) -> Deployment:
+def deployed(serving: Serving, sides: Sequence[tuple[Engine, Built]], choice: Choice) -> Deployment:
+    """Engines that are built, in the numbers and with the batch limits of a choice. Raises CapacityError."""
     scheduler = _scheduler(serving, choice.max_num_seqs, choice.max_num_batched_tokens)
     counts = (choice.prefill, choice.instances - choice.prefill) if choice.prefill else (choice.instances,)
     built = [

@@ -1,0 +1,223 @@
+"""``archsim recommend``: cases derived by hand, and one small question from the command line."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+
+import archsim as ar
+from archsim.base.errors import SpecError
+from archsim.cli.main import main
+from archsim.iteration.layers import TOKENS, row_flop
+from archsim.runs.pool import in_copies
+from archsim.serving.deployment import Engine
+from archsim.serving.serving import check_serving
+from archsim.serving.upkeep import activity, usd_per_million
+from archsim.specs.calibration_files import calibration_named
+from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
+from archsim.specs.library import load_model
+from archsim.specs.serving_files import load_serving
+from archsim.studies.serving import recommend as studied
+from archsim.studies.serving.recommend import Curve, Factors, asked_of, drawn_rates
+from archsim.studies.serving.search import Choice, search
+from archsim.studies.serving.start import DECODE, Started, arguments, options_file, script
+
+
+def curve_of(*tpots_ms):
+    """Rates 1, 2, 3, …; at each, these times per output token of as many requests alike, in ms."""
+    times = np.array(tpots_ms, float) * 1e6
+    return Curve(np.arange(1.0, len(times) + 1), np.stack([np.zeros_like(times), times, np.zeros_like(times)], axis=1))
+
+
+LIMITS = np.array([np.inf, 50e6, np.inf])
+
+
+def test_the_highest_rate_lies_where_nine_tenths_are_within_the_limits():
+    # All of ten requests at rate 1; 8 of 10 at rate 2: 90 % lie half way between.
+    shares = curve_of([40] * 10, [40] * 8 + [60] * 2, [60] * 10)
+    assert shares.highest(LIMITS) == pytest.approx(1.5)
+    assert curve_of([40] * 10, [45] * 10).highest(LIMITS) == 2.0  # the grid ends
+    assert curve_of([60] * 10).highest(LIMITS) == 0.0
+
+
+def test_a_system_that_takes_twice_as_long_serves_half_of_the_rate_of_half_the_limit(monkeypatch):
+    # Twice as long: its times at rate 1 are those of rate 2, doubled, so 50 ms here are 25 ms on the curve.
+    curve = curve_of([20] * 10, [25] * 10, [40] * 10, [60] * 10)
+    kind = SimpleNamespace(
+        engine="vllm", precision="fp8", offer=SimpleNamespace(gpu="h200"),
+        serving=SimpleNamespace(spec=SimpleNamespace(slo=SimpleNamespace(ttft_ns=None, tpot_ns=50e6, e2e_ns=None))),
+    )  # fmt: skip
+    tried = SimpleNamespace(kind=0, choice=Choice(ParallelSpec(), 1, 64, 4096))
+    monkeypatch.setattr(studied, "factors_of", lambda kind, choice: Factors((0.0, float(np.log(2))), (0.0, 0.0), 4))
+    slow = drawn_rates([kind], [tried], [curve])
+    assert np.allclose(slow, curve.highest(np.array([np.inf, 25e6, np.inf])) / 2)
+    monkeypatch.setattr(studied, "factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.0, 0.0), 4))
+    assert np.allclose(drawn_rates([kind], [tried], [curve]), curve.highest(LIMITS))
+
+
+def test_errors_of_a_cell_of_one_group_move_all_of_its_sizes_together(monkeypatch):
+    curve = curve_of(*([10 * at] * 10 for at in range(1, 9)))
+    kind = SimpleNamespace(
+        engine="vllm", precision="fp8", offer=SimpleNamespace(gpu="h200"),
+        serving=SimpleNamespace(spec=SimpleNamespace(slo=SimpleNamespace(ttft_ns=None, tpot_ns=50e6, e2e_ns=None))),
+    )  # fmt: skip
+    sizes = [SimpleNamespace(kind=0, choice=Choice(ParallelSpec(), 1, seqs, 4096)) for seqs in (32, 64)]
+    monkeypatch.setattr(studied, "factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.1, 0.1), 1))
+    alike = drawn_rates([kind], sizes, [curve, curve])
+    assert np.array_equal(alike[0], alike[1])
+    monkeypatch.setattr(studied, "factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.1, 0.1), 100))
+    apart = drawn_rates([kind], sizes, [curve, curve])
+    assert np.corrcoef(apart)[0, 1] < 0.2
+
+
+def test_energy_follows_from_weights_kv_and_products():
+    # One request of 10 prompt and 3 output tokens on one GPU, in 3 iterations: 12 tokens are computed.
+    model, log = load_model("llama-3.1-8b"), np.zeros(3, [("decodes", "i8"), ("chunk_tokens", "i8")])
+    requests = np.zeros(1, [(n, "i8") for n in ("input", "output", "hit")] + [("arrival_ns", "f8"), ("last_ns", "f8")])
+    requests["input"], requests["output"], requests["last_ns"] = 10, 3, 1e9
+    engine = Engine(model, calibration_named("h200"), 141e9, Parallelism(), Precision())
+    found = activity(SimpleNamespace(requests=requests, log=log), engine, 1)
+    flop = row_flop(model, Parallelism())
+    weights = sum(flop.values()) / 2  # of all products, the head among them
+    of_tokens = sum(each for (rows, _), each in flop.items() if rows == TOKENS)
+    kv = model.layers * 2 * 8 * 128 * 2  # bytes of a token: 8 heads of 128, keys and values in BF16
+    read = kv * (11 + 12)  # two decodes, with what is before them and their own token
+    assert found.tokens == 3 and found.time_s == 1.0
+    assert found.hbm_bytes == pytest.approx(3 * 2 * weights + read, rel=0.001)
+    assert found.flop == pytest.approx(12 * of_tokens + 3 * (sum(flop.values()) - of_tokens), rel=0.001)
+
+
+def test_a_million_tokens_at_a_thousand_a_second_take_a_thousand_seconds_of_rent():
+    assert usd_per_million(3.6, 1000.0) == pytest.approx(1.0)
+    assert usd_per_million(3.6, 0.0) == float("inf")
+
+
+def started(engine, **changes):
+    parallel = ParallelSpec(attention=AttentionRanks(tp=2, dp=4), experts=ExpertRanks(ep=8, tp=1))
+    of = Started(engine, load_model("qwen3-235b-a22b"), parallel, Precision(kv="fp8"), 2, 64, 4096)
+    return of._replace(**changes)
+
+
+def test_each_engine_is_started_as_it_counts_its_ranks_and_limits():
+    vllm, sglang = (" ".join(arguments(started(each))) for each in ("vllm", "sglang"))
+    assert "--tensor-parallel-size 2 --data-parallel-size 4 --enable-expert-parallel" in vllm
+    assert "--max-num-seqs 64 --max-num-batched-tokens 4096" in vllm  # of a rank
+    assert "--tp-size 8 --enable-dp-attention --dp-size 4 --ep-size 8" in sglang
+    assert "--max-running-requests 256 --chunked-prefill-size 16384" in sglang  # of all ranks
+    trtllm = " ".join(arguments(started("trtllm")))
+    assert "--tp_size 8 --ep_size 8 --max_batch_size 64 --max_num_tokens 4096" in trtllm
+    options = yaml.safe_load(options_file(started("trtllm")))
+    assert options["enable_attention_dp"] is True and options["kv_cache_config"]["dtype"] == "fp8"
+    assert options_file(started("vllm")) == ""
+    text = script([started("sglang"), started("sglang", role=DECODE, instances=1)])
+    assert text.count("sglang.launch_server") == 3 and text.count("--disaggregation-mode decode") == 1
+    assert 'MODEL=${MODEL:-Qwen/Qwen3-235B-A22B}' in text and "--port 8002" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"on": ["h200:8"]}, "needs limits"),
+        ({"on": ["h200sxm:8"], "tpot": "50ms"}, "did you mean 'h200'"),
+        ({"on": ["h200:many"], "tpot": "50ms"}, "no number of GPUs"),
+        ({"on": ["dojo"], "tpot": "50ms"}, "no serving engine"),
+        ({"on": ["h200:8"], "tpot": "50"}, "has no unit"),
+        ({"on": ["h200:8"], "tpot": "50ms", "engines": ["vlm"]}, "did you mean 'vllm'"),
+        ({"on": ["h200"], "tpot": "50ms", "usd_per_hour": 1.0}, "does not pay for one h200"),
+        ({"on": ["v100"], "tpot": "50ms", "objective": "price"}, "--price v100=USD"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_with_what_to_do(asked, said):
+    with pytest.raises(SpecError, match=said):
+        asked_of("llama-3.1-8b", **asked)
+
+
+def test_a_budget_bounds_the_gpus():
+    of = asked_of("llama-3.1-8b", ["h200"], tpot="50ms", usd_per_hour=16.0, watts=4900.0)
+    assert of.offers[0].devices == 7  # ten for 16 USD at 1.60, seven for 4,900 W at 700
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """From the command line, on two GPUs."""
+    out = tmp_path_factory.mktemp("asked")
+    words = "recommend llama-3.1-8b --on h200:2 --ttft 2s --tpot 10ms --engine vllm --engine sglang --jobs 1 --json"
+    lines = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("archsim.cli.printing.print_json", lines.append)
+        patch.setattr(studied, "MOST_REQUESTS", 800)
+        assert main([*words.split(), "--out", str(out / "files")]) == 0
+    return lines[0], out / "files"
+
+
+def test_the_answer_is_a_sentence_and_its_numbers_hang_together(found):
+    result, _ = found
+    best = result["best"]
+    assert result["answer"].startswith("Serve llama-3.1-8b with ") and result["answer"].endswith("%.")
+    assert best["rate_low_per_s"] < best["rate_per_s"] < best["rate_high_per_s"]
+    assert sum(row["probability"] for row in result["compared"]) == pytest.approx(1.0)
+    assert best["probability"] == max(row["probability"] for row in result["compared"])
+    tokens = best["usd_per_million_output_tokens"] * best["rate_per_s"]
+    assert tokens == pytest.approx(2 * 1.60 / 3600 * 1e6 / 512, rel=0.02)
+    assert {row["engine"] for row in result["compared"]} == {"vllm", "sglang"}
+
+
+def test_the_files_start_what_was_recommended(found):
+    result, folder = found
+    names = {each.name for each in folder.iterdir()}
+    assert {"serve.yaml", "start.sh", "recommendation.json", "configurations.csv"} <= names
+    assert json.loads((folder / "recommendation.json").read_text())["answer"] == result["answer"]
+    serving = load_serving(str(folder / "serve.yaml"))
+    check_serving(serving)
+    assert serving.spec.scheduler.max_num_seqs == result["best"]["max_num_seqs"]
+    limits = f"{result['best']['max_num_batched_tokens']}"
+    assert limits in (folder / "start.sh").read_text()
+    told = ar.serve(serving.given).measures
+    assert told.within_slo > 0.85  # at 95 % of the rate at which 90 % are within the limits
+
+
+def test_work_in_copies_is_that_of_this_process_and_is_drawn_late():
+    drawn = []
+
+    def tasks():
+        for at in range(6):
+            drawn.append(at)
+            yield at
+
+    found = {}
+    for task, result in in_copies(lambda at: at * at, tasks(), 2):
+        assert len(drawn) <= len(found) + 3
+        found[task] = result
+    assert found == {at: at * at for at in range(6)}
+    with pytest.raises(ZeroDivisionError):
+        list(in_copies(lambda at: 1 / at, [1, 0], 2))
+
+
+SEARCHED = {
+    "system": "h200_node", "model": "llama-3.1-8b", "precision": {"products": "bf16"},
+    "requests": {"arrivals": {"rate": "4/s"}, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 20},
+    "search": {"devices": 2, "max_num_seqs": [8], "max_num_batched_tokens": [512]},
+    "slo": {"ttft": "1 s"},
+}  # fmt: skip
+
+
+def test_a_search_of_two_processes_finds_what_one_finds(monkeypatch):
+    from archsim.studies.serving import search as searching
+
+    monkeypatch.setattr(searching, "SUSTAINED", 0)
+    monkeypatch.setattr(searching, "ENOUGH", 20)
+    monkeypatch.setattr("archsim.serving.serving.ENOUGH", 20)
+    serving, kept = load_serving(SEARCHED), []
+    one = search(serving)
+    two = search(serving, jobs=2, kept=lambda found: kept.append(len(found)))
+    assert one == two and kept[-1] == 2
+
+
+def test_a_search_that_is_ended_gives_what_it_found():
+    def ended(found):
+        raise KeyboardInterrupt
+
+    found = search(load_serving(SEARCHED), kept=ended)
+    assert len(found) == 1 and found[0].highest_rate is None
