@@ -83,7 +83,6 @@ HEADINGS: dict[str, tuple[Command | Group, ...]] = {
             Form("--search", "explore", "sweep:explore", "the Pareto-optimal designs among the points of a `sweep:`"),
             Form("--figure", "figure", "sweep:figure", "a figure of a report for print: PDF, PNG or SVG"),
         )),
-        Command("recommend", "recommend", "what to serve a model with, within limits and a budget, and how to start it"),
         Command("serve", "serve", "requests that arrive over time: TTFT, TPOT, goodput; search a configuration"),
     ),
     "Understand": (
@@ -98,6 +97,7 @@ HEADINGS: dict[str, tuple[Command | Group, ...]] = {
         )),
     ),
     "Decide": (
+        Command("recommend", "recommend", "what to serve a model with, within limits and a budget"),
         Command("place", "place", "the placement of experts to deploy, from recorded loads"),
     ),
     "Describe your own": (
