@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 # ---- heartbeat
 # A line on stderr whenever a command has said nothing there for a while: what it does, and for how long.
 #
-# In a terminal it is one line, written over until the command says something itself; elsewhere each has its own.
+# In a terminal it is one line, written over until the command says something itself. Elsewhere each has its own: the
+# first comes within three seconds, and later ones are rarer the longer the same thing goes on.
 
 SILENT_S = 2.0  # without a line, so that no three seconds are silent on a busy machine either
 LONG_S, LONG_SILENT_S = 600.0, 15.0  # after ten minutes, lines are rarer
+RARER, RAREST_S = 4.0, 30.0  # of a pipe: silent for a part of the time that the same thing goes on, up to so long
 _LOOK_S = 0.25
 _CLEARED = "\r\x1b[K"  # to the begin of the line, which is erased
 
@@ -87,14 +89,17 @@ class Heard:
         """Write a line if the stream was silent for too long."""
         with self._lock:
             now = self._clock()
-            if now - self._last_s < (SILENT_S if now - self._began_s < LONG_S else LONG_SILENT_S):
+            silent_s = SILENT_S if now - self._began_s < LONG_S else LONG_SILENT_S
+            if not self._terminal:
+                silent_s = min(max(silent_s, (now - self._line_s) / RARER), RAREST_S)
+            if now - self._last_s < silent_s:
                 return
             self._last_s = now
             line = self._line.removesuffix(" ...")
             told = self.doing() if self.doing else f"{line}: for {spoken(now - self._line_s)}"
             compiled = functions_compiled() - self._compiled
             if compiled:
-                told += f", {compiled} function{'s' if compiled > 1 else ''} compiled"
+                told += f"; compiling kernels, once ({compiled} so far)"
             if self._terminal:
                 self._clear()
                 self._stream.write(f"  {told}"[: shutil.get_terminal_size().columns - 1])

@@ -37,6 +37,18 @@ def test_silence_ends_with_the_last_line_and_its_time():
     assert written.getvalue().splitlines()[1:] == told
 
 
+def test_in_a_pipe_lines_are_rarer_the_longer_the_same_goes_on():
+    """The first within three seconds; a minute of the same takes about ten lines, and ten minutes about thirty."""
+    stream, written, now = heard()
+    print("laws of an iteration ...", file=stream)
+    counts = {}
+    for tenths in range(6001):
+        now[0] = tenths / 10
+        stream.beat()
+        counts[tenths] = len(written.getvalue().splitlines()) - 1
+    assert counts[30] == 1 and counts[600] <= 12 and counts[6000] <= 32
+
+
 def test_after_ten_minutes_lines_are_rarer():
     stream, written, now = heard()
     print("running ...", file=stream)
@@ -109,6 +121,7 @@ def test_a_run_names_its_phase_with_an_estimate(monkeypatch, tmp_path):
 
     monkeypatch.setattr(sys, "stderr", heard_)
     monkeypatch.setattr("archsim.run", simulated)
+    monkeypatch.setattr("archsim.cli.printing.nothing_compiled", lambda: False)  # on a fresh machine it says so
     parser = argparse.ArgumentParser()
     run.add_run(parser)
     with pytest.raises(KeyboardInterrupt):
