@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from archsim.studies.designs import DesignComparison
     from archsim.studies.exploration.analysis import Exploration
     from archsim.studies.optimum import Measured, Optimum
+    from archsim.studies.sure import Sure
     from archsim.studies.verify import Verified
     from archsim.studies.why import Why
     from archsim.workload.generated import SeveralSubjects
@@ -357,6 +358,59 @@ def explore(
         with TemporaryDirectory(prefix="archsim-") as folder:
             return explore_points(plan, asked.spec, Path(folder), jobs, watching)
     return explore_to_report(plan, asked.spec, Path(out), jobs, watching)
+
+
+def sure(
+    experiment: Experiment, samples: int = 256, out: str | os.PathLike[str] | None = None, *,
+    system: str | None = None, model: str | None = None, policy: str | None = None, batch: int | None = None,
+    assumptions: str | None = None, jobs: int | None = None, watcher: Watcher | None = None,
+    overrides: Overrides = (),
+) -> Sure:
+    """How sure the answer of an experiment is: its runs in ``samples`` worlds, in which all numbers with a range are
+    drawn, the same for all policies, batches and systems.
+
+    Returns a `Sure`: ``.sentence`` has the verdict, ``.places`` the pairs of options with the probability of their
+    order, Sobol' indices and what to measure next; ``.to_pandas()`` has one row for each option with columns
+    ``_p05``, ``_p50`` and ``_p95``. Times are in ns.
+
+    samples: 16 or more. out: folder of ``sure.html``, ``sure.csv`` and ``sure.json``; runs kept there are not simulated
+    again. system, model, policy, batch, assumptions: of the experiment; None: all of them. jobs: parallel processes
+    (default: available cores). overrides: as of `load`.
+
+    Raises ArchsimError for too few samples; otherwise as `sweep`.
+    """
+    from archsim.runs.plan import select
+    from archsim.runs.sweep import Unwatched
+    from archsim.studies.sure import find_sure, refuse_few, write_sure
+
+    refuse_few(samples)
+    chosen = {"system": system, "model": model, "policy": policy, "batch": batch, "assumptions": assumptions}
+    watcher = watcher or Unwatched()
+    selection = select(only_chosen(planned_of(overridden(experiment, overrides)), chosen), watcher.phase)
+    found = find_sure(selection, samples, None if out is None else Path(out), jobs, watcher)
+    if out is not None:
+        write_sure(found, Path(out))
+    return found
+
+
+def only_chosen(
+    planned: ExperimentSpec | SweepPlan, chosen: Mapping[str, Any]
+) -> ExperimentSpec | SweepPlan:
+    """The experiment with the named parts alone; all of those without a name. Raises ArchsimError for an unknown name,
+    and for names with a ``sweep:``.
+    """
+    from archsim.runs.plan import choose
+
+    wanted = {name: value for name, value in chosen.items() if value is not None}
+    if not wanted:
+        return planned
+    if isinstance(planned, SweepPlan):
+        raise ArchsimError(f"{', '.join(wanted)}: a file with sweep: has its own; set them there")
+    one, lists = choose(planned, **wanted), {"system": "systems", "model": "models", "policy": "policies"}
+    changed: dict[str, Any] = {lists[name]: getattr(one, lists[name]) for name in wanted if name in lists}
+    changed |= {"assumptions": one.assumptions} if "assumptions" in wanted else {}
+    changed |= {"workload": one.workload} if "batch" in wanted else {}
+    return planned.model_copy(update=changed)
 
 
 def optimum(

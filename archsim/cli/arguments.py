@@ -55,11 +55,11 @@ def add_experiment(parser: argparse.ArgumentParser, meaning: str = "experiment")
     )
 
 
-def add_chosen(parser: argparse.ArgumentParser) -> None:
-    """Options that choose one combination of an experiment: CHOSEN."""
+def add_chosen(parser: argparse.ArgumentParser, default: str = "its first") -> None:
+    """Options that choose one combination of an experiment: CHOSEN; ``default``: which, without."""
     for name in CHOSEN:
         kind, metavar = (positive, "N") if name == "batch" else (str, "LABEL" if name == "assumptions" else "NAME")
-        told = f"{_CHOSEN_TOLD.get(name, name)} of the experiment (default: its first)"
+        told = f"{_CHOSEN_TOLD.get(name, name)} of the experiment (default: {default})"
         parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=told)
 
 
@@ -83,6 +83,15 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else on stdout")
 
 
+def add_samples(parser: argparse.ArgumentParser, default: int | None = None) -> None:
+    """``--samples`` of worlds in which numbers with a range are drawn."""
+    told = f"default: {default}" if default else "default: none; `archsim sure` has the whole answer"
+    parser.add_argument(
+        "--samples", type=worlds, default=default, metavar="N",
+        help=f"draw all numbers that have a range N times, and say how sure the answer is ({told})",
+    )  # fmt: skip
+
+
 def add_store_out(parser: argparse.ArgumentParser) -> None:
     """``--out``, ``--replace`` and ``--jobs`` of a command that writes a store."""
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the store")
@@ -97,6 +106,14 @@ def positive(text: str) -> int:
     value = natural(text)
     if value == 0:
         raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def worlds(text: str) -> int:
+    """A whole number from 16."""
+    value = natural(text)
+    if value < 16:
+        raise argparse.ArgumentTypeError(f"{value}: expected at least 16, so that 5 % of them can be told")
     return value
 
 

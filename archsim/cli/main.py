@@ -98,6 +98,7 @@ HEADINGS: dict[str, tuple[Command | Group, ...]] = {
     ),
     "Decide": (
         Command("recommend", "recommend", "what to serve a model with, within limits and a budget"),
+        Command("sure", "sure", "how sure an answer is, what it hangs on, and what to measure next"),
         Command("place", "place", "the placement of experts to deploy, from recorded loads"),
     ),
     "Describe your own": (

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from archsim.cli.arguments import CHOSEN, OK, add_chosen, add_experiment, add_json, natural
+from archsim.cli.arguments import CHOSEN, OK, add_chosen, add_experiment, add_json, add_samples, natural
 from archsim.cli.progress import begins
 
 NARROW = 120  # columns of a terminal
@@ -14,6 +14,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     add_chosen(parser)
     add_json(parser)
+    add_samples(parser)
     parser.add_argument(
         "--phase",
         choices=("dispatch", "combine"),
@@ -49,6 +50,14 @@ def run_run(args: argparse.Namespace) -> int:
         print(room)
     print_result_notes([row], [system for system in experiment.systems if system.name == row["system"]])
     print_notes(experiment.unread)
+    if args.samples is not None:
+        from archsim.cli.sure import print_sure
+
+        one = choose(experiment, **{name: row[name] for name in CHOSEN})
+        begins(f"drawing {args.samples} worlds")
+        sure = ar.sure(one, args.samples)
+        args.result = {**row, **{key: each for key, each in sure.table().rows[0].items() if key not in row}}
+        print_sure(sure)
     if args.timeline is not None:
         print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
     return OK

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.host import available_cores
-from archsim.cli.arguments import OK, add_experiment, add_jobs, add_json, add_report, natural
+from archsim.cli.arguments import OK, add_experiment, add_jobs, add_json, add_report, add_samples, natural
 
 if TYPE_CHECKING:
     from archsim.runs.plan import Selection
@@ -29,6 +29,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     add_report(parser, "reports/NAME")
     add_jobs(parser)
     add_json(parser)
+    add_samples(parser)
     parser.add_argument("--scheduler", metavar="ADDRESS", help="run on a Dask cluster, such as tcp://host:8786")
     parser.add_argument("--dry-run", action="store_true", help="print the runs and whether each fits in memory")
     parser.add_argument(
@@ -70,10 +71,12 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
             from archsim.runs.sweep import sweep_selected
 
             selection = select(plan, watching.phase)
+            from archsim.cli.sure import print_sure, sure_of
             from archsim.studies.sweep_page import failures_on_page, write_sweep_report
 
             with failures_on_page(plan.experiment.name, folder):
                 results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
+            sure = sure_of(selection, args.samples, folder, args.jobs, watching) if args.samples else None
             sample = "running a sample on both engines, " if plan.sweep.axes else ""
             watching.phase(f"{sample}writing the page")
             report = write_sweep_report(selection, folder)
@@ -81,6 +84,8 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
         return print_kept(folder)
     args.result = results.runs.rows
     _print_results(selection, results, folder)
+    if sure is not None:
+        print_sure(sure)
     _print_report(report, folder if plan.sweep.axes else None)
     return OK
 

@@ -212,6 +212,35 @@ def _row(frame: _Frame, bar: Bar, top: float) -> list[str]:
     return parts
 
 
+# ---- whiskers
+# Bars to the middle of three numbers, with a line from the first to the last.
+
+_WHISKERS_WIDTH, _WHISKERS_ROW, _WHISKERS_LEFT, _WHISKERS_RIGHT = 460.0, 22.0, 120.0, 90.0
+Whiskers = tuple[str, tuple[float, float, float], str, str]
+"""Name, (low, middle, high), label at the end, tip."""
+
+
+def whisker_panel(rows: Sequence[Whiskers], most: float, spoken: str) -> str:
+    """An SVG; ``most``: the number at the right end, above 0."""
+    left = max(_WHISKERS_LEFT, 10 + max(text_width(name) for name, *_ in rows))
+    width = _WHISKERS_WIDTH - left - _WHISKERS_RIGHT
+
+    def x(value: float) -> float:
+        return left + width * value / most
+
+    parts = []
+    for at, (name, (low, middle, high), label, tip) in enumerate(rows):
+        top = _WHISKERS_ROW * at + 4
+        parts.append(text(left - 6, top + 11, name, "t", "end"))
+        shape = {"x": left, "y": top, "width": x(middle) - left, "height": 14.0}
+        parts.append(element("rect", title(tip), class_="p0", **shape))
+        line = f"M{number(x(low))} {number(top + 7)}H{number(x(high))}"
+        ends = "".join(f"M{number(x(end))} {number(top + 3)}V{number(top + 11)}" for end in (low, high))
+        parts.append(element("path", class_="mark whisker", d=line + ends))
+        parts.append(text(x(max(middle, high)) + 5, top + 11, label, "v"))
+    return picture(_WHISKERS_WIDTH, _WHISKERS_ROW * len(rows) + 8, spoken, parts)
+
+
 # ---- lines
 # Line panels: a few named lines over one linear axis each way.
 

@@ -101,7 +101,7 @@ def _context(report: Report) -> dict[str, Any]:
         + list(recorded_unread(report.made)),
         "assumptions": tables.assumptions(report), "origins": tables.origins(report), "close": tables.CLOSE,
         "ties": tables.ties(report), "decisions": decision_cost.section(report),
-        "engines": sections.engines_section(report.folder),
+        "engines": sections.engines_section(report.folder), "sure": sections.sure_section(report.folder),
         "hidden_percent": decision_cost.HIDDEN_PERCENT, "deciders": deciders(report),
         "policies": [
             (name, figures.policy_class(name, report.policies), PRESET_MEANINGS.get(name, "a policy of the experiment"))

@@ -1,5 +1,6 @@
 """The first words of a page: which policy wins where and by how much, what limits it, how far it is from the bound."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ from typing import Any
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement
 from archsim.policies.placement_rules import balanced
+from archsim.report.charts import Whiskers, whisker_panel
 from archsim.report.data import Place, Report, RunRow
 from archsim.report.figures import BOUND_NAMES
 from archsim.report.tables import CLOSE
-from archsim.report.units import BYTE_UNITS, between, factor, listed, percent, scaled
+from archsim.report.units import BYTE_UNITS, TIME_UNITS, between, factor, listed, percent, scaled
 from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
 from archsim.runs.notes import SLOWER
 from archsim.specs import policies
@@ -637,3 +639,30 @@ def engines_section(folder: Path) -> dict[str, Any] | None:
         ],
         "outside": [{"run": each.run, "error": f"{each.error:+.1%}", "reason": each.reason} for each in outside],
     }
+
+
+# ---- sure
+# What `archsim sure`, or ``--samples``, left beside the results.
+
+def sure_section(folder: Path) -> list[dict[str, Any]]:
+    """By place: its name, the sentence, a picture, and what to measure; nothing without samples."""
+    file = folder / "sure.json"
+    if not file.is_file():
+        return []
+    found = json.loads(file.read_text(encoding="utf-8"))
+    places = []
+    for place in found["places"]:
+        name = ", ".join(str(value) for value in place["of"].values())
+        rows: list[Whiskers] = [
+            (
+                str(each.get("policy", each.get("option"))),
+                (each["decode_ns_p05"], each["decode_ns_p50"], each["decode_ns_p95"]),
+                scaled(each["decode_ns_p50"], TIME_UNITS),
+                f"{scaled(each['decode_ns_p05'], TIME_UNITS)} to {scaled(each['decode_ns_p95'], TIME_UNITS)} (90 %)",
+            )
+            for each in place["options"]
+        ]  # fmt: skip
+        most = max(row[1][2] for row in rows)
+        told = [each["told"] for each in place["measure"]]
+        places.append({"name": name, "told": place["told"], "chart": whisker_panel(rows, most, name), "measure": told})
+    return places

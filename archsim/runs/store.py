@@ -68,7 +68,10 @@ PAGE = "index.html"
 PARTIAL = "results.partial.csv"
 # Written from all runs once the last has finished; removed when outdated.
 _PAGES = (PAGE, "results.html", "assumptions.html", "files.html", "glossary.html")
-_MADE_LAST = (CSV, PARQUET, "dies.csv", "links.csv", "pairs.csv", STEPS, "timings.csv", "comparison.json", *_PAGES)
+_OF_SAMPLES = ("sure.html", "sure.csv", "sure.json")
+_MADE_LAST = (
+    CSV, PARQUET, "dies.csv", "links.csv", "pairs.csv", STEPS, "timings.csv", "comparison.json", *_PAGES, *_OF_SAMPLES
+)  # fmt: skip
 _HOLDS = "archsim.runs"
 
 

@@ -22,7 +22,8 @@ from archsim.runs.results import Record
 from archsim.runs.run import Run
 from archsim.runs.simulator import ENGINES
 from archsim.runs.store import RecordStore
-from archsim.runs.sweep import Watcher, complete
+from archsim.runs.sweep import Unwatched, Watcher, complete
+from archsim.runs.worker import Failure
 from archsim.uncertainty.estimate import agreement, corrected
 from archsim.uncertainty.worlds import Worlds
 from archsim.workload import Trace
@@ -75,15 +76,35 @@ def propagate(
 ) -> list[InWorlds]:
     """The runs in all worlds. ``folder``: of the records, which a later call finds. Raises FailedRuns."""
     every = planned(runs, worlds)
-    watcher.begin(len(every))
     failures: list[str] = []
     simulated = partial(simulate_all, jobs=jobs or available_cores(), traces=traces, verb="row")
-    records = complete(every, simulated, RecordStore(folder), watcher, failures, kept_from_s=KEPT_FROM_S)
+    records = complete(every, simulated, RecordStore(folder), _Shares(watcher, len(every)), failures, kept_from_s=KEPT_FROM_S)
     cache.remove_oldest()
     if failures:
         told = f"{len(failures)} of {len(every)} runs failed; the others are kept"
         raise FailedRuns("\n".join([told, *failures[:20]]))
     return [_gathered(run, worlds, records) for run in runs]
+
+
+class _Shares(Unwatched):
+    """Tells a watcher how much of many short runs is done, and not each of them."""
+
+    def __init__(self, watcher: Watcher, runs: int) -> None:
+        self._watcher, self._runs, self._done = watcher, runs, 0
+
+    def kept(self, runs: int) -> None:
+        self._done += runs
+        self._say()
+
+    def finished(self, run: Run, record: Record) -> None:
+        self._done += 1
+        self._say()
+
+    def failed(self, run: Run, failure: Failure) -> None:
+        self._watcher.failed(run, failure)
+
+    def _say(self) -> None:
+        self._watcher.at(f"{self._runs:,} runs in many worlds", self._done / self._runs)
 
 
 def _gathered(run: Run, worlds: Worlds, records: dict[str, Record]) -> InWorlds:

@@ -495,6 +495,7 @@ def render_points(found: Exploration, rows: list[Mapping[str, Any]], folder: Pat
         "asked": False,
         "engine_names": sorted({point.engine for point in found.points}),
         "engines": sections.engines_section(folder),
+        "sure": sections.sure_section(folder),
         "balancers": sections.balancers_section(rows),
         "rows": rows_of(found, others)[:MOST_ROWS],
     }

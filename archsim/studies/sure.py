@@ -1,0 +1,460 @@
+"""How sure an answer is: intervals, the probability of the order, what it hangs on, and what to measure next.
+
+`archsim.uncertainty` draws the worlds and runs them; here their samples become sentences, tables, a picture and a page.
+Runs that differ in their policy alone are compared; where there is one policy, those that differ in their system.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError, spoken
+from archsim.base.files import own_folder, write_text
+from archsim.base.tables import REAL, TEXT, Shown, Table
+from archsim.report.charts import whisker_panel
+from archsim.report.page import rendered
+from archsim.report.units import TIME_UNITS, percent, scaled, significant
+from archsim.runs.feasibility import cost_of
+from archsim.runs.plan import Selection
+from archsim.runs.run import Run
+from archsim.runs.sweep import Unwatched, Watcher
+from archsim.specs.uncertainty import CommandSpec, load_widths
+from archsim.uncertainty.estimate import (
+    Expansion,
+    Index,
+    Interval,
+    Pair,
+    expand,
+    fastest_shares,
+    indices,
+    interval,
+    narrowed,
+    order,
+    pair,
+    worth_knowing,
+)
+from archsim.uncertainty.propagation import FAST, InWorlds, planned, propagate
+from archsim.uncertainty.quantities import Quantity
+from archsim.uncertainty.worlds import LEAST_SAMPLES, Worlds, exact_of
+
+if TYPE_CHECKING:
+    import pandas
+
+SAMPLES = 256
+_LEAST_WORTH = 0.0005  # share of throughput
+SHOWN = 10  # draws of a tornado
+FILE, JSON, PAGE = "sure.csv", "sure.json", "sure.html"
+_FOLDER = "worlds"
+_OF = ("system", "model", "batch", "assumptions")
+
+
+@dataclass(frozen=True)
+class Option:
+    """A policy (or system) in all worlds. ``value_ns``: without a draw; ``ns``: time of decode; ``tokens_per_s``: its
+    throughput; ``fastest``: share of the worlds in which it is the fastest; ``agreement``: of the two engines.
+    """
+
+    name: str
+    value_ns: float
+    ns: Interval
+    value_tokens_per_s: float | None
+    tokens_per_s: Interval | None
+    fastest: float
+    agreement: float | None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one command would tell. ``narrowed``: the headline's interval once its numbers are known; ``worth``:
+    expected gain of throughput by then choosing better, as a share; ``names``: of the draws.
+    """
+
+    command: CommandSpec
+    names: tuple[str, ...]
+    narrowed: Interval
+    worth: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """Options that are compared. ``of``: system, model and so on that they share; ``pairs``: the fastest against each
+    other; ``headline``: the pair of the sentence, None with one option; ``told``: its sentence.
+    """
+
+    of: Mapping[str, Any]
+    options: tuple[Option, ...]
+    pairs: tuple[Pair, ...]
+    headline: Pair | None
+    told: str
+    indices: tuple[Index, ...]
+    measurements: tuple[Measurement, ...]
+    samples: Mapping[str, np.ndarray] = field(repr=False, compare=False, default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return ", ".join(f"batch {value:,}" if key == "batch" else str(value) for key, value in self.of.items())
+
+    @property
+    def ratio(self) -> Interval:
+        """Of the headline; of one option, its time."""
+        return self.options[0].ns if self.headline is None else self.headline.ratio
+
+
+@dataclass(frozen=True)
+class Sure(Shown):
+    """``ar.sure``: the answer of an experiment in ``samples`` worlds.
+
+    ``quantities``: what was drawn; ``exact``: keys of systems that count as exact.
+    """
+
+    name: str
+    samples: int
+    places: tuple[Place, ...]
+    quantities: tuple[Quantity, ...]
+    exact: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"Sure({self.name!r}, {self.samples} worlds: {self.sentence})"
+
+    @property
+    def sentence(self) -> str:
+        """The answer, of the first place; of several, how many have a sure winner."""
+        first = self.places[0].told
+        if len(self.places) == 1:
+            return first
+        won = sum(place.headline is not None and not _ties(place) for place in self.places)
+        return f"{self.places[0].name}: {first} {won} of {len(self.places)} cases have a sure winner."
+
+    def table(self) -> Table:
+        """One row for each option, with ``_p05``, ``_p50`` and ``_p95`` beside every value."""
+        rows = [_row(place, option) for place in self.places for option in place.options]
+        columns = {
+            name: REAL if any(isinstance(row[name], float) for row in rows) else TEXT for name in rows[0]
+        }  # fmt: skip
+        texts = [{name: str(each) if columns[name] == TEXT else each for name, each in row.items()} for row in rows]
+        return Table(columns, tuple(texts))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """As `table`: one row for each option."""
+        return self.table().to_pandas()
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "name": self.name, "samples": self.samples, "sentence": self.sentence, "notes": list(self.notes),
+            "places": [_plain(place) for place in self.places],
+            "quantities": [
+                {
+                    "key": each.key, "value": each.value, "unit": each.unit, "distribution": each.distribution.shape,
+                    "low": each.distribution.low, "high": each.distribution.high, "draw": each.draws_as,
+                    "source": each.source, "measured_by": each.measured_by,
+                }
+                for each in self.quantities
+            ],
+            "exact": list(self.exact),
+        }  # fmt: skip
+
+
+# ---- study
+
+def find_sure(
+    selection: Selection, samples: int, folder: Path | None, jobs: int | None = None, watcher: Watcher | None = None
+) -> Sure:
+    """Run the worlds and say how sure the answer is. ``folder``: keeps the runs in ``worlds/``, where a later call
+    finds them. Raises ArchsimError for too few samples; FailedRuns.
+    """
+    if folder is None:
+        with TemporaryDirectory(prefix="archsim-") as made:
+            return find_sure(selection, samples, Path(made), jobs, watcher)
+    own_folder(folder)
+    runs, watcher = selection.runs(), watcher or Unwatched()
+    worlds = Worlds(runs, samples)
+    every = planned(runs, worlds)
+    watcher.phase(_estimate(selection, runs, every, samples))
+    found = propagate(runs, worlds, folder / _FOLDER, selection.maker.traces, jobs, watcher)
+    watcher.phase("what the answer hangs on")
+    named = {each.quantity.key: each.quantity for run in runs for each in worlds.quantities(run.scenario, run.engine)}
+    places = tuple(_place(of, options, worlds, named) for of, options in _places(selection, found))
+    exact = dict.fromkeys(key for run in runs for key in exact_of(run.system) if key not in named)
+    return Sure(
+        selection.plan.experiment.name, samples, places, tuple(named.values()), tuple(exact), tuple(_notes(runs, found))
+    )
+
+
+def refuse_few(samples: int) -> None:
+    """Raise ArchsimError for samples of which 5 % cannot be told."""
+    if samples < LEAST_SAMPLES:
+        raise ArchsimError(f"--samples {samples}: expected at least {LEAST_SAMPLES}, so that 5 % of them can be told")
+
+
+def _estimate(selection: Selection, runs: Sequence[Run], every: Sequence[Run], samples: int) -> str:
+    """What is ahead, by what `archsim check` expects of single runs."""
+    points = {run.scenario.system.name: point for run, point in zip(
+        runs, map(selection.plan.point, selection.kept), strict=True)}  # fmt: skip
+    kinds = {(run.engine, run.workload.layers): run for run in every}
+    point = next(iter(points.values()))
+    ns = {
+        key: cost_of(point._replace(engine=run.engine)).host_ns
+        * ((run.workload.layers or len(run.model.moe_layer_ids)) / len(run.model.moe_layer_ids))
+        for key, run in kinds.items()
+    }
+    seconds = sum(ns[run.engine, run.workload.layers] for run in every) / 1e9
+    fast = sum(run.engine == FAST for run in every)
+    return (
+        f"{samples} worlds: {fast:,} runs of the analytical engine and {len(every) - fast:,} of others, "
+        f"about {spoken(max(seconds, 1))} of processor time"
+    )
+
+
+def _places(selection: Selection, found: Sequence[InWorlds]) -> Iterable[tuple[dict[str, Any], dict[str, InWorlds]]]:
+    """Runs that are compared, by name."""
+    together: dict[tuple, tuple[dict[str, Any], dict[str, InWorlds]]] = {}
+    several = len({each.run.policy.name for each in found}) > 1
+    systems = len({each.run.system.name for each in found}) > 1
+    for each in found:
+        run = each.run
+        of = {"system": run.system.name, "model": run.model.name, "batch": run.batch,
+              "assumptions": run.assumptions.label}  # fmt: skip
+        if several:
+            option = run.policy.name
+        else:
+            option = of.pop("system") if systems else run.policy.name
+        of |= {"axes": run.axes} if run.axes and several else {}
+        if not several and run.axes:
+            option = run.axes
+        together.setdefault(tuple(of.items()), (of, {}))[1][option] = each
+    return together.values()
+
+
+def _place(
+    of: dict[str, Any], found: Mapping[str, InWorlds], worlds: Worlds, named: Mapping[str, Quantity]
+) -> Place:
+    ns = {name: each.ns for name, each in found.items()}
+    names = order(ns)
+    pairs = tuple(pair(names[0], name, ns) for name in names[1:])
+    ties = [each for each in pairs if not each.sure]
+    rest = [each for each in pairs if each.sure]
+    headline = (rest or list(pairs) or [None])[0]
+    shares = fastest_shares(ns)
+    options = tuple(_option(name, found[name], shares[name]) for name in names)
+    values = ns[headline.slower] / ns[headline.faster] if headline else ns[names[0]]
+    read = {
+        each.quantity.draws_as for one in found.values()
+        for each in worlds.quantities(one.run.scenario, one.run.engine)
+    }  # fmt: skip
+    draws = {name: drawn for name, drawn in worlds.draws.items() if name in read}
+    expansion = expand(draws, values)
+    rates = {name: expand(draws, float(np.mean(each)) / each) for name, each in ns.items()}
+    rates = {name: _scaled(each, 1 / float(np.mean(ns[name]))) for name, each in rates.items()}
+    measured = _measurements(expansion, rates, draws, values, named)
+    told = _told(names, ties, rest, options, worlds.samples)
+    return Place(of, options, pairs, headline, told, tuple(indices(expansion, draws, values)), measured, ns)
+
+
+def _scaled(expansion: Expansion, by: float) -> Expansion:
+    return Expansion(expansion.names, expansion.degrees, expansion.coefficients * by, expansion.left * by * by)
+
+
+def _option(name: str, found: InWorlds, fastest: float) -> Option:
+    rate = found.row["throughput_tokens_per_s"]
+    tokens = interval(found.tokens_per_s) if rate else None
+    return Option(name, found.value_ns, interval(found.ns), rate, tokens, fastest, found.agreement)
+
+
+def _measurements(
+    expansion: Expansion, rates: Mapping[str, Expansion], draws: Mapping[str, np.ndarray], values: np.ndarray,
+    named: Mapping[str, Quantity],
+) -> tuple[Measurement, ...]:
+    """What each command would tell, the most for an hour of measuring first; those that tell nothing are left out."""
+    found, before = [], interval(values)
+    for name, command in load_widths().commands.items():
+        known = sorted({each.draws_as for each in named.values() if each.measured_by == name} & set(draws))
+        if known:
+            after, worth = narrowed(expansion, draws, values, known), worth_knowing(rates, draws, known)
+            if after.width < 0.98 * before.width or worth > _LEAST_WORTH:
+                found.append(Measurement(command, tuple(known), after, worth))
+    return tuple(sorted(found, key=lambda each: (each.narrowed.width - before.width) / each.command.minutes))
+
+
+# ---- words
+
+def _told(
+    names: Sequence[str], ties: Sequence[Pair], rest: Sequence[Pair], options: Sequence[Option], samples: int
+) -> str:
+    if not ties and not rest:
+        ns = options[0].ns
+        return (
+            f"{names[0]} takes {scaled(options[0].value_ns, TIME_UNITS)} (90 %: {scaled(ns.p05, TIME_UNITS)} to "
+            f"{scaled(ns.p95, TIME_UNITS)})."
+        )
+    sure = f"{rest[0].ratio.p50:.2f} × faster than {rest[0].slower} (90 %: {_range(rest[0].ratio)})" if rest else ""
+    if not ties:
+        return f"{names[0]} is the fastest in {percent(options[0].fastest)} of {samples} worlds: {sure}."
+    others = ", ".join(each.slower for each in ties)
+    closest = ties[0]
+    said = (
+        f"{names[0]} and {others} are a tie: {names[0]} is faster than {closest.slower} in "
+        f"{percent(closest.probability)} of {samples} worlds and slower in {percent(closest.reverse)} "
+        f"({_range(closest.ratio)} ×)"
+    )
+    return f"{said}. {names[0]} is {sure}." if rest else f"{said}."
+
+
+def _range(ratio: Interval) -> str:
+    """``1.21–1.44``; digits that tell the ends apart."""
+    for digits in (2, 3, 4):
+        low, high = f"{ratio.p05:.{digits}f}", f"{ratio.p95:.{digits}f}"
+        if low != high:
+            break
+    return f"{low}–{high}"
+
+
+def _ties(place: Place) -> list[Pair]:
+    return [each for each in place.pairs if not each.sure]
+
+
+def order_told(each: Pair) -> str:
+    """``faster in 97 % of worlds``, or that it is a tie."""
+    said = f"faster in {percent(each.probability)}, slower in {percent(each.reverse)} of worlds"
+    return said if each.sure else f"a tie: {said}"
+
+
+def measured_told(each: Measurement, place: Place) -> str:
+    """``measuring grouped expert kernels of your die (`…`, 40 minutes) would narrow 1.02–1.68 to 1.20–1.40``."""
+    digits = max(2, 1 - int(np.floor(np.log10(max(place.ratio.width - each.narrowed.width, 1e-4)))))
+
+    def write(found: Interval) -> str:
+        if place.headline:
+            return f"{found.p05:.{digits}f}–{found.p95:.{digits}f}"
+        return f"{scaled(found.p05, TIME_UNITS)}–{scaled(found.p95, TIME_UNITS)}"
+
+    said = (
+        f"measuring {each.command.of} (`{each.command.run}`, {each.command.minutes:g} minutes) would narrow "
+        f"{write(place.ratio)} to {write(each.narrowed)}"
+    )
+    gain = f"; choosing better then is worth {percent(each.worth)} of throughput" if each.worth >= _LEAST_WORTH else ""
+    return said + gain
+
+
+def _notes(runs: Sequence[Run], found: Sequence[InWorlds]) -> Iterable[str]:
+    """What the intervals leave out."""
+    yield "traffic is one draw of its generator or one sample of recorded requests; its spread is not in the intervals"
+    for run in runs[:1]:
+        layers = run.workload.layers
+        if layers is not None and layers < len(run.model.moe_layer_ids):
+            yield (
+                f"{layers} of {len(run.model.moe_layer_ids)} MoE layers ran; how far the others differ is not in the "
+                "intervals"
+            )
+    worst = min((each for each in found if each.agreement is not None), key=lambda each: each.agreement, default=None)
+    if worst is not None and worst.agreement is not None and worst.agreement < 0.9:
+        yield (
+            f"the analytical engine tells {percent(worst.agreement)} of how {worst.run.policy.name} varies on the "
+            f"{worst.run.engine} engine; the rest is taken from the worlds that both ran"
+        )
+    placeholders = load_widths().measured
+    if any("placeholder" in levels.source for ways in placeholders.values() for levels in ways.values()):
+        yield "some widths of measured laws are placeholders (configs/uncertainty/widths.yaml)"
+
+
+# ---- files
+
+def _row(place: Place, option: Option) -> dict[str, Any]:
+    kind = "policy" if "system" in place.of else "option"
+    row: dict[str, Any] = {key: str(value) for key, value in place.of.items()} | {kind: option.name}
+    row |= {"decode_ns": option.value_ns} | _columns("decode_ns", option.ns)
+    row |= {"throughput_tokens_per_s": option.value_tokens_per_s}
+    row |= _columns("throughput_tokens_per_s", option.tokens_per_s)
+    ratio = next((each for each in place.pairs if each.slower == option.name), None)
+    row |= _columns("time_over_fastest", Interval(1.0, 1.0, 1.0) if ratio is None else ratio.ratio)
+    return row | {"fastest_share": option.fastest, "slower_share": 0.0 if ratio is None else ratio.probability}
+
+
+def _columns(name: str, found: Interval | None) -> dict[str, float | None]:
+    return {f"{name}_{end}": None if found is None else getattr(found, end) for end in Interval._fields}
+
+
+def _plain(place: Place) -> dict[str, Any]:
+    return {
+        "of": dict(place.of), "told": place.told, "options": [_row(place, each) for each in place.options],
+        "pairs": [
+            {"faster": each.faster, "slower": each.slower, "probability": each.probability, "reverse": each.reverse,
+             "sure": each.sure, "told": order_told(each)} | _columns("ratio", each.ratio)
+            for each in place.pairs
+        ],
+        "indices": [each._asdict() for each in place.indices],
+        "measure": [
+            {"run": each.command.run, "minutes": each.command.minutes, "draws": list(each.names),
+             "worth": each.worth, "told": measured_told(each, place)} | _columns("narrowed", each.narrowed)
+            for each in place.measurements
+        ],
+    }  # fmt: skip
+
+
+def write_sure(found: Sure, folder: Path) -> Path:
+    """Write ``sure.html``, ``sure.csv`` and ``sure.json``; returns the path of the page. Equal results give equal
+    bytes.
+    """
+    own_folder(folder)
+    found.table().write_csv(folder / FILE)
+    write_text(folder / JSON, json.dumps(found.plain(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    write_text(folder / PAGE, rendered("sure.html.j2", {"found": found, **section_of(found)}))
+    return folder / PAGE
+
+
+def section_of(found: Sure) -> dict[str, Any]:
+    """What the section "How sure is this?" shows."""
+    return {
+        "sure_places": [
+            {
+                "name": place.name, "told": place.told, "chart": whiskers(place), "tornado": tornado(place),
+                "pairs": [(each.faster, each.slower, each.ratio, _range(each.ratio), order_told(each))
+                          for each in place.pairs],
+                "measure": [measured_told(each, place) for each in place.measurements],
+            }
+            for place in found.places
+        ],
+        "sure_quantities": [
+            (each.key, _written(each.value, each.unit), _written(each.distribution.low, each.unit),
+             _written(each.distribution.high, each.unit), each.distribution.shape, each.draws_as, each.source)
+            for each in found.quantities
+        ],
+        "sure_exact": found.exact, "sure_notes": found.notes, "sure_samples": found.samples,
+    }  # fmt: skip
+
+
+def _written(value: float, unit: str) -> str:
+    return f"{significant(value, 4)} {unit}".strip()
+
+
+# ---- pictures
+
+def whiskers(place: Place) -> str:
+    """An SVG: time of every option, a bar to its median and a line over its central 90 %."""
+    rows = [
+        (
+            option.name, option.ns, scaled(option.ns.p50, TIME_UNITS),
+            f"{option.name}: {scaled(option.ns.p05, TIME_UNITS)} to {scaled(option.ns.p95, TIME_UNITS)} (90 %)",
+        )
+        for option in place.options
+    ]  # fmt: skip
+    return whisker_panel(rows, max(option.ns.p95 for option in place.options), f"time of decode, {place.name}")
+
+
+def tornado(place: Place) -> str:
+    """An SVG: total indices of the draws on which the headline hangs, with two standard errors to each side."""
+    rows = []
+    for each in place.indices[:SHOWN]:
+        if each.total > 0:
+            low, high = max(0.0, each.total - 2 * each.total_error), min(1.0, each.total + 2 * each.total_error)
+            tip = f"{each.name}: alone {percent(each.first)}, with others {percent(each.total)} of the variance"
+            rows.append((each.name.removeprefix("system."), (low, each.total, high), percent(each.total), tip))
+    return whisker_panel(rows, 1.0, f"share of the variance of the answer, {place.name}") if rows else ""
