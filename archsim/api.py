@@ -381,16 +381,15 @@ def sure(
     """
     from archsim.runs.plan import select
     from archsim.runs.sweep import Unwatched
-    from archsim.studies.sure import find_sure, refuse_few, write_sure
+    from archsim.studies.sure import find_sure, refuse_few, sure_into
 
     refuse_few(samples)
     chosen = {"system": system, "model": model, "policy": policy, "batch": batch, "assumptions": assumptions}
     watcher = watcher or Unwatched()
     selection = select(only_chosen(planned_of(overridden(experiment, overrides)), chosen), watcher.phase)
-    found = find_sure(selection, samples, None if out is None else Path(out), jobs, watcher)
-    if out is not None:
-        write_sure(found, Path(out))
-    return found
+    if out is None:
+        return find_sure(selection, samples, None, jobs, watcher)
+    return sure_into(selection, samples, Path(out), jobs, watcher)
 
 
 def only_chosen(

@@ -338,3 +338,30 @@ def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
     same_name = experiment is not None and there.get("name") == experiment["name"]
     settings = ", which had other settings" if same_name else ""
     print(f"replaces the report of {there.get('name')} in {folder}{settings}", file=sys.stderr)
+
+
+# ---- sure
+
+def print_sure(found) -> None:
+    """The sentence of every place, a table of its options, what it hangs on, and what to measure."""
+    from archsim.report.units import TIME_UNITS, percent, scaled
+    from archsim.studies.sure import SHOWN, measured_told, order_told
+
+    for place in found.places:
+        table = grid("", numbers=("median", "5 %", "95 %", "fastest in"), title=place.name)
+        for option in place.options:
+            times = (scaled(each, TIME_UNITS) for each in (option.ns.p50, option.ns.p05, option.ns.p95))
+            table.add_row(option.name, *times, percent(option.fastest))
+        console().print(table)
+        for each in place.pairs:
+            print(f"  {each.faster} over {each.slower}: {each.ratio.p50:.3f} × ({each.ratio.p05:.3f}–"
+                  f"{each.ratio.p95:.3f}); {order_told(each)}")  # fmt: skip
+        told = [
+            f"{each.name} {percent(each.total)} ± {percent(2 * each.total_error)}"
+            for each in place.indices[:SHOWN] if each.total > 0.005
+        ]  # fmt: skip
+        print(f"  hangs on: {', '.join(told) or 'no number that was drawn'} (of the variance)")
+        for each in place.measurements:
+            print(f"  {measured_told(each, place)}")
+        print(place.told)
+    print_notes(list(found.notes))

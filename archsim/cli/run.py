@@ -51,7 +51,7 @@ def run_run(args: argparse.Namespace) -> int:
     print_result_notes([row], [system for system in experiment.systems if system.name == row["system"]])
     print_notes(experiment.unread)
     if args.samples is not None:
-        from archsim.cli.sure import print_sure
+        from archsim.cli.printing import print_sure
 
         one = choose(experiment, **{name: row[name] for name in CHOSEN})
         begins(f"drawing {args.samples} worlds")

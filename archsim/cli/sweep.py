@@ -55,7 +55,7 @@ def run_sweep(args: argparse.Namespace) -> int:
 
 
 def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
-    from archsim.cli.printing import print_compiling, print_kept, print_replaced, report_folder
+    from archsim.cli.printing import print_compiling, print_kept, print_replaced, print_sure, report_folder
 
     folder = report_folder(plan.experiment.name, args.out)
     workers = args.scheduler or _counted(args.jobs or available_cores(), "job")
@@ -71,12 +71,12 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
             from archsim.runs.sweep import sweep_selected
 
             selection = select(plan, watching.phase)
-            from archsim.cli.sure import print_sure, sure_of
+            from archsim.studies.sure import sure_into
             from archsim.studies.sweep_page import failures_on_page, write_sweep_report
 
             with failures_on_page(plan.experiment.name, folder):
                 results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
-            sure = sure_of(selection, args.samples, folder, args.jobs, watching) if args.samples else None
+            sure = sure_into(selection, args.samples, folder, args.jobs, watching) if args.samples else None
             sample = "running a sample on both engines, " if plan.sweep.axes else ""
             watching.phase(f"{sample}writing the page")
             report = write_sweep_report(selection, folder)

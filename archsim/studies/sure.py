@@ -189,6 +189,15 @@ def find_sure(
     )
 
 
+def sure_into(
+    selection: Selection, samples: int, folder: Path, jobs: int | None, watcher: Watcher | None = None
+) -> Sure:
+    """As `find_sure`; page and tables are written to the folder, too."""
+    found = find_sure(selection, samples, folder, jobs, watcher)
+    write_sure(found, folder)
+    return found
+
+
 def refuse_few(samples: int) -> None:
     """Raise ArchsimError for samples of which 5 % cannot be told."""
     if samples < LEAST_SAMPLES:

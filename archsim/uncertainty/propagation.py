@@ -78,7 +78,8 @@ def propagate(
     every = planned(runs, worlds)
     failures: list[str] = []
     simulated = partial(simulate_all, jobs=jobs or available_cores(), traces=traces, verb="row")
-    records = complete(every, simulated, RecordStore(folder), _Shares(watcher, len(every)), failures, kept_from_s=KEPT_FROM_S)
+    shares = _Shares(watcher, len(every))
+    records = complete(every, simulated, RecordStore(folder), shares, failures, kept_from_s=KEPT_FROM_S)
     cache.remove_oldest()
     if failures:
         told = f"{len(failures)} of {len(every)} runs failed; the others are kept"
