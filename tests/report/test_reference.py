@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,19 +23,24 @@ SHIPPED = [
 ]
 
 
+@cache
+def validator(kind: str):
+    return jsonschema.Draft202012Validator(schema_of(FILES[kind], kind))
+
+
 def problems(kind: str, data: object) -> list[str]:
-    return [error.message for error in jsonschema.Draft202012Validator(schema_of(FILES[kind], kind)).iter_errors(data)]
+    return [error.message for error in validator(kind).iter_errors(data)]
 
 
-@pytest.mark.parametrize("name", generated())
-def test_a_generated_file_is_up_to_date(name):
-    written = (ROOT / "docs" / name).read_text(encoding="utf-8")
-    assert written == generated()[name], "run: python -m archsim.report.reference"
+def test_generated_files_are_up_to_date():
+    files = generated()
+    stale = [name for name, text in files.items() if (ROOT / "docs" / name).read_text(encoding="utf-8") != text]
+    assert len(files) >= 8 and stale == [], "run: python -m archsim.report.reference"
 
 
-@pytest.mark.parametrize(("kind", "file"), SHIPPED, ids=lambda part: getattr(part, "stem", part))
-def test_a_shipped_file_fits_its_schema(kind, file):
-    assert problems(kind, read_yaml(file).data) == []
+def test_shipped_files_fit_their_schemas():
+    misfits = {str(file): found for kind, file in SHIPPED if (found := problems(kind, read_yaml(file).data))}
+    assert len(SHIPPED) > 60 and misfits == {}
 
 
 @pytest.mark.parametrize("kind", ["system", "model", "experiment"])

@@ -54,13 +54,18 @@ def test_rtl_does_what_the_table_says(block, events, changes):
     assert found.events >= events and found.difference == ""
 
 
+def one_a_block(cases):
+    """The first of each block at every commit, the others with -m nightly."""
+    first = {case[0]: case for case in reversed(cases)}
+    return [pytest.param(*case, marks=[] if case is first[case[0]] else [pytest.mark.nightly]) for case in cases]
+
+
 MUTANTS = [(block, each) for block in SHOWN for each in mutants(block) if not why_equivalent(block, each)]
-EACH = 5  # of the mutants runs at every commit, the others with -m nightly
 
 
 @pytest.mark.parametrize(
     ("block", "mutant"),
-    [pytest.param(*each, marks=[pytest.mark.nightly] if at % EACH else []) for at, each in enumerate(MUTANTS)],
+    one_a_block(MUTANTS),
     ids=lambda each: str(each).split("(")[0] if isinstance(each, str) else f"{each.line}-{each.at}",
 )
 def test_every_changed_comparison_is_caught(block, mutant):
@@ -79,7 +84,7 @@ PLANTED = [  # at the shipped size: what only large numbers, or the ends of what
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("block", "written", "planted"), PLANTED)
+@pytest.mark.parametrize(("block", "written", "planted"), one_a_block(PLANTED))
 def test_errors_of_large_numbers_are_found_at_the_shipped_size(block, written, planted):
     source = Path(SHOWN[block].module.__file__).read_text(encoding="utf-8")
     assert written in source

@@ -55,6 +55,7 @@ def test_a_cluster_gives_the_same_bytes(tmp_path, cluster):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
 
 
+@pytest.mark.nightly
 def test_a_worker_that_dies_in_a_run_loses_nothing(tmp_path, cluster, monkeypatch):
     (tmp_path / "slow.py").write_text(SLOW_POLICY, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -75,6 +76,7 @@ def test_a_worker_that_dies_in_a_run_loses_nothing(tmp_path, cluster, monkeypatc
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
 
 
+@pytest.mark.nightly
 def test_a_worker_that_dies_with_results_nobody_has_read_loses_nothing(tmp_path, cluster, monkeypatch):
     experiment, killed = tiny(tmp_path), []
     sweep(experiment, tmp_path / "here", jobs=1)

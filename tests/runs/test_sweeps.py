@@ -380,6 +380,7 @@ def test_a_run_that_another_sweep_has_made_is_not_made_again(tmp_path, monkeypat
         }
 
 
+@pytest.mark.nightly  # of the same bytes: test_cluster
 def test_a_cluster_gives_the_same_rows(tmp_path, monkeypatch):
     pytest.importorskip("distributed", reason="needs Dask: pip install 'archsim[cluster]'")
     plan = one_of_everything(tmp_path, "  grid: {mesh: [3x2, 2x2], topology: [mesh, switch]}\n")
