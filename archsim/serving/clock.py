@@ -144,8 +144,10 @@ def rank_ns(state: State, table: StepTable, k):
     decodes, chunks = attention_ns(table, rank, 1.0 / table.beside.stages, 1.0)
     drafted = 0.0
     if rank.decodes and state.totals[0].draft_share > 0:
-        layer = state.totals[0].draft_share * (looked_up(table.local, rank.decodes) + decodes)
-        drafted = state.totals[0].drafts * (layer + looked_up(table.head, rank.decodes))
+        drafts, depth = state.totals[0].drafts, state.totals[0].depth
+        at_once = int(math.ceil(rank.decodes * drafts / depth))  # of a tree, the mean of its depths
+        layer = state.totals[0].draft_share * (looked_up(table.local, at_once) + decodes)
+        drafted = depth * (layer + looked_up(table.head, at_once))
     if rank.chunks and state.totals[0].draft_share > 0:  # the layer that drafts keeps KV of prompts, too
         up_to = looked_up(table.local, rank.chunk_tokens) + looked_up(table.prefill_up, rank.chunk_tokens)
         drafted += state.totals[0].draft_share * (up_to + chunks)
@@ -240,7 +242,8 @@ def drafted_ns(state: State, table: StepTable, i, decodes, chunk_tokens, ranks):
         return 0.0
     ns = 0.0
     if decodes:
-        ns += state.totals[0].drafts * routed_ns(state, table, i, float(decodes), 0, ranks).ns
+        drafts, depth = state.totals[0].drafts, state.totals[0].depth
+        ns += depth * routed_ns(state, table, i, decodes * drafts / depth, 0, ranks).ns
     if chunk_tokens:
         ns += routed_ns(state, table, i, float(chunk_tokens), 1, ranks).ns
     return state.totals[0].draft_share * ns

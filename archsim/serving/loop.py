@@ -233,8 +233,8 @@ def _made(state: State, r, new, limits: Limits):
     if is_prompt(state, r):
         request.computed += new
         return 1 if new > 0 and request.computed == request.input + request.made else 0
-    made = min(new, 1)
-    while made < new:
+    made, most = min(new, 1), min(new, 1 + totals.depth)
+    while made < most:
         draft = made - 1
         at = (r * 7919 + request.made * 31 + draft * 12553) % limits.draws.shape[0]
         if limits.draws[at] >= limits.acceptance[draft]:

@@ -98,7 +98,8 @@ TOTALS = np.dtype(
         ("through_ns", "f8"),  # when the front end is free
         ("balance", "f8"),  # of the pairs of ranks, over iterations
         ("paused", "i8"),  # instance whose experts are asked for
-        ("drafts", "i8"),  # of a decode
+        ("drafts", "i8"),  # of a decode, all of them verified
+        ("depth", "i8"),  # of its drafts: how often some are drafted, and how many of them may be accepted
         ("draft_share", "f8"),  # of the layers that a draft runs
         ("drafted", "i8"),  # drafts verified, and accepted
         ("accepted", "i8"),

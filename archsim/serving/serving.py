@@ -225,7 +225,8 @@ def speculation_of(serving: Serving) -> Speculation:
     given = serving.spec.speculation
     if given == "none":
         return NO_DRAFTS
-    return drafts_of(given.draft_tokens, given.acceptance, 1 if given.method == "mtp" else 0, given.seed)
+    layers = 1 if given.method == "mtp" else 0
+    return drafts_of(given.draft_tokens, given.acceptance, layers, given.seed, given.tree or ())
 
 
 def slo_of(serving: Serving) -> Slo:

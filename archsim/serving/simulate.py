@@ -228,6 +228,7 @@ def simulate(
     points = max((group.table.shape[1] for group in groups), default=0)
     state = _state(requests, scheduler, pool, decode, limits, points, logged)
     state.totals[0]["drafts"] = speculation.drafts
+    state.totals[0]["depth"] = len(speculation.acceptance)
     state.totals[0]["draft_share"] = speculation.layers / layers
     for i, group in enumerate(groups):
         _put(state, i, group)

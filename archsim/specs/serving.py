@@ -429,13 +429,16 @@ class RoutingSpec(Spec):
 
 class SpeculationSpec(Spec):
     """Drafted tokens that every decode verifies. ``acceptance``: of a draft, if those before it were accepted; one
-    rate for all, or one for each.
+    rate for all, or one for each depth.
     """
 
+    # One after the other; the depth of a tree.
     draft_tokens: Annotated[int, count(1, 64)]
     acceptance: Annotated[float, number(0, 1)] | tuple[Annotated[float, number(0, 1)], ...]
-    # mtp: a draft takes a layer of the model and its head; ngram: nothing.
+    # mtp: a draft takes a layer of the model and its head, as those of EAGLE do; ngram: nothing.
     method: Literal["mtp", "ngram"] = "mtp"
+    # Drafts at each depth, of which one at most is accepted, such as [4, 8, 8]; null: one.
+    tree: tuple[Annotated[int, count(1, 1024)], ...] | None = None
     seed: Annotated[int, count(0, 2**31)] = 0
 
     @model_validator(mode="after")
@@ -443,6 +446,9 @@ class SpeculationSpec(Spec):
         if isinstance(self.acceptance, tuple) and len(self.acceptance) != self.draft_tokens:
             told = f"{len(self.acceptance)} rates for {self.draft_tokens} drafts; give one, or one for each"
             raise KeyProblem(("acceptance",), told)
+        if self.tree is not None and len(self.tree) != self.draft_tokens:
+            told = f"{len(self.tree)} depths for {self.draft_tokens} draft_tokens; give one number for each"
+            raise KeyProblem(("tree",), told)
         return self
 
 

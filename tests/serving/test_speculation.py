@@ -79,6 +79,21 @@ def test_rates_of_each_draft_and_the_mean_of_tokens():
     assert found.totals["iterations"] == pytest.approx(4000 / (1 + 0.8 + 0.4), rel=0.05)
 
 
+def test_a_tree_accepts_one_draft_a_depth_and_verifies_all():
+    """Two depths of 4 and 8 drafts: 12 rows are verified beside the next token, and 2 at most are accepted."""
+    tree, chain = of(2, 1.0, 1, 0, (4, 8)), of(2, 1.0, 1, 0)
+    assert (tree.drafts, chain.drafts, tree.tokens) == (12, 2, chain.tokens)
+    row = [(0.0, 50, 1 + 24)]
+    wide, narrow = served(tree, rows=row), served(chain, rows=row)
+    assert wide.totals["iterations"] == narrow.totals["iterations"] == 1 + 24 // 3
+    assert wide.totals["accepted"] == narrow.totals["accepted"] == 16 and wide.totals["drafted"] > 4 * 16
+    assert wide.totals["now_ns"] > narrow.totals["now_ns"]  # of the same acceptance, more rows are no faster
+    likelier = served(of(2, 0.9, 1, 0, (2, 2)), rows=[(0.0, 50, 400)]).totals["now_ns"]
+    assert likelier < served(of(2, 0.5, 1, 0), rows=[(0.0, 50, 400)]).totals["now_ns"]
+    one_each = served(of(2, 0.7, 1, 0, (1, 1)), rows=row)
+    assert one_each.totals["now_ns"] == served(of(2, 0.7, 1, 0), rows=row).totals["now_ns"]
+
+
 def test_a_file_speculates():
     plain, fast, slow = (
         ar.serve(FILE | {"speculation": each})
@@ -87,6 +102,8 @@ def test_a_file_speculates():
     tpot = [each.measures.tpot.mean for each in (fast, plain, slow)]
     assert tpot == sorted(tpot) and tpot[0] < 0.7 * tpot[1]
     assert any("speculation" in note for note in fast.notes)
+    with pytest.raises(ArchsimError, match="2 depths for 3 draft_tokens"):
+        ar.serve(FILE | {"speculation": {"draft_tokens": 3, "acceptance": 0.5, "tree": [4, 4]}})
     with pytest.raises(ArchsimError, match="2 rates for 3 drafts"):
         ar.serve(FILE | {"speculation": {"draft_tokens": 3, "acceptance": [0.5, 0.4]}})
 
