@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         sweep,
         validate,
         validate_meshes,
+        validate_served,
         verify,
         why,
         worth,
@@ -70,7 +71,8 @@ _NAMES = {
     "archsim.api":
         "Calibrations ExplorationPlan ablate block_worth calibrate calibrate_meshes calibrate_serving claims "
         "compare compare_serving engines explore load optimum place recommend run run_phase search_serving "
-        "serve serve_plan serve_policies sure sweep validate validate_meshes verify why worth ",
+        "serve serve_plan serve_policies sure sweep validate validate_meshes "
+        "validate_served verify why worth ",
     "archsim.base.errors": "ArchsimError",
     "archsim.engine.network.flows": "simulate_flows",
     "archsim.policies.allocation": "Effort Plan StepView",
@@ -84,7 +86,8 @@ __all__ = [  # noqa: F822 (defined by __getattr__)
     "ablate", "block_worth", "calibrate", "calibrate_meshes", "calibrate_serving", "claims", "compare",
     "compare_serving", "engines", "explore", "load", "load_assumptions", "load_experiment", "load_model",
     "load_system", "optimum", "place", "recommend", "run", "run_phase", "search_serving", "serve", "serve_plan",
-    "serve_policies", "simulate_flows", "sure", "sweep", "validate", "validate_meshes", "verify", "why", "worth",
+    "serve_policies", "simulate_flows", "sure", "sweep", "validate", "validate_meshes",
+    "validate_served", "verify", "why", "worth",
 ]  # fmt: skip
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from archsim.specs.system import SystemSpec
     from archsim.studies.claims import Claims
     from archsim.studies.place import Placed
+    from archsim.studies.serving.accuracy import ServedAccuracy
     from archsim.studies.serving.calibrate import Calibrated
     from archsim.studies.serving.calibrate import Comparison as ServedComparison
     from archsim.studies.serving.recommend import Recommendation
@@ -753,6 +754,36 @@ def calibrate_serving(
     from archsim.studies.serving.calibrate import calibrate_host
 
     return calibrate_host(load_serving(source, overrides), Path(measured), told)
+
+
+def validate_served(
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], deployment: Source | None = None, *,
+    format: str | None = None, most_clients: int | None = None, against: str | os.PathLike[str] | None = None,
+    page: str | os.PathLike[str] | None = None, jobs: int | None = None,
+    told: Callable[[str], None] = lambda text: None,
+) -> ServedAccuracy:
+    """Results of InferenceX, AIPerf, GuideLLM, ``vllm bench serve`` or SGLang's bench_serving, each simulated.
+
+    files: of results. deployment: a file (or mapping) of ``archsim serve`` on which they were measured, for results
+    that do not say it. format: ``inferencex``, ``inferencex-json``, ``aiperf``, ``guidellm``, ``vllm`` or ``sglang``;
+    None: told by their keys. most_clients: leave closed loops of more out. against: table of an earlier ``page``.
+    page: Markdown file to write, with a table (.csv) beside it. jobs: processes (None: all cores).
+
+    Returns a `ServedAccuracy`: ``.judged`` (every point, measured and simulated), ``.cells`` (medians of errors by
+    engine, GPU, model and precision), ``.refused``, ``.worsened``. Raises TraceError for files of no format, SpecError.
+    """
+    from archsim.base.host import available_cores
+    from archsim.studies.serving.accuracy import validate_served as validated
+    from archsim.studies.serving.accuracy import write_page
+
+    paths = [files] if isinstance(files, str | os.PathLike) else list(files)
+    found = validated(
+        [Path(each) for each in paths], deployment, name=format, most_clients=most_clients,
+        against=Path(against) if against else None, jobs=jobs or available_cores(), told=told,
+    )  # fmt: skip
+    if page is not None:
+        write_page(found, Path(page))
+    return found
 
 
 def _draw(outcome: Outcome, path: Path) -> None:

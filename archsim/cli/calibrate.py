@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from archsim.base.files import claim
-from archsim.cli.arguments import INTERRUPTED, OK, UNREAD, USER_ERROR
+from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, UNREAD, USER_ERROR, add_jobs, add_json, positive
 from archsim.laws.tables import SECTIONS
 
 # ---- calibrate
@@ -162,6 +162,22 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
         "calibrations; --out names the page, a Markdown file",
     )
     parser.add_argument("--quick", action="store_true", help="only evaluate the file; no held-out fits")
+    served = parser.add_argument_group("measured serving")
+    served.add_argument(
+        "--served", nargs="+", metavar="FILE",
+        help="instead: results of InferenceX, AIPerf, GuideLLM, `vllm bench serve` or SGLang's bench_serving, each "
+        "simulated; status 1 if a cell has worsened (--against)",
+    )  # fmt: skip
+    served.add_argument("--deployment", metavar="FILE", help="file of `archsim serve` on which they were measured, for "
+                        "results that do not say it")  # fmt: skip
+    served.add_argument("--format", metavar="NAME", help="of the results (default: told by their keys): inferencex, "
+                        "inferencex-json, aiperf, guidellm, vllm or sglang")  # fmt: skip
+    served.add_argument("--most-clients", type=positive, metavar="N", help="leave closed loops of more clients out")
+    served.add_argument("--page", metavar="FILE.md", help="write a page, and beside it the table of its cells")
+    served.add_argument("--against", metavar="FILE.csv", help="table of an earlier --page: fail where the median "
+                        "error of a cell grew by 2 points and by 10 %%")  # fmt: skip
+    add_jobs(served, "processes of --served")
+    add_json(served)
 
 
 def run_validate(args: argparse.Namespace) -> int:
@@ -170,6 +186,8 @@ def run_validate(args: argparse.Namespace) -> int:
         return _audit(args)
     if args.mesh is not None:
         return _mesh(args)
+    if args.served:
+        return _served(args)
     lacking = [name for name, given in (("DIR", args.measurements), ("--with", args.calibration)) if not given]
     if lacking:
         print(f"archsim validate: missing {' and '.join(lacking)} (or --audit)", file=sys.stderr)
@@ -226,6 +244,41 @@ def _audit(args: argparse.Namespace) -> int:
         Path(args.out).write_text(page_of(calibrations), encoding="utf-8")
         print(f"page: {args.out}")
     return OK
+
+
+def _served(args: argparse.Namespace) -> int:
+    """Simulate measured results; print how far off the simulation is by engine, GPU and model."""
+    import archsim as ar
+    from archsim.cli.printing import console, grid, print_compiling
+    from archsim.cli.progress import doing
+    from archsim.studies.serving.accuracy import cell_texts, far_told, row_of, summary
+
+    print_compiling()
+    found = ar.validate_served(
+        args.served, args.deployment, format=args.format, most_clients=args.most_clients, against=args.against,
+        page=args.page, jobs=args.jobs, told=doing,
+    )  # fmt: skip
+    args.result = {
+        "summary": summary(found), "points": [row_of(each) for each in found.judged], "worsened": found.worsened,
+    }  # fmt: skip
+    for line in found.told:
+        print(line)
+    print(summary(found))
+    numbers = ("points", "TPOT %", "TTFT %", "tokens/s %", "in range")
+    table = grid("engine, GPU, model, precision", title="medians of absolute errors (with sign)", numbers=numbers)
+    for cell in found.cells:
+        table.add_row(*cell_texts(cell))
+    if found.cells:
+        console().print(table)
+    for line in far_told(found):
+        print(line)
+    for why, count in found.refused.items():
+        print(f"{count} points not simulated: {why}")
+    if args.page:
+        print(f"page: {args.page}")
+    for line in found.worsened:
+        print(f"worse: {line}")
+    return FAILED_RUNS if found.worsened else OK
 
 
 def _mesh(args: argparse.Namespace) -> int:

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from archsim.studies.serving.accuracy import WORSE_POINTS, WORSE_SHARE
 from measured_serving.accuracy import LONG, MOST_OF_LONG, Point
 
 KEYS = ("model", "system", "backend", "precision")
 # Doublings of a size that count as much as another model, system, engine or precision.
 APART = (8.0, 3.0, 3.0, 1.0)
 SIZES = ("concurrency", "isl_tokens", "osl_tokens", "gpus", "tp")
-# A cell has worsened where its median error grew by so much, both.
 FAR_TPOT, FAR_TTFT = 0.1, 0.2  # of a cell on the page
-WORSE_POINTS, WORSE_SHARE = 0.02, 0.10
 
 
 class Cell(NamedTuple):

@@ -70,6 +70,11 @@ def read_measured(path: Path) -> MeasuredRun:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise TraceError(f"{path}: cannot be read as the JSON of `vllm bench serve`: {error}") from None
+    return measured_of(str(path), found)
+
+
+def measured_of(path: str, found: Any) -> MeasuredRun:
+    """What a file holds, as it was read. Raises as ``read_measured``."""
     if isinstance(found, dict) and isinstance(found.get("time_to_first_token"), dict):
         found = _of_aiperf(found)
     elif isinstance(found, dict) and "mean_ttft" in found and "conc" in found:
@@ -115,7 +120,7 @@ def _of_inferencex(found: dict[str, Any]) -> dict[str, Any]:
     return values | {"completed": 10 * int(found["conc"]), "max_concurrency": int(found["conc"])}
 
 
-def _lists(path: Path, found: dict[str, Any]) -> Lists | None:
+def _lists(path: str, found: dict[str, Any]) -> Lists | None:
     if not all(isinstance(found.get(key), list) and found[key] for key in LISTS):
         return None
     input_lens, output_lens, ttfts = (np.asarray(found[key], float) for key in LISTS)

@@ -150,10 +150,10 @@ def asked_of(
         raise SpecError(f"--best: unknown {objective!r} (known: {', '.join(OBJECTIVES)})")
     offers = tuple(_offer(each, usd_per_hour, watts, prices or {}) for each in on)
     if objective is None:
-        objective = PRICE if rate or len({each.gpu for each in offers}) > 1 else THROUGHPUT
-    for each in offers:
-        if objective == PRICE and each.rent is None:
-            raise SpecError(f"the price of {each.gpu} is not known: give --price {each.gpu}=USD (an hour of one GPU)")
+        objective = PRICE if rate or len({offer.gpu for offer in offers}) > 1 else THROUGHPUT
+    for offer in offers:
+        if objective == PRICE and offer.rent is None:
+            raise SpecError(f"the price of {offer.gpu} is not known: give --price {offer.gpu}=USD (an hour of one GPU)")
     slo = {name: given for name, given in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if given is not None}
     if requests is not None:
         traffic: dict[str, Any] = {"trace": requests}

@@ -1,0 +1,684 @@
+"""How far simulated serving is from what was measured: results of users and of public benchmarks, each simulated.
+
+A point is one measured run: a closed or an open loop of requests of some lengths on a deployment, with its mean (else
+median) TTFT and TPOT. Tables of InferenceX have the deployment in their rows; a result of a load generator has none, so
+that a file of ``archsim serve`` says it. Each point is served as that file would be: the errors are those that a user
+meets. Constants of the host were fitted on some of the public points; docs/accuracy.md has errors by cross-validation.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError, SpecError, TraceError, did_you_mean
+from archsim.base.files import write_text
+from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
+from archsim.runs.pool import in_copies
+from archsim.serving.hosts import residual_of
+from archsim.serving.serving import deploy, requests_of, serve_requests
+from archsim.specs.calibration_files import DEFAULT_CALIBRATION
+from archsim.specs.library import Source, tree_of
+from archsim.specs.serving_files import Serving, load_serving
+from archsim.studies.serving.calibrate import Lists, measured_of, requests_measured
+
+if TYPE_CHECKING:
+    import pandas
+
+# ---- points
+
+INFERENCEX, INFERENCEX_JSON, AIPERF = "inferencex", "inferencex-json", "aiperf"
+GUIDELLM, VLLM, SGLANG = "guidellm", "vllm", "sglang"
+SCHEDULERS: Mapping[str, str] = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
+MOST_REQUESTS = 256  # that a rank may run, where a row does not say it
+NIGHTLY, OTHER = (0.8, 1.0), (0.9, 1.1)  # lengths over the nominal ones: InferenceX's, and others' (benchmarks/)
+REQUESTS_A_CLIENT = 10
+
+
+class Point(NamedTuple):
+    """``where``: file and row; ``given``: a file of ``archsim serve``, or why there is none: ``refused``. Times in ms;
+    None: not measured. ``mean``: whether these are means; else medians. ``lists``: of every request.
+    """
+
+    where: str
+    engine: str
+    gpu: str
+    model: str
+    precision: str
+    given: Mapping[str, Any] | None
+    ttft: float | None
+    tpot: float | None
+    output_per_s: float | None
+    mean: bool = True
+    lists: Lists | None = None
+    refused: str = ""
+
+
+class Read(NamedTuple):
+    """``told``: as what a file was read, and by which evidence."""
+
+    points: tuple[Point, ...]
+    told: str
+
+
+def read_served(path: Path, deployment: Source | None = None, name: str | None = None) -> Read:
+    """Measured points of a file, in the format ``name``, or in that which its keys show. ``deployment``: a file of
+    ``archsim serve``, for formats that have none. Raises TraceError for files of no format, SpecError for an unknown
+    name, or where a deployment is needed.
+    """
+    if name is not None and name not in FORMATS:
+        raise SpecError(f"--format: unknown {name!r}{did_you_mean(name, FORMATS)} (known: {', '.join(FORMATS)})")
+    rows, first = _rows_of(path)
+    evidence = {each: key for each, form in FORMATS.items() if (key := form.shown_by(first))}
+    if name is None and len(evidence) != 1:
+        said = " and ".join(f"{each} ({key})" for each, key in evidence.items())
+        raise TraceError(
+            f"{path}: cannot tell whose result this is: "
+            + (f"its keys are those of {said}" if said else f"none of {', '.join(FORMATS)} has its keys")
+            + f"; name it with --format ({', '.join(FORMATS)})"
+        )
+    chosen = name or next(iter(evidence))
+    form = FORMATS[chosen]
+    if name is not None and name not in evidence:
+        raise TraceError(f"{path}: --format {name}: it lacks what shows that format: {form.needs}")
+    if not form.deployed and deployment is None:
+        raise SpecError(
+            f"{path}: a result of {form.title} does not say on what it was measured: give --deployment FILE, a file of "
+            "`archsim serve`"
+        )
+    base = None if form.deployed else dict(tree_of(deployment).data)  # type: ignore[arg-type]
+    points = []
+    for at, row in enumerate(rows, 1):
+        try:
+            points += form.points(f"{path}:{at}" if len(rows) > 1 else str(path), row, base)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise TraceError(f"{path}: row {at} of {form.title}: {what}") from None
+    how = f"by --format {name}" if name else f"by {evidence[chosen]}"
+    return Read(tuple(points), f"{path}: read as {form.title}, {how}: {len(points)} points")
+
+
+def _rows_of(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows of a table, objects of JSON lines or a list, or one object; and the first. Raises TraceError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: cannot be read: {error}") from None
+    if path.suffix.lower() == ".csv":
+        rows: list[Any] = list(csv.DictReader(text.splitlines()))
+    else:
+        try:
+            found = json.loads(text)
+            rows = found if isinstance(found, list) else [found]
+        except json.JSONDecodeError as whole:
+            try:
+                rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+            except json.JSONDecodeError:
+                raise TraceError(f"{path}: is no JSON, no JSON lines and no .csv: {whole}") from None
+    if not rows or not all(isinstance(each, dict) for each in rows):
+        raise TraceError(f"{path}: has no measured run: expected an object, a list of objects, or a table")
+    return rows, rows[0]
+
+
+class Format(NamedTuple):
+    """``shown_by(row)``: the key that shows it; ''. ``points(where, row, base)``; ``deployed``: whether rows say on
+    what they were measured; ``needs``: the keys that show it, in words.
+    """
+
+    title: str
+    needs: str
+    shown_by: Callable[[Mapping[str, Any]], str]
+    points: Callable[[str, Mapping[str, Any], dict[str, Any] | None], list[Point]]
+    deployed: bool
+
+
+# ---- rows with their deployment
+
+MODELS: Mapping[str, str] = MappingProxyType({
+    "Llama-3.1-70B": "llama-3.1-70b", "Llama-3.1-8B": "llama-3.1-8b", "Qwen3-32B": "qwen3-32b",
+    "DeepSeek-R1/V3": "deepseek-v3", "Kimi-K2.5": "kimi-k2", "MiniMax-M2.5": "minimax-m2.5",
+    "Qwen3-235B-A22B": "qwen3-235b-a22b", "gpt-oss-120b": "gpt-oss-120b", "GLM-5": "glm-5",
+    "Qwen3.5-397B-A17B": "qwen3.5-397b-a17b", "dsr1": "deepseek-v3", "gptoss": "gpt-oss-120b",
+    "llama70b": "llama-3.1-70b", "minimaxm2.5": "minimax-m2.5", "kimik2.5": "kimi-k2", "glm5": "glm-5",
+    "qwen3.5": "qwen3.5-397b-a17b",
+})  # fmt: skip
+SYSTEMS: Mapping[str, tuple[str, str]] = MappingProxyType({  # label → GPU, system
+    "H100": ("h100", "h100_node"), "H200": ("h200", "h200_node"), "B200": ("b200", "b200_node"),
+    "B300": ("b300", "b300_node"), "GB200": ("gb200", "gb200_nvl72"), "GB300": ("gb300", "gb300_nvl72"),
+    "MI300X": ("mi300x", "mi300x_node"), "MI355X": ("mi355x", "mi355x_node"),
+})  # fmt: skip
+FRAMEWORKS: Mapping[str, str] = MappingProxyType({"trt": "trtllm", "dynamo-trt": "trtllm", "dynamo-sglang": "sglang"})
+IN_BLOCKS = ("deepseek-v3", "minimax-m2.5", "glm-5", "qwen3.5-397b-a17b")  # whose FP8 has a scale a block
+KV_BF16 = ("kimi-k2", "minimax-m2.5")
+
+
+def _of_table(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[Point]:
+    """A row of aiconfigurator's table of InferenceX's nightly runs (silicon_agg.csv, silicon_disagg.csv)."""
+    shares = NIGHTLY if row.get("origin", "inferencex_db") == "inferencex_db" else OTHER
+    apart = "prefill_workers" in row
+    sides = [_sizes(row, f"{side}_") for side in ("prefill", "decode")] if apart else [_sizes(row, "")]
+    counts = [int(float(row[f"{side}_workers"])) for side in ("prefill", "decode")] if apart else [1]
+    labels = row["gemm_quant"], row["moe_quant"]
+    return [_deployed_point(
+        f"{where} ({row['point']})" if row.get("point") else where, str(row["backend"]), str(row["system"]),
+        str(row["model"]), str(row["precision"]), labels, sides, counts, int(float(row["concurrency"])),
+        (int(float(row["isl_tokens"])), int(float(row["osl_tokens"]))), shares,
+        _number(row, "ttft_ms"), _number(row, "tpot_ms"), None,
+    )]  # fmt: skip
+
+
+def _of_inferencex(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[Point]:
+    """A result of InferenceX (its process_result.py: agg_*.json, in seconds)."""
+    moe = str(row["model"]) not in ("llama70b",)
+    ranks, ep = int(row["tp"]), int(row.get("ep", 1) or 1)
+    dp = ranks if str(row.get("dp_attention", "false")).lower() == "true" else 1
+    parallel: dict[str, Any] = {"attention": {"tp": ranks // dp, "dp": dp}}
+    if moe:
+        parallel["experts"] = {"ep": ep, "tp": ranks // ep}
+    label = str(row["precision"])
+    quant = {"fp8": "fp8", "fp4": "nvfp4"}.get(label, "bf16")
+    per_gpu = _number(row, "output_tput_per_gpu")
+    return [_deployed_point(
+        where, str(row["framework"]), str(row["hw"]).split("-")[0].upper(), str(row["model"]), label, (quant, quant),
+        [parallel], [1], int(row["conc"]), (int(row["isl"]), int(row["osl"])), NIGHTLY,
+        _number(row, "mean_ttft", 1e3), _number(row, "mean_tpot", 1e3), None if per_gpu is None else per_gpu * ranks,
+    )]  # fmt: skip
+
+
+def _sizes(row: Mapping[str, Any], side: str) -> dict[str, Any]:
+    tp, dp = (int(float(row[f"{side}{name}"])) for name in ("tp", "attention_dp"))
+    found: dict[str, Any] = {"attention": {"tp": tp, "dp": dp}}
+    if row["is_moe"] in ("1", 1, "1.0", True, "True"):
+        found["experts"] = {"ep": int(float(row[f"{side}moe_ep"])), "tp": int(float(row[f"{side}moe_tp"]))}
+    return found
+
+
+def _deployed_point(
+    where: str,
+    backend: str,
+    system: str,
+    label: str,
+    precision: str,
+    quants: tuple[Any, Any],
+    sides: Sequence[Mapping[str, Any]],
+    counts: Sequence[int],
+    clients: int,
+    lengths: tuple[int, int],
+    shares: tuple[float, float],
+    ttft: float | None,
+    tpot: float | None,
+    output_per_s: float | None,
+) -> Point:
+    engine = FRAMEWORKS.get(backend, backend)
+    gpu, machine = SYSTEMS.get(system.split("-")[0], ("", ""))
+    model = MODELS.get(label, label)
+    point = Point(where, engine, gpu or system, model, precision, None, ttft, tpot, output_per_s)
+    if engine not in SCHEDULERS:
+        return point._replace(refused=f"the engine {backend} is not simulated (known: {', '.join(SCHEDULERS)})")
+    if not gpu:
+        return point._replace(refused=f"the system {system} is not known (known: {', '.join(SYSTEMS)})")
+    low, high = shares
+    drawn = [{"uniform": [max(1, int(low * each)), max(1, int(high * each))]} for each in lengths]
+    given: dict[str, Any] = {
+        "system": machine, "model": model, "engine": engine,
+        "precision": _dtypes(model, gpu, engine, quants, shares == NIGHTLY),
+        "requests": {
+            "concurrency": clients, "input": drawn[0], "output": drawn[1], "count": REQUESTS_A_CLIENT * clients,
+            "seed": clients,
+        },
+        "scheduler": {"name": SCHEDULERS[engine], "max_num_seqs": max(MOST_REQUESTS, clients)},
+    }  # fmt: skip
+    if len(sides) == 1:
+        given |= {"parallel": sides[0], "instances": counts[0]}
+    else:
+        names = zip(("prefill", "decode"), sides, counts, strict=True)
+        given["disaggregated"] = {name: {"parallel": side, "instances": count} for name, side, count in names}
+    return point._replace(given=given)
+
+
+def _dtypes(model: str, gpu: str, engine: str, quants: tuple[Any, Any], nightly: bool) -> dict[str, str]:
+    """By the labels of the table, as engines serve these checkpoints; benchmarks/measured_serving/recipes.py names the
+    scripts. KV is in FP8 in TensorRT-LLM beside narrow weights; under InferenceX on other GPUs than H100 with NVFP4 and
+    with Llama 70B, and on Blackwell but for two models.
+    """
+    names = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4"}
+    products, experts = (names.get(str(each), "bf16") for each in quants)
+    blackwell, four_bits = "b200" in gpu or "b300" in gpu, "nvfp4" in (products, experts)
+    if model == "gpt-oss-120b":
+        kv = nightly and blackwell
+    elif engine == "trtllm":
+        kv = products != "bf16" or four_bits
+    else:
+        narrow = model == "llama-3.1-70b" or four_bits or (blackwell and model not in KV_BF16)
+        kv = nightly and gpu != "h100" and narrow
+    if model == "gpt-oss-120b":
+        products, experts = "bf16", "mxfp4_mxfp8" if blackwell else "mxfp4"
+    elif model == "kimi-k2":
+        products = "bf16"
+    elif model in IN_BLOCKS and products == "fp8":
+        products = experts = "fp8_block"
+    return {"products": products, "experts": experts, "kv": "fp8" if kv else "bf16"}
+
+
+# ---- results of load generators
+
+
+def _of_bench(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[Point]:
+    """One JSON of ``vllm bench serve``, SGLang's bench_serving or AIPerf, beside a deployment."""
+    run = measured_of(where, dict(row))
+    values = run.values
+    loop = _loop(values, run.lists, base)
+    mean = _number(values, "mean_ttft_ms") is not None
+    key = "mean" if mean else "median"
+    return [_beside(
+        where, base, loop, _number(values, f"{key}_ttft_ms"), _number(values, f"{key}_tpot_ms"),
+        _number(values, "output_throughput"), mean, run.lists,
+    )]  # fmt: skip
+
+
+def _of_guidellm(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[Point]:
+    """Every benchmark of a GuideLLM report (``benchmarks.json``), whose metrics have successful, incomplete and errored
+    requests apart.
+    """
+    found = []
+    for at, each in enumerate(row["benchmarks"], 1):
+        metrics = each["metrics"]
+
+        def mean(name: str, metrics: Mapping[str, Any] = metrics) -> float | None:
+            of = metrics.get(name) or {}
+            of = of.get("successful", of)
+            return float(of["mean"]) if isinstance(of.get("mean"), int | float) else None
+
+        config = each.get("config") or each.get("args") or {}
+        strategy = config.get("strategy") or {}
+        kind, streams = str(strategy.get("type_", "")), strategy.get("streams")
+        loop: dict[str, Any] = {}
+        if kind in ("concurrent", "synchronous", "throughput"):
+            together = 1 if kind == "synchronous" else round(mean("request_concurrency") or 1)
+            loop["concurrency"] = int(streams or together)
+        elif (rate := strategy.get("rate") or mean("requests_per_second")) is not None:
+            burst = 1000.0 if kind == "constant" else 1.0
+            loop["arrivals"] = {"rate": f"{float(rate):.6g}/s", "burstiness": burst}
+        for key, name in (("input", "prompt_token_count"), ("output", "output_token_count")):
+            if (tokens := mean(name)) is not None:
+                loop[key] = {"mean": max(tokens, 1.0)}
+        tpot = mean("inter_token_latency_ms")
+        found.append(_beside(
+            f"{where}, benchmark {at} ({kind or 'unnamed'})", base, loop, mean("time_to_first_token_ms"),
+            tpot if tpot is not None else mean("time_per_output_token_ms"), mean("output_tokens_per_second"),
+        ))  # fmt: skip
+    return found
+
+
+def _loop(values: Mapping[str, Any], lists: Lists | None, base: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Of the requests of a deployment's file, what a result says of its own."""
+    loop: dict[str, Any] = {}
+    clients, rate = _number(values, "max_concurrency"), values.get("request_rate")
+    if isinstance(rate, int | float) and np.isfinite(rate) and rate > 0:
+        loop["arrivals"] = {"rate": f"{float(rate):.6g}/s", "burstiness": _number(values, "burstiness") or 1.0}
+    elif clients:
+        loop["concurrency"] = int(clients)
+    completed = _number(values, "completed") or 0
+    for key, total in (("input", "total_input_tokens"), ("output", "total_output_tokens")):
+        nominal, ratio = _number(values, f"random_{key}_len"), _number(values, "random_range_ratio")
+        if nominal and ratio is not None:  # SGLang draws from ratio times the length to the length
+            loop[key] = {"uniform": [max(1, int(ratio * nominal)), int(nominal)]}
+        elif completed and (tokens := _number(values, total)):
+            loop[key] = {"mean": max(tokens / completed, 1.0)}
+    if completed:
+        loop["count"] = int(completed)
+    return loop
+
+
+def _beside(
+    where: str,
+    base: dict[str, Any] | None,
+    loop: Mapping[str, Any],
+    ttft: float | None,
+    tpot: float | None,
+    output_per_s: float | None,
+    mean: bool = True,
+    lists: Lists | None = None,
+) -> Point:
+    """A result with the requests that it says, on the deployment of ``base``."""
+    assert base is not None
+    own = dict(base.get("requests") or {})
+    if "concurrency" in loop or "arrivals" in loop:
+        own = {key: value for key, value in own.items() if key not in ("concurrency", "arrivals", "trace")}
+    requests = own | dict(loop)
+    given = {key: value for key, value in base.items() if key not in ("sweep", "search", "loads")} | {
+        "requests": requests
+    }
+    serving = load_serving(given)
+    gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
+    label = serving.spec.precision.experts or serving.spec.precision.products or serving.system.compute.dtype
+    return Point(
+        where, serving.spec.engine, gpu, serving.model.name, str(label), given, ttft, tpot, output_per_s, mean, lists
+    )
+
+
+def _number(row: Mapping[str, Any], key: str, scale: float = 1.0) -> float | None:
+    value = row.get(key)
+    if isinstance(value, str):
+        value = float(value) if value.strip() else None
+    return float(value) * scale if isinstance(value, int | float) and value == value else None
+
+
+def _has(*keys: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda row: f"its keys {', '.join(keys)}" if all(key in row for key in keys) else ""
+
+
+def _of_vllm(row: Mapping[str, Any]) -> str:
+    own = "mean_ttft_ms" in row and "completed" in row and not _of_sglang(row)
+    return "its keys completed, mean_ttft_ms" if own else ""
+
+
+def _of_sglang(row: Mapping[str, Any]) -> str:
+    named = "mean_ttft_ms" in row and ("random_input_len" in row or "sharegpt_output_len" in row)
+    return "its keys mean_ttft_ms, random_input_len" if named else ""
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType({
+    INFERENCEX: Format(
+        "InferenceX rows", "columns isl_tokens, concurrency, backend",
+        _has("isl_tokens", "concurrency", "backend", "system"), _of_table, True,
+    ),
+    INFERENCEX_JSON: Format(
+        "InferenceX (agg_*.json)", "keys hw, conc, framework, mean_ttft", _has("hw", "conc", "framework", "mean_ttft"),
+        _of_inferencex, True,
+    ),
+    AIPERF: Format(
+        "AIPerf (profile_export_aiperf.json)", "keys time_to_first_token, request_throughput",
+        _has("time_to_first_token", "request_throughput"), _of_bench, False,
+    ),
+    GUIDELLM: Format("GuideLLM", "key benchmarks", _has("benchmarks"), _of_guidellm, False),
+    VLLM: Format("`vllm bench serve`", "keys completed, mean_ttft_ms", _of_vllm, _of_bench, False),
+    SGLANG: Format(
+        "SGLang's bench_serving", "keys mean_ttft_ms, random_input_len", _of_sglang, _of_bench, False
+    ),
+})  # fmt: skip
+
+
+# ---- simulation
+
+
+class Judged(NamedTuple):
+    """A point with what was simulated, in ms and tokens a second; ``ranges``: of measured means as every page prints
+    them, of TTFT and TPOT; None where there are none. ``refused``: why it was not simulated; ''.
+    """
+
+    point: Point
+    ttft: float | None = None
+    tpot: float | None = None
+    output_per_s: float | None = None
+    ranges: tuple[tuple[float, float], tuple[float, float]] | None = None
+    refused: str = ""
+
+    def error(self, name: str) -> float | None:
+        """Simulated over measured, less one; None where either is unknown."""
+        ours, theirs = getattr(self, name), getattr(self.point, name)
+        return ours / theirs - 1 if ours is not None and theirs else None
+
+    def within(self, name: str) -> bool | None:
+        """Whether the measured mean lies in the printed range."""
+        theirs = getattr(self.point, name)
+        if self.ranges is None or theirs is None or not self.point.mean:
+            return None
+        low, high = self.ranges[0 if name == "ttft" else 1]
+        return low <= theirs <= high
+
+
+def simulated_point(point: Point) -> Judged:
+    """Serve what was measured."""
+    if point.given is None:
+        return Judged(point, refused=point.refused)
+    try:
+        serving = load_serving(point.given)
+        requests = requests_measured(requests_of(serving), point.lists)
+        found = serve_requests(serving, deploy(serving), requests).measures
+    except ArchsimError as error:
+        return Judged(point, refused=str(error))
+    pick = (lambda each: each.mean) if point.mean else (lambda each: each.percentiles[0])
+    ttft, tpot = (None if pick(each) != pick(each) else pick(each) for each in (found.ttft, found.tpot))
+    return Judged(point, ttft, tpot, found.output_tokens_per_s, _ranges(serving, ttft, tpot))
+
+
+def _ranges(
+    serving: Serving, ttft: float | None, tpot: float | None
+) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    spec, gpu = serving.spec, serving.system.compute.calibration or DEFAULT_CALIBRATION
+    products = spec.precision.products or serving.system.compute.dtype
+    found = residual_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products)
+    if found is None or spec.host is not None or spec.disaggregated != "none" or ttft is None or tpot is None:
+        return None
+    return (found.ttft[0] * ttft, found.ttft[1] * ttft), (found.tpot[0] * tpot, found.tpot[1] * tpot)
+
+
+# ---- cells
+
+KEYS = ("engine", "gpu", "model", "precision")
+TIMES = ("tpot", "ttft", "output_per_s")
+ALL = "all"
+WORSE_POINTS, WORSE_SHARE = 0.02, 0.10  # by both of which a cell's median error has to grow to have worsened
+FAR, MOST_FAR = 0.25, 5  # error of TPOT of points that are named, and of how many
+
+
+class Cell(NamedTuple):
+    """``errors``, ``biases``: medians of absolute and of signed errors, of TIMES; None: not measured. ``hits``: share
+    of means in the printed 80 % range, of TTFT and TPOT together; None: no range.
+    """
+
+    key: tuple[str, ...]
+    points: int
+    errors: tuple[float | None, ...]
+    biases: tuple[float | None, ...]
+    hits: float | None
+
+
+def cells_of(judged: Iterable[Judged]) -> list[Cell]:
+    """By engine, GPU, model and precision; then by each engine; the last is of all points."""
+    found = [each for each in judged if not each.refused]
+    groups: dict[tuple[str, ...], list[Judged]] = {}
+    for each in found:
+        groups.setdefault(tuple(str(getattr(each.point, key)) for key in KEYS), []).append(each)
+    cells = [_cell(key, mine) for key, mine in sorted(groups.items())]
+    engines = sorted({each.point.engine for each in found})
+    if len(groups) > 1:
+        cells += [_cell((name, ALL, ALL, ALL), [each for each in found if each.point.engine == name])
+                  for name in engines]  # fmt: skip
+        cells.append(_cell((ALL,) * len(KEYS), found))
+    return cells
+
+
+def _cell(key: tuple[str, ...], mine: Sequence[Judged]) -> Cell:
+    errors, biases = [], []
+    for name in TIMES:
+        off = [error for each in mine if (error := each.error(name)) is not None]
+        errors.append(float(np.median(np.abs(off))) if off else None)
+        biases.append(float(np.median(off)) if off else None)
+    hits = [hit for each in mine for name in ("ttft", "tpot") if (hit := each.within(name)) is not None]
+    return Cell(key, len(mine), tuple(errors), tuple(biases), float(np.mean(hits)) if hits else None)
+
+
+COLUMNS = {
+    **dict.fromkeys(KEYS, TEXT), "points": INTEGER, **dict.fromkeys(TIMES, REAL),
+    **{f"{name}_bias": REAL for name in TIMES}, "hits": REAL,
+}  # fmt: skip
+
+
+def table_of(cells: Sequence[Cell]) -> Table:
+    """A row a cell; shares of 1."""
+    rows = []
+    for cell in cells:
+        row: dict[str, Any] = dict(zip(KEYS, cell.key, strict=True)) | {"points": cell.points}
+        row |= dict(zip(TIMES, cell.errors, strict=True))
+        row |= {f"{name}_bias": bias for name, bias in zip(TIMES, cell.biases, strict=True)}
+        rows.append(row | {"hits": cell.hits})
+    return Table(dict(COLUMNS), tuple(rows))
+
+
+def worse(before: Path, now: Sequence[Cell]) -> list[str]:
+    """Cells whose median error grew by more than 2 points and by more than 10 % of it against a table of this command
+    (or of docs/accuracy.csv), in words. Raises TraceError for a file that is no such table.
+    """
+    with before.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    names = {"engine": "backend", "gpu": "system"}  # in docs/accuracy.csv
+    known = {}
+    for row in rows:
+        try:
+            known[tuple(row.get(key) or row[names.get(key, key)] for key in KEYS)] = row
+        except KeyError as error:
+            raise TraceError(f"{before}: is no table of `archsim validate --served --page`: it lacks {error}") from None
+    found: list[str] = []
+    for cell in now:
+        row = known.get(cell.key, {})
+        for name, off in zip(TIMES, cell.errors, strict=True):
+            then = _number(row, name)
+            if then is None or off is None:
+                continue
+            if off - then > WORSE_POINTS and off > (1 + WORSE_SHARE) * then:
+                found.append(f"{', '.join(cell.key)}: {name.upper()} {then:.1%} before, {off:.1%} now")
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class ServedAccuracy(Shown):
+    """``told``: as what each file was read; ``worsened``: cells, in words, where there was a table to compare with."""
+
+    judged: tuple[Judged, ...]
+    told: tuple[str, ...]
+    worsened: tuple[str, ...] = ()
+
+    @property
+    def cells(self) -> list[Cell]:
+        return cells_of(self.judged)
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Why points were not simulated → how many."""
+        found: dict[str, int] = {}
+        for each in self.judged:
+            if each.refused:
+                found[each.refused] = found.get(each.refused, 0) + 1
+        return found
+
+    def __repr__(self) -> str:
+        return f"ServedAccuracy({summary(self)})"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per point."""
+        import pandas
+
+        return pandas.DataFrame([row_of(each) for each in self.judged])
+
+
+def row_of(each: Judged) -> dict[str, Any]:
+    """A point in words and numbers."""
+    point = each.point
+    row: dict[str, Any] = {"where": point.where, **{key: getattr(point, key) for key in KEYS}}
+    for name in ("ttft", "tpot", "output_per_s"):
+        row |= {
+            f"{name}_measured": getattr(point, name), f"{name}_simulated": getattr(each, name),
+            f"{name}_error": each.error(name),
+        }  # fmt: skip
+    return row | {"refused": each.refused}
+
+
+def summary(found: ServedAccuracy) -> str:
+    """One sentence."""
+    simulated = [each for each in found.judged if not each.refused]
+    if not simulated:
+        why = next(iter(found.refused), "there are none")
+        return f"none of {len(found.judged)} measured points could be simulated: {why}"
+    cell = _cell((ALL,) * len(KEYS), simulated)
+    names = ("the time per output token", "the time to first token", "the output tokens a second")
+    said = [
+        f"{what} by {error:.1%} ({bias:+.1%})"
+        for what, error, bias in zip(names, cell.errors, cell.biases, strict=True) if error is not None
+    ]  # fmt: skip
+    hits = "" if cell.hits is None else f"; {cell.hits:.0%} of the measured means lie in the printed 80 % ranges"
+    return (
+        f"Of {len(simulated)} of {len(found.judged)} measured points the simulation misses {', '.join(said)} in the "
+        f"median (with sign){hits}."
+    )
+
+
+def validate_served(
+    paths: Sequence[Path],
+    deployment: Source | None = None,
+    *,
+    name: str | None = None,
+    most_clients: int | None = None,
+    against: Path | None = None,
+    jobs: int = 1,
+    told: Callable[[str], None] = lambda text: None,
+) -> ServedAccuracy:
+    """Read, simulate and compare all points; ``most_clients``: leave closed loops of more out. Raises TraceError and
+    SpecError for files that cannot be read.
+    """
+    read = [read_served(path, deployment, name) for path in paths]
+    points = [
+        each for one in read for each in one.points
+        if most_clients is None or each.given is None or each.given["requests"].get("concurrency", 0) <= most_clients
+    ]  # fmt: skip
+    found: dict[int, Judged] = {}
+    if points:
+        found[0] = simulated_point(points[0])  # here, so that processes begin with compiled functions
+    for at, judged in in_copies(lambda at: simulated_point(points[at]), range(1, len(points)), jobs):
+        found[at] = judged
+        told(f"{len(found)} of {len(points)} measured points simulated")
+    judged_points = tuple(found[at] for at in range(len(points)))
+    worsened = worse(against, cells_of(judged_points)) if against else []
+    return ServedAccuracy(judged_points, tuple(each.told for each in read), tuple(worsened))
+
+
+# ---- page
+
+
+def page(found: ServedAccuracy) -> str:
+    """Markdown: the answer, all cells, and what was refused."""
+    lines = ["# How far simulated serving is off", "", summary(found), ""]
+    lines += [f"- {each}" for each in found.told]
+    lines += ["", "Errors are medians of absolute errors, in percent; in brackets the median with its sign.", ""]
+    lines += ["| engine, GPU, model, precision | points | TPOT | TTFT | tokens/s | in range |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for cell in found.cells:
+        lines.append("| " + " | ".join(cell_texts(cell)) + " |")
+    if found.refused:
+        lines += ["", "Not simulated:", ""]
+        lines += [f"- {count} points: {why}" for why, count in sorted(found.refused.items())]
+    return "\n".join([*lines, ""])
+
+
+def cell_texts(cell: Cell) -> list[str]:
+    """``vllm h200 …``, points, and errors with their biases."""
+    errors = [
+        "–" if error is None or bias is None else f"{100 * error:.1f} ({100 * bias:+.1f})"
+        for error, bias in zip(cell.errors, cell.biases, strict=True)
+    ]
+    hits = "–" if cell.hits is None else f"{cell.hits:.0%}"
+    return [" ".join(dict.fromkeys(cell.key)), str(cell.points), *errors, hits]
+
+
+def write_page(found: ServedAccuracy, path: Path) -> None:
+    """The page, and beside it the table of its cells (``.csv``), with which a later run is compared."""
+    write_text(path, page(found))
+    table_of(found.cells).write_csv(path.with_suffix(".csv"))
+
+
+def far_told(found: ServedAccuracy) -> Iterator[str]:
+    """Points that are far off, in words, the farthest first."""
+    off = [(abs(error), at, error) for at, each in enumerate(found.judged) if (error := each.error("tpot")) is not None]
+    for size, at, error in sorted(off, reverse=True)[:MOST_FAR]:
+        each = found.judged[at]
+        if size > FAR:
+            times = f"{each.point.tpot:,.2f} ms measured, {each.tpot:,.2f} simulated"
+            yield f"{each.point.where}: TPOT {times} ({error:+.0%})"
