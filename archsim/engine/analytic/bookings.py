@@ -2,9 +2,9 @@
 
 A resource serves bookings in the order in which they were made; a transfer ends when the last of its resources has
 served it. Bytes are conserved and no resource is idle while a transfer waits for it, as with max-min fair rates;
-which of several transfers waits longest may differ. Transfers that start with the step share a resource equally: a
-transfer of size b has passed it after the sum of min(b, size) over all of them (processor sharing; Kleinrock,
-Queueing Systems II, 1976, section 4.4).
+which of several transfers waits longest may differ. Hidden vectors that start with the step share a resource equally,
+and under ``reads: together`` so do slices: a transfer of size b has passed it after the sum of min(b, size) over all of
+them (processor sharing; Kleinrock, Queueing Systems II, 1976, section 4.4).
 """
 
 import numpy as np
@@ -132,36 +132,33 @@ def combine_shared(s, die, now):
 
 
 @inner
-def count_one(row, n_bytes, is_new, is_slice):
+def count_one(row, n_bytes, is_slice):
     """Count a transfer of ``n_bytes`` on one resource, whose record in ``State.booked`` is ``row``; see `count`."""
     if is_slice:
         row.weights += n_bytes
-        row.slices += is_new
+        row.slices += 1.0
     else:
         row.moves += n_bytes
         row.bundles += 1.0
 
 
 @outer
-def count(s, src, dst, from_hbm, is_new, is_slice, n_bytes):
-    """Count a transfer that starts with the step. Hidden vectors also pass the target's HBM. ``is_new``: whether a
-    slice competes with those counted before, and does not stand in line with one.
-    """
+def count(s, src, dst, from_hbm, is_slice, n_bytes):
+    """Count a transfer that starts with the step. Hidden vectors also pass the target's HBM."""
     machine, (first, last) = s.machine, route_of(s.machine, src, dst)
     if from_hbm:
-        count_one(s.booked[HBMS * machine.dies + src], n_bytes, is_new, is_slice)
+        count_one(s.booked[HBMS * machine.dies + src], n_bytes, is_slice)
     for at in range(first, last):
-        count_one(s.booked[link_at(machine, at)], n_bytes, is_new, is_slice)
+        count_one(s.booked[link_at(machine, at)], n_bytes, is_slice)
     if not is_slice and dst != src:
-        count_one(s.booked[HBMS * machine.dies + dst], n_bytes, is_new, is_slice)
+        count_one(s.booked[HBMS * machine.dies + dst], n_bytes, is_slice)
 
 
 @kernel
 def count_moves(s):
-    """Count the hidden vectors that start with the step, and their bytes in lines: the same at any rates."""
+    """Count the hidden vectors that start with the step: the same at any rates."""
     for move in s.work.moves[DISPATCH]:
-        count(s, move.src, move.dst, True, True, False, float(move.bytes))
-        s.lines[move.src, move.dst].moves += move.bytes
+        count(s, move.src, move.dst, True, False, float(move.bytes))
 
 
 @outer
@@ -170,34 +167,29 @@ def count_unwritten(s):
     for die in range(s.machine.dies):
         unwritten = s.memory.copies.room[die].unwritten_bytes
         if unwritten > 0:
-            count_one(s.booked[HBMS * s.machine.dies + die], float(unwritten), True, True)
-
-
-@inner
-def slowest(s, src, dst, from_hbm, to_hbm, passed_one, moves, slices):
-    """When the last resource from source to target has passed these bytes: ``passed_one(s, resource, moves, slices)``
-    says when one has.
-    """
-    machine, ns, (first, last) = s.machine, 0.0, route_of(s.machine, src, dst)
-    if from_hbm:
-        ns = max(ns, passed_one(s, HBMS * machine.dies + src, moves, slices))
-    for at in range(first, last):
-        ns = max(ns, passed_one(s, link_at(machine, at), moves, slices))
-    if to_hbm and dst != src:
-        ns = max(ns, passed_one(s, HBMS * machine.dies + dst, moves, slices))
-    return ns
+            count_one(s.booked[HBMS * s.machine.dies + die], float(unwritten), True)
 
 
 @inner
 def _passed_one(s, resource, moves, slices):
     row = s.booked[resource]
-    return (row.moves + min(row.slices * (moves + slices), row.weights)) / rate(s.machine, resource)
+    hidden = min(row.bundles * moves, row.moves) if slices == 0.0 else row.moves
+    return (hidden + min(row.slices * (moves + slices), row.weights)) / rate(s.machine, resource)
 
 
 @outer
 def _passed(s, src, dst, from_hbm, to_hbm, moves, slices):
-    """How long a transfer that starts with the step takes in competition with all others that do."""
-    return slowest(s, src, dst, from_hbm, to_hbm, _passed_one, moves, slices)
+    """How long a transfer that starts with the step takes in competition with all others that do: ``moves`` bytes of
+    hidden vectors, or ``slices`` bytes of a slice.
+    """
+    machine, ns, (first, last) = s.machine, 0.0, route_of(s.machine, src, dst)
+    if from_hbm:
+        ns = max(ns, _passed_one(s, HBMS * machine.dies + src, moves, slices))
+    for at in range(first, last):
+        ns = max(ns, _passed_one(s, link_at(machine, at), moves, slices))
+    if to_hbm and dst != src:
+        ns = max(ns, _passed_one(s, HBMS * machine.dies + dst, moves, slices))
+    return ns
 
 
 @outer
@@ -209,7 +201,7 @@ def _begin_slices(s):
             find(s, chain, 0.0)
             way = s.fetches[chain].way
             if way != FROM_LLC:
-                count(s, source_of(s, chain), die, way != FROM_HOME_LLC, True, True, float(bytes_of(s, chain)))
+                count(s, source_of(s, chain), die, way != FROM_HOME_LLC, True, float(bytes_of(s, chain)))
             chain = ask_first(s, die)
 
 
@@ -256,11 +248,11 @@ def book_begun(s):
 
 
 # ---- lines
-# Bookings under ``reads: in_order``: as in ``archsim.engine.analytic.bookings``, but what a die takes from one source
-# stands in a line.
+# Bookings under ``reads: in_order``: what a die takes from one source stands in a line, in which a slice flows from the
+# end of the one before it.
 #
-# Lines that start with the step share a resource equally: what is behind ``size`` bytes of its line (its own included)
-# has passed after the sum of min(line, size) over all lines. Later, a slice flows from the end of the one before it.
+# The first slices of a step are booked as all others are, a slice of every die in turn. Were they to share at once, as
+# under ``reads: together``, a larger LLC, in which more of them start with the step, would delay what comes before.
 
 @outer
 def fetch_in_order(s, chain, now):
@@ -271,72 +263,32 @@ def fetch_in_order(s, chain, now):
         receive(s, chain, fetch.time, fetch.time)
         return
     src = source_of(s, chain)
-    line = s.lines[src, die]
     end = book(s, fetch.time, src, die, fetch.way != FROM_HOME_LLC, False, bytes_of(s, chain))
-    receive(s, chain, min(max(fetch.time, line.end), end), end)
-    line.end = end
-
-
-@inner
-def _passed_one_in_line(s, resource, moves, slices):
-    row = s.booked[resource]
-    passed = min(row.bundles * (moves + slices), row.moves) + min(row.slices * slices, row.weights)
-    return passed / rate(s.machine, resource)
-
-
-@outer
-def _passed_in_line(s, src, dst, from_hbm, to_hbm, moves, slices):
-    """How long it takes until these bytes of a line have passed, hidden vectors first."""
-    return slowest(s, src, dst, from_hbm, to_hbm, _passed_one_in_line, moves, slices)
-
-
-@outer
-def _count_slices(s):
-    """Look up the first slices of every die; count each line with all of them."""
-    for die in range(s.machine.dies):
-        chain = ask_first(s, die)
-        while chain >= 0:
-            find(s, chain, 0.0)
-            way = s.fetches[chain].way
-            if way != FROM_LLC:
-                src, n_bytes = source_of(s, chain), float(bytes_of(s, chain))
-                count(s, src, die, way != FROM_HOME_LLC, s.lines[src, die].asked == 0.0, True, n_bytes)
-                s.lines[src, die].asked += n_bytes
-            chain = ask_first(s, die)
-
-
-@outer
-def _pass_slice(s, chain, die):
-    """When a slice that starts with the step arrives: ``asked`` counts the slices of its line before it."""
-    fetch = s.fetches[chain]
-    if fetch.way == FROM_LLC:
-        arrive(s, chain, fetch.time, fetch.time)
-        return
-    src, size = source_of(s, chain), float(bytes_of(s, chain))
-    line, from_hbm = s.lines[src, die], fetch.way != FROM_HOME_LLC
-    first = line.asked + size * first_part(s, chain)
-    line.asked += size
-    latency = latency_of(s, chain)
-    begun = fetch.time + _passed_in_line(s, src, die, from_hbm, False, line.moves, first)
-    line.end = fetch.time + _passed_in_line(s, src, die, from_hbm, False, line.moves, line.asked)
-    arrive(s, chain, begun + latency, line.end + latency)
+    receive(s, chain, min(max(fetch.time, s.lines[src, die]), end), end)
+    s.lines[src, die] = end
 
 
 @outer
 def begin_in_order(s):
-    """Book everything that starts with the step at equal shares of the lines."""
+    """Book everything that starts with the step: what the step before left of its copies, hidden vectors at equal
+    shares, and then the first slices of every die, in turn, as those that are asked for later.
+    """
     machine = s.machine
-    count_unwritten(s)
-    _count_slices(s)
     for move in s.work.moves[DISPATCH]:
-        tokens_arrive(s, move, _passed_in_line(s, move.src, move.dst, True, True, float(move.bytes), 0.0))
-    for die in range(machine.dies):
-        for place in range(s.dies[die].flying):
-            src = source_of(s, s.flying[die, place])
-            s.lines[src, die].asked = 0.0
-        for place in range(s.dies[die].flying):
-            _pass_slice(s, s.flying[die, place], die)
-    book_begun(s)
+        tokens_arrive(s, move, _passed(s, move.src, move.dst, True, True, float(move.bytes), 0.0))
+    count_unwritten(s)
+    for resource in range(HBMS * machine.dies, len(s.booked)):
+        row = s.booked[resource]
+        if row.moves + row.weights > 0.0:
+            row.free = (row.moves + row.weights) / rate(machine, resource)
+    left = True
+    while left:
+        left = False
+        for die in range(machine.dies):
+            chain = ask_first(s, die)
+            if chain >= 0:
+                left = True
+                fetch_in_order(s, chain, 0.0)
 
 
 # ---- holds

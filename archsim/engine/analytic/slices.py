@@ -47,16 +47,8 @@ BOOKED = np.dtype(
         ("free", "f8"),  # end of the last booking on the resource
         ("moves", "f8"),  # bytes of hidden vectors that start with the step
         ("weights", "f8"),  # bytes of slices that start with the step
-        ("slices", "f8"),  # number of those slices, or (reads: in_order) of the lines that they stand in
+        ("slices", "f8"),  # number of those slices
         ("bundles", "f8"),  # number of those hidden vectors' bundles
-    ],
-    align=True,
-)
-LINE = np.dtype(
-    [
-        ("moves", "f8"),  # bytes of hidden vectors that start with the step
-        ("asked", "f8"),  # bytes that start with the step, up to the slice asked for last
-        ("end", "f8"),  # when the last byte asked for has passed
     ],
     align=True,
 )
@@ -89,7 +81,7 @@ class Walk(NamedTuple):
     dies: np.ndarray  # DIE[die]
     done: np.ndarray  # float64[die]: when it finishes the slice that it takes next
     flying: np.ndarray  # int64[die, most slices in flight]
-    lines: np.ndarray  # LINE[source, reader]
+    lines: np.ndarray  # float64[source, reader]: when the last byte asked for has passed (reads: in_order)
     calendar: np.ndarray  # int64[chain]: heap of slices by ``time``
 
 

@@ -33,7 +33,6 @@ from archsim.engine.analytic.slices import (
     FROM_HOME_LLC,
     FROM_LLC,
     HBMS,
-    LINE,
     Walk,
     entry_of,
     rate,
@@ -191,7 +190,7 @@ def begun(machine: Machine, work: Work, memory: Memory) -> Walk:
         dies=np.zeros(machine.dies, DIE),
         done=np.zeros(machine.dies),
         flying=np.zeros((machine.dies, 1 + max(1, min(most, room))), np.int64),
-        lines=np.zeros((machine.dies, machine.dies), LINE),
+        lines=np.zeros((machine.dies, machine.dies)),
         calendar=np.zeros(len(work.chains), np.int64),
     )
     count_moves(state)
