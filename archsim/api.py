@@ -330,7 +330,7 @@ def ablate(
         with TemporaryDirectory(prefix="archsim-") as folder:
             return ablation.ablate(whole, first, last, folder, jobs, watcher)
     found = ablation.ablate(whole, first, last, Path(out), jobs, watcher)
-    write_ablation(found, whole.name, Path(out))
+    write_ablation(found, whole.name, Path(out), ablation.ablated(whole, first, last).unread)
     return found
 
 
@@ -429,9 +429,10 @@ def optimum(
     """
     from archsim.studies.optimum import measure_optimum, write_optimum
 
-    found = measure_optimum(experiment_of(overridden(experiment, overrides)), steps, told or (lambda _: None))
+    whole = experiment_of(overridden(experiment, overrides))
+    found = measure_optimum(whole, steps, told or (lambda _: None))
     if out is not None:
-        write_optimum(list(found.runs), found.name, Path(out))
+        write_optimum(list(found.runs), found.name, Path(out), whole.unread)
     return found
 
 

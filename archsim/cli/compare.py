@@ -111,7 +111,7 @@ def add_engines(parser: argparse.ArgumentParser) -> None:
 def run_engines(args: argparse.Namespace) -> int:
     """Print the errors by assumption set, then every run outside the limit with the reason."""
     import archsim as ar
-    from archsim.cli.printing import print_compiling, print_engine_errors
+    from archsim.cli.printing import print_compiling, print_engine_errors, print_notes
     from archsim.cli.progress import watcher
     from archsim.specs.library import load_planned
     from archsim.specs.plan import SweepPlan
@@ -127,6 +127,7 @@ def run_engines(args: argparse.Namespace) -> int:
     args.result = found.to_pandas().to_dict("records")
     print(f"{found.name}: {len(found.runs)} of {found.drawn_from:,} {kind} on both engines, {steps}")
     print_engine_errors(found.runs)
+    print_notes((planned.experiment if isinstance(planned, SweepPlan) else planned).unread)
     return OK
 
 
@@ -262,7 +263,7 @@ def _balancer(args: argparse.Namespace) -> int:
 
 def _block(args: argparse.Namespace) -> int:
     import archsim as ar
-    from archsim.cli.printing import print_compiling
+    from archsim.cli.printing import print_compiling, print_notes
     from archsim.cli.progress import watcher
 
     is_report = Path(args.inside).is_dir()
@@ -274,6 +275,7 @@ def _block(args: argparse.Namespace) -> int:
         found = ar.block_worth(args.what, experiment, args.jobs, watching)
     args.result = found
     _print_block(found)
+    print_notes(getattr(experiment, "unread", ()))
     return OK
 
 

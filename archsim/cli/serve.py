@@ -168,7 +168,8 @@ def _search(file: str, overrides, out: str | None, jobs: int | None) -> list[dic
     """Print the configurations found; their rows. What was found is kept in ``out`` when the search is ended."""
     from archsim.base.files import own_folder
     from archsim.base.host import available_cores
-    from archsim.cli.printing import console, grid
+    from archsim.cli.printing import console, grid, print_notes
+    from archsim.specs.library import AXIS_UNREAD
     from archsim.specs.serving_files import load_serving
     from archsim.studies.serving.search import COLUMNS, alike, best_told, search, table_of, values
 
@@ -197,6 +198,7 @@ def _search(file: str, overrides, out: str | None, jobs: int | None) -> list[dic
         console().print(table)
     if len(groups) > SHOWN:
         print(f"and {len(groups) - SHOWN:,} more rows")
+    print_notes((*serving.unread, *(f"{name} is not read: {AXIS_UNREAD}" for name in serving.axes)))
     refused = [each for each in found if each.measures is None]
     if refused:
         print(f"{len(refused)} configurations refused; the first: {refused[0].choice.name}: {refused[0].refused}")

@@ -37,7 +37,7 @@ def run_why(args: argparse.Namespace) -> int:
 
     experiment = load_experiment(args.file, args.overrides)
     import archsim as ar
-    from archsim.cli.printing import console, grid, print_compiling
+    from archsim.cli.printing import console, grid, print_compiling, print_notes
     from archsim.runs.plan import choose
 
     chosen = {name: getattr(args, name) for name in CHOSEN}
@@ -47,6 +47,7 @@ def run_why(args: argparse.Namespace) -> int:
     print(f"simulating the run{', then what would help' if given else ''} ...", file=sys.stderr, flush=True)
     found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, told=doing, **chosen)
     args.result = found
+    print_notes((*found.notes, *experiment.unread))
     if given:
         print(repr(found))
         return OK
@@ -76,7 +77,7 @@ def add_optimum(parser: argparse.ArgumentParser) -> None:
 def run_optimum(args: argparse.Namespace) -> int:
     """Bound and report. Raises ArchsimError for more than 128 dies."""
     import archsim as ar
-    from archsim.cli.printing import print_compiling, print_replaced, report_folder
+    from archsim.cli.printing import print_compiling, print_notes, print_replaced, report_folder
 
     experiment = ar.load_experiment(args.file, args.overrides)
     folder = report_folder(experiment.name, args.out, "optimum")
@@ -87,8 +88,9 @@ def run_optimum(args: argparse.Namespace) -> int:
     print("writing the page ...", file=sys.stderr, flush=True)
     from archsim.studies.optimum import write_optimum
 
-    write_optimum(list(found.runs), found.name, folder)
+    write_optimum(list(found.runs), found.name, folder, experiment.unread)
     args.result = found.to_pandas().to_dict("records")
+    print_notes(experiment.unread)
     print(f"report: {folder / 'index.html'}")
     return OK
 
@@ -120,7 +122,7 @@ def run_ablate(args: argparse.Namespace) -> int:
     """Run what is missing and report. Raises ArchsimError for an unknown assumption set."""
     import archsim as ar
     from archsim.base.host import available_cores
-    from archsim.cli.printing import print_compiling, print_kept, print_replaced, report_folder
+    from archsim.cli.printing import print_compiling, print_kept, print_notes, print_replaced, report_folder
     from archsim.cli.progress import watcher
     from archsim.studies.ablation import ablated, assumptions_named
 
@@ -137,6 +139,7 @@ def run_ablate(args: argparse.Namespace) -> int:
         return print_kept(folder)
     args.result = found.to_pandas().to_dict("records")
     _print(found)
+    print_notes(whole.unread)
     print(f"report: {folder / 'index.html'}")
     return OK
 

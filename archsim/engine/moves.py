@@ -337,6 +337,15 @@ def told_kernels(scenario) -> str | None:
     return f"DeepEP {kernel} of {name}" + (f"{INSTEAD}{own}" if name != own else "")
 
 
+def kernels_stand_in(scenario) -> bool:
+    """Whether the kernels of `told_kernels` were measured on another GPU, shape, or number of ranks."""
+    system, model, kernel = scenario.system, scenario.model, KERNELS[scenario.assumptions.dispatch]
+    calibration = calibration_named(kernels_from(system, kernel))
+    own = calibration_named(system.compute.calibration).gpu
+    alike = (model.hidden, model.top_k, model.experts) in _shapes(calibration, kernel)
+    return not alike or calibration.gpu != own or system.dies != RANKS
+
+
 @lru_cache(maxsize=64)
 def _nearest_with(name: str | None, digest: str, kernel: str) -> str | None:
     """``digest``: of the calibration's file."""

@@ -377,10 +377,28 @@ def decode_high_ns(run: Finished) -> float | None:
     return None if residual_ns is None else run.outcome.decode_ns + residual_ns[1]
 
 
-def gemm_extrapolated(run: Finished) -> float | None:
+OTHER_CHIP = 0.1  # relative; a peak or HBM that differs more from a calibration's is that of another chip
+
+
+def scaled_from(run: Finished) -> str | None:
+    """The calibration of another chip whose laws are scaled to the run's dies; None where it is their own."""
+    from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
+
+    system = run.run.system
     if run.outcome.decode_residual_ns is None:
         return None
-    return 1.0 if run.run.system.datasheet_only else run.outcome.gemm_extrapolated
+    reference, compute = calibration_named(system.compute.calibration).reference, system.compute
+    pairs = (
+        (compute.peak_flop_per_s, reference.peak_flop_per_s.get(compute.dtype)),
+        (system.hbm.bandwidth_bytes_per_s, reference.hbm_bytes_per_s),
+    )
+    other = system.datasheet_only or any(there and abs(here / there - 1) > OTHER_CHIP for here, there in pairs)
+    return (compute.calibration or DEFAULT_CALIBRATION) if other else None
+
+
+def gemm_extrapolated(run: Finished) -> float | None:
+    """All of it where the law is another chip's."""
+    return 1.0 if scaled_from(run) else run.outcome.gemm_extrapolated
 
 
 def copies_extrapolated(run: Finished) -> float | None:
@@ -459,6 +477,36 @@ def transfer_law(run: Finished) -> str | None:
     scenario = run.run.scenario
     told = moves.told_kernels if scenario.assumptions.execution == "expert_parallel" else told_kernels
     return told(scenario)
+
+
+def transfer_extrapolated(run: Finished) -> float | None:
+    """1 where the law of dispatch and combine is that of another GPU, shape or number of ranks or nodes, else 0."""
+    from archsim.engine.cluster.moves import kernels_carried
+    from archsim.engine.moves import kernels_stand_in
+
+    if not transfer_law(run):
+        return None
+    scenario = run.run.scenario
+    carried = kernels_carried if scenario.assumptions.execution == "expert_parallel" else kernels_stand_in
+    return float(carried(scenario))
+
+
+GEMMS_OF = "GEMMs take the times of "
+STAND_INS_APART = " | "
+
+
+def stand_ins(run: Finished) -> str | None:
+    """What was not measured for this run, and whose law it takes; None where all was."""
+    from archsim.laws.die import NEAREST, OTHER_DTYPE
+
+    found, law = [], run.outcome.gemm_law
+    if other := scaled_from(run):
+        found.append(f"{GEMMS_OF}{other}, scaled to the die's peak and HBM")
+    if law.startswith((NEAREST, OTHER_DTYPE)):
+        found.append(f"fused layers of {run.run.model.name} take the law of the {law}")
+    if transfer_extrapolated(run):
+        found.append(f"dispatch and combine of {run.run.model.name} take the times of {transfer_law(run)}")
+    return STAND_INS_APART.join(found) or None
 
 
 def copy_room(run: Finished) -> int | None:
@@ -823,7 +871,11 @@ COLUMNS: tuple[Column, ...] = (
            lambda run: run.outcome.gemm_law or None, optional=True, since=3),
     Column("transfer_law", TEXT, "", "measured kernels that hidden vectors wait for; empty unless a GPU's transfer software is charged",
            transfer_law, optional=True, since=3),
-    Column("gemm_extrapolated", REAL, "share", "GEMM time at sizes that were not measured; empty without a calibration", gemm_extrapolated,
+    Column("transfer_extrapolated", REAL, "share", "time of dispatch and combine by the law of another GPU, shape or number of ranks or nodes; empty unless a GPU's transfer software is charged",
+           transfer_extrapolated, optional=True, since=6),
+    Column("stand_ins", TEXT, "", "what was not measured, and whose law it takes, of which all time counts as extrapolated; empty where all was measured",
+           stand_ins, optional=True, since=6),
+    Column("gemm_extrapolated", REAL, "share", "GEMM time at sizes that were not measured, or by the law of another chip; empty without a calibration", gemm_extrapolated,
            "GEMMs extrapolated", True, True, 2, "decode_ns_high"),
     Column("copies_extrapolated", REAL, "share", "slices of a size whose copies were not measured; empty where links are not calibrated",
            copies_extrapolated, "copies extrapolated", True, True, 2, "gemm_extrapolated"),

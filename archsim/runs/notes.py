@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import SpecError
 from archsim.base.fields import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
-from archsim.engine.moves import INSTEAD
 from archsim.laws.tables import HBM, CalibrationSpec
+from archsim.runs.columns import GEMMS_OF, STAND_INS_APART
 from archsim.runs.energy import carrier_note
 from archsim.runs.run import LONGEST, point_told
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
@@ -19,7 +20,7 @@ from archsim.specs.workload import OF_MODEL, PROMPT_TOKENS
 # ---- calibration_notes
 # Notes on the calibrations behind results: used by default, or outside the measured range.
 
-EXTRAPOLATED = ("gemm_extrapolated", "copies_extrapolated")  # columns of results that the notes use
+EXTRAPOLATED = ("gemm_extrapolated", "copies_extrapolated", "stand_ins")  # columns of results that the notes use
 ON_PORTS = " on "  # in the names of kernels of clusters: "normal on 8 ranks"
 MOST_NAMED = 8  # systems
 SAME = 0.005  # relative; smaller differences of rates are rounding
@@ -78,19 +79,14 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
             "scaled to the die's peak and HBM"
         )
     notes += _table_notes(dies)
-    outside = [row["gemm_extrapolated"] for row in calibrated if row["gemm_extrapolated"] > 0]
+    told = set(unnamed) | set(unmeasured)  # above
+    outside = [row["gemm_extrapolated"] for row in calibrated if row["gemm_extrapolated"] > 0 and not _scaled(row)]
     if outside:
         notes.append(
             f"{len(outside)} of {len(calibrated)} runs use a GEMM calibration outside the measured sizes, for up "
             f"to {max(outside):.1%} of their GEMM time (column gemm_extrapolated)"
         )
-    for model, law in sorted({(row["model"], row["gemm_law"]) for row in calibrated if _not_measured(row)}):
-        notes.append(f"fused layers of {model} were not measured; its experts take the law of the {law}")
-    notes += [
-        f"dispatch and combine take the times of {law}, whose calibration has none"
-        for law in sorted({str(row.get("transfer_law") or "") for row in rows})
-        if INSTEAD in law
-    ]
+    notes += _stand_in_notes(row for row in rows if row.get("system") not in told or not _scaled(row))
     moved = {(str(row["system"]), str(row["transfer_law"])) for row in rows if ON_PORTS in str(row.get("transfer_law"))}
     notes += [f"hidden vectors on {system} move as measured: {law}" for system, law in sorted(moved)]
     linked = [row for row in rows if row.get("copies_extrapolated") is not None]
@@ -103,10 +99,21 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
     return notes
 
 
-def _not_measured(row: Mapping[str, Any]) -> bool:
-    from archsim.laws.die import NEAREST, OTHER_DTYPE
+def _scaled(row: Mapping[str, Any]) -> bool:
+    """Whether GEMMs take the law of another chip."""
+    return GEMMS_OF in str(row.get("stand_ins") or "")
 
-    return str(row.get("gemm_law") or "").startswith((NEAREST, OTHER_DTYPE))
+
+def _stand_in_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What was not measured, whose law it takes, and on which systems."""
+    systems: dict[str, list[str]] = {}
+    for row in rows:
+        for each in filter(None, str(row.get("stand_ins") or "").split(STAND_INS_APART)):
+            systems.setdefault(each, []).append(_numbered(str(row["system"]), row.get("point")))
+    return [
+        f"{each} ({_listed(named)}): that was not measured, and all of its time counts as extrapolated"
+        for each, named in sorted(systems.items())
+    ]
 
 
 def _table_notes(dies: list[tuple[str, Die]]) -> list[str]:
@@ -247,7 +254,32 @@ def policy_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         f"policy {policy} decides in no time: {functions} returns no Effort, so that nothing is charged for it"
         for policy, functions in uncharged
     ]
-    return [*notes, *_slower(rows), *_endpoints(rows)]
+    return [*notes, *_slower(rows), *_endpoints(rows), *_plans(rows)]
+
+
+LESS_FOR_MORE = 0.99  # of the time of a step of fewer requests; below it, one of more takes less
+
+
+def _plans(rows: list[Mapping[str, Any]]) -> list[str]:
+    """Where a step of more requests takes less time: their plan differs, not the work of it."""
+    steps: dict[tuple[str, ...], dict[int, list[float]]] = {}
+    for row in rows:
+        if row.get("decode_step_ns"):
+            key = tuple(str(row.get(name)) for name in ("system", "model", "policy", "engine", "assumptions"))
+            steps.setdefault(key, {}).setdefault(int(row["batch"]), []).append(row["decode_step_ns"])
+    notes = []
+    for (system, model, policy, *_), of in steps.items():
+        batches = sorted(of)
+        if all(len(times) == 1 for times in of.values()):  # nothing else differs
+            pairs = [(of[more][0] / of[few][0], few, more) for few, more in pairwise(batches)]
+            share, few, more = min(pairs, default=(1.0, 0, 0))
+            if share < LESS_FOR_MORE:
+                notes.append(
+                    f"a decode step of {more} requests takes {1 - share:.0%} less time than one of {few} under policy "
+                    f"{policy} on {system}, {model}: other loads lead to another plan, with other transfers; with the "
+                    "plan held fixed, more requests take no less"
+                )
+    return notes
 
 
 ENDPOINT = "endpoint=as_measured"

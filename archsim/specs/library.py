@@ -92,9 +92,13 @@ Source = str | os.PathLike[str] | Mapping[str, Any]
 def load_experiment(source: Source, overrides: Sequence[str] = ()) -> ExperimentSpec:
     """The experiment in a YAML file (or in the manifest of a report) or mapping, after ``key.path=value`` overrides.
 
-    Raises SpecError with one line per problem.
+    Of a file with ``sweep:``, each axis has its first value, and ``unread`` says so. Raises SpecError with one line per
+    problem.
     """
-    return read_experiment(source, overrides).experiment
+    read = read_experiment(source, overrides)
+    if read.plan is not None:
+        return with_unread(read.experiment, read.recorded, read.written, read.plan.sweep.axes)
+    return read.experiment
 
 
 def load_planned(source: Source, overrides: Sequence[str] = ()) -> ExperimentSpec | SweepPlan:
@@ -114,12 +118,19 @@ def load_exploration(source: Source, overrides: Sequence[str] = ()) -> tuple[Swe
     return read.plan, read.explore
 
 
+AXIS_UNREAD = "`archsim sweep` runs all values of an axis; here the first of each runs"
+
+
 class ReadExperiment(NamedTuple):
-    """An experiment's file: its experiment, the plan of its ``sweep:``, and its ``explore:``, where it has them."""
+    """An experiment's file: its experiment, the plan of its ``sweep:``, and its ``explore:``, where it has them; the
+    keys that its user gave a value to, and the sentences on unread keys that a manifest has.
+    """
 
     experiment: ExperimentSpec
     plan: SweepPlan | None
     explore: ExploreSpec | None
+    written: Written
+    recorded: tuple[str, ...]
 
 
 def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperiment:
@@ -143,11 +154,24 @@ def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperi
     experiment = validate(ExperimentSpec, tree, problems=references.expand_all())
     sweep = with_wafers(sweep, experiment.systems, tree.place(("systems",)))
     plan = SweepPlan(tree, sweep, experiment, folder) if sweep else None
-    unread = unread_keys(
-        plan or plan_without_axes(experiment), written.with_files(tree), "event" if explore is not None else None
-    )
-    experiment.__dict__["unread"] = tuple(dict.fromkeys((*recorded_unread(made), *unread)))
-    return ReadExperiment(experiment, plan, explore)
+    written, recorded = written.with_files(tree), recorded_unread(made)
+    unread = unread_keys(plan or plan_without_axes(experiment), written, "event" if explore is not None else None)
+    experiment.__dict__["unread"] = tuple(dict.fromkeys((*recorded, *unread)))
+    experiment.__dict__["written"] = written
+    return ReadExperiment(experiment, plan, explore, written, recorded)
+
+
+def with_unread(
+    experiment: ExperimentSpec, recorded: Sequence[str], written: Written, axes: Sequence[Axis] = ()
+) -> ExperimentSpec:
+    """A copy of an experiment whose ``unread`` is that of its own runs. ``written``: keys that its user gave a value
+    to; ``axes``: of a sweep of which only the first values run.
+    """
+    told = [f"{axis.name} is not read: {AXIS_UNREAD}" for axis in axes]
+    unread = unread_keys(plan_without_axes(experiment), written)
+    copy = experiment.model_copy()
+    copy.__dict__["unread"] = tuple(dict.fromkeys((*recorded, *unread, *told)))
+    return copy
 
 
 def tree_of(source: Source) -> Tree:

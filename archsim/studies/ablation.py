@@ -29,7 +29,8 @@ from archsim.runs.results import BASE_POLICY, Results, layers_that_ran
 from archsim.runs.sweep import Watcher, sweep
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.library import load_assumptions
+from archsim.specs.library import AXIS_UNREAD, load_assumptions, with_unread
+from archsim.specs.unread import Written
 
 if TYPE_CHECKING:
     import pandas
@@ -189,7 +190,11 @@ def ablated(experiment: ExperimentSpec, start: AssumptionsSpec, end: Assumptions
     links, more = links_between(start, end), beyond(start, end)
     alone = [link.alone for link in links if link.alone != link.chain]
     whole = (start, *alone, *(link.chain for link in links), end)
-    return experiment.model_copy(update={"assumptions": (*whole, *((more.alone, more.chain) if more else ()))})
+    every = experiment.model_copy(update={"assumptions": (*whole, *((more.alone, more.chain) if more else ()))})
+    written: Written = experiment.__dict__.get("written", Written(frozenset(), of_manifest=False))
+    kept = written._replace(keys=frozenset(keys for keys in written.keys if keys[0] != "assumptions"))
+    axes = [each for each in experiment.unread if AXIS_UNREAD in each]
+    return with_unread(every, axes, kept)
 
 
 def ablate(
@@ -261,10 +266,13 @@ class Group:
     panels: tuple[tuple[str, str], ...]  # policy, SVG
 
 
-def write_ablation(found: Ablation, name: str, folder: Path) -> Path:
-    """Write ``index.html`` and ``ablation.csv``; returns the path of the page. Equal results give equal bytes."""
+def write_ablation(found: Ablation, name: str, folder: Path, notes: Sequence[str] = ()) -> Path:
+    """Write ``index.html`` and ``ablation.csv``; returns the path of the page. Equal results give equal bytes.
+
+    ``notes``: on what the runs do not read.
+    """
     write_text(folder / "ablation.csv", csv_of(found))
-    write_text(folder / "index.html", render(found, name))
+    write_text(folder / "index.html", render(found, name, notes))
     return folder / "index.html"
 
 
@@ -278,8 +286,9 @@ def csv_of(found: Ablation) -> str:
     return stream.getvalue()
 
 
-def render(found: Ablation, name: str) -> str:
+def render(found: Ablation, name: str, notes: Sequence[str] = ()) -> str:
     context = {
+        "notes": notes,
         "name": name, "found": found, "layers": data.told(found.layers), "start": found.start.label,
         "end": found.end.label, "groups": list(groups_of(found)), "worth": list(worth_of(found)),
         "meanings": [

@@ -143,6 +143,7 @@ def compare_designs(names: Sequence[str], sides: Sequence[ExperimentSpec]) -> De
     from archsim.runs.notes import die_of
 
     notes = result_notes(rows, [(side.systems[0].name, die_of(side.systems[0])) for side in sides])
+    notes += [sentence for side in sides for sentence in side.unread]
     first, second = rows
     quantities = (*_quantities(sides, first, second), *_a_unit(sides, rows), *_energies(sides, rows))
     return DesignComparison(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -712,11 +712,14 @@ class Measured:
         return f"iteration {step.step}, layer {int(self.layer_ids[step.layer])}"
 
 
-def write_optimum(found: list[Measured], name: str, folder: Path) -> Path:
-    """Write ``index.html`` and ``optimum.csv``; returns the path of the page. Equal results give equal bytes."""
+def write_optimum(found: list[Measured], name: str, folder: Path, notes: Sequence[str] = ()) -> Path:
+    """Write ``index.html`` and ``optimum.csv``; returns the path of the page. Equal results give equal bytes.
+
+    ``notes``: on what the runs do not read.
+    """
     own_folder(folder)
     table_of(found).write_csv(folder / "optimum.csv")
-    write_text(folder / "index.html", render(found, name))
+    write_text(folder / "index.html", render(found, name, notes))
     return folder / "index.html"
 
 
@@ -735,10 +738,10 @@ def table_of(found: list[Measured]) -> Table:
     return Table(COLUMNS, tuple(rows))
 
 
-def render(found: list[Measured], name: str) -> str:
+def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
     worst = sorted(found, key=lambda each: -each.worst.distance)[:MOST_SHOWN]
     context = {
-        "name": name, "sentences": sentences(found), "layers": data.told(_layers(found)),
+        "notes": notes, "name": name, "sentences": sentences(found), "layers": data.told(_layers(found)),
         "rows": [_row(each) for each in found], "short": list(_short(found)),
         "worst": [_picture(each) for each in worst], "colour_bar": colour_bar(), "light": scale_css(dark=False),
         "dark": scale_css(dark=True),

@@ -13,6 +13,7 @@ from archsim.base.fields import as_written
 from archsim.base.tables import Shown
 from archsim.engine.loop import Replay
 from archsim.report.units import BYTE_UNITS, NO_BREAK, TIME_UNITS, percent, scaled, signed_percent, significant
+from archsim.runs.notes import calibration_notes, die_of
 from archsim.runs.plan import Selection, choose, select
 from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec
@@ -42,7 +43,8 @@ class Lever:
 @dataclass(frozen=True)
 class Why(Shown):
     """``run``: its name; ``rows``: of steps (columns of steps.parquet), the slowest first; ``levers``: of the
-    first; None where no step was asked for, so that none was tried; ``experts``, ``dies``: how many there are.
+    first; None where no step was asked for, so that none was tried; ``experts``, ``dies``: how many there are;
+    ``notes``: on the laws behind the times, a sentence each.
     """
 
     run: str
@@ -50,6 +52,7 @@ class Why(Shown):
     levers: tuple[Lever, ...] | None
     experts: int
     dies: int
+    notes: tuple[str, ...] = ()
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per step, the slowest first."""
@@ -122,17 +125,18 @@ def explain(
     """
     selection = select(choose(experiment, **chosen))
     (run,) = selection.runs()
-    rows = _steps(selection)
+    rows, result = _steps(selection)
     kept = [row for row in rows if step in (None, row["step"]) and layer in (None, row["layer"])]
     if not kept:
         raise ArchsimError(_absent(rows, step, layer or 0))
     kept.sort(key=lambda row: -row["time_ns"])
     levers = None if step is None and layer is None else tuple(_levers(selection, experiment, kept[0], told))
-    return Why(run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies)
+    notes = calibration_notes([result], [(run.system.name, die_of(run.system))])
+    return Why(run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies, tuple(notes))
 
 
-def _steps(selection: Selection) -> tuple[Row, ...]:
-    """Rows of steps.parquet, of a run that a sweep has kept, or simulated now."""
+def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:
+    """Rows of steps.parquet, of a run that a sweep has kept, or simulated now; and its results."""
     from archsim.runs import store
     from archsim.runs.results import collect
 
@@ -140,7 +144,8 @@ def _steps(selection: Selection) -> tuple[Row, ...]:
     record = store.find(run, details=True) or simulator.record(run)
     if not record["steps"]:
         raise ArchsimError(f"{run.name}: steps are kept of runs of at most 12,000; set workload.layers or decode_steps")
-    return collect([record]).steps.rows
+    found = collect([record])
+    return found.steps.rows, found.runs.rows[0]
 
 
 def _absent(rows: tuple[Row, ...], step: int | None, layer: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 import archsim as ar
 from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
-from archsim.specs.library import load_experiment
+from archsim.specs.library import load_experiment, load_planned
 from archsim.specs.unread import ROWS, keys_of
 
 SYSTEM = {
@@ -148,9 +148,9 @@ def test_only_what_the_user_wrote_is_told(tmp_path):
     own.write_text(dump_yaml({**SYSTEM, "compute": {**SYSTEM["compute"], "efficiency": 0.5}}), encoding="utf-8")
     assert keys_of(load_experiment({**plain, "systems": [str(own)]}).unread) == {"system.compute.efficiency"}
     axes = {"sweep": {"grid": {"assumptions.overlap": ["none", "two_batch"]}}}
-    assert keys_of(load_experiment({**plain, **axes}).unread) == {"assumptions.overlap"}
+    assert keys_of(load_planned({**plain, **axes}).experiment.unread) == {"assumptions.overlap"}
     axes["sweep"]["grid"]["assumptions.execution"] = ["weight_streaming", "expert_parallel"]
-    assert load_experiment({**plain, **axes}).unread == ()
+    assert load_planned({**plain, **axes}).experiment.unread == ()
 
 
 def test_a_manifest_keeps_what_its_file_told(tmp_path, capsys):
@@ -160,3 +160,26 @@ def test_a_manifest_keeps_what_its_file_told(tmp_path, capsys):
         assert main(["sweep", str(at), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
         assert "note: assumptions.overlap is not read: " in capsys.readouterr().err
         assert "assumptions.overlap is not read: " in (tmp_path / "out" / "files.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", ["ablate", "optimum", "why", "compare"])
+def test_every_command_that_reads_an_experiment_tells_what_it_does_not_read(command, tmp_path, capsys):
+    """An axis of a sweep of which only the first value runs, and a key that no run reads."""
+    file, given = tmp_path / "given.yaml", experiment_of({}, "system.llc.ways", 4)
+    given |= {"policies": ["base", "ep"], "sweep": {"grid": {"system.hbm.latency": ["100 ns", "200 ns"]}}}
+    file.write_text(dump_yaml(given), encoding="utf-8")
+    more = {
+        "ablate": [str(file), "--jobs", "1", "--from", "physical", "--to", "physical+activations=ignored"],
+        "optimum": [str(file), "--steps", "1"],
+        "why": [str(file), "--policy", "ep"],
+        "compare": ["base", "ep", "--in", str(file)],
+    }
+    if command == "ablate":
+        given["assumptions"] = ["physical", {"set": "physical", "activations": "ignored"}]
+        file.write_text(dump_yaml(given), encoding="utf-8")
+    out = [] if command == "why" else ["--out", str(tmp_path / "out")]
+    assert main([command, *more[command], *out]) == 0
+    told = capsys.readouterr().err
+    assert "system.llc.ways is not read: llc: segments" in told
+    assert "system.hbm.latency is not read: `archsim sweep`" in told
+    assert not out or "llc.ways is not read" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")

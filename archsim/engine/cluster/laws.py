@@ -71,6 +71,7 @@ class PortLaw(NamedTuple):
     busy_ns: np.ndarray
     named: str
     carried: bool
+    gpu: str = ""  # on which it was measured
 
     def busy(self, n_bytes: np.ndarray) -> np.ndarray:
         """float64, of the shape of ``n_bytes``."""
@@ -137,7 +138,7 @@ def middle(first: PortLaw, other: PortLaw, weight: float) -> PortLaw:
     fixed = first.fixed_ns ** (1 - weight) * other.fixed_ns**weight
     both = [law.fixed_ns + law.busy(at) for law in (first, other)]
     total = np.maximum.accumulate(np.exp((1 - weight) * np.log(both[0]) + weight * np.log(both[1])))
-    return PortLaw(fixed, at, total - fixed, f"between {first.named} and {other.named}", True)
+    return PortLaw(fixed, at, total - fixed, f"between {first.named} and {other.named}", True, first.gpu)
 
 
 def by_bytes(laws: Laws, op, shape, asked, vectors: float, named: str, carried: bool) -> PortLaw:
@@ -151,7 +152,8 @@ def by_bytes(laws: Laws, op, shape, asked, vectors: float, named: str, carried: 
     at = np.concatenate([[0.0], tokens * vectors * vector_bytes])
     busy = np.concatenate([[0.0], total - total[0]])
     carried = carried or bool(times.table.scaled_from)
-    return PortLaw(float(total[0]), at, busy, f"{laws.calibration.gpu} {times.table.library} {named}", carried)
+    gpu = laws.calibration.gpu
+    return PortLaw(float(total[0]), at, busy, f"{gpu} {times.table.library} {named}", carried, gpu)
 
 
 def _nccl(laws: Laws, size: int) -> PortLaw:
@@ -166,7 +168,7 @@ def _nccl(laws: Laws, size: int) -> PortLaw:
     at = np.concatenate([[0.0], n_bytes * (ranks - 1) / ranks])
     busy = np.concatenate([[0.0], total - total[0]])
     named = f"{laws.calibration.gpu} NCCL all-to-all on {ranks} ranks"
-    return PortLaw(float(total[0]), at, busy, named, ranks != size)
+    return PortLaw(float(total[0]), at, busy, named, ranks != size, laws.calibration.gpu)
 
 
 def variant_of(laws: Laws, dispatch: str, library: str | None, ranks: int | None = None) -> str:
@@ -315,7 +317,7 @@ def _anchored(laws: Laws, op: str, dispatch: str, variant: str, shape, nodes: in
     fixed = sum(of[below] ** (1 - weight) * of[above] ** weight for of in (few, notify))
     least = _least([_beyond_nodes(law, few[each]) for each, law in by_nodes.items()])
     named = f"{by_nodes[below].named.partition(' on ')[0]}, a NIC as on {' and '.join(map(str, known))} nodes"
-    return PortLaw(fixed, least.at_bytes, least.busy_ns, named, True)
+    return PortLaw(fixed, least.at_bytes, least.busy_ns, named, True, laws.calibration.gpu)
 
 
 def _notify_ns(laws: Laws, op: str, variant: str, shape, nodes: int) -> float:

@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -386,7 +386,20 @@ def told_kernels(scenario: Scenario) -> str | None:
     grid, charged = grid_of(scenario.system), scenario.assumptions.transfer_software == "charged"
     if grid is None or not charged or scenario.assumptions.dispatch in GATHERING:
         return None
-    return "; ".join(_law(scenario, number, transfers.DISPATCH).named for number in range(2 if grid.nodes > 1 else 1))
+    return "; ".join(law.named for law in _laws_of(scenario, transfers.DISPATCH))
+
+
+def kernels_carried(scenario: Scenario) -> bool:
+    """Whether one of the kernels of `told_kernels` was measured on another GPU, shape, or number of ranks or nodes."""
+    gpu = calibration_named(scenario.system.compute.calibration).gpu
+    laws = [law for op in (transfers.DISPATCH, transfers.COMBINE) for law in _laws_of(scenario, op)]
+    return any(law.carried or law.gpu != gpu for law in laws)
+
+
+def _laws_of(scenario: Scenario, op: str) -> Iterator[PortLaw]:
+    """Of the levels of a cluster, the innermost first."""
+    grid = grid_of(scenario.system)
+    return (_law(scenario, number, op) for number in range(2 if grid.nodes > 1 else 1))
 
 
 def _links_of_ports(fabric: Fabric, grid: Grid) -> list[tuple[np.ndarray, np.ndarray]]:
