@@ -94,7 +94,7 @@ def _points_checked(found) -> str:
         from archsim.serving.serving import check_serving, rooms_told
 
         of_requests = check_serving(found)
-        return _indented([*rooms_told(found), *of_requests])
+        return _indented([*found.recipe, *rooms_told(found), *of_requests])
     if isinstance(found, SystemSpec):
         from archsim.runs.feasibility import refuse_own_fabric
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -437,7 +438,8 @@ def host_for(serving: Serving) -> Host:
     found = host_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products)
     given = spec.host
     if given is None:
-        return found
+        whole = spec.engine == "vllm" and serving.model.name == "gpt-oss-120b"
+        return found._replace(captured=GPT_OSS_CAPTURED.get(gpu, found.captured)) if whole else found
     return found._replace(
         iteration_ns=given.iteration_ns, sequence_ns=given.sequence_ns, prompt_ns=given.prompt_ns,
         request_ns=given.request_ns, front_end_ns=given.front_end_ns, first_after=given.first_after,
@@ -445,6 +447,11 @@ def host_for(serving: Serving) -> Host:
         prompts=found.prompts if given.prompts is None else given.prompts,
         captured=found.captured if given.captured is None else given.captured,
     )  # fmt: skip
+
+
+# vLLM, --cuda-graph-sizes of InferenceX's scripts of gpt-oss, of which FlashAttention 3 on Hopper captures less (v0.11,
+# vllm/config: max_cudagraph_capture_size).
+GPT_OSS_CAPTURED = MappingProxyType({"b200": 2048, "h100": 992, "h200": 992})
 
 
 def range_of(serving: Serving, measures: Measures) -> str:
@@ -495,6 +502,8 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
     found = [datasheet_note([serving.system.name])] if serving.system.datasheet_only else []
     found += plausibility_notes(serving.system.name, serving.system.model_dump(by_alias=True))
     found += serving.unread
+    if serving.recipe:
+        found.append(f"not given in the file, and as {serving.spec.engine} is started: {'; '.join(serving.recipe)}")
     found += [f"{model.name} is approximate: {each}" for each in model.approximate]
     found += [note for each in built for note in each.notes]
     worst = max(each.errors[1] for each in built)

@@ -8,6 +8,7 @@ from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER
 from archsim.serving.deployment import Host
 from archsim.serving.hosts import host_file
 from archsim.serving.simulate import Scheduler, simulate
+from archsim.specs.serving_files import load_serving
 
 EAGER_NS = 50 * MS
 
@@ -73,3 +74,34 @@ def test_less_than_a_nanosecond_of_the_host_is_told_as_none():
     """What a fit leaves of a constant at its bound; it can be written in a file."""
     told = Host(iteration_ns=7.6e-10, request_ns=2e6).told
     assert told.startswith("{iteration: 0 ms, sequence: 0 ms, prompt: 0 ms, request: 2 ms")
+
+
+PLAIN = {
+    "model": "deepseek-v3", "parallel": {"attention": {"tp": 8}, "experts": {"ep": 8}},
+    "requests": {"concurrency": 32, "input": {"mean": 1000}, "output": {"mean": 100}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("system", "engine", "products", "kv", "scheduler"),
+    [
+        ("h200_node", "vllm", "fp8_block", "bf16", ("vllm_v1", 8192, {"reserve_full_isl": 1})),
+        ("h200_node", "trtllm", "fp8_block", "fp8", ("trtllm", 8192, {})),
+        ("h200_node", "sglang", "fp8_block", "bf16", ("sglang", 32768, {"poll_every": 1, "kept_share": 0.7})),
+        ("b200_node", "sglang", "nvfp4", "fp8", ("sglang", 16384, {"poll_every": 30, "kept_share": 0.7})),
+    ],
+)
+def test_a_plain_file_is_served_as_its_engine_is_started(system, engine, products, kv, scheduler):
+    given = PLAIN | {"system": system, "engine": engine, "precision": {"products": products}}
+    found = load_serving(given)
+    own = found.spec.scheduler
+    assert (own.name, own.max_num_batched_tokens, own.params) == scheduler
+    assert found.spec.precision.dtypes("bf16").kv == kv
+    varied = ("lognormal", (1000, 0.0)) if engine == "sglang" else ("uniform", (900, 1100))
+    assert found.spec.requests.input.drawn == varied
+    said = "; ".join(found.recipe)
+    assert ("precision.kv: fp8" in said) == (kv == "fp8")
+    assert ("max_num_batched_tokens" in said) == (scheduler[1] != 8192)
+    assert load_serving(given, ["precision.kv=bf16"]).spec.precision.kv == "bf16"
+    kept = load_serving(given | {"scheduler": {"name": scheduler[0], "max_num_batched_tokens": 4096}}).spec.scheduler
+    assert kept.max_num_batched_tokens == 4096

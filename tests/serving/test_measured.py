@@ -4,13 +4,15 @@ import csv
 
 import numpy as np
 import pytest
-from measured_serving.accuracy import cases_of, judged_rows, median_errors, points_of
+from measured_serving.accuracy import MODELS, SYSTEMS, cases_of, judged_rows, median_errors, points_of
+from measured_serving.recipes import precision_of, scheduler_of
 
 from archsim.base.units import NS_PER_MS
 from archsim.serving.hosts import host_file
 from archsim.serving.measures import times_ns
 from archsim.serving.requests import without_hashes
 from archsim.serving.serving import deploy, serve_requests
+from archsim.serving.simulate import Scheduler
 from archsim.specs.serving_files import load_serving
 
 RUN = "qwen3-30b-a3b_rtxpro6000_dp2ep2"
@@ -51,3 +53,31 @@ def test_closed_loops_are_met(shared, model, most_tpot, most_ttft):
     cases, refused = cases_of(row for row in rows if row["concurrency"] <= 16)
     tpot, ttft, _, points = median_errors(point for case in cases for point in points_of(case, host_file()))
     assert points >= 5 and not refused and tpot < most_tpot and ttft < most_ttft
+
+
+def test_what_a_file_leaves_open_is_as_the_measured_engines_were_started(shared):
+    """The schedulers and the KV of a plain file are those of the scripts behind the measured points, but for a few."""
+    table = shared / "data" / "serving" / "silicon_agg.csv"
+    if not table.is_file():
+        pytest.skip(f"{table} not found")
+    asked, others = judged_rows(table)[::25], 0
+    for row in asked:
+        gpu, precision, wanted = SYSTEMS[row["system"]][0], precision_of(row), scheduler_of(row)
+        parallel = {"attention": {"tp": int(row["tp"]), "dp": int(row["attention_dp"])}}
+        if row["is_moe"]:
+            parallel["experts"] = {"ep": int(row["moe_ep"]), "tp": int(row["moe_tp"])}
+        found = load_serving(
+            {
+                "system": f"{gpu}_nvl72" if gpu.startswith("gb") else f"{gpu}_node", "model": MODELS[row["model"]],
+                "engine": row["backend"], "precision": {"products": precision.products, "experts": precision.experts},
+                "parallel": parallel,
+                "requests": {
+                    "concurrency": int(row["concurrency"]), "input": {"fixed": int(row["isl_tokens"])},
+                    "output": {"fixed": int(row["osl_tokens"])},
+                },
+            }
+        ).spec  # fmt: skip
+        own = Scheduler.of(found.scheduler)
+        same = own[:4] == wanted[:4] and own.params.get("poll_every", 1) == wanted.params.get("poll_every", 1)
+        others += not same or found.precision.dtypes("bf16").kv != precision.kv
+    assert others <= 0.1 * len(asked), f"{others} of {len(asked)}"
