@@ -261,16 +261,32 @@ class Laws:
 
         ``kernel``: normal or low_latency (DeepEP), nvlink_one_sided or nvlink_two_sided (TensorRT-LLM). ``nodes``:
         server nodes that the ranks span, by default the fewest; ``dtype``: the payload; ``sms``: SMs used, by default
-        the most.
+        the most. Numbers of SMs between two measured ones take the geometric mean, weighted by their logarithms, and
+        count as extrapolated: left out, 8 to 20 of DeepEP's normal kernels are 1 % off in the median, and 9 of 10 by at
+        most 5 % (H100, B200).
 
-        Only measured ranks, nodes, hidden sizes, top_k and experts are available. Raises LawMissing.
+        Only measured ranks, nodes, hidden sizes, top_k and experts are available. Raises LawMissing, also for SMs
+        outside the measured ones.
         """
         asked = {
             "op": op, "variant": kernel, "num_gpus": ranks, "nodes": nodes, "hidden": hidden, "top_k": top_k,
             "experts": experts, "dtype": dtype, "sms": sms,
         }
-        there = dispatches(self.calibration)
-        tables = self._matching("dispatch and combine", there, asked | {"library": library, "version": version})
+        there, named = dispatches(self.calibration), {"library": library, "version": version}
+        if sms is not None:
+            tables = self._matching("dispatch and combine", there, asked | named | {"sms": None})
+            known = sorted({int(table.of["sms"]) for table in tables if "sms" in table.of})
+            if known and sms not in known and known[0] < sms < known[-1]:
+                ends = max(each for each in known if each < sms), min(each for each in known if each > sms)
+                shape = {"kernel": kernel, "ranks": ranks, "hidden": hidden, "top_k": top_k, "experts": experts}
+                below, above = (
+                    self.dispatch_combine(op, tokens, **shape, nodes=nodes, dtype=dtype, sms=each, **named)
+                    for each in ends
+                )
+                weight = np.log(sms / ends[0]) / np.log(ends[1] / ends[0])
+                ns = below.ns ** (1 - weight) * above.ns**weight
+                return Times(ns, np.ones_like(ns, dtype=bool), below.table)
+        tables = self._matching("dispatch and combine", there, asked | named)
         table = preferred_collective(tables)
         return _transfer(table, sent_bytes(payload_of(table), np.asarray(tokens, np.float64), top_k, hidden))
 

@@ -126,10 +126,12 @@ class LevelSpec(LinkSpec):
     ``per``: ``gpu`` (one network for die r of every group, for each r), ``group`` (one network of shared ports, one per
     group), or ``edge`` (dies that face each other on the edges of neighbouring meshes). Default: ``edge`` for meshes
     and tori of meshes, else ``group``. ``library``: whose kernels of ``law`` move hidden vectors; null: DeepEP's, or
-    those that were measured on more nearly as many ranks of a node.
+    those that were measured on more nearly as many ranks of a node. ``sms``: that DeepEP's normal kernels take, from 4
+    to 24; null: 24.
     """
 
     library: Literal["deepep", "trtllm", "nccl"] | None = None
+    sms: Annotated[int | None, count(1, 1000, none=True)] = None
     switch: Annotated[int, count(1, _MOST_DIES)] | None = None
     ring: Annotated[int, count(1, _MOST_DIES)] | None = None
     fully_connected: Annotated[int, count(1, _MOST_DIES)] | None = None
@@ -152,7 +154,7 @@ class LevelSpec(LinkSpec):
         members = {"x": self.sides[0], "y": self.sides[1]} if self.kind in _GRIDS else self.size
         return (
             {self.kind: members}
-            | {name: value for name, value in (("per", self.per), ("library", self.library)) if value}
+            | {name: value for name in ("per", "library", "sms") if (value := getattr(self, name))}
             | _written(self)
         )
 

@@ -9,8 +9,11 @@ from support.shared import shared_path
 
 from archsim.base.errors import SpecError
 from archsim.engine.analytic.engine import AnalyticalEngine
+from archsim.engine.cluster.laws import node_law
 from archsim.engine.engine import EventEngine
 from archsim.engine.moves import KERNELS, kernels_stand_in, told_kernels, vector_bytes
+from archsim.laws.tables import LawMissing
+from archsim.specs.calibration_files import calibration_digest
 from archsim.specs.library import load_assumptions
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
@@ -152,3 +155,17 @@ def test_dispatch_and_combine_take_what_was_measured(dispatch, engine):
     errors = {shape: errors_of(dispatch, shape, engine) for shape in SHAPES}
     assert [len(each) for each in errors.values()] == [11 if dispatch == "per_token_expert" else 18] * len(SHAPES)
     assert max(each.abs().max() for each in errors.values()) < 0.15
+
+
+def test_kernels_take_the_sms_that_a_level_gives_them():
+    """Fewer are slower; between two measured numbers lies their mean, flagged; what was not measured is refused."""
+    digest, shape = calibration_digest("h100"), (7168, 8, 256)
+    counts = (None, 24, 12, 10, 8, 4)
+    laws = {sms: node_law("h100", digest, "dispatch", "per_rank", None, shape, 8, sms) for sms in counts}
+    busy = {sms: float(law.busy(1e8)) for sms, law in laws.items()}
+    assert busy[None] == busy[24] < busy[12] < busy[10] < busy[8] < busy[4]
+    assert laws[10].carried and not laws[8].carried
+    with pytest.raises(LawMissing, match="were not measured by the SMs"):
+        node_law("h100", digest, "dispatch", "per_token_expert", None, shape, 8, 8)
+    with pytest.raises(LawMissing, match="it has: 4, 8, 12, 16, 20, 24"):
+        node_law("h100", digest, "dispatch", "per_rank", None, shape, 8, 40)

@@ -96,12 +96,15 @@ def plain_law(latency_ns: float, bytes_per_ns: float) -> PortLaw:
 
 @lru_cache(maxsize=256)
 def node_law(
-    name: str, digest: str, op: str, dispatch: str, library: str | None, shape: tuple[int, int, int], size: int
+    name: str, digest: str, op: str, dispatch: str, library: str | None, shape: tuple[int, int, int], size: int,
+    sms: int | None = None,
 ) -> PortLaw:
-    """Inside a node of ``size`` ranks. ``digest``: of the calibration's file; ``shape``: hidden, top_k, experts.
+    """Inside a node of ``size`` ranks. ``digest``: of the calibration's file; ``shape``: hidden, top_k, experts;
+    ``sms``: that the kernel takes, None: the most measured.
 
     Raises LawMissing for kernels that the calibration lacks.
     """
+    _refuse_sms(dispatch, sms)
     laws = Laws(calibration_named(name))
     if "nccl" in KERNELS[dispatch].names:
         return _nccl(laws, size)
@@ -110,11 +113,20 @@ def node_law(
     known = sorted({each[3] for each in measured(laws, variant, op, nodes=1) if each[:3] == near})
     below, above, weight = around(known, size)
     if below == above:
-        return _on_ranks(laws, op, dispatch, variant, near, below, below, near != shape or below != size)
+        return _on_ranks(laws, op, dispatch, variant, near, below, below, near != shape or below != size, sms)
     # at equal tokens, whose bytes are those of ``size``: left out, 16 ranks are 2 % off 8 and 64 (at equal bytes 9 %)
     return middle(
-        *(_on_ranks(laws, op, dispatch, variant, near, ranks, size, True) for ranks in (below, above)), weight
+        *(_on_ranks(laws, op, dispatch, variant, near, ranks, size, True, sms) for ranks in (below, above)), weight
     )
+
+
+def _refuse_sms(dispatch: str, sms: int | None) -> None:
+    """Raise LawMissing for a number of SMs of kernels that were not measured by it."""
+    if sms is not None and dispatch != "per_rank":
+        raise LawMissing(
+            f"sms: {sms} of a level: kernels of dispatch: {dispatch} were not measured by the SMs that they take; "
+            "leave sms out, or take dispatch: per_rank"
+        )
 
 
 def around(known: Sequence[int], wanted: int) -> tuple[int, int, float]:
@@ -124,11 +136,13 @@ def around(known: Sequence[int], wanted: int) -> tuple[int, int, float]:
     return below, above, 0.0 if below == above else log2(wanted / below) / log2(above / below)
 
 
-def _on_ranks(laws: Laws, op: str, dispatch: str, variant: str, near, ranks: int, size: int, carried: bool) -> PortLaw:
+def _on_ranks(
+    laws: Laws, op: str, dispatch: str, variant: str, near, ranks: int, size: int, carried: bool, sms: int | None
+) -> PortLaw:
     """The law of one measured number of ranks of a node, by the bytes that its tokens are on ``size`` ranks."""
     kernel = KERNELS[dispatch]
     vectors = expected_ranks(Sizes(near[2], near[1]), size) if kernel.once else near[1]
-    asked = {"kernel": variant, "ranks": ranks, "nodes": 1}
+    asked = {"kernel": variant, "ranks": ranks, "nodes": 1, "sms": sms}
     return by_bytes(laws, op, near, asked, vectors * (size - 1) / size, f"{variant} on {ranks} ranks", carried)
 
 
@@ -151,7 +165,7 @@ def by_bytes(laws: Laws, op, shape, asked, vectors: float, named: str, carried: 
     total = np.maximum.accumulate(times.ns)
     at = np.concatenate([[0.0], tokens * vectors * vector_bytes])
     busy = np.concatenate([[0.0], total - total[0]])
-    carried = carried or bool(times.table.scaled_from)
+    carried = carried or bool(times.table.scaled_from) or bool(times.extrapolated.all())
     gpu = laws.calibration.gpu
     return PortLaw(float(total[0]), at, busy, f"{gpu} {times.table.library} {named}", carried, gpu)
 
@@ -251,16 +265,19 @@ def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, siz
         )
     shape, digest = (model.hidden, model.top_k, model.experts), calibration_digest(name)
     if number == 0:
-        law = node_law(name, digest, op, dispatch, level.library, shape, size)
+        law = node_law(name, digest, op, dispatch, level.library, shape, size, level.sms)
         return law.scaled(bandwidth / MEASURED_BYTES_PER_S.get(calibration_named(name).gpu, bandwidth))
-    return between_law(name, digest, op, dispatch, level.library, shape, nodes).scaled(bandwidth / NIC_BYTES_PER_S)
+    law = between_law(name, digest, op, dispatch, level.library, shape, nodes, level.sms)
+    return law.scaled(bandwidth / NIC_BYTES_PER_S)
 
 
 @lru_cache(maxsize=256)
 def between_law(
-    name: str, digest: str, op: str, dispatch: str, library: str | None, shape: tuple[int, int, int], nodes: int
+    name: str, digest: str, op: str, dispatch: str, library: str | None, shape: tuple[int, int, int], nodes: int,
+    sms: int | None = None,
 ) -> PortLaw:
     """Of the NICs of ``nodes``; arguments as of `node_law`. Raises LawMissing for kernels that were not measured."""
+    _refuse_sms(dispatch, sms)
     laws = Laws(calibration_named(name))
     if "nccl" in KERNELS[dispatch].names:
         raise LawMissing(
@@ -276,21 +293,23 @@ def between_law(
         )
     below, above, weight = around(known, nodes)
     if KERNELS[dispatch].forwarded:
-        return _anchored(laws, op, dispatch, variant, shape, nodes, known)
-    first = _of_nodes(laws, op, dispatch, variant, shape, below, nodes)
+        return _anchored(laws, op, dispatch, variant, shape, nodes, known, sms)
+    first = _of_nodes(laws, op, dispatch, variant, shape, below, nodes, sms)
     if below == above:
         return first
-    return middle(first, _of_nodes(laws, op, dispatch, variant, shape, above, nodes), weight)
+    return middle(first, _of_nodes(laws, op, dispatch, variant, shape, above, nodes, sms), weight)
 
 
-def _of_nodes(laws: Laws, op: str, dispatch: str, variant: str, shape, at_nodes: int, nodes: int) -> PortLaw:
+def _of_nodes(
+    laws: Laws, op: str, dispatch: str, variant: str, shape, at_nodes: int, nodes: int, sms: int | None
+) -> PortLaw:
     """The law of one measured number of nodes, by bytes of a NIC."""
     there = measured(laws, variant, op, nodes=at_nodes)
     near = nearest_shape(there, shape)
     ranks = min(each[3] for each in there if each[:3] == near)
     _, top_k, experts = near
     away = nodes_away(at_nodes, top_k, experts) if KERNELS[dispatch].once else top_k * (at_nodes - 1) / at_nodes
-    asked = {"kernel": variant, "ranks": ranks, "nodes": at_nodes}
+    asked = {"kernel": variant, "ranks": ranks, "nodes": at_nodes, "sms": sms}
     carried = near != shape or at_nodes != nodes
     law = by_bytes(laws, op, near, asked, away, f"{variant} on {at_nodes} nodes", carried)
     return _measured_part(law, laws, op, near, asked, away) if KERNELS[dispatch].forwarded else law
@@ -304,9 +323,11 @@ def _measured_part(law: PortLaw, laws: Laws, op: str, shape, asked, away: float)
     return law._replace(at_bytes=law.at_bytes[there], busy_ns=law.busy_ns[there])
 
 
-def _anchored(laws: Laws, op: str, dispatch: str, variant: str, shape, nodes: int, known: list[int]) -> PortLaw:
+def _anchored(
+    laws: Laws, op: str, dispatch: str, variant: str, shape, nodes: int, known: list[int], sms: int | None
+) -> PortLaw:
     """Notify, fixed and busy times apart; see the module."""
-    by_nodes = {each: _of_nodes(laws, op, dispatch, variant, shape, each, nodes) for each in known}
+    by_nodes = {each: _of_nodes(laws, op, dispatch, variant, shape, each, nodes, sms) for each in known}
     notify = {each: _notify_ns(laws, op, variant, shape, each) for each in known}
     below, above, weight = around(known, nodes)
     if below == above == nodes:

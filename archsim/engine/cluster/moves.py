@@ -117,7 +117,10 @@ def sms_share(system: SystemSpec, assumptions: AssumptionsSpec) -> float:
         return 0.0
     kernel = KERNELS.get(assumptions.dispatch)
     reference = calibration_named(system.compute.calibration).reference
-    return (NORMAL_SMS if kernel is None else kernel.sms) / reference.sms
+    sms = NORMAL_SMS if kernel is None else kernel.sms
+    if sms and system.fabric is not None:
+        sms = max((level.sms for level in system.fabric.levels if level.sms), default=sms)
+    return sms / reference.sms
 
 
 class PortMoves:
