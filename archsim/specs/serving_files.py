@@ -126,10 +126,11 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
         other = validate(SystemSpec, found, ("systems", 0))
         own = resolve("assumptions", _assumptions(spec, other), tree.place(("assumptions",)), folder)
         machines[side] = Machine(other, validate(AssumptionsSpec, own, ("assumptions", 0)))
-        written_there = given
+        there: Any = given
         for key in keys[:-1]:
-            written_there = written_there[key]
-        written_there[keys[-1]] = found.get(("systems", 0))
+            there = there.get(key) if isinstance(there, dict) else None
+        if isinstance(there, dict) and keys[-1] in there:  # else an axis names it
+            there[keys[-1]] = found.get(("systems", 0))
     files = {
         (kind, *keys[2:])
         for kind, found in (("system", machine), ("assumptions", set_))

@@ -149,6 +149,18 @@ def test_experts_that_do_not_fit_say_what_would():
         deploy(load_serving(FILE, overrides))
 
 
+def test_an_axis_compares_places_of_experts():
+    """The shipped question: experts on the same devices, or on others."""
+    places = [None, FILE["disaggregated"]["decode"]["experts_on"]]
+    file = FILE | {"sweep": {"grid": {APART: places}}}
+    file["disaggregated"] = {"prefill": "none", "decode": {"parallel": {"attention": {"dp": 2}}}}
+    apart = [load_serving(file, cell={APART: place}).spec.experts_on for place in places]
+    assert apart[0] is None and apart[1].system == "dojo"
+    assert [machines_of(load_serving(file, cell={APART: place})) for place in places] == [
+        (("h200_node", 2),), (("h200_node", 2), ("dojo", 25)),
+    ]  # fmt: skip
+
+
 def test_pools_of_two_kinds(capsys):
     """Prompts on H200, decodes on a wafer: each with its own memory, and the KV over the links between them."""
     pools = {
