@@ -37,11 +37,17 @@ class PlacementError(ArchsimError):
 # The nearest valid name, for error messages.
 
 _CLOSE, _PART = 0.65, 0.5  # least likeness of a name that is meant, and of one that is part of the other
+_BEGUN = 5  # letters that a name begins with
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name most similar to ``name`` (case and ``-``/``_`` are ignored), or None if none is similar."""
+    """The valid name most similar to ``name`` (case and ``-``/``_`` are ignored), or None if none is similar. A name
+    that begins as the given one comes first: whoever writes ``qwen3-235b`` means ``qwen3-235b-a22b``.
+    """
     given, folded = _fold(name), {_fold(candidate): candidate for candidate in valid}
+    begun = [each for each in folded if each.startswith(given)] if len(given) >= _BEGUN else []
+    if begun and given not in folded:
+        return folded[min(begun, key=lambda each: (len(each), each))]
     matches = get_close_matches(given, folded, n=1, cutoff=_CLOSE)
     parts = get_close_matches(given, [each for each in folded if given in each or each in given], n=1, cutoff=_PART)
     return folded[(matches or parts)[0]] if matches or parts else None
