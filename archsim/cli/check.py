@@ -12,6 +12,7 @@ from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_jobs, add_jso
 
 # ---- check
 
+_MOST_SYSTEMS = 4  # whose ranges are listed
 _MOST_POINTS = 1000  # a second or so to check
 
 
@@ -47,8 +48,35 @@ def _check(args: argparse.Namespace) -> int:
     except CodeNotImported as error:
         checked = f"; points were not checked: {error}"
     print_notes(_carrier_notes(found))
-    print(f"{args.file}: {_summary(found, args.file)}{checked}{_indented(_as_built(found))}")
+    print(f"{args.file}: {_summary(found, args.file)}{checked}{_indented(_as_built(found))}{_indented(_ranges(found))}")
     return OK
+
+
+def _ranges(found) -> Iterator[str]:
+    """What numbers of a file's machines may be, and which count as exact, as `archsim sure` takes them."""
+    from archsim.uncertainty.worlds import exact_of, ranges_of
+
+    systems = _systems(found)
+    for system in systems[:_MOST_SYSTEMS]:
+        of = f" of {system.name}" if len(systems) > 1 else ""
+        yield f"ranges{of} that `archsim sure` draws from, beside those of kernels and measured laws:"
+        for each in ranges_of(system):
+            low, high = (_amount(end, each.unit) for end in (each.distribution.low, each.distribution.high))
+            key, source = each.key.removeprefix("system."), each.source
+            source = source.partition(": ")[0] if source.startswith("default of ") else source
+            yield f"  {key} {_amount(each.value, each.unit)}: {low} to {high}, {each.distribution.shape}; {source}"
+        exact = [key.removeprefix("system.") for key in exact_of(system)]
+        yield f"exact{of}: {', '.join(exact)}"
+
+
+def _amount(value: float, unit: str) -> str:
+    """``1.5 TB/s``, ``300 ns``, ``0.9``."""
+    from archsim.report.units import prefixed, significant
+
+    if unit in ("B", "B/s", "FLOP/s", "Hz"):
+        number, _, prefix = prefixed(value).partition("\u00a0")
+        return f"{number} {prefix}{unit}"
+    return f"{significant(value)} {unit}".strip()
 
 
 def _systems(found) -> list:

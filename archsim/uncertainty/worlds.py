@@ -14,7 +14,6 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import qmc
 
 from archsim.base.errors import ArchsimError
 from archsim.base.fields import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension, Spec, dimension_of_field
@@ -34,6 +33,7 @@ LEAST_SAMPLES = 16
 VECTORS, PRODUCTS = "kernels.vectors", "kernels.multiply"  # groups: measured together, they cannot be told apart
 _PARTS = {"permute": VECTORS, "quantise": VECTORS, "finalise": VECTORS, "multiply": PRODUCTS, "single": PRODUCTS}
 _OF_DIMENSION = {COMPUTE.name: "peak", BANDWIDTH.name: "bandwidth", TIME.name: "latency", CLOCK.name: "clock"}
+_EXECUTORS = ("fsm", "firmware", "host", "gpu")
 _SAME_GPU = 0.01  # of rates: a die that differs by less is the GPU that was measured
 # Key → the name of the command that measures it, of configs/uncertainty/widths.yaml.
 _MEASURED_BY = {
@@ -68,15 +68,20 @@ def quantities_of(scenario: Scenario, engine: str = "event", widths: Uncertainty
     return [each._replace(quantity=_measurable(each.quantity)) for each in found if not each.quantity.exact]
 
 
-def exact_of(system: SystemSpec, widths: UncertaintySpec | None = None) -> list[str]:
+def exact_of(system: SystemSpec) -> list[str]:
     """Keys of a system's numbers that count as exact: they have no range, and their kind has no default."""
-    widths = widths or load_widths()
-    return [key for key, _, spec, name, kind in _numbers(system) if name not in spec.ranges and not _kind(key, kind)]
+    found = [key for key, _, spec, name, kind in _numbers(system) if name not in spec.ranges and not _kind(key, kind)]
+    others = [f"system.decision.{name}." for name in _EXECUTORS if name != system.decision.executor]
+    return [key for key in found if not key.startswith((*others, "system.compute.kernel"))]  # laws of their own
 
 
 def ranges_of(system: SystemSpec, widths: UncertaintySpec | None = None) -> list[Quantity]:
-    """What a system's numbers may be, by their own ranges and by the defaults of their kinds, read or not."""
-    return [each.quantity for each in _written(system, None, widths or load_widths())]
+    """What a system's numbers may be, by their own ranges and by the defaults of their kinds; without those of
+    executors of decisions that it does not have.
+    """
+    others = [f"system.decision.{name}." for name in _EXECUTORS if name != system.decision.executor]
+    every = [each.quantity for each in _written(system, None, widths or load_widths())]
+    return [each for each in every if not each.key.startswith(tuple(others))]
 
 
 def _unread(scenario: Scenario, engine: str) -> list[str]:
@@ -225,6 +230,8 @@ def draws_of(names: Sequence[str], samples: int, seed: int = 0) -> dict[str, np.
         raise ArchsimError(f"--samples {samples}: expected at least {LEAST_SAMPLES}, so that 5 % of them can be told")
     if not names:
         return {}
+    from scipy.stats import qmc
+
     sequence = qmc.Sobol(len(names), scramble=True, seed=np.random.default_rng(seed))
     power = int(np.ceil(np.log2(samples)))
     points = sequence.random_base2(power)[:samples]

@@ -1,0 +1,183 @@
+"""``ar.sure`` on a machine of four dies: its laws, its words and its files."""
+
+import json
+import math
+from copy import deepcopy
+
+import numpy as np
+import pytest
+
+import archsim as ar
+from archsim.base.errors import ArchsimError
+from archsim.cli.main import main
+from archsim.runs.plan import select
+from archsim.runs.sweep import Unwatched
+from archsim.specs.config_files import shipped_configs
+from archsim.uncertainty import propagation
+from archsim.uncertainty.worlds import Worlds, quantities_of
+
+TOY = {
+    "name": "toy",
+    "systems": [{
+        "name": "die4", "source": "made up", "mesh": {"x": 2, "y": 2}, "launch": "local_cp",
+        "hbm": {"bandwidth": "1 TB/s", "capacity": "80 GB", "efficiency": {"value": 0.9, "range": [0.6, 0.95]}},
+        "d2d": {"bandwidth": "200 GB/s", "hop_latency": "200 ns"}, "compute": {"peak": "200 TFLOP/s", "dtype": "fp8"},
+    }],
+    "models": [{
+        "name": "toy", "source": "made up", "layers": 3, "moe_layers": {"first": 1, "last": 2}, "hidden": 512,
+        "expert_ffn": 256, "experts": 16, "top_k": 2, "shared_experts": 1, "vocabulary": 1000, "dense_ffn": 512,
+        "attention": {"heads": 8, "kv_heads": 2, "head_dim": 64},
+    }],
+    "workload": {"trace": {"synthetic": {"prompt_tokens": 3}}, "batch": 64, "decode_steps": 2},
+    "policies": ["base", "ep"], "assumptions": ["physical"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("sure") / "out"
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    return ar.sure(TOY, 32, folder, jobs=1)
+
+
+def toy(**changes):
+    return deepcopy(TOY) | changes
+
+
+def runs_of(experiment):
+    return select(ar.load(experiment)).runs()
+
+
+def test_an_answer_has_an_interval_an_order_and_what_it_hangs_on(found):
+    (place,) = found.places
+    assert place.told.startswith("ep is the fastest in 100 % of 32 worlds: 1.") and place.headline.sure
+    low, middle, high = place.headline.ratio
+    assert 1 < low < middle < high
+    assert sum(option.fastest for option in place.options) == pytest.approx(1)
+    assert all(0 <= each.first <= each.total + 1e-9 for each in place.indices)
+    assert place.indices[0].total > 0.2
+    assert all(each.narrowed.width < place.ratio.width * 1.01 for each in place.measurements)
+
+
+def test_its_files_say_the_same(found, folder):
+    text = json.loads((folder / "sure.json").read_text())
+    assert text["sentence"] == found.sentence
+    row = found.to_pandas().set_index("policy").loc["ep"]
+    assert row.decode_ns_p05 <= row.decode_ns_p50 <= row.decode_ns_p95
+    assert row.throughput_tokens_per_s_p05 == pytest.approx(
+        row.throughput_tokens_per_s * row.decode_ns / row.decode_ns_p95, rel=0.05
+    )
+    page = (folder / "sure.html").read_text()
+    assert found.places[0].told in page and "whisker" in page and "calibration.measure" in page
+
+
+def test_equal_bytes_again_and_with_other_jobs(found, folder, tmp_path):
+    ar.sure(TOY, 32, tmp_path / "again", jobs=2)
+    for name in ("sure.json", "sure.csv", "sure.html"):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_an_interrupted_one_goes_on(found, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(propagation, "KEPT_FROM_S", 0.0)
+
+    class Stops(Unwatched):
+        def at(self, text, share):
+            if share > 0.5:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ar.sure(TOY, 32, tmp_path / "out", jobs=1, watcher=Stops())
+    kept = len(list((tmp_path / "out" / "worlds" / "runs").glob("*.json")))
+    assert kept > 30
+    shares = []
+
+    class Counts(Unwatched):
+        def at(self, text, share):
+            shares.append(share)
+
+    ar.sure(TOY, 32, tmp_path / "out", jobs=1, watcher=Counts())
+    assert shares[0] > 0.4
+    assert (tmp_path / "out" / "sure.json").read_bytes() == (folder / "sure.json").read_bytes()
+
+
+def test_without_widths_the_interval_is_the_value_to_the_bit(tmp_path, monkeypatch):
+    (tmp_path / "configs" / "uncertainty").mkdir(parents=True)
+    exact = (shipped_configs() / "uncertainty" / "widths.yaml").read_text()
+    lines = [
+        "    range: [1.0, 1.0]" if line.startswith("    range:") else line
+        for line in exact.splitlines()
+    ]  # fmt: skip
+    (tmp_path / "configs" / "uncertainty" / "widths.yaml").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    experiment = toy(assumptions=[{"set": "physical", "gemm": "roofline"}])
+    experiment["systems"][0]["hbm"]["efficiency"] = 0.9
+    sure = ar.sure(experiment, 16, jobs=1)
+    assert sure.quantities == ()
+    for option in sure.places[0].options:
+        assert set(option.ns) == {option.value_ns}
+        assert set(option.tokens_per_s) == {option.value_tokens_per_s}
+    one = ar.run(experiment, policy="ep").runs.rows[0]
+    assert {option.name: option.value_ns for option in sure.places[0].options}["ep"] == one["decode_ns"]
+
+
+def test_the_mean_of_two_engines_is_that_of_the_event_engine(found, monkeypatch):
+    monkeypatch.setattr(propagation, "CORRECTING", 32)
+    every = ar.sure(TOY, 32, jobs=1).places[0].samples
+    for name, ns in found.places[0].samples.items():
+        error = np.std(every[name]) / math.sqrt(propagation.THINNED)
+        assert ns.mean() == pytest.approx(every[name].mean(), abs=error)
+        assert np.array_equal(ns[:16], every[name][:16])
+
+
+def test_ratios_have_common_draws(found):
+    samples = found.places[0].samples
+    together = np.ptp(np.quantile(samples["base"] / samples["ep"], (0.05, 0.95)))
+    apart = np.ptp(np.quantile(np.roll(samples["base"], 5) / samples["ep"], (0.05, 0.95)))
+    assert together < apart
+
+
+def test_what_no_run_reads_is_not_drawn():
+    system = deepcopy(TOY["systems"][0])
+    system["decision"] = {"host": {"launch": {"value": "2 us", "range": [1, 4]}}}
+    (run, *_) = runs_of(toy(systems=[system]))
+    keys = [each.quantity.key for each in quantities_of(run.scenario)]
+    assert "system.hbm.efficiency" in keys and not any("host" in key or "firmware" in key for key in keys)
+    system["decision"]["executor"] = "host"
+    system["decision"]["host"]["time"] = "3 us"
+    (run, *_) = runs_of(toy(systems=[system]))
+    assert "system.decision.host.launch" in [each.quantity.key for each in quantities_of(run.scenario)]
+
+
+def test_policies_batches_and_systems_share_their_draws():
+    other = deepcopy(TOY["systems"][0]) | {"name": "other"}
+    runs = runs_of(toy(systems=[TOY["systems"][0], other]))
+    worlds = Worlds(runs, 16)
+    drawn = [[each.system.hbm.efficiency for each in worlds.runs(run, run.engine)] for run in runs]
+    assert len(runs) == 4 and all(each == drawn[0] for each in drawn)
+    assert len(set(drawn[0])) == 16 and all(0.6 <= each <= 0.95 for each in drawn[0])
+
+
+def test_a_group_shares_one_draw():
+    system = deepcopy(TOY["systems"][0])
+    system["hbm"]["bandwidth"] = {"value": "1 TB/s", "range": [0.8, 1.2], "group": "memory"}
+    system["d2d"]["bandwidth"] = {"value": "200 GB/s", "range": [160, 240], "group": "memory"}
+    (run, *_) = runs_of(toy(systems=[system]))
+    for each in Worlds([run], 16).runs(run, run.engine):
+        ratio = each.system.hbm.bandwidth_bytes_per_s / each.system.d2d.bandwidth_bytes_per_s
+        assert ratio == pytest.approx(5)
+
+
+def test_one_policy_alone_has_an_interval_of_its_time():
+    sure = ar.sure(TOY, 16, policy="ep", jobs=1)
+    assert sure.places[0].headline is None and " takes " in sure.sentence and "90 %" in sure.sentence
+
+
+def test_few_samples_are_refused(capsys):
+    with pytest.raises(ArchsimError, match="at least 16"):
+        ar.sure(TOY, 15)
+    with pytest.raises(SystemExit):
+        main(["sure", "dojo", "--samples", "8"])
+    assert "expected at least 16" in capsys.readouterr().err
