@@ -7,6 +7,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, RULE_TYPES, RULES
 from archsim.specs.serving import ServeSpec
 from archsim.specs.system import SystemSpec
+from archsim.uncertainty.quantities import SHAPES
 from archsim.workload.traffic_model import TrafficStatistics
 
 # ---- markdown
@@ -36,6 +38,9 @@ Generated from the specs by `python -m archsim.report.reference`; a test compare
 
 `name`: letters, digits and . _ + -; tables and file names use it. `source`: where the numbers come from (a datasheet, a
 paper, a measurement, or `assumed`); pages print it beside them, and nothing that is simulated depends on it.
+
+A number may have a range beside its value, from which `archsim sure` draws: `{value: 1.5 TB/s, range: [1.35, 1.5]}`, with
+`distribution`, `group` and `source` ([How sure is my answer?](sure.md)).
 """
 
 
@@ -350,8 +355,10 @@ _SWEEP = {
 }
 
 
-def schema_of(kind: type[Spec], title: str) -> JsonSchema:
-    """The schema of a file. Keys of a mapping have their meaning as ``description``."""
+def schema_of(kind: type[Spec], title: str, ranges: bool = True) -> JsonSchema:
+    """The schema of a file. Keys of a mapping have their meaning as ``description``. ``ranges``: whether it says that a
+    number may be a mapping with its range.
+    """
     made = kind.model_json_schema(by_alias=True, mode="validation")
     classes = dict(_classes(kind))
     parts = {kind.__name__: made, **made.get("$defs", {})}
@@ -369,13 +376,52 @@ def schema_of(kind: type[Spec], title: str) -> JsonSchema:
         made["required"].remove("d2d")  # the innermost level may give it
     if kind is ExperimentSpec:
         _as_an_experiment(made)
+    if ranges:
+        made = deepcopy(made)  # its parts are shared with fields, and with _SHORT
+        _allow_ranges(made)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": title}
+
+
+_RANGED: JsonSchema = {
+    "type": "object",
+    "description": "A number with its range, from which `archsim sure` draws.",
+    "properties": {
+        "value": {"type": ["number", "string"]},
+        "range": {"type": "array", "items": {"type": ["number", "string"]}, "minItems": 2, "maxItems": 2},
+        "distribution": {"enum": list(SHAPES)},
+        "group": {"type": "string", "description": "numbers of one group share their draws"},
+        "source": {"type": "string"},
+    },
+    "required": ["value"],
+    "additionalProperties": False,
+}
+_OF_SHAPE = ("type", "format", "minimum", "maximum", "anyOf")
+
+
+def _allow_ranges(made: JsonSchema) -> None:
+    """Let every number be a mapping with its range."""
+    found = False
+    for part in (made, *made.get("$defs", {}).values()):
+        for value in part.get("properties", {}).values():
+            if _is_ranged(value):
+                own = {key: value.pop(key) for key in _OF_SHAPE if key in value}
+                choices = own["anyOf"] if "anyOf" in own else [own]
+                value["anyOf"] = [*choices, {"$ref": "#/$defs/Ranged"}]
+                found = True
+    if found:
+        made.setdefault("$defs", {})["Ranged"] = _RANGED
+
+
+def _is_ranged(value: JsonSchema) -> bool:
+    names = {each.name for each in DIMENSIONS}
+    plain = value.get("format") in names or value.get("type") == "number"
+    return plain or any(_is_ranged(each) for each in value.get("anyOf", ()))
 
 
 def traffic_schema() -> JsonSchema:
     """The schema of a file of statistics in ``configs/traffic``; those with ``tables`` are written by a fit."""
     about = "Generated routing from statistics or loads of a model; `archsim trace fit` writes others."
-    return {**schema_of(TrafficStatistics, "traffic preset"), "description": about}
+    return {**schema_of(TrafficStatistics, "traffic preset", ranges=False), "description": about}
 
 
 def _classes(kind: type[Spec]) -> Iterator[tuple[str, type[Spec]]]:
@@ -455,7 +501,7 @@ def _as_an_experiment(made: JsonSchema) -> None:
         "additionalProperties": False,
         "properties": {key: {"description": text} for key, text in _SWEEP.items()},
     }
-    explore = schema_of(ExploreSpec, "explore")
+    explore = schema_of(ExploreSpec, "explore", ranges=False)
     explore["properties"]["event_runs"]["anyOf"].append({"type": "string"})  # a share, such as 15 %
     keys["explore"] = {key: value for key, value in explore.items() if key not in ("$schema", "title", "$defs")}
     made["required"] = [key for key in made["required"] if key in ("name", "workload")]
@@ -468,11 +514,13 @@ def _as_an_experiment(made: JsonSchema) -> None:
 def generated() -> dict[str, str]:
     """Path below ``docs`` → text."""
     schemas = {kind: schema_of(spec, kind) for kind, spec in FILES.items()} | {"traffic": traffic_schema()}
+    plain = {kind: schema_of(spec, kind, ranges=False) for kind, spec in FILES.items()}
+    told = {kind: plain.get(kind, schema) for kind, schema in schemas.items()}
     files = {
         f"schemas/{kind}.schema.json": json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
         for kind, schema in schemas.items()
     }
-    return {"reference.md": reference(schemas), "results.md": results_page(), **files}
+    return {"reference.md": reference(told), "results.md": results_page(), **files}
 
 
 def write_reference(docs: Path) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError, spoken
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import REAL, TEXT, Shown, Table
+from archsim.engine.moves import charges_kernels
 from archsim.report.charts import whisker_panel
 from archsim.report.page import rendered
 from archsim.report.units import TIME_UNITS, percent, scaled, significant
@@ -363,6 +364,8 @@ def _notes(runs: Sequence[Run], found: Sequence[InWorlds]) -> Iterable[str]:
                 f"{layers} of {len(run.model.moe_layer_ids)} MoE layers ran; how far the others differ is not in the "
                 "intervals"
             )
+    if any(charges_kernels(run.scenario) or run.system.d2d.copies is not None for run in runs):
+        yield "times of measured transfers and copies are taken as exact"
     worst = min((each for each in found if each.agreement is not None), key=lambda each: each.agreement, default=None)
     if worst is not None and worst.agreement is not None and worst.agreement < 0.9:
         yield (
