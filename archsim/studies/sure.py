@@ -236,7 +236,7 @@ def _places(selection: Selection, found: Sequence[InWorlds]) -> Iterable[tuple[d
         if several:
             option = run.policy.name
         else:
-            option = of.pop("system") if systems else run.policy.name
+            option = str(of.pop("system")) if systems else run.policy.name
         of |= {"axes": run.axes} if run.axes and several else {}
         if not several and run.axes:
             option = run.axes
@@ -252,7 +252,7 @@ def _place(
     pairs = tuple(pair(names[0], name, ns) for name in names[1:])
     ties = [each for each in pairs if not each.sure]
     rest = [each for each in pairs if each.sure]
-    headline = (rest or list(pairs) or [None])[0]
+    headline = next(iter(rest or pairs), None)
     shares = fastest_shares(ns)
     options = tuple(_option(name, found[name], shares[name]) for name in names)
     values = ns[headline.slower] / ns[headline.faster] if headline else ns[names[0]]
@@ -357,20 +357,17 @@ def measured_told(each: Measurement, place: Place) -> str:
 def _notes(runs: Sequence[Run], found: Sequence[InWorlds]) -> Iterable[str]:
     """What the intervals leave out."""
     yield "traffic is one draw of its generator or one sample of recorded requests; its spread is not in the intervals"
-    for run in runs[:1]:
-        layers = run.workload.layers
-        if layers is not None and layers < len(run.model.moe_layer_ids):
-            yield (
-                f"{layers} of {len(run.model.moe_layer_ids)} MoE layers ran; how far the others differ is not in the "
-                "intervals"
-            )
+    layers, every = runs[0].workload.layers, len(runs[0].model.moe_layer_ids)
+    if layers is not None and layers < every:
+        yield f"{layers} of {every} MoE layers ran; how far the others differ is not in the intervals"
     if any(charges_kernels(run.scenario) or run.system.d2d.copies is not None for run in runs):
         yield "times of measured transfers and copies are taken as exact"
-    worst = min((each for each in found if each.agreement is not None), key=lambda each: each.agreement, default=None)
-    if worst is not None and worst.agreement is not None and worst.agreement < 0.9:
+    told = [(each.agreement, each.run) for each in found if each.agreement is not None]
+    least, run = min(told, key=lambda each: each[0], default=(1.0, runs[0]))
+    if least < 0.9:
         yield (
-            f"the analytical engine tells {percent(worst.agreement)} of how {worst.run.policy.name} varies on the "
-            f"{worst.run.engine} engine; the rest is taken from the worlds that both ran"
+            f"the analytical engine tells {percent(least)} of how {run.policy.name} varies on the {run.engine} engine; "
+            "the rest is taken from the worlds that both ran"
         )
     placeholders = load_widths().measured
     if any("placeholder" in levels.source for ways in placeholders.values() for levels in ways.values()):

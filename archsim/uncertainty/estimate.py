@@ -148,10 +148,10 @@ class Expansion:
 
     def of(self, draws: np.ndarray, known: Sequence[str] | None = None) -> np.ndarray:
         """Its value, float64[sample]; with ``known``: its mean where these alone are known. draws: [sample, draw]."""
-        terms = np.ones(len(self.coefficients), np.bool_)
+        terms: np.ndarray = np.ones(len(self.coefficients), np.bool_)
         if known is not None:
             others = [at for at, name in enumerate(self.names) if name not in known]
-            terms = ~(self.degrees[:, others] > 0).any(axis=1)
+            terms = np.logical_not((self.degrees[:, others] > 0).any(axis=1))
         columns = _columns(_polynomials(draws), self.degrees[terms])
         found: np.ndarray = columns @ self.coefficients[terms]
         return found
