@@ -125,7 +125,7 @@ class ClaimRow(Spec):
     # By how much the published value was rounded, at most, in its unit. Null: that of the group.
     rounded: Annotated[float, number(0, 1e9)] | None = None
     # Of all values: null, that of the group.
-    take: Literal["mean", "most", "least"] | None = None
+    take: Literal["mean", "most", "least", "total"] | None = None
     # Its value was used to fit a rule's constant or the traffic, so that it is not judged.
     fit: bool = False
     # Why a run may not show it; null: that of the group.
@@ -155,7 +155,8 @@ class NullSpec(Spec):
 class ClaimGroup(Spec):
     """Numbers with one quantity. ``at``, ``against``: values of columns of its rows, and of the rows that they are
     compared with, all else equal; null: that column may differ. ``within`` (of the unit), ``within_percent``: how far
-    off is met. ``sign``: of the change must be right, too. ``take``: of the values of all rows. ``guess``: the null
+    off is met. ``sign``: of the change must be right, too. ``take``: of the values of all rows; ``total``: the quantity
+    of their sums. A mapping in ``against`` is looked up with the row's own value. ``guess``: the null
     model: a number, or arithmetic on published values (by id) and on values of ``at``. ``signs``: pairs of its rows,
     whose order is judged as a row of its own.
     """
@@ -169,7 +170,7 @@ class ClaimGroup(Spec):
     within: Annotated[float, number(0, 1e9)] | None = None
     within_percent: Annotated[float, number(0, 100)] | None = None
     sign: bool = False
-    take: Literal["mean", "most", "least"] = "mean"
+    take: Literal["mean", "most", "least", "total"] = "mean"
     why: Text | None = None
     guess: float | Text | None = None
     # What the guess is, in words; the page prints it.

@@ -12,6 +12,8 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from yaml import safe_load
+
 from archsim.base.files import own_folder, write_text
 from archsim.base.own_code import import_function
 from archsim.base.tables import REAL, TEXT, Shown, Table
@@ -20,7 +22,7 @@ from archsim.report.page import rendered
 from archsim.report.units import NO_BREAK, significant
 from archsim.runs.plan import select
 from archsim.runs.sweep import Watcher, sweep_selected
-from archsim.specs.constraints import Lookup
+from archsim.specs.constraints import Expression, Lookup
 from archsim.specs.library import load_planned
 from archsim.specs.papers import (
     NO_ROOM,
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 Value = float | str | None
-_TAKE = MappingProxyType({"mean": fmean, "most": max, "least": min})
+_TAKE = MappingProxyType({"mean": fmean, "most": max, "least": min, "total": fmean})
 # What a row is of, beside the axes of its sweep: rows that are compared agree in these.
 _IDENTITY = ("system", "model", "batch", "policy", "trace", "devices")
 
@@ -75,15 +77,28 @@ def taken(
     pairs = [(row, _other(row, rows, keys, against)) for row in wanted]
     # what does not fit has no time, and takes no part in a mean over others
     served = [pair for pair in pairs if not any(each is not None and each.get("refused") for each in pair)]
+    if take == "total" and served:
+        # columns are added up first: a ratio of sums has a value where a single row has 0 below
+        served = [(_added([each[0] for each in served], expression), _added([each[1] for each in served], expression))]
     found = [expression.value(_lookup(row, other)) for row, other in served]
     return _TAKE[take](found) if found and not any(map(math.isnan, found)) else None
 
 
+def _added(rows: Sequence[Row | None], expression: Expression) -> Row:
+    """Sums over rows of the columns of an expression; one that a row lacks is left out."""
+    columns = {name.removeprefix(f"{OTHER}.") for name in expression.names}
+    values = {column: [_number(row, column) for row in rows] for column in columns}
+    return {column: sum(each) for column, each in values.items() if None not in each}  # type: ignore[arg-type]
+
+
 def _other(row: Row, rows: Sequence[Row], keys: Sequence[str], against: Mapping[str, Any]) -> Row | None:
-    """The first row that ``against`` means and that is like ``row`` in ``keys``."""
+    """The first row that ``against`` means and that is like ``row`` in ``keys``. A mapping there is looked up with the
+    row's own value: ``{policy: {fast: slow}}`` compares fast with slow.
+    """
     if not against:
         return None
-    return next((e for e in rows if _agrees(e, against) and all(e.get(key) == row.get(key) for key in keys)), None)
+    meant = {key: value.get(row.get(key)) if isinstance(value, dict) else value for key, value in against.items()}
+    return next((e for e in rows if _agrees(e, meant) and all(e.get(key) == row.get(key) for key in keys)), None)
 
 
 def _lookup(row: Row, other: Row | None) -> Lookup:
@@ -412,10 +427,17 @@ def _make(
     where = folder / name / _label(overrides)
     watcher.phase(f"{paper.paper}: {name}, " + (paper.steps(name)[rules] if end is None else f"end {end + 1} of 2"))
     if spec.table:
-        return _Made(import_function(spec.table.function)(**spec.table.given), ())
+        given = spec.table.given | dict(map(_changed, overrides))
+        return _Made(import_function(spec.table.function)(**given), ())
     if spec.sweep:
         return _swept(spec.sweep, overrides, where, jobs, watcher)
     return _served(spec, overrides, where, watcher)
+
+
+def _changed(override: str) -> tuple[str, Any]:
+    """``key=value`` of what a function is given; the value is YAML."""
+    key, _, value = override.partition("=")
+    return key, safe_load(value)
 
 
 def _label(overrides: Sequence[str]) -> str:
@@ -713,11 +735,3 @@ _FILTERS = MappingProxyType(
         "sign_place": sign_place,
     }
 )  # fmt: skip
-
-
-# --- rows that no sweep gives: areas, statistics of routing, balancers on vectors, and constants
-
-
-def constants(**values: Any) -> list[Row]:
-    """One row of what is given."""
-    return [values]

@@ -25,6 +25,9 @@ DEFINITIONS = {
     "cross_layer_agreement": "Spearman rank correlation, over all pairs of experts, of the heatmaps across layers of "
     "prefill and of decode (figure 6). Most pairs are rare, so it is low unless a trace is long.",
     "cross_token_agreement": "The same of the heatmaps across tokens.",
+    "cross_layer_ceiling": "The same of the heatmaps across layers of two halves of the requests: what a trace of this "
+    "length can show.",
+    "cross_token_ceiling": "The same of the heatmaps across tokens.",
     "max_over_mean": "Load of the most loaded expert over the mean load.",
     "gini": "Gini coefficient of the loads: 0 for equal loads, 1 − 1/E where one expert has all.",
     "load_top20": "Part of all selections that the most loaded 20 % of the experts get.",
@@ -86,11 +89,14 @@ def profile(trace: Trace) -> Profile:
     if trace.top_k > 1:
         tables["coactivation"] = statistics.coactivation(trace)
     subjects = statistics.subject_loads(trace)
+    agreement = statistics.heatmap_agreement(trace)
+    ceiling = statistics.heatmap_ceiling(trace) if agreement else {}
     following_of_halves = [statistics.cross_token(half) for half in (one, other)]
     layers = statistics.layer_statistics(trace) | {
         "cross_layer_conditional": statistics.conditional_coverage(across),
         "cross_token_conditional": statistics.conditional_coverage(following),
-        **_heatmap_agreement(trace),
+        **{f"{name}_agreement": ranks for name, ranks in agreement.items()},
+        **{f"{name}_ceiling": ranks for name, ranks in ceiling.items()},
         "cross_layer_null": _null(counts[:-1], counts[1:], across),
         "cross_token_null": _null(counts, counts, following),
         "predictable_ceiling": statistics.predictable(following, following),
@@ -167,12 +173,22 @@ def insights(found: Profile) -> list[Insight]:
 
 
 def _agreement(found: Profile) -> Insight:
+    """By the heatmaps, as the paper has it (section III-B3)."""
     claim = "Experts chosen in prefill are chosen in decode: predict from the prefill."
-    if "prefill_decode_spearman" not in found.layers:
+    if "cross_token_agreement" not in found.layers:
         return Insight(1, claim, "the trace has only one of the phases", "not measurable")
-    values = found.layers["prefill_decode_spearman"]
+    values, most = (
+        np.concatenate([found.layers[f"{name}_{kind}"] for name in ("cross_layer", "cross_token")])
+        for kind in ("agreement", "ceiling")
+    )
     strong = float((values >= statistics.STRONG).mean())
-    measured = f"Spearman {np.nanmean(values):.2f} (mean), at least {statistics.STRONG} in {strong:.0%} of layers"
+    measured = (
+        f"Spearman of the heatmaps {np.nanmean(values):.2f} (mean), at least {statistics.STRONG} in {strong:.0%} of "
+        f"them; two halves of the requests agree by {np.nanmean(most):.2f}, more no trace of this length can show; "
+        f"Spearman of the loads {found.mean('prefill_decode_spearman'):.2f}"
+    )
+    if strong < 0.5 and np.nanmean(most) < statistics.STRONG:
+        return Insight(1, claim, f"{measured}: the trace is too short", "not measurable")
     return Insight(1, claim, measured, _verdict(strong >= 0.5))
 
 
@@ -204,19 +220,6 @@ def _verdict(supported: bool) -> str:
 
 def _null(first: np.ndarray, second: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     return statistics.coverage(statistics.null_pairs(first, second, pairs.sum(axis=(1, 2), dtype=np.int64)))
-
-
-def _heatmap_agreement(trace: Trace) -> dict[str, np.ndarray]:
-    prefill = trace.iteration == 0
-    if prefill.all() or not prefill.any():
-        return {}
-    phases = [statistics.rows_of(trace, rows) for rows in (prefill, ~prefill)]
-    tables = {"cross_layer_agreement": statistics.cross_layer, "cross_token_agreement": statistics.cross_token}
-    return {name: statistics.spearman(*(_flat(count(phase)) for phase in phases)) for name, count in tables.items()}
-
-
-def _flat(counts: np.ndarray) -> np.ndarray:
-    return counts.reshape(len(counts), counts.shape[1] * counts.shape[2])
 
 
 def _mean_distance(subjects: np.ndarray) -> np.ndarray:

@@ -122,6 +122,29 @@ def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return _ratio((centred[0] * centred[1]).sum(axis=1), power)
 
 
+def heatmap_agreement(trace: Trace) -> dict[str, np.ndarray]:
+    """``cross_layer`` float64[layer - 1], ``cross_token`` float64[layer]: Spearman coefficient, over all pairs of
+    experts, of the heatmaps of prefill and of decode (figure 6); empty if a phase is missing. Most pairs are rare, so
+    it is low unless a trace is long: `heatmap_ceiling`.
+    """
+    prefill = trace.iteration == 0
+    if prefill.all() or not prefill.any():
+        return {}
+    return _agreement_of(rows_of(trace, prefill), rows_of(trace, ~prefill))
+
+
+def heatmap_ceiling(trace: Trace) -> dict[str, np.ndarray]:
+    """As `heatmap_agreement`, of the halves of the requests instead: what a trace of this length can show."""
+    return _agreement_of(*halves(trace))
+
+
+def _agreement_of(one: Trace, other: Trace) -> dict[str, np.ndarray]:
+    return {
+        name: spearman(*(table.reshape(len(table), -1) for table in (count(one), count(other))))
+        for name, count in (("cross_layer", cross_layer), ("cross_token", cross_token))
+    }
+
+
 def max_over_mean(counts: np.ndarray) -> np.ndarray:
     """float64[layer]: load of the most loaded expert over the mean load. counts: [layer, expert]."""
     return _ratio(counts.max(axis=1).astype(np.float64), counts.mean(axis=1))

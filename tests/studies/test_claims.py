@@ -27,8 +27,8 @@ from archsim.studies.claims import Judged, judge_recorded, judged_signs, value_o
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = paper_names()
-# -46 % as a ratio; "within 10 %" as a range
-RESTATED = {"h022": 0.54, "h396": [0.0, 10.0]}
+# -46 % as a ratio; "within 10 %" as a range; the first of a pair; 50 MB of a text; an upper limit
+RESTATED = {"h022": 0.54, "h396": [0.0, 10.0], "h276": 2.0, "h381": 50.0, "h270": 1.1}
 ROWS = [
     {"policy": "ep", "batch": 8, "time": 4.0}, {"policy": "fast", "batch": 8, "time": 2.0},
     {"policy": "ep", "batch": 16, "time": 9.0}, {"policy": "fast", "batch": 16, "time": 3.0},
@@ -55,6 +55,8 @@ def row(**more) -> ClaimRow:
     ({"policy": ["fast", "ep"]}, {}, 1.75),
     ({"policy": "fast"}, {"quantity": "100 * time - -1", "against": {}}, 251.0),
     ({"policy": "fast", "batch": 16}, {"against": {"policy": "fast", "batch": 8}}, 2 / 3),
+    ({"policy": "fast"}, {"take": "total"}, 13 / 5),
+    ({"policy": ["fast", "ep"]}, {"against": {"policy": {"fast": "ep", "ep": "fast"}}}, (2.0 + 3.0 + 0.5 + 1 / 3) / 4),
     ({"policy": "full"}, {}, NO_ROOM),
     ({"policy": "slow"}, {}, None),
     ({"policy": "fast"}, {"quantity": "time / gone"}, None),
@@ -332,7 +334,7 @@ def test_a_constant_that_was_fitted_on_a_rounded_number_has_an_interval(tmp_path
 
 
 def test_rows_of_a_function_are_claims_as_well(tmp_path):
-    table = {"function": "archsim.studies.claims:constants", "given": {"a": 2.0}}
+    table = {"function": "archsim.studies.claim_tables:constants", "given": {"a": 2.0}}
     claim = {"what": "a", "run": "one", "quantity": "a", "unit": "", "within": 0, "guess": 1}
     paper = small() | {"runs": {"one": {"table": table}}, "rules": [], "answers": []}
     paper["claims"] = [claim | {"rows": [{"id": "h001", "published": 2.0}]}]
