@@ -137,9 +137,11 @@ def hold(state: State, k, r, found, units, limits: Limits):
 
 @outer
 def insert(state: State, k, r, limits: Limits):
-    """Put computed pieces of a prompt into the cache; what another request has put there stays private."""
+    """Put computed pieces of a prompt, and of its output where a later turn repeats it, into the cache; what another
+    request has put there stays private.
+    """
     request = state.requests[r]
-    full = min(request.computed, request.input) // limits.block_tokens * limits.block_units
+    full = request.computed // limits.block_tokens * limits.block_units
     while request.hashed < request.piece_to - request.piece_from:
         at = request.piece_from + request.hashed
         piece = state.pieces[at]
@@ -204,8 +206,8 @@ def unlink(state: State, k, piece):
 
 
 class Pieces(NamedTuple):
-    """``pieces``: int64[n] of all prompts; ``first``: int64[request + 1] where those of a request begin; ``blocks``:
-    int64[piece] KV blocks.
+    """``pieces``: int64[n] of all prompts, with the outputs that later turns repeat; ``first``: int64[request + 1]
+    where those of a request begin; ``blocks``: int64[piece] KV blocks.
     """
 
     pieces: np.ndarray
@@ -216,30 +218,79 @@ class Pieces(NamedTuple):
 NO_PIECES = Pieces(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
 
 
+class Chains(NamedTuple):
+    """Hash ids of requests, ``first``: int64[request + 1] where those of one begin; ``tokens``: int64[request] that
+    they are of: of the prompt, and of the output where a later turn says its ids.
+    """
+
+    ids: np.ndarray
+    first: np.ndarray
+    tokens: np.ndarray
+
+
+def with_outputs(requests: Requests) -> Chains:
+    """Prompts with the outputs that a later turn repeats. A later turn has all full blocks of a prompt, of two or more,
+    and room for its output after it: engines keep KV of outputs in blocks like those of prompts (vLLM's
+    BlockPool.cache_full_blocks, SGLang's RadixCache.cache_finished_req), so that the turn finds both. Of the last token
+    of an output no KV is computed. A last block that a prompt fills in part is, with what follows it, the block that
+    the later turn has there, unless other prompts end alike.
+    """
+    of, first, block = requests.hash_ids, requests.hash_from, max(requests.hash_tokens, 1)
+    tokens = requests.input.copy()
+    if not requests.outputs_kept or not len(of):
+        return Chains(of, first, tokens)
+    counts = np.bincount(of)
+    full = requests.input // block
+    later: dict[int, int] = {}  # request → its first later turn
+    ends: dict[int, int] = {}  # the last full block of a prompt → the latest request with it
+    for r in range(len(tokens)):
+        ids = of[first[r] : first[r] + full[r]].tolist()
+        before = next((ends[each] for each in reversed(ids[1:]) if each in ends), None)
+        if before is not None and before not in later and full[before] <= full[r]:
+            same = ids[full[before] - 1] == int(of[first[before] + full[before] - 1])
+            if same and requests.input[r] >= requests.input[before] + requests.output[before]:
+                later[before] = r
+        if len(ids) > 1:
+            ends[ids[-1]] = r
+    chains = []
+    for r in range(len(tokens)):
+        own, turn = of[first[r] : first[r + 1]], later.get(r)
+        part = own[full[r] :]
+        if turn is not None and (counts[part] == 1).all():
+            tokens[r] = requests.input[r] + requests.output[r] - 1
+            blocks = -(-tokens[r] // block)
+            own = np.concatenate([own[: full[r]], of[first[turn] + full[r] : first[turn] + blocks]])
+        chains.append(own)
+    sizes = np.array([len(each) for each in chains], np.int64)
+    return Chains(np.concatenate(chains), np.concatenate([[0], np.cumsum(sizes)]), tokens)
+
+
 def pieces_of(requests: Requests, block_tokens: int) -> Pieces:
     """Every full KV block of a prompt is of the hash block that has its last token. The blocks of a hash id are parted
-    where a prompt may share some of them and not the others: where one ends within it, and before the last block of a
-    prompt, which is computed in any case if nothing follows.
+    where a prompt may share some of them and not the others: where one ends within it, or its output does, and before
+    the last block of a prompt, which is computed in any case if nothing follows.
     """
-    of_request = np.repeat(np.arange(len(requests.input)), np.diff(requests.hash_from))
-    at = np.arange(len(requests.hash_ids)) - requests.hash_from[of_request]  # place among the ids of a prompt
-    prompt = requests.input[of_request]
+    chains = with_outputs(requests)
+    of_request = np.repeat(np.arange(len(requests.input)), np.diff(chains.first))
+    at = np.arange(len(chains.ids)) - chains.first[of_request]  # place among the ids of a request
+    begin, prompt = at * requests.hash_tokens // block_tokens, requests.input[of_request]
+    own = np.minimum((at + 1) * requests.hash_tokens, chains.tokens[of_request]) // block_tokens - begin
     end = np.minimum((at + 1) * requests.hash_tokens, prompt) // block_tokens
-    own = end - at * requests.hash_tokens // block_tokens  # blocks of this id
-    before_last = own - ((end == prompt // block_tokens) & (prompt % block_tokens == 0))
-    ids = np.concatenate([requests.hash_ids, requests.hash_ids])
-    parted = np.unique(np.stack([ids, np.concatenate([own, before_last])]), axis=1)
+    of_prompt = end - begin  # blocks of this id; below 1 after the prompt
+    before_last = of_prompt - ((end == prompt // block_tokens) & (prompt % block_tokens == 0))
+    ids = np.concatenate([chains.ids] * 3)
+    parted = np.unique(np.stack([ids, np.concatenate([own, of_prompt, before_last])]), axis=1)
     ids, ends = parted[:, parted[1] > 0]
     sizes = np.diff(ends, prepend=0)
     begins = np.r_[True, ids[1:] != ids[:-1]][: len(ids)]
     sizes[begins] = ends[begins]
-    # A prompt has the pieces of an id up to its own last block.
-    low = np.searchsorted(ids, requests.hash_ids, "left")
-    high = _up_to(ids, ends, requests.hash_ids, own)
+    # A request has the pieces of an id up to its own last block.
+    low = np.searchsorted(ids, chains.ids, "left")
+    high = _up_to(ids, ends, chains.ids, own)
     counts = high - low
     first = np.concatenate([[0], np.cumsum(counts)])
     pieces = np.repeat(low - first[:-1], counts) + np.arange(first[-1])
-    return Pieces(pieces, first[requests.hash_from], sizes)
+    return Pieces(pieces, first[chains.first], sizes)
 
 
 def _up_to(ids: np.ndarray, ends: np.ndarray, of: np.ndarray, most: np.ndarray) -> np.ndarray:

@@ -26,7 +26,8 @@ class Requests(NamedTuple):
     ``hash_ids``: int64[id] from 0 on, of full and partly filled blocks of ``hash_tokens``; ``hash_from``:
     int64[request + 1] where those of a request begin. ``concurrency``: clients of a closed loop, each of which sends
     its next request when the last one ends; 0: requests come at ``arrival_ns``. ``lines``: int64[request], those of a
-    trace's file; none where requests are drawn. ``told``: what a trace was read as, in words.
+    trace's file; none where requests are drawn. ``told``: what a trace was read as, in words. ``outputs_kept``: later
+    turns repeat the outputs of earlier ones.
     """
 
     arrival_ns: np.ndarray
@@ -38,6 +39,7 @@ class Requests(NamedTuple):
     concurrency: int = 0
     lines: np.ndarray = np.zeros(0, np.int64)
     told: str = ""
+    outputs_kept: bool = True
 
     def place(self, whose: str, at: int) -> str:
         """Where request ``at`` was read: file and line; else the number of the request."""
@@ -64,6 +66,31 @@ def without_hashes(arrival_ns: np.ndarray, input: np.ndarray, output: np.ndarray
     )
 
 
+PREFIX_BLOCK = 16  # tokens of a hash block of requests that are drawn with prefixes
+
+
+def with_prefixes(requests: Requests, tokens: np.ndarray, share: float, skew: float, seed: int) -> Requests:
+    """Requests, ``share`` of which begin with one of as many prefixes as ``tokens`` (int64[prefix]) has; the n-th is
+    taken in proportion to n ** -skew. Its tokens come before those of the prompt. Blocks of PREFIX_BLOCK tokens have
+    hash ids; one that has tokens of both prefix and prompt is not shared.
+    """
+    n, draws = len(requests.input), [_generator(seed, stream) for stream in PREFIX_STREAMS]
+    popular = np.arange(1, len(tokens) + 1) ** -skew
+    chosen = draws[0].choice(len(tokens), n, p=popular / popular.sum())
+    has = draws[1].random(n) < share  # of its own stream, so that more requests begin with the same ones
+    before = np.where(has, tokens[chosen], 0)
+    prompt = requests.input + before
+    shared = before // PREFIX_BLOCK
+    blocks = -(-prompt // PREFIX_BLOCK)
+    begins = np.concatenate([[0], np.cumsum(tokens // PREFIX_BLOCK)])  # first id of a prefix
+    first = np.concatenate([[0], np.cumsum(blocks)])
+    of = np.repeat(np.arange(n), blocks)
+    at = np.arange(first[-1]) - first[of]
+    ids = np.where(at < shared[of], begins[chosen[of]] + at, begins[-1] + np.arange(first[-1]))
+    ids = np.unique(ids, return_inverse=True)[1]
+    return requests._replace(input=prompt, hash_ids=ids.astype(np.int64), hash_from=first, hash_tokens=PREFIX_BLOCK)
+
+
 def gamma_arrivals(count: int, per_s: float, burstiness: float, seed: int) -> np.ndarray:
     """float64[request] ns: gaps of a gamma distribution with shape ``burstiness`` and mean 1 / rate, as `vllm bench
     serve`; 1 is a Poisson process, less is burstier.
@@ -86,6 +113,9 @@ def lengths(count: int, kind: str, values: tuple[float, ...], seed: int, stream:
     sigma2 = np.log1p(variation**2)
     drawn = draw.lognormal(np.log(mean) - sigma2 / 2, np.sqrt(sigma2), count)
     return np.maximum(np.rint(drawn), 1).astype(np.int64)
+
+
+PREFIX_STREAMS = (3, 5)  # of random numbers; 1, 2 and 4 are of lengths
 
 
 def _generator(seed: int, stream: int) -> np.random.Generator:

@@ -60,7 +60,7 @@ ENOUGH = 2000  # requests by which a queue that grows shows
 MOST_LONGER = 20_000  # requests of a closed loop that are served to see its steady state
 OPEN_REQUESTS, REQUESTS_A_CLIENT = 1000, 10  # as `vllm bench serve`, and InferenceX
 LOW_LATENCY = "per_token_expert"  # dispatch, of `archsim.specs.assumptions`
-INPUT_STREAM, OUTPUT_STREAM = 1, 2  # of random numbers
+INPUT_STREAM, OUTPUT_STREAM, PREFIX_LENGTHS = 1, 2, 4  # of random numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,7 +244,7 @@ def requests_of(serving: Serving) -> Requests:
     else:
         read = read_requests(serving.trace, given.format, given.time_unit, given.hash_tokens)
         found = drawn.scaled(read, given.speed)
-        found = found._replace(concurrency=given.concurrency or 0)
+        found = found._replace(concurrency=given.concurrency or 0, outputs_kept=given.outputs_kept)
         if serving.spec.loads.rates and not found.offered_per_s:
             raise TraceError(
                 f"{serving.trace}: all requests arrive at once: there is no rate that loads.rates could change; "
@@ -260,10 +260,14 @@ def _drawn(given: RequestSpec) -> Requests:
     count = given.total or (REQUESTS_A_CLIENT * given.concurrency if given.concurrency else OPEN_REQUESTS)
     prompt = drawn.lengths(count, *given.input.drawn, given.seed, INPUT_STREAM)
     output = drawn.lengths(count, *given.output.drawn, given.seed, OUTPUT_STREAM)
-    if given.arrivals is None:
-        return drawn.without_hashes(np.zeros(count), prompt, output, given.concurrency or 0)
-    arrivals = drawn.gamma_arrivals(count, given.arrivals.rate, given.arrivals.burstiness, given.seed)
-    return drawn.without_hashes(arrivals, prompt, output)
+    arrivals = np.zeros(count)
+    if given.arrivals is not None:
+        arrivals = drawn.gamma_arrivals(count, given.arrivals.rate, given.arrivals.burstiness, given.seed)
+    found = drawn.without_hashes(arrivals, prompt, output, given.concurrency or 0)
+    if given.prefixes is None:
+        return found
+    shared = drawn.lengths(given.prefixes.different, *given.prefixes.tokens.drawn, given.seed, PREFIX_LENGTHS)
+    return drawn.with_prefixes(found, shared, given.prefixes.share, given.prefixes.skew, given.seed)
 
 
 def notes_of_requests(serving: Serving, requests: Requests) -> tuple[str, ...]:

@@ -235,6 +235,19 @@ class ArrivalSpec(Spec):
     burstiness: Annotated[float, number(1e-3, 1e3)] = 1.0
 
 
+class PrefixSpec(Spec):
+    """Beginnings that requests share, such as system prompts: ``count`` of them, of ``tokens`` each, before the tokens
+    of ``input``.
+    """
+
+    tokens: LengthSpec
+    different: Annotated[int, count(1, 1_000_000)] = Field(1, alias="count")
+    # Of requests that begin with one.
+    share: Annotated[float, number(0, 1)] = 1.0
+    # The n-th prefix is taken in proportion to n ** -skew; 0: all alike.
+    skew: Annotated[float, number(0, 10)] = 0.0
+
+
 class RequestSpec(Spec):
     """A trace, an open loop (``arrivals``) or a closed loop (``concurrency``)."""
 
@@ -251,6 +264,11 @@ class RequestSpec(Spec):
     concurrency: Annotated[int | None, count(1, 1_000_000, none=True)] = None
     input: LengthSpec | None = None
     output: LengthSpec | None = None
+    # Shared beginnings of requests that are drawn.
+    prefixes: PrefixSpec | None = None
+    # Whether later turns of a trace with hash ids repeat the outputs of earlier ones, whose KV is then reused. Give
+    # false where outputs are dropped from the context, such as thoughts of a model.
+    outputs_kept: bool = True
     seed: Annotated[int, count(0, 2**31)] = 0
     # Requests; null: all of a trace, 1000 of an open loop, 10 a client of a closed one.
     total: Annotated[int | None, count(1, 100_000_000, none=True)] = Field(None, alias="count")
@@ -268,6 +286,8 @@ class RequestSpec(Spec):
             if (getattr(self, key) is None) != (self.trace is not None):
                 what = "a trace has its lengths" if self.trace is not None else "required key is missing"
                 raise KeyProblem((key,), what)
+        if self.prefixes is not None and self.trace is not None:
+            raise KeyProblem(("prefixes",), "a trace has its hash ids; leave prefixes out, or draw requests")
         return self
 
 
@@ -549,8 +569,12 @@ class ServeSpec(Spec):
 
     @model_validator(mode="after")
     def _loaded(self) -> "ServeSpec":
-        if self.scheduler.balance in BY_HASHES and self.requests.trace is None:
-            what = f"{self.scheduler.balance} asks for shared prefixes, of a trace with hash ids; give least_loaded"
+        drawn = self.requests.trace is None and self.requests.prefixes is None
+        if self.scheduler.balance in BY_HASHES and drawn:
+            what = (
+                f"{self.scheduler.balance} asks for shared prefixes, of a trace with hash ids or of requests.prefixes; "
+                "give least_loaded"
+            )
             raise KeyProblem(("scheduler", "balance"), what)
         closed = self.requests.concurrency is not None
         wrong, right = ("rates", "clients") if closed else ("clients", "rates")

@@ -1,7 +1,8 @@
 """Serving with lists and dictionaries, one request at a time: slow, obvious, and without a line of ``archsim.serving``.
 
 It follows the rules as docs/serving.md states them: vLLM admits a prompt when all of it fits, SGLang runs prompts
-alone, TensorRT-LLM promises the blocks of whole outputs. Hash ids are of single KV blocks. Times are integers in
+alone, TensorRT-LLM promises the blocks of whole outputs. Hash ids are of single KV blocks, those of an output after
+those of its prompt. Times are integers in
 ns, so that events at the same time stay so.
 """
 
@@ -86,8 +87,8 @@ class Rank:
         return found if self.rules["prefix_caching"] else []
 
     def offer(self, request: Request) -> None:
-        """Blocks of the prompt that are full become cached, unless they are."""
-        full = min(request.computed, request.prompt) // self.rules["block_tokens"]
+        """Blocks that are full become cached, unless they are: of the prompt, and of an output that has ids."""
+        full = request.computed // self.rules["block_tokens"]
         for block in request.ids[request.seen : full] if self.rules["prefix_caching"] else ():
             if block not in self.holders:
                 self.holders[block] = 1
