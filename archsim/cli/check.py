@@ -48,6 +48,7 @@ def _check(args: argparse.Namespace) -> int:
     except CodeNotImported as error:
         checked = f"; points were not checked: {error}"
     print_notes(_carrier_notes(found))
+    print_notes(_limit_notes(found))
     print(f"{args.file}: {_summary(found, args.file)}{checked}{_indented(_as_built(found))}{_indented(_ranges(found))}")
     return OK
 
@@ -108,6 +109,15 @@ def _carrier_notes(found) -> Iterator[str]:
                 yield note
 
 
+def _limit_notes(found) -> Iterator[str]:
+    """What machines with limits of power or heat can do at once."""
+    from archsim.runs.power import full_load_told
+
+    for system in _systems(found):
+        with suppress(CodeNotImported):
+            yield from (f"{system.name}: {line}" for line in full_load_told(system))
+
+
 def _points_checked(found) -> str:
     """Make the checks of ``archsim sweep`` before it simulates, where they are quick, else say what makes them; and say
     what it takes.
@@ -125,8 +135,10 @@ def _points_checked(found) -> str:
         return _indented([*found.recipe, *rooms_told(found), *of_requests])
     if isinstance(found, SystemSpec):
         from archsim.runs.feasibility import refuse_own_fabric
+        from archsim.runs.power import refuse_unpowered
 
         refuse_own_fabric(found)
+        refuse_unpowered(found)
         return ""
     if not isinstance(found, ExperimentSpec | SweepPlan | ExplorationPlan):
         return ""

@@ -13,6 +13,7 @@ from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_json, add_out
 from archsim.cli.printing import console, grid, print_notes
 from archsim.report.decision_cost import families, words
 from archsim.runs.energy import Coefficients, Machine, build_costs, carrier_note, full_load_w, price_ranges
+from archsim.runs.power import full_load_told
 from archsim.specs.decision import DecisionSpec
 from archsim.specs.library import MANIFEST, load_experiment
 from archsim.specs.model import ModelSpec
@@ -303,6 +304,8 @@ def run_cost(args: argparse.Namespace) -> int:
         out.print(_carrier(value), soft_wrap=True)
         watts = [full_load_w(machine, each) for machine, each in zip((value, low, high), (middle, *ends), strict=True)]
         out.print("At full load (peak FLOP, HBM and links at once) {:,.0f} W, {:,.0f} to {:,.0f}.".format(*watts))
+        for line in full_load_told(system):
+            out.print(line, soft_wrap=True)
         title = f"{system.name}: {system.dies} dies, USD"
         out.print(_table(title, value.usd, low.usd, high.usd, "{:,.0f}"))
         out.print(_decisive(price_ranges(system, middle)), soft_wrap=True)

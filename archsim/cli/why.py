@@ -58,6 +58,8 @@ def run_why(args: argparse.Namespace) -> int:
         table.add_row(*cells)
     console().print(table)
     first = found.rows[0]
+    if found.clock:
+        print(f"clock: {found.clock}")
     print(f"What would help the first: the same command with --step {first['step']} --layer {first['layer']}")
     return OK
 

@@ -159,6 +159,10 @@ class Die:
     activation_bytes: float
     # phase → (pairs of token and expert, bytes of HBM); empty for folders of older versions
     phases: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+    # of a system with limits: mean W with its HBM; C of its hottest place and of its HBM, None without cooling
+    power_w: float | None = None
+    temperature_c: float | None = None
+    hbm_temperature_c: float | None = None
 
     @property
     def use(self) -> float:
@@ -456,6 +460,7 @@ def _die(where: str, row: dict[str, str]) -> Die:
             for phase in ("prefill", "decode")
             if row.get(f"{phase}_tokens") and row.get(f"{phase}_hbm_bytes")
         },
+        **{name: float(row[name]) for name in ("power_w", "temperature_c", "hbm_temperature_c") if row.get(name)},
     )
 
 

@@ -11,7 +11,16 @@ from archsim.base.causes import CAUSES
 from archsim.base.units import NS_PER_S
 from archsim.report.charts import Axis, Bar, Group, Mark, Segment, bar_panel, linear_axis, log_axis, roofline
 from archsim.report.data import Place, Report, RunRow, Steps, map_width, nodes_of
-from archsim.report.maps import STEPS_LEFT, STEPS_TOP, cluster_map, fabric_map, grid_of, step_chart, traffic_matrix
+from archsim.report.maps import (
+    STEPS_LEFT,
+    STEPS_TOP,
+    cluster_map,
+    fabric_map,
+    grid_of,
+    heat_map,
+    step_chart,
+    traffic_matrix,
+)
 from archsim.report.units import (
     BYTE_UNITS,
     TIME_UNITS,
@@ -190,6 +199,22 @@ def map_panels(report: Report, place: Place) -> list[tuple[RunRow, str]]:
         return cluster_map(dies, links, nodes, spoken) if nodes else fabric_map(dies, links, spoken, width)
 
     return [(run, drawn(run)) for run in runs if run.batch == largest]
+
+
+def heat_panels(report: Report, place: Place) -> list[tuple[RunRow, str, str]]:
+    """(run, map of power and temperature, clock in words) of every policy at the largest batch; none without limits."""
+    runs = [run for run in report.at(place) if any(die.power_w is not None for die in report.dies[run.key])]
+    largest, system = max((run.batch for run in runs), default=0), report.systems[place.system]
+    limit = (system.get("cooling") or {}).get("limit")
+    limit_c = None if limit is None else float(limit.split()[0])
+    panels = []
+    for run in (each for each in runs if each.batch == largest):
+        clocks = (("clock", "decode"), ("prefill_clock", "the prefill"))
+        known = [f"{percent(run[name])} in {phase}" for name, phase in clocks if run.get(name) is not None]
+        clock = f"clock {', '.join(known)}"
+        spoken = f"Power and temperature of dies: {run.label}"
+        panels.append((run, heat_map(report.dies[run.key], spoken, clock, limit_c, map_width(system)), clock))
+    return panels
 
 
 def matrix_panels(report: Report, place: Place) -> list[tuple[RunRow, list[tuple[str, str]]]]:

@@ -249,6 +249,37 @@ def _numbers(die: Die) -> str:
     )
 
 
+# ---- heat_map
+
+def heat_map(dies: tuple[Die, ...], spoken: str, clock: str, limit_c: float | None, width: int | None = None) -> str:
+    """An SVG of what dies draw and how hot they are: W above, C below; colours by C from the coolest die to the limit,
+    else by W. ``clock``: of all dies, in words; ``width``: as of `fabric_map`.
+    """
+    if dies[0].x is None:
+        dies, _ = arranged(dies, (), width or ceil(sqrt(len(dies))))
+    hot = all(die.temperature_c is not None for die in dies)
+    values = [float((die.temperature_c if hot else die.power_w) or 0.0) for die in dies]
+    low, high = (min(values) if hot else 0.0), max(values)
+    high = max(high, limit_c) if hot and limit_c is not None else high
+    columns, rows = (1 + max(each.x if axis == "x" else each.y for each in dies) for axis in "xy")
+    shapes: dict[int, list[str]] = {}
+    words, hits = [], []
+    for die, value in zip(dies, values, strict=True):
+        x, y, step = _corner(die.x), _corner(die.y), level((value - low) / (high - low) if high > low else 0.0)
+        square = f"M{number(x)} {number(y)}h{number(SIDE)}v{number(SIDE)}h{number(-SIDE)}z"
+        shapes.setdefault(step, []).append(square)
+        told = [f"{die.power_w or 0.0:.0f} W"] + ([f"{die.temperature_c:.0f} C"] if hot else [])
+        if max(columns, rows) <= MOST_LABELLED:
+            words += [text(x + SIDE - 3, y + 14 + 16 * at, each, f"d n{step}", "end") for at, each in enumerate(told)]
+        if len(dies) <= MOST_CLICKED:
+            hbm = "" if die.hbm_temperature_c is None else f", its HBM {die.hbm_temperature_c:.1f} C"
+            tip = f"die {die.die}: {', '.join(told)}{hbm}; {clock}"
+            hits.append(element("rect", title(tip), class_="hit", x=x, y=y, width=SIDE, height=SIDE))
+    drawn = [element("path", class_=f"u{step}", d="".join(shapes[step])) for step in sorted(shapes)]
+    gap = PITCH - SIDE
+    return picture(columns * PITCH - gap + 4, rows * PITCH - gap + 4, spoken, [*drawn, *words, *hits])
+
+
 # ---- cluster_map
 # Maps of nodes of GPUs: every node is a frame around its GPUs, every port a bar at its GPU or its node.
 #

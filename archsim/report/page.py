@@ -121,6 +121,7 @@ def _context(report: Report) -> dict[str, Any]:
             (place, [(run, svg, figures.busiest(report, run)) for run, svg in figures.map_panels(report, place)])
             for place in places
         ],
+        "heat": [(place, drawn) for place in places if (drawn := figures.heat_panels(report, place))],
         "rooflines": figures.roofline_panels(report),
         "steps": [(place, drawn) for place in places if (drawn := figures.step_panels(report, place))],
         "colour_bar": colour_bar(),

@@ -65,6 +65,8 @@ _WRITTEN: dict[str, tuple[tuple[Unit, ...], Callable[[float], str]]] = {
     "events": (_PLAIN, prefixed),
     "share": (((0.01, "%"),), significant),
     "percent": (((1.0, "%"),), significant),
+    "W": (((1e6, "MW"), (1e3, "kW"), (1.0, "W")), significant),
+    "C": (((1.0, "C"),), significant),
     "×": (((1.0, "×"),), significant),
     "steps": (_PLAIN, _count),
 }

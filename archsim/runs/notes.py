@@ -384,13 +384,49 @@ def _why(row: Mapping[str, Any]) -> str:
     return f"; {', and '.join(reasons)}" if reasons else ""
 
 
+# ---- limit_notes
+
+LIMITED = ("clock", "prefill_clock", "held_by", "throttled_share", "energy_per_token_j", "die_power_max_w",
+           "die_temperature_max_c")  # fmt: skip
+
+
+def limit_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for every system whose limits of power or heat lower a clock: which limit, and by how much."""
+    slow: dict[str, list[Mapping[str, Any]]] = {}
+    every: dict[str, int] = {}
+    for row in rows:
+        if row.get("throttled_share") is None:
+            continue
+        every[row["system"]] = every.get(row["system"], 0) + 1
+        if row["throttled_share"] > 0:
+            slow.setdefault(row["system"], []).append(row)
+    return [_limit_told(system, held, every[system]) for system, held in slow.items()]
+
+
+def _limit_told(system: str, rows: list[Mapping[str, Any]], of: int) -> str:
+    clocks: dict[str, list[float]] = {}
+    for row in rows:
+        names = [name for name in ("clock", "prefill_clock") if row.get(name) is not None]
+        clocks.setdefault(row["policy"], []).extend(row[name] for name in names)
+    said = ", ".join(
+        f"{policy} {min(each):.0%}" if min(each) == max(each) else f"{policy} {min(each):.0%} to {max(each):.0%}"
+        for policy, each in clocks.items()
+    )
+    what = " and the ".join(dict.fromkeys(row["held_by"] for row in rows if row["held_by"]))
+    some = "" if len(rows) == of else f" in {len(rows)} of {of} runs"
+    return (
+        f"{system}: the {what} limits the clock{some}, to shares of the full one: {said}; a higher limit or better "
+        "cooling raises it"
+    )
+
+
 # ---- result_notes
 
 COLUMNS = (
     *EXTRAPOLATED, "drawn_from", "extend", "active_experts", "active_if_distinct", "context_tokens",
     "context_from", "transfer_law", "hbm_all_counted", "approximate", "attention_law",
     "carrier_share", "speedup_vs_ep", "speedup_vs_base", *ROOFLINE_COLUMNS, "layers", "model_layers",
-    "layers_error", *(f"bound_{cause.column}" for cause in CAUSES),
+    "layers_error", *LIMITED, *(f"bound_{cause.column}" for cause in CAUSES),
 )  # fmt: skip
 """Columns that the notes use."""
 
@@ -404,7 +440,8 @@ def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Di
     for row in rows:
         shares[str(row["system"])] = max(shares.get(str(row["system"]), 0.0), row.get("carrier_share") or 0.0)
     large = [note for system, share in shares.items() if (note := carrier_note(system, share))]
-    return [*calibrations, *large, *layer_notes(rows), *drawn_notes(rows), *memory_notes(rows), *policies]
+    machines = [*calibrations, *large, *limit_notes(rows)]
+    return [*machines, *layer_notes(rows), *drawn_notes(rows), *memory_notes(rows), *policies]
 
 
 # ---- traffic_notes

@@ -260,7 +260,7 @@ def select(
         raise CapacityError(_misfits_told(plan, misfits, len(kept), maker))
     if refuse:
         for point in routes.values():
-            refuse_unpowered(point.system)
+            refuse_unpowered(point.system, plan.experiment.limits_at)
         refuse_links(plan, [point.system for point in routes.values()])
         refuse_misroutes(maker.runs(_unlike(routes.values())))
     executed = {own + plan.experiment.all_columns for own in functions.values()}

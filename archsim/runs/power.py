@@ -10,8 +10,9 @@ die. Without ``power`` and ``cooling`` in a system nothing here runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +22,14 @@ from archsim.base.fields import POWER, format_quantity
 from archsim.base.units import NS_PER_S
 from archsim.engine.engine import EventEngine
 from archsim.engine.loop import DECODE, PREFILL, Outcome
+from archsim.engine.machine import build_fabric
 from archsim.engine.state import UNITS
 from archsim.runs.energy import FLOP_PER_WEIGHT, MATRICES, MW_PER_W, Machine, build_costs, dies_together
 from archsim.specs.as_built import places_of
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from microarch.fabric.fabric import Fabric
+from microarch.fabric.topology import ROW_MAJOR
 from microarch.silicon.energy import Activity, run_energy
 from microarch.silicon.heat import Heat, HeatEstimates, Temperatures
 
@@ -42,6 +45,7 @@ DIE_HEAT, HBM_HEAT = "temperature of a die", "temperature of HBM"
 
 
 NOMINAL = HeatEstimates()
+NO_PLACES: Mapping[tuple[str, str], str] = MappingProxyType({})
 
 
 class Load(NamedTuple):
@@ -246,31 +250,40 @@ class Limits:
         )[IDLE]
         return self.at(Load(NS_PER_S, blocks | {IDLE: nothing + of_die}), LOWEST / STEPS)
 
-    def told(self, found: ClassPower, doing: str) -> str:
-        """What is wrong with limits that hold at no clock, by key, and what would work."""
+    def told(self, found: ClassPower, doing: str, places: Mapping[tuple[str, str], str] = NO_PLACES) -> str:
+        """What is wrong with limits that hold at no clock, where it is written (``places``, as of an experiment's
+        ``limits_at``), and what would work.
+        """
         (what, _), *_ = found.exceeded
-        power, cooling, dies = self.system.power, self.system.cooling, self.system.dies
-        if what in (MACHINE_POWER, DIE_POWER) and power is not None:
-            key, limit_w = ("limit", power.limit_w) if what == MACHINE_POWER else ("die_limit", power.die_limit_w)
-            drawn = found.machine_w if what == MACHINE_POWER else float(found.die_w.max())
-            who = f"its {dies} dies draw" if what == MACHINE_POWER else "a die draws"
-            return (
-                f"{self.system.name}: power.{key}: {format_quantity(limit_w or 0.0, POWER)} is less than the "
-                f"{_watt(drawn)} that {who} {doing} at {LOWEST / STEPS:.0%} of the clock, the lowest; "
-                f"give more than {_watt(1.01 * drawn)}"
-            )
-        assert cooling is not None and found.heat is not None
-        key, celsius = ("limit", found.heat.die_c) if what == DIE_HEAT else ("hbm_limit", found.heat.hbm_c)
-        limit_c = cooling.limit_c if what == DIE_HEAT else cooling.hbm_limit_c
-        hottest = float(np.max(celsius))
-        runaway = "no steady temperature, as leakage grows faster than heat leaves"
-        reached = f"{hottest:.0f} C" if np.isfinite(hottest) else runaway
-        better = cooling.resistance_k_per_w * (limit_c - cooling.coolant_c) / (hottest - cooling.coolant_c)
-        hint = f"a resistance of about {better:.2g} K/W per die" if better > 0 else "a much lower resistance"
-        return (
-            f"{self.system.name}: cooling.{key}: {limit_c:g} C cannot be held: {doing} at {LOWEST / STEPS:.0%} of the "
-            f"clock, the lowest, the {what} is {reached}; give {hint}, or colder coolant"
+        key, limit, reached, hint = self._problem(what, found, doing)
+        at = places.get((self.system.name, key), f"{self.system.name}: {key}")
+        return f"{at}: {limit} cannot be held: {reached}; {hint}"
+
+    def _problem(self, what: str, found: ClassPower, doing: str) -> tuple[str, str, str, str]:
+        """(key, limit, what is reached at the lowest clock, what would work)."""
+        power, cooling, at_lowest = (
+            self.system.power,
+            self.system.cooling,
+            f"{doing}, at {LOWEST / STEPS:.0%} of the clock",
         )
+        if what in (MACHINE_POWER, DIE_POWER) and power is not None:
+            whole = what == MACHINE_POWER
+            limit_w = (power.limit_w if whole else power.die_limit_w) or 0.0
+            drawn_w = found.machine_w if whole else float(found.die_w.max())
+            who = f"its {self.system.dies} dies draw" if whole else "a die draws"
+            reached = f"{at_lowest}, the lowest, {who} {_watt(drawn_w)}"
+            hint = f"give more than {_watt(1.01 * drawn_w)}, or less work at a time"
+            return f"power.{'limit' if whole else 'die_limit'}", format_quantity(limit_w, POWER), reached, hint
+        assert cooling is not None and found.heat is not None
+        of_die = what == DIE_HEAT
+        celsius, limit_c = (found.heat.die_c, cooling.limit_c) if of_die else (found.heat.hbm_c, cooling.hbm_limit_c)
+        hottest = float(np.max(celsius))
+        runaway = "is never steady, as leakage grows faster than heat leaves"
+        said = f"is {hottest:.0f} C" if np.isfinite(hottest) else runaway
+        better = cooling.resistance_k_per_w * (limit_c - cooling.coolant_c) / (hottest - cooling.coolant_c)
+        hint = f"give a resistance of about {better:.2g} K/W per die" if better > 0 else "give a much lower resistance"
+        reached = f"{at_lowest}, the lowest, the {what} {said}"
+        return f"cooling.{'limit' if of_die else 'hbm_limit'}", f"{limit_c:g} C", reached, f"{hint}, or colder coolant"
 
 
 def _watt(watt: float) -> str:
@@ -292,14 +305,63 @@ def _heat_of(system: SystemSpec, costs: Machine, estimates: HeatEstimates) -> He
     )  # fmt: skip
 
 
-def refuse_unpowered(system: SystemSpec) -> None:
-    """Raise SpecError for limits that the machine exceeds with nothing to do, with what would work."""
+def refuse_unpowered(system: SystemSpec, places: Mapping[tuple[str, str], str] = NO_PLACES) -> None:
+    """Raise SpecError for limits that the machine exceeds with nothing to do, with their place and what would work."""
     if not limited(system):
         return
     limits = Limits(system)
     idle = limits.idle()
     if idle.exceeded and idle.exceeded[0][1] > 0:
-        raise SpecError(limits.told(idle, "idle"))
+        raise SpecError(limits.told(idle, "with nothing to do", places))
+
+
+WORKS = {
+    "all at once": (1.0, 1.0),
+    "arrays alone": (1.0, 0.0),
+    "HBM and links alone": (0.0, 1.0),
+}  # share of the peak of arrays, and of the bandwidths of HBM and links
+
+
+def full_load(limits: Limits, arrays: float, bandwidths: float) -> tuple[ClassPower, bool]:
+    """The machine at these shares of its peaks at the highest clock within its limits, and whether there is one; else
+    at the lowest clock. Arrays do less with a lower clock, HBM and links do not.
+    """
+    system, costs = limits.system, limits.costs
+    links = build_fabric(system, ROW_MAJOR).link_bytes_per_ns.sum() / system.d2d.efficiency * NS_PER_S / system.dies
+    read = bandwidths * system.hbm.bandwidth_bytes_per_s
+    found = None
+    for clock in range(STEPS, LOWEST - 1, -1):
+        flop = arrays * system.compute.peak_flop_per_s * clock / STEPS
+        joule = run_energy(
+            Activity(1.0, read, bandwidths * float(links), 2 * read, flop, 1.0, 1.0),
+            dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.die_mm2, dies=1,
+            decision_w=costs.decision.power_mw / MW_PER_W / system.dies, pieces=costs.pieces,
+        )  # fmt: skip
+        load = Load(NS_PER_S, {name: np.full(system.dies, float(each)) for name, each in joule.items()})
+        above, found = found, limits.at(load, clock / STEPS)
+        if not any(share > 0 for _, share in found.exceeded):
+            return found._replace(held_by=above.exceeded[0][0] if above else ""), True
+    assert found is not None
+    return found, False
+
+
+def full_load_told(system: SystemSpec) -> Iterator[str]:
+    """A sentence for each of WORKS: the clock of a machine with limits at full load."""
+    if not limited(system):
+        return
+    limits = Limits(system)
+    for what, (arrays, bandwidths) in WORKS.items():
+        found, within = full_load(limits, arrays, bandwidths)
+        heat = "" if found.heat is None else f", dies at {found.heat.die_c.max():.0f} C"
+        if within:
+            held = f", limited by the {found.held_by}" if found.held_by else ", the full one"
+            yield f"Within its limits, {what}: {found.clock:.0%} of the clock{held}; {_watt(found.machine_w)}{heat}."
+        else:
+            over = found.exceeded[0][0]
+            yield (
+                f"Beyond its limits, {what}: {_watt(found.machine_w)}{heat} at {found.clock:.0%} of the clock, the "
+                f"lowest ({over}): HBM and links cannot be used at their full rates."
+            )
 
 
 def within_limits(scenario: Scenario, run: Callable[[Clocks], Outcome]) -> tuple[Outcome, Clocks, PowerState]:

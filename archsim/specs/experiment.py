@@ -1,6 +1,7 @@
 """An experiment: each of its system × model × batch × policy × assumption set combinations is one run."""
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -66,6 +67,13 @@ class ExperimentSpec(Spec):
         an experiment that is from no file.
         """
         return ()
+
+    @cached_property
+    def limits_at(self) -> Mapping[tuple[str, str], str]:
+        """Where (name of a system, ``power.limit`` or another limit) is written, as the loader found; empty for an
+        experiment that is from no file.
+        """
+        return {}
 
     @property
     def all_columns(self) -> tuple[str, ...]:

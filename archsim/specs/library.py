@@ -158,6 +158,12 @@ def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperi
     unread = unread_keys(plan or plan_without_axes(experiment), written, "event" if explore is not None else None)
     experiment.__dict__["unread"] = tuple(dict.fromkeys((*recorded, *unread)))
     experiment.__dict__["written"] = written
+    experiment.__dict__["limits_at"] = {
+        (system.name, f"{part}.{key}"): str(tree.place(("systems", number, part, key)))
+        for number, system in enumerate(experiment.systems)
+        for part in ("power", "cooling")
+        for key in getattr(getattr(system, part), "LIMITS", ())
+    }
     return ReadExperiment(experiment, plan, explore, written, recorded)
 
 

@@ -383,6 +383,7 @@ class PowerSpec(Spec):
     (``archsim.runs.power``). A decode iteration and a prefill each have their own clock, which all dies share.
     """
 
+    LIMITS: ClassVar[tuple[str, ...]] = ("limit", "die_limit")
     WAYS: ClassVar[Mapping[str, str]] = {
         "clock": "the clock is that at which compute.peak is reached, and falls at a limit; give compute.peak",
         "tdp": "give limit, of the machine, or die_limit, of a die",
@@ -405,6 +406,7 @@ class CoolingSpec(Spec):
     (``microarch.silicon.heat``). Where a die or its HBM gets too hot, the clock falls.
     """
 
+    LIMITS: ClassVar[tuple[str, ...]] = ("limit", "hbm_limit")
     WAYS: ClassVar[Mapping[str, str]] = {
         "ambient": "give coolant: the temperature of the water or air that takes the heat",
         "air": "give coolant: the temperature of the air",

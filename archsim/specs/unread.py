@@ -193,6 +193,7 @@ def _no_spread(which: str) -> Callable[[Chosen], bool]:
 
 _MEASURED = "routing: {run.serving.routing} takes the times of iterations from the measured laws of compute.calibration; routing: {{like: model}} simulates the machine's experts"
 SERVED: tuple[Row, ...] = (
+    Row(("system.power.*", "system.cooling.*"), lambda run: "archsim serve keeps every clock; archsim run and sweep find the clock within limits"),
     Row(("parallel.*", "instances"), _if(lambda run: _serving(run).disaggregated != "none", "the sides of disaggregated have their own")),
     Row(("disaggregated.transfer.*",), _if(lambda run: _serving(run).disaggregated != "none" and _serving(run).disaggregated.prefill == "none", "disaggregated.prefill: none brings requests with their KV")),  # type: ignore[union-attr]
     Row(("scheduler.prefill_every",), _if(lambda run: _serving(run).scheduler.prefill == "free", "scheduler.prefill: free computes prompts in every iteration")),

@@ -53,6 +53,7 @@ class Why(Shown):
     experts: int
     dies: int
     notes: tuple[str, ...] = ()
+    clock: str = ""  # what limits it, of a system with limits
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per step, the slowest first."""
@@ -79,6 +80,7 @@ class Why(Shown):
                 f"{significant(row['expert_tokens'] / expert)}× the mean, "
                 f"{percent(row['expert_tokens'] / row['tokens'])} of all",
             ),
+            *([("clock", self.clock)] if self.clock else []),
             ("help", self._help()),
         ]
 
@@ -93,7 +95,8 @@ class Why(Shown):
         first = self.rows[0]
         if self.levers is None:
             more = f"What would help the first: the same with step {first['step']} and layer {first['layer']}"
-            return "\n".join([self.run, aligned([HEADS, *table_of(self.rows)]), more])
+            told = [f"clock: {self.clock}"] if self.clock else []
+            return "\n".join([self.run, aligned([HEADS, *table_of(self.rows)]), *told, more])
         step = f"{self.run}, iteration {first['step']}, layer {first['layer']}"
         return "\n".join([step, *(f"  {name:<7}{text}" for name, text in self.lines())])
 
@@ -132,7 +135,7 @@ def explain(
     kept.sort(key=lambda row: -row["time_ns"])
     levers = None if step is None and layer is None else tuple(_levers(selection, experiment, kept[0], told))
     notes = calibration_notes([result], [(run.system.name, die_of(run.system))])
-    return Why(run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies, tuple(notes))
+    return Why(run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies, tuple(notes), _clock_told(result))
 
 
 def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:
@@ -146,6 +149,20 @@ def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:
         raise ArchsimError(f"{run.name}: steps are kept of runs of at most 12,000; set workload.layers or decode_steps")
     found = collect([record])
     return found.steps.rows, found.runs.rows[0]
+
+
+
+def _clock_told(row: Row) -> str:
+    """Of a system with limits of power or heat; '' for others."""
+    if row.get("throttled_share") is None:
+        return ""
+    if not row["throttled_share"]:
+        return "full: no limit of power or heat is reached"
+    clocks = [f"{percent(row[name])} in {phase}" for name, phase in _CLOCKS if (row[name] or 1) < 1]
+    return f"{', '.join(clocks)} of the full one, limited by the {row['held_by']}"
+
+
+_CLOCKS = ("prefill_clock", "the prefill"), ("clock", "decode")
 
 
 def _absent(rows: tuple[Row, ...], step: int | None, layer: int) -> str:

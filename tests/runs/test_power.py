@@ -6,11 +6,14 @@ from support.tiny import TINY
 
 from archsim import run as run_once
 from archsim.base.errors import CapacityError, SpecError
-from archsim.runs.energy import build_costs, energy_of
+from archsim.cli.main import main
+from archsim.runs.energy import build_costs, energy_of, full_load_w
+from archsim.runs.notes import limit_notes
 from archsim.runs.plan import choose, select
-from archsim.runs.power import Limits, loads_of, refuse_unpowered
+from archsim.runs.power import Limits, full_load, loads_of
 from archsim.runs.simulator import Simulator
-from archsim.specs.library import load_experiment
+from archsim.specs.library import load_experiment, load_system
+from archsim.specs.system import PowerSpec
 
 FILE = (
     TINY.replace("hidden: 512", "hidden: 4096")
@@ -67,7 +70,9 @@ def test_a_limit_that_nothing_reaches_changes_nothing(measured, engine):
 
 def test_power_of_dies_adds_up_to_that_of_the_run(folder, measured):
     free = measured(batch=40, policy="allo")
-    (run,) = select(choose(load_experiment(folder / "tiny.yaml", SLOWEST), batch=40, policy="allo")).runs()
+    (run,) = select(
+        choose(load_experiment(folder / "tiny.yaml", ["engine=analytical", *SLOWEST]), batch=40, policy="allo")
+    ).runs()
     outcome = Simulator().replay(run).run()
     costs = build_costs(run.system)
     loads = loads_of(run.scenario, outcome, costs)
@@ -176,26 +181,34 @@ def test_grouped_kernels_of_an_expert_parallel_group_follow_the_clock(folder):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("key", "value", "said"),
     [
-        (limit("{limit: 10 W}"), ("power.limit: 10 W", "idle", "give more than")),
-        (limit("{die_limit: 2 W}"), ("power.die_limit: 2 W", "a die draws", "give more than")),
-        (cooling("{coolant: 30 C, resistance: 50 K/W per die}"), ("cooling.", "give a", "colder coolant")),
+        (
+            "power",
+            "{limit: 10 W}",
+            ("power.limit: 10 W cannot be held", "nothing to do", "its 6 dies draw", "give more"),
+        ),
+        ("power", "{die_limit: 2 W}", ("power.die_limit: 2 W cannot", "a die draws", "give more than")),
+        (
+            "cooling",
+            "{coolant: 30 C, resistance: 50 K/W per die}",
+            ("cooling.limit: 105 C", "give a", "colder coolant"),
+        ),
     ],
 )
-def test_limits_below_idle_are_refused_with_what_would_work(folder, given, said):
-    (folder / "tiny.yaml").write_text(FILE, encoding="utf-8")
-    system = load_experiment(folder / "tiny.yaml", [given]).systems[0]
-    with pytest.raises(SpecError) as refused:
-        refuse_unpowered(system)
-    assert all(text in str(refused.value) for text in (*said, "small"))
+def test_limits_below_idle_are_refused_at_their_place_with_what_would_work(folder, capsys, key, value, said):
+    file = folder / "idle.yaml"
+    file.write_text(FILE.replace("  mesh: {x: 3, y: 2}", f"  mesh: {{x: 3, y: 2}}\n  {key}: {value}"), encoding="utf-8")
+    assert main(["check", str(file), "--set", "assumptions=[physical]", "--set", "workload.context=64"]) != 0
+    told = capsys.readouterr().err
+    assert "idle.yaml:6: systems.0." in told and all(text in told for text in said)
 
 
 def test_work_beyond_the_lowest_clock_is_refused_with_what_would_work(folder, measured):
     free = measured()
     idle_w = Limits(load_experiment(folder / "tiny.yaml", [limit("{limit: 1 MW}")]).systems[0]).idle().machine_w
     with pytest.raises(
-        CapacityError, match=r"power.limit.*in (decode|the prefill) at 20% of the clock.*give more than"
+        CapacityError, match=r"power.limit: .* cannot be held: in (decode|the prefill), at 20% .*give more"
     ):
         measured(limit(f"{{limit: {1.02 * idle_w:.6f} W}}"))
     assert idle_w < free["power_w"]
@@ -220,6 +233,34 @@ def test_a_bad_key_or_unit_is_refused_at_its_place(folder, key, value, said):
     with pytest.raises(SpecError) as refused:
         load_experiment(file)
     assert f"bad.yaml:6: systems.0.{key}" in str(refused.value) and said in str(refused.value)
+
+
+def test_pages_and_commands_say_what_limits_the_clock(folder, capsys, measured):
+    row = measured(limit(f"{{limit: {0.85 * measured()['power_w']:.6f} W}}"))
+    (told,) = limit_notes([row, dict(row, policy="base")])
+    assert told.startswith("small: the power of the machine limits the clock, to shares") and "ep " in told
+    assert limit_notes([measured(), measured(limit("{limit: 1 MW}"))]) == []
+    file, watt = folder / "said.yaml", f"{0.85 * measured()['power_w']:.6f}"
+    power = f"  mesh: {{x: 3, y: 2}}\n  power: {{limit: {watt} W}}"
+    file.write_text(FILE.replace("  mesh: {x: 3, y: 2}", power), encoding="utf-8")
+    chosen = [str(file), *(f"--set={each}" for each in ("engine=analytical", *SLOWEST))]
+    assert main(["check", *chosen]) == 0
+    assert "small: Within its limits, arrays alone" in capsys.readouterr().err
+    assert main(["why", *chosen, "--batch", "2000", "--policy", "ep"]) == 0
+    assert "of the full one, limited by the power of the machine" in capsys.readouterr().out
+
+
+def test_full_load_falls_with_the_limit():
+    found = [full_load(Limits(_dojo(limit_w)), 1.0, 1.0) for limit_w in (3_000, 8_000, 12_000, 99_000)]
+    assert [within for _, within in found] == [False, True, True, True]
+    clocks = [each.clock for each, _ in found]
+    assert clocks == sorted(clocks) and clocks[0] == 0.2 and clocks[-1] == 1
+    assert found[1][0].machine_w <= 8_000
+    assert found[-1][0].machine_w == pytest.approx(full_load_w(build_costs(_dojo(99_000))))
+
+
+def _dojo(limit_w):
+    return load_system("dojo").model_copy(update={"power": PowerSpec(limit=f"{limit_w} W")})
 
 
 def test_heat_between_packages_is_refused(folder):
