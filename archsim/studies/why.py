@@ -135,7 +135,8 @@ def explain(
     kept.sort(key=lambda row: -row["time_ns"])
     levers = None if step is None and layer is None else tuple(_levers(selection, experiment, kept[0], told))
     notes = calibration_notes([result], [(run.system.name, die_of(run.system))])
-    return Why(run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies, tuple(notes), _clock_told(result))
+    said = tuple(notes), _clock_told(result)
+    return Why(run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies, *said)
 
 
 def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:
