@@ -169,3 +169,11 @@ def test_kernels_take_the_sms_that_a_level_gives_them():
         node_law("h100", digest, "dispatch", "per_token_expert", None, shape, 8, 8)
     with pytest.raises(LawMissing, match="it has: 4, 8, 12, 16, 20, 24"):
         node_law("h100", digest, "dispatch", "per_rank", None, shape, 8, 40)
+
+
+def test_a_first_size_that_was_measured_cold_lengthens_no_other():
+    """TensorRT-LLM's combine on 64 ranks of an NVL72 takes 25 us from two tokens on, and 34 us of one."""
+    law = node_law("gb200", calibration_digest("gb200"), "combine", "per_rank", "trtllm", (7168, 8, 256), 64)
+    few = law.at_bytes[law.at_bytes <= 16 * law.at_bytes[1]]
+    assert law.fixed_ns + law.busy(few).max() < 27_000
+    assert (np.diff(law.busy_ns) >= 0).all()
