@@ -301,6 +301,21 @@ def print_best(plan: SweepPlan, folder: Path) -> None:
     print_fitting(best, kept=7)
 
 
+def print_wafers(plan: SweepPlan, folder: Path) -> None:
+    """The distribution of drawn machines; nothing of another sweep."""
+    from archsim.studies.wafers import COLUMNS, cells_of, distributions, is_drawn
+
+    if not is_drawn(plan):
+        return
+    from pyarrow import parquet
+
+    rows = parquet.read_table(folder / "results.parquet", columns=["point", "tokens_per_s", "cost_usd"]).to_pylist()
+    table = grid("drawn machines", numbers=COLUMNS)
+    for each in distributions(plan, rows):
+        table.add_row(each.name, *cells_of(each))
+    print_fitting(table, kept=6)
+
+
 def _heads(plan: SweepPlan) -> list[str]:
     """The axes without their roots, to keep columns narrow; without those that have a column of their own."""
     return [".".join(axis.path[1:]) or axis.name for axis in plan.sweep.axes if axis.name not in _OWN_COLUMN]

@@ -91,12 +91,13 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
 
 
 def _print_results(selection: Selection, results: Results, folder: Path) -> None:
-    from archsim.cli.printing import print_best, print_dropped, print_speedups
+    from archsim.cli.printing import print_best, print_dropped, print_speedups, print_wafers
 
     plan = selection.plan
     if plan.sweep.axes:
         print_dropped(selection)
         print_best(plan, folder)
+        print_wafers(plan, folder)
     else:
         print_speedups(results, [policy.name for policy in plan.experiment.policies])
 

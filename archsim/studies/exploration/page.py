@@ -44,6 +44,7 @@ from archsim.studies.exploration.analysis import (
     what_pays,
 )
 from archsim.studies.exploration.analysis import unit_of as unit_of_objective
+from archsim.studies.wafers import section_of, write_distributions
 
 # ---- figures
 # Figures of an exploration: scatter plot with front, small multiples over the axes, tornado plot.
@@ -477,18 +478,24 @@ MOST_ROWS = 200  # of the table: the front, then the fastest other points
 def write_points_page(
     plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], folder: Path
 ) -> tuple[Path, tuple[str, ...]]:
-    """Write ``index.html`` beside the results; returns its path and the notes. Equal results give equal bytes.
+    """Write ``index.html`` beside the results, and the distribution of drawn machines; returns its path and the notes.
+    Equal results give equal bytes.
 
     rows: rows of the results, with ``point``.
     """
     rows = list(rows)
     found = view_of(plan, rows, dropped)
-    write_text(folder / "index.html", render_points(found, rows, folder))
+    wafers = write_distributions(plan, rows, folder)
+    write_text(folder / "index.html", render_points(found, rows, folder, section_of(wafers)))
     return folder / "index.html", found.notes
 
 
-def render_points(found: Exploration, rows: list[Mapping[str, Any]], folder: Path) -> str:
-    """The page as text. ``rows``: of the results. ``folder``: may contain a comparison of both engines."""
+def render_points(
+    found: Exploration, rows: list[Mapping[str, Any]], folder: Path, wafers: Mapping[str, Any] | None = None
+) -> str:
+    """The page as text. ``rows``: of the results. ``folder``: may contain a comparison of both engines. ``wafers``:
+    what it shows of drawn machines.
+    """
     first = found.spec.objectives[0]
     others = sorted((point for point in found.points if not point.front), key=lambda point: -point.values[first])
     context = figures_of(found) | {
@@ -497,6 +504,7 @@ def render_points(found: Exploration, rows: list[Mapping[str, Any]], folder: Pat
         "engines": sections.engines_section(folder),
         "sure": sections.sure_section(folder),
         "balancers": sections.balancers_section(rows),
+        "wafers": wafers,
         "rows": rows_of(found, others)[:MOST_ROWS],
     }
     return rendered("points.html.j2", context, {"shown": value})

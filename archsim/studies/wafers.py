@@ -1,0 +1,182 @@
+"""Drawn machines: the distribution of what they deliver, bins that could be sold, and the price of a good token.
+
+A distribution is over the wafers of one system, model, batch, policy, set of assumptions and choice of all other axes.
+Quantiles and bins are of all machines that work; those that do not are scrapped, and the others pay for them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archsim.base.files import write_text
+from archsim.report.charts import apart, element, linear_axis, number, picture, shortened, text, text_width, title
+from archsim.report.units import percent, significant
+from archsim.runs.plan import plan_of
+from archsim.runs.wafers import why_scrapped
+from archsim.specs.axes import WAFER
+from archsim.specs.plan import SweepPlan
+
+FILE = "wafers.csv"  # beside the results
+QUANTILES = (5, 50, 95)
+BIN = 0.05  # of the best machine: width of a bin
+BINS = 4  # with their own price; what is slower is one more
+_Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Wafers:
+    """A distribution. ``told``: what its wafers share; ``tokens_per_s``: at `QUANTILES`; ``best``, ``mean``: of all
+    that work; ``bins``: share of all machines that reach ≥ 95 %, 90 to 95 %, … of the best, the last with all that are
+    slower; ``usd``: price of one that was made; ``usd_per_token_per_s``: of all, over what those that work deliver.
+    """
+
+    told: Mapping[str, str]
+    made: int
+    working: int
+    dies: tuple[int, int]
+    tokens_per_s: tuple[float, ...]
+    best: float
+    mean: float
+    bins: tuple[float, ...]
+    usd: float
+
+    @property
+    def usd_per_token_per_s(self) -> float:
+        return self.usd * self.made / (self.working * self.mean)
+
+    @property
+    def name(self) -> str:
+        """What its wafers share, in a line."""
+        return " ".join(value for value in self.told.values() if value)
+
+
+def is_drawn(plan: SweepPlan) -> bool:
+    """Whether a sweep has an axis of drawn machines."""
+    return any(axis.path == WAFER for axis in plan.sweep.axes)
+
+
+def distributions(plan: SweepPlan, rows: Iterable[_Row]) -> list[Wafers]:
+    """Of the results of a sweep, in their order. ``rows``: of runs that decoded, with ``point``."""
+    plan = plan_of(plan)
+    groups: dict[tuple[tuple[str, str], ...], list[tuple[_Row, int, Any]]] = {}
+    for row in rows:
+        point = plan.point(int(row["point"]))
+        drawn = point.system.drawn
+        if drawn is None or drawn.wafers < 2 or not row.get("tokens_per_s"):
+            continue
+        axes = {name: shown for name, shown in plan.shown(point).items() if name != ".".join(WAFER)}
+        told = {
+            "system": point.variants["system"].name, "model": point.variants["model"].name,
+            "batch": f"batch {point.batch}", "policy": point.variants["policy"].name,
+            "assumptions": point.assumptions.label, **{name: f"{name} {shown}" for name, shown in axes.items()},
+        }  # fmt: skip
+        groups.setdefault(tuple(told.items()), []).append((row, drawn.wafer, point.system))
+    varies = {name for told in groups for name, _ in told if len({dict(each).get(name) for each in groups}) > 1}
+    shown = varies or {"policy"}
+    return [_of({name: value for name, value in told if name in shown}, each) for told, each in groups.items()]
+
+
+def _of(told: Mapping[str, str], runs: Sequence[tuple[_Row, int, Any]]) -> Wafers:
+    system = runs[0][2]
+    there, drawn = {wafer for _, wafer, _ in runs}, system.drawn
+    others = (drawn.model_copy(update={"wafer": wafer}) for wafer in range(drawn.wafers) if wafer not in there)
+    scrapped = sum(bool(why_scrapped(system.model_copy(update={"drawn": each}))) for each in others)
+    rates = np.array([float(row["tokens_per_s"]) for row, _, _ in runs])
+    made, best = len(runs) + scrapped, float(rates.max())
+    below = np.minimum(((1 - rates / best) / BIN).astype(int), BINS)
+    bins = np.bincount(below, minlength=BINS + 1) / made
+    dies = [each.dies for _, _, each in runs]
+    return Wafers(
+        told, made, len(runs), (min(dies), max(dies)), tuple(np.percentile(rates, QUANTILES).tolist()), best,
+        float(rates.mean()), tuple(bins.tolist()), float(runs[0][0]["cost_usd"]),
+    )  # fmt: skip
+
+
+# ---- shown
+
+COLUMNS = (
+    "machines made", "work", "dies", *(f"p{each} tokens/s" for each in QUANTILES), "best tokens/s",
+    *(f"≥ {1 - BIN * (each + 1):.0%} of the best" for each in range(BINS)), "slower", "USD a machine",
+    "USD per token/s",
+)  # fmt: skip
+
+
+def cells_of(each: Wafers) -> list[str]:
+    """In the order of `COLUMNS`."""
+    low, high = each.dies
+    rates = (*each.tokens_per_s, each.best)
+    return [
+        str(each.made), percent(each.working / each.made), str(low) if low == high else f"{low}–{high}",
+        *(f"{rate:,.0f}" for rate in rates), *map(percent, each.bins), f"{each.usd:,.0f}",
+        significant(each.usd_per_token_per_s),
+    ]  # fmt: skip
+
+
+def csv_of(found: Sequence[Wafers]) -> str:
+    """One row for every distribution."""
+    stream = io.StringIO()
+    rows = csv.writer(stream, lineterminator="\n")
+    names = list(dict.fromkeys(name for each in found for name in each.told))
+    quantiles = [f"p{each}_tokens_per_s" for each in QUANTILES]
+    bins = [f"share_from_{round(100 * (1 - BIN * (each + 1)))}_percent" for each in range(BINS)]
+    rows.writerow([
+        *names, "made", "working", "least_dies", "most_dies", *quantiles, "best_tokens_per_s", "mean_tokens_per_s",
+        *bins, "share_slower", "usd", "usd_per_token_per_s",
+    ])  # fmt: skip
+    for each in found:
+        numbers = (*each.tokens_per_s, each.best, each.mean, *each.bins, each.usd, each.usd_per_token_per_s)
+        told = [each.told.get(name, "") for name in names]
+        rows.writerow([*told, each.made, each.working, *each.dies, *(f"{value:.6g}" for value in numbers)])
+    return stream.getvalue()
+
+
+def write_distributions(plan: SweepPlan, rows: Iterable[_Row], folder: Path) -> list[Wafers]:
+    """Write `FILE` of a sweep over drawn machines; nothing of another sweep."""
+    if not is_drawn(plan):
+        return []
+    found = distributions(plan, rows)
+    write_text(folder / FILE, csv_of(found))
+    return found
+
+
+def section_of(found: Sequence[Wafers]) -> dict[str, Any] | None:
+    """What the section of a page shows; None without distributions."""
+    if not found:
+        return None
+    return {"columns": COLUMNS, "rows": [(each.name, cells_of(each)) for each in found], "drawing": drawing(found)}
+
+
+_LEFT_TO, _WIDTH, _ROW = 28, 620.0, 18.0  # characters of a name, px
+
+
+def drawing(found: Sequence[Wafers]) -> str:
+    """A bar from the 5th to the 95th percentile of every distribution, its median, and the best machine."""
+    left = 10 + max(text_width(shortened(each.name, _LEFT_TO)) for each in found)
+    axis = linear_axis(max(each.best for each in found) * 1.02, lambda tick: f"{tick:,.0f}")
+    bottom = _ROW * len(found)
+
+    def x(rate: float) -> float:
+        return left + (_WIDTH - left - 20) * axis.share(rate)
+
+    parts = [element("path", class_="grid", d=f"M{number(x(tick))} 0V{number(bottom)}") for tick in axis.ticks]
+    parts += [text(x(tick), bottom + 12, axis.label(tick), "m", "middle") for tick in apart(axis, x)]
+    for row, each in enumerate(found):
+        low, middle, high = each.tokens_per_s
+        y = row * _ROW + _ROW / 2
+        told = f"{each.name}: p5 {low:,.0f}, median {middle:,.0f}, p95 {high:,.0f}, best {each.best:,.0f} tokens/s"
+        parts.append(text(left - 6, y + 3.5, shortened(each.name, _LEFT_TO), "t", "end"))
+        width = max(x(high) - x(low), 1.0)
+        parts.append(element("rect", title(told), class_="k-hbm", x=x(low), y=y - 5, width=width, height=10.0))
+        parts.append(element("path", title(told), class_="mark", d=f"M{number(x(middle))} {number(y - 7)}v14"))
+        parts.append(element("circle", title(told), class_="p4", cx=x(each.best), cy=y, r=3.0))
+    parts.append(text((left + _WIDTH) / 2, bottom + 27, "tokens/s of drawn machines", "m", "middle"))
+    return picture(_WIDTH, bottom + 32, "Throughput of drawn machines: 5th to 95th percentile, median, best", parts)
+
+
