@@ -151,7 +151,12 @@ def _points_checked(found) -> str:
     if plan.combinations > _MOST_POINTS:
         return f"{cost}; `archsim sweep --dry-run` checks whether points can run"
     selection = select(plan, lambda text: print(text, file=sys.stderr, flush=True))
-    return cost + _indented(kv_rooms_told(selection.runs()))
+    runs = selection.runs()
+    drawn = [run.system.drawn for run in runs if run.system.drawn is not None]
+    first = min((each.wafer for each in drawn), default=0)  # of drawn machines, which have nearly the same room
+    return cost + _indented(
+        kv_rooms_told([run for run in runs if run.system.drawn is None or run.system.drawn.wafer == first])
+    )
 
 
 def _indented(lines: Iterable[str]) -> str:

@@ -219,7 +219,8 @@ def _print_claims(found) -> None:
 
 def add_worth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what", metavar="WHAT", help="a balancer: eplb, craft, remap or dup; or a block: prediction or allocator"
+        "what", metavar="WHAT",
+        help="a balancer: eplb, craft, remap or dup; or a block: prediction, allocator or speeds",
     )
     parser.add_argument("--loads", nargs="+", metavar="LOADS", help="of a balancer: as `archsim place` takes them")
     parser.add_argument("--deployment", metavar="FILE", help="of a balancer: as `archsim serve` takes it; one engine")
@@ -238,7 +239,9 @@ def add_worth(parser: argparse.ArgumentParser) -> None:
 def run_worth(args: argparse.Namespace) -> int:
     """Print the verdict and what it stands on. Raises ArchsimError for what does not fit."""
     if args.inside is None and (args.loads is None or args.deployment is None):
-        raise SpecError("worth: a balancer needs --loads and --deployment; a block (prediction, allocator) needs --in")
+        raise SpecError(
+            "worth: a balancer needs --loads and --deployment; a block (prediction, allocator, speeds) needs --in"
+        )
     if args.inside is not None and (args.loads or args.deployment or args.out):
         raise SpecError("worth: --in is for a block; --loads, --deployment and --out are for a balancer")
     print(f"reading {args.inside or args.deployment} ...", file=sys.stderr, flush=True)  # before slow imports

@@ -27,12 +27,18 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--step", type=natural, metavar="N", help="iteration to draw in the timeline (0: prefill)")
     parser.add_argument("--layer", type=natural, metavar="N", help="layer to draw in the timeline")
+    parser.add_argument(
+        "--die-dies", type=natural, metavar="N",
+        help="instead: the decode step before and after die N dies, and what moves",
+    )  # fmt: skip
     parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the step, for Perfetto")
 
 
 def run_run(args: argparse.Namespace) -> int:
     if args.phase is not None:
         return _phase(args)
+    if args.die_dies is not None:
+        return _death(args)
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_notes, print_result_notes
     from archsim.runs.feasibility import kv_rooms_told, told
@@ -60,6 +66,22 @@ def run_run(args: argparse.Namespace) -> int:
         print_sure(sure)
     if args.timeline is not None:
         print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
+    return OK
+
+
+def _death(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    import archsim as ar
+    from archsim.cli.printing import print_compiling
+    from archsim.runs.plan import choose
+    from archsim.studies.wafers import death_of
+
+    chosen = choose(ar.load_experiment(args.file, args.overrides), **{name: getattr(args, name) for name in CHOSEN})
+    print_compiling()
+    found = death_of(chosen, args.die_dies)
+    args.result = asdict(found) | {"steps": found.steps}
+    print("\n".join(found.lines))
     return OK
 
 

@@ -476,6 +476,10 @@ class EventEngine:
             self._switch(placement)
         return self.balancing.pending is None
 
+    def use(self, placement: Placement) -> None:
+        """Hold another placement from the next step on, without moving anything. Raises CapacityError."""
+        self._switch(placement)
+
     def _switch(self, placement: Placement) -> None:
         self.fit = refuse_misfit(self.scenario, placement)
         self.placement = placement

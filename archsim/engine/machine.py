@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -117,7 +118,12 @@ def _as_built(system) -> tuple[Punched, list[LinkClass]]:
         gone = built.dead if router_dead else ()
         holes = Holes(built.living, gone, tuple(sorted(dead)), tuple(sorted(slow.items())))
     try:
-        return punched(graph, holes), classes
+        found = punched(graph, holes)
+        if built is not None and built.sides is not None:  # maps show dies where they are
+            sites = np.array(built.living, np.int32)
+            places = {"node_x": sites % system.mesh.x, "node_y": sites // system.mesh.x}
+            found = found._replace(graph=replace(found.graph, **places))
+        return found, classes
     except CutOff as error:
         raise MachineInParts(f"{system.name}: {error}") from None
 

@@ -51,7 +51,8 @@ def laws_of(scenario: Scenario) -> IterationLaws | None:
     system, model = scenario.system, scenario.model
     if model.missing_geometry or model.attention is None:
         return None
-    rates = Rates(system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
+    array, hbm = system.slowest  # ranks have equal shares of all this, and wait for each other
+    rates = Rates(system.compute.peak_flop_per_s * array, system.hbm.bandwidth_bytes_per_s * hbm)
     name, sizes = system.compute.calibration, (scenario.parallel, scenario.precision)
     return _laws(model.model_dump_json(by_alias=True), name, calibration_digest(name), *sizes, rates)
 
@@ -140,7 +141,8 @@ def _multiply_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, shared
     found = dict.fromkeys((PROJECTIONS, DENSE_FFN, SHARED), 0.0)
     for (rows, cause), flop in row_flop(laws.model, laws.parallel).items():
         if cause in found:
-            found[cause] += flop * float(batch.rows(rows)[0]) / scenario.system.compute.peak_flop_per_s * NS_PER_S
+            peak = scenario.system.compute.peak_flop_per_s * scenario.system.slowest[0]
+            found[cause] += flop * float(batch.rows(rows)[0]) / peak * NS_PER_S
     return _with_shared(found, shared_apart)
 
 

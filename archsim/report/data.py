@@ -17,15 +17,27 @@ from archsim.runs.columns import STEPS as STEP_TABLE
 from archsim.runs.columns import TEXT as WORDING
 from archsim.runs.notes import COLUMNS as NOTED
 from archsim.runs.results import STEPS, layers_that_ran
+from archsim.runs.wafers import with_areas
+from archsim.specs.as_built import AsBuilt
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, columns_of
 from archsim.specs.fabric import FabricSpec
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
+from archsim.specs.system import AS_BUILT, SystemSpec
 
 # ---- fabrics
 # The dies and links of a system in a manifest: their number, a description, and their arrangement in a map.
 
+def built_of(system: Mapping[str, Any]) -> AsBuilt | None:
+    """The dies of a system in a manifest as they are built; None: all as meant."""
+    if not any(system.get(key) for key in AS_BUILT):
+        return None
+    return with_areas(SystemSpec.model_validate(system)).built
+
+
 def dies_of(system: Mapping[str, Any]) -> int:
     """Number of dies of a system in a manifest."""
+    if (built := built_of(system)) is not None:
+        return len(built.living)
     if system.get("mesh"):
         return system["mesh"]["x"] * system["mesh"]["y"]
     if system.get("fabric"):
@@ -54,6 +66,8 @@ def map_width(system: Mapping[str, Any]) -> int:
 def nodes_of(system: Mapping[str, Any]) -> int | None:
     """Nodes of GPUs behind switches, in one or two levels; None: another fabric."""
     levels = FabricSpec.model_validate(system["fabric"]).levels if system.get("fabric") else ()
+    if built_of(system) is not None:
+        return None
     if not 1 <= len(levels) <= 2 or any(level.kind != "switch" for level in levels):
         return None
     return levels[1].size if len(levels) > 1 else 1
@@ -163,6 +177,9 @@ class Die:
     power_w: float | None = None
     temperature_c: float | None = None
     hbm_temperature_c: float | None = None
+    # of a machine as it is built: its number as made, and factors of its array and HBM
+    site: int | None = None
+    speeds: tuple[float, float] = (1.0, 1.0)
 
     @property
     def use(self) -> float:
@@ -258,6 +275,8 @@ class Report:
 
     def dies_of(self, run: RunRow) -> int:
         x, y = run.get("mesh_x"), run.get("mesh_y")
+        if built_of(self.systems[run.place.system]) is not None:
+            return dies_of(self.systems[run.place.system])
         return dies_of(self.systems[run.place.system]) if x is None or y is None else int(x * y)
 
     def layers_of(self, run: RunRow) -> int:

@@ -1,8 +1,8 @@
 """The figures of the page: one panel for each assumption set, system and model."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,11 @@ import numpy as np
 from archsim.base.causes import CAUSES
 from archsim.base.units import NS_PER_S
 from archsim.report.charts import Axis, Bar, Group, Mark, Segment, bar_panel, linear_axis, log_axis, roofline
-from archsim.report.data import Place, Report, RunRow, Steps, map_width, nodes_of
+from archsim.report.data import Place, Report, RunRow, Steps, built_of, map_width, nodes_of
 from archsim.report.maps import (
     STEPS_LEFT,
     STEPS_TOP,
+    Idle,
     cluster_map,
     fabric_map,
     grid_of,
@@ -33,6 +34,8 @@ from archsim.report.units import (
     unit_of,
 )
 from archsim.runs.notes import written_die
+from archsim.specs.as_built import AsBuilt, places_of
+from archsim.specs.system import SystemSpec
 
 # ---- figures
 
@@ -172,6 +175,16 @@ def imbalance_panels(report: Report) -> list[Panel]:
     )
 
 
+def idle_sites(system: Mapping[str, Any], built: AsBuilt) -> list[Idle]:
+    """Dies of a wafer that the machine does not use."""
+    places = places_of(SystemSpec.model_validate(system))
+    if places is None:
+        return []
+    at = [(int(x), int(y)) for x, y in zip(*places, strict=True)]
+    named = ((built.dead, "dead"), (built.idle, "spare"))
+    return [Idle(site, *at[site], why) for sites, why in named for site in sites]
+
+
 def replica_panels(report: Report) -> list[Panel]:
     """Peak bytes of copies on a die; empty if no run created any."""
     column = "replicas_max_bytes_per_die"
@@ -191,11 +204,16 @@ def map_panels(report: Report, place: Place) -> list[tuple[RunRow, str]]:
     """A map of every policy at the largest simulated batch."""
     runs = report.at(place)
     largest, system = max(run.batch for run in runs), report.systems[place.system]
-    nodes, width = nodes_of(system), map_width(system)
+    nodes, width, built = nodes_of(system), map_width(system), built_of(system)
 
     def drawn(run: RunRow) -> str:
         dies, links = report.dies[run.key], report.links.get(run.key, ())
         spoken = f"Utilisation of dies and links: {run.label}"
+        if built is not None and len(dies) == len(built.living):
+            speeds = zip(built.array, built.hbm, strict=True)
+            known = zip(dies, built.living, speeds, strict=True)
+            dies = tuple(replace(die, site=site, speeds=own) for die, site, own in known)
+            return fabric_map(dies, links, spoken, width, idle_sites(system, built))
         return cluster_map(dies, links, nodes, spoken) if nodes else fabric_map(dies, links, spoken, width)
 
     return [(run, drawn(run)) for run in runs if run.batch == largest]

@@ -76,21 +76,38 @@ _DARK = ((40, 45, 53), (92, 42, 92), (178, 56, 78), (240, 122, 44), (252, 226, 1
 _IDLE_LINK = (150, 158, 168)  # visible on light and dark pages
 
 
-def fabric_map(dies: tuple[Die, ...], links: tuple[Link, ...], spoken: str, width: int | None = None) -> str:
+class Idle(NamedTuple):
+    """A die of a wafer that the machine does not use: its number as made, its place, and why (``dead``, ``spare``)."""
+
+    site: int
+    x: int
+    y: int
+    why: str
+
+
+def fabric_map(
+    dies: tuple[Die, ...], links: tuple[Link, ...], spoken: str, width: int | None = None, idle: Sequence[Idle] = ()
+) -> str:
     """An SVG. Upper half of a die: HBM; lower half: compute array; both in percent of run time. Links by colour and
     width.
 
-    ``width``: dies per row where dies have no coordinates; None: about as many as there are rows.
+    ``width``: dies per row where dies have no coordinates; None: about as many as there are rows. ``idle``: dies that
+    are crossed out. A line under a die whose array is not nominal is as long as the die at its nominal clock.
     """
     if dies and dies[0].x is None:
         dies, links = arranged(dies, links, width or ceil(sqrt(len(dies))))
+        idle = ()
     places = [(die.x, die.y) for die in dies]
     middle = sorted({end for link in links for end in (link.src_at, link.dst_at)} - set(places))
-    columns, rows = (1 + max(at[axis] for at in (*places, *middle)) for axis in (0, 1))
+    unused = [(each.x, each.y) for each in idle]
+    middle = [at for at in middle if at not in unused]
+    columns, rows = (1 + max(at[axis] for at in (*places, *middle, *unused)) for axis in (0, 1))
     bowed = [link for link in links if not _neighbours(link)]
     shown = bowed if len(bowed) <= MOST_BOWED else []
     straight = [link for link in links if _neighbours(link)]
     parts = [_links(shown, _bow, fill="none"), _links(straight, _line), _halves(dies), *map(_ring, middle)]
+    parts += map(_crossed, idle)
+    parts += [_speed(die) for die in dies if die.speeds[0] != 1]
     if max(columns, rows) <= MOST_LABELLED:
         parts += [_numbers(die) for die in dies]
     if max(columns, rows) <= MOST_NAMED:
@@ -219,12 +236,35 @@ def _halves(dies: tuple[Die, ...]) -> str:
 
 
 def _name(die: Die) -> str:
-    return text(_corner(die.x) + 2, _corner(die.y) + 10, f"{die.die}", f"id n{level(die.hbm)}")
+    number_ = die.die if die.site is None else die.site
+    return text(_corner(die.x) + 2, _corner(die.y) + 10, f"{number_}", f"id n{level(die.hbm)}")
+
+
+def _crossed(idle: Idle) -> str:
+    """A die that is not used: its outline, a cross if it is dead, its number, and why."""
+    x, y = _corner(idle.x), _corner(idle.y)
+    cross = f"M{number(x)} {number(y)}l{number(SIDE)} {number(SIDE)}m{number(-SIDE)} 0l{number(SIDE)} {number(-SIDE)}"
+    frame = f"M{number(x)} {number(y)}h{number(SIDE)}v{number(SIDE)}h{number(-SIDE)}z"
+    told = title(f"die {idle.site}: {idle.why}")
+    drawn = element("path", told, class_="l0", d=frame + (cross if idle.why == "dead" else ""), fill="none")
+    return drawn + text(x + 2, y + 10, f"{idle.site}", "m")
+
+
+def _speed(die: Die) -> str:
+    """A line at the foot of a die, as long as the die at its nominal clock."""
+    share = min(die.speeds[0], 1.0)
+    foot = f"M{number(_corner(die.x))} {number(_corner(die.y) + SIDE)}h{number(SIDE * share)}"
+    return element("path", class_="mark", d=foot)
 
 
 def _clickable_die(die: Die) -> str:
     """An invisible square over it, with its numbers."""
     tip = f"die {die.die}: HBM at {percent(die.hbm)} of its bandwidth, compute array busy {percent(die.compute)}"
+    if die.site is not None:
+        tip = tip.replace(f"die {die.die}:", f"die {die.site} (number {die.die} of the machine):")
+        pairs = sum(tokens for tokens, _ in die.phases.values())
+        tip += f", {pairs:,.0f} pairs of token and expert, array at {percent(die.speeds[0], 1)} of its clock"
+        tip += f", HBM at {percent(die.speeds[1], 1)} of its bandwidth"
     at = {"x": _corner(die.x), "y": _corner(die.y), "width": SIDE, "height": SIDE}
     return element("rect", title(tip), class_="hit", **at)
 

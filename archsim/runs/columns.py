@@ -648,12 +648,12 @@ def over_roofline(run: Finished) -> float | None:
 
 def _flop_ns(run: Finished) -> float:
     system = run.run.system
-    return run.work["flop"] / (system.compute.peak_flop_per_s * system.dies) * NS_PER_S
+    return run.work["flop"] / (system.compute.peak_flop_per_s * system.whole[0]) * NS_PER_S
 
 
 def _hbm_ns(run: Finished) -> float:
     system = run.run.system
-    return run.work["hbm_bytes"] / (system.hbm.bandwidth_bytes_per_s * system.dies) * NS_PER_S
+    return run.work["hbm_bytes"] / (system.hbm.bandwidth_bytes_per_s * system.whole[1]) * NS_PER_S
 
 
 def _generated(run: Finished) -> int:

@@ -370,9 +370,20 @@ def engine_of(serving: Serving, side: SideSpec) -> Engine:
             f"compute.kernel_factor: {system.compute.kernel_factor:g} is of experts that the engine runs; give "
             "routing: {like: model}, or leave it out"
         )
+    if system.drawn is not None and (system.drawn.wafers > 1 or system.drawn.needs_area):
+        raise SpecError(
+            f"{system.name}: drawn: archsim serve runs one machine; give what `archsim sweep` has drawn as "
+            "dies_as_built and links_as_built"
+        )
+    array, hbm = system.slowest
     if system.launch != WITH_KERNELS:
         refuse_on_wafer(serving, parallel)
-        rates = Rates(system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
+        rates = Rates(system.compute.peak_flop_per_s * array, system.hbm.bandwidth_bytes_per_s * hbm)
+    elif (array, hbm) != (1.0, 1.0):
+        raise SpecError(
+            f"{system.name}: dies_as_built: archsim serve has the measured times of equal GPUs; omit speed and "
+            "harvest, or take an experiment (archsim sweep)"
+        )
     precision = spec.precision.dtypes(system.compute.dtype)
     utilisation = spec.utilisation if spec.utilisation is not None else 1 - system.hbm.reserved_fraction
     overlap = overlap_of(serving, parallel.ranks, parallel.attention.dp)

@@ -553,6 +553,18 @@ class SystemSpec(Spec):
         return None if perfect else as_built(self)
 
     @property
+    def slowest(self) -> tuple[float, float]:
+        """Least factor of the arrays and of the HBMs of its dies: those of work of which every die has as much."""
+        return (1.0, 1.0) if self.built is None else (min(self.built.array), min(self.built.hbm))
+
+    @property
+    def whole(self) -> tuple[float, float]:
+        """How many nominal arrays and HBMs all dies together are as fast as."""
+        if self.built is None:
+            return float(self.sites), float(self.sites)
+        return sum(self.built.array), sum(self.built.hbm)
+
+    @property
     def dies(self) -> int:
         """That work; numbered from 0."""
         return self.sites if self.built is None else len(self.built.living)

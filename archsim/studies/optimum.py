@@ -110,6 +110,8 @@ class ProblemBuilder:
         Raises ArchsimError for more than 128 dies.
         """
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+        if system.whole != (system.dies, system.dies):
+            raise ArchsimError(f"{system.name}: bounds are of equal dies; omit dies_as_built.speed and harvest")
         if system.dies > MOST_DIES:
             raise ArchsimError(f"{system.name}: {system.dies} dies; bounds support at most {MOST_DIES}")
         self._machine, self._network = build_machine(scenario)

@@ -1,4 +1,6 @@
-"""Drawn machines: the distribution of what they deliver, bins that could be sold, and the price of a good token.
+"""Drawn machines: the distribution of what they deliver, bins that could be sold, the price of a good token.
+
+And what a die that dies tonight costs (`death_of`).
 
 A distribution is over the wafers of one system, model, batch, policy, set of assumptions and choice of all other axes.
 Quantiles and bins are of all machines that work; those that do not are scrapped, and the others pay for them.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +18,22 @@ from typing import Any
 
 import numpy as np
 
+from archsim.base.errors import SpecError
 from archsim.base.files import write_text
+from archsim.base.units import NS_PER_S
+from archsim.engine.engine import WeightMover
+from archsim.engine.state import new_tally
+from archsim.policies.placement import Placement, moves_between
 from archsim.report.charts import apart, element, linear_axis, number, picture, shortened, text, text_width, title
-from archsim.report.units import percent, significant
-from archsim.runs.plan import plan_of
+from archsim.report.units import percent, signed_percent, significant
+from archsim.runs.plan import plan_of, prepare
+from archsim.runs.simulator import Simulator
 from archsim.runs.wafers import why_scrapped
+from archsim.specs.as_built import DiesAsBuiltSpec
 from archsim.specs.axes import WAFER
+from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.plan import SweepPlan
+from archsim.specs.system import SystemSpec
 
 FILE = "wafers.csv"  # beside the results
 QUANTILES = (5, 50, 95)
@@ -180,3 +192,91 @@ def drawing(found: Sequence[Wafers]) -> str:
     return picture(_WIDTH, bottom + 32, "Throughput of drawn machines: 5th to 95th percentile, median, best", parts)
 
 
+
+
+# ---- a die that dies
+# What a die that dies tonight costs: the step before, the step after with its experts on whoever has room, and the step
+# once the policy's own placement holds for the dies that are left; and what moves for it.
+
+
+@dataclass(frozen=True)
+class Death:
+    """``before_ns``, ``after_ns``, ``balanced_ns``: of a decode iteration with all dies, with the dead die's experts on
+    the dies with fewest, and under the policy's placement for those that are left. ``lost``: experts of which no copy
+    was left; ``lost_bytes``: of these, which come from outside, over the host's link in ``lost_ns``. ``moved_bytes``:
+    from die to die for the last placement, in ``moved_ns``.
+    """
+
+    die: int
+    dies: int
+    before_ns: float
+    after_ns: float
+    balanced_ns: float
+    lost: int
+    lost_bytes: int
+    lost_ns: float
+    moved_bytes: int
+    moved_ns: float
+
+    @property
+    def steps(self) -> int:
+        """Iterations that the moves take beside them, if they hinder nothing."""
+        return math.ceil(self.moved_ns / self.after_ns) if self.moved_bytes else 0
+
+    @property
+    def lines(self) -> list[str]:
+        """What it says, a line each."""
+        change = [signed_percent(ns / self.before_ns - 1) for ns in (self.after_ns, self.balanced_ns)]
+        lost = f"{self.lost} experts lose their only copy: {self.lost_bytes / 1e9:,.2f} GB come from outside"
+        moved = f"{self.moved_bytes / 1e9:,.2f} GB move between dies, {self.moved_ns / 1e6:,.2f} ms alone on the links"
+        return [
+            f"before:   {self.before_ns / 1e6:.3f} ms a decode iteration on {self.dies} dies",
+            f"after:    {self.after_ns / 1e6:.3f} ms ({change[0]}): die {self.die} is dead, its experts are on the "
+            f"dies with fewest; {lost}" + (f", {self.lost_ns / 1e6:,.0f} ms over the host's link" if self.lost else ""),
+            f"balanced: {self.balanced_ns / 1e6:.3f} ms ({change[1]}): the policy's placement for {self.dies - 1} "
+            f"dies; {moved}, so at least {self.steps} iterations until it holds",
+        ]
+
+
+def death_of(experiment: ExperimentSpec, die: int) -> Death:
+    """Of an experiment with one of each (``archsim.runs.plan.choose``), whose machine loses a die. Raises SpecError for
+    a die that does not work already, or without which the machine does not.
+    """
+    system = experiment.systems[0]
+    living = list(range(system.sites)) if system.built is None else list(system.built.living)
+    if die not in living:
+        near = min(living, key=lambda other: abs(other - die))
+        raise SpecError(f"die {die} is none of the {len(living)} that work of {system.name}; the nearest is {near}")
+    own = system.dies_as_built or DiesAsBuiltSpec()
+    dead = own.model_copy(update={"dead": (*own.dead, die)})
+    less = SystemSpec.model_validate(system.model_copy(update={"dies_as_built": dead}).model_dump(by_alias=True))
+    before, after = (prepare(experiment.model_copy(update={"systems": (each,)})) for each in (system, less))
+    whole = Simulator(before.traces).replay(before.runs[0])
+    held = np.delete(whole.engine.placement.holds, living.index(die), axis=2)
+    adopted, lost = _adopted(held)
+    simulator = Simulator(after.traces)
+    balanced, orphaned = (simulator.replay(after.runs[0]) for _ in range(2))
+    orphaned.engine.use(adopted)
+    engine = orphaned.engine
+    moves = moves_between(adopted, balanced.engine.placement, engine.expert_bytes, engine.fabric.hops)
+    mover = WeightMover(engine.machine, engine.fabric, new_tally(engine.machine))
+    transfer = mover.transfer(moves["src"], moves["dst"], engine.expert_bytes)
+    steps = max(1, experiment.workload.decode_steps)
+    times = [each.run().decode_ns / steps for each in (whole, orphaned, balanced)]
+    lost_bytes = lost * engine.expert_bytes
+    host = system.decision.host.pcie_bandwidth_bytes_per_s
+    return Death(
+        die, len(living), *times, lost, lost_bytes, lost_bytes / host * NS_PER_S, transfer.total_bytes, transfer.ns
+    )
+
+
+def _adopted(held: np.ndarray) -> tuple[Placement, int]:
+    """The placement with experts that nobody holds on the dies that hold fewest, ties to the lowest; and how many they
+    were. ``held``: bool[layer, expert, die].
+    """
+    held, lost = held.copy(), 0
+    for layer in held:
+        for expert in np.flatnonzero(~layer.any(axis=1)):
+            layer[expert, int(layer.sum(axis=0).argmin())] = True
+            lost += 1
+    return Placement(held.argmax(axis=2).astype(np.int32), held), lost

@@ -27,7 +27,7 @@ from archsim.runs.energy import MW_PER_W, Coefficients, build_costs
 from archsim.serving.serving import Outcome
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PolicySpec
+from archsim.specs.policies import NEEDS, PolicySpec
 from archsim.specs.serving import RoutingSpec
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.system import SystemSpec
@@ -44,7 +44,7 @@ from archsim.studies.place import (
 )
 from archsim.studies.serving.runs import serve_plan
 from archsim.studies.serving.served import serve_all
-from microarch.silicon.area import Cost, added_cost
+from microarch.silicon.area import Cost, added_cost, speeds_part
 
 if TYPE_CHECKING:
     import pandas
@@ -61,9 +61,11 @@ NO_GAIN = 1e-4  # changes of throughput below this share are none
 PAYS = 0.01  # least gain, in every draw, that is called worth it: of a balancer, too (``archsim.studies.worth``)
 DRAWS = 3  # of the traffic, of the range
 # Block → the part of a policy that uses it.
-BLOCKS = MappingProxyType({"prediction": "prediction", "allocator": "allocation"})
+BLOCKS = MappingProxyType({"prediction": "prediction", "allocator": "allocation", "speeds": "allocation"})
+SPEEDS = "speeds"  # what rules that ask for them see of dies and links
 UNITS = MappingProxyType({"mm2": "mm²", "w": "W", "usd": "USD"})
 RESOURCES = tuple(UNITS)
+NOTHING_ADDED = Cost(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,8 @@ def pairs_of(block: str, policies: Sequence[PolicySpec]) -> list[tuple[PolicySpe
 
 def uses(block: str, policy: PolicySpec) -> bool:
     """Whether a policy needs the block."""
+    if block == SPEEDS:
+        return any(policy.needs_speeds(part) for part in ("allocation", "rebalancing"))
     name = getattr(policy, BLOCKS[block]).name
     return name != "none" if block == "prediction" else name not in NEED_NO_ALLOCATOR
 
@@ -215,17 +219,22 @@ def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
     """What the block adds to a system beside the rest of the policy. Raises SpecError where GPUs decide."""
     if system.decision.executor == "gpu":
         raise SpecError(f"{system.name} decides by {words(system.decision)}: it has no block of silicon to judge")
-    other = "allocator" if block == "prediction" else "prediction"
-    rest = uses(other, policy)
-    needs = ((rest, True), (rest, False)) if block == "prediction" else ((True, rest), (False, rest))
-    with_it, without = (added_cost(system, *each) for each in needs)
-    added = with_it.minus(without)
+    if block == SPEEDS:
+        added = speeds_part(system).cost
+    else:
+        other = "allocator" if block == "prediction" else "prediction"
+        rest = uses(other, policy)
+        needs = ((rest, True), (rest, False)) if block == "prediction" else ((True, rest), (False, rest))
+        with_it, without = (added_cost(system, *each) for each in needs)
+        added = with_it.minus(without)
     usd, before = [], 0.0
     for bound in (Coefficients().at("low"), Coefficients(), Coefficients().at("high")):
-        prices = [sum(build_costs(system, bound, left).usd.values()) for left in (added, Cost(0.0, 0.0))]
+        # the machine has all blocks but that of speeds
+        every = (NOTHING_ADDED, Cost(-added.area_mm2, -added.power_mw)) if block == SPEEDS else (added, NOTHING_ADDED)
+        prices = [sum(build_costs(system, bound, left).usd.values()) for left in every]
         usd.append(prices[1] - prices[0])
         before = prices[0] if bound == Coefficients() else before
-    machine = build_costs(system, without=added)
+    machine = build_costs(system, without=NOTHING_ADDED if block == SPEEDS else added)
     share = {"mm2": added.area_mm2 / machine.silicon_mm2, "usd": usd[1] / before}
     return BlockCost(
         system.name, words(system.decision), added.area_mm2, added.power_mw / MW_PER_W, (usd[0], usd[1], usd[2]), share
@@ -288,6 +297,9 @@ def _run(
 
 
 def _rest(block: str, policy: PolicySpec) -> dict[str, Any]:
+    if block == SPEEDS:
+        rules = policy.model_dump(exclude={"name"})
+        return {part: {key: value for key, value in rule.items() if key != NEEDS} for part, rule in rules.items()}
     return policy.model_dump(exclude={"name", BLOCKS[block]})
 
 

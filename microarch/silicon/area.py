@@ -337,6 +337,25 @@ def datapath_parts(
     )
 
 
+SPEEDS = "Global CP: speeds of dies"
+SPEED_BITS = 16  # of a factor, as of a count of tokens
+SPEED_MULTIPLIER = Coefficient(
+    256.0, "flip-flops", "assumed: an array multiplier of 16 x 16 bits is 256 full adders, each as large as a flip-flop",
+    between=(128.0, 512.0),
+)  # fmt: skip
+
+
+def speeds_part(system: SystemSpec, technology: Technology = N5) -> Part:
+    """What rules that see speeds add to the Global CP: a table of the factors of arrays and HBMs of all dies, and a
+    multiplier a lane of a state machine. A core or a host multiplies as it is, and has the table in memory.
+    """
+    decision, lanes = system.decision, system.decision.fsm.lanes
+    if decision.executor != "fsm":
+        return Part(SPEEDS, 1, Cost(0.0, 0.0))
+    flops = 2 * SPEED_BITS * system.sites + lanes * SPEED_MULTIPLIER.value
+    return Part(SPEEDS, 1, _flops_cost(flops, global_clock_hz(decision), technology))
+
+
 def shadow_part(design: TableDesign, clock_hz: float, technology: Technology = N5) -> Part:
     """The PDUs' second registers: a bit an expert, so that cp_en bits take effect together."""
     return Part(SHADOW, design.dies, _flops_cost(design.experts, clock_hz, technology).times(design.dies))

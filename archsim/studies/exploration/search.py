@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from math import prod
 from operator import and_
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +19,11 @@ from archsim.report.page import write_report
 from archsim.runs.energy import Coefficients, activity_of, build_costs, economics
 from archsim.runs.feasibility import Measures
 from archsim.runs.manifest import seal, write_manifest
-from archsim.runs.plan import RunMaker, select
+from archsim.runs.plan import RunMaker, plan_of, select
 from archsim.runs.pool import simulate_all
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Watcher, complete, sweep, sweep_selected
+from archsim.specs.axes import WAFER
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import EXPLORE_KEY, ExploreSpec, with_expressions
 from archsim.specs.plan import Point, SweepPlan
@@ -40,6 +42,7 @@ from archsim.studies.exploration.analysis import (
 )
 from archsim.studies.exploration.page import write_exploration
 from archsim.studies.exploration.screening import FILE, Block, Screen, screened_points
+from archsim.studies.wafers import is_drawn
 
 # ---- search
 # Search with two fidelities: an estimate of every point, and few event runs that establish the Pareto front.
@@ -349,11 +352,13 @@ def explore(
     ``plan``: with the analytical engine; ``watching``: returns a context manager that gives a watcher, once per stage.
     Finished runs are kept in ``folder`` and reused.
     """
+    plan = plan_of(plan)
     judge = Judge(spec, Coefficients().changed(spec.coefficients))
     jobs = jobs or available_cores()
     with watching() as watcher:
         watcher.phase(f"1 of 2: points on the analytical engine, of {plan.combinations:,}")
-        points, cheap, dropped, told = _stage(plan, judge)(plan, judge, folder / ANALYTICAL, jobs, watcher)
+        ran = _stage(plan, judge)(plan, judge, folder / ANALYTICAL, jobs, watcher)
+        (points, cheap, dropped, told), yields = of_designs(plan, ran) if is_drawn(plan) else (ran, {})
     cheap_values = [judge.values(point, cheap[point.index]) for point in points]
     budget = min(len(points), spec.most_runs(len(points)))
     with watching() as watcher:
@@ -364,6 +369,7 @@ def explore(
 
         def run(asked: Sequence[int]) -> np.ndarray:
             events.run([points[at] for at in asked])
+            events.known = {index: _yielding(row, yields, index) for index, row in events.known.items()}
             return np.array([judge.costs(points[at], events.known.get(points[at].index)) for at in asked])
 
         costs = np.array([judge.costs(point, cheap[point.index]) for point in points])
@@ -433,12 +439,55 @@ class Judge:
         return reduce(and_, (constraint.holds(values.get) for constraint in self.spec.constraints()), True)
 
 
+SCALED = "mean_of_machines"  # key of rows of designs of drawn machines: that they were scaled to the mean
+
+
+def of_designs(plan: SweepPlan, ran: _Cheap) -> tuple[_Cheap, dict[int, float]]:
+    """Designs in the place of the machines that were drawn of each: of its working machines the median one, whose
+    throughput stands for the mean of all that were made, scrapped ones with 0; and point → that mean over its own.
+    """
+    at = next(at for at, group in enumerate(plan.sweep.groups) if group.axes[0].path == WAFER)
+    stride, made = prod(plan.sizes[at + 1 :]), plan.sizes[at]
+    designs: dict[int, list[Point]] = {}
+    for point in ran.points:
+        if ran.rows.get(point.index, {}).get("tokens_per_s"):
+            designs.setdefault(point.index - point.index // stride % made * stride, []).append(point)
+    points, yields = [], {}
+    for machines in designs.values():
+        machines.sort(key=lambda point: ran.rows[point.index]["tokens_per_s"])
+        middle = machines[len(machines) // 2]
+        every = made if machines[0].system.drawn is not None else len(machines)
+        mean = sum(ran.rows[point.index]["tokens_per_s"] for point in machines) / every
+        yields[middle.index] = mean / ran.rows[middle.index]["tokens_per_s"]
+        points.append(middle)
+    points.sort(key=lambda point: point.index)
+    rows = {point.index: _yielding(ran.rows[point.index], yields, point.index) for point in points}
+    told = (
+        f"{made} machines were drawn of every design; its throughput is the mean of all that were made, with 0 for "
+        "scrapped ones, and all else is that of its median machine",
+    )
+    return _Cheap(points, rows, ran.dropped, (*ran.told, *told)), yields
+
+
+def _yielding(row: Row, yields: Mapping[int, float], index: int) -> Row:
+    """The row of a point with the throughput of its design, once."""
+    if index not in yields or SCALED in row:
+        return row
+    rates = {name: row[name] * yields[index] for name in ("tokens_per_s", "throughput_tokens_per_s") if row.get(name)}
+    return {**row, **rates, SCALED: 1}
+
+
 def _stage(plan: SweepPlan, judge: Judge) -> Callable[..., _Cheap]:
     """Which points the analytical engine runs: all; of a larger space those that a screen leaves, where its points
     share plans, or that optuna proposes.
     """
     if plan.combinations <= judge.spec.analytical_runs:
         return _all_points
+    if is_drawn(plan):
+        raise ArchsimError(
+            f"{plan.combinations:,} points, those of drawn machines included, are more than explore.analytical_runs "
+            f"({judge.spec.analytical_runs:,}), and all machines of a design are run; raise it, or draw fewer wafers"
+        )
     screen = Screen(plan, judge.coefficients)
     return partial(_screened_points, screen) if screen.applies else _some_points
 

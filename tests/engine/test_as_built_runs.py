@@ -1,0 +1,121 @@
+"""Runs on machines as they are built: laws that hold for every policy and both engines."""
+
+import numpy as np
+import pytest
+
+from archsim.runs.plan import prepare
+from archsim.runs.simulator import Simulator
+from archsim.specs.library import load_experiment
+
+TOY = {
+    "name": "toy", "source": "made up", "layers": 2, "moe_layers": {"first": 1, "last": 1}, "hidden": 1024,
+    "expert_ffn": 2048, "experts": 24, "top_k": 2, "shared_experts": 1,
+}  # fmt: skip
+SYSTEM = {
+    "name": "small", "source": "made up", "mesh": {"x": 3, "y": 2}, "hbm": {"bandwidth": "2 TB/s", "capacity": "4 GB"},
+    "d2d": {"bandwidth": "1 TB/s"}, "compute": {"peak": "50 TFLOP/s", "dtype": "fp16"},
+}  # fmt: skip
+ROOFLINE = {"set": "physical", "gemm": "roofline", "memory": "experts"}
+SPEEDS = {"name": "fast", "allocation": {"name": "isca26", "needs": "speeds"}}
+
+
+def rows(policies=("ep",), engine="analytical", assumptions=ROOFLINE, **keys):
+    """Results of every policy: row, and columns of dies."""
+    found = prepare(load_experiment({
+        "name": "as_built", "systems": [SYSTEM | keys], "models": [TOY], "policies": list(policies),
+        "workload": {"trace": {"synthetic": {"prompt_tokens": 0}}, "batch": [600], "decode_steps": 2},
+        "assumptions": [assumptions], "engine": engine,
+    }))  # fmt: skip
+    simulator = Simulator(found.traces)
+    return [simulator.record(run) for run in found.runs]
+
+
+def decode_ns(**keys):
+    return [each["row"]["decode_ns"] for each in rows(**keys)]
+
+
+def table(*speeds):
+    return {"dies_as_built": {"speed": {"table": [list(each) for each in speeds]}}}
+
+
+@pytest.mark.parametrize("engine", ["analytical", "event"])
+def test_what_is_as_it_was_meant_changes_nothing(engine):
+    perfect = rows(engine=engine)
+    same = rows(engine=engine, dies_as_built={}, links_as_built={}, drawn={})
+    for one, other in zip(perfect, same, strict=True):
+        names = set(one["row"]) - {"system"}
+        assert {name: one["row"][name] for name in names} == {name: other["row"][name] for name in names}
+        assert one["dies"] == other["dies"] and one["links"] == other["links"]
+
+
+POLICIES = ("ep", "allo", "allo-paper", "lplb", SPEEDS)
+
+
+@pytest.mark.parametrize("which", [0, 4])
+@pytest.mark.parametrize("part", ["array", "hbm"])
+def test_a_faster_die_never_slows_a_run(which, part):
+    times = []
+    for speed in (0.8, 1.0, 1.2):
+        factors = [[1.0, 1.0] for _ in range(6)]
+        factors[which][part == "hbm"] = speed
+        times.append(decode_ns(policies=POLICIES, **table(*factors)))
+    for slower, faster in zip(times, times[1:], strict=False):
+        for before, after in zip(slower, faster, strict=True):
+            assert after <= before * 1.005
+
+
+@pytest.mark.parametrize("engine", ["analytical", "event"])
+def test_a_slow_array_takes_its_time_and_a_slow_hbm_its_own(engine):
+    slow_array = rows(engine=engine, **table((0.5, 1.0)))[0]["dies"]
+    slow_hbm = rows(engine=engine, **table((1.0, 0.5)))[0]["dies"]
+    perfect = rows(engine=engine)[0]["dies"]
+    ratio = np.array(slow_array["compute_busy_ns"]) / np.array(perfect["compute_busy_ns"])
+    assert ratio == pytest.approx([2.0, 1, 1, 1, 1, 1], rel=1e-6)
+    ratio = np.array(slow_hbm["hbm_busy_ns"]) / np.array(perfect["hbm_busy_ns"])
+    assert ratio[0] > 1.8 and ratio[1:] == pytest.approx(1.0, rel=0.05)
+
+
+@pytest.mark.parametrize("engine", ["analytical", "event"])
+def test_a_dead_die_has_no_experts_and_no_work(engine):
+    found = rows(policies=("base", "ep", "allo"), engine=engine, dies_as_built={"dead": [4]})
+    for each in found:
+        assert len(each["dies"]["tokens"]) == 5 and (1, 1) not in zip(each["dies"]["x"], each["dies"]["y"], strict=True)
+        assert sum(each["dies"]["tokens"]) == 600 * 2 * 2
+        assert 4 not in {*each["links"]["src"], *each["links"]["dst"]} or max(each["links"]["src"]) == 4
+
+
+def test_the_order_of_dead_dies_and_links_changes_nothing():
+    one = decode_ns(dies_as_built={"dead": [0, 5]}, links_as_built={"dead": [[1, 2], [3, 4]]})
+    other = decode_ns(dies_as_built={"dead": [5, 0]}, links_as_built={"dead": [[4, 3], [2, 1]]})
+    assert one == other
+
+
+def test_rules_that_see_speeds_cost_more_cycles_and_win_where_dies_differ():
+    policies = ({"name": "plain", "allocation": "copy_aware"},
+                {"name": "fast", "allocation": {"name": "copy_aware", "needs": "speeds"}})  # fmt: skip
+    equal = rows(policies=policies)
+    assert equal[1]["row"]["decision_ns"] > equal[0]["row"]["decision_ns"]
+    free = ROOFLINE | {"decision_cost": "free"}
+    plain, fast = decode_ns(policies=policies, assumptions=free, **table((0.6, 1.0), (0.8, 1.0)))
+    assert fast < plain
+    plain, fast = decode_ns(policies=policies, assumptions=free)
+    assert fast == plain
+
+
+def test_link_classes_are_seen_by_rules_that_ask():
+    policies = ("allo-paper", {"name": "fast", "allocation": {"name": "paper", "needs": "speeds"}})
+    free = ROOFLINE | {"decision_cost": "free"}
+    broken = {"links_as_built": {"degraded": [{"link": [1, 4], "bandwidth": "2 %"}]}}
+    plain, fast = decode_ns(policies=policies, assumptions=free, **broken)
+    assert fast < plain
+
+
+@pytest.mark.parametrize("gemm", ["grouped", "calibrated"])
+def test_measured_kernels_have_the_rates_of_their_dies(gemm):
+    system = {"compute": {"peak": "50 TFLOP/s", "dtype": "bf16"}}
+    found = ROOFLINE | {"gemm": gemm}
+    slow, equal = (
+        rows(assumptions=found, **system, **table(*factors))[0]["dies"]["compute_busy_ns"]
+        for factors in ([(0.5, 1.0)], [(1.0, 1.0)])
+    )
+    assert 1.3 < slow[0] / equal[0] <= 2.0 and slow[1:] == equal[1:]
