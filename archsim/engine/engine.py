@@ -36,7 +36,7 @@ from archsim.policies.allocation import NO_EFFORT, NO_ORIGINS, NO_SPEEDS, Effort
 from archsim.policies.heatmap import copy_bits
 from archsim.policies.placement import Placement, nearest_holders
 from archsim.policies.prediction import CopiesView
-from archsim.policies.registry import build_policy
+from archsim.policies.registry import NOMINAL, build_policy
 from archsim.policies.replication import LayerView, Replication
 from archsim.specs.scenario import Scenario
 from archsim.workload.demand import StepDemand
@@ -336,6 +336,21 @@ class Balancing:
 
 # ---- engine
 
+def shares_plans(scenario: Scenario) -> bool:
+    """Whether plans depend neither on the rates of single dies nor on how long steps take: allocations that assume
+    nominal rates, without copies, moves and clocks of a host.
+    """
+    policy, decision = scenario.policy, scenario.system.decision
+    others = (policy.prediction, policy.rebalancing, policy.replication)
+    return (
+        policy.allocation.name in NOMINAL
+        and not policy.needs_speeds("allocation")
+        and all(rule.name == "none" for rule in others)
+        and (scenario.assumptions.decision_cost == "free" or decision.executor != "host")
+        and not scenario.own_functions
+    )
+
+
 KERNELS: Mapping[str, Callable[..., Kernel]] = MappingProxyType({"reserved": ReservedKernel, "shared": SharedKernel})
 
 
@@ -370,6 +385,8 @@ class EventEngine:
 
     name = "event"
     analytical = False
+    # (layer, step) → plan, shared with runs that have the same (`shares_plans`); None: every step is planned
+    plans: dict[tuple[int, int], Plan] | None = None
     count_pairs: Callable[..., int] | None = None  # what adds to a heatmap behind its port; None: its table
 
     def __init__(
@@ -527,8 +544,12 @@ class EventEngine:
             speeds=self._speeds,
             charged=self._charges.of(layer, row, demand, placement),
         )
-        plan = self.decision.decide(self.policy.allocate, view)
-        _check(plan, view)
+        known = None if self.plans is None else self.plans.get((layer, demand.step))
+        plan = self.decision.decide(self.policy.allocate if known is None else lambda view: known, view)
+        if known is None:
+            _check(plan, view)
+            if self.plans is not None:
+                self.plans[layer, demand.step] = plan
         share = self.policy.share if self._shares else None
         return plan if share is None else self._shared(plan, demand, share)
 

@@ -114,7 +114,8 @@ def _as_built(system) -> tuple[Punched, list[LinkClass]]:
         graph, classes = _named(system, *built.sides, ROW_MAJOR)
         holes = _moved_up(system, built, graph, dead, slow)
     else:
-        router_dead = system.dies_as_built is None or system.dies_as_built.router == "dead"
+        switched = system.fabric is not None and system.fabric.levels[0].kind == "switch"  # GPUs pass nothing on
+        router_dead = switched or system.dies_as_built is None or system.dies_as_built.router == "dead"
         gone = built.dead if router_dead else ()
         holes = Holes(built.living, gone, tuple(sorted(dead)), tuple(sorted(slow.items())))
     try:

@@ -53,6 +53,8 @@ def _heatmap(top_fraction: float | None = None, top_n: int | None = None):
 
 # Allocations that read no cost, rate or latency of the machine: one plan serves machines that differ in these.
 COSTLESS = ("first_seen", "home", "even", "hashed", "nearest", "static")
+# Allocations that assume nominal rates of all dies, and read nothing else of the machine but its hops.
+NOMINAL = (*COSTLESS, "isca26", "paper", "copy_aware", "lplb")
 PREDICTIONS = {"none": lambda: None, "heatmap": _heatmap}
 ADMISSION = "admission"  # parameter of a prediction, beside those of its predictor
 ADMISSIONS = {None: EveryPrediction, "reread": Reread}

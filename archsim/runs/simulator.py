@@ -10,16 +10,17 @@ from typing import Any
 
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.demand import RunDemand, RunSum, build_run_demand
-from archsim.engine.engine import EventEngine
+from archsim.engine.engine import EventEngine, shares_plans
 from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.loop import Outcome, Replay
 from archsim.engine.state import counted_in
+from archsim.policies.allocation import Plan
 from archsim.policies.heatmap import Predictor
 from archsim.policies.registry import build_policy
 from archsim.runs.columns import Finished, measured, packed
 from archsim.runs.power import FULL, Clocks, limited, set_clocks, within_limits
 from archsim.runs.results import NO_DETAILS, Record
-from archsim.runs.run import DemandSpec, Run, generated_digest
+from archsim.runs.run import DemandSpec, Run, generated_digest, plain_text
 from archsim.workload import StepTokens, TokenSource, Trace, column_cache, draw_requests, open_trace
 from archsim.workload.demand import built_together, cached_demand, missing, sum_together
 from archsim.workload.extended import extended
@@ -31,6 +32,7 @@ ENGINES = {each.name: each for each in (EventEngine, AnalyticalEngine, Interpret
 
 _MOST_OUTCOMES = 64
 _MOST_SELECTIONS = 50_000_000  # two bytes each
+_MOST_PLANS = 16  # runs whose plans are kept for machines that differ in rates alone, a few MB each
 
 
 class Simulator:
@@ -46,6 +48,7 @@ class Simulator:
         self._routing: tuple[Any, list[StepTokens]] | None = None  # where runs count single tokens
         self._outcomes: dict[str, tuple[Outcome, float]] = {}  # by Run.simulation, with its wall time
         self._clocks: dict[str, Clocks] = {}  # by Run.key, of systems with limits
+        self._plans: dict[tuple, dict[tuple[int, int], Plan]] = {}
 
     def record(self, run: Run) -> Record:
         """Simulate; see ``archsim.runs.results.Record``."""
@@ -116,6 +119,8 @@ class Simulator:
         engine = ENGINES[run.engine](run.scenario, demand.layer_ids)
         if clocks != FULL:
             set_clocks(engine, clocks)
+        else:
+            engine.plans = self._plans_of(run)
         return Replay(engine, demand, routing)
 
     def _routing_of(self, run: Run) -> Iterable[StepTokens]:
@@ -131,6 +136,21 @@ class Simulator:
             return routing
         self._routing = run.demand.key, list(routing)
         return self._routing[1]
+
+    def _plans_of(self, run: Run) -> dict[tuple[int, int], Plan] | None:
+        """Those of a drawn machine, which others share that differ in rates alone; None of other runs."""
+        system = run.system
+        built, drawn = system.built, system.drawn
+        if built is None or drawn is None or drawn.link_failure or not shares_plans(run.scenario):
+            return None
+        router = system.dies_as_built.router if system.dies_as_built is not None else ""
+        links = "" if system.links_as_built is None else plain_text(system.links_as_built)
+        parts = (system.as_made.model_copy(update={"name": "-"}), run.model, run.policy, run.assumptions)
+        of_machine = built.living, built.dead, built.sides, router, links
+        key = (*of_machine, *map(plain_text, parts), run.batch, run.demand.key)
+        if key not in self._plans and len(self._plans) >= _MOST_PLANS:
+            del self._plans[next(iter(self._plans))]
+        return self._plans.setdefault(key, {})
 
     def _demand_of(self, spec: DemandSpec) -> RunDemand:
         if self._demand is None or self._demand[0] != spec.key:

@@ -72,8 +72,17 @@ def grid_of(system) -> Grid | None:
     if not 1 <= len(levels) <= 2 or any(level.kind != SWITCH for level in levels):
         return None
     if len(levels) == 1:
-        return Grid(1, levels[0].size)
-    return Grid(levels[1].size, levels[0].size, shared=levels[1].per != "gpu")
+        return Grid(1, system.dies)
+    nodes, size = levels[1].size, levels[0].size
+    if system.dies != system.sites:
+        living = np.bincount(np.array(system.built.living) // size, minlength=nodes)
+        if living.min() != living.max():
+            raise SpecError(
+                f"{system.name}: dies_as_built: nodes are left with {living.min()} to {living.max()} GPUs, but measured "
+                "kernels are of nodes with equally many; list as many dead in every node"
+            )
+        size = int(living[0])
+    return Grid(nodes, size, shared=levels[1].per != "gpu")
 
 
 def flows_forwarded(vectors: np.ndarray, to_nodes: np.ndarray, grid: Grid, vector_bytes: float) -> Flows:
