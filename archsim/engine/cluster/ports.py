@@ -78,8 +78,8 @@ def grid_of(system) -> Grid | None:
         living = np.bincount(np.array(system.built.living) // size, minlength=nodes)
         if living.min() != living.max():
             raise SpecError(
-                f"{system.name}: dies_as_built: nodes are left with {living.min()} to {living.max()} GPUs, but measured "
-                "kernels are of nodes with equally many; list as many dead in every node"
+                f"{system.name}: dies_as_built: nodes are left with {living.min()} to {living.max()} GPUs, but "
+                "measured kernels are of nodes with equally many; list as many dead in every node"
             )
         size = int(living[0])
     return Grid(nodes, size, shared=levels[1].per != "gpu")
