@@ -46,7 +46,7 @@ from archsim.serving.simulate import SILENT, Progress, Scheduler, Served, simula
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.plausible import plausibility_notes
-from archsim.specs.serving import RequestSpec, SideSpec, TransferSpec
+from archsim.specs.serving import ExpertsOnSpec, RequestSpec, SideSpec, TransferSpec
 from archsim.specs.serving_files import EXPERTS_SIDE, Serving
 from archsim.workload.loads.reading import holds_loads
 
@@ -293,7 +293,7 @@ def deploy(serving: Serving) -> Deployment:
             prefills = serving.on("prefill")
             host = host_for(prefills)
             prefill = _built(prefills, prefilled, scheduler, host)
-            transfer = transfer_of(prefills, engine_of(prefills, prefilled), sides.transfer, host)
+            transfer = transfer_of(prefills, engine_of(prefills, prefilled.parallel), sides.transfer, host)
         else:
             prefill, decode = decode._replace(pool=decode.pool._replace(prefilled=True)), None
     notes, devices = _notes(serving, prefill, decode), sum(devices for _, devices in machines)
@@ -333,7 +333,7 @@ def decodes_alone(serving: Serving, parallel: ParallelSpec) -> Serving:
 
 
 def _built(serving: Serving, side: SideSpec, scheduler: Scheduler, host: Host) -> Built:
-    engine = engine_of(serving, side)
+    engine = engine_of(serving, side.parallel, side.experts_on)
     built = build(engine, scheduler, host, side.instances)
     built = built._replace(pool=built.pool._replace(most=side.max_num_seqs or 0))
     return with_experts(serving, engine, built, scheduler, host)
@@ -348,12 +348,11 @@ def with_experts(serving: Serving, engine: Engine, built: Built, scheduler: Sche
     return built._replace(pool=built.pool._replace(experts=groups.group), notes=(*built.notes, groups.note))
 
 
-def engine_of(serving: Serving, side: SideSpec) -> Engine:
-    """One engine of a side, on the machine of ``serving``. Raises SpecError for a wafer without routing from traffic,
-    and for what does not go with experts apart.
+def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | None = None) -> Engine:
+    """One engine on the machine of ``serving``; ``apart``: where its experts are, if not on its own devices. Raises
+    SpecError for a wafer without routing from traffic, and for what does not go with experts apart.
     """
-    spec, system, parallel, apart = serving.spec, serving.system, side.parallel, side.experts_on
-    model = serving.model
+    spec, system, model = serving.spec, serving.system, serving.model
     if apart is not None:
         if not has_experts(model):
             raise SpecError(f"disaggregated.decode.experts_on: {model.name} has no experts; leave it out")
@@ -388,7 +387,7 @@ def engine_of(serving: Serving, side: SideSpec) -> Engine:
     utilisation = spec.utilisation if spec.utilisation is not None else 1 - system.hbm.reserved_fraction
     overlap = overlap_of(serving, parallel.ranks, parallel.attention.dp)
     if parallel.pp > 1:
-        _refuse_beside_stages(serving, side)
+        _refuse_beside_stages(serving, parallel.pp, apart)
     if apart is not None:
         overlap = Overlap(MICRO_BATCHES, parts=apart.micro_batches)
     slots = 0 if apart is not None else slots_of_rank(serving, parallel) if traffic else None
@@ -401,11 +400,11 @@ def engine_of(serving: Serving, side: SideSpec) -> Engine:
     )  # fmt: skip
 
 
-def _refuse_beside_stages(serving: Serving, side: SideSpec) -> None:
+def _refuse_beside_stages(serving: Serving, stages: int, apart: ExpertsOnSpec | None) -> None:
     """Raise SpecError for what nobody runs, or what is not modelled, with a pipeline."""
-    spec, stages = serving.spec, side.parallel.pp
+    spec = serving.spec
     for odd, what in (
-        (side.experts_on is not None, "experts on devices of their own (experts_on)"),
+        (apart is not None, "experts on devices of their own (experts_on)"),
         (serving.assumptions.overlap != NO_OVERLAP, f"assumptions.overlap: {serving.assumptions.overlap}"),
         (spec.speculation != "none", "speculation"),
         (spec.static_batch is not None, "a static batch"),
@@ -498,10 +497,11 @@ def range_of(serving: Serving, measures: Measures) -> str:
 def rooms_told(serving: Serving) -> list[str]:
     """What HBM of a device leaves for KV: a sentence for each pool."""
     sides, scheduler = serving.spec.sides, Scheduler.of(serving.spec.scheduler)
-    return [
-        f"{f'{name}: ' if len(sides) > 1 else ''}{kv_room(engine_of(serving.on(name), side), scheduler).told}"
+    rooms = {
+        name: kv_room(engine_of(serving.on(name), side.parallel, side.experts_on), scheduler)
         for name, side in sides.items()
-    ]
+    }
+    return [f"{name}: {room.told}" if len(sides) > 1 else room.told for name, room in rooms.items()]
 
 
 def transfer_of(serving: Serving, engine: Engine, given: TransferSpec, host: Host) -> Transfer:
@@ -558,7 +558,7 @@ def check_serving(serving: Serving) -> tuple[str, ...]:
             refuse_unserved(policy)
         for name, side in serving.spec.sides.items():
             there = serving.on(name)._replace(policy=policy)
-            host, engine = host_for(there), engine_of(there, side)
+            host, engine = host_for(there), engine_of(there, side.parallel, side.experts_on)
             built = build(engine, scheduler, host, side.instances)
             if side.experts_on is not None:
                 groups_apart(there, engine, built, scheduler, host)

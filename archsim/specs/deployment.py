@@ -62,7 +62,7 @@ class AttentionRanks(Spec):
     @model_validator(mode="after")
     def _shared(self) -> "AttentionRanks":
         if self.tp % self.context:
-            what = f"{self.context} does not divide the {self.tp} ranks of tp, which share the tokens of a request"
+            what = f"{self.context} ranks share the tokens of a request, which does not divide tp {self.tp}"
             raise KeyProblem(("context",), what)
         return self
 

@@ -39,11 +39,14 @@ class Scenario:
             own(self)
             return
         parallel, system, given = self.parallel, self.system, self.deployment.precision
-        for key, ranks in (("pp", parallel.stages), ("attention.context", parallel.context)):
+        for key, ranks, what in (
+            ("pp", parallel.stages, "stages: pipeline parallelism"),
+            ("attention.context", parallel.context, "ranks share the tokens of a request: this"),
+        ):
             if ranks > 1:
                 raise SpecError(
-                    f"parallel.{key}: {ranks}: an experiment runs one batch through all layers, each with its whole "
-                    "requests; leave it out, or serve the model (archsim serve)"
+                    f"parallel.{key}: {ranks} {what} is not modelled in an experiment, which runs one batch through "
+                    "all layers; leave it out, or serve the model (archsim serve)"
                 )
         if parallel.ranks != system.dies:
             raise SpecError(

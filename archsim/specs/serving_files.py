@@ -91,7 +91,8 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
     given = deepcopy(tree.data)
     axes = validate(AxesSpec, tree, ("sweep",)).axes if tree.data.get("sweep") is not None else {}
     for path, value in (cell or {path: values[0] for path, values in axes.items()}).items():
-        put(tree, tuple(path.split(".")), deepcopy(value), f"sweep: {path}: {value}", lambda keys: None)
+        head = f"{tree.place(('sweep',))}: sweep: {path}: {value}"
+        put(tree, tuple(path.split(".")), deepcopy(value), head, lambda keys: None)
     written = Written.of(tree, made is not None)
     spec = validate(ServeSpec, tree)
     machine = resolve("systems", spec.system, tree.place(("system",)), folder)

@@ -27,7 +27,7 @@ def loaded(parallel, **others):
 
 
 def side_of(serving):
-    return engine_of(serving, serving.spec.pools[-1])
+    return engine_of(serving, serving.spec.pools[-1].parallel)
 
 
 def tpot_ms(serving):
@@ -96,7 +96,7 @@ def test_sharing_tokens_pays_where_contexts_are_long():
 @pytest.mark.parametrize(
     ("parallel", "others", "told"),
     [
-        ({"attention": {"tp": 4, "context": 3}}, {}, "does not divide the 4 ranks"),
+        ({"attention": {"tp": 4, "context": 3}}, {}, "does not divide tp 4"),
         ({"attention": {"tp": 8, "context": 4}}, {"model": "qwen3-235b-a22b"}, "2 of them would hold the same"),
         ({"attention": {"tp": 8, "context": 2}}, {"model": "gpt-oss-120b", "precision": {}}, "context"),
         ({"attention": {"tp": 1}, "pp": 28}, {"system": "h100_cluster", "precision": {}}, "27 layers"),

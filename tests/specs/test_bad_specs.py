@@ -193,7 +193,7 @@ def test_command_line_prints_the_message_alone(tmp_path, capsys):
     (["sweep", "x.yaml", "--jobs", "0"], "argument --jobs: must be at least 1"),
     (["run", "x.yaml", "--step", "-1"], "argument --step: "),
     (["list", "dies"], "argument what: invalid choice: 'dies'"),
-    ([], "required: COMMAND"),
+    (["nothing"], "invalid choice: 'nothing'"),
 ])
 def test_bad_arguments(capsys, arguments, message):
     with pytest.raises(SystemExit) as caught:

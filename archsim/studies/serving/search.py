@@ -28,7 +28,7 @@ from archsim.serving.serving import (
 from archsim.serving.simulate import Scheduler
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, ParallelSpec, PrecisionSpec
 from archsim.specs.policies import PolicySpec
-from archsim.specs.serving import RoutingSpec, SideSpec, SloSpec, TransferSpec
+from archsim.specs.serving import RoutingSpec, SloSpec, TransferSpec
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving.page import front
 from archsim.studies.serving.runs import MEASURES, flat, measures_of
@@ -377,7 +377,7 @@ def largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engin
     """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
     one group of experts that has rebalanced.
     """
-    given, engine = serving.spec.search, engine_of(serving, SideSpec(parallel=parallel))._replace(profiled_seqs=0)
+    given, engine = serving.spec.search, engine_of(serving, parallel)._replace(profiled_seqs=0)
     scheduler = _scheduler(serving, max(given.max_num_seqs), max(given.max_num_batched_tokens))
     laws, notes = laws_of(engine, scheduler)
     built = with_experts(serving, engine, with_host(laws, notes, engine, scheduler, host, 1), scheduler, host)
