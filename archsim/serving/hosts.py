@@ -39,7 +39,7 @@ class HostRow(Spec):
 class FactorRow(Spec):
     """Times relative to their laws, of what has these keys, each a name or ``any``; rows multiply. ``dtype``: of
     experts, or of a dense model's products; ``routed``: of routed experts; ``decodes``, ``prompts``: of all that laws
-    give in iterations without and with prompts.
+    give in iterations without and with prompts; ``request``: of the engine's constant of that name.
     """
 
     engine: str = ANY
@@ -50,6 +50,7 @@ class FactorRow(Spec):
     routed: float = 1.0
     decodes: float = 1.0
     prompts: float = 1.0
+    request: float = 1.0
 
     def of(self, **keys: str | bool) -> bool:
         """Whether the row is of what has these keys."""
@@ -107,7 +108,7 @@ def host_of(
         row.iteration + row.layer * model.layers,
         row.sequence,
         row.eager_layer * model.layers,
-        row.request,
+        row.request * prod(each.request for each in factors),
         row.front_end,
         row.captured,
         row.first_after,

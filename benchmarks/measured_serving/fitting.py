@@ -43,12 +43,16 @@ TERMS = (
     Term("sequence", ENGINE, 0.7, 0.015),
     Term("eager_layer", ENGINE, 0.7, 0.35),
     Term("request", ENGINE, 1.0, 20.0),
+    Term("request", (*ENGINE, "model"), 1.5),
     Term("front_end", ENGINE, 0.7, 0.6),
     Term("routed", GPU, 0.4),
     Term("decodes", ENGINE, 0.3),
     Term("prompts", ENGINE, 0.1),
-    *(Term(name, keys, 0.2) for name in ("decodes", "prompts") for keys in (CELL, (*CELL, "model"))),
+    *(Term(name, CELL, 0.2) for name in ("decodes", "prompts")),
+    Term("decodes", (*CELL, "model"), 0.2),
+    Term("prompts", (*CELL, "model"), 0.4),
 )
+OF_HOSTS = tuple((name, ENGINE) for name in HOST)  # terms that are constants; others are factors
 Constant = tuple[Term, tuple]
 
 
@@ -165,10 +169,11 @@ def _file(values: Mapping[Constant, float], groups: int) -> HostFile:
     hosts = []
     for row in shipped.hosts:
         own = {term.name: ns * NS_PER_MS for (term, key), ns in values.items()
-               if term.name in HOST and key == (row.engine, row.experts)}  # fmt: skip
+               if (term.name, term.keys) in OF_HOSTS and key == (row.engine, row.experts)}  # fmt: skip
         hosts.append(row.model_copy(update=own))
     for (term, key), value in values.items():
-        if term.name not in HOST and (term.name != "routed" or dict(zip(term.keys, key, strict=True))["experts"]):
+        routed_of_dense = term.name == "routed" and not dict(zip(term.keys, key, strict=True))["experts"]
+        if (term.name, term.keys) not in OF_HOSTS and not routed_of_dense:
             factors.setdefault((term.keys, key), {})[term.name] = value
     rows = tuple(FactorRow(**dict(zip(keys, key, strict=True)), **own) for (keys, key), own in factors.items())
     return shipped.model_copy(update={"groups": groups, "hosts": tuple(hosts), "factors": rows})
