@@ -108,7 +108,7 @@ def interrupt(*_, **__):
 
 @pytest.mark.parametrize("command", ["run", "optimum", "engines"])
 def test_an_interrupted_command_says_so(here, capsys, monkeypatch, command):
-    monkeypatch.setattr(Simulator, "replay", interrupt)
+    monkeypatch.setattr(Simulator, "_replay", interrupt)
     assert main([command, "tiny.yaml"]) == 130
     assert capsys.readouterr().err.endswith("\ninterrupted; unfinished work is not kept\n")
 

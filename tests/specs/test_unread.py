@@ -34,7 +34,12 @@ CASES = [
     ("system.compute.efficiency", 0.3, {"assumptions": {"gemm": "calibrated"}}),
     ("system.compute.efficiency", 0.3, {"assumptions": {"gemm": "tables"}, "model": {"name": "deepseek-v3"}}),
     ("system.compute.kernel_factor", 2.0, {"assumptions": {"gemm": "roofline"}}),
-    ("system.compute.kernels.permute", 2.0, {"assumptions": {"gemm": "roofline"}}),
+    *[(f"system.compute.kernels.{kernel}", 2.0, {"assumptions": {"gemm": "roofline"}})
+      for kernel in ("permute", "quantise", "finalise", "multiply")],
+    ("system.dies_as_built.router", "bypass", {"system": {"dies_as_built": {"router": "dead"}}}),
+    *[(f"system.drawn.{key}", value, {"system": {"drawn": {"defects_per_cm2": 0}}})
+      for key, value in (("cluster", 3.0), ("die_area", "500 mm2"), ("core_area", "5 mm2"), ("wafers", 3),
+                         ("seed", 7))],
     ("system.compute.kernels.single", 2.0, {"assumptions": {"gemm": "roofline"}}),
     ("system.compute.lanes", 64, {}),
     ("system.compute.clock", "1 GHz", {}),
