@@ -19,6 +19,7 @@ from archsim.cli.arguments import (
     add_json,
     add_out,
     add_report,
+    add_samples,
     positive,
 )
 
@@ -41,6 +42,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         help="override a key of both designs; repeatable",
     )  # fmt: skip
     add_out(parser, "folder of the page (default: reports/A-B-…)")
+    add_samples(parser)
     add_json(parser)
 
 
@@ -59,6 +61,18 @@ def run_compare(args: argparse.Namespace) -> int:
     args.result = found
     _print(found)
     print_notes(found.notes)
+    if args.samples is not None:
+        from archsim.cli.printing import print_sure
+        from archsim.cli.progress import watcher
+        from archsim.studies.designs import loaded, side_of
+        from archsim.studies.sure import sure_of_sides
+
+        inside = None if args.inside is None else loaded(args.inside, args.overrides)
+        sides = {name: side_of(each, inside, args.overrides, chosen) for name, each in (("A", args.a), ("B", args.b))}
+        named = {f"{name}: {of}": side for (name, side), of in zip(sides.items(), (found.a, found.b), strict=True)}
+        with watcher() as watching:
+            sure = sure_of_sides(named, args.samples, folder, None, watching)
+        print_sure(sure)
     print(f"report: {folder / 'index.html'}")
     return OK
 

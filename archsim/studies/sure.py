@@ -7,7 +7,7 @@ Runs that differ in their policy alone are compared; where there is one policy, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,9 +23,11 @@ from archsim.report.charts import whisker_panel
 from archsim.report.page import rendered
 from archsim.report.units import TIME_UNITS, percent, scaled, significant
 from archsim.runs.feasibility import cost_of
-from archsim.runs.plan import Selection
+from archsim.runs.plan import Selection, select
 from archsim.runs.run import Run
 from archsim.runs.sweep import Unwatched, Watcher
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.plan import Point
 from archsim.specs.uncertainty import CommandSpec, load_widths
 from archsim.uncertainty.estimate import (
     Expansion,
@@ -175,19 +177,48 @@ def find_sure(
     if folder is None:
         with TemporaryDirectory(prefix="archsim-") as made:
             return find_sure(selection, samples, Path(made), jobs, watcher)
+    runs, point = selection.runs(), selection.plan.point(selection.kept[0])
+
+    name, traces = selection.plan.experiment.name, selection.maker.traces
+    return _answer(name, runs, _places, point, traces, samples, folder, jobs, watcher or Unwatched())
+
+
+def sure_of_sides(
+    sides: Mapping[str, ExperimentSpec], samples: int, folder: Path, jobs: int | None = None,
+    watcher: Watcher | None = None,
+) -> Sure:
+    """How sure the order of some single combinations is, by name; page and tables are written to the folder."""
+    watcher = watcher or Unwatched()
+    chosen = {name: select(each, watcher.phase) for name, each in sides.items()}
+    runs = [each.runs()[0] for each in chosen.values()]
+    traces = {key: trace for each in chosen.values() for key, trace in each.maker.traces.items()}
+    title = " and ".join(sides)
+
+    def places(found: Sequence[InWorlds]) -> Iterable[tuple[dict[str, Any], dict[str, InWorlds]]]:
+        return [({"compared": title}, dict(zip(sides, found, strict=True)))]
+
+    first = next(iter(chosen.values()))
+    point = first.plan.point(first.kept[0])
+    answer = _answer(title, runs, places, point, traces, samples, folder, jobs, watcher)
+    write_sure(answer, folder)
+    return answer
+
+
+def _answer(
+    name: str, runs: Sequence[Run], places_of: Callable[[Sequence[InWorlds]], Iterable[tuple[dict, dict]]],
+    point: Point, traces: Any, samples: int, folder: Path, jobs: int | None, watcher: Watcher,
+) -> Sure:
+    """``places_of``: the runs that are compared; ``point``: of the first run, for what it costs."""
     own_folder(folder)
-    runs, watcher = selection.runs(), watcher or Unwatched()
     worlds = Worlds(runs, samples)
     every = planned(runs, worlds)
-    watcher.phase(_estimate(selection, runs, every, samples))
-    found = propagate(runs, worlds, folder / _FOLDER, selection.maker.traces, jobs, watcher)
+    watcher.phase(_estimate(point, every, samples))
+    found = propagate(runs, worlds, folder / _FOLDER, traces, jobs, watcher)
     watcher.phase("what the answer hangs on")
     named = {each.quantity.key: each.quantity for run in runs for each in worlds.quantities(run.scenario, run.engine)}
-    places = tuple(_place(of, options, worlds, named) for of, options in _places(selection, found))
+    places = tuple(_place(of, options, worlds, named) for of, options in places_of(found))
     exact = dict.fromkeys(key for run in runs for key in exact_of(run.system) if key not in named)
-    return Sure(
-        selection.plan.experiment.name, samples, places, tuple(named.values()), tuple(exact), tuple(_notes(runs, found))
-    )
+    return Sure(name, samples, places, tuple(named.values()), tuple(exact), tuple(_notes(runs, found)))
 
 
 def sure_into(
@@ -205,16 +236,12 @@ def refuse_few(samples: int) -> None:
         raise ArchsimError(f"--samples {samples}: expected at least {LEAST_SAMPLES}, so that 5 % of them can be told")
 
 
-def _estimate(selection: Selection, runs: Sequence[Run], every: Sequence[Run], samples: int) -> str:
+def _estimate(point: Point, every: Sequence[Run], samples: int) -> str:
     """What is ahead, by what `archsim check` expects of single runs."""
-    points = {run.scenario.system.name: point for run, point in zip(
-        runs, map(selection.plan.point, selection.kept), strict=True)}  # fmt: skip
-    kinds = {(run.engine, run.workload.layers): run for run in every}
-    point = next(iter(points.values()))
+    whole = len(point.model.moe_layer_ids)
     ns = {
-        key: cost_of(point._replace(engine=run.engine)).host_ns
-        * ((run.workload.layers or len(run.model.moe_layer_ids)) / len(run.model.moe_layer_ids))
-        for key, run in kinds.items()
+        key: cost_of(point._replace(engine=key[0])).host_ns * (key[1] or whole) / (point.workload.layers or whole)
+        for key in {(run.engine, run.workload.layers) for run in every}
     }
     seconds = sum(ns[run.engine, run.workload.layers] for run in every) / 1e9
     fast = sum(run.engine == FAST for run in every)
@@ -224,7 +251,7 @@ def _estimate(selection: Selection, runs: Sequence[Run], every: Sequence[Run], s
     )
 
 
-def _places(selection: Selection, found: Sequence[InWorlds]) -> Iterable[tuple[dict[str, Any], dict[str, InWorlds]]]:
+def _places(found: Sequence[InWorlds]) -> Iterable[tuple[dict[str, Any], dict[str, InWorlds]]]:
     """Runs that are compared, by name."""
     together: dict[tuple, tuple[dict[str, Any], dict[str, InWorlds]]] = {}
     several = len({each.run.policy.name for each in found}) > 1
