@@ -301,6 +301,10 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
+    def __eq__(self, other: Any) -> bool:
+        """Equal values with equal ranges: a cache must not give one for the other."""
+        return self is other or (super().__eq__(other) is True and self.ranges == other.ranges)
+
     @property
     def ranges(self) -> dict[str, Ranged]:
         """Name of a field → what its file says of it beside the value."""
