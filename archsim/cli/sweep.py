@@ -215,6 +215,8 @@ def _print_front(found) -> None:
     from archsim.studies.exploration.page import value
 
     state = "stable" if found.stable else f"not stable yet after {found.budget} event runs"
+    if not found.budget:
+        state = "estimates of the analytical engine alone"
     ran = f"{len(found.known)} of {len(found.points):,} ran on the event engine"
     title = f"{len(found.front)} designs on the front ({state}); {ran}"
     table = grid("point", title=title, numbers=found.spec.objectives)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -60,6 +61,16 @@ def slowed(times: GemmTimes, clock: float) -> GemmTimes:
         alone_ns=np.where(np.asarray(times.alone_ns) > 0, times.alone_ns + more_ns, 0.0),
         **{name: getattr(times, name) * by for name in ("low_ns", "high_ns", "multiply_ns", "permute_ns")},
     )
+class ManyTimes(NamedTuple):
+    """What a walk reads of `GemmTimes`, of many machines side by side: float64[machine, entry] each; ``launch_ns``:
+    float64[machine, die].
+    """
+
+    compute_ns: np.ndarray
+    drain_ns: np.ndarray | float
+    multiply_ns: np.ndarray
+    alone_ns: np.ndarray | float = 0.0
+    launch_ns: np.ndarray | float = 0.0
 
 
 # ---- calibrated
@@ -108,7 +119,8 @@ class Calibrated:
         self._nominal = [_expert(compute.calibration, digest, model.hidden, ffn, die) for ffn in widths]
         self._launched = launched
         peak = compute.peak_flop_per_s / NS_PER_S
-        self._least_ns_per_token = np.array([2.0 * model.hidden * ffn / peak for ffn in widths])
+        self._flop_per_token = [2.0 * model.hidden * ffn for ffn in widths]
+        self._least_ns_per_token = np.array([flop / peak for flop in self._flop_per_token])
         self.run_at(factors_of(machine))
 
     def run_at(self, factors: DieFactors) -> None:
@@ -137,6 +149,28 @@ class Calibrated:
         started_ns = np.minimum(started_ns, compute_ns - multiply_ns)
         drain_ns, spread = compute_ns * last_part(self._machine), (compute_ns * low, compute_ns * high)
         return GemmTimes(compute_ns, drain_ns, *spread, multiply_ns, started_ns=started_ns, alone_ns=alone_ns)
+
+
+    def side_by_side(self, system, tokens, routed, read_bytes, die, arrived) -> ManyTimes:
+        """See ``ShareOfPeak.side_by_side``."""
+        rates = _rates_of(system)
+        shape = len(rates.peak_flop_per_s), len(tokens)
+        alone_ns, compute_ns, multiply_ns = (np.empty(shape) for _ in range(3))
+        kind = 1 - routed
+        for which, expert in enumerate(self._experts):
+            rows = np.flatnonzero(kind == which)
+            left_out_ns = 0.0 if self._launched else expert.table.law.launch_ns
+            whole_ns, there_ns = expert.side_by_side(rates, tokens[rows])
+            alone_ns[:, rows] = np.maximum(whole_ns - left_out_ns, 0.0) * self._single
+            compute_ns[:, rows] = np.maximum(there_ns - left_out_ns, 0.0) * self._single
+            least_ns = self._flop_per_token[which] / (rates.peak_flop_per_s / NS_PER_S)
+            multiply_ns[:, rows] = tokens[rows] * least_ns[:, None]
+        compute_ns = np.maximum(compute_ns, multiply_ns)
+        return ManyTimes(compute_ns, compute_ns * last_part(self._machine), multiply_ns, alone_ns)
+
+
+def _rates_of(system) -> Rates:
+    return Rates(system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
 
 
 def last_part(machine: Machine) -> float:
@@ -203,7 +237,8 @@ class Grouped:
         self._nominal = law_of_ranks(system, model, machine.dies, assumptions.receives)
         self._peaks = compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
         self.law = self._nominal.named
-        self.least_ns_per_token = 2.0 * model.hidden * model.expert_ffn / compute.peak_flop_per_s * NS_PER_S
+        self._flop_per_token = 2.0 * model.hidden * model.expert_ffn
+        self.least_ns_per_token = self._flop_per_token / compute.peak_flop_per_s * NS_PER_S
         self._shared = _shared(system, model, machine) if model.shared_experts else None
         self.run_at(factors_of(machine))
 
@@ -225,6 +260,40 @@ class Grouped:
         if len(others) and self._shared:
             found.put(others, self._of_shared(tokens[others], read_bytes[others], die[others]))
         return GemmTimes(*found.columns, launch)
+
+    def side_by_side(self, system, tokens, routed, read_bytes, die, arrived) -> ManyTimes:
+        """See ``ShareOfPeak.side_by_side``."""
+        rates = _rates_of(system)
+        machines, dies = len(rates.peak_flop_per_s), self._machine.dies
+        columns = [np.zeros((machines, len(tokens))) for _ in range(4)]
+        rows, others = np.flatnonzero(routed), np.flatnonzero(routed == 0)
+        launch = np.full((machines, dies), self._law.idle_ns)
+        if len(rows):
+            own, on = tokens[rows].astype(float), die[rows]
+            active = np.bincount(on, minlength=dies)
+            used = np.flatnonzero(active)
+            pairs = np.bincount(on, own, dies)[used]
+            came = None if arrived is None else arrived[used]
+            times = self._law.side_by_side(rates, pairs, active[used].astype(float), came)
+            if self._gpu:
+                launch[:, used] = times.launch_ns.reshape(machines, -1)
+            else:
+                launch[:, used] = launch_ns(active[used], self._clock_hz)
+            at = np.zeros(dies, np.int64)
+            at[used] = np.arange(len(used))
+            of = (at[on] + len(used) * np.arange(machines)[:, None]).ravel()
+            shares = np.tile(own / pairs[at[on]], machines), np.tile(1 / active[on], machines)
+            law = copy(self)  # whose least time is that of each machine
+            law.least_ns_per_token = np.repeat(self._flop_per_token / rates.peak_flop_per_s * NS_PER_S, len(rows))
+            found = law._shares(times, of, *shares, None)
+            for column, values in zip(columns, (found.compute_ns, found.drain_ns, found.multiply_ns), strict=False):
+                column[:, rows] = np.reshape(values, (machines, -1))
+        if len(others) and self._shared:
+            nobody = np.zeros(len(others), np.int64)
+            shared = self._shared.side_by_side(system, tokens[others], nobody, read_bytes[others], nobody, None)
+            for column, values in zip(columns, shared, strict=False):
+                column[:, others] = values
+        return ManyTimes(*columns, launch)
 
     def _of_shared(self, tokens, read_bytes, die) -> GemmTimes:
         """Times of shared experts; from step to step they often have the same tokens."""
@@ -337,6 +406,7 @@ class ShareOfPeak:
     least_ns_per_token = None
 
     def __init__(self, system, model, assumptions, machine: Machine):
+        self._model, self._assumptions = model, assumptions
         use = effective_utilisation(system, model, assumptions)
         self._bounds, self._share = np.array(use.bounds, np.int64), np.array(use.values)
         self._peak_flop_per_ns = system.compute.peak_flop_per_s / NS_PER_S
@@ -357,6 +427,18 @@ class ShareOfPeak:
         if self._speeds is not None:
             compute_ns /= self._speeds[die]
         return GemmTimes(compute_ns, 0.0, 0.0, 0.0, compute_ns)
+
+
+    def side_by_side(self, system, tokens, routed, read_bytes, die, arrived) -> ManyTimes:
+        """What a walk reads of `of`, on many machines, one after the other. ``system``: with their rates,
+        float64[machine] each.
+        """
+        use = effective_utilisation(system, self._model, self._assumptions)
+        share = np.stack([np.broadcast_to(each, np.shape(system.compute.peak_flop_per_s)) for each in use.values], 1)
+        flop = tokens * np.array(self._flop_per_token)[1 - routed]
+        at = np.searchsorted(self._bounds, tokens)
+        compute_ns = flop / (system.compute.peak_flop_per_s[:, None] / NS_PER_S * share[:, at])
+        return ManyTimes(compute_ns, 0.0, compute_ns)
 
 
 @kernel

@@ -73,20 +73,29 @@ def is_perfect(system) -> bool:
 def _as_made(system, numbering: str) -> tuple[Graph, list[LinkClass]]:
     """The graph of the perfect machine, and its classes of links."""
     if system.fabric is not None:
-        return _of_levels(system), _level_classes(system)
-    topology = system.topology
-    if topology.is_function:
-        graph, classes = build_own(topology.name, system.sites, topology.params)
-        return graph, [each._replace(efficiency=system.d2d.efficiency) for each in classes]
+        return _of_levels(system), link_classes(system)
+    if system.topology.is_function:
+        graph, _ = build_own(system.topology.name, system.sites, system.topology.params)
+        return graph, link_classes(system)
     return _named(system, system.mesh.x, system.mesh.y, numbering)
 
 
-def _named(system, x: int, y: int, numbering: str) -> tuple[Graph, list[LinkClass]]:
+def link_classes(system) -> list[LinkClass]:
+    """Classes of the links of the perfect machine, without ports of its dies. Of a system whose rates of ``d2d`` are
+    arrays, those of many machines, bandwidths and latencies are, too.
+    """
     topology = system.topology
-    edges = tuple(Edge(*edge.dies, _link(system, "", edge).latency_ns) for edge in topology.edges)
-    graph = build_topology(topology.name, x, y, numbering, edges)
-    named = zip(topology.class_names, topology.classes, strict=True)
-    return graph, [_link(system, name, own) for name, own in named]
+    if system.fabric is not None:
+        return _level_classes(system)
+    if topology.is_function:
+        _, classes = build_own(topology.name, system.sites, topology.params)
+        return [each._replace(efficiency=system.d2d.efficiency) for each in classes]
+    return [_link(system, name, own) for name, own in zip(topology.class_names, topology.classes, strict=True)]
+
+
+def _named(system, x: int, y: int, numbering: str) -> tuple[Graph, list[LinkClass]]:
+    edges = tuple(Edge(*edge.dies, _link(system, "", edge).latency_ns) for edge in system.topology.edges)
+    return build_topology(system.topology.name, x, y, numbering, edges), link_classes(system)
 
 
 def _as_built(system) -> tuple[Punched, list[LinkClass]]:

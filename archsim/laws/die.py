@@ -384,7 +384,22 @@ class GroupedLaw:
 
         ``tokens`` None, where dies see all of them: as many as give every die of the group as many pairs.
         """
-        begun, covered, corrections = self._measured_at(pairs.tobytes(), active.tobytes())
+        return self._times(pairs, active, tokens, die, *self._measured_at(pairs.tobytes(), active.tobytes()))
+
+    def side_by_side(
+        self, rates: Rates, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None
+    ) -> GroupedTimes:
+        """`times` of the same dies on many machines whose rates differ, float64[machine] each: one machine after the
+        other, float64[machine · die].
+        """
+        machines = len(rates.peak_flop_per_s)
+        law = self.on(Rates(*(np.repeat(each, len(pairs)) for each in rates)))
+        known = [np.tile(each, machines) for each in self._measured_at(pairs.tobytes(), active.tobytes())]
+        loads = [None if each is None else np.tile(each, machines) for each in (pairs, active, tokens)]
+        return law._times(*loads, None, *known)
+
+    def _times(self, pairs, active, tokens, die, begun, covered, corrections) -> GroupedTimes:
+        """``begun``, ``covered``, ``corrections``: [table, die], see `_measured_at`."""
         kernels = [kernel.of(die) for kernel in self._kernels]
         both = zip(self._ranks, kernels, strict=True)
         parts = np.stack([kernel.parts_ns(pairs, active, *rank.seen(pairs, active, tokens)) for rank, kernel in both])

@@ -8,8 +8,8 @@ times are interpolated on log-log axes; beyond the last point the law continues 
 
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -294,8 +294,8 @@ def gemm_times(m_points, ns_points, curve, m, out):
 class Rates(NamedTuple):
     """Peak rates of the modelled die; of many dies, float64[die] each."""
 
-    peak_flop_per_s: float
-    hbm_bytes_per_s: float
+    peak_flop_per_s: Any
+    hbm_bytes_per_s: Any
 
 
 def scale_to(calibration: CalibrationSpec, table: GemmTable | MoeTable, rates: Rates | None) -> Scale:
@@ -326,6 +326,7 @@ class ExpertGemm:
         self, calibration: CalibrationSpec, hidden: int, ffn: int, dtype: str, rates: Rates | None = None,
         library: str | None = None,
     ):
+        self._calibration, self._size = calibration, (ffn, hidden)
         self.table = choose_table(calibration, dtype, library)
         self.scale = scale_to(calibration, self.table, rates)
         sms = calibration.reference.sms
@@ -368,6 +369,28 @@ class ExpertGemm:
         gemm_times(self.gate.m, curves[0], curve, tokens, gate_ns)
         gemm_times(self.gate.m, curves[1], curve, tokens, down_ns)
         return (2 * gate_ns + down_ns) / 3
+
+    def side_by_side(self, rates: Rates, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`times` and `times_if_there` on many dies whose rates differ, float64[die] each: float64[die, entry]."""
+        scale = scale_to(self._calibration, self.table, Rates(*(each[:, None] for each in rates)))
+        dies, rows = len(rates.peak_flop_per_s), np.tile(tokens, len(rates.peak_flop_per_s))
+        die = np.repeat(np.arange(dies), len(tokens))
+        found = []
+        for read in (1.0, 0.0):
+            products = []
+            for (n, k), (points, corrections) in zip((self._size, self._size[::-1]), self._corrected, strict=True):
+                law = law_ns(self.table.law, points, n, k, self.table.dtype, self.table.groups, *scale, read)
+                products.append(np.empty(len(rows)))
+                gemm_times(points, law * corrections[0], die, rows, products[-1])
+            gate_ns, down_ns = products
+            found.append(((2 * gate_ns + down_ns) / 3).reshape(dies, -1))
+        return found[0], found[1]
+
+    @cached_property
+    def _corrected(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of gate and down: points in m, and measured over law at them."""
+        sms = self._calibration.reference.sms
+        return [_corrections(self.table, np.array([size]), sms) for size in (self._size, self._size[::-1])]
 
     def extrapolates(self, tokens: np.ndarray) -> np.ndarray:
         """bool[entry]: the weight shape or the number of tokens is outside the measured range."""

@@ -8,7 +8,7 @@ of a scaled table counts as extrapolated.
 
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,8 +42,8 @@ BF16_BYTES = 2
 class Scale(NamedTuple):
     """Rates of a die relative to the measured GPU; of many dies, float64[die] each."""
 
-    compute: float
-    memory: float
+    compute: Any
+    memory: Any
 
 
 class Layer(NamedTuple):
@@ -73,10 +73,11 @@ def pair_bytes(layer: Layer) -> float:
 
 
 def scaled_law(law: MoeLaw, layer: Layer, scale: Scale) -> MoeLaw:
-    least = np.minimum(*scale)
+    """The law at other rates; of a ``scale`` of many dies, float64[die], its terms that change are arrays, too."""
+    least = min(scale) if np.ndim(scale.compute) == 0 else np.minimum(*scale)
 
     def moved(ns: float, n_bytes: float) -> float:
-        of_bytes = min(ns, n_bytes / layer.hbm_bytes_per_s * NS_PER_S)
+        of_bytes = min(ns, n_bytes / layer.hbm_bytes_per_s * NS_PER_S)  # at the measured GPU's rates
         return of_bytes / scale.memory + (ns - of_bytes) / least
 
     return law.model_copy(update={

@@ -18,7 +18,7 @@ import numpy as np
 
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.units import NS_PER_S
-from archsim.engine.machine import build_fabric
+from archsim.engine.machine import build_fabric, link_classes
 from archsim.laws.wafer import harvested_yield
 from archsim.runs.columns import plain
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
@@ -28,6 +28,7 @@ from microarch.fabric.topology import ROW_MAJOR
 from microarch.silicon.area import Cost, decision_parts, design_of, total
 from microarch.silicon.cost import (
     CARRIER_MM2,
+    HBM_STACK_BYTES_PER_S,
     HBM_STACK_MM2,
     AreaEstimates,
     CostEstimates,
@@ -143,12 +144,29 @@ def build_costs(
     every = total(part.cost for part in decision_parts(system.decision, design_of(made)))
     decision = Cost(every.area_mm2 - without.area_mm2, every.power_mw - without.power_mw)
     rates = build_fabric(made, ROW_MAJOR).link_bytes_per_ns
-    leaving_bytes_per_s = float(rates.sum()) / system.d2d.efficiency * NS_PER_S / system.sites
-    area = die_area(made, leaving_bytes_per_s, decision.area_mm2, coefficients.area)
     stacks = system.hbm.stacks_on_carrier or hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
-    machine = priced(system, area, decision, stacks, coefficients)
+    machine = _priced_with(system, float(rates.sum()), decision, stacks, coefficients)
     usd, area = ({name: float(each) for name, each in found.items()} for found in (machine.usd, machine.area_mm2))
     return replace(machine, usd=usd, area_mm2=area, pieces=int(machine.pieces), carriers=int(machine.carriers))
+
+
+def costs_of_many(system: SystemSpec, own: Machine, link_class: np.ndarray, coefficients: Coefficients) -> Machine:
+    """`build_costs` of many machines, for which a system with arrays of rates stands
+    (`archsim.engine.analytic.machines.with_rates`); areas and prices are float64[machine]. ``own``: the costs of one of
+    them; ``link_class: int32[link]``.
+    """
+    bandwidth = system.hbm.bandwidth_bytes_per_s
+    kinds = [np.broadcast_to(each.bytes_per_ns, bandwidth.shape) for each in link_classes(system)]
+    leaving = np.ascontiguousarray(np.stack(kinds, axis=1)[:, link_class]).sum(axis=1)
+    stacks = np.maximum(hbm_stacks(system.hbm.capacity_bytes, 1.0), np.ceil(bandwidth / HBM_STACK_BYTES_PER_S))
+    return _priced_with(system, leaving, own.decision, system.hbm.stacks_on_carrier or stacks, coefficients)
+
+
+def _priced_with(system: SystemSpec, leaving: Any, decision: Cost, stacks: Any, coefficients: Coefficients) -> Machine:
+    """``leaving``: bytes per ns of all links together."""
+    leaving_bytes_per_s = leaving / system.d2d.efficiency * NS_PER_S / system.sites
+    area = die_area(system.as_made, leaving_bytes_per_s, decision.area_mm2, coefficients.area)
+    return priced(system, area, decision, stacks, coefficients)
 
 
 def price_ranges(system: SystemSpec, coefficients: Coefficients) -> list[tuple[str, float, float]]:

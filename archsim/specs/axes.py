@@ -85,10 +85,23 @@ class Range:
             return min(int(self.low + share * (self.high - self.low + 1)), int(self.high))
         return self._written(self.low + share * (self.high - self.low))
 
+    def number(self, share: float) -> float:
+        """`value` in the base unit: the number that its text is read as."""
+        if self.log:
+            return self._rounded(self.low * (self.high / self.low) ** share)
+        if self.whole:
+            return float(self.value(share))
+        return self._rounded(self.low + share * (self.high - self.low))
+
+    def _rounded(self, number: float) -> float:
+        if self.whole or abs(number - round(number)) <= _WHOLE:
+            return float(round(number))
+        return float(f"{number:.{_DIGITS}g}")
+
     def _written(self, number: float) -> Any:
         if self.whole:
             return round(number)
-        rounded = float(round(number)) if abs(number - round(number)) <= _WHOLE else float(f"{number:.{_DIGITS}g}")
+        rounded = self._rounded(number)
         if self.dimension is None:
             return rounded
         return format_quantity(int(rounded) if self.dimension is SIZE else rounded, self.dimension)
@@ -205,6 +218,10 @@ class Drawn(Sequence):
         if isinstance(self._of, Range):
             return self._of.value(share)
         return self._of[min(int(share * len(self._of)), len(self._of) - 1)]
+
+    def numbers(self) -> list[float] | None:
+        """All values of a range in the base unit, without writing any as text; None where values are listed."""
+        return list(map(self._of.number, self._shares.tolist())) if isinstance(self._of, Range) else None
 
     @cached_property
     def telling(self) -> list[int]:

@@ -6,7 +6,7 @@
       objectives: [throughput, energy, cost]     # or expressions, throughput / area; the first is optimised in budgets
       where: [throughput >= 20000]               # checked on results; `sweep.where` is checked before anything runs
       budgets: [cost <= 40000, power <= 2000]    # the best design within each is reported, with its YAML
-      event_runs: 15 %                           # of the points, or a number of runs
+      event_runs: 15 %                           # of the points, or a number of runs; 0: the analytical engine alone
       analytical_runs: 20000                     # at most; a larger space is screened, or optuna chooses which
       screened_runs: 1000                        # of a screened space: points near its front that are run whole
       coefficients: {hbm_usd_per_gb: 20}         # for energy, area and price: `archsim cost FILE --sources`
@@ -153,12 +153,12 @@ class ExploreSpec(Spec):
             raise ValueError(f"{expected}, not {describe(value)}")
         if isinstance(value, float) and not 0 < value <= 1:
             raise ValueError(f"{value!r}: a share must be above 0 and at most 1; {expected}")
-        if isinstance(value, int) and not 1 <= value <= _MOST_RUNS:
+        if isinstance(value, int) and not 0 <= value <= _MOST_RUNS:
             raise ValueError(f"{value!r}: {expected}")
         return value
 
     def most_runs(self, points: int) -> int:
-        """The maximum number of event runs for this many points; at least 1."""
+        """The maximum number of event runs for this many points; of a share at least 1."""
         return self.event_runs if isinstance(self.event_runs, int) else max(1, round(self.event_runs * points))
 
     @property

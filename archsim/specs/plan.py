@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import Spec, describe, parse_quantity
 from archsim.base.yaml import Place, Tree, dump_yaml, keys_of, validate
-from archsim.specs.axes import DEPLOYED, KINDS, SWEEP_KEY, WAFER, Axis, SweepSpec, canonical, dimension_of
+from archsim.specs.axes import DEPLOYED, KINDS, SWEEP_KEY, WAFER, Axis, Drawn, SweepSpec, canonical, dimension_of
 from archsim.specs.calibration_files import with_calibrations_found
 from archsim.specs.constraints import Constraint, any_of
 from archsim.specs.deployment import DeploymentSpec
@@ -518,6 +518,12 @@ class AxisColumn:
             self.kind, self.cell = "integer", int
         else:
             self.kind, self.cell = ("real", float) if numeric else ("text", written)
+
+    def cells(self) -> list[Any]:
+        """The cells of all values of the axis. Those of a sampled range are never written as text."""
+        values = self.axis.values
+        numbers = values.numbers() if isinstance(values, Drawn) and self.kind == "real" else None
+        return [self.cell(value) for value in values] if numbers is None else numbers
 
 
 class _Question:

@@ -31,7 +31,7 @@ bits take effect when they arrive.
 from dataclasses import dataclass
 from enum import IntEnum
 from math import ceil, log2
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -125,10 +125,12 @@ class Counts(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Cost of messages to and from the Global CP, which sits on the die nearest to the centre of the fabric."""
+    """Cost of messages to and from the Global CP, which sits on the die nearest to the centre of the fabric; of many
+    machines, float64[machine] each.
+    """
 
-    farthest_ns: float  # latency of the route to the farthest die
-    bytes_per_ns: float  # of all links of its die together
+    farthest_ns: Any  # latency of the route to the farthest die
+    bytes_per_ns: Any  # of all links of its die together
 
 
 def _travel_ns(reach: Reach, n_bytes: float) -> float:
@@ -136,15 +138,17 @@ def _travel_ns(reach: Reach, n_bytes: float) -> float:
 
 
 def message_ns(counts: Counts, reach: Reach) -> np.ndarray:
-    """float64[State]: time of messages over the fabric, the same for every executor."""
-    ns = np.zeros(len(State))
+    """float64[State]: time of messages over the fabric, the same for every executor; of a ``reach`` of many machines,
+    float64[machine, State].
+    """
+    ns = np.zeros((*np.shape(reach.farthest_ns), len(State)))
     if counts.demand_received:
         own = counts.experts * COUNT_BYTES + counts.statistics_bytes
-        ns[State.RECEIVE] = _travel_ns(reach, counts.dies * own)
-    ns[State.DISPATCH] = _travel_ns(reach, counts.plan_entries * COMMAND_BYTES)
-    ns[State.COLLECT] = _travel_ns(reach, (counts.dies + counts.copies) * COMMAND_BYTES)
+        ns[..., State.RECEIVE] = _travel_ns(reach, counts.dies * own)
+    ns[..., State.DISPATCH] = _travel_ns(reach, counts.plan_entries * COMMAND_BYTES)
+    ns[..., State.COLLECT] = _travel_ns(reach, (counts.dies + counts.copies) * COMMAND_BYTES)
     if counts.rows:
-        ns[State.WRITE] = _travel_ns(reach, counts.dies * counts.experts / 8)
+        ns[..., State.WRITE] = _travel_ns(reach, counts.dies * counts.experts / 8)
     return ns
 
 
@@ -286,12 +290,12 @@ def gpu_ns(counts: Counts, gpu, reach: Reach) -> np.ndarray:
     Its operations are comparisons that sort and rank, evaluations of blocks, and those of a solver. A policy that needs
     no counts needs no kernel: the dispatch kernel looks up the home of an expert.
     """
-    ns = np.zeros(len(State))
+    ns = np.zeros((*np.shape(reach.farthest_ns), len(State)))
     if not counts.demand_received and not counts.rows:
         return ns
     own = counts.experts * COUNT_BYTES + counts.statistics_bytes
-    ns[State.RECEIVE] = all_reduce_ns(own, counts.dies, reach) if counts.demand_received else 0.0
-    ns[State.EVALUATE] = gpu.launch_ns + operations(counts) / gpu.operations_per_ns
+    ns[..., State.RECEIVE] = all_reduce_ns(own, counts.dies, reach) if counts.demand_received else 0.0
+    ns[..., State.EVALUATE] = gpu.launch_ns + operations(counts) / gpu.operations_per_ns
     return ns
 
 
@@ -322,8 +326,8 @@ def exposed_ns(states_ns: np.ndarray, before_ns: float, step_ns: float) -> np.nd
     """float64[State]: time of each state on the critical path. ``before_ns``, ``step_ns``: of the previous step and
     this one.
     """
-    exposed = np.zeros(len(State))
-    exposed[ON_THE_PATH] = states_ns[ON_THE_PATH]
-    exposed[State.READ] = max(0.0, states_ns[State.READ] - before_ns)
-    exposed[State.UPDATE] = max(0.0, states_ns[State.UPDATE] - step_ns)
+    exposed = np.zeros(np.shape(states_ns))
+    exposed[..., ON_THE_PATH] = states_ns[..., ON_THE_PATH]
+    exposed[..., State.READ] = np.maximum(0.0, states_ns[..., State.READ] - before_ns)
+    exposed[..., State.UPDATE] = np.maximum(0.0, states_ns[..., State.UPDATE] - step_ns)
     return exposed

@@ -318,3 +318,13 @@ def test_page_of_a_sweep_over_points(file, capsys, engine):
     page = (file.parent / "swept" / "index.html").read_text(encoding="utf-8")
     assert page.count("<td>front</td>") == len(view.front) and f"by the {engine} engine" in page
     assert ("Analytical and event engine" in page) == (engine == "analytical")
+
+
+def test_without_event_runs_the_front_is_that_of_the_estimates(file, tmp_path, capsys):
+    assert main(["explore", str(file), "--set", "explore.event_runs=0", "--set", "policies=[ep]",
+                 "--out", str(tmp_path), "--jobs", "1"]) == 0  # fmt: skip
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "estimates of the analytical engine alone" in printed and "; 0 of " in printed
+    assert "no event runs were asked for" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    rows = list(csv.DictReader((tmp_path / "front.csv").open(encoding="utf-8")))
+    assert rows and {row["front"] for row in rows} == {"1"}

@@ -13,7 +13,7 @@ from support.explorations import EXPLORED
 from support.small_runs import demand_of, policy, scenario_of, small_model, small_system
 
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.analytic.machines import PARTS, RATES, record, rows_of, shares_plan, walk_machines
+from archsim.engine.analytic.machines import PARTS, RATES, record, shares_plan, walk_machines, with_rates
 from archsim.engine.analytic.walk import walk_strategy
 from archsim.engine.loop import Replay
 from archsim.engine.state import UNITS
@@ -68,6 +68,15 @@ def changed(system, *changes):
     return system
 
 
+def merged(parts):
+    """One mapping of block → fields of several."""
+    found = {}
+    for blocks in parts:
+        for block, fields in blocks.items():
+            found.setdefault(block, {}).update(fields)
+    return found
+
+
 def test_every_rate_is_drawn():
     assert set(FIELDS) == RATES
 
@@ -89,16 +98,18 @@ def test_machines_walked_together_take_the_times_of_single_runs(seed, changes, n
         return scenario_of(changed(system, *blocks), MODEL, policy(name), assumptions, demand.batch)
 
     assert shares_plan(run_of())
-    links, llc = ([drawn(rng, PARTS[part]) for _ in range(2)] for part in ("links", "llc"))
+    works, links, llc = ([drawn(rng, PARTS[part]) for _ in range(2)] for part in ("work", "links", "llc"))
     llc.append({"llc": llc[0]["llc"] | {"hit_ns": 7.0}})  # one walk, if nothing hits
     llc += [{"llc": llc[0]["llc"] | {name: 7.0}} for name in ("miss_ns", "write_ns")]  # walks of their own
-    rows = rows_of(*([record(run_of(each), demand) for each in part] for part in (links, llc)))
-    work = drawn(rng, PARTS["work"])
-    row, llc_row = (each.ravel() for each in np.indices((2, len(llc))))
-    walked = walk_machines(record(run_of(work), demand), rows, row, llc_row, walk_strategy(assumptions))
-    for at in range(len(row)):
-        scenario = run_of(work, links[row[at]], llc[llc_row[at]])
-        alone = Replay(AnalyticalEngine(scenario, demand.layer_ids), demand).run()
+    machines = [(work, link, cache) for work in works for link in links for cache in llc]
+    rates = {
+        (block, key): np.array([merged(each)[block][name] for each in machines])
+        for (block, key), (name, *_) in FIELDS.items()
+    }
+    recorded = record(run_of(), demand)
+    walked = walk_machines(recorded, with_rates(system, rates, len(machines)), walk_strategy(assumptions))
+    for at, blocks in enumerate(machines):
+        alone = Replay(AnalyticalEngine(run_of(*blocks), demand.layer_ids), demand).run()
         dies, moved = alone.machine.dies, alone.tally.resources["bytes"]
         read = alone.tally.dies["local_read_bytes"].sum() + alone.tally.dies["remote_read_bytes"].sum()
         counted = [moved[dies : 2 * dies].sum(), moved[UNITS * dies :].sum(), read, alone.tally.llc_hits.sum()]

@@ -298,7 +298,9 @@ def with_units(text: str) -> str:
 
 
 def csv_of(found: Exploration) -> str:
-    """One row for every point that the event engine ran: its axes, objectives by both engines, and its bottleneck."""
+    """One row for every point that the event engine ran (of the front, if it ran none): its axes, objectives by both
+    engines, and its bottleneck.
+    """
     stream = io.StringIO()
     rows = csv.writer(stream, lineterminator="\n")
     names = tuple(dict.fromkeys((*OBJECTIVES, *found.spec.objectives)))
@@ -315,7 +317,7 @@ def csv_of(found: Exploration) -> str:
             "run",
         ]
     )
-    for point in found.known:
+    for point in found.known or found.front:
         numbers = [f"{each:.6g}" for values in (point.values, point.cheap) for each in (values[name] for name in names)]
         rows.writerow(
             [

@@ -22,28 +22,22 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import INTEGER, TEXT, write_parquet_columns
-from archsim.engine.analytic.machines import (
-    PARTS,
-    RATES,
-    Recorded,
-    Rows,
-    Walked,
-    record,
-    rows_of,
-    shares_plan,
-    walk_machines,
-)
+from archsim.engine.analytic.machines import RATES, Recorded, Walked, record, shares_plan, walk_machines, with_rates
 from archsim.engine.analytic.walk import HBM_BYTES, LINK_BYTES, READ_BYTES, walk_strategy
+from archsim.engine.loop import Outcome
+from archsim.engine.machine import build_fabric
 from archsim.runs import columns
 from archsim.runs.columns import BY_NAME, Finished
-from archsim.runs.energy import Coefficients, Machine, activity_of, build_costs, economics, priced, work_of
+from archsim.runs.energy import Coefficients, Machine, activity_of, build_costs, costs_of_many, economics, work_of
 from archsim.runs.feasibility import Measures
 from archsim.runs.plan import RunMaker
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import AxisColumn, Point, SweepPlan
+from archsim.specs.system import SystemSpec
 from archsim.studies.exploration.analysis import pareto
+from microarch.fabric.topology import ROW_MAJOR
 
 # ---- screening
 
@@ -80,12 +74,12 @@ class Screen:
     @cached_property
     def applies(self) -> bool:
         """Whether all points belong to families of many."""
-        if self.plan.experiment.all_columns or self._shared < LEAST_SHARED:
+        if self.plan.experiment.all_columns or self.family < LEAST_SHARED:
             return False
         return all(shares_plan(run.scenario) for run in self._runs())
 
     @property
-    def _shared(self) -> int:
+    def family(self) -> int:
         """Points of a family."""
         return prod(self.plan.sizes[at] for at in self._rated)
 
@@ -103,47 +97,30 @@ class Screen:
             number = sum(digit * self._strides[at] for digit, at in zip(digits, self._others, strict=True))
             yield from self._maker.runs([self.plan.point(number)])
 
-    def number(self, base: int, digits: Mapping[int, Any]) -> Any:
-        """Number of the point with these digits of the rated groups."""
-        return base + sum(digit * self._strides[at] for at, digit in digits.items())
+    def digits(self, places: np.ndarray) -> dict[int, np.ndarray]:
+        """Rated group → digit of each point, int64[point], of the points at these ``places`` of a family."""
+        found, rest = {}, places
+        for at in reversed(self._rated):
+            rest, found[at] = np.divmod(rest, self.plan.sizes[at])
+        return found
+
+    def numbers(self, base: int, digits: Mapping[int, np.ndarray], count: int) -> np.ndarray:
+        """Numbers of the points with these digits, int64[point]."""
+        return np.full(count, base) + sum(digit * self._strides[at] for at, digit in digits.items())
 
     @cached_property
     def values(self) -> dict[tuple[str, ...], tuple[int, np.ndarray]]:
-        """Path of every rated axis → its group, and the values of its digits, float64[digit]."""
-        return {axis.path: (at, self._values(at, axis.path)) for at, axis in self._axes()}
+        """Path of every rated axis → its group, and the values of its digits in base units, float64[digit]."""
+        return {axis.path: (at, self.cells[AxisColumn(axis).name][1].astype(np.float64)) for at, axis in self._axes()}
 
     @cached_property
     def cells(self) -> dict[str, tuple[int, np.ndarray]]:
         """Column of every rated axis → its group, and the cells of its digits."""
-        columns = {axis.name: AxisColumn(axis) for _, axis in self._axes()}
-        return {
-            columns[axis.name].name: (at, np.array([columns[axis.name].cell(value) for value in axis.values]))
-            for at, axis in self._axes()
-        }
+        columns = ((at, AxisColumn(axis)) for at, axis in self._axes())
+        return {column.name: (at, np.array(column.cells())) for at, column in columns}
 
     def _axes(self) -> Iterator[tuple[int, Any]]:
         return ((at, axis) for at in self._rated for axis in self.plan.sweep.groups[at].axes)
-
-    def _values(self, at: int, path: tuple[str, ...]) -> np.ndarray:
-        points = (self.plan.point(self.number(0, {at: digit})) for digit in range(self.plan.sizes[at]))
-        return np.array([self.plan.value(point, path) for point in points], np.float64)
-
-    def groups_of(self, part: str) -> list[int]:
-        """The rated groups that a part depends on."""
-        groups = self.plan.sweep.groups
-        return [at for at in self._rated if any(axis.path[1:] in PARTS[part] for axis in groups[at].axes)]
-
-    @property
-    def rest(self) -> list[int]:
-        """Rated groups that ``work`` does not depend on."""
-        return [at for at in self._rated if at not in self.groups_of("work")]
-
-
-class _Part(NamedTuple):
-    """One combination of the rates of a part: its steps, and the costs of its machine."""
-
-    recorded: Recorded
-    costs: Machine
 
 
 class _Family:
@@ -154,63 +131,40 @@ class _Family:
         assert run.point is not None
         self._base, self._demand = run.point, simulator.replay(run).demands
         self._costs = build_costs(run.system, screen._coefficients)
+        self._link_class = build_fabric(run.system, ROW_MAJOR).link_class
 
     def blocks(self) -> Iterator[Block]:
-        screen, sizes = self._screen, self._plan.sizes
-        links, llc = ([part for _, part in self._parts(name, alone=True)] for name in ("links", "llc"))
-        rows = rows_of(*([each.recorded for each in parts] for parts in (links, llc)))
-        d2d_mm2 = np.array([each.costs.area_mm2["d2d"] for each in links])
-        shape = [sizes[at] for at in screen.rest]
-        inner = np.indices(shape).reshape(len(shape), prod(shape))  # one point, if nothing but work varies
-        works = prod(sizes[at] for at in screen.groups_of("work"))
-        for at, (digits, work) in enumerate(self._parts("work"), 1):
-            every = {at: np.full(inner.shape[1], digit) for at, digit in digits.items()}
-            every |= dict(zip(screen.rest, inner, strict=True))
-            points = np.broadcast_to(screen.number(self._base, every), inner.shape[1])
-            block = self._block(points, every, work, rows, d2d_mm2)
+        recorded, family = record(self._run.scenario, self._demand), self._screen.family
+        at_once = recorded.most_machines
+        for begin in range(0, family, at_once):
+            end = min(begin + at_once, family)
+            block = self._block(recorded, self._screen.digits(np.arange(begin, end)), end - begin)
             if len(block.numbers):
-                yield block._replace(share=at / works)
+                yield block._replace(share=end / family)
 
-    def _parts(self, name: str, alone: bool = False) -> Iterator[tuple[dict[int, int], _Part]]:
-        """Every combination of a part, in the order of `_code`. ``alone``: its machine, without work."""
-        groups = self._screen.groups_of(name)
-        for chosen in product(*(range(self._plan.sizes[at]) for at in groups)):
-            digits = dict(zip(groups, chosen, strict=True))
-            system = self._plan.point(self._screen.number(self._base, digits)).system
-            recorded = record(replace(self._run.scenario, system=system), self._demand)
-            costs = build_costs(system, self._screen._coefficients)
-            yield digits, _Part(recorded.machine_alone if alone else recorded, costs)
-
-    def _code(self, name: str, digits: Mapping[int, np.ndarray], count: int) -> np.ndarray:
-        """Number of each point's combination of a part, int64[point]."""
-        code = np.zeros(count, np.int64)
-        for at in self._screen.groups_of(name):
-            code = code * self._plan.sizes[at] + digits[at]
-        return code
-
-    def _block(
-        self, points: np.ndarray, digits: dict[int, np.ndarray], work: _Part, rows: Rows, d2d_mm2: np.ndarray
-    ) -> Block:
-        """``points``: their numbers; ``d2d_mm2``: float64[row of links], of a die."""
-        row, llc_row = (self._code(name, digits, len(points)) for name in ("links", "llc"))
-        machine = self._priced(work, d2d_mm2[row])
-        kept = np.broadcast_to(self._keeps(machine, digits), len(points))
-        row, llc_row, points = row[kept], llc_row[kept], points[kept]
-        digits = {at: each[kept] for at, each in digits.items()}
-        machine = self._priced(work, d2d_mm2[row])
-        walked = walk_machines(work.recorded, rows, row, llc_row, walk_strategy(self._run.assumptions))
+    def _block(self, recorded: Recorded, digits: dict[int, np.ndarray], count: int) -> Block:
+        system = self._system(digits, count)
+        machine = self._priced(system)
+        kept = np.broadcast_to(self._keeps(machine, digits), count)
+        if not kept.all():
+            digits, count = {at: each[kept] for at, each in digits.items()}, int(kept.sum())
+            system = self._system(digits, count)
+            machine = self._priced(system)
+        points = self._screen.numbers(self._base, digits, count)
+        if not count:
+            return Block(self._run.model, points, {}, {}, 0.0)
+        walked = walk_machines(recorded, system, walk_strategy(self._run.assumptions))
         axes = self._plan.cells(self._plan.point(self._base))
         axes |= {name: cells[digits[at]] for name, (at, cells) in self._screen.cells.items()}
-        return Block(self._run.model, points, self._columns(work.recorded, walked, machine), axes, 0.0)
+        return Block(self._run.model, points, self._columns(recorded.outcome, walked, machine), axes, 0.0)
 
-    def _priced(self, work: _Part, d2d_mm2: np.ndarray) -> Machine:
-        """Area and price, float64[point]: areas of blocks are those of the parts that they depend on."""
-        area = dict(self._costs.area_mm2)
-        area |= {name: work.costs.area_mm2[name] for name in ("compute", "hbm")}
-        area["d2d"] = d2d_mm2
-        return priced(
-            self._run.system, area, self._costs.decision, work.costs.stacks_per_die, self._screen._coefficients
-        )
+    def _system(self, digits: Mapping[int, np.ndarray], count: int) -> SystemSpec:
+        """That stands for the machines of points."""
+        rates = {path[1:]: values[digits[at]] for path, (at, values) in self._screen.values.items()}
+        return with_rates(self._run.system, rates, count)
+
+    def _priced(self, system: SystemSpec) -> Machine:
+        return costs_of_many(system, self._costs, self._link_class, self._screen._coefficients)
 
     def _keeps(self, machine: Machine, digits: Mapping[int, np.ndarray]) -> Any:
         point, screen = self._plan.point(self._base), self._screen
@@ -225,10 +179,9 @@ class _Family:
 
         return self._plan.keeps(point, measures, value)
 
-    def _columns(self, recorded: Recorded, walked: Walked, machine: Machine) -> dict[str, Any]:
+    def _columns(self, outcome: Outcome, walked: Walked, machine: Machine) -> dict[str, Any]:
         """Columns of objectives, and those that say which point it is."""
-        run, outcome = self._run, recorded.outcome
-        assert outcome is not None
+        run = self._run
         timed = replace(outcome, prefill_ns=walked.prefill_ns, decode_ns=walked.decode_ns)
         finished = Finished(run, self._demand, None, timed)
         counted = {"tokens": [int(outcome.load.sum())], "hbm_bytes": [walked.counted[:, HBM_BYTES]]}

@@ -119,6 +119,9 @@ def search_each(
     stable, left, waiting = True, budget, points
     for group in dict.fromkeys(groups):
         members = np.flatnonzero(own == group)
+        if budget == 0:  # the front of the estimates
+            every.front[members], stable = pareto(every.values[members]), False
+            continue
         share, waiting = round(left * len(members) / waiting), waiting - len(members)
         if left == 0:
             stable = False
@@ -361,10 +364,13 @@ def explore(
         (points, cheap, dropped, told), yields = of_designs(plan, ran) if is_drawn(plan) else (ran, {})
     cheap_values = [judge.values(point, cheap[point.index]) for point in points]
     budget = min(len(points), spec.most_runs(len(points)))
+    models = [point.variants["model"].name for point in points]
+    costs = np.array([judge.costs(point, cheap[point.index]) for point in points])
     with watching() as watcher:
         most = f"at most {budget:,}; it ends when no other point can be on the front"
-        watcher.phase(f"2 of 2: points on and near the front on the event engine, {most}")
-        watcher.begin(budget)
+        if budget:
+            watcher.phase(f"2 of 2: points on and near the front on the event engine, {most}")
+            watcher.begin(budget)
         events = EngineRuns(EVENT, plan, folder / EVENT, jobs, watcher)
 
         def run(asked: Sequence[int]) -> np.ndarray:
@@ -372,11 +378,10 @@ def explore(
             events.known = {index: _yielding(row, yields, index) for index, row in events.known.items()}
             return np.array([judge.costs(points[at], events.known.get(points[at].index)) for at in asked])
 
-        costs = np.array([judge.costs(point, cheap[point.index]) for point in points])
-        models = [point.variants["model"].name for point in points]
         found = search_each(costs, _families(points), models, run, budget, spec.seed)
         ended = "no other point can be on the front" if found.stable else "as many as `event_runs` allows"
-        watcher.phase(f"the search ended after {len(events.known):,} of at most {budget:,} event runs: {ended}")
+        if budget:
+            watcher.phase(f"the search ended after {len(events.known):,} of at most {budget:,} event runs: {ended}")
     rows = [events.known.get(point.index, cheap[point.index]) for point in points]
     candidates = _candidates(plan, judge, points, cheap, cheap_values, events.known, found.front)
     return Exploration(
@@ -578,7 +583,7 @@ def explore_to_report(
         write_manifest(folder, given(plan, spec), {"points": plan.combinations} | unread, functions)
         found = explore(plan, spec, folder, jobs, watching)
         designs = {
-            point.index: plan.resolved(plan.point(point.index)._replace(engine="event"))
+            point.index: plan.resolved(plan.point(point.index)._replace(engine=EVENT if found.budget else ANALYTICAL))
             for point in wanted(found).values()
         }
         pages: dict[int, str] = {}
