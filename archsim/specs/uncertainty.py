@@ -12,7 +12,7 @@ from archsim.base.errors import did_you_mean
 from archsim.base.fields import KeyProblem, Spec, count, number
 from archsim.base.yaml import read_yaml, validate
 from archsim.specs.config_files import display, search_folders
-from archsim.uncertainty.quantities import Distribution
+from archsim.uncertainty.quantities import KNOTS, Distribution, Quantiles
 
 KINDS_OF_NUMBERS = ("peak", "bandwidth", "efficiency", "latency", "clock", "price", "energy", "host")
 TABLES = ("gemm", "moe", "attention", "copies", "collectives", "launches")
@@ -20,6 +20,7 @@ KERNELS = ("vectors", "multiply")
 SUBSTITUTIONS = ("fit", "nearest_shape", "sibling_gpu", "scaled", "roofline")
 Factor = Annotated[float, number(0.001, 1000)]
 Range = tuple[Factor, Factor]
+FiveFactors = tuple[Factor, Factor, Factor, Factor, Factor]
 
 
 class WidthSpec(Spec):
@@ -41,25 +42,32 @@ class WidthSpec(Spec):
 
 
 class LevelsSpec(Spec):
-    """Measured over predicted, the central 90 % of both levels: ``common`` to a table, and of a ``shape``.
+    """Measured over predicted, of both levels: ``common`` to a table, and of a ``shape``. Two factors are the central
+    90 %, five the quantiles `KNOTS` (5, 25, 50, 75 and 95 %).
 
     ``points``: how many measurements that no fit saw it was learned from; 0: a placeholder.
     """
 
-    common: Range
-    shape: Range
+    common: Range | FiveFactors
+    shape: Range | FiveFactors
     points: Annotated[int, count(0, 100_000_000)] = 0
     source: str = Field(min_length=1)
 
     @model_validator(mode="after")
     def _contain_one(self) -> LevelsSpec:
         for key in ("common", "shape"):
-            _checked("lognormal", getattr(self, key), key)
+            given = getattr(self, key)
+            if list(given) != sorted(given):
+                raise KeyProblem((key,), f"{list(given)}: expected ascending factors")
+            _checked("lognormal", (given[0], given[-1]), key)
         return self
 
     def level(self, name: str) -> Distribution:
         """Of ``common`` or ``shape``, around 1."""
-        low, high = getattr(self, name)
+        given = getattr(self, name)
+        if len(given) == len(KNOTS):
+            return Quantiles.of(given)
+        low, high = given
         return Distribution("lognormal", low, min(max(1.0, low), high), high)
 
 

@@ -17,6 +17,7 @@ Draws are quantiles of numbers between 0 and 1, so that quantities of one group 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,44 @@ class Distribution:
     def times(self, factor: float) -> Distribution:
         """Of a number ``factor`` times as large."""
         return Distribution(self.shape, self.low * factor, self.centre * factor, self.high * factor)
+
+
+KNOTS = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class Quantiles(Distribution):
+    """A positive number whose quantiles at `KNOTS` are known, in ascending order: measured ones, whose tails are often
+    longer than those of a lognormal number, and whose middle is off the centre. Between them, and beyond, the logarithm
+    is linear in the standard normal deviate; tails are cut where 0.1 % is left.
+    """
+
+    knots: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, knots: Sequence[float]) -> Quantiles:
+        """Around 1. Raises ValueError as `Distribution` does, and for quantiles that fall."""
+        low, *_, high = given = tuple(map(float, knots))
+        if len(given) != len(KNOTS) or list(given) != sorted(given) or low <= 0:
+            raise ValueError(f"expected {len(KNOTS)} factors above 0 in ascending order, not {given}")
+        return cls("lognormal", low, min(max(1.0, low), high), high, given)
+
+    def at(self, share: np.ndarray) -> np.ndarray:
+        """See `Distribution.at`."""
+        import numpy as np
+        from scipy.special import ndtri
+
+        deviates = np.clip(ndtri(np.asarray(share, np.float64)), -_Z_MOST, _Z_MOST)
+        at, logs = ndtri(np.array(KNOTS)), np.log(np.array(self.knots))
+        found = np.interp(deviates, at, logs)
+        first, last = (logs[1] - logs[0]) / (at[1] - at[0]), (logs[-1] - logs[-2]) / (at[-1] - at[-2])
+        below, above = np.minimum(deviates - at[0], 0.0), np.maximum(deviates - at[-1], 0.0)
+        return np.exp(found + below * first + above * last)
+
+    def times(self, factor: float) -> Quantiles:
+        """Of a number ``factor`` times as large."""
+        ends = self.low * factor, self.centre * factor, self.high * factor
+        return Quantiles(self.shape, *ends, tuple(each * factor for each in self.knots))
 
 
 @dataclass(frozen=True)
