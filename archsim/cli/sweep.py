@@ -166,6 +166,7 @@ def add_explore(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "experiment with `sweep:` and `explore:`")
     add_report(parser, "reports/NAME-exploration")
     add_jobs(parser)
+    parser.add_argument("--samples", metavar="N", type=int, help="worlds, for objectives such as throughput.p10")
     add_json(parser)
 
 
@@ -176,7 +177,8 @@ def run_explore(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_compiling, print_kept, print_notes, print_replaced, report_folder
     from archsim.specs.library import load_exploration
 
-    asked = ExplorationPlan(*load_exploration(args.file, args.overrides))
+    worlds = [] if args.samples is None else [f"explore.samples={args.samples}"]
+    asked = ExplorationPlan(*load_exploration(args.file, [*args.overrides, *worlds]))
     name, objectives = asked.plan.experiment.name, ", ".join(asked.spec.objectives)
     folder, jobs = report_folder(name, args.out, "exploration"), args.jobs or available_cores()
     print(f"{name}: {asked.plan.combinations:,} points, by {objectives} → {folder}", flush=True)

@@ -8,10 +8,12 @@
       budgets: [cost <= 40000, power <= 2000]    # the best design within each is reported, with its YAML
       event_runs: 15 %                           # of the points, or a number of runs; 0: the analytical engine alone
       analytical_runs: 20000                     # at most; a larger space is screened, or optuna chooses which
+      samples: 64                                # worlds, for objectives such as throughput.p10
       screened_runs: 1000                        # of a screened space: points near its front that are run whole
       coefficients: {hbm_usd_per_gb: 20}         # for energy, area and price: `archsim cost FILE --sources`
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
@@ -43,12 +45,60 @@ OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType({
 _OPPOSITE = {"max": "min", "min": "max"}
 
 
+class Risk(NamedTuple):
+    """An objective over many worlds: a ``quantile`` (0 to 1) of ``name``, or the probability that it is on one side of
+    a ``bound``, in its base unit.
+    """
+
+    name: str
+    quantile: float | None
+    above: bool = True
+    bound: float = 0.0
+
+    def of(self, values: Any) -> float:
+        """The value of the objective, from that of ``name`` in every world, float64[sample]. A probability counts half
+        a world more on either side: of few worlds, none says never.
+        """
+        import numpy as np
+
+        if self.quantile is not None:
+            return float(np.quantile(values, self.quantile))
+        kept = np.count_nonzero(values >= self.bound if self.above else values <= self.bound)
+        return (kept + 0.5) / (len(values) + 1)
+
+
+RISKY = ("throughput", "time")  # what is known in every world
+_QUANTILE = re.compile(r"(\w+)\.p(\d{1,2})")
+_PROBABILITY = re.compile(r"probability\(\s*(\w+)\s*(>=|<=)\s*([0-9.]+(?:e[+-]?\d+)?)\s*\)")
+
+
+def risk_of(objective: str) -> Risk | None:
+    """``throughput.p10`` and ``probability(throughput >= 40000)`` (tokens/s; time in ns); None for other objectives.
+    Raises ValueError for one of these of which the value in other worlds is not known.
+    """
+    quantile, probability = _QUANTILE.fullmatch(objective.strip()), _PROBABILITY.fullmatch(objective.strip())
+    name = (quantile or probability or {1: None})[1]
+    if name is None:
+        return None
+    if name not in RISKY:
+        hint = did_you_mean(name, RISKY)
+        raise ValueError(f"objective {objective!r}: {name!r} is not drawn{hint} (drawn: {', '.join(RISKY)})")
+    if quantile:
+        if not 1 <= int(quantile[2]) <= 99:
+            raise ValueError(f"objective {objective!r}: expected a quantile from p1 to p99")
+        return Risk(name, int(quantile[2]) / 100)
+    assert probability is not None
+    return Risk(name, None, probability[2] == ">=", float(probability[3]))
+
+
 def sense_of(objective: str) -> str:
-    """``max`` or ``min`` of a name of OBJECTIVES or an expression of them. Raises ValueError for unknown names, and
-    where parts of an expression disagree, as in ``throughput * area``.
+    """``max`` or ``min`` of a name of OBJECTIVES, an expression of them, or a risk (`risk_of`). Raises ValueError for
+    unknown names, and where parts of an expression disagree, as in ``throughput * area``.
     """
     if objective in OBJECTIVES:
         return OBJECTIVES[objective].sense
+    if (risk := risk_of(objective)) is not None:
+        return OBJECTIVES[risk.name].sense if risk.quantile is not None else "max"
     try:
         found = parse_expression(objective)
     except ValueError as error:
@@ -62,10 +112,25 @@ def sense_of(objective: str) -> str:
     return sense
 
 
-def with_expressions(values: Mapping[str, float], objectives: Iterable[str]) -> dict[str, float]:
-    """The values of OBJECTIVES, and of those objectives that are expressions of them."""
-    own = [name for name in objectives if name not in OBJECTIVES]
-    return {**values, **{name: parse_expression(name).value(values.get) for name in own}}
+def with_expressions(
+    values: Mapping[str, float], objectives: Iterable[str], slower: Any = None
+) -> dict[str, float]:
+    """The values of OBJECTIVES, and of those objectives that are expressions of them, or risks. ``slower``:
+    float64[sample], by what the time of each world is longer; None where it is not known, where a risk has the value of
+    what it is a risk of, or 1 over it, so that better is better.
+    """
+    found: dict[str, float] = dict(values)
+    for name in objectives:
+        risk = risk_of(name) if name not in OBJECTIVES else None
+        if risk is None:
+            if name not in OBJECTIVES:
+                found[name] = parse_expression(name).value(values.get)
+        elif slower is not None:
+            found[name] = risk.of(values[risk.name] * slower if risk.name == "time" else values[risk.name] / slower)
+        else:
+            value = values[risk.name]
+            found[name] = value if risk.quantile is not None or risk.above else 1 / value
+    return found
 
 
 def _near(name: str) -> str:
@@ -114,6 +179,9 @@ class ExploreSpec(Spec):
     analytical_runs: Annotated[int, count(1, _MOST_RUNS)] = 20_000
     # Points of a screened space, on and nearest to its front, that the analytical engine runs whole.
     screened_runs: Annotated[int, count(1, _MOST_RUNS)] = 1000
+    # Worlds in which an objective such as throughput.p10 is found (`archsim sure`), and how many designs are drawn.
+    samples: Annotated[int, count(16, 4096)] = 64
+    drawn_designs: Annotated[int, count(1, 10_000)] = 64
     coefficients: dict[str, float] = Field(default_factory=dict)
     seed: Annotated[int, count(0, 2**31)] = 0
 

@@ -47,14 +47,16 @@ def test_widths_are_put_into_the_file_that_runs_read(tmp_path):
     file.write_text(with_widths(text, {("moe", "scaled"): tables(0.2, 0.05)}), encoding="utf-8")
     found, before = validate(UncertaintySpec, read_yaml(file, "widths.yaml")), load_widths()
     levels = found.measured["moe"]["scaled"]
-    assert levels.points == 2400 and levels.level("common").at(np.array([0.5]))[0] == pytest.approx(1.105, rel=0.1)
+    assert levels.points == 2400
+    assert levels.level("common").at(np.array([0.5]))[0] == pytest.approx(1.105, rel=0.1)
     assert found.measured["gemm"] == before.measured["gemm"] and found.defaults == before.defaults
 
 
 def test_a_page_keeps_what_is_around_its_table():
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
     found = with_table(page, [judged(tables(0.1, 0.1))])
-    assert found.startswith("before") and found.endswith("after\n") and "| moe | scaled |" in found and "old" not in found
+    assert found.startswith("before") and found.endswith("after\n")
+    assert "| moe | scaled |" in found and "old" not in found
 
 
 def load_file():

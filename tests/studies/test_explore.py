@@ -328,3 +328,24 @@ def test_without_event_runs_the_front_is_that_of_the_estimates(file, tmp_path, c
     assert "no event runs were asked for" in (tmp_path / "index.html").read_text(encoding="utf-8")
     rows = list(csv.DictReader((tmp_path / "front.csv").open(encoding="utf-8")))
     assert rows and {row["front"] for row in rows} == {"1"}
+
+
+def test_objectives_over_worlds_rank_by_risk(tmp_path):
+    risks, file = ["throughput.p10", "probability(throughput >= 1e5)"], tmp_path / "small.yaml"
+    file.write_text(EXPLORED, encoding="utf-8")
+    plan, spec = load_exploration(
+        file, ["policies=[ep]", f"explore.objectives=[{risks[0]}, '{risks[1]}', cost]", "explore.event_runs=0",
+               "explore.samples=16", "explore.drawn_designs=3", "explore.budgets=[]", "engine=analytical"],
+    )  # fmt: skip
+    found = explore(plan, spec, tmp_path / "out", 1, unwatched)
+    assert len(found.points) == 3 and "16 worlds" in " ".join(found.notes)
+    for point in found.points:
+        assert point.values[risks[0]] < point.values["throughput"] * 1.05 and 0 < point.values[risks[1]] < 1
+    assert csv_of(found) and value(risks[1], 0.97) == "97 %" or value(risks[1], 0.97) == "97%"
+
+
+def test_objectives_over_worlds_that_are_not_known_are_refused():
+    with pytest.raises(ValueError, match="'cost' is not drawn"):
+        ExploreSpec(objectives=("cost.p10",))
+    with pytest.raises(ValueError, match="p1 to p99"):
+        ExploreSpec(objectives=("throughput.p0",))

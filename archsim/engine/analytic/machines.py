@@ -390,7 +390,8 @@ class _Walks:
     def _states(self) -> list[tuple[Walk, Words, Words, np.ndarray]]:
         """Of every step: its state, the arrays that a walk changes, how they begin, and counts of hidden vectors."""
         found = []
-        for work in self._recorded.works:
+        for recorded in self._recorded.works:  # a walk changes its work
+            work = recorded._replace(entries=recorded.entries.copy(), local=recorded.local.copy())
             state = begun(self._recorded.machine, work, self._memory)
             changed = tuple(map(_as_words, (state.booked, state.dies, state.lines, work.local)))
             counted = np.zeros(4, np.int64)

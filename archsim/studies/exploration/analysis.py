@@ -18,7 +18,7 @@ from archsim.runs.columns import BY_NAME
 from archsim.runs.notes import die_of, result_notes
 from archsim.runs.results import layers_that_ran
 from archsim.specs.constraints import parse_constraint, parse_expression
-from archsim.specs.explore import OBJECTIVES, ExploreSpec, sense_of
+from archsim.specs.explore import OBJECTIVES, ExploreSpec, risk_of, sense_of
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import Point, SweepPlan
 from archsim.specs.unread import keys_of
@@ -158,6 +158,8 @@ def unit_of(objective: str) -> str:
     """``J/token``, ``tokens/s``, ``USD``."""
     if objective in OBJECTIVES:
         return BY_NAME[OBJECTIVES[objective].column].unit
+    if (risk := risk_of(objective)) is not None:
+        return BY_NAME[OBJECTIVES[risk.name].column].unit if risk.quantile is not None else ""
     return _unit(parse_expression(objective).tree)
 
 

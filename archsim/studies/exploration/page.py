@@ -61,6 +61,8 @@ TORNADO, LONGEST_LEVEL = 470.0, 18
 
 def value(objective: str, number_: float) -> str:
     """``throughput``, 12345.0 → ``12.3 k tokens/s``."""
+    if objective.startswith("probability("):
+        return f"{number_:.0%}"
     worth, prefix = unit_shown([number_], SCALES)
     return f"{significant(number_ / worth)} {_unit(objective, prefix)}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from math import prod
 from operator import and_
@@ -25,7 +25,7 @@ from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Watcher, complete, sweep, sweep_selected
 from archsim.specs.axes import WAFER
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.explore import EXPLORE_KEY, ExploreSpec, with_expressions
+from archsim.specs.explore import EXPLORE_KEY, OBJECTIVES, ExploreSpec, risk_of, with_expressions
 from archsim.specs.plan import Point, SweepPlan
 from archsim.specs.unread import UNREAD
 from archsim.studies.exploration.analysis import (
@@ -41,8 +41,10 @@ from archsim.studies.exploration.analysis import (
     without_constants,
 )
 from archsim.studies.exploration.page import write_exploration
-from archsim.studies.exploration.screening import FILE, Block, Screen, screened_points
+from archsim.studies.exploration.screening import FILE, Block, Screen, nearest, screened_points
 from archsim.studies.wafers import is_drawn
+from archsim.uncertainty.propagation import propagate
+from archsim.uncertainty.worlds import Worlds
 
 # ---- search
 # Search with two fidelities: an estimate of every point, and few event runs that establish the Pareto front.
@@ -344,7 +346,7 @@ def _optuna():
 # ---- explore
 # Explore a sweep: the analytical engine on every point, the event engine on and near the front.
 
-ANALYTICAL, EVENT = "analytical", "event"
+ANALYTICAL, EVENT, WORLDS = "analytical", "event", "worlds"
 
 
 def explore(
@@ -362,6 +364,14 @@ def explore(
         watcher.phase(f"1 of 2: points on the analytical engine, of {plan.combinations:,}")
         ran = _stage(plan, judge)(plan, judge, folder / ANALYTICAL, jobs, watcher)
         (points, cheap, dropped, told), yields = of_designs(plan, ran) if is_drawn(plan) else (ran, {})
+    if judge.draws:
+        if is_drawn(plan):
+            raise ArchsimError(
+                "explore.objectives: a risk over worlds and machines that are drawn cannot be told apart; give the "
+                "design a fixed wafer, or take the objective itself"
+            )
+        with watching() as watcher:
+            points, told = _drawn(plan, judge, points, cheap, folder / WORLDS, jobs, watcher, told)
     cheap_values = [judge.values(point, cheap[point.index]) for point in points]
     budget = min(len(points), spec.most_runs(len(points)))
     models = [point.variants["model"].name for point in points]
@@ -416,10 +426,18 @@ class Judge:
 
     spec: ExploreSpec
     coefficients: Coefficients
+    slower: dict[int, np.ndarray] = field(default_factory=dict)
+    """Number of a point → float64[sample], time of every world over that of the point itself."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether an objective is about many worlds."""
+        return any(risk_of(name) for name in self.spec.objectives if name not in OBJECTIVES)
 
     def values(self, point: Point, row: Row) -> dict[str, float]:
         """Every objective of a run, NaN if it has none; energy, area and price by these coefficients."""
-        return with_expressions(objectives_of(point.model, self.estimated(point, row)), self.spec.objectives)
+        own = objectives_of(point.model, self.estimated(point, row))
+        return with_expressions(own, self.spec.objectives, self.slower.get(point.index))
 
     def estimated(self, point: Point, row: Row) -> Row:
         """The row with energy, area and price by these coefficients."""
@@ -536,6 +554,33 @@ def _some_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher
     return _Cheap([point for point in points if point.index in runs.known], runs.known, {})
 
 
+def _drawn(
+    plan: SweepPlan, judge: Judge, points: list[Point], cheap: Mapping[int, Row], folder: Path, jobs: int, watcher: Any,
+    told: tuple[str, ...],
+) -> tuple[list[Point], tuple[str, ...]]:
+    """The points nearest to the front, whose analytical runs are drawn in many worlds, the same for all; ``judge``
+    learns how much slower each is in every world.
+    """
+    spec, maker = judge.spec, RunMaker(plan=plan)
+    costs = np.array([judge.costs(point, cheap[point.index]) for point in points])
+    ran = np.flatnonzero(np.isfinite(costs).all(axis=1))
+    if len(ran):
+        ran = ran[nearest(costs[ran], pareto(costs[ran]), spec.drawn_designs)]
+    chosen = [points[at] for at in ran]
+    runs = maker.runs([point._replace(engine=ANALYTICAL) for point in chosen])
+    watcher.phase(f"{len(runs):,} designs in {spec.samples:,} worlds")
+    worlds = Worlds(runs, spec.samples, spec.seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    found = propagate(runs, worlds, folder, maker.traces, jobs, watcher)
+    for point, each in zip(chosen, found, strict=True):
+        judge.slower[point.index] = each.ns / each.value_ns
+    said = (
+        f"risks are those of {spec.samples:,} worlds (archsim sure), the same for all designs, of the {len(chosen):,} "
+        f"of {len(points):,} designs on and nearest to the front; a probability counts half a world more on either side"
+    )
+    return chosen, (*told, said)
+
+
 def _families(points: Sequence[Point]) -> np.ndarray:
     """Families of points with similar analytical error: same model, policy, assumption set and topology.
 
@@ -582,8 +627,9 @@ def explore_to_report(
         unread = {UNREAD: list(plan.experiment.unread)} if plan.experiment.unread else {}
         write_manifest(folder, given(plan, spec), {"points": plan.combinations} | unread, functions)
         found = explore(plan, spec, folder, jobs, watching)
+        engine = EVENT if found.budget else ANALYTICAL
         designs = {
-            point.index: plan.resolved(plan.point(point.index)._replace(engine=EVENT if found.budget else ANALYTICAL))
+            point.index: plan.resolved(plan.point(point.index)._replace(engine=engine))
             for point in wanted(found).values()
         }
         pages: dict[int, str] = {}
