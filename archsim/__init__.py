@@ -30,11 +30,13 @@ if TYPE_CHECKING:
         calibrate,
         calibrate_meshes,
         calibrate_serving,
+        check,
         claims,
         compare,
         compare_serving,
         engines,
         explore,
+        figure,
         load,
         optimum,
         place,
@@ -69,8 +71,8 @@ sys.meta_path.append(MovedModules())
 # Module → its public names. Loaded on first use, so that `archsim --help` does not wait for numba.
 _NAMES = {
     "archsim.api":
-        "Calibrations ExplorationPlan ablate block_worth calibrate calibrate_meshes calibrate_serving claims "
-        "compare compare_serving engines explore load optimum place recommend run run_phase search_serving "
+        "Calibrations ExplorationPlan ablate block_worth calibrate calibrate_meshes calibrate_serving check claims "
+        "compare compare_serving engines explore figure load optimum place recommend run run_phase search_serving "
         "serve serve_plan serve_policies sure sweep validate validate_meshes "
         "validate_served verify why worth ",
     "archsim.base.errors": "ArchsimError",
@@ -83,8 +85,8 @@ _PUBLIC = {name: module for module, names in _NAMES.items() for name in names.sp
 
 __all__ = [  # noqa: F822 (defined by __getattr__)
     "ArchsimError", "Calibrations", "Effort", "ExplorationPlan", "Plan", "Results", "StepView", "__version__",
-    "ablate", "block_worth", "calibrate", "calibrate_meshes", "calibrate_serving", "claims", "compare",
-    "compare_serving", "engines", "explore", "load", "load_assumptions", "load_experiment", "load_model",
+    "ablate", "block_worth", "calibrate", "calibrate_meshes", "calibrate_serving", "check", "claims", "compare",
+    "compare_serving", "engines", "explore", "figure", "load", "load_assumptions", "load_experiment", "load_model",
     "load_system", "optimum", "place", "recommend", "run", "run_phase", "search_serving", "serve", "serve_plan",
     "serve_policies", "simulate_flows", "sure", "sweep", "validate", "validate_meshes",
     "validate_served", "verify", "why", "worth",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from archsim.specs.experiment import ExperimentSpec
     from archsim.specs.library import Source
     from archsim.studies.ablation import Ablation
+    from archsim.studies.checking import Checked
     from archsim.studies.comparison import Comparison
     from archsim.studies.designs import DesignComparison
     from archsim.studies.exploration.analysis import Exploration
@@ -117,6 +118,30 @@ def load(source: Source, overrides: Overrides = ()) -> Any:
     if read.plan is None:
         return read.experiment
     return read.plan if read.explore is None else ExplorationPlan(read.plan, read.explore)
+
+
+def check(source: Source, overrides: Overrides = (), say: Callable[[str], None] = lambda text: None) -> Checked:
+    """What can be said of a file before anything is simulated, as ``archsim check`` prints it: a summary, what its runs
+    take, the room for KV, what its machines are as built, ranges of their numbers, and notes.
+
+    source, overrides: as in ``load``. say: told of work that takes a while. Raises ArchsimError for a file that is not
+    valid, and for runs that do not fit, have no traffic or no calibration.
+    """
+    from archsim.studies import checking
+
+    return checking.check(load(source, overrides), source, say)
+
+
+def figure(report: str | os.PathLike[str], name: str, out: str | os.PathLike[str] | None = None) -> Path:
+    """Draw a figure of a finished report for print, and return its path. ``name``: as ``archsim sweep --figure REPORT``
+    lists them; ``out``: ends in .pdf, .png or .svg (default: NAME.pdf). Raises ArchsimError for a name that the report
+    does not have.
+    """
+    from archsim.report.printed import write_figure
+
+    file = Path(out or f"{name}.pdf")
+    write_figure(Path(report), name, file)
+    return file
 
 
 def overridden(source: Experiment, overrides: Overrides) -> Experiment:

@@ -1,5 +1,6 @@
 """The public Python API on a tiny experiment: what functions return, print, write and refuse."""
 
+import json
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from support.tiny import TINY
 
 import archsim as ar
 from archsim.base.errors import ArchsimError, CapacityError, SpecError
+from archsim.cli.main import main
 
 EXPERIMENT = yaml.safe_load(TINY)
 SMALL = EXPERIMENT | {"policies": ["base", "allo"], "systems": EXPERIMENT["systems"][:1]}
@@ -300,3 +302,19 @@ def test_import_loads_nothing_heavy(code):
 def test_importing_a_function_loads_no_engine(name):
     loaded = loaded_by(f"from archsim import {name}")
     assert "archsim" in loaded and not loaded & {"numba", "pandas", "pyarrow", "scipy", "rich"}
+
+
+def test_check_and_figure_are_doors_of_python_too(tmp_path, capsys):
+    """They say and draw what the commands do."""
+    file = tmp_path / "tiny.yaml"
+    file.write_text(yaml.safe_dump(SMALL), encoding="utf-8")
+    found = ar.check(file)
+    assert main(["check", str(file)]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"{file}: {found!r}\n" and all(f"note: {note}" in told.err for note in found.notes)
+    assert main(["check", str(file), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["summary"] == found.summary and said["details"] == list(found.details)
+    ar.sweep(file, out=tmp_path / "report")
+    assert ar.figure(tmp_path / "report", "speedup", tmp_path / "s.svg").read_text(encoding="utf-8").startswith("<?xml")
+    capsys.readouterr()

@@ -2,19 +2,14 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 from archsim.base.errors import ArchsimError
-from archsim.base.own_code import NO_CODE, CodeNotImported, without_code
+from archsim.base.own_code import NO_CODE, without_code
 from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_jobs, add_json
 
 # ---- check
-
-_MOST_SYSTEMS = 4  # whose ranges are listed
-_MOST_POINTS = 1000  # a second or so to check
-
 
 def add_check(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "file to check")
@@ -23,165 +18,27 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"import no module that the file names: what only its code can say is not checked (also: {NO_CODE}=1)",
     )
+    add_json(parser)
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Print one line. Raises ArchsimError, which names the file, for one that is not valid or cannot run."""
+    """Print what the file contains. Raises ArchsimError, which names the file, for one that is not valid or cannot
+    run.
+    """
+    from archsim.api import check
+    from archsim.cli.printing import print_notes
+
     with without_code() if args.no_code else nullcontext():
         try:
-            return _check(args)
+            found = check(args.file, args.overrides, lambda text: print(text, file=sys.stderr, flush=True))
         except ArchsimError as error:
             if Path(args.file).name in str(error):
                 raise
             raise ArchsimError(f"{args.file}: {error}") from error
-
-
-def _check(args: argparse.Namespace) -> int:
-    from archsim.api import load
-    from archsim.cli.printing import print_notes, system_notes
-
-    found = load(args.file, args.overrides)
-    of_file = getattr(found, "plan", found)
-    print_notes([*system_notes(_systems(found)), *getattr(getattr(of_file, "experiment", of_file), "unread", ())])
-    try:
-        checked = _points_checked(found)
-    except CodeNotImported as error:
-        checked = f"; points were not checked: {error}"
-    print_notes(_carrier_notes(found))
-    print_notes(_limit_notes(found))
-    print(f"{args.file}: {_summary(found, args.file)}{checked}{_indented(_as_built(found))}{_indented(_ranges(found))}")
+    print_notes(found.notes)
+    print(f"{args.file}: {found!r}")
+    args.result = {"file": args.file, "summary": found.summary, "details": found.details, "notes": found.notes}
     return OK
-
-
-def _ranges(found) -> Iterator[str]:
-    """What numbers of a file's machines may be, and which count as exact, as `archsim sure` takes them."""
-    from archsim.uncertainty.worlds import exact_of, ranges_of
-
-    systems = _systems(found)
-    for system in systems[:_MOST_SYSTEMS]:
-        of = f" of {system.name}" if len(systems) > 1 else ""
-        yield f"ranges{of} that `archsim sure` draws from, beside those of kernels and measured laws:"
-        for each in ranges_of(system):
-            low, high = (_amount(end, each.unit) for end in (each.distribution.low, each.distribution.high))
-            key, source = each.key.removeprefix("system."), each.source
-            source = source.partition(": ")[0] if source.startswith("default of ") else source
-            yield f"  {key} {_amount(each.value, each.unit)}: {low} to {high}, {each.distribution.shape}; {source}"
-        exact = [key.removeprefix("system.") for key in exact_of(system)]
-        yield f"exact{of}: {', '.join(exact)}"
-
-
-def _amount(value: float, unit: str) -> str:
-    """``1.5 TB/s``, ``300 ns``, ``0.9``."""
-    from archsim.report.units import prefixed, significant
-
-    if unit in ("B", "B/s", "FLOP/s", "Hz"):
-        number, _, prefix = prefixed(value).partition("\u00a0")
-        return f"{number} {prefix}{unit}"
-    return f"{significant(value)} {unit}".strip()
-
-
-def _systems(found) -> list:
-    """The machines of a file: its own, those of an experiment or of the points' base, or that of a deployment."""
-    from archsim.specs.system import SystemSpec
-
-    found = getattr(found, "plan", found)
-    found = getattr(found, "experiment", found)
-    alone = found if isinstance(found, SystemSpec) else getattr(found, "system", None)
-    return [alone] if isinstance(alone, SystemSpec) else list(getattr(found, "systems", ()))
-
-
-def _as_built(found) -> Iterator[str]:
-    """What is left of machines that are not perfect. Fabrics of own code are left out."""
-    from archsim.runs.wafers import told_as_built
-
-    for system in _systems(found):
-        with suppress(CodeNotImported):
-            yield from told_as_built(system)
-
-
-def _carrier_notes(found) -> Iterator[str]:
-    """Of machines that do not fit on the carrier on which their links are. Fabrics of own code are left out."""
-    from archsim.runs.energy import build_costs, carrier_note
-
-    for system in _systems(found):
-        with suppress(CodeNotImported):
-            if note := carrier_note(system.name, build_costs(system).carrier_share):
-                yield note
-
-
-def _limit_notes(found) -> Iterator[str]:
-    """What machines with limits of power or heat can do at once."""
-    from archsim.runs.power import full_load_told
-
-    for system in _systems(found):
-        with suppress(CodeNotImported):
-            yield from (f"{system.name}: {line}" for line in full_load_told(system))
-
-
-def _points_checked(found) -> str:
-    """Make the checks of ``archsim sweep`` before it simulates, where they are quick, else say what makes them; and say
-    what it takes.
-    """
-    from archsim.api import ExplorationPlan
-    from archsim.specs.experiment import ExperimentSpec
-    from archsim.specs.plan import SweepPlan
-    from archsim.specs.serving_files import Serving
-    from archsim.specs.system import SystemSpec
-
-    if isinstance(found, Serving):
-        from archsim.serving.serving import check_serving, rooms_told
-
-        of_requests = check_serving(found)
-        return _indented([*found.recipe, *rooms_told(found), *of_requests])
-    if isinstance(found, SystemSpec):
-        from archsim.runs.feasibility import refuse_own_fabric
-        from archsim.runs.power import refuse_unpowered
-
-        refuse_own_fabric(found)
-        refuse_unpowered(found)
-        return ""
-    if not isinstance(found, ExperimentSpec | SweepPlan | ExplorationPlan):
-        return ""
-    from archsim.base.host import available_cores
-    from archsim.runs.feasibility import kv_rooms_told, told
-    from archsim.runs.plan import plan_of, select
-
-    plan = plan_of(found.plan if isinstance(found, ExplorationPlan) else found)
-    cost = f"; {told(plan, available_cores())}"
-    if plan.combinations > _MOST_POINTS:
-        return f"{cost}; `archsim sweep --dry-run` checks whether points can run"
-    selection = select(plan, lambda text: print(text, file=sys.stderr, flush=True))
-    runs = selection.runs()
-    drawn = [run.system.drawn for run in runs if run.system.drawn is not None]
-    first = min((each.wafer for each in drawn), default=0)  # of drawn machines, which have nearly the same room
-    return cost + _indented(
-        kv_rooms_told([run for run in runs if run.system.drawn is None or run.system.drawn.wafer == first])
-    )
-
-
-def _indented(lines: Iterable[str]) -> str:
-    return "".join(f"\n  {line}" for line in lines)
-
-
-def _summary(found, file: str) -> str:
-    from archsim.api import ExplorationPlan
-    from archsim.base.fields import Spec
-    from archsim.specs.describe import summary, summary_of_serving, summary_of_sweep
-    from archsim.specs.plan import SweepPlan
-    from archsim.specs.serving_files import Serving
-
-    match found:
-        case Spec():
-            return summary(found)
-        case ExplorationPlan():
-            return summary_of_sweep(found.plan)
-        case SweepPlan():
-            return summary_of_sweep(found)
-        case Serving():
-            return summary_of_serving(found)
-    from archsim.workload.traffic_presets import model_of
-
-    return f"ok, a valid traffic preset of {model_of(file)}"
 
 
 # ---- verify

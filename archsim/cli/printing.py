@@ -73,20 +73,9 @@ def _plain(value: Any) -> Any:
 def print_result_notes(rows: Iterable[Mapping[str, Any]], systems) -> None:
     """Caveats of these rows of results, on stderr. systems: their specs."""
     from archsim.runs.notes import die_of, result_notes
+    from archsim.studies.checking import system_notes
 
     print_notes(result_notes(rows, [(system.name, die_of(system)) for system in systems]) + system_notes(systems))
-
-
-def system_notes(systems) -> list[str]:
-    """A sentence for every system whose state machine is clocked higher than its RTL, and every value that is far from
-    known machines. systems: their specs.
-    """
-    from archsim.specs.plausible import plausibility_notes
-    from microarch.silicon.synthesis import clock_note
-
-    found = (clock_note(each.name, each.decision.executor, each.decision.fsm.clock_hz) for each in systems)
-    odd = (note for each in systems for note in plausibility_notes(each.name, each.model_dump(by_alias=True)))
-    return [note for note in dict.fromkeys([*found, *odd]) if note]
 
 
 def print_engine_errors(compared) -> None:
