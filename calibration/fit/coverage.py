@@ -67,6 +67,7 @@ MOST_POINTS = 60  # of a table, drawn evenly: more say little, and take long
 FOLDS = 4  # of the tables, for the judgement
 LEAST_TABLES = 4  # with fewer, the points of a table are divided instead
 DRAWS = 401  # quantiles of either level with which both are put together
+WIDEST = 30.0  # upper over lower end of a width that is written
 STEPS = 30  # of the search for the width of the second level
 LEVELS = (0.5, 0.9)  # intervals that are judged
 BEGIN, END, DIAGRAM = "<!-- coverage -->", "<!-- end of coverage -->", "img/coverage.svg"  # of the page
@@ -546,7 +547,11 @@ def with_widths(text: str, groups: Mapping[tuple[str, str], list[Residuals]]) ->
             section = key if at == 2 else ""
         tables = groups.get((section, key), []) if at == 4 else []
         if len(tables) >= LEAST_TABLES or sum(len(each.of) for each in tables) > 2 * FOLDS * LEAST_TABLES:
-            common, own = (", ".join(f"{each:.4g}" for each in level) for level in levels_of(tables))
+            levels = levels_of(tables)
+            if max(np.ptp(np.log(level)) for level in levels) > np.log(WIDEST):  # says nothing
+                lines.append(line)
+                continue
+            common, own = (", ".join(f"{each:.4g}" for each in level) for level in levels)
             points = sum(len(each.of) for each in tables)
             said = f"fitted to {len(tables)} tables: python -m calibration.fit.coverage"
             line = f'    {key}: {{common: [{common}], shape: [{own}], points: {points}, source: "{said}"}}'
