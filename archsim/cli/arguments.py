@@ -74,11 +74,11 @@ def add_out(parser: argparse.ArgumentParser, meaning: str, required: bool = Fals
     parser.add_argument("--force", action="store_true", help="write into --out although it holds files of others")
 
 
-def add_jobs(parser: argparse.ArgumentParser, meaning: str = "runs in parallel") -> None:
+def add_jobs(parser: argparse._ActionsContainer, meaning: str = "runs in parallel") -> None:
     parser.add_argument("--jobs", type=positive, metavar="N", help=f"{meaning} (default: number of cores)")
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse._ActionsContainer) -> None:
     """``--json``: the command sets ``args.result``, which `archsim.cli.main` prints."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else on stdout")
 

@@ -109,7 +109,7 @@ class PowerState:
     @property
     def die_w(self) -> np.ndarray:
         """float64[die], mean over the run."""
-        return sum(each.time_ns * each.die_w for each in self.classes.values()) / self._time_ns
+        return np.sum([each.time_ns * each.die_w for each in self.classes.values()], axis=0) / self._time_ns
 
 
 def limited(system: SystemSpec) -> bool:
@@ -126,7 +126,7 @@ def loads_of(scenario: Scenario, outcome: Outcome, costs: Machine) -> Mapping[in
     tokens = counts.tokens.sum(axis=1, keepdims=True)
     hbm_bytes, every = counts.hbm_bytes.astype(float), counts.hbm_bytes.sum(axis=0)
     reads = outcome.tally.dies["local_read_bytes"] + outcome.tally.dies["remote_read_bytes"]
-    weights = model.expert_ffn
+    weights = float(model.expert_ffn)
     if scenario.assumptions.weights == "all":
         weights += model.shared_experts * model.shared_ffn / model.top_k
     times_ns = np.array([outcome.prefill_ns, outcome.decode_ns])
@@ -199,7 +199,8 @@ class Limits:
             heat = self._of_dies(on_die, stacks_w, leakage_w)
             leakage_w = heat.leakage_w
         die_w = sum(blocks.values()) + leakage_w
-        core_w, idle_now_w = sum(blocks[name] for name in CORE), die_w - sum(blocks[name] for name in blocks if name)
+        core_w = np.sum([blocks[name] for name in CORE], axis=0)
+        idle_now_w = die_w - sum(blocks[name] for name in blocks if name)
         idle_joule = float((idle_now_w - load.joule["decision"] / seconds).sum()) * seconds
         exceeded = tuple(sorted(self._exceeded(die_w, heat), key=lambda each: -each[1]))
         return ClassPower(load.time_ns, clock, die_w, heat, float(core_w.sum()) * seconds, idle_joule, exceeded)
@@ -431,9 +432,10 @@ class _Search:
     """
 
     def __init__(self) -> None:
-        self.guess, self.best, self.held_by = STEPS, None, ""
+        self.guess, self.held_by, self._above = STEPS, "", STEPS + 1
+        self.best: int | None = None
         self.worst: ClassPower
-        self._above, self._loads = STEPS + 1, {}
+        self._loads: dict[int, Load] = {}
 
     @property
     def done(self) -> bool:
@@ -470,4 +472,4 @@ class _Search:
         inverse = [1 / each for each in (*near, clock)]
         time_ns = one + (other - one) * (inverse[2] - inverse[0]) / (inverse[1] - inverse[0])
         share = max(time_ns, 1e-3 * load.time_ns) / load.time_ns
-        return Load(load.time_ns * share, load.joule | {IDLE: load.joule[IDLE] * share})
+        return Load(load.time_ns * share, {**load.joule, IDLE: load.joule[IDLE] * share})

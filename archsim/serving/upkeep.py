@@ -106,7 +106,7 @@ def upkeep(served: Served, engine: Engine, system: SystemSpec, devices: int, gpu
     most, watts = BOARD_W.get(gpu, np.inf), []
     for coefficients in (Coefficients(), Coefficients().at("low"), Coefficients().at("high")):
         joule = run_energy(
-            done, dtype_bytes=dtype_bytes, die_mm2=machine.die_mm2, dies=devices, decision_w=0.0,  # type: ignore[arg-type]
+            done, dtype_bytes=dtype_bytes, die_mm2=machine.die_mm2, dies=devices, decision_w=0.0,
             pieces=machine.pieces, estimates=coefficients.energy,
         )  # fmt: skip
         watts.append(sum(joule.values()) / done.time_s / devices)

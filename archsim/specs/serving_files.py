@@ -248,7 +248,8 @@ def _kv_of(engine: str, gpu: str, products: str, experts: str, model: ModelSpec)
 
 def _scheduler_of(spec: ServeSpec, gpu: str, products: str, model: ModelSpec) -> dict[str, Any]:
     """Keys of the scheduler that the file leaves open and that differ from their defaults."""
-    given, found, name = spec.scheduler.model_fields_set, {}, SCHEDULER_OF[spec.engine]
+    given, name = spec.scheduler.model_fields_set, SCHEDULER_OF[spec.engine]
+    found: dict[str, Any] = {}
     if "name" in given and spec.scheduler.name != name:
         return {}  # another engine's scheduler: as it is written
     if spec.scheduler.name != name:

@@ -424,7 +424,7 @@ def pieces_of(
             yield iteration, position, token
 
 
-def collect(source: GenerativeTraffic) -> Trace:
+def collect(source: GenerativeTraffic | SubjectTraffic) -> Trace:
     """All requests of generated routing as a `Trace` in memory."""
     pieces = list(source.steps(np.arange(source.requests), int(source.lengths[:, 1].max(initial=0))))
     owner = np.concatenate([piece.request for piece in pieces])

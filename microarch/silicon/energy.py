@@ -17,7 +17,7 @@ block           energy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -103,24 +103,27 @@ class EnergyEstimates(Estimates):
     )
 
 
+Amount = Any  # float, or float64[die]
+
+
 @dataclass(frozen=True)
 class Activity:
-    """Activity of a run, summed over all dies."""
+    """Activity of a run, summed over all dies; or float64[die] of each."""
 
     time_s: float
-    hbm_bytes: float
-    d2d_byte_hops: float  # bytes times the links that they crossed
-    llc_bytes: float  # written and read
-    flop: float
+    hbm_bytes: Amount
+    d2d_byte_hops: Amount  # bytes times the links that they crossed
+    llc_bytes: Amount  # written and read
+    flop: Amount
     decision_s: float  # time for which the deciding hardware was active
     tokens: float  # passed through all MoE layers
-    padded_flop: float = 0.0  # of rows that are empty in the tiles that tensor cores multiply
+    padded_flop: Amount = 0.0  # of rows that are empty in the tiles that tensor cores multiply
     core_factor: float = 1.0  # energy of arrays and LLCs over that at full voltage
     idle_factor: float = 1.0  # energy of waiting over that at full clock, by clock, voltage and temperature
 
 
 def run_energy(
-    activity: Activity, *, dtype_bytes: int, die_mm2: float, dies: int, decision_w: float,
+    activity: Activity, *, dtype_bytes: float, die_mm2: float, dies: int, decision_w: float,
     pieces: float = 1, estimates: EnergyEstimates | None = None,
 ) -> Mapping[str, float]:
     """Block → J of a run. ``decision_w``: power of the tables and cores that decide, of all dies together; ``pieces``:
