@@ -12,6 +12,7 @@ from archsim import balancers
 from archsim.base.units import NS_PER_S
 from archsim.laws.gemm import dense_product
 from archsim.laws.laws import Laws
+from archsim.policies.allocation import Plan, StepView, lplb
 from archsim.policies.libra import libra_plan
 from archsim.policies.lina import lina_fit, prediction_accuracy
 from archsim.policies.replication import look_ahead
@@ -204,6 +205,18 @@ def shared_by_graph(spread: float = 0.3, draws: int = 100, seed: int = 0) -> Row
             after.append(balancers.lplb(load, edges, gpus).max_load / mean)
         rows.append({"graph": name, "max_over_mean": float(np.mean(after)), "before": float(np.mean(before))})
     return rows
+
+
+SOLVER_NS, OPERATIONS_PER_NS = 100_000, 190.0  # README of deepseek-ai/LPLB: about 100 us within a node; GpuSpec's rate
+
+
+def lplb_of_100_us(step: StepView) -> Plan:
+    """Allocation ``lplb``, charged what DeepSeek's README states of its solver and no less: a small programme does not
+    use a GPU, and waits for its own steps.
+    """
+    plan = lplb(step)
+    least = int(SOLVER_NS * OPERATIONS_PER_NS)
+    return plan._replace(effort=plan.effort._replace(operations=max(least, plan.effort.operations)))
 
 
 def _hypercube(dimensions: int) -> list[tuple[int, int]]:

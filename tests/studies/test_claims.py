@@ -201,6 +201,9 @@ STATED = [
     ("libra", "900 GB/s", "5.1, Environments", r"bandwidth.*not stated"),
     ("libra", "an even buffer and an odd buffer", "4", r"buffers.*not stated"),
     ("craft", "maximum prefill chunk size 4096", "5.1", r"chunk.*not stated"),
+    ("libra", "implemented in Cython", "4", r"Cython.*not stated"),
+    ("wafer_scale", "3.7×-4.4×", "V-D", r"hops.*not stated"),
+    ("waterfill_lplb", "appears only as overhead", "Evaluation, figure 4", r"overhead.*not stated"),
     ("waterfill_lplb", "two Hopper GPU nodes, 16 GPUs total", "Evaluation", r"hardware.*not stated|GPUs.*not stated"),
 ]
 
