@@ -29,7 +29,7 @@ from archsim.serving.simulate import Scheduler
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, ParallelSpec, PrecisionSpec
 from archsim.specs.policies import PolicySpec
 from archsim.specs.serving import RoutingSpec, SloSpec, TransferSpec
-from archsim.specs.serving_files import Serving
+from archsim.specs.serving_files import Serving, with_recipe
 from archsim.studies.serving.page import front
 from archsim.studies.serving.runs import MEASURES, flat, measures_of
 
@@ -303,7 +303,7 @@ def drawn_once(serving: Serving, policy: PolicySpec, precision: PrecisionSpec | 
     """Under a policy and a precision; tokens of experts are drawn once."""
     spec = serving.spec
     if precision is not None:
-        spec = spec.model_copy(update={"precision": precision})
+        spec, _ = with_recipe(spec.model_copy(update={"precision": precision}), serving.system, serving.model)
     if isinstance(spec.routing, RoutingSpec):
         spec = spec.model_copy(update={"routing": spec.routing.model_copy(update={"every": ONCE})})
     return serving._replace(spec=spec, policy=policy)
