@@ -979,7 +979,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("prefill_clock", REAL, "share", "of the arrays in the prefill, of the full clock; empty as clock", clock_in(0), page=True, optional=True, since=7),
     Column("held_by", TEXT, "", "which limit holds the clock, in decode if any; empty: none, or no limits", power_of("held_by"), optional=True, since=7),
     Column("throttled_share", REAL, "share", "time in which the clock is below the full one; empty for a system without power and cooling", power_of("throttled_share"),
-           "throttled", optional=True, since=7),
+           "throttled", True, optional=True, since=7),
     Column("die_power_max_w", REAL, "W", "of the die that draws most in a class of steps, mean over it; empty for a system without power and cooling",
            most_over_classes(lambda each: each.die_w), "peak power of a die", optional=True, since=7),
     Column("die_temperature_max_c", REAL, "C", "of the hottest place of a die, in the hotter class of steps; empty for a system without cooling",

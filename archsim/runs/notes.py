@@ -386,8 +386,7 @@ def _why(row: Mapping[str, Any]) -> str:
 
 # ---- limit_notes
 
-LIMITED = ("clock", "prefill_clock", "held_by", "throttled_share", "energy_per_token_j", "die_power_max_w",
-           "die_temperature_max_c")  # fmt: skip
+LIMITED = ("clock", "prefill_clock", "held_by", "throttled_share")
 
 
 def limit_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -7,10 +7,11 @@ from support.tiny import TINY
 from archsim import run as run_once
 from archsim.base.errors import CapacityError, SpecError
 from archsim.cli.main import main
-from archsim.report.data import Die
+from archsim.report.data import WORDS, Die
 from archsim.report.maps import heat_map
+from archsim.runs.columns import BY_NAME
 from archsim.runs.energy import build_costs, energy_of, full_load_w
-from archsim.runs.notes import limit_notes
+from archsim.runs.notes import LIMITED, limit_notes
 from archsim.runs.plan import choose, select
 from archsim.runs.power import Limits, full_load, loads_of
 from archsim.runs.simulator import Simulator
@@ -242,6 +243,7 @@ def test_pages_and_commands_say_what_limits_the_clock(folder, capsys, measured):
     (told,) = limit_notes([row, dict(row, policy="base")])
     assert told.startswith("small: the power of the machine limits the clock, to shares") and "ep " in told
     assert limit_notes([measured(), measured(limit("{limit: 1 MW}"))]) == []
+    assert all(BY_NAME[name].page or name in WORDS for name in LIMITED)  # pages read these columns alone
     file, watt = folder / "said.yaml", f"{0.85 * measured()['power_w']:.6f}"
     power = f"  mesh: {{x: 3, y: 2}}\n  power: {{limit: {watt} W}}"
     file.write_text(FILE.replace("  mesh: {x: 3, y: 2}", power), encoding="utf-8")
