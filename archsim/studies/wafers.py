@@ -234,7 +234,8 @@ class Death:
             f"after:    {self.after_ns / 1e6:.3f} ms ({change[0]}): die {self.die} is dead, its experts are on the "
             f"dies with fewest; {lost}" + (f", {self.lost_ns / 1e6:,.0f} ms over the host's link" if self.lost else ""),
             f"balanced: {self.balanced_ns / 1e6:.3f} ms ({change[1]}): the policy's placement for {self.dies - 1} "
-            f"dies; {moved}, so at least {self.steps} iterations until it holds",
+            f"dies; {moved}, "
+            f"so it holds after {self.steps} iteration{'s' * (self.steps != 1)} or more",
         ]
 
 
