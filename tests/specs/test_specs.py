@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import archsim
-from archsim.base.fields import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity
+from archsim.base.fields import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity, with_ranges
 from archsim.base.yaml import dump_yaml, parse_yaml, resolve_scalar
 from archsim.cli.main import main
 from archsim.specs.assumptions import ASSUMPTIONS, published_utilisation, shipped_sets
@@ -262,7 +262,8 @@ def test_libyaml_reads_what_the_parser_in_python_reads(folder, monkeypatch):
 
 
 def test_named_path_and_inline_systems_are_the_same(tmp_path):
-    inline = dump_yaml({"systems": [load_system("dojo").model_dump(mode="json", by_alias=True)]})
+    dojo = load_system("dojo")
+    inline = dump_yaml({"systems": [with_ranges(dojo, dojo.model_dump(mode="json", by_alias=True))]})
     rest = "name: x\nmodels: [olmoe-1b-7b]\nworkload: {trace: {synthetic: {}}, batch: 8}\npolicies: [base]\n"
     found = []
     for number, systems in enumerate((inline, "systems: [dojo]\n", f"systems: [{ROOT}/configs/systems/dojo.yaml]\n")):
@@ -488,7 +489,10 @@ def test_check(capsys):
 def test_check_takes_every_kind(capsys, file, kind):
     path = shipped_configs() / file
     assert main(["check", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}: ok, a valid {kind}\n"
+    said = capsys.readouterr().out
+    assert said.startswith(f"{path}: ok, a valid {kind}\n")
+    ranges = [line.split()[0] for line in said.splitlines() if ", uniform; " in line]
+    assert ("hbm.efficiency" in ranges) is (file == "systems/dojo.yaml")
 
 
 def test_what_experiments_ask_is_wrapped_not_cut(capsys):
