@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ from archsim.laws.host import hbm_reads
 from archsim.laws.laws import Laws
 from archsim.laws.tables import CalibrationSpec, LawMissing, TransferTable
 from archsim.laws.transfers import law_of
+from archsim.specs.calibration_files import siblings_of
 from archsim.specs.deployment import ALONE, BF16, Parallelism, Precision, refuse_uneven
 from archsim.specs.model import ModelSpec
 
@@ -73,8 +75,8 @@ def all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
     return fastest_all_reduce_ns(laws, size_bytes, NODE) + 2 * (nodes - 1) * copies.ns
 
 
-def _measured(laws: Laws, ranks: int) -> bool:
-    return any(table.of.get("op") == "all_reduce" and table.of.get("num_gpus") == str(ranks)
+def _measured(laws: Laws, ranks: int, op: str = "all_reduce") -> bool:
+    return any(table.of.get("op") == op and table.of.get("num_gpus") == str(ranks)
                for table in laws.calibration.collectives)  # fmt: skip
 
 
@@ -95,16 +97,92 @@ def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.
     return np.minimum.accumulate(found[::-1])[::-1]
 
 
+# Ranks behind one NVLink switch (datasheets of GB200 and GB300 NVL72); NODE elsewhere.
+NVLINK_RANKS = MappingProxyType({"gb200": 72, "gb300": 72})
+LATENCY_BYTES = 1.0  # of a message that only takes latency
+JUDGED_BYTES = 2.0 ** np.arange(16, 29, 2)  # sizes on which the law of ranks is judged
+
+
 def gathered_ns(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
     """float64[size] of an all-gather or a reduce-scatter of all ranks, as vLLM, SGLang and TensorRT-LLM do without
-    DeepEP. Between nodes, the law of the largest measured number of ranks. Raises LawMissing.
+    DeepEP; ``size_bytes`` of all ranks together. One law, whatever the number of ranks: measured times where there are
+    some; between two measured numbers their geometric mean, weighted by logarithms; beyond, the latency grows as
+    between the last two, at most in proportion to the ranks, and the rest with the share of the message that a rank
+    does not have. Between nodes, each rank sends its part around a ring of the nodes first (as `all_reduce_ns`).
+    ``gathered_told`` says how far off that is. Raises LawMissing.
     """
-    for measured in (ranks, *(n for n in (64, 32, 16, 8, 4, 2) if n < ranks)):
-        try:
-            return laws.collective(op, size_bytes, ranks=measured).ns
-        except LawMissing:
-            continue
-    raise LawMissing(f"calibration {laws.calibration.gpu} has no {op}")
+    if _measured(laws, ranks, op):
+        return laws.collective(op, size_bytes, ranks=ranks).ns
+    measured = _measured_ranks(laws, op)
+    if not measured:
+        raise LawMissing(f"calibration {laws.calibration.gpu} has no {op}")
+    domain = NVLINK_RANKS.get(laws.calibration.gpu, NODE)
+    nodes = -(-ranks // domain)
+    found = _gathered_within(laws, op, size_bytes, min(ranks, domain), measured)
+    if nodes > 1:
+        found = found + (nodes - 1) * _between_nodes(laws).copy(
+            np.maximum(size_bytes / ranks, 1), placement="inter_node"
+        ).ns
+    return found
+
+
+def gathered_told(laws: Laws, op: str, ranks: int) -> str:
+    """Which law gives the times of so many ranks, and how far off it is where the largest measured number is left out,
+    in words; '' where they were measured.
+    """
+    measured = _measured_ranks(laws, op)
+    if not measured or _measured(laws, ranks, op):
+        return ""
+    domain, name = NVLINK_RANKS.get(laws.calibration.gpu, NODE), op.replace("_", "-")
+    said = f"{name} of {ranks} ranks: by one law of its {', '.join(map(str, measured))} measured ranks"
+    if len(measured) > 2:
+        last = measured[-1]
+        ours = _gathered_within(laws, op, JUDGED_BYTES, last, measured[:-1])
+        off = ours / laws.collective(op, JUDGED_BYTES, ranks=last).ns - 1
+        said += f", which is {off.min():+.0%} to {off.max():+.0%} off at {last} ranks when these are left out"
+    if ranks > domain:
+        whose = _between_nodes(laws).calibration.gpu
+        said += f"; copies between nodes of {domain} are those of {whose}"
+    return said
+
+
+def _measured_ranks(laws: Laws, op: str) -> list[int]:
+    """Of one node."""
+    tables = (each.of for each in laws.calibration.collectives if each.of.get("op") == op)
+    return sorted({int(of["num_gpus"]) for of in tables if of.get("nodes", "1") == "1" and "num_gpus" in of})
+
+
+def _between_nodes(laws: Laws) -> Laws:
+    """The laws of the GPU, or of the nearest one whose copies between nodes were measured. Raises LawMissing."""
+    for each in (laws.calibration, *siblings_of(laws.calibration)):
+        if any(table.of.get("placement") == "inter_node" for table in each.p2p):
+            return laws if each is laws.calibration else Laws(each)
+    raise LawMissing(f"calibration {laws.calibration.gpu} has no copies between nodes, and no GPU like it has")
+
+
+def _gathered_within(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int, measured: Sequence[int]) -> np.ndarray:
+    """Of ranks of one node, by the ``measured`` numbers of ranks."""
+
+    def of(each: int, size: ArrayLike = size_bytes) -> np.ndarray:
+        return np.asarray(laws.collective(op, size, ranks=each).ns, float)
+
+    if ranks in measured:
+        return of(ranks)
+    above = [each for each in measured if each > ranks]
+    below = [each for each in measured if each < ranks]
+    if above and below:
+        low, high = below[-1], above[0]
+        share = np.log(ranks / low) / np.log(high / low)
+        return np.exp((1 - share) * np.log(of(low)) + share * np.log(of(high)))
+    if above:
+        return of(above[0])
+    last = measured[-1]
+    latency = of(last, LATENCY_BYTES)
+    growth = 1.0
+    if len(measured) > 1:
+        growth = float(np.clip(np.log(latency / of(measured[-2], LATENCY_BYTES)) / np.log(last / measured[-2]), 0, 1))
+    moved = np.maximum(of(last) - latency, 0.0) * ((ranks - 1) / ranks) / ((last - 1) / last)
+    return latency * (ranks / last) ** growth + moved
 
 
 # ---- times
@@ -254,6 +332,9 @@ def iteration_laws(
         if found.library:
             sources.setdefault(operator.cause, set()).add(found.library)
     notes = dict.fromkeys(times.note for found in attention.values() for times, _ in found if times.note)
+    for operator in counted(program(model, parallel, whole, moves)):
+        if isinstance(operator, Collective) and operator.op != ALL_REDUCE:
+            notes |= dict.fromkeys(filter(None, [gathered_told(laws, operator.op, operator.ranks)]))
     named = {cause: ", ".join(sorted(names)) for cause, names in sources.items()}
     return IterationLaws(model, parallel, attention, dict(by), outside, named, tuple(notes))
 

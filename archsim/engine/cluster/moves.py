@@ -40,6 +40,7 @@ from archsim.engine.machine import measured_law, mesh_of
 from archsim.engine.moves import Sizes, own_calibration, send_once, send_once_to, send_selections, vector_bytes
 from archsim.engine.state import COMBINE, DATA_MESSAGES, DISPATCH, SLICES, Machine, Tally
 from archsim.iteration.overlap import Sms
+from archsim.iteration.times import gathered_ns, gathered_told
 from archsim.laws import transfers
 from archsim.laws.laws import Laws
 from archsim.laws.mesh import KERNELS as MESH_KERNELS
@@ -228,8 +229,10 @@ class GatherMoves:
         self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, scenario.assumptions.combine)
         summed = self._sums.replace("_", "-")
         self.named = f"{self._laws.calibration.gpu} all-gather and {summed} on {self._ranks} ranks"
-        for op in ("all_gather", self._sums):  # refused here, where it was not measured
-            self._laws.collective(op, 1.0, ranks=self._ranks)
+        for op in ("all_gather", self._sums):  # refused here, where nothing of it was measured
+            gathered_ns(self._laws, op, np.ones(1), self._ranks)
+            if told := gathered_told(self._laws, op, self._ranks):
+                self.named += f" ({told})"
         self._share = sms_share(scenario.system, scenario.assumptions)
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
@@ -246,7 +249,7 @@ class GatherMoves:
     def _all(self, op: str, sent: Sent, n_bytes: float) -> np.ndarray:
         # the fullest part decides: libraries pad ranks to equal sizes
         gathered = self._ranks * sent.vectors.max() * n_bytes
-        return np.full(self._ranks, float(self._laws.collective(op, max(gathered, 1.0), ranks=self._ranks).ns))
+        return np.full(self._ranks, float(gathered_ns(self._laws, op, np.array([max(gathered, 1.0)]), self._ranks)[0]))
 
     def sms(self, sent: Sent) -> tuple[Sms, Sms]:
         return Sms(share=self._share), Sms(share=self._share)
