@@ -37,6 +37,13 @@ COMPILED = (
     "microarch/rtl/tables.py",
 )  # fmt: skip
 _KEPT_S = 7 * 24 * 3600.0
+# Seconds that the longest kernels took to compile on one core, measured (machine code of no kernel was kept): with them
+# a user who waits is told about how long.
+_TAKES_S = {
+    "shared.run_step": 20.0, "reserved.run_step": 14.0, "loop.run": 12.0, "walk._walk_in_order": 10.0,
+    "walk._walk_held": 7.0, "walk._walk_shared": 5.0, "machines._in_order": 4.0, "machines._shared": 4.0,
+    "machines._held": 4.0, "flows._run_events": 4.0,
+}  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -102,6 +109,19 @@ def functions_compiled() -> int:
     """Number of functions in the folder of machine code, of all processes; 0 where no folder is known."""
     folder = os.environ.get("NUMBA_CACHE_DIR")
     return 0 if folder is None else sum(1 for _ in Path(folder).rglob("*.nbc"))
+
+
+def seconds_left() -> float:
+    """About how long processes still compile one of the longest kernels, in s; 0 where none does.
+
+    A process that compiles a function leaves a lock file, and machine code beside it when it has ended.
+    """
+    folder, longest_s = os.environ.get("NUMBA_CACHE_DIR"), 0.0
+    for lock in [] if folder is None else Path(folder).rglob("*.nbi.lock"):
+        takes_s = _TAKES_S.get(lock.name.split("-")[0], 0.0)
+        if takes_s and not any(lock.parent.glob(lock.name.removesuffix("nbi.lock") + "*.nbc")):
+            longest_s = max(longest_s, takes_s - (time.time() - lock.stat().st_mtime))
+    return longest_s
 
 
 def _remove_unused(folder: Path) -> None:

@@ -17,6 +17,7 @@ and would compile the function once per constant.
 
 import logging
 import pickle
+import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,6 +42,7 @@ except ImportError:  # Windows: two processes may compile the same function, and
 # Machine code on disk, sealed: numba's cache with a checksum. What is damaged is compiled anew, after a warning.
 
 LOG = logging.getLogger(__name__)
+MOST_S, LOOK_S = 300.0, 0.05  # a process waits for another that compiles the same function; between two looks
 
 
 class _SealedFile(IndexDataCacheFile):
@@ -83,17 +85,23 @@ class SealedCache(FunctionCache):
         return found
 
     def _lock(self) -> bool:
-        """Whether no other process compiles the function: waits for one that does. False where nothing can be kept."""
+        """Whether no other process compiles the function: waits for one that does, unless it takes MOST_S, as one that
+        was stopped. False also where nothing can be kept.
+        """
         if fcntl is None or self._locked is not None:
             return False
         try:
             self._impl.locator.ensure_cache_path()
             self._locked = open(f"{self._cache_file._index_path}.lock", "ab")
-            fcntl.flock(self._locked, fcntl.LOCK_EX)
+            for _ in range(int(MOST_S / LOOK_S)):
+                with suppress(BlockingIOError):
+                    fcntl.flock(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return True
+                time.sleep(LOOK_S)
         except OSError:
-            self.release()
-            return False
-        return True
+            pass
+        self.release()
+        return False
 
     def release(self) -> None:
         """Let other processes compile the function, or load it."""

@@ -101,7 +101,7 @@ def print_engine_errors(compared) -> None:
 def print_compiling() -> None:
     """Say on stderr that the first runs wait for the compiler; see ``archsim.base.code_digest``."""
     if nothing_compiled():
-        print("compiling, once: a minute or two", file=sys.stderr, flush=True)
+        print("compiling kernels, once: up to a minute", file=sys.stderr, flush=True)
 
 
 def print_kept(folder: Path) -> int:

@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from archsim.base.code_digest import functions_compiled
+from archsim.base.code_digest import functions_compiled, seconds_left
 from archsim.base.errors import spoken
 
 if TYPE_CHECKING:
@@ -97,9 +97,11 @@ class Heard:
             self._last_s = now
             line = self._line.removesuffix(" ...")
             told = self.doing() if self.doing else f"{line}: for {spoken(now - self._line_s)}"
-            compiled = functions_compiled() - self._compiled
-            if compiled:
+            compiled, left_s = functions_compiled() - self._compiled, seconds_left()
+            if compiled or left_s:
                 told += f"; compiling kernels, once ({compiled} so far)"
+            if left_s:
+                told += f": about {spoken(left_s)} left"
             if self._terminal:
                 self._clear()
                 self._stream.write(f"  {told}"[: shutil.get_terminal_size().columns - 1])
@@ -267,7 +269,9 @@ class _Compiled(ProgressColumn):
         self._before = functions_compiled()
 
     def render(self, task: Task) -> Text:
-        found = functions_compiled() - self._before
+        found, left_s = functions_compiled() - self._before, seconds_left()
+        if left_s:
+            return Text(f"compiling kernels, once: {spoken(left_s)} left")
         return Text(f"{found} function{'s' if found > 1 else ''} compiled" if found else "")
 
 

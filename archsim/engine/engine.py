@@ -529,7 +529,7 @@ class EventEngine:
         """The policy's plan of a step, checked if it is a user's own."""
         begin = layer * self._ids
         view = StepView(
-            tokens=demand.tokens,
+            tokens=np.ascontiguousarray(demand.tokens),
             first_seen=demand.first_seen,
             home=placement.home[row],
             copied_slices=self.memory.copies.slices[begin : begin + len(demand.tokens)],

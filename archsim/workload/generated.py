@@ -513,7 +513,7 @@ def _tables(model: TrafficModel, tasks: tuple[str, ...]) -> tuple[tuple[np.ndarr
         _compact(task),
         _compact(model.kind_experts),
         _compact(model.paths),
-        np.round(model.acceptance * 65536).astype(np.uint32),
+        np.round(model.acceptance * 65536).astype(np.uint32, order="C"),
         *(np.round(65536 * each).astype(np.uint64) for each in of_tokens),
     )
     return drawn, (_ends(task), _ends(kinds[:, None]))

@@ -1,5 +1,6 @@
 """Machine code that is kept on disk: what is damaged is compiled anew, and said."""
 
+import os
 import random
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numba
 import numpy as np
 import pytest
 
+from archsim.base.code_digest import seconds_left
 from archsim.base.compiled import allocating, kernel, pointer
 
 
@@ -65,6 +67,7 @@ def test_a_callback_is_kept_and_compiled_anew(folder, caplog):
 COMPILES = """
 import sys, numba
 import numpy as np
+from archsim.base.code_digest import seconds_left
 from archsim.base.compiled import kernel
 sys.path.insert(0, sys.argv[1])
 from slow import total
@@ -93,3 +96,17 @@ def test_all_machine_code_on_disk_is_sealed():
     files = [file for room in ("archsim", "microarch", "calibration") for file in (root / room).rglob("*.py")]
     assert len(files) > 100
     assert not [file for file in files if "cache=True" in file.read_text(encoding="utf-8")]
+
+
+def test_what_compiles_now_is_told_with_the_time_that_it_takes(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert seconds_left() == 0
+    (tmp_path / "shared.run_step-560.py311.nbi.lock").touch()
+    (tmp_path / "shared.short-12.py311.nbi.lock").touch()
+    assert 0 < seconds_left() <= 20
+    os.utime(tmp_path / "shared.run_step-560.py311.nbi.lock", (0, 0))  # of a process that was ended
+    assert seconds_left() == 0
+    (tmp_path / "walk._walk_held-151.py311.nbi.lock").touch()
+    assert 0 < seconds_left() <= 7
+    (tmp_path / "walk._walk_held-151.py311.1.nbc").touch()
+    assert seconds_left() == 0

@@ -36,7 +36,7 @@ def test_sweep_prints_lines_a_table_and_where_the_page_is(swept):
     assert lines[0] == "tiny: 20 runs, 2 jobs → reports/tiny"
     assert lines[-1] == "report: reports/tiny/index.html"
     assert (folder / "reports" / "tiny" / "index.html").stat().st_size > 1000
-    phases = ("  ", "reading ", "compiling, once: ", "loading the simulator", "writing the page", "note: ")
+    phases = ("  ", "reading ", "compiling kernels, once: ", "loading the simulator", "writing the page", "note: ")
     progress = [line for line in ended.stderr.splitlines() if not line.startswith(phases)]
     assert len(progress) == 20 and progress[0].startswith("[1/20] ") and progress[-1].startswith("[20/20] ")
     assert all(" decode " in line and " ms, simulated in " in line for line in progress)

@@ -144,7 +144,7 @@ def test_validation_is_told_in_short(here, capsys):
 def test_compiling_is_told_where_nothing_is_compiled(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     print_compiling()
-    assert capsys.readouterr().err == "compiling, once: a minute or two\n"
+    assert capsys.readouterr().err == "compiling kernels, once: up to a minute\n"
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "one.nbc").touch()
     print_compiling()

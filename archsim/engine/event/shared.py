@@ -65,7 +65,7 @@ from archsim.engine.event.flows import (
 )
 from archsim.engine.event.steplog import step_log
 from archsim.engine.machine import share_every_ns
-from archsim.engine.network.rates import TOUCHED, FlowNetwork, build_ports, fair_rates, round_robin_rates
+from archsim.engine.network.rates import NO_PORTS, TOUCHED, FlowNetwork, Ports, build_ports, solve_rates
 from archsim.engine.state import (
     COMBINE,
     DATA_MESSAGES,
@@ -553,16 +553,16 @@ def _last_to_end(stages, count, copies_too):
     return last
 
 
-@inner
-def _run(s, ports, solve):
-    """Run one step with the rates of ``solve(net, ports)``; returns its duration, float64 ns."""
+@kernel
+def run_step(s, ports, fair):
+    """Run one step with the rates of `solve_rates`; returns its duration, float64 ns."""
     traffic, pool = s.traffic, s.traffic.pool
     reset(traffic, len(s.work.chains))
     _start(s)
     now, flow_time, share_from = 0.0, np.inf, 0.0
     while True:
         if traffic.net.counts[TOUCHED] > 0 and share_from <= now:
-            solve(traffic.net, ports)
+            solve_rates(traffic.net, ports, fair)
             flow_time, share_from = apply_rates(traffic, now), now + traffic.share_every_ns
         elif flow_time <= now:
             flow_time = next_flow_time(pool)
@@ -583,18 +583,6 @@ def _run(s, ports, solve):
     return pool.stages[last].end
 
 
-@kernel
-def run_fair(s, ports):
-    """One step under ``arbitration: fair``."""
-    return _run(s, ports, fair_rates)
-
-
-@kernel
-def run_round_robin(s, ports):
-    """One step under ``arbitration: round_robin``."""
-    return _run(s, ports, round_robin_rates)
-
-
 class SharedKernel:
     """The strategy ``contention: shared``: runs steps, keeping one network, and one pool that grows as steps need."""
 
@@ -603,8 +591,7 @@ class SharedKernel:
         self._groups = Groups(machine, fabric, assumptions.reads, assumptions.source)
         self._cycles = assumptions.arbitration == "head_of_line"
         self._ranks = None if assumptions.arbitration == "fair" else port_ranks(fabric, self._cycles)
-        self._run_step = run_fair if self._ranks is None else run_round_robin
-        self._ports: tuple[FlowNetwork | None, tuple] = (None, ())
+        self._ports: tuple[FlowNetwork | None, Ports] = (None, NO_PORTS)
         self.share_every_ns = share_every_ns(machine, assumptions)  # least time between two recomputes of rates
         self._metered = np.zeros(machine.dies + machine.link_resources)
         self.pool = new_pool(machine, 0, 0)
@@ -621,9 +608,10 @@ class SharedKernel:
             self.pool, net, tally.resources, self._metered, lines, line_of, row_of, self._machine.dies,
             self.share_every_ns,
         )  # fmt: skip
-        return begin_ns + self._run_step(StepState(self._machine, work, memory, tally, traffic), self._ports_of(net))
+        state = StepState(self._machine, work, memory, tally, traffic)
+        return begin_ns + run_step(state, self._ports_of(net), self._ranks is None)
 
-    def _ports_of(self, net: FlowNetwork) -> tuple:
+    def _ports_of(self, net: FlowNetwork) -> Ports:
         if self._ranks is not None and self._ports[0] is not net:
             self._ports = net, build_ports(net, self._ranks, self._cycles)
         return self._ports[1]

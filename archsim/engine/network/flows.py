@@ -14,18 +14,18 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from archsim.base.compiled import inner, kernel
+from archsim.base.compiled import kernel
 from archsim.base.units import NS_PER_S
 from archsim.engine.network.rates import (
+    NO_PORTS,
     STAMP,
     build_network,
     build_ports,
     enter,
-    fair_rates,
     leave,
     rank_links,
     ranks_in_cycles,
-    round_robin_rates,
+    solve_rates,
 )
 from microarch.fabric.fabric import Fabric, Graph, narrowest, per_route
 from microarch.fabric.topology import build_mesh
@@ -161,11 +161,9 @@ def _shared(graph: Graph, src, dst, size, start, latency, rates, port, arbitrati
     runs["left"], runs["takes"] = size, np.inf
     finish, active = np.empty(len(size)), np.empty(len(size), np.int64)
     flows = group.astype(np.int64), size, start, latency, order, runs, active, finish
-    if arbitration == "fair":
-        _run_fair(net, (), *flows)
-    else:
-        cycles = arbitration == "head_of_line"
-        _run_round_robin(net, build_ports(net, _port_rank(graph, port, cycles), cycles), *flows)
+    fair, cycles = arbitration == "fair", arbitration == "head_of_line"
+    ports = NO_PORTS if fair else build_ports(net, _port_rank(graph, port, cycles), cycles)
+    _run_events(net, ports, *flows, fair)
     return finish
 
 
@@ -195,20 +193,10 @@ def _port_rank(graph: Graph, port, cycles: bool) -> np.ndarray:
 
 
 @kernel
-def _run_fair(net, ports, group, size, start, latency, order, runs, active, finish):
-    _run_events(net, ports, group, size, start, latency, order, runs, active, finish, fair_rates)
-
-
-@kernel
-def _run_round_robin(net, ports, group, size, start, latency, order, runs, active, finish):
-    _run_events(net, ports, group, size, start, latency, order, runs, active, finish, round_robin_rates)
-
-
-@inner
-def _run_events(net, ports, group, size, start, latency, order, runs, active, finish, solve):
+def _run_events(net, ports, group, size, start, latency, order, runs, active, finish, fair):
     """Fill ``finish: float64[n]`` of flows ``group: int64[n]``; ``order: int64[n]`` is the order of their starts.
 
-    ``solve(net, ports)`` recomputes the rates; it is an argument so that only the one in use is compiled.
+    ``fair``: whether rates are max–min fair, see `solve_rates`.
 
     Times of a flow are kept relative to its start, and its bytes left are updated only when its rate changes, so a flow
     whose rate never changes finishes exactly after size / rate. ``runs: RUN[n]``, ``active: int64[n]`` are scratch.
@@ -236,7 +224,7 @@ def _run_events(net, ports, group, size, start, latency, order, runs, active, fi
             enter(net, group[order[started]])
             running += 1
             started += 1
-        solve(net, ports)
+        solve_rates(net, ports, fair)
         stamp = net.counts[STAMP]
         for i in range(running):
             f = active[i]

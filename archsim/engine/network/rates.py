@@ -581,6 +581,9 @@ class Ports(NamedTuple):
     source: np.ndarray
 
 
+NO_ROWS = np.zeros(0, np.int64)
+
+
 def rank_links(graph: Graph) -> np.ndarray:
     """int32[link]: an order of the links along which every route rises, from 0.
 
@@ -674,6 +677,20 @@ def _upstream(net, rank, cycles) -> np.ndarray:
 
 def _csr_ptr(owner, owners) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=owners))]).astype(np.int64)
+
+
+NO_PORTS = Ports(np.zeros(0, BUFFER), np.zeros(0, PORT), NO_ROWS, NO_ROWS, NO_ROWS, NO_ROWS, np.zeros(0))
+
+
+@outer
+def solve_rates(net, ports, fair):
+    """`fair_rates`, or else `round_robin_rates`. Kernels have both, so that none is compiled twice for it; ``ports``:
+    NO_PORTS where rates are fair.
+    """
+    if fair:
+        fair_rates(net, ports)
+    else:
+        round_robin_rates(net, ports)
 
 
 @outer
