@@ -15,7 +15,7 @@ from archsim.cli.main import main
 from archsim.specs.config_files import shipped_configs
 from archsim.workload import open_trace
 
-MUTANTS = 300
+MUTANTS = [60, pytest.param(300, marks=pytest.mark.nightly)]
 SEED = 21
 PLACE = re.compile(r"\S*\.yaml:\d+: ")  # in the file, or in one that it takes
 CALIBRATIONS = shipped_configs() / "calibrations"  # slow to read, and their tables are all alike: one without any
@@ -48,15 +48,16 @@ def accepted(file):
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_mutants_load_or_are_refused_with_a_place(configs):
+@pytest.mark.parametrize("count", MUTANTS)
+def test_mutants_load_or_are_refused_with_a_place(configs, count):
     rng, trees, found = random.Random(SEED), shipped(), []
-    for _ in range(MUTANTS):
+    for _ in range(count):
         name = rng.choice(list(trees))
         file, good = configs / name, (configs / name).read_bytes()
         file.write_text(dump_yaml(mutated(trees[name], rng)), encoding="utf-8", errors="surrogateescape")
         found.append(accepted(file))
         file.write_bytes(good)
-    assert len(found) == MUTANTS and MUTANTS / 20 < sum(found) < MUTANTS / 2
+    assert len(found) == count and count / 20 < sum(found) < count / 2
 
 
 ODD_NUMBERS = {"5001 digits": 10**5000, "401 digits": -(10**400), "nan": float("nan"), "listed": [[10**5000]]}
