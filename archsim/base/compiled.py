@@ -107,6 +107,8 @@ class SealedCache(FunctionCache):
         """Let other processes compile the function, or load it."""
         locked, self._locked = self._locked, None
         if locked is not None:
+            with suppress(OSError):
+                fcntl.flock(locked, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open, too
             locked.close()
 
 
