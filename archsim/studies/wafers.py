@@ -263,11 +263,12 @@ def death_of(experiment: ExperimentSpec, die: int) -> Death:
     mover = WeightMover(engine.machine, engine.fabric, new_tally(engine.machine))
     transfer = mover.transfer(moves["src"], moves["dst"], engine.expert_bytes)
     steps = max(1, experiment.workload.decode_steps)
-    times = [each.run().decode_ns / steps for each in (whole, orphaned, balanced)]
+    before_ns, after_ns, balanced_ns = (float(each.run().decode_ns) / steps for each in (whole, orphaned, balanced))
     lost_bytes = lost * engine.expert_bytes
     host = system.decision.host.pcie_bandwidth_bytes_per_s
     return Death(
-        die, len(living), *times, lost, lost_bytes, lost_bytes / host * NS_PER_S, transfer.total_bytes, transfer.ns
+        die, len(living), before_ns, after_ns, balanced_ns, lost, lost_bytes, lost_bytes / host * NS_PER_S,
+        transfer.total_bytes, transfer.ns,
     )
 
 
