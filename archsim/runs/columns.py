@@ -1026,8 +1026,9 @@ DIES: tuple[Column, ...] = (
     *_each(INTEGER, "tokens", tokens="pairs of token and expert assigned to the die"),
     *_each(INTEGER, "bytes", local_hbm_read_bytes="read from its own HBM", remote_hbm_read_bytes="read from its HBM by other dies", local_hbm_write_bytes="written as cached copies"),
     *_each(INTEGER, "bytes", activation_bytes="hidden vectors sent and received", replica_peak_bytes="peak size of cached copies"),
-    *_each(REAL, "W", power_w="mean of the run, with its HBM; empty for a system without power and cooling"),
-    *_each(REAL, "C", temperature_c="of its hottest place, in the hotter of prefill and decode; empty without cooling", hbm_temperature_c="of its HBM, likewise"),
+    Column("power_w", REAL, "W", "mean of the run, with its HBM; empty for a system without power and cooling", None, optional=True),
+    Column("temperature_c", REAL, "C", "of its hottest place, in the hotter of prefill and decode; empty without cooling", None, optional=True),
+    Column("hbm_temperature_c", REAL, "C", "of its HBM, likewise", None, optional=True),
     *(column for phase in ("prefill", "decode") for column in (
         Column(f"{phase}_hbm_bytes", INTEGER, "bytes", f"of hbm_bytes, in {phase}", None),
         Column(f"{phase}_tokens", INTEGER, "tokens", f"of tokens, in {phase}", None),

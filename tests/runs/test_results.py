@@ -13,13 +13,13 @@ from archsim.base.errors import ArchsimError
 from archsim.base.files import read_sealed
 from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
 from archsim.engine import loop
-from archsim.runs.columns import COLUMNS, DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
+from archsim.runs.columns import COLUMNS, DIE_COLUMNS, DIES, LINK_COLUMNS, RUN_COLUMNS
 from archsim.runs.plan import choose, select
 from archsim.runs.results import REFERENCES, Results
 from archsim.runs.simulator import Simulator
 
 CALIBRATION = ("decode_ns_low", "decode_ns_high", "gemm_extrapolated", "copies_extrapolated")
-OPTIONAL = {column.name for column in COLUMNS if column.optional}
+OPTIONAL = {column.name for column in (*COLUMNS, *DIES) if column.optional}
 HOST_TIMES = tuple(name for name in RUN_COLUMNS if name.startswith("host_p"))
 SETS = [
     "published", "{set: published, hops: all, weights: all}", "physical", "{set: physical, arbitration: round_robin}"
