@@ -133,7 +133,7 @@ def _hbm(text: str) -> float:
 
 
 # ---- validate
-# ``archsim validate``: compare a calibration with measurements, held-out ones included.
+# ``archsim calibrate --validate``: compare a calibration with measurements, held-out ones included.
 
 _MOST_SETS = 12  # printed sets of transfers
 
@@ -190,7 +190,7 @@ def run_validate(args: argparse.Namespace) -> int:
         return _served(args)
     lacking = [name for name, given in (("DIR", args.measurements), ("--with", args.calibration)) if not given]
     if lacking:
-        print(f"archsim validate: missing {' and '.join(lacking)} (or --audit)", file=sys.stderr)
+        print(f"archsim calibrate --validate: missing {' and '.join(lacking)} (or --audit)", file=sys.stderr)
         return USER_ERROR
     from archsim.base.host import use_one_blas_thread
 

@@ -42,7 +42,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 # ---- verify
-# ``archsim verify``: run a report again from its manifest, and say which numbers moved.
+# ``archsim check --report``: run a report again from its manifest, and say which numbers moved.
 
 _SHOWN = 20  # columns that moved
 

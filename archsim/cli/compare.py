@@ -108,7 +108,7 @@ def _print(found) -> None:
 
 
 # ---- engines
-# ``archsim engines``: run a sample of an experiment on two engines, print how they differ.
+# ``archsim compare --engines``: run a sample of an experiment on two engines, print how they differ.
 
 def add_engines(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
@@ -165,7 +165,7 @@ def _interpreted(planned: ExperimentSpec | SweepPlan, args: argparse.Namespace) 
 
 
 # ---- claims
-# ``archsim claims``: published numbers of papers beside runs of their experiments.
+# ``archsim compare --papers``: published numbers of papers beside runs of their experiments.
 
 FOLDER = "reports/claims"
 
@@ -229,7 +229,8 @@ def _print_claims(found) -> None:
 
 
 # ---- worth
-# ``archsim worth``: whether a balancer pays on a deployment, judged on held-out loads, or a block of silicon.
+# ``archsim compare --without``: whether a balancer pays on a deployment, judged on held-out loads, or a block of
+# silicon.
 
 def add_worth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

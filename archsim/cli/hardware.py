@@ -1,4 +1,4 @@
-"""``archsim area``: area and power of the decision hardware of every system, beside the published table II."""
+"""``archsim hardware area``: area and power of the decision hardware of every system, beside the published table II."""
 
 import argparse
 import dataclasses
@@ -272,7 +272,7 @@ def _size(size_bytes: float) -> str:
 
 
 # ---- cost
-# ``archsim cost``: die area by block, machine price by part, and the coefficients behind them.
+# ``archsim hardware cost``: die area by block, machine price by part, and the coefficients behind them.
 
 DECISIVE = 3  # coefficients that are named
 
@@ -349,7 +349,7 @@ def _sources(coefficients: Coefficients):
 
 
 # ---- blocks
-# ``archsim blocks``: tables, parameters and state diagrams of the hardware blocks.
+# ``archsim hardware blocks``: tables, parameters and state diagrams of the hardware blocks.
 
 def add_blocks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="one block, such as pdu (default: all)")
@@ -466,7 +466,7 @@ def built(block: str, changes: Mapping[str, Any]) -> Any:
 
 
 # ---- energy
-# ``archsim rtl energy``: what a component's registers and clock take, by its activity on a stimulus.
+# ``archsim hardware rtl energy``: what a component's registers and clock take, by its activity on a stimulus.
 
 COLUMNS = (
     "cycles", "bits", "clocked", "toggled", "fJ/cycle free", "gated", "pJ/event free", "gated", "GHz", "5 nm, mW free",
@@ -524,7 +524,7 @@ def _row(block: str, args: argparse.Namespace) -> list[str]:
 
 
 # ---- export
-# ``archsim rtl export``: a component as Verilog, with a test bench that checks itself and timing constraints.
+# ``archsim hardware rtl export``: a component as Verilog, with a test bench that checks itself and timing constraints.
 
 def add_rtl_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("block", metavar="BLOCK", help="allocator, select, sorter, pdu, atu or heatmap")
@@ -576,7 +576,7 @@ def run_rtl_export(args: argparse.Namespace) -> int:
 
 
 # ---- formal
-# ``archsim rtl formal``: invariants of the components by induction.
+# ``archsim hardware rtl formal``: invariants of the components by induction.
 
 def add_rtl_formal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="one component (default: all)")
@@ -609,7 +609,7 @@ def run_rtl_formal(args: argparse.Namespace) -> int:
 
 
 # ---- lockstep
-# ``archsim rtl lockstep``: a component beside its table, on random or recorded stimulus.
+# ``archsim hardware rtl lockstep``: a component beside its table, on random or recorded stimulus.
 
 NAMED = 5  # of what a stimulus did not cover
 LANES = {"allocator": {"lanes": (1, 4, 8, 16)}}  # that run where none are given
@@ -658,7 +658,7 @@ def run_rtl_lockstep(args: argparse.Namespace) -> int:
 
 
 # ---- synth
-# ``archsim rtl synth``: components in cells of a library, beside the analytical model.
+# ``archsim hardware rtl synth``: components in cells of a library, beside the analytical model.
 
 def add_rtl_synth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="one component (default: all)")

@@ -20,11 +20,11 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 # ---- completion
-# ``archsim completion``: a script that completes commands, options and names in bash, zsh or fish.
+# ``archsim list --completion``: a script that completes commands, options and names in bash, zsh or fish.
 
 SCRIPTS = {
     "bash": """_archsim() {
-    COMPREPLY=($(archsim completion --words "$COMP_CWORD" "${COMP_WORDS[@]:1}" 2>/dev/null))
+    COMPREPLY=($(archsim list --completion --words "$COMP_CWORD" "${COMP_WORDS[@]:1}" 2>/dev/null))
     [ ${#COMPREPLY[@]} -gt 0 ] || COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 complete -o filenames -F _archsim archsim
@@ -32,14 +32,14 @@ complete -o filenames -F _archsim archsim
     "zsh": """#compdef archsim
 _archsim() {
     local -a found
-    found=(${(f)"$(archsim completion --words $((CURRENT - 1)) "${words[@]:1}" 2>/dev/null)"})
+    found=(${(f)"$(archsim list --completion --words $((CURRENT - 1)) "${words[@]:1}" 2>/dev/null)"})
     if (( $#found )); then compadd -a found; else _files; fi
 }
 compdef _archsim archsim
 """,
     "fish": """function __archsim
     set -l given (commandline -opc)[2..] (commandline -ct)
-    archsim completion --words (count $given) $given 2>/dev/null
+    archsim list --completion --words (count $given) $given 2>/dev/null
 end
 complete -c archsim -a '(__archsim)'
 """,
@@ -62,7 +62,7 @@ def run_completion(args: argparse.Namespace) -> int:
         print("\n".join(found))
         return OK
     if args.shell is None:
-        raise SpecError("give a shell: bash, zsh or fish; for bash: source <(archsim completion bash)")
+        raise SpecError("give a shell: bash, zsh or fish; for bash: source <(archsim list --completion bash)")
     print(SCRIPTS[args.shell], end="")
     return OK
 

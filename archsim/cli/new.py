@@ -32,7 +32,7 @@ def run_new(args: argparse.Namespace) -> int:
 
 
 # ---- model_import
-# ``archsim model import``: a model file from an ONNX graph, or from Hugging Face's ``config.json``.
+# ``archsim new --from``: a model file from an ONNX graph, or from Hugging Face's ``config.json``.
 
 def add_model_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("graph", metavar="MODEL.onnx|config.json", help="ONNX graph, or config.json of Hugging Face")

@@ -126,7 +126,7 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     for name in ("energy", "power", "area"):
         if row[OBJECTIVES[name][0]] is not None:
             ends = [row[end] for bound in ("low", "high") if (end := f"{OBJECTIVES[name][0]}_{bound}") in row]
-            said = " to ".join(value(name, end) for end in ends) if ends else "its range: archsim cost"
+            said = " to ".join(value(name, end) for end in ends) if ends else "its range: archsim hardware cost"
             of = " of MoE layers alone" if name in ("energy", "power") else ""
             table.add_row(name, value(name, row[OBJECTIVES[name][0]]), f"estimated{of}; {said}")
     system = next(each for each in experiment.systems if each.name == row["system"])

@@ -157,7 +157,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 # ---- explore
-# ``archsim explore``: search the points of a sweep, report the recommended designs, print the Pareto front.
+# ``archsim sweep --search``: search the points of a sweep, report the recommended designs, print the Pareto front.
 
 _SHOWN = 20  # printed points of the front
 
@@ -233,7 +233,7 @@ def _print_front(found) -> None:
 
 
 # ---- figure
-# ``archsim figure``: a figure of a report as a file for print.
+# ``archsim sweep --figure``: a figure of a report as a file for print.
 
 def add_figure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("report", metavar="REPORT", help="folder of a sweep, serve or explore")

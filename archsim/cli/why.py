@@ -65,7 +65,7 @@ def run_why(args: argparse.Namespace) -> int:
 
 
 # ---- optimum
-# ``archsim optimum``: run every combination, bound its steps, print the distances, write page and CSV.
+# ``archsim why --bound``: run every combination, bound its steps, print the distances, write page and CSV.
 
 def add_optimum(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
@@ -107,7 +107,7 @@ def _print_run(measured) -> None:
 
 
 # ---- ablate
-# ``archsim ablate``: run every link between two assumption sets, print the effect of each, write the page.
+# ``archsim why --assumptions``: run every link between two assumption sets, print the effect of each, write the page.
 
 def add_ablate(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)

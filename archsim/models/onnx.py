@@ -490,7 +490,7 @@ FLAGS = {
     "shared_experts": "--shared-experts",
     "shared_ffn": "--shared-ffn",
 }
-"""Field of a ModelSpec → the option of ``archsim model import`` that supplies it."""
+"""Field of a ModelSpec → the option of ``archsim new --from`` that supplies it."""
 
 OPERATOR_COLUMNS = (
     "node", "operator", "layer", "part", "weights", "experts", "k", "n", "flop_per_row", "weight_bytes",

@@ -261,7 +261,7 @@ def overview() -> str:
     parts = []
     for name, table in DIAGRAMS.items():
         parts += [f"{name}: {_module(name).__doc__.splitlines()[0]}", _indented(table.describe()), ""]
-    parts.append("archsim blocks NAME: parameters and state layout; with --diagram FILE.svg: its state diagram")
+    parts.append("archsim hardware blocks NAME: parameters and state layout; with --diagram FILE.svg: its diagram")
     return "\n".join(parts)
 
 

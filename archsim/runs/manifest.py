@@ -1,4 +1,4 @@
-"""The manifest of a report: its experiment, what it was made by, and digests by which ``archsim verify`` judges it.
+"""The manifest of a report: its experiment, what it was made by, and digests for ``archsim check --report``.
 
 ``manifest.yaml`` has the experiment, and below ``manifest``: version and libraries, ``digest`` (of the experiment),
 ``functions`` (file → SHA-256 of users' code, copied to ``code/``) and ``results`` (file → SHA-256), written last.

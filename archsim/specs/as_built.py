@@ -151,7 +151,8 @@ class SparesSpec(Spec):
 class DrawnSpec(Spec):
     """Machines that are drawn: ``wafers`` of them, of which a run takes number ``wafer``.
 
-    ``die_area`` and ``core_area`` (of a die, its cores): null: those of the price of the die (``archsim cost``).
+    ``die_area`` and ``core_area`` (of a die, its cores): null: those of the price of the die (``archsim hardware
+    cost``).
     """
 
     defects_per_cm2: Annotated[float, number(0, 100)] = 0.0

@@ -10,7 +10,7 @@
       analytical_runs: 20000                     # at most; a larger space is screened, or optuna chooses which
       samples: 64                                # worlds, for objectives such as throughput.p10
       screened_runs: 1000                        # of a screened space: points near its front that are run whole
-      coefficients: {hbm_usd_per_gb: 20}         # for energy, area and price: `archsim cost FILE --sources`
+      coefficients: {hbm_usd_per_gb: 20}         # for energy, area and price: `archsim hardware cost FILE --sources`
 """
 
 import re
@@ -168,7 +168,7 @@ def _read_constraint(text: Any) -> str:
 
 
 class ExploreSpec(Spec):
-    """What ``archsim explore`` optimises."""
+    """What ``archsim sweep --search`` optimises."""
 
     objectives: tuple[str, ...] = Field(min_length=1, max_length=4)
     where: tuple[str, ...] = ()

@@ -58,10 +58,10 @@ _BELONGS = MappingProxyType({
     "system": "an experiment names it under `systems:`",
     "model": "an experiment names it under `models:`",
     "assumption set": "an experiment names it under `assumptions:`",
-    "paper": "`archsim claims` takes it",
+    "paper": "`archsim compare --papers` takes it",
     "file of widths": "`archsim sure` takes it, as configs/uncertainty/widths.yaml",
     "calibration": "a system names it under `compute.calibration`",
-    "calibration of a fabric": "`archsim validate --mesh --with` and `archsim run --law` take it",
+    "calibration of a fabric": "`archsim calibrate --validate --mesh --with` and `archsim run --law` take it",
     TRAFFIC: "an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
 })
 

@@ -298,7 +298,7 @@ class ModelSpec(Spec):
     positions: Annotated[int | None, count(1, 1_000_000_000, none=True)] = None
     # Up to so many with a scaling that its authors describe and an engine has to be told of, such as YaRN.
     extended_positions: Annotated[int | None, count(1, 1_000_000_000, none=True)] = None
-    # What the model has and nothing here reads, as `archsim model import --accept-approximate` found it.
+    # What the model has and nothing here reads, as `archsim new --from --accept-approximate` found it.
     approximate: tuple[str, ...] = ()
 
     @model_validator(mode="after")

@@ -357,5 +357,5 @@ def load_paper(name: str | os.PathLike[str]) -> PaperSpec:
 
 
 def recorded_values() -> dict[str, Any]:
-    """Paper → id → values, as they were simulated with this version (`archsim claims` writes such a file)."""
+    """Paper → id → values, as they were simulated with this version (`archsim compare --papers` writes such a file)."""
     return json.loads((shipped_configs() / "papers" / "recorded.json").read_text(encoding="utf-8"))

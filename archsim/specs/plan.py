@@ -197,10 +197,10 @@ def _put(raw: Any, path: tuple[str, ...], value: Any, place: Place) -> Any:
 
 MEASURES = {
     "dies": "number of dies",
-    "area_mm2": "silicon of the decision hardware (archsim area): tables and command processors",
-    "die_mm2": "one die (archsim cost)",
-    "silicon_mm2": "all dies (archsim cost)",
-    "cost_usd": "price of the machine (archsim cost)",
+    "area_mm2": "silicon of the decision hardware (archsim hardware area): tables and command processors",
+    "die_mm2": "one die (archsim hardware cost)",
+    "silicon_mm2": "all dies (archsim hardware cost)",
+    "cost_usd": "price of the machine (archsim hardware cost)",
     "hbm_capacity": "with `fits`: whether homes and shared experts fit in the HBM of every die",
 }
 _FITTING = "hbm_capacity"

@@ -663,7 +663,7 @@ def plan_loads(problem: Problem, plan, hops: np.ndarray) -> np.ndarray:
 
 
 # ---- page
-# The page of ``archsim optimum``: distance of every policy from the bound.
+# The page of ``archsim why --bound``: distance of every policy from the bound.
 #
 # Worst steps beside the relaxation's plan.
 

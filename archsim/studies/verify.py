@@ -79,7 +79,7 @@ def report_of(path: Path) -> Path:
         raise ArchsimError(f"{path}: no such folder; expected that of a report, or its {MANIFEST}")
     if not path.is_dir():
         if path.name != MANIFEST:
-            raise ArchsimError(f"{path}: not the manifest of a report, which `archsim verify` runs again")
+            raise ArchsimError(f"{path}: not the manifest of a report, which `archsim check --report` runs again")
         return path.parent
     if not (path / MANIFEST).is_file():
         raise ArchsimError(f"{path}: no {MANIFEST}: not the folder of a report")

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 #
 # A policy that uses the block is compared with one that differs from it in that alone. The block pays a mm² and a USD
 # where throughput grows by more than silicon and price of the machine do, and a W where a token takes less energy: in
-# every draw of the traffic, and by PAYS or more, as `archsim worth` of balancers.
+# every draw of the traffic, and by PAYS or more, as `archsim compare --without` of balancers.
 
 NO_GAIN = 1e-4  # changes of throughput below this share are none
 PAYS = 0.01  # least gain, in every draw, that is called worth it: of a balancer, too (``archsim.studies.worth``)

@@ -171,7 +171,7 @@ def swapped_columns(rows: pd.DataFrame) -> str:
 # ---- reading
 
 UNKNOWN_LAYOUT = "no known layout has these columns"
-CASES = "cases.parquet"  # marks folders written by ``archsim validate``, which have no measurements
+CASES = "cases.parquet"  # marks folders written by ``archsim calibrate --validate``, which have no measurements
 
 
 class CalibrationError(ArchsimError):

@@ -4,7 +4,8 @@ Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V. The paper charges n
 are this project's (``docs/decisions.md``). Counts of work come from the policy functions themselves
 (``archsim.policies.allocation.Effort``), which every executor runs; an executor only turns counts into time.
 
-State layout: the tables of ``archsim area`` (distribution table, heatmap, prediction table); work counts in ``Counts``.
+State layout: the tables of ``archsim hardware area`` (distribution table, heatmap, prediction table); work counts in
+``Counts``.
 
 =========  ======================================================================================================
 RECEIVE    the demand arrives, tokens per expert of every die (16 bits each), and is summed

@@ -135,7 +135,7 @@ _ENERGY = {
     "access_1m": Coefficient(14.0, _ACCESS, _JOUPPI, (10.0, 20.0)),
     "energy_scale": Coefficient(0.7, "5 nm over 7 nm", _N5_POWER, _N5_POWER_BETWEEN),
     "sram_leakage": Coefficient(0.75, "nW/bit", "assumed: 1 nA per cell at 0.75 V and 85 °C; under 2 % of any table's power", (0.075, 2.25)),
-    "flop_cycle": Coefficient(0.82, "fJ per bit and cycle", "ASAP7, DFFHQNx1: 1.17 fJ of its clock pin a cycle (archsim rtl synth), times energy_scale; no clock gating", (0.7, 0.92)),
+    "flop_cycle": Coefficient(0.82, "fJ per bit and cycle", "ASAP7, DFFHQNx1: 1.17 fJ of its clock pin a cycle (archsim hardware rtl synth), times energy_scale; no clock gating", (0.7, 0.92)),
 }
 N5 = Technology(
     name="n5",
@@ -145,7 +145,7 @@ N5 = Technology(
     periphery=Coefficient(1.43, "times the cells", "WikiChip, TSMC 5-Nanometer Update, 2019: about 30 % of a large array, 32 Mib/mm2 (not 45 of cells alone)"),
     periphery_edge=Coefficient(103.0, "times the cells, over the root of the bits", "assumed: a macro of 4 KB is half cells (0.4 to 0.6)", (43.0, 194.0)),
     flop=Coefficient(0.233, "um2", f"ASAP7, DFFHQNx1: 0.2916 um2 in its predicted 7 nm (not looked up); 1.25 times denser ({_N5_DENSITY})", (0.19, 0.27)),
-    flop_port=Coefficient(1.51, "times the flip-flop, per port", "synthesis of the PDU to ASAP7 (archsim rtl synth): write and look-up of 512 experts take 1.51 flip-flops per bit", (1.45, 1.55)),
+    flop_port=Coefficient(1.51, "times the flip-flop, per port", "synthesis of the PDU to ASAP7 (archsim hardware rtl synth): write and look-up of 512 experts take 1.51 flip-flops per bit", (1.45, 1.55)),
     placement=Coefficient(0.70, "of the area is cells", "assumed: usual utilisation of placed logic", (0.6, 0.85)),
     **_ENERGY,
 )
@@ -298,7 +298,7 @@ def macro_mm2(bits: int, node: str) -> float:
 
 
 SHADOW, ORDER, ADDERS = "PDU: second register", "ATU: order of use", "Global CP: heatmap adders"
-_RTL = "area of cells over that of a flip-flop, ASAP7, pipeline of 3 (archsim rtl synth)"
+_RTL = "area of cells over that of a flip-flop, ASAP7, pipeline of 3 (archsim hardware rtl synth)"
 LANE = Coefficient(298.0, "flip-flops per lane", f"synthesis of the allocator, 8 and 16 lanes: {_RTL}", (250.0, 350.0))
 CANDIDATE = Coefficient(255.0, "flip-flops per die", f"synthesis of the allocator, 25 dies: slot, load and their multiplexers; {_RTL}", (215.0, 280.0))
 COMPARATOR = Coefficient(60.0, "flip-flops per comparator", f"synthesis of the selector, 32 comparators, its word of the heatmap in a register: 60; {_RTL}", (35.0, 100.0))

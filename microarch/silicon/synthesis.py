@@ -331,7 +331,7 @@ def _above(name: str, key: str, clock_hz: float, components: Sequence[str]) -> s
 
 
 def _analytical_um2(result: Synthesised) -> float:
-    """Cells by the model of ``archsim area``, in the flip-flops of the library."""
+    """Cells by the model of ``archsim hardware area``, in the flip-flops of the library."""
     of = result.parameters
     if result.block == "allocator":
         flops = of["lanes"] * LANE.value + of["dies"] * CANDIDATE.value

@@ -9,10 +9,10 @@ from calibration.measurements.reading import Measurements, read_measurements
 DTYPES = ["bf16", "fp8"]
 FOLDS = 5  # of shapes; the command takes 16, which is a little easier
 CASES = {"fp8": 112 / 117, "bf16": 105 / 117}
-# One library and one of seven models, as each takes half a minute: the one with the closest limit. `archsim validate`
-# judges all.
+# One library and one of seven models, as each takes half a minute: the one with the closest limit. `archsim calibrate
+# --validate` judges all.
 MODELS = {"DeepSeek-V3"}
-# Fits take time in proportion to the number of M; `archsim validate` judges the others, which lie between these
+# Fits take time in proportion to the number of M; `archsim calibrate --validate` judges the others between
 JUDGED_M = {2**i for i in range(17)}
 MEAN_OF_ALL_M = {"fp8": 0.025, "bf16": 0.04}
 

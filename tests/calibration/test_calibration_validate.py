@@ -1,4 +1,4 @@
-"""What ``archsim validate`` says of measurements that a calibration has seen, has not seen, or has no table of."""
+"""What ``archsim calibrate --validate`` says of measurements that are seen, unseen, or of no table."""
 
 import numpy as np
 import pandas as pd

@@ -242,4 +242,4 @@ def test_the_page_is_up_to_date():
     from archsim.studies.validation.mesh import page_of
 
     page = (Path(__file__).parents[2] / "docs" / "meshes.md").read_text(encoding="utf-8")
-    assert page_of(ar.validate_meshes(MEASURED), shipped_fabrics()) == page, "archsim validate --mesh FOLDER --out …"
+    assert page_of(ar.validate_meshes(MEASURED), shipped_fabrics()) == page, "archsim calibrate --validate --mesh …"

@@ -31,7 +31,7 @@ def test_a_new_word_after_the_last():
 def test_a_script_is_valid(shell, capsys):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    assert "archsim completion --words" in script
+    assert "archsim list --completion --words" in script
     if shutil.which(shell):
         assert subprocess.run([shell, "-n"], input=script, text=True, check=False).returncode == 0
 
@@ -43,7 +43,7 @@ def test_bash_completes(tmp_path):
     (tmp_path / "archsim").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m archsim.cli.main "$@"\n')
     (tmp_path / "archsim").chmod(0o755)
     asked = "COMP_WORDS=(archsim swe); COMP_CWORD=1; _archsim; echo ${COMPREPLY[@]}"
-    code = f'PATH="{tmp_path}:$PATH"; source <(archsim completion bash); {asked}'
+    code = f'PATH="{tmp_path}:$PATH"; source <(archsim list --completion bash); {asked}'
     ended = subprocess.run([bash, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert ended.stdout.split() == ["sweep"], ended.stderr
 

@@ -60,7 +60,7 @@ def test_committed_results_are_of_the_sources_and_their_areas_add_up():
     assert {row.component for row in rows} == {file.stem for file in RESULTS.glob("*.json")} and len(rows) == 6
     for row in rows:
         found = row.synthesised
-        assert not row.stale, f"{row.component}: archsim rtl synth --out {RESULTS}"
+        assert not row.stale, f"{row.component}: archsim hardware rtl synth --out {RESULTS}"
         assert found.sequential_um2 == pytest.approx(found.flip_flops * found.flip_flop_um2, rel=1e-3)
         assert (found.gates_fj > 0) == (found.clock_gates > 0)
         assert found.logic_ps == pytest.approx(found.abc_logic_ps, rel=0.05)

@@ -1,4 +1,4 @@
-"""``archsim validate --served``: every format is read by its keys, and errors are those of cells."""
+"""``archsim calibrate --validate --served``: every format is read by its keys, and errors are those of cells."""
 
 import csv
 import json

@@ -13,7 +13,7 @@ from archsim.specs.library import EXPERIMENT, TRAFFIC, kind_of, load_experiment
     ("models/kimi-k2.yaml", "this is a model; an experiment names it under `models:`"),
     ("assumptions/physical.yaml", "this is an assumption set; an experiment names it under `assumptions:`"),
     ("calibrations/h100.yaml", "this is a calibration; a system names it under `compute.calibration`"),
-    ("papers/craft.yaml", "this is a paper; `archsim claims` takes it"),
+    ("papers/craft.yaml", "this is a paper; `archsim compare --papers` takes it"),
     (
         "traffic/deepseek-v3.yaml",
         "this is a traffic preset; an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",

@@ -219,7 +219,7 @@ def test_no_reason_says_not_stated_of_what_the_paper_states(shared, paper, sente
 
 
 def test_every_row_was_recorded_and_the_recorded_values_are_judged():
-    """The table of docs/papers.md is that of ``archsim claims --recorded``; nothing is simulated."""
+    """The table of docs/papers.md is that of ``archsim compare --papers --recorded``; nothing is simulated."""
     values = recorded_values()
     found = [judge_recorded(load_paper(name), values[name]) for name in PAPERS]
     counts = claims.counts_of(found)

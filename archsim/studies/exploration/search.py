@@ -644,7 +644,7 @@ def explore_to_report(
 
 
 def given(plan: SweepPlan, spec: ExploreSpec) -> dict[str, Any]:
-    """The experiment with its ``sweep:`` and ``explore:``, references expanded: ``archsim explore`` reproduces it."""
+    """The experiment with its ``sweep:`` and ``explore:``, references expanded: ``sweep --search`` takes it."""
     return plan.given() | {EXPLORE_KEY: spec.model_dump(mode="json")}
 
 

@@ -536,7 +536,8 @@ def worse(before: Path, now: Sequence[Cell]) -> list[str]:
         try:
             known[tuple(row.get(key) or row[names.get(key, key)] for key in KEYS)] = row
         except KeyError as error:
-            raise TraceError(f"{before}: is no table of `archsim validate --served --page`: it lacks {error}") from None
+            command = "`archsim calibrate --validate --served --page`"
+            raise TraceError(f"{before}: is no table of {command}: it lacks {error}") from None
     found: list[str] = []
     for cell in now:
         row = known.get(cell.key, {})

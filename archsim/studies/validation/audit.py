@@ -164,8 +164,8 @@ def page_of(calibrations: Sequence[CalibrationSpec]) -> str:
     lines = [
         "# Audit of shipped calibrations",
         "",
-        "Written by `archsim validate --audit --out docs/audit.md`. Every point of every table is left out in turn and",
-        "compared with those beside it. Apart are points outside the span of their neighbours by more than",
+        "Written by `archsim calibrate --validate --audit --out docs/audit.md`. Every point of every table is left out",
+        "in turn and compared with those beside it. Apart are points outside the span of their neighbours by more than",
         f"{APART:g} times the spread of their table (95 % of its points are nearer to the mean of their neighbours)",
         f"and by more than {LEAST:.0%}; of transfers, tables whose held-out error is {APART:g} times that of the",
         "median table of their section. Tables scaled from another GPU are audited there. `archsim calibrate` leaves",

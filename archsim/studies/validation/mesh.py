@@ -634,14 +634,15 @@ def page_of(found: MeshValidation, fabrics: Sequence[FabricCalibration]) -> str:
     """``docs/meshes.md``."""
     lines = [
         "# Measured meshes", "",
-        "Written by `archsim validate --mesh FOLDER --out docs/meshes.md`. Measured times of real meshes of chips",
-        "stand beside what the shipped calibrations of fabrics say, and beside null models with one constant each,",
+        "Written by `archsim calibrate --validate --mesh FOLDER --out docs/meshes.md`. Measured times of real meshes",
+        "of chips stand beside what the shipped calibrations of fabrics say, and beside null models with one constant",
+        "each,",
         "fitted to the same cases: *links only* (bytes over the busiest link), *endpoint only* (vectors of the busiest",
         "chip) and *constant*. *Left out* is the error of a law that was fitted without the case. A law that does not",
         "beat a null model says nothing that the null model does not say, and the table names it.", "",
         "The laws: `archsim/laws/mesh.py`. Their terms were chosen by leaving cases out; their constants are in",
         "`configs/fabrics/`, each with its residuals. Your own machine: `archsim calibrate FOLDER` and",
-        "`archsim validate --mesh FOLDER`, with CSV files of the columns [below](#files).", "",
+        "`archsim calibrate --validate --mesh FOLDER`, with CSV files of the columns [below](#files).", "",
         "## Laws against null models", "",
         "| kernel | version | cases | error % | left out % | " + " | ".join(f"{each} %" for each in NULLS)
         + " | not better than |",

@@ -604,7 +604,7 @@ HEAD = """# Shipped calibrations against measurements
 
 Every law that an iteration uses, by the calibration file as it is, on all that was measured of its GPU: most of it is
 what the file was fitted to. Errors of sizes, shapes and
-sweeps left out of the fit are on the page of `archsim validate MEASUREMENTS --with GPU`. *Own table*:
+sweeps left out of the fit are on the page of `archsim calibrate --validate MEASUREMENTS --with GPU`. *Own table*:
 the kernel's table; else as the engine takes it, by the bytes of a port. Made by
 `python -m archsim.studies.validation.page MEASUREMENTS docs/validation.md`.
 """
