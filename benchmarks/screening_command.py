@@ -3,11 +3,10 @@
     python benchmarks/screening_command.py [--points 100000] [--shapes grid sample axis]
 
 Runs ``archsim sweep --search FILE --jobs 1`` with ``event_runs: 0`` on spaces of a small model (one layer of 16
-experts, 2 x 2 dies), in a process of its own with empty caches, and prints points per processor second and the peak memory. As
-machines differ, each rate is also printed as a ratio to a reference: rows per second that pyarrow writes to Parquet, of
-the columns that screening writes, in the same run. Kernels that are compiled already are used: run it twice for times
-without compilation.
-"""
+experts, 2 x 2 dies), in a process of its own with empty caches, and prints points per processor second and the peak
+memory. As machines differ, each rate is also printed as a ratio to a reference: rows per second that pyarrow writes
+to Parquet, of the columns that screening writes, in the same run. Kernels that are compiled already are used: run it
+twice for times without compilation. """
 
 import argparse
 import sys
