@@ -357,7 +357,7 @@ def print_sure(found) -> None:
             times = (scaled(each, TIME_UNITS) for each in (option.ns.p50, option.ns.p05, option.ns.p95))
             table.add_row(option.name, *times, percent(option.fastest))
         console().print(table)
-        for each in place.pairs:
+        for each in (*place.pairs, *place.further):
             print(f"  {each.faster} over {each.slower}: {each.ratio.p50:.3f} × ({each.ratio.p05:.3f}–"
                   f"{each.ratio.p95:.3f}); {order_told(each)}")  # fmt: skip
         told = [

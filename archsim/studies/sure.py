@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -87,8 +88,9 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Place:
-    """Options that are compared. ``of``: system, model and so on that they share; ``pairs``: the fastest against each
-    other; ``headline``: the pair of the sentence, None with one option; ``told``: its sentence.
+    """Options that are compared. ``of``: system, model and so on that they share; ``pairs``: the fastest against
+    each other; ``further``: the others against each other; ``headline``: the pair of the sentence, None with one
+    option; ``told``: its sentence.
     """
 
     of: Mapping[str, Any]
@@ -99,6 +101,7 @@ class Place:
     indices: tuple[Index, ...]
     measurements: tuple[Measurement, ...]
     samples: Mapping[str, np.ndarray] = field(repr=False, compare=False, default_factory=dict)
+    further: tuple[Pair, ...] = ()
 
     @property
     def name(self) -> str:
@@ -277,6 +280,7 @@ def _place(
     ns = {name: each.ns for name, each in found.items()}
     names = order(ns)
     pairs = tuple(pair(names[0], name, ns) for name in names[1:])
+    further = tuple(pair(faster, slower, ns) for faster, slower in combinations(names[1:], 2))
     ties = [each for each in pairs if not each.sure]
     rest = [each for each in pairs if each.sure]
     headline = next(iter(rest or pairs), None)
@@ -293,7 +297,8 @@ def _place(
     rates = {name: _scaled(each, 1 / float(np.mean(ns[name]))) for name, each in rates.items()}
     measured = _measurements(expansion, rates, draws, values, named)
     told = _told(names, ties, rest, options, worlds.samples)
-    return Place(of, options, pairs, headline, told, tuple(indices(expansion, draws, values)), measured, ns)
+    found_indices = tuple(indices(expansion, draws, values))
+    return Place(of, options, pairs, headline, told, found_indices, measured, ns, further)
 
 
 def _scaled(expansion: Expansion, by: float) -> Expansion:
@@ -424,7 +429,7 @@ def _plain(place: Place) -> dict[str, Any]:
         "pairs": [
             {"faster": each.faster, "slower": each.slower, "probability": each.probability, "reverse": each.reverse,
              "sure": each.sure, "told": order_told(each)} | _columns("ratio", each.ratio)
-            for each in place.pairs
+            for each in (*place.pairs, *place.further)
         ],
         "indices": [each._asdict() for each in place.indices],
         "measure": [
@@ -453,7 +458,7 @@ def section_of(found: Sure) -> dict[str, Any]:
             {
                 "name": place.name, "told": place.told, "chart": whiskers(place), "tornado": tornado(place),
                 "pairs": [(each.faster, each.slower, each.ratio, _range(each.ratio), order_told(each))
-                          for each in place.pairs],
+                          for each in (*place.pairs, *place.further)],
                 "measure": [measured_told(each, place) for each in place.measurements],
             }
             for place in found.places
