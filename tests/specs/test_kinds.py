@@ -35,6 +35,7 @@ def test_every_shipped_file_is_of_the_kind_of_its_folder():
     every = sorted(file for file in shipped_configs().rglob("*.yaml") if file.parent.parent.name != "calibrations")
     # those of `archsim serve` are its own
     files = [file for file in every if file.parent.name != "serving" and not file.stem.startswith("serve_")]
-    assert {kinds.get(file.parent.name, EXPERIMENT) for file in files} == {*kinds.values(), EXPERIMENT}
-    for file in files:
-        assert kind_of(read_yaml(file).data) == kinds.get(file.parent.name, EXPERIMENT), file
+    folders = {file: file.relative_to(shipped_configs()).parts[0] for file in files}
+    assert {kinds.get(folder, EXPERIMENT) for folder in folders.values()} == {*kinds.values(), EXPERIMENT}
+    for file, folder in folders.items():
+        assert kind_of(read_yaml(file).data) == kinds.get(folder, EXPERIMENT), file
