@@ -104,7 +104,7 @@ def test_a_model_survives_its_files(tmp_path, shared):
     save_model(model, tmp_path / "mine.yaml")
     spec = SyntheticSpec(like=str(tmp_path / "mine.yaml"), requests=8)
     source = generated_traffic(load_model(name), spec, 8)
-    assert (tmp_path / "mine.npz").stat().st_size < 300_000
+    assert (tmp_path / "mine.npz").stat().st_size < 350_000  # of 128 experts
     for key, array in model.arrays.items():
         kept = source.model.arrays[key]
         assert kept.shape == array.shape and np.abs(kept - array).max(initial=0) <= 0.01 * array.max(initial=1)
