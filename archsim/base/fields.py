@@ -305,6 +305,13 @@ class Spec(BaseModel):
         """Equal values with equal ranges: a cache must not give one for the other."""
         return self is other or (super().__eq__(other) is True and self.ranges == other.ranges)
 
+    def has_values_of(self, other: Any) -> bool:
+        """Whether the values are equal, whatever their ranges are."""
+        if type(self) is not type(other):
+            return False
+        both = ((getattr(self, name), getattr(other, name)) for name in type(self).model_fields)
+        return all(one.has_values_of(two) if isinstance(one, Spec) else one == two for one, two in both)
+
     @property
     def ranges(self) -> dict[str, Ranged]:
         """Name of a field → what its file says of it beside the value."""

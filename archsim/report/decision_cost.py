@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from archsim.base.fields import Spec
 from archsim.report.charts import Axis, element, linear_axis, number, picture, text, title
 from archsim.report.data import HOST_TIMES, Place, Report, RunRow
 from archsim.report.figures import Panel, policy_class
@@ -346,7 +347,7 @@ def _moved_by(low: float, high: float, simulated: float, times_ns: tuple[float, 
 
 def published_as(system: SystemSpec) -> str | None:
     """The shipped system (configs/systems) with the same hardware."""
-    return next((name for name, _ in PUBLISHED if _hardware(load_named(name)) == _hardware(system)), None)
+    return next((name for name, _ in PUBLISHED if _same_hardware(load_named(name), system)), None)
 
 
 @lru_cache
@@ -354,8 +355,11 @@ def load_named(name: str) -> SystemSpec:
     return load_system(name)
 
 
-def _hardware(system: SystemSpec) -> tuple:
-    return system.mesh, system.topology, system.fabric, system.hbm, system.d2d, system.llc, system.compute
+def _same_hardware(one: SystemSpec, other: SystemSpec) -> bool:
+    """Whether their values are equal; ranges of numbers say how sure they are, not what was built."""
+    parts = ("mesh", "topology", "fabric", "hbm", "d2d", "llc", "compute")
+    both = ((getattr(one, part), getattr(other, part)) for part in parts)
+    return all(first.has_values_of(second) if isinstance(first, Spec) else first == second for first, second in both)
 
 
 # ---- worth

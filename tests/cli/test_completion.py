@@ -12,7 +12,7 @@ from archsim.cli.main import main
 
 
 @pytest.mark.parametrize(("line", "found"), [
-    ("swe", ["sweep"]), ("sweep explo", ["explore_dojo"]), ("sweep dojo --sched", ["--scheduler"]),
+    ("swe", ["sweep"]), ("sweep explo", ["explore_dojo", "explore_spares"]), ("sweep dojo --sched", ["--scheduler"]),
     ("trace im", ["import"]), ("list sys", ["systems"]), ("new mo", ["model"]),
     ("run dojo --policy allo-", ["allo-paper", "allo-lp"]),
     ("run dojo --model deepseek-v3", ["deepseek-v3", "deepseek-v3.2"]),
