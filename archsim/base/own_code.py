@@ -30,6 +30,7 @@ CODE_FOLDER = "ARCHSIM_CODE_FOLDER"
 LOG = logging.getLogger(__name__)
 _OURS = ("archsim", "microarch", "calibration")
 _PRIVATE = "_archsim_own_"
+_STAMP = "__archsim_stamp__"  # of the file that a module was run from
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -71,16 +72,42 @@ def is_ours(module_name: str) -> bool:
 
 
 def module_of(module_name: str) -> ModuleType:
-    """The module that functions of users are named in, imported. Raises what importing it raises."""
+    """The module that functions of users are named in, imported; anew with its neighbours if a file of theirs was
+    edited since, as happens in a notebook. Raises what importing it raises.
+    """
     folder = code_folder()
     name = f"{_private_name(folder)}.{module_name}"
     if is_ours(module_name) or not _is_below(folder, module_name):
         name = module_name
+    if name != module_name:
+        _forget_edited(_private_name(folder))
     if not is_ours(module_name) and name not in sys.modules:
         LOG.info("imports and runs the module %s, which a file names (docs/trust.md; --no-code)", module_name)
     if name != module_name:
         _add_package(folder)
     return importlib.import_module(name)
+
+
+def _forget_edited(package: str) -> None:
+    """Drop the loaded modules of a folder of users' code if a file of theirs is no longer what was run."""
+    loaded = {name: module for name, module in sys.modules.items() if name.startswith(f"{package}.")}
+    if any(vars(module).get(_STAMP) != _stamp(vars(module).get("__file__")) for module in loaded.values()):
+        for name in loaded:
+            del sys.modules[name]
+
+
+def stamp_of(module_name: str) -> tuple[int, int] | None:
+    """When the file of a user's module was written, and its size, without importing it; None for an installed one."""
+    return _stamp(str(Path(code_folder(), *module_name.split(".")).with_suffix(".py")))
+
+
+def _stamp(file: str | None) -> tuple[int, int] | None:
+    """Of a file: when it was written, and its size; None for a folder, or a file that is gone."""
+    try:
+        found = os.stat(file) if file else None
+    except OSError:
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_size)
 
 
 def is_in_folder(module: ModuleType) -> bool:
@@ -133,6 +160,7 @@ class _Loader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         package = module.__name__.partition(".")[0]
         vars(module)["__builtins__"] = vars(builtins) | {"__import__": _import_beside(package)}
+        vars(module)[_STAMP] = _stamp(self.path)
         super().exec_module(module)
 
 

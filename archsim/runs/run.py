@@ -14,7 +14,7 @@ from typing import Any
 
 from archsim.base.code_digest import numbers_digest
 from archsim.base.fields import Spec
-from archsim.base.own_code import NO_CODE, CodeNotImported, code_folder, import_function, is_ours, module_of
+from archsim.base.own_code import NO_CODE, CodeNotImported, code_folder, import_function, is_ours, module_of, stamp_of
 from archsim.engine.machine import ENDPOINT
 from archsim.engine.moves import KERNELS, charges_kernels, kernels_from
 from archsim.policies.placement import file_of
@@ -248,12 +248,14 @@ def code_of(functions: tuple[str, ...]) -> str:
     """See `Run.code`: 12 hex digits of the code that decides numbers, its tables, numeric libraries, and the files
     of users' functions.
     """
-    return _code_of(functions, code_folder())
+    return _code_of(functions, code_folder(), tuple(stamp_of(name.partition(":")[0]) for name in functions))
 
 
 @lru_cache(maxsize=64)
-def _code_of(functions: tuple[str, ...], folder: str) -> str:
-    """folder: where the files of users' functions are; another one may have others of the same names."""
+def _code_of(functions: tuple[str, ...], folder: str, stamps: tuple[tuple[int, int] | None, ...]) -> str:
+    """folder: where the files of users' functions are, as another one may have others of the same names; stamps: of
+    these files, as a session may edit them.
+    """
     libraries = " ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "scipy"))
     digest = hashlib.sha256(f"{numbers_digest()} {libraries}".encode())
     for file in sorted((shipped_configs() / "assumptions").glob("*.yaml")):
