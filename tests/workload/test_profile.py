@@ -30,7 +30,9 @@ def llama(shared):
 def test_insights_have_measured_support(llama):
     found = insights(llama)
     assert [each.number for each in found] == [1, 2, 3, 4, 5, 6]
-    assert [each.verdict for each in found] == ["supported"] * 4 + ["not measurable", "supported"]
+    # Insight 1 is of heatmaps, and those of the two halves of this trace do not agree with each other.
+    verdicts = ["not measurable", *["supported"] * 3, "not measurable", "supported"]
+    assert [each.verdict for each in found] == verdicts
     assert f"{llama.mean('max_over_mean'):.1f}" in found[3].measured
 
 
