@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -385,7 +386,7 @@ def block_times(
     any; None where there are none.
     """
     machine = machine_of(laws.calibration, *laws.scale_of("bf16", rates))
-    for calibration in (laws.calibration, *siblings_of(laws.calibration)):
+    for calibration in chain([laws.calibration], siblings_of(laws.calibration)):  # read only if it is needed
         if found := _tables_of(kind, phase, dtypes[1], library, calibration):
             if calibration is not laws.calibration:
                 found = tuple(table.model_copy(update={"scaled_from": calibration.gpu}) for table in found)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -154,7 +155,7 @@ def _measured_ranks(laws: Laws, op: str) -> list[int]:
 
 def _between_nodes(laws: Laws) -> Laws:
     """The laws of the GPU, or of the nearest one whose copies between nodes were measured. Raises LawMissing."""
-    for each in (laws.calibration, *siblings_of(laws.calibration)):
+    for each in chain([laws.calibration], siblings_of(laws.calibration)):
         if any(table.of.get("placement") == "inter_node" for table in each.p2p):
             return laws if each is laws.calibration else Laws(each)
     raise LawMissing(f"calibration {laws.calibration.gpu} has no copies between nodes, and no GPU like it has")

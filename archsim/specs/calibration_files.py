@@ -176,7 +176,7 @@ def _read_once(path: Path, changed_ns: tuple[int, ...]) -> CalibrationSpec:
     return load_calibration(path)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)  # all that ship, which a search for siblings reads in turn
 def _own_once(path: Path, changed_ns: tuple[int, ...]) -> CalibrationSpec:
     """For siblings that take tables of each other."""
     return read_calibration(path)
