@@ -19,7 +19,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Form(NamedTuple):
-    """Another question to the same verb: ``flag`` asks it, as in ``archsim why --assumptions``. ``old``: the command of
+    """Another question to the same verb: ``flag`` asks it, as in ``archsim why --ablate``. ``old``: the command of
     its own that it was before version 0.2.
     """
 
@@ -87,7 +87,7 @@ HEADINGS: dict[str, tuple[Command | Group, ...]] = {
     ),
     "Understand": (
         Command("why", "why", "what limits a step, and what would help", (
-            Form("--assumptions", "ablate", "why:ablate", "how much each modelling assumption changes the speed-up"),
+            Form("--ablate", "ablate", "why:ablate", "how much each modelling assumption changes the speed-up"),
             Form("--bound", "optimum", "why:optimum", "how far each policy is from a bound that no allocation beats"),
         )),
         Command("compare", "compare", "two designs, or two policies of an experiment, side by side", (

@@ -107,7 +107,7 @@ def _print_run(measured) -> None:
 
 
 # ---- ablate
-# ``archsim why --assumptions``: run every link between two assumption sets, print the effect of each, write the page.
+# ``archsim why --ablate``: run every link between two assumption sets, print the effect of each, write the page.
 
 def add_ablate(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)

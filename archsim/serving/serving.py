@@ -311,7 +311,7 @@ def machines_of(serving: Serving) -> tuple[tuple[str, int], ...]:
     if serving.spec.experts_on is not None:
         system = serving.on(EXPERTS_SIDE).system
         used[system.name] = used.get(system.name, 0) + system.dies
-        has[system.name] = max(has.get(system.name, 0) + system.dies, system.dies)
+        has[system.name] = has.get(system.name, 0) + system.dies  # further ones, even of the same kind
     for name, devices in used.items():
         if devices > has[name]:
             raise SpecError(f"{name} has {has[name]} devices, but {devices} are asked for; use fewer ranks")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import archsim.cli
-from archsim.cli.main import COMMANDS, OLD, every_command, main
+from archsim.cli.main import COMMANDS, OLD, every_command, main, parser_of
 
 FOLDER = Path(archsim.cli.__file__).parent
 EVERY = dict(every_command())
@@ -58,6 +58,16 @@ def test_a_dozen_or_so_are_shown_and_alone_archsim_says_where_to_start(capsys):
     shown = [line.split()[0] for line in alone.splitlines() if line.startswith("  ") and not line.startswith("  -")]
     assert {each.name for each in COMMANDS} <= set(shown) and len(COMMANDS) <= 15
     assert "Start here:" in alone and not any(f"  {old} " in alone for old in OLD)
+
+
+def test_no_form_takes_an_option_of_its_command():
+    """``archsim why FILE --assumptions physical`` chooses a set: no form may be asked for by such a flag."""
+    taken = []
+    for command in COMMANDS:
+        for form in getattr(command, "forms", ()):
+            (own,) = (each for each in parser_of([command.name])._actions if each.choices)
+            taken += [form.flag for action in own.choices[command.name]._actions if form.flag in action.option_strings]
+    assert taken == []
 
 
 @pytest.mark.parametrize("old", OLD)

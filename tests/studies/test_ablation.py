@@ -71,7 +71,7 @@ def test_page_and_table_contain_every_effect(made):
     assert {(row["assumption"], row["from"], row["to"]) for row in last} == {("endpoint", "unlimited", "as_measured")}
     assert page.count("If the controller of a die") == len({(f.system, f.model, f.batch) for f in found.waterfalls})
     assert all(f"<code>{link.field}</code>" in page for link in found.links)
-    again = "archsim why --assumptions manifest.yaml --from published --to physical"
+    again = "archsim why --ablate manifest.yaml --from published --to physical"
     assert "MoE layers of toy" in page and again in page
     assert (folder / "out" / "manifest.yaml").is_file()
     assert "1 of 2 MoE layers of toy" in render(replace(found, layers={"toy": ((1,), 2)}), "tiny")
