@@ -121,7 +121,7 @@ def gathered_ns(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> np.n
     nodes = -(-ranks // domain)
     found = _gathered_within(laws, op, size_bytes, min(ranks, domain), measured)
     if nodes > 1:
-        found = found + (nodes - 1) * _between_nodes(laws).copy(
+        found = found + (nodes - 1) * with_copies(laws, "inter_node").copy(
             np.maximum(size_bytes / ranks, 1), placement="inter_node"
         ).ns
     return found
@@ -142,7 +142,7 @@ def gathered_told(laws: Laws, op: str, ranks: int) -> str:
         off = ours / laws.collective(op, JUDGED_BYTES, ranks=last).ns - 1
         said += f", which is {off.min():+.0%} to {off.max():+.0%} off at {last} ranks when these are left out"
     if ranks > domain:
-        whose = _between_nodes(laws).calibration.gpu
+        whose = with_copies(laws, "inter_node").calibration.gpu
         said += f"; copies between nodes of {domain} are those of {whose}"
     return said
 
@@ -153,12 +153,15 @@ def _measured_ranks(laws: Laws, op: str) -> list[int]:
     return sorted({int(of["num_gpus"]) for of in tables if of.get("nodes", "1") == "1" and "num_gpus" in of})
 
 
-def _between_nodes(laws: Laws) -> Laws:
-    """The laws of the GPU, or of the nearest one whose copies between nodes were measured. Raises LawMissing."""
+def with_copies(laws: Laws, placement: str) -> Laws:
+    """The laws of the GPU, or of the nearest one whose copies were measured, within a node (``placement``: intra_node)
+    or between nodes (inter_node). Raises LawMissing.
+    """
     for each in chain([laws.calibration], siblings_of(laws.calibration)):
-        if any(table.of.get("placement") == "inter_node" for table in each.p2p):
+        if any(table.of.get("placement") == placement for table in each.p2p):
             return laws if each is laws.calibration else Laws(each)
-    raise LawMissing(f"calibration {laws.calibration.gpu} has no copies between nodes, and no GPU like it has")
+    where = "between nodes" if placement == "inter_node" else "within a node"
+    raise LawMissing(f"calibration {laws.calibration.gpu} has no copies {where}, and no GPU like it has")
 
 
 def _gathered_within(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int, measured: Sequence[int]) -> np.ndarray:

@@ -39,7 +39,15 @@ from archsim.iteration.layers import (
     row_flop,
 )
 from archsim.iteration.overlap import HOW, MICRO_BATCHES, NONE, TWO_BATCH, micro_batched, of_halves
-from archsim.iteration.times import NODE, Batches, IterationLaws, gathered_ns, iteration_laws, iteration_times
+from archsim.iteration.times import (
+    NODE,
+    Batches,
+    IterationLaws,
+    gathered_ns,
+    iteration_laws,
+    iteration_times,
+    with_copies,
+)
 from archsim.laws.dominated import not_served
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
@@ -793,11 +801,16 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
     together = system.launch == WITH_KERNELS and (parallel.dp == 1 or assumptions.dispatch in GATHERING)
     sums = GATHERING.get(assumptions.dispatch, GATHERING[GATHERED])
     moved = gathered(engine, built.laws.sizes, sums) if together else None
-    rest = built.pool.table.local / len(serving.model.moe_layer_ids)
-    most = parallel.dp * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
-    parts = Parts(moved, rest, host.experts, parallel.dp, parallel.dp * scheduler.max_num_seqs, most)
+    parts = _parts(built, scheduler, serving.model, moved, host.experts)
     alike = system.launch == WITH_KERNELS and parallel.dp == 1
     return Groups(scenario, pool_of(serving), parts, spec.every, alike, {})
+
+
+def _parts(built: Built, scheduler: Scheduler, model: ModelSpec, moved: Gathered | None, factor: float) -> Parts:
+    """What the ranks of an engine add to the time of its layers with experts."""
+    ranks, rest_ns = built.laws.parallel.dp, built.pool.table.local / len(model.moe_layer_ids)
+    most = ranks * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
+    return Parts(moved, rest_ns, factor, ranks, ranks * scheduler.max_num_seqs, most)
 
 
 def _refuse_unmodelled(model: ModelSpec) -> None:
@@ -852,10 +865,7 @@ def groups_apart(serving: Serving, engine: Engine, built: Built, scheduler: Sche
 
     moved = Gathered(carried(sizes.dispatch), carried(sizes.combine))
     scenario = Scenario(system, model, assumptions, serving.policy, _WORKLOAD, 1)
-    most = parallel.dp * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
-    rest = built.pool.table.local / layers
-    factor = host.experts if straight else 1.0
-    parts = Parts(moved, rest, factor, parallel.dp, parallel.dp * scheduler.max_num_seqs, most, inside=True)
+    parts = _parts(built, scheduler, model, moved, host.experts if straight else 1.0)._replace(inside=True)
     return Groups(scenario, pool, parts, routing.every, False, {})
 
 
@@ -901,12 +911,9 @@ def pipeline_of(engine: Engine, sizes: int) -> Overlap:
     parallel, tokens = engine.parallel, np.arange(sizes)
     placement = "inter_node" if parallel.ranks * parallel.stages > NODE else "intra_node"
     n_bytes = np.maximum(tokens * engine.model.hidden * ACTIVATION_BYTES, 1)
-    whose = engine.calibration
-    if not any(table.of.get("placement") == placement for table in whose.p2p):
-        whose = next((each for each in siblings_of(whose)
-                      if any(table.of.get("placement") == placement for table in each.p2p)), whose)  # fmt: skip
-    copied = Laws(whose).copy(n_bytes, placement=placement).ns
-    return Overlap(stages=parallel.stages, hop_ns=np.where(tokens > 0, copied, 0.0), hops_of=whose.gpu)
+    laws = with_copies(Laws(engine.calibration), placement)
+    copied = laws.copy(n_bytes, placement=placement).ns
+    return Overlap(stages=parallel.stages, hop_ns=np.where(tokens > 0, copied, 0.0), hops_of=laws.calibration.gpu)
 
 
 def part_of(system: SystemSpec, ranks: int) -> SystemSpec:

@@ -79,8 +79,8 @@ class Deployment:
     @property
     def told(self) -> str:
         """Devices, and of which machines."""
-        first, *others = (f"{devices} devices of {name}" for name, devices in self.machines)
-        return " and ".join([first, *(each.replace(" devices", "") for each in others)])
+        (name, devices), *others = self.machines
+        return " and ".join([f"{devices} devices of {name}", *(f"{count} of {other}" for other, count in others)])
 
     def __repr__(self) -> str:
         sides = ", then others that decode" if self.decode else ""
@@ -295,6 +295,7 @@ def deploy(serving: Serving) -> Deployment:
             prefill = _built(prefills, prefilled, scheduler, host)
             transfer = transfer_of(prefills, engine_of(prefills, prefilled.parallel), sides.transfer, host)
         else:
+            host = host_for(decodes)
             prefill, decode = decode._replace(pool=decode.pool._replace(prefilled=True)), None
     notes, devices = _notes(serving, prefill, decode), sum(devices for _, devices in machines)
     return Deployment(scheduler, host, prefill, decode, transfer, devices, notes, machines)
