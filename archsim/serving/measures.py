@@ -112,9 +112,9 @@ def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, longer: Served |
     requests, times = served.requests, times_ns(served)
     several = requests["output"] > 1
     span = max(float(requests["last_ns"].max() - requests["arrival_ns"].min()), 1.0) / NS_PER_S
-    within = _within(times, slo)
+    within = within_limits(times, slo)
     of_rates = rates(steady, not saturated and not (unsteady and (steady is served or unsteadiness(steady))))
-    good = within if steady is served else _within(times_ns(steady), slo)
+    good = within if steady is served else within_limits(times_ns(steady), slo)
     prompt, output = int(requests["input"].sum()), int(requests["output"].sum())
     tpot = spread(times["tpot"][several])
     return Measures(
@@ -131,7 +131,7 @@ def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, longer: Served |
     )  # fmt: skip
 
 
-def _within(times: dict[str, np.ndarray], slo: Slo) -> np.ndarray:
+def within_limits(times: dict[str, np.ndarray], slo: Slo) -> np.ndarray:
     """bool[request] that is within all limits."""
     return (times["ttft"] <= slo.ttft_ns) & (times["tpot"] <= slo.tpot_ns) & (times["e2e"] <= slo.e2e_ns)
 

@@ -89,13 +89,16 @@ class Deployment:
 
 @dataclass(frozen=True, eq=False)
 class Outcome(Shown):
-    """A deployment, its requests, and what happened."""
+    """A deployment, its requests, and what happened. ``longer``: what happened to more requests of the file, by which
+    it was judged whether few are steady.
+    """
 
     serving: Serving
     deployment: Deployment
     requests: Requests
     served: Served
     measures: Measures
+    longer: Served | None = None
 
     def __repr__(self) -> str:
         m, serving = self.measures, self.serving
@@ -170,7 +173,7 @@ def serve_requests(
     served = simulated(serving, deployment, requests, logged, progress)
     longer = _longer(serving, deployment, requests, served)
     measures = measure(served, deployment.devices, slo_of(serving), longer)
-    return Outcome(serving, deployment, requests, served, measures)
+    return Outcome(serving, deployment, requests, served, measures, longer)
 
 
 def simulated(

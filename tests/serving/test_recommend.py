@@ -221,3 +221,40 @@ def test_a_search_that_is_ended_gives_what_it_found():
 
     found = search(load_serving(SEARCHED), kept=ended)
     assert len(found) == 1 and found[0].highest_rate is None
+
+
+def test_a_search_serves_limits_that_bound_nothing_once(monkeypatch):
+    from archsim.studies.serving import search as searching
+
+    monkeypatch.setattr(searching, "RATED", 0)
+    given = SEARCHED | {"search": {"devices": 1, "max_num_seqs": [16, 4, 64, 8], "max_num_batched_tokens": [512, 128]}}
+    given["requests"] = given["requests"] | {"arrivals": {"rate": "60/s"}, "count": 2000}
+    serving, served = load_serving(given), []
+
+    def counted(serving, deployment, requests):
+        served.append(deployment.scheduler.max_num_seqs)
+        return serve(serving, deployment, requests)
+
+    serve = searching.serve_requests
+    monkeypatch.setattr(searching, "serve_requests", counted)
+    found = {each.choice: each for each in search(serving)}
+    bound = sorted(served)
+    assert len(found) == 8 and len(bound) < 8
+    monkeypatch.setattr(searching, "_unbound", lambda outcome, choice: None)
+    for each in search(serving):
+        mine, other = found[each.choice].measures, each.measures
+        assert mine.kv_peak == pytest.approx(other.kv_peak) and mine.kv_mean == pytest.approx(other.kv_mean)
+        assert mine._replace(kv_peak=0, kv_mean=0) == other._replace(kv_peak=0, kv_mean=0)
+
+
+def test_a_rate_that_many_requests_do_not_hold_is_lowered_in_few_runs():
+    from archsim.studies.serving.search import _lowered
+
+    asked = []
+
+    def fits(rate):
+        asked.append(rate)
+        return rate <= 9.0
+
+    assert 9.0 / 1.03 <= _lowered(fits, 10.0) <= 9.0 and len(asked) <= 5
+    assert _lowered(lambda rate: False, 10.0) == 0.0

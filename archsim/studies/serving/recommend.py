@@ -46,7 +46,6 @@ from archsim.serving.serving import (
     serve_requests,
     simulated,
 )
-from archsim.serving.simulate import Served
 from archsim.serving.upkeep import Rent, Upkeep, board_w, rent_of, upkeep, usd_per_million
 from archsim.specs.config_files import named_files
 from archsim.specs.deployment import ParallelSpec, PrecisionSpec
@@ -54,7 +53,7 @@ from archsim.specs.library import Source, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.system import SystemSpec
-from archsim.studies.serving.search import WITHIN, Choice, deployed, largest, sizes_of
+from archsim.studies.serving.search import WITHIN, Choice, deployed, largest, share_within, sizes_of
 from archsim.studies.serving.start import BOTH, DECODE, OPTIONS_OF, PREFILL, Started, options_file, script
 
 if TYPE_CHECKING:
@@ -365,8 +364,7 @@ class _Race:
     def share(self, kind: int, deployment: Deployment, rate: float, residence_ns: float) -> float:
         """Of requests that are within the limits at a rate; 0 where requests come faster than they end."""
         serving = self.kinds[kind].serving
-        served = simulated(serving, deployment, self.asked_at(rate, residence_ns))
-        return 0.0 if saturation(served) else float(_within(served, limits_of(serving)).mean())
+        return share_within(serving, deployment, self.asked_at(rate, residence_ns))
 
     def warm_up(self, every: Sequence[tuple[int, ParallelSpec]]) -> None:
         """Serve a few requests with the first sizes that can, so that processes begin with compiled functions."""
@@ -461,7 +459,12 @@ class _Race:
         except ArchsimError as error:
             return Tried(kind, choice, 0.0, guess.residence_ns, 0, 1, str(error))
 
-    def grid(self, task: Tried) -> Curve:
+    def shown(self, task: Tried) -> tuple[Curve, Upkeep]:
+        """All that is told of one of the best: its times at rates around that found, and its energy at its rate."""
+        curve = self._grid(task)
+        return curve, self._energy(task, curve.highest(limits_of(self.kinds[task.kind].serving)))
+
+    def _grid(self, task: Tried) -> Curve:
         """Times at rates around that found, with the same requests."""
         serving, rates, times = self.kinds[task.kind].serving, [], []
         deployment = self.deployment(task.kind, task.choice)
@@ -473,9 +476,8 @@ class _Race:
             times.append(np.stack([np.full_like(found[each], np.inf) if lost else found[each] for each in TIMES]))
         return Curve(np.array(rates), np.stack(times))
 
-    def energy(self, task: tuple[Tried, float]) -> Upkeep:
+    def _energy(self, tried: Tried, rate: float) -> Upkeep:
         """Under load, at a rate."""
-        tried, rate = task
         kind, asked = self.kinds[tried.kind], self.asked_at(max(rate, 1e-3), tried.residence_ns)
         served = simulated(kind.serving, self.deployment(tried.kind, tried.choice), asked, logged=MOST_LOGGED)
         engine = self.side(tried.kind, tried.choice.parallel)[0]
@@ -491,11 +493,6 @@ def limits_of(serving: Serving) -> np.ndarray:
     """float64[3]: ns of TIMES, infinite where there is none."""
     slo = serving.spec.slo
     return np.array([np.inf if each is None else each for each in (slo.ttft_ns, slo.tpot_ns, slo.e2e_ns)])
-
-
-def _within(served: Served, limits: np.ndarray) -> np.ndarray:
-    found = times_ns(served)
-    return np.all([found[name] <= limit for name, limit in zip(TIMES, limits, strict=True)], axis=0)
 
 
 def _nearest(values: Sequence[int], usual: int) -> int:
@@ -759,13 +756,17 @@ def recommend(
         served = sorted([*served, *_with_pools(race, served, done, told, jobs)], key=_by_rate)
     finalists = _chosen(race, served, FINALISTS)
     told(f"serving the {len(finalists)} best at {len(GRID)} rates each")
-    curves = _in_order(race.grid, finalists, jobs)
-    return _compared(race, finalists, curves, done, ended, jobs)
-
-
-def _in_order(work: Callable[[Any], Any], tasks: Sequence[Any], jobs: int) -> list[Any]:
-    found = dict(in_copies(lambda at: work(tasks[at]), range(len(tasks)), jobs))
-    return [found[at] for at in range(len(tasks))]
+    shown: dict[int, tuple[Curve, Upkeep]] = {}
+    try:
+        for at, each in in_copies(lambda at: race.shown(finalists[at]), range(len(finalists)), jobs):
+            shown[at] = each
+    except KeyboardInterrupt:
+        if not shown:
+            raise
+        ended = True
+        told(f"ended: the {len(shown)} of the {len(finalists)} best that were served are compared")
+    order = sorted(shown)
+    return _compared(race, [finalists[at] for at in order], [shown[at] for at in order], done, ended)
 
 
 def _most_ranks(offer: Offer) -> int:
@@ -890,21 +891,23 @@ def _with_pools(
                     )  # fmt: skip
                     tasks.append((one.kind, choice, Estimate(mine[0].per_gpu() * devices, mine[0].residence_ns)))
     found = []
-    for at, (_, tried) in enumerate(in_copies(race.pool, tasks, jobs), 1):
-        done.append(tried)
-        found.append(tried)
-        told(f"{at} of {len(tasks)} pools compared")
+    try:
+        for at, (_, tried) in enumerate(in_copies(race.pool, tasks, jobs), 1):
+            done.append(tried)
+            found.append(tried)
+            told(f"{at} of {len(tasks)} pools compared")
+    except KeyboardInterrupt:
+        told("ended: the pools found so far are compared")
     return [each for each in found if each.rate > 0 and not each.refused]
 
 
 def _compared(
-    race: _Race, finalists: Sequence[Tried], curves: Sequence[Curve], done: Sequence[Tried], ended: bool, jobs: int
+    race: _Race, finalists: Sequence[Tried], shown: Sequence[tuple[Curve, Upkeep]], done: Sequence[Tried], ended: bool
 ) -> Recommendation:
-    asked, kinds = race.asked, race.kinds
+    asked, kinds, curves, costs = race.asked, race.kinds, [each for each, _ in shown], [each for _, each in shown]
     limits = [limits_of(kinds[each.kind].serving) for each in finalists]
     nominal = [curve.highest(limit) for curve, limit in zip(curves, limits, strict=True)]
     drawn = drawn_rates(kinds, finalists, curves)
-    costs = _in_order(race.energy, list(zip(finalists, nominal, strict=True)), jobs)
     counts = [_instances(asked, kinds[each.kind].offer, each, rate)
               for each, rate in zip(finalists, nominal, strict=True)]  # fmt: skip
     scores = np.stack([

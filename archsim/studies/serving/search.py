@@ -6,29 +6,34 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from archsim.base.errors import ArchsimError, SpecError, TraceError
 from archsim.base.fields import TIME, format_quantity
 from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
 from archsim.iteration.layers import has_experts
 from archsim.runs.pool import in_copies
 from archsim.serving.deployment import Built, Engine, Host, kv_blocks, laws_of, with_host
-from archsim.serving.measures import UNDEFINED, Measures, number
+from archsim.serving.measures import UNDEFINED, Measures, number, saturation, times_ns, within_limits
 from archsim.serving.requests import Requests, scaled
 from archsim.serving.serving import (
     ENOUGH,
     Deployment,
+    Outcome,
     decodes_alone,
     engine_of,
     host_for,
     requests_of,
     serve_requests,
+    simulated,
+    slo_of,
     transfer_of,
     with_experts,
 )
-from archsim.serving.simulate import Scheduler
+from archsim.serving.simulate import Pool, Scheduler, Served
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, ParallelSpec, PrecisionSpec
 from archsim.specs.policies import PolicySpec
-from archsim.specs.serving import RoutingSpec, SloSpec, TransferSpec
+from archsim.specs.serving import RoutingSpec, SloSpec, TransferSpec, is_function
 from archsim.specs.serving_files import Serving, with_recipe
 from archsim.studies.serving.page import front
 from archsim.studies.serving.runs import MEASURES, flat, measures_of
@@ -54,14 +59,33 @@ def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -
     own = requests.offered_per_s
 
     def fits(asked: Requests, rate: float) -> bool:
-        found = serve_requests(serving, deployment, scaled(asked, rate / asked.offered_per_s)).measures
-        return found.within_slo >= WITHIN and not found.saturated
+        return share_within(serving, deployment, scaled(asked, rate / asked.offered_per_s)) >= WITHIN
 
-    rate = _found(lambda rate: fits(_drawn(serving, requests, ENOUGH), rate), own)
-    many = _drawn(serving, requests, SUSTAINED)
+    few, many = (_drawn(serving, requests, count) for count in (ENOUGH, SUSTAINED))
+    rate = _found(lambda rate: fits(few, rate), own)
     if not rate or len(many.input) < SUSTAINED or fits(many, rate):
         return rate
-    return _found(lambda rate: fits(many, rate), rate / (1 + CLOSE))
+    return _lowered(lambda rate: fits(many, rate), rate)
+
+
+def share_within(serving: Serving, deployment: Deployment, requests: Requests) -> float:
+    """Of requests that are within all limits; 0 where they come faster than they end."""
+    served = simulated(serving, deployment, requests)
+    return 0.0 if saturation(served) else float(within_limits(times_ns(served), slo_of(serving)).mean())
+
+
+def _lowered(fits: Callable[[float], bool], high: float) -> float:
+    """The highest rate that fits, below one that does not, in as few runs as find it where it is near; 0 where none
+    does.
+    """
+    low, step = high / (1 + CLOSE), 2 * CLOSE
+    for _ in range(MOST_DOUBLINGS):
+        if fits(low):
+            break
+        low, high, step = low / (1 + step), low, 2 * step
+    else:
+        return 0.0
+    return _between(fits, low, high)
 
 
 def _found(fits: Callable[[float], bool], first: float) -> float:
@@ -75,9 +99,12 @@ def _found(fits: Callable[[float], bool], first: float) -> float:
             low = rate
         else:
             high = rate
-    if not low or not high:
-        return low
-    while high / low > 1 + CLOSE:
+    return _between(fits, low, high) if low and high else low
+
+
+def _between(fits: Callable[[float], bool], low: float, high: float) -> float:
+    """The highest rate that fits, between one that does and one that does not."""
+    while high / low > (1 + CLOSE) * (1 + 1e-9):
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
@@ -292,11 +319,76 @@ def _of_layout(
     except ArchsimError as error:
         yield from (Found(choice, None, str(error)) for choice in choices)
         return
-    for choice in choices:
+    alike: dict[tuple[int, int, int], _Unbound] = {}
+    order = {choice: at for at, choice in enumerate(choices)}
+    found: dict[int, Found] = {}
+    for choice in sorted(choices, key=lambda each: each.max_num_seqs):
+        key = choice.instances, choice.prefill, choice.max_num_batched_tokens
         try:
-            yield Found(choice, serve_requests(serving, deployed(serving, sides, choice), requests).measures, "")
+            deployment = deployed(serving, sides, choice)
+            blocks = deployment.prefill.pool.kv_blocks
+            measures = alike[key].with_room(blocks) if key in alike else None
+            if measures is None:
+                outcome = serve_requests(serving, deployment, requests)
+                measures = outcome.measures
+                if unbound := _unbound(outcome, choice):
+                    alike[key] = unbound
+            found[order[choice]] = Found(choice, measures, "")
         except ArchsimError as error:
-            yield Found(choice, None, str(error))
+            found[order[choice]] = Found(choice, None, str(error))
+    yield from (found[at] for at in range(len(choices)))
+
+
+class _Unbound(NamedTuple):
+    """A run on ranks of ``blocks`` in which neither the limit of requests nor KV made any request wait: those of larger
+    limits, whose ranks have ``needed`` blocks or more, are the same but for the share of KV that is in use.
+    """
+
+    measures: Measures
+    blocks: int
+    needed: int
+
+    def with_room(self, blocks: int) -> Measures | None:
+        if blocks < self.needed:
+            return None
+        share = self.blocks / blocks
+        m = self.measures
+        return m if share == 1 else m._replace(kv_mean=m.kv_mean * share, kv_peak=m.kv_peak * share)
+
+
+def _unbound(outcome: Outcome, choice: Choice) -> _Unbound | None:
+    """None where a limit may have mattered: a user's scheduler may read it, a prefix cache evicts by the room that is
+    left, and the ranks of pools apart have limits of their own.
+    """
+    pool, cached = outcome.deployment.prefill.pool, outcome.requests.hash_tokens > 0
+    if choice.prefill or cached or is_function(outcome.deployment.scheduler.name):
+        return None
+    needed = 0
+    for served in filter(None, (outcome.served, outcome.longer)):
+        running, blocks = _peak(served, pool, choice, outcome.deployment.scheduler.block_tokens)
+        if running >= choice.max_num_seqs or served.totals["preemptions"]:
+            return None
+        needed = max(needed, blocks)
+    return _Unbound(outcome.measures, pool.kv_blocks, needed) if needed <= pool.kv_blocks else None
+
+
+def _peak(served: Served, pool: Pool, choice: Choice, block_tokens: int) -> tuple[int, int]:
+    """(requests, KV blocks of their whole length) that one rank has at once, at most, and no fewer than it had."""
+    requests, units, block = served.requests, pool.units, block_tokens
+    tokens = requests["input"] + requests["output"] + int(served.totals["drafts"])
+    own = -(-tokens // block) + 1
+    held = own * units.of_block + units.of_request
+    for window, each in units.windows:
+        held += each * np.minimum(own, (window - 1 + choice.max_num_batched_tokens) // block + 2)
+    most = np.zeros(2, np.int64)
+    for rank in range(pool.instances * pool.ranks):
+        mine = requests["rank"] == rank
+        begin, end = requests["scheduled_ns"][mine], requests["last_ns"][mine]
+        order = np.lexsort((np.repeat([0, 1], len(begin)), np.concatenate([begin, end])))
+        for at, each in enumerate((np.ones_like(held[mine]), held[mine])):
+            change = np.concatenate([each, -each])[order]
+            most[at] = max(most[at], np.cumsum(change).max(initial=0))
+    return int(most[0]), int(-(-most[1] // units.of_block))
 
 
 def drawn_once(serving: Serving, policy: PolicySpec, precision: PrecisionSpec | None = None) -> Serving:
