@@ -137,7 +137,7 @@ def _add_package(folder: str) -> None:
         package.__path__ = [folder]
         sys.modules[name] = package
     if _Finder not in sys.meta_path:
-        sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder)
 
 
 class _Finder:
