@@ -51,7 +51,8 @@ COMMANDS: dict[str, list[str]] = {
     "serve_h200": ["serve", "serve_h200", "--set", "requests.count=40", "--out", "OUT"],
     "calibrate": ["calibrate", "examples/gpu_times", "--peak", "bf16=600TFLOP/s", "--hbm", "2.4TB/s", "--out",
                   "OUT/x900.yaml"],
-    "validate": ["calibrate", "--validate", "--with", "OUT/../calibrate/x900.yaml", "examples/gpu_times", "--out", "OUT"],
+    "validate": ["calibrate", "--validate", "--with", "OUT/../calibrate/x900.yaml", "examples/gpu_times", "--out",
+                 "OUT"],
     "trace_import": ["trace", "import", "examples/requests.jsonl", "--model", "olmoe-1b-7b", "--out", "OUT/store"],
     "trace_info": ["trace", "info", "OUT/../trace_import/store"],
     "trace_profile": ["trace", "profile", "OUT/../trace_import/store", "--model", "olmoe-1b-7b", "--out", "OUT"],
@@ -151,9 +152,8 @@ def content(file: Path, out: Path) -> bytes:
 
 def messages(out: Path) -> list[str]:
     """Messages for the bad experiments of the tests."""
-    from support.bad_experiments import GOOD
-
     import yaml
+    from support.bad_experiments import GOOD
 
     rows = yaml.safe_load((ROOT / "tests/support/bad_experiments.yaml").read_text(encoding="utf-8"))
     lines = []
