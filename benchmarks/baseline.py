@@ -22,19 +22,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 ONE_LAYER = ["--set", "workload.layers=1"]
+EXPERIMENTS = sorted(  # a search is a row of its own
+    file.stem
+    for file in (ROOT / "configs").glob("*.yaml")
+    if not file.stem.startswith(("explore_", "serve_", "design_space", "validate_"))
+)
 SMALL = [*ONE_LAYER, "--set", "workload.batch=[64]", "--set", "workload.decode_steps=2"]
 COMMANDS: dict[str, list[str]] = {
-    "dojo": ["sweep", "dojo", *ONE_LAYER, "--out", "OUT"],
-    "balancers": ["sweep", "balancers", *ONE_LAYER, "--out", "OUT"],
-    "two_batches": ["sweep", "two_batches", *ONE_LAYER, "--out", "OUT"],
-    "two_batches_prefill": ["sweep", "two_batches_prefill", *ONE_LAYER, "--out", "OUT"],
-    "decision_cost": ["sweep", "decision_cost", *ONE_LAYER, "--out", "OUT"],
-    "prediction_worth": ["sweep", "prediction_worth", *ONE_LAYER, "--out", "OUT"],
-    "wafer_or_cluster": ["sweep", "wafer_or_cluster", *ONE_LAYER, "--out", "OUT"],
-    "tsmc_sow": ["sweep", "tsmc_sow", *ONE_LAYER, "--out", "OUT"],
+    **{name: ["sweep", name, *ONE_LAYER, "--out", "OUT"] for name in EXPERIMENTS},
     "mine": ["sweep", "examples/mine.yaml", *ONE_LAYER, "--out", "OUT"],
     "validate_copies": ["sweep", "validate_h100_copies", "--out", "OUT"],
-    "run": ["run", "dojo", "--policy", "allo", *SMALL, "--step", "1", "--timeline", "OUT/step.json"],
+    "run": ["run", "dojo", "--policy", "allo", *SMALL, "--step", "1", "--layer", "55", "--timeline", "OUT/step.json"],
     "why": ["why", "dojo", *SMALL],
     "ablate": ["why", "--ablate", "dojo", *SMALL, "--out", "OUT"],
     "bound": ["why", "--bound", "dojo", *SMALL, "--out", "OUT"],

@@ -234,3 +234,9 @@ def test_check_refuses_what_a_sweep_would(tmp_path, capsys, changes, said):
         assert main([*command, *given]) == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["balancers", "explore_dojo", "explore_spares"])
+def test_every_point_of_a_shipped_sweep_can_run(name, capsys):
+    """The design space, which is larger, is checked in tests/runs/test_sweeps.py."""
+    assert main(["sweep", name, "--dry-run"]) == 0, capsys.readouterr().err
