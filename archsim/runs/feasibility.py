@@ -102,17 +102,26 @@ def rooms(runs: Iterable[Run]) -> Iterator[Room]:
         yield Room(run, fit, run.assumptions.capacity == "finite", problem)
 
 
+MOST_ROOMS = 8  # that are told one by one
+
+
 def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
     """What HBM of a device leaves for KV, where it is counted: a sentence for each model and system of several, of the
-    policy and assumptions that leave least.
+    policy and assumptions that leave least. Of more than `MOST_ROOMS`, the least and the most.
     """
     least: dict[tuple[str, str], KvRoom] = {}
     for run in runs:
         room, of = _placed(run)[1].kv_room, (run.model.name, run.system.name)
         if room is not None and (of not in least or room.free_bytes < least[of].free_bytes):
             least[of] = room
-    alone = len(least) == 1
-    return [room.told if alone else f"{model} on {system}: {room.told}" for (model, system), room in least.items()]
+    if len(least) == 1:
+        return [room.told for room in least.values()]
+    lines = [f"{model} on {system}: {room.told}" for (model, system), room in least.items()]
+    if len(lines) <= MOST_ROOMS:
+        return lines
+    free = [room.free_bytes for room in least.values()]
+    few, most = lines[free.index(min(free))], lines[free.index(max(free))]
+    return [f"of {len(lines):,} machines and models, the least room: {few}", f"the most room: {most}"]
 
 
 def _placed(run: Run) -> tuple[Placement, Fit]:

@@ -14,7 +14,7 @@ from archsim.specs.plan import SweepPlan
 from archsim.specs.system import SystemSpec
 
 MOST_SYSTEMS = 4  # whose ranges are listed
-MOST_POINTS = 1000  # a second or so to check
+MOST_POINTS = 2000  # some seconds to check
 
 
 @dataclass(frozen=True)
