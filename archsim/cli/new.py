@@ -14,7 +14,7 @@ KINDS = ("system", "model", "experiment")
 
 def add_new(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("name", metavar="NAME", help="name of the system, model or experiment")
+    parser.add_argument("name", metavar="NAME", help="name of the system, model or experiment, or the file to write")
     parser.add_argument("--out", metavar="FILE", help="file to write (default: NAME.yaml)")
 
 
@@ -24,8 +24,9 @@ def run_new(args: argparse.Namespace) -> int:
 
     from archsim.specs.library import starting_text, write_new
 
-    file = Path(args.out or f"{args.name}.yaml")
-    write_new(file, starting_text(args.kind, args.name))
+    name = args.name.removesuffix(".yml").removesuffix(".yaml")  # `archsim new experiment mine.yaml` writes that file
+    file = Path(args.out or (args.name if name != args.name else f"{name}.yaml"))
+    write_new(file, starting_text(args.kind, Path(name).name))
     use = f"archsim sweep {file}" if args.kind == "experiment" else f"{args.kind}s: [{file}] in an experiment"
     print(f"{file}: edit it; archsim check {file}; {use}")
     return OK

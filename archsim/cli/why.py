@@ -88,9 +88,11 @@ def run_optimum(args: argparse.Namespace) -> int:
     print("simulating runs, bounding their steps ...", file=sys.stderr, flush=True)
     found = ar.optimum(experiment, None, args.steps, _print_run)
     print("writing the page ...", file=sys.stderr, flush=True)
-    from archsim.studies.optimum import write_optimum
+    from archsim.studies.optimum import answers, write_optimum
 
     write_optimum(list(found.runs), found.name, folder, experiment.unread)
+    for place, said in answers(list(found.runs)):
+        print(f"{place}: {said}")
     args.result = found.to_pandas().to_dict("records")
     print_notes(experiment.unread)
     print(f"report: {folder / 'index.html'}")

@@ -744,7 +744,7 @@ def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
     worst = sorted(found, key=lambda each: -each.worst.distance)[:MOST_SHOWN]
     context = {
         "notes": notes, "name": name, "sentences": sentences(found), "layers": data.told(_layers(found)),
-        "rows": [_row(each) for each in found], "short": list(_short(found)),
+        "rows": [_row(each) for each in found], "short": list(answers(found)),
         "worst": [_picture(each) for each in worst], "colour_bar": colour_bar(), "light": scale_css(dark=False),
         "dark": scale_css(dark=True),
     }
@@ -775,14 +775,21 @@ def _place(each: Measured) -> str:
     return f"{run.model.name} on {run.system.name}, batch {run.batch:,}, under {run.assumptions.label}"
 
 
-def _short(found: list[Measured]) -> Iterator[tuple[str, str]]:
-    """(system, model, batch and assumptions; the policies nearest to and farthest from the bound, by their mean)."""
+def answers(found: list[Measured]) -> Iterator[tuple[str, str]]:
+    """(system, model, batch and assumptions; what any allocation could gain over the policy nearest to the bound, by
+    the mean over steps, what that is made of, and the policy farthest away).
+    """
     for place in dict.fromkeys(map(_place, found)):
-        means = sorted((each.summary()[0], each.run.policy.name) for each in found if _place(each) == place)
+        here = [each for each in found if _place(each) == place]
+        means = sorted((each.summary()[0], each.run.policy.name) for each in here)
         least, most = means[0][0], means[-1]
         near = [name for mean, name in means if mean <= least + CLOSE]
-        far = f"; farthest {most[1]}, {percent(most[0], 1)}" if most[0] > least + CLOSE else ""
-        yield place, f"nearest {', '.join(near)}, {percent(least, 1)} above the bound on average{far}."
+        parts = next(each for each in here if each.run.policy.name == means[0][1]).parts
+        largest = max(parts, key=lambda part: parts[part])
+        said = f"no allocation is more than {1 + least:.3g}× as fast as {' or '.join(near)}"
+        said += f"; most of that distance is {largest}" if least > CLOSE else ""
+        far = f". Farthest from the bound is {most[1]}, {1 + most[0]:.3g}×" if most[0] > least + CLOSE else ""
+        yield place, f"{said}{far}."
 
 
 def _row(each: Measured) -> dict:

@@ -69,7 +69,8 @@ def test_keys_that_a_new_file_comments_out_are_keys(kind, tmp_path, monkeypatch,
 
 def test_a_new_experiment_fits_in_memory(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["new", "experiment", "mine"]) == 0
+    assert main(["new", "experiment", "mine.yaml"]) == 0  # a name, or the file to write
+    assert "name: mine\n" in Path("mine.yaml").read_text(encoding="utf-8")
     assert main(["sweep", "mine.yaml", "--dry-run"]) == 0, capsys.readouterr().err
 
 

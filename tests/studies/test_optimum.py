@@ -187,7 +187,7 @@ def test_any_multipliers_prove_a_bound_of_any_plan(seed, dispatched, copies):
     assert proved_ns <= (loads(problem, share, share > 0, flow) + problem.start_ns).max() * (1 + 1e-9)
 
 
-def test_page_summary_names_the_nearest_policy(tmp_path):
+def test_page_and_command_say_what_an_allocation_could_gain(tmp_path, capsys):
     file, out = tiny_file(tmp_path), tmp_path / "out"
     overrides = ["--set", "policies=[base, ep]", "--set", "workload.layers=1"]
     assert main(["optimum", str(file), *overrides, "--out", str(out)]) == 0
@@ -204,8 +204,11 @@ def test_page_summary_names_the_nearest_policy(tmp_path):
         for policy in ("base", "ep")
     }
     near, far = sorted(of, key=of.get)
-    assert f"<b>toy on small, batch 40, under published</b>: nearest {near}, {100 * of[near]:.1f}" in page
-    assert f"farthest {far}, {100 * of[far]:.1f}" in page and "hbm" not in page.partition("<body>")[2]
+    said = f"no allocation is more than {1 + of[near]:.3g}× as fast as {near}"
+    assert f"<b>toy on small, batch 40, under published</b>: {said}" in page
+    assert f"toy on small, batch 40, under published: {said}" in capsys.readouterr().out
+    assert f"Farthest from the bound is {far}, {1 + of[far]:.3g}×" in page
+    assert "hbm" not in page.partition("<body>")[2]
 
 
 def test_bounds_support_a_limited_number_of_dies():
