@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 from zlib import error as ZlibError
 
@@ -272,7 +272,7 @@ def unpacked(data: bytes, kind: str) -> bytes:
     found = 0
     while data:
         if kind == "xz":
-            machine = lzma.LZMADecompressor()
+            machine: Any = lzma.LZMADecompressor()
         else:
             machine = zlib.decompressobj(31 if kind == "gzip" else 15)
         try:
@@ -317,7 +317,7 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: Header) -
     return np.frombuffer(content, header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
 
 
-def _header(stream: BinaryIO) -> Header:
+def _header(stream: IO[bytes]) -> Header:
     """Read from the beginning of an array. Raises ValueError for objects, which would have to be unpickled."""
     import numpy as np
 

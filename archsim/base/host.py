@@ -6,7 +6,7 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -38,7 +38,8 @@ def use_one_blas_thread() -> None:
 LEAST_SHARED = 1 << 16
 """Smallest number of selections worth spreading over threads; one thread counts fewer in a few hundred microseconds."""
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def in_order(jobs: int, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -51,7 +52,7 @@ def in_order(jobs: int, work: Callable[[Item], Result], items: Iterable[Item]) -
         yield from map(work, items)
         return
     with ThreadPoolExecutor(jobs) as pool:
-        waiting = deque()
+        waiting: deque[Future[Result]] = deque()
         try:
             for item in items:
                 waiting.append(pool.submit(work, item))

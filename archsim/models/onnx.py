@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import numpy_helper
@@ -179,9 +180,8 @@ def bits_of(data_type: int) -> int:
     types = onnx.TensorProto
     if data_type in (types.INT4, types.UINT4):
         return 4
-    return {types.DOUBLE: 64, types.INT64: 64, types.FLOAT16: 16, types.BFLOAT16: 16}.get(
-        data_type, 32 if data_type in (types.FLOAT, types.INT32) else 8
-    )
+    wide: dict[int, int] = {types.DOUBLE: 64, types.INT64: 64, types.FLOAT16: 16, types.BFLOAT16: 16}
+    return wide.get(data_type, 32 if data_type in (types.FLOAT, types.INT32) else 8)
 
 
 def _einsum_shape(equation: str, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -549,7 +549,8 @@ def _no_moe(graph: Graph) -> str:
 
 def _fields(graph: Graph, layers: list[MoeLayer], given: dict) -> tuple[dict, list[str]]:
     """(fields of the spec, problems)."""
-    fields, problems = {}, []
+    fields: dict[str, Any] = {}
+    problems: list[str] = []
     for name in ("hidden", "experts", "top_k", "expert_ffn", "shared_experts", "shared_ffn"):
         values = {getattr(layer, name): layer.layer for layer in layers}
         if len(values) > 1:
@@ -586,12 +587,12 @@ def _depth(graph: Graph) -> int | None:
 
 def _spacing(numbers: list[int | None]) -> dict | None:
     """first, last and every of evenly spaced layer numbers; None if they are unevenly spaced or unknown."""
-    if None in numbers or len(set(numbers)) < len(numbers):
+    known = sorted({number for number in numbers if number is not None})
+    if len(known) < len(numbers):
         return None
-    numbers = sorted(numbers)
-    every = numbers[1] - numbers[0] if len(numbers) > 1 else 1
-    even = numbers == list(range(numbers[0], numbers[-1] + 1, every))
-    return {"first": numbers[0], "last": numbers[-1], "every": every} if even else None
+    every = known[1] - known[0] if len(known) > 1 else 1
+    even = known == list(range(known[0], known[-1] + 1, every))
+    return {"first": known[0], "last": known[-1], "every": every} if even else None
 
 
 def _lines(graph: Graph, layers: list[MoeLayer]) -> list[str]:

@@ -196,7 +196,7 @@ def harmoeny(step: StepView, threshold: int = 150, rule: str = "released") -> Pl
 
 def _plan(given: np.ndarray, moves: int, dies: int) -> Plan:
     """The plan of ``given: int64[expert, die]`` tokens, found with that many moves."""
-    active = np.count_nonzero(given.any(axis=1))
+    active = int(np.count_nonzero(given.any(axis=1)))
     effort = Effort(
         True, active, np.full(active, dies, np.int64), np.ones(active, np.int64), given.size + moves * (dies + active)
     )

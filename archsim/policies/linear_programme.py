@@ -47,19 +47,21 @@ def lp(step: StepView) -> Plan:
     counted = np.bincount(choices.row, minlength=len(active))
     divided = np.bincount(choices.row[chosen], minlength=len(active))
     effort = Effort(True, len(active), counted, divided, iterations * operations)
-    entries = active[choices.row[chosen]], choices.die[chosen], given[chosen]
-    return _cheaper(step, home(step), Plan(*(column.astype(np.int32) for column in entries), effort))
+    expert, die, tokens = active[choices.row[chosen]], choices.die[chosen], given[chosen]
+    plan = Plan(expert.astype(np.int32), die.astype(np.int32), tokens.astype(np.int32), effort)
+    return _cheaper(step, home(step), plan)
 
 
 def _cheaper(step: StepView, first: Plan, second: Plan) -> Plan:
     """The plan for which the engine charges less, commands included, the first of equals; with the effort of the
     second and that of both estimates, which is spent either way. The second, where nobody knows what is charged.
     """
-    if step.charged is None:
+    charged = step.charged
+    if charged is None:
         return second
     effort = second.effort.plus(estimating(step, first) + estimating(step, second))
     plans = first._replace(effort=effort), second._replace(effort=effort)
-    return min(plans, key=lambda plan: step.charged.plan_ns(plan) + step.charged.decision_ns(plan))
+    return min(plans, key=lambda plan: charged.plan_ns(plan) + charged.decision_ns(plan))
 
 
 def _choices(step: StepView, active: np.ndarray) -> _Choices:

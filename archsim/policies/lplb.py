@@ -104,9 +104,10 @@ def share_out(
     used = np.bincount(gpu, weights=share, minlength=gpus)
     by_gpu = np.argsort(gpu, kind="stable")
     gpu_begin = np.searchsorted(gpu[by_gpu], np.arange(gpus + 1))
-    scratch = (np.zeros(n, np.int64) for n in (experts, gpus, experts))
+    first, second, third = (np.zeros(n, np.int64) for n in (experts, gpus, experts))
     speed = np.ones(gpus) if speed is None else np.ascontiguousarray(speed, np.float64)
-    net = _Net(begin, gpu, expert, by_gpu, gpu_begin, share, used, np.where(count == 1, 0.0, load), *scratch, speed)
+    left = np.where(count == 1, 0.0, load)
+    net = _Net(begin, gpu, expert, by_gpu, gpu_begin, share, used, left, first, second, third, speed)
     order = np.argsort(-load, kind="stable")
     _share_out(net, order, max(total / speed.sum(), (used / speed).max()), LEFT_OVER * total)
     return share

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from archsim.base.errors import ArchsimError
 from archsim.runs.results import Record
@@ -65,7 +65,7 @@ def main() -> None:
 
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of a user's function must not mix with replies
-    simulator, requests = Simulator(), queue.SimpleQueue()
+    simulator, requests = Simulator(), queue.SimpleQueue[Any]()
     threading.Thread(target=_receive, args=(sys.stdin.buffer, requests), daemon=True).start()
     while True:
         verb, run = requests.get()

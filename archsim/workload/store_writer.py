@@ -48,7 +48,8 @@ def write_tokens(out: Path, shape: store.Shape, entries: Sequence[store.Entry], 
             raise TraceError(f"{out}: request {one.name} appears twice, in {one.file} and {other.file}")
     groups = list(_groups(ordered))
     packed = in_order(jobs, lambda group: _pack_rows(shape, group), groups)
-    rows, with_scores = [], False
+    rows: list[dict] = []
+    with_scores = False
     for group, (content, scored) in zip(groups, packed, strict=True):
         if rows and scored != with_scores:
             raise TraceError(f"{out}: some requests have scores and others have not; import them separately")
@@ -114,7 +115,7 @@ def _index(entries: list[store.Entry]) -> tuple[dict[str, np.ndarray], dict]:
     subjects = sorted({entry.subject for entry in entries})
     dataset_of = {name: n for n, name in enumerate(datasets)}
     subject_of = {name: n for n, name in enumerate(subjects)}
-    index = {
+    index: dict[str, np.ndarray] = {
         "dataset": np.array([dataset_of[entry.dataset] for entry in entries], np.int32),
         "subject": np.array([subject_of[entry.subject] for entry in entries], np.int32),
         "number": np.array([entry.number for entry in entries], np.int64),

@@ -104,8 +104,8 @@ def _rates(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         memory = sheet.hbm_bytes_per_s / 1e6 if sheet else BYTES_PER_US
         found[name, dtype] = peak / 1e6 if peak else FLOP_PER_US, memory
     of_row = [found[key] for key in zip(rows["gpu_name"], rows["dtype"], strict=True)]
-    flop, memory = np.array(of_row).reshape(-1, 2).T
-    return flop, memory
+    flop, moved = np.array(of_row).reshape(-1, 2).T
+    return flop, moved
 
 
 def _gemm_us(rows) -> np.ndarray:

@@ -1,5 +1,7 @@
 """The blocks of a die combined: one transition table for the path of a request through all of them."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from microarch.blocks import atu, compute, global_cp, hbm, link, llc, local_cp, pdu
@@ -9,8 +11,8 @@ from microarch.blocks.state_machine import Table
 REQUEST_BLOCKS = (atu, llc, hbm, link, pdu, compute)
 
 
-def _merged(dictionaries):
-    merged = {}
+def _merged(dictionaries: Iterable[dict]) -> dict:
+    merged: dict = {}
     for each in dictionaries:
         assert not merged.keys() & each.keys(), "two blocks declare the same state"
         merged |= each

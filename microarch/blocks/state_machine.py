@@ -5,7 +5,7 @@ compiled engine, as text in the module's docstring (``describe``), and by the co
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ def describe(block: type) -> str:
     return aligned(rows)
 
 
-def aligned(rows: list[tuple[str, ...]]) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Rows of cells as text, the first row underlined."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     head, *body = [

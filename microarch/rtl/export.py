@@ -49,7 +49,8 @@ class _Recorded(Elaboratable):
     """A component with its ports; ``cycles``: inputs and outputs of every cycle, as two words."""
 
     def __init__(self, component: Any):
-        self.component, self.cycles = component, []
+        self.component = component
+        self.cycles: list = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.component, name)
@@ -118,8 +119,8 @@ def _bits(signals: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 def _ports(component: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Inputs and outputs by name; those without a bit are left out."""
     ports, n = ports_of(component), len(component.inputs)
-    sides = dict(list(ports.items())[:n]), dict(list(ports.items())[n:])
-    return tuple({name: each for name, each in side.items() if len(each)} for side in sides)
+    kept = [(at, name, each) for at, (name, each) in enumerate(ports.items()) if len(each)]
+    return {name: each for at, name, each in kept if at < n}, {name: each for at, name, each in kept if at >= n}
 
 
 def _vectors(component: Any, cycles: list[tuple[int, int]]) -> str:

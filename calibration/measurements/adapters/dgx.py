@@ -130,10 +130,10 @@ def _plain(name: str) -> str:
 def _layout(
     kind: str, required: str, convert: Callable, more_figures: tuple[str, ...] = (), leaves_out: str = ""
 ) -> Layout:
-    required = ("run_id", *required.split(), "latency_us_median")
+    needed = ("run_id", *required.split(), "latency_us_median")
     figures = (*TABLES[kind].figures, *more_figures)
-    optional = tuple(name for name in figures if name not in required or name == "sms")
-    return Layout(f"DGX {kind}", kind, required, figures, convert, optional, leaves_out, of_user=True)
+    optional = tuple(name for name in figures if name not in needed or name == "sms")
+    return Layout(f"DGX {kind}", kind, needed, figures, convert, optional, leaves_out, of_user=True)
 
 
 LAYOUTS = (
