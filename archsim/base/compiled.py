@@ -24,14 +24,19 @@ from contextlib import suppress
 from typing import IO, Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.dispatcher import Dispatcher
+from numba.core.imputils import lower_getattr_generic
 from numba.core.registry import CPUDispatcher
 from numba.core.sigutils import normalize_signature
+from numba.core.typing.templates import AttributeTemplate, infer_getattr
+from numba.extending import intrinsic, models, register_model
 
 try:
     import fcntl
@@ -232,6 +237,78 @@ inner = _of_kernels(forceinline=True)
 def unsigned(number):
     """A number that is not negative, as an index: then the code has no look whether it counts from the end."""
     return np.uint64(number)
+
+
+# ---- reference
+# A named tuple of arrays that kernels hand on as one address. numba passes a tuple by value: 7 words an array, which
+# every call copies. For a state of 50 arrays that was half of a kernel's time, and half of its compilation.
+
+class Reference(types.Type):
+    """The address of a named tuple that does not change: fields are read through it, tuples in it as references."""
+
+    def __init__(self, of: types.NamedTuple) -> None:
+        self.of = of
+        super().__init__(f"Reference({of.instance_class.__name__}#{zlib.crc32(str(of).encode()):x})")
+
+
+@register_model(Reference)
+class _Address(models.PrimitiveModel):
+    def __init__(self, dmm: Any, fe_type: Any) -> None:
+        super().__init__(dmm, fe_type, cgutils.voidptr_t)
+
+
+@infer_getattr
+class _Fields(AttributeTemplate):
+    key = Reference
+
+    def generic_resolve(self, reference: Any, name: str) -> Any:
+        if name not in reference.of.fields:
+            return None
+        field = reference.of.types[reference.of.fields.index(name)]
+        return Reference(field) if isinstance(field, types.NamedTuple) else field
+
+
+@intrinsic
+def reference(typing_context, of):  # type: ignore[no-untyped-def]
+    """A `Reference` to a named tuple, which lives until the kernel that asks for it returns."""
+    if isinstance(of, Reference):
+        return of(of), lambda context, builder, signature, arguments: arguments[0]
+
+    def store(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        place = cgutils.alloca_once_value(builder, arguments[0])
+        # Reads of what does not change may be moved: nothing, which the compiler cannot look into, keeps them behind
+        # the write.
+        nothing = ir.FunctionType(cgutils.voidptr_t, [cgutils.voidptr_t])
+        address = builder.bitcast(place, cgutils.voidptr_t)
+        return builder.asm(nothing, "", "=r,0,~{memory}", [address], side_effect=True)
+
+    return Reference(of)(of), store
+
+
+@lower_getattr_generic(Reference)
+def _read_field(context, builder, reference, address, name):  # type: ignore[no-untyped-def]
+    of = reference.of
+    at = of.fields.index(name)
+    place = builder.bitcast(address, context.get_value_type(of).as_pointer())
+    place = cgutils.gep_inbounds(builder, place, 0, at)
+    if isinstance(of.types[at], types.NamedTuple):
+        return builder.bitcast(place, cgutils.voidptr_t)
+    return _read(builder, place, context.get_value_type(of.types[at]), isinstance(of.types[at], types.Array))
+
+
+def _read(builder: Any, place: Any, kind: Any, is_array: bool = False) -> Any:
+    """The value at an address, member by member, each of which never changes. An array is borrowed: it has no count."""
+    if not isinstance(kind, ir.LiteralStructType | ir.ArrayType):
+        value = builder.load(place)
+        value.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return value
+    members = kind.elements if isinstance(kind, ir.LiteralStructType) else [kind.element] * kind.count
+    whole = cgutils.get_null_value(kind)
+    for at, member in enumerate(members):
+        if is_array and at < 2:  # who owns it
+            continue
+        whole = builder.insert_value(whole, _read(builder, cgutils.gep_inbounds(builder, place, 0, at), member), at)
+    return whole
 
 
 def pointer(function: Callable[..., Any], signature: Any, *, cached: bool = True) -> Any:

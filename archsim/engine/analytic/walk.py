@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import inner, kernel, outer
+from archsim.base.compiled import inner, kernel, outer, reference
 from archsim.engine.analytic.bookings import (
     begin_held,
     begin_in_order,
@@ -109,6 +109,7 @@ def _ask(s, die, entry, fetch, now):
 @inner
 def walk(s, begin, fetch, stored, combine):
     """Walk the step with these booking functions; returns when the last booking ends."""
+    s = reference(s)
     local, end = s.work.local, 0.0
     for die in range(s.machine.dies):
         s.dies[die].room = room_for_slices(s.machine)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import inner, kernel, outer, unsigned
+from archsim.base.compiled import inner, kernel, outer, reference, unsigned
 from archsim.base.host import sparse_zeros
 from archsim.engine.event.explained import explain_product
 from archsim.engine.event.heaps import (
@@ -618,6 +618,7 @@ def run_step(s, begin_ns):
     """Run one step from ``begin_ns``; returns when its last stage has ended, float64 ns: stores included, but for
     copies under ``copy_writes: background``, whose time is left to the HBMs at the start of the next step.
     """
+    s = reference(s)
     for i in range(len(s.pool.count)):
         s.pool.count[i] = 0
     for r in range(len(s.pool.claims)):

@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import inner, kernel, outer
+from archsim.base.compiled import inner, kernel, outer, reference
 from archsim.engine.event.explained import trace_back
 from archsim.engine.event.flows import (
     HAS_ROOM,
@@ -556,6 +556,7 @@ def _last_to_end(stages, count, copies_too):
 @kernel
 def run_step(s, ports, fair):
     """Run one step with the rates of `solve_rates`; returns its duration, float64 ns."""
+    s, ports = reference(s), reference(ports)
     traffic, pool = s.traffic, s.traffic.pool
     reset(traffic, len(s.work.chains))
     _start(s)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from archsim.base.compiled import kernel
+from archsim.base.compiled import kernel, reference
 from archsim.base.units import NS_PER_S
 from archsim.engine.network.rates import (
     NO_PORTS,
@@ -201,7 +201,7 @@ def _run_events(net, ports, group, size, start, latency, order, runs, active, fi
     Times of a flow are kept relative to its start, and its bytes left are updated only when its rate changes, so a flow
     whose rate never changes finishes exactly after size / rate. ``runs: RUN[n]``, ``active: int64[n]`` are scratch.
     """
-    n = len(group)
+    net, ports, n = reference(net), reference(ports), len(group)
     running, started = 0, 0
     while running > 0 or started < n:
         now = start[order[started]] if started < n else np.inf
