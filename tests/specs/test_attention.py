@@ -16,7 +16,7 @@ PUBLISHED = {
     "deepseek-v2-lite": 15.7, "deepseek-v3": 671, "deepseek-v3.2": 671.9, "glm-4.5": 355, "glm-4.5-air": 106.85,
     "glm-5": 744, "kimi-linear-48b-a3b": 49.1, "qwen3-next-80b-a3b": 79.67, "qwen3.5-397b-a17b": 397,
     "gpt-oss-20b": 20.9, "kimi-k2": 1026, "llama-4-maverick": 400, "mixtral-8x7b": 46.7, "olmoe-1b-7b": 6.92,
-    "qwen1.5-moe-a2.7b": 14.3, "qwen3-235b-a22b": 235,
+    "qwen1.5-moe-a2.7b": 14.3, "qwen3-235b-a22b": 235, "deepseek-v4-flash": 284,
 }
 GROUPED = {"heads": 8, "kv_heads": 2, "head_dim": 64}
 LATENT = {"heads": 8, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
