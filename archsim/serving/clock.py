@@ -180,8 +180,11 @@ def routed_ns(state: State, table: StepTable, i, tokens, chunks, ranks):
     """Of ``tokens`` of all ranks, each of which has its own."""
     share = table.beside.sms_share
     if state.experts.shape[2] == 0:
+        # Where fewer ranks have the experts, each has more of them, and more of their tokens.
+        more = state.instances[i].experts
         at = int(math.ceil(tokens / ranks))
-        parts = looked_up(table.dispatch, at), looked_up(table.experts, at), looked_up(table.combine, at)
+        moved = int(math.ceil(more * tokens / ranks))
+        parts = looked_up(table.dispatch, moved), more * looked_up(table.experts, at), looked_up(table.combine, moved)
         layer = Layer(parts[0], 0.0, parts[1], parts[2])
         multiply = table.beside.experts_multiply * at
         return Routed(parts[1] + parts[0] + parts[2], layer, multiply, (Sms(0.0, share), Sms(0.0, share)), 0.0)

@@ -59,14 +59,14 @@ from archsim.serving.clock import OCTAVE, Beside, StepTable, times_of
 from archsim.serving.groups import DECODES as DECODE_ROW
 from archsim.serving.groups import Gathered, Group, Parts, Say, refuse_unserved, slots_of
 from archsim.serving.records import Transfer
-from archsim.serving.simulate import KvUnits, Pool, Scheduler
+from archsim.serving.simulate import KvUnits, Pool, Scheduler, Store
 from archsim.serving.traffic import TokenPool, token_pool
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.calibration_files import siblings_of
 from archsim.specs.deployment import Parallelism, ParallelSpec, Precision, refuse_cut_blocks
 from archsim.specs.model import SLICES, UNMODELLED, ModelSpec
 from archsim.specs.scenario import Scenario
-from archsim.specs.serving import RoutingSpec
+from archsim.specs.serving import KvStoreSpec, RoutingSpec
 from archsim.specs.serving_files import EXPERTS_SIDE, Serving
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
@@ -629,6 +629,24 @@ def kv_units(engine: Engine) -> KvUnits:
     of_token = max(kv.token_bytes, 1)
     windows = tuple((tokens, ceil(UNITS * each / of_token)) for tokens, each in kv.windows)
     return KvUnits(UNITS, ceil(UNITS * kv.fixed_bytes / of_token), windows)
+
+
+def store_of(engine: Engine, blocks_of_tokens: int, given: KvStoreSpec, engines: int) -> Store:
+    """A store of KV beside the HBM of ``engines`` engines, in blocks of a rank. A block is kept once, whatever the
+    ranks that have copies of it; every device loads what it keeps. Raises SpecError for KV that is not of every token.
+    """
+    kv = request_kv(engine)
+    if kv.windows or kv.fixed_bytes or not kv.token_bytes:
+        raise SpecError(
+            f"kv_store: {engine.model.name} has layers that keep a window or a state; stores of these are not modelled"
+        )
+    whole = memory.request_kv(engine.model, Parallelism(), engine.precision, engine.mtp_layers).token_bytes
+    blocks = int(given.capacity_bytes // (whole * blocks_of_tokens))
+    if blocks < 1:
+        raise SpecError(f"kv_store: a block of {blocks_of_tokens} tokens takes {whole * blocks_of_tokens / 1e6:.1f} "
+                        "MB; give more capacity")  # fmt: skip
+    ns = kv.token_bytes * blocks_of_tokens / given.bandwidth_bytes_per_s * NS_PER_S
+    return Store(blocks, given.shared == "all" or engines == 1, ns, given.latency_ns)
 
 
 def handed_over(engine: Engine, bytes_per_s: float, latency_ns: float, host: Host) -> Transfer:

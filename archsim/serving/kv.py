@@ -136,6 +136,34 @@ def hold(state: State, k, r, found, units, limits: Limits):
 
 
 @outer
+def stored_pieces(state: State, k, r, found, units, limits: Limits):
+    """(pieces, their units of KV) of the beginning of a prompt that the cache of a rank, which has the first ``found``
+    of ``units``, and its store have together; those of the store are the last that it would evict.
+    """
+    request, store = state.requests[r], state.ranks[k].store
+    most = (request.input - 1) // limits.block_tokens * limits.block_units
+    while found < request.piece_to - request.piece_from:
+        piece = state.pieces[request.piece_from + found]
+        here = state.references[k, piece] >= 0
+        if not here and state.references[store, piece] < 0 or units + state.sizes[piece] > most:
+            break
+        if state.references[store, piece] >= 0:
+            unlink(state, store, piece)
+            append(state, store, piece)
+        units += state.sizes[piece]
+        found += 1
+    return found, units
+
+
+@inner
+def _keep(state: State, store, piece):
+    """Copy a computed piece to a store, which evicts the one that was used longest ago."""
+    if state.references[store, piece] < 0 and take(state, store, state.sizes[piece]):
+        state.references[store, piece] = 0
+        append(state, store, piece)
+
+
+@outer
 def insert(state: State, k, r, limits: Limits):
     """Put computed pieces of a prompt, and of its output where a later turn repeats it, into the cache; what another
     request has put there stays private.
@@ -153,6 +181,8 @@ def insert(state: State, k, r, limits: Limits):
             state.held[at] = 1
             request.blocks -= size
             request.shared += size
+        if limits.stored and state.ranks[k].store >= 0:
+            _keep(state, state.ranks[k].store, piece)
         request.hashed += 1
         request.covered += size
 

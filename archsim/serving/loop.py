@@ -4,22 +4,24 @@ import math
 
 from archsim.base.compiled import inner, kernel, outer
 from archsim.serving.clock import StepTable, iteration_ns
-from archsim.serving.kv import insert, release
+from archsim.serving.kv import cached_pieces, insert, release, stored_pieces, unlink
 from archsim.serving.records import (
     BINS,
+    DEADLINE,
     DECODE,
     FREE,
     GAP_FIRST_NS,
     GAP_STEP,
     GAPS,
     PREFILL,
+    STORE,
     TOGETHER,
     Limits,
     State,
     Transfer,
 )
 from archsim.serving.routing import choose
-from archsim.serving.schedulers import empty, enqueue, is_prompt, sum_up
+from archsim.serving.schedulers import empty, enqueue, is_prompt, preempt_last, sum_up
 
 ENDED, STUCK, PAUSED, FAILED = 0, 1, 2, 3
 
@@ -43,6 +45,8 @@ def run(state: State, table: StepTable, decode_table: StepTable, limits: Limits,
             _queue(state, limits)
         elif what == 1:
             _arrive(state, which, limits)
+        elif what == 3:
+            _loaded(state, which)
         else:
             _end(state, which, now, limits, transfer)
         if _more_at(state, now, limits):
@@ -80,7 +84,9 @@ def _has_requests(state: State, i):
 
 @outer
 def _next(state: State, limits: Limits):
-    """(time, 0 arrival | 1 transfer | 2 end of an iteration, instance) of the next event; what is -1 for none."""
+    """(time, 0 arrival | 1 transfer | 2 end of an iteration | 3 load, instance or rank) of the next event; what is -1
+    for none.
+    """
     totals = state.totals[0]
     now, what, which = math.inf, -1, 0
     if totals.queued < totals.issued:
@@ -89,6 +95,11 @@ def _next(state: State, limits: Limits):
         instance = state.instances[i]
         if instance.head >= 0 and state.requests[instance.head].ready_ns < now:
             now, what, which = state.requests[instance.head].ready_ns, 1, i
+    if limits.stored:
+        for k in range(state.ranks.shape[0]):
+            head = state.ranks[k].load_head
+            if head >= 0 and state.requests[head].ready_ns < now:
+                now, what, which = state.requests[head].ready_ns, 3, k
     for i in range(state.instances.shape[0]):
         instance = state.instances[i]
         if instance.busy and instance.end_ns < now:
@@ -107,18 +118,58 @@ def _more_at(state: State, now, limits: Limits):
 def _through(state: State, limits: Limits):
     """When the next request is through the front end, which takes one after the other."""
     totals = state.totals[0]
-    return max(state.requests[totals.queued].arrival_ns, totals.through_ns) + limits.front_end_ns
+    return max(state.requests[state.line[totals.queued]].arrival_ns, totals.through_ns) + limits.front_end_ns
 
 
 @outer
 def _queue(state: State, limits: Limits):
     """The next request in order of arrival waits at a rank."""
-    r, does = state.totals[0].queued, state.instances[0].does
+    r, does = state.line[state.totals[0].queued], state.instances[0].does
     state.totals[0].through_ns = _through(state, limits)
     state.totals[0].queued += 1
+    if limits.ordered == DEADLINE:
+        state.requests[r].order += state.requests[r].arrival_ns
     if does == DECODE:  # it comes with its first token
         state.requests[r].first_ns = state.requests[r].last_ns = state.totals[0].through_ns
-    enqueue(state, choose(state, does, r, limits), r)
+    k = choose(state, does, r, limits)
+    if not (limits.stored and _loads(state, k, r, limits)):
+        enqueue(state, k, r)
+
+
+@outer
+def _loads(state: State, k, r, limits: Limits):
+    """Whether a store has more of a prompt than its rank: then that is loaded before the request waits for the rank,
+    one request after the other.
+    """
+    rank, request = state.ranks[k], state.requests[r]
+    if rank.store < 0:
+        return False
+    found, here = cached_pieces(state, k, r, limits)
+    pieces, units = stored_pieces(state, k, r, found, here, limits)
+    if units == here:
+        return False
+    request.loaded = pieces
+    rank.load_free_ns = max(state.totals[0].through_ns + limits.request_ns, rank.load_free_ns)
+    rank.load_free_ns += (units - here) * limits.unit_ns
+    request.ready_ns = rank.load_free_ns + limits.load_ns
+    request.next = -1
+    if rank.load_tail >= 0:
+        state.requests[rank.load_tail].next = r
+    else:
+        rank.load_head = r
+    rank.load_tail = r
+    return True
+
+
+@outer
+def _loaded(state: State, k):
+    """KV from the store has reached a rank: its request waits there."""
+    rank = state.ranks[k]
+    r = rank.load_head
+    rank.load_head = state.requests[r].next
+    if rank.load_head < 0:
+        rank.load_tail = -1
+    enqueue(state, k, r)
 
 
 @outer
@@ -272,8 +323,11 @@ def _leaves(state: State, i, k, r, now, limits: Limits, transfer: Transfer):
     if request.made == request.output:
         release(state, k, r)
         totals.finished += 1
-        if limits.concurrency and totals.issued < state.requests.shape[0]:
-            _issue(state, now + request.lag_ns)
+        if request.follower >= 0:
+            _issue(state, request.follower, now + request.lag_ns + request.think_ns, limits)
+        elif limits.concurrency and totals.begun < state.heads.shape[0]:
+            totals.begun += 1
+            _issue(state, state.heads[totals.begun - 1], now + request.lag_ns, limits)
         return True
     if state.instances[i].does == PREFILL:
         release(state, k, r)
@@ -283,16 +337,21 @@ def _leaves(state: State, i, k, r, now, limits: Limits, transfer: Transfer):
 
 
 @inner
-def _issue(state: State, at_ns):
+def _issue(state: State, r, at_ns, limits: Limits):
     """A client that has seen its last token sends the next request. Some clients see their tokens later than others, so
-    arrivals are sorted.
+    arrivals are sorted: a turn of a session has its own place, and requests that are alike keep their order.
     """
-    totals = state.totals[0]
-    at = totals.issued
-    while at > totals.queued and state.requests[at - 1].arrival_ns > at_ns:
-        state.requests[at].arrival_ns = state.requests[at - 1].arrival_ns
+    totals, at = state.totals[0], state.totals[0].issued
+    state.line[at] = r
+    while at > totals.queued and state.requests[state.line[at - 1]].arrival_ns > at_ns:
+        if limits.sessions:
+            state.line[at] = state.line[at - 1]
+        else:
+            state.requests[state.line[at]].arrival_ns = state.requests[state.line[at - 1]].arrival_ns
         at -= 1
-    state.requests[at].arrival_ns = at_ns
+    if limits.sessions:
+        state.line[at] = r
+    state.requests[state.line[at]].arrival_ns = at_ns
     totals.issued += 1
 
 
@@ -320,6 +379,8 @@ def _fill_series(state: State, now):
     capacity, used, running, waiting = 0, 0, 0, 0
     for k in range(state.ranks.shape[0]):
         rank = state.ranks[k]
+        if state.instances[rank.instance].does == STORE:
+            continue
         capacity += rank.capacity
         used += rank.capacity - rank.free
         running += rank.running
@@ -345,3 +406,33 @@ def _fill_series(state: State, now):
         state.series[at, 2] += span * waiting
         totals.seen_ns = until
     totals.now_ns = now
+
+
+@kernel
+def lose(state: State, k, leave, limits: Limits):
+    """A rank has lost its KV: its requests compute everything anew, and so do those that wait for KV of its prefixes.
+    ``leave``: whether they wait for another rank, of those that do what ``leave`` says; -1: they stay. Returns how many
+    requests had KV there.
+    """
+    rank, lost = state.ranks[k], 0
+    while rank.running:
+        preempt_last(state, k)
+        lost += 1
+    while rank.oldest >= 0:
+        piece = rank.oldest
+        unlink(state, k, piece)
+        state.references[k, piece] = -1
+        rank.free += state.sizes[piece]
+    if leave < 0:
+        return lost
+    while rank.head >= 0 or rank.load_head >= 0:
+        if rank.head >= 0:
+            r = rank.head
+            rank.head = state.requests[r].next
+        else:
+            r = rank.load_head
+            rank.load_head = state.requests[r].next
+            state.requests[r].loaded = 0
+        enqueue(state, choose(state, leave, r, limits), r)
+    rank.tail, rank.load_tail, rank.waiting, rank.received = -1, -1, 0, 0
+    return lost

@@ -27,11 +27,11 @@ MIDDLE = (0.2, 0.8)  # of the output tokens of a run that never is steady: what 
 
 
 class Slo(NamedTuple):
-    """Limits in ns; infinite: none."""
+    """Limits in ns; infinite: none. Of requests of several classes: float64[class]."""
 
-    ttft_ns: float = np.inf
-    tpot_ns: float = np.inf
-    e2e_ns: float = np.inf
+    ttft_ns: float | np.ndarray = np.inf
+    tpot_ns: float | np.ndarray = np.inf
+    e2e_ns: float | np.ndarray = np.inf
 
 
 NO_LIMITS = Slo()
@@ -112,9 +112,9 @@ def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, longer: Served |
     requests, times = served.requests, times_ns(served)
     several = requests["output"] > 1
     span = max(float(requests["last_ns"].max() - requests["arrival_ns"].min()), 1.0) / NS_PER_S
-    within = within_limits(times, slo)
+    within = within_limits(served, slo)
     of_rates = rates(steady, not saturated and not (unsteady and (steady is served or unsteadiness(steady))))
-    good = within if steady is served else within_limits(times_ns(steady), slo)
+    good = within if steady is served else within_limits(steady, slo)
     prompt, output = int(requests["input"].sum()), int(requests["output"].sum())
     tpot = spread(times["tpot"][several])
     return Measures(
@@ -131,9 +131,11 @@ def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, longer: Served |
     )  # fmt: skip
 
 
-def within_limits(times: dict[str, np.ndarray], slo: Slo) -> np.ndarray:
-    """bool[request] that is within all limits."""
-    return (times["ttft"] <= slo.ttft_ns) & (times["tpot"] <= slo.tpot_ns) & (times["e2e"] <= slo.e2e_ns)
+def within_limits(served: Served, slo: Slo) -> np.ndarray:
+    """bool[request] that is within all limits, those of its class."""
+    times, kinds = times_ns(served), served.requests["kind"]
+    limits = (np.broadcast_to(each, kinds.shape) if np.ndim(each) == 0 else np.asarray(each)[kinds] for each in slo)
+    return np.all([times[name] <= limit for name, limit in zip(("ttft", "tpot", "e2e"), limits, strict=True)], axis=0)
 
 
 class Rates(NamedTuple):

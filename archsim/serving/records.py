@@ -8,10 +8,12 @@ NONE = np.int64(-1)
 # Strategies of the choice of a rank, by number in compiled code.
 ROUND_ROBIN, LEAST_LOADED = np.int64(0), np.int64(1)
 PREFIX_AWARE, CACHE_AWARE, SESSION = np.int64(2), np.int64(3), np.int64(4)
+ARRIVAL, PRIORITY, DEADLINE = np.int64(0), np.int64(1), np.int64(2)  # orders in which requests wait
 FREE, SPACED, TOGETHER = np.int64(0), np.int64(1), np.int64(2)  # when ranks admit prompts
 # What a scheduler of the user's did that cannot be (``failed`` of TOTALS).
 RAISED, TOO_MANY, NOT_LACKING, NO_BLOCKS = np.int64(1), np.int64(2), np.int64(3), np.int64(4)
-BOTH, PREFILL, DECODE = np.int64(0), np.int64(1), np.int64(2)  # what an instance does
+# What an instance does; a store keeps KV beside HBM, and a rank that failed belongs to one that does nothing.
+BOTH, PREFILL, DECODE, STORE, FAILED = np.int64(0), np.int64(1), np.int64(2), np.int64(3), np.int64(4)
 
 REQUEST = np.dtype(
     [
@@ -36,7 +38,12 @@ REQUEST = np.dtype(
         ("last_ns", "f8"),
         ("lag_ns", "f8"),  # from a token to its client
         ("behind", "i8"),  # iterations until its first token reaches its client
-        ("ready_ns", "f8"),  # its KV has arrived at the decode instance
+        ("ready_ns", "f8"),  # its KV has arrived at the decode instance, or from the store
+        ("follower", "i8"),  # next turn of its session; -1: none
+        ("think_ns", "f8"),  # between its last token and the next turn
+        ("order", "f8"),  # the least waits in front; of deadlines, from its arrival on until it is queued
+        ("kind", "i8"),  # of the classes of requests
+        ("loaded", "i8"),  # pieces of its prompt that are there when those of the store have arrived
     ]
 )
 RANK = np.dtype(
@@ -55,6 +62,10 @@ RANK = np.dtype(
         ("received", "i8"),  # waiting requests that a scheduler that polls has seen
         ("unpolled", "i8"),  # and iterations since it looked for more
         ("held", "i8"),  # no prompt is computed in this iteration
+        ("store", "i8"),  # rank that keeps KV for it beside HBM; -1: none
+        ("load_head", "i8"),  # requests whose KV comes from the store
+        ("load_tail", "i8"),
+        ("load_free_ns", "f8"),
         ("tokens", "i8"),  # of this iteration
         ("decodes", "i8"),
         ("rows", "i8"),  # tokens of the decodes: with drafts, several each
@@ -82,6 +93,7 @@ INSTANCE = np.dtype(
         ("quiet", "i8"),  # iterations since one with a prompt
         ("decoded", "f8"),  # tokens since its experts were asked for
         ("prompted", "f8"),
+        ("experts", "f8"),  # of the time of routed experts, where fewer ranks have them
     ]
 )
 TOTALS = np.dtype(
@@ -89,6 +101,7 @@ TOTALS = np.dtype(
         ("finished", "i8"),
         ("issued", "i8"),  # their arrival is known
         ("queued", "i8"),
+        ("begun", "i8"),  # first turns that were issued
         ("turn", "i8"),
         ("decode_turn", "i8"),
         ("iterations", "i8"),
@@ -106,6 +119,7 @@ TOTALS = np.dtype(
         ("failed", "i8"),  # a user's scheduler raised (1), or gave what cannot be (other FAULTS)
         ("failed_at", "i8"),  # the request
         ("preemptions", "i8"),
+        ("loaded_tokens", "i8"),  # of prompts, from stores
         ("prefill_tokens", "i8"),  # computed, recomputation included
         ("decode_tokens", "i8"),
         ("busy_ns", "f8"),  # of all instances
@@ -172,6 +186,11 @@ class Limits(NamedTuple):
     block_units: np.int64
     request_units: np.int64
     windows: np.ndarray
+    sessions: np.int64  # whether requests have followers
+    ordered: np.int64  # ARRIVAL, PRIORITY, DEADLINE
+    stored: np.int64  # whether ranks have a store
+    load_ns: np.float64  # of a load from the store, before its units come
+    unit_ns: np.float64  # of a unit of KV from the store
 
 
 class Transfer(NamedTuple):
@@ -193,7 +212,8 @@ class State(NamedTuple):
     tokens since the series was filled;
     ``experts``: EXPERTS[instance, phase, point] (``archsim.serving.groups``), without a point where
     experts are in the table of steps. ``log``: ITERATION[n], the first n of all instances. ``sessions``:
-    int64[request]; ``homes``: int64[session], the rank it is bound to, -1: none yet.
+    int64[request]; ``homes``: int64[session], the rank it is bound to, -1: none yet. ``line``: int64[request], requests
+    in the order in which they are queued, as far as that is known; ``heads``: int64[session] first turns.
     """
 
     requests: np.ndarray
@@ -215,12 +235,14 @@ class State(NamedTuple):
     log: np.ndarray
     sessions: np.ndarray
     homes: np.ndarray
+    line: np.ndarray
+    heads: np.ndarray
 
 
 def zeros(n: int, dtype: np.dtype) -> np.ndarray:
     """Records of zeros, with links and ranks unset."""
     found = np.zeros(n, dtype)
-    for name in ("head", "tail", "next", "oldest", "newest", "rank"):
+    for name in ("head", "tail", "next", "oldest", "newest", "rank", "follower", "store", "load_head", "load_tail"):
         if name in (dtype.names or ()):
             found[name] = -1
     return found

@@ -27,7 +27,10 @@ class Requests(NamedTuple):
     int64[request + 1] where those of a request begin. ``concurrency``: clients of a closed loop, each of which sends
     its next request when the last one ends; 0: requests come at ``arrival_ns``. ``lines``: int64[request], those of a
     trace's file; none where requests are drawn. ``told``: what a trace was read as, in words. ``outputs_kept``: later
-    turns repeat the outputs of earlier ones.
+    turns repeat the outputs of earlier ones. ``follower``: int64[request], the next turn of its session, which comes
+    ``think_ns`` after the last token of this one; -1: none; empty: no request waits for another. The ``arrival_ns`` of
+    later turns is that of the first. ``order``: float64[request], the least waits in front; empty: as they come.
+    ``kinds``: int64[request], of the classes of a file; empty: all alike.
     """
 
     arrival_ns: np.ndarray
@@ -40,6 +43,10 @@ class Requests(NamedTuple):
     lines: np.ndarray = np.zeros(0, np.int64)
     told: str = ""
     outputs_kept: bool = True
+    follower: np.ndarray = np.zeros(0, np.int64)
+    think_ns: np.ndarray = np.zeros(0)
+    order: np.ndarray = np.zeros(0)
+    kinds: np.ndarray = np.zeros(0, np.int64)
 
     def place(self, whose: str, at: int) -> str:
         """Where request ``at`` was read: file and line; else the number of the request."""
@@ -47,9 +54,16 @@ class Requests(NamedTuple):
 
     @property
     def offered_per_s(self) -> float:
-        """Requests a second over the span of arrivals; 0 for a closed loop or a single time."""
-        span = self.arrival_ns[-1] - self.arrival_ns[0]
-        return 0.0 if self.concurrency or span <= 0 else (len(self.arrival_ns) - 1) / span * NS_PER_S
+        """Requests a second over the span of arrivals, all turns of a session counted; 0 for a closed loop or a single
+        time.
+        """
+        first = self.arrival_ns
+        if len(self.follower):
+            first = np.delete(first, self.follower[self.follower >= 0])
+        span = first.max() - first.min()
+        if self.concurrency or span <= 0:
+            return 0.0
+        return (len(first) - 1) / span * NS_PER_S * len(self.input) / len(first)
 
 
 def without_hashes(arrival_ns: np.ndarray, input: np.ndarray, output: np.ndarray, concurrency: int = 0) -> Requests:
@@ -74,21 +88,80 @@ def with_prefixes(requests: Requests, tokens: np.ndarray, share: float, skew: fl
     taken in proportion to n ** -skew. Its tokens come before those of the prompt. Blocks of PREFIX_BLOCK tokens have
     hash ids; one that has tokens of both prefix and prompt is not shared.
     """
-    n, draws = len(requests.input), [_generator(seed, stream) for stream in PREFIX_STREAMS]
+    n = len(requests.input)
+    before, chosen = prefixes(n, tokens, share, skew, seed)
+    prompt = requests.input + before
+    ids, first = _blocks(prompt, np.arange(n), before, chosen)
+    return requests._replace(input=prompt, hash_ids=ids, hash_from=first, hash_tokens=PREFIX_BLOCK)
+
+
+def prefixes(n: int, tokens: np.ndarray, share: float, skew: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """int64[n] tokens of the prefix that each of ``n`` begins with, 0: none; and its number."""
+    draws = [_generator(seed, stream) for stream in PREFIX_STREAMS]
     popular = np.arange(1, len(tokens) + 1) ** -skew
     chosen = draws[0].choice(len(tokens), n, p=popular / popular.sum())
     has = draws[1].random(n) < share  # of its own stream, so that more requests begin with the same ones
-    before = np.where(has, tokens[chosen], 0)
-    prompt = requests.input + before
-    shared = before // PREFIX_BLOCK
-    blocks = -(-prompt // PREFIX_BLOCK)
-    begins = np.concatenate([[0], np.cumsum(tokens // PREFIX_BLOCK)])  # first id of a prefix
+    return np.where(has, tokens[chosen], 0), chosen
+
+
+def _blocks(
+    prompt: np.ndarray, whose: np.ndarray, before: np.ndarray, which: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Hash ids of prompts, and where those of each begin. All prompts of one of ``whose`` (int64[request]) repeat each
+    other; the first ``before`` tokens (int64[session]) are of prefix ``which``. A block that a prompt fills in part is
+    its own.
+    """
+    shared, blocks, full = before // PREFIX_BLOCK, -(-prompt // PREFIX_BLOCK), prompt // PREFIX_BLOCK
+    of_prefix = np.zeros(int(which.max(initial=0)) + 1, np.int64)
+    np.maximum.at(of_prefix, which, shared)
+    begins = np.concatenate([[0], np.cumsum(of_prefix)])  # first id of a prefix
+    longest = np.zeros(len(before), np.int64)
+    np.maximum.at(longest, whose, blocks)
+    own = begins[-1] + np.concatenate([[0], np.cumsum(longest)])  # first id of a session
     first = np.concatenate([[0], np.cumsum(blocks)])
-    of = np.repeat(np.arange(n), blocks)
-    at = np.arange(first[-1]) - first[of]
-    ids = np.where(at < shared[of], begins[chosen[of]] + at, begins[-1] + np.arange(first[-1]))
-    ids = np.unique(ids, return_inverse=True)[1]
-    return requests._replace(input=prompt, hash_ids=ids.astype(np.int64), hash_from=first, hash_tokens=PREFIX_BLOCK)
+    of = np.repeat(np.arange(len(prompt)), blocks)
+    at, session = np.arange(first[-1]) - first[of], whose[of]
+    ids = np.where(at < shared[session], begins[which[session]] + at, own[session] + at)
+    ids = np.where(at < full[of], ids, own[-1] + of)
+    return np.unique(ids, return_inverse=True)[1].astype(np.int64), first
+
+
+def in_sessions(
+    arrival_ns: np.ndarray, turns: np.ndarray, added: np.ndarray, output: np.ndarray, think_ns: np.ndarray,
+    before: np.ndarray, which: np.ndarray, outputs_kept: bool = True,
+) -> Requests:
+    """Turns of sessions: those of ``arrival_ns`` (float64[session]) and ``turns``, in their order. A prompt has the
+    ``before`` tokens of prefix ``which`` (int64[session]), all tokens of the session so far, and ``added``
+    (int64[request]); ``think_ns`` passes from a last token to the next turn.
+    """
+    session = np.repeat(np.arange(len(turns)), turns)
+    ends = np.cumsum(turns)
+    kept = added + (output if outputs_kept else 0)
+    grown = np.cumsum(kept) - kept  # of all turns before, of all sessions
+    prompt = before[session] + grown - grown[ends - turns][session] + added
+    follower = np.arange(1, len(session) + 1)
+    follower[ends - 1] = -1
+    ids, first = _blocks(prompt, session, before, which)
+    plain = without_hashes(arrival_ns[session], prompt, output)
+    return plain._replace(
+        hash_ids=ids, hash_from=first, hash_tokens=PREFIX_BLOCK, follower=follower,
+        think_ns=np.asarray(think_ns, float), outputs_kept=outputs_kept,
+    )  # fmt: skip
+
+
+def kinds(requests: Requests, shares: np.ndarray, seed: int) -> np.ndarray:
+    """int64[request]: the class of each, drawn by shares; all turns of a session have the same."""
+    found = _generator(seed, CLASS_STREAM).choice(len(shares), len(requests.input), p=shares / shares.sum())
+    for at, after in enumerate(requests.follower):
+        if after >= 0:
+            found[after] = found[at]
+    return found
+
+
+def times_ns(count: int, mean_ns: float, variation: float, seed: int, stream: int) -> np.ndarray:
+    """float64[request]: log-normal, as ``lengths``."""
+    sigma2 = np.log1p(variation**2)
+    return mean_ns * np.exp(_generator(seed, stream).normal(-sigma2 / 2, np.sqrt(sigma2), count))
 
 
 def gamma_arrivals(count: int, per_s: float, burstiness: float, seed: int) -> np.ndarray:
@@ -115,7 +188,7 @@ def lengths(count: int, kind: str, values: tuple[float, ...], seed: int, stream:
     return np.maximum(np.rint(drawn), 1).astype(np.int64)
 
 
-PREFIX_STREAMS = (3, 5)  # of random numbers; 1, 2 and 4 are of lengths
+PREFIX_STREAMS, CLASS_STREAM = (3, 5), 8  # of random numbers; others are of lengths and times
 
 
 def _generator(seed: int, stream: int) -> np.random.Generator:
@@ -137,6 +210,10 @@ def first(requests: Requests, count: int) -> Requests:
         hash_ids=requests.hash_ids[:end],
         hash_from=requests.hash_from[: count + 1],
         lines=requests.lines[:count],
+        follower=np.where(requests.follower[:count] < count, requests.follower[:count], -1),
+        think_ns=requests.think_ns[:count],
+        order=requests.order[:count],
+        kinds=requests.kinds[:count],
     )
 
 
@@ -229,13 +306,18 @@ NO_ARRIVAL = Moment(Decimal(0), NUMBER)
 
 
 class Row(NamedTuple):
-    """A request as read; ``hash_ids``: of its prompt, if the format has them."""
+    """A request as read; ``hash_ids``: of its prompt, if the format has them. ``session``: whose turn it is; a turn
+    after the first waits for the one before, and comes ``think_ns`` after its last token.
+    """
 
     line: int
     arrival: Moment
     input: int
     output: int
     hash_ids: tuple[int | str, ...] = ()
+    session: str = ""
+    think_ns: float = 0.0
+    waits: bool = False
 
 
 class Format(NamedTuple):
@@ -334,7 +416,9 @@ def _checked(path: Path, rows: Iterable[Row], hash_tokens: int) -> Iterator[Row]
                 f"{where}: the arrival is {row.arrival.kind}, but in the request above it {before.kind}; write all of "
                 "them alike"
             )
-        if before is not None and row.arrival.value < before.value:
+        if row.think_ns < 0:
+            raise TraceError(f"{where}: a delay of {row.think_ns:g} ns after the turn before; expected 0 or more")
+        if before is not None and row.arrival.value < before.value and not row.waits:
             earlier, later = (
                 f"{each.value:f}" if each.kind == NUMBER else f"{_EPOCH + timedelta(seconds=float(each.value))}"
                 for each in (row.arrival, before)
@@ -351,12 +435,13 @@ def _checked(path: Path, rows: Iterable[Row], hash_tokens: int) -> Iterator[Row]
                 f"{hash_tokens}{instead}; if the ids of this trace are of other blocks, give their tokens as "
                 "requests.hash_tokens"
             )
-        before = row.arrival
+        before = before if row.waits else row.arrival
         yield row
 
 
 def _unit_of(path: Path, rows: list[Row], chosen: Format, *, named: bool, given: str | None) -> tuple[str, str]:
     """The unit of a trace's times, and a sentence that says why. Raises TraceError where evidence does not decide."""
+    rows = [row for row in rows if not row.waits]
     kind, values = rows[0].arrival.kind, [row.arrival.value for row in rows]
     span = values[-1] - values[0]
     if given is not None and given not in UNITS:
@@ -427,7 +512,7 @@ def _as_arrays(rows: list[Row], unit_ns: int, hash_tokens: int, told: str) -> Re
     every = sorted({each for row in rows for each in row.hash_ids}, key=lambda each: (isinstance(each, str), each))
     numbers = {each: at for at, each in enumerate(every)}  # whatever the ids are: dynamo's are u64
     counts = np.cumsum([0, *(len(row.hash_ids) for row in rows)])
-    return Requests(
+    found = Requests(
         np.array([float((row.arrival.value - start) * unit_ns) for row in rows]),
         np.array([row.input for row in rows], np.int64),
         np.array([row.output for row in rows], np.int64),
@@ -437,6 +522,32 @@ def _as_arrays(rows: list[Row], unit_ns: int, hash_tokens: int, told: str) -> Re
         lines=np.array([row.line for row in rows], np.int64),
         told=told,
     )
+    return _with_turns(found, rows) if any(row.waits for row in rows) else found
+
+
+def _with_turns(found: Requests, rows: list[Row]) -> Requests:
+    """With the next turn of each. Where a trace has no hash ids, a prompt that has room for the prompt and the output
+    before it repeats them; another one is of a context that was dropped, and shares nothing.
+    """
+    follower, think_ns = np.full(len(rows), -1), np.zeros(len(rows))
+    last: dict[str, int] = {}
+    begins = np.zeros(len(rows), np.int64)  # the first request of its unbroken context
+    for at, row in enumerate(rows):
+        begins[at] = at
+        if row.waits:
+            before = last[row.session]
+            follower[before], think_ns[before] = at, row.think_ns
+            if row.input >= rows[before].input + rows[before].output:
+                begins[at] = begins[before]
+        last[row.session] = at
+    sessions = len(set(row.session for row in rows))
+    told = f"{found.told}; {sessions:,} sessions, whose turns wait for the answer before"
+    found = found._replace(follower=follower, think_ns=think_ns, told=told)
+    if found.hash_tokens:
+        return found
+    none = np.zeros(len(rows), np.int64)
+    ids, first = _blocks(found.input, np.unique(begins, return_inverse=True)[1], none, none)
+    return found._replace(hash_ids=ids, hash_from=first, hash_tokens=PREFIX_BLOCK)
 
 
 def _object(path: Path, line: int, text: str) -> dict[str, Any]:
@@ -525,6 +636,73 @@ def _mooncake(path: Path) -> Iterator[Row]:
         yield Row(line, arrival, *_sizes(path, line, row, "input_length", "output_length"), tuple(ids))
 
 
+def _sessions(path: Path) -> Iterator[Row]:
+    """Mooncake's keys with "session_id": a first turn has "timestamp", a later one "delay" or "delay_ms", ms after the
+    answer before (ai-dynamo/dynamo, docs/dynosim/trace-formats.md).
+    """
+    begun: dict[str, Moment] = {}
+    for line, row in _records(path):
+        session = str(row.get("session_id"))
+        if "wait_for" in row:
+            raise TraceError(f"{path}:{line}: wait_for: requests that wait for several others are not modelled")
+        ids = row.get("hash_ids") or []
+        if not isinstance(ids, list) or not all(type(each) in (int, str) for each in ids):
+            raise TraceError(f"{path}:{line}: hash_ids is not a list of whole numbers")
+        sizes = _sizes(path, line, row, "input_length", "output_length")
+        delay = next((key for key in ("delay", "delay_ms") if key in row), None)
+        if session in begun and delay:
+            think_ns = float(_decimal(path, line, row, delay) * UNITS["ms"])
+            yield Row(line, begun[session], *sizes, tuple(ids), session, think_ns, waits=True)
+            continue
+        if session in begun:
+            raise TraceError(f"{path}:{line}: a later turn of session {session} has no delay; expected delay, in ms")
+        begun[session] = _moment(path, line, row, "timestamp")
+        yield Row(line, begun[session], *sizes, tuple(ids), session)
+
+
+def _llmservingsim_agentic(path: Path) -> Iterator[Row]:
+    """{"session_id", "arrival_time_ns", "sub_requests": [{"input_toks", "output_toks", "tool_duration_ns"}]}: the time
+    of a tool passes before the next one.
+    """
+    for line, row in _records(path):
+        arrival, think_ns = _moment(path, line, row, "arrival_time_ns"), 0.0
+        for at, each in enumerate(_listed(path, line, row, "sub_requests")):
+            if not isinstance(each, dict):
+                raise TraceError(f"{path}:{line}: sub_requests[{at}] is {each!r:.40}; expected an object")
+            sizes = _sizes(path, line, each, "input_toks", "output_toks")
+            yield Row(line, arrival, *sizes, (), f"{row.get('session_id')}", think_ns, waits=at > 0)
+            think_ns = float(_decimal(path, line, each, "tool_duration_ns"))
+
+
+def _applied_compute(path: Path) -> Iterator[Row]:
+    """{"num_turns", "input_prompt_length", "assistant_response_length": [...], "tool_call_output_length": [...],
+    "tool_call_latency": [s, ...], "final_assistant_response_length"}: an agent a line, all at once.
+    """
+    keys = ("assistant_response_length", "tool_call_output_length", "tool_call_latency")
+    for line, row in _records(path):
+        turns, think_ns = _count(path, line, row, "num_turns"), 0.0
+        tokens = _count(path, line, row, "input_prompt_length")
+        answers, tools, times = (_listed(path, line, row, key) for key in keys)
+        if not len(answers) == len(tools) == len(times) == turns:
+            raise TraceError(f"{path}:{line}: {turns} turns, but {len(answers)} answers, {len(tools)} outputs of tools "
+                             f"and {len(times)} latencies; expected as many of each")  # fmt: skip
+        last = _count(path, line, row, "final_assistant_response_length")
+        for at in range(turns + 1):
+            one = {"answer": answers[at], "tool": tools[at], "time": times[at]} if at < turns else {"answer": last}
+            output = _count(path, line, one, "answer")
+            yield Row(line, NO_ARRIVAL, tokens, output, (), str(line), think_ns, waits=at > 0)
+            if at < turns:
+                tokens += output + _count(path, line, one, "tool")
+                think_ns = float(_decimal(path, line, one, "time") * UNITS["s"])
+
+
+def _listed(path: Path, line: int, row: dict[str, Any], key: str) -> list[Any]:
+    found = row.get(key)
+    if not isinstance(found, list):
+        raise TraceError(f"{path}:{line}: {key} is {found!r:.40}; expected a list")
+    return found
+
+
 def _azure(path: Path) -> Iterator[Row]:
     """TIMESTAMP (100 ns digits, with an offset in some), ContextTokens, GeneratedTokens; Azure 2023 to 2025."""
     for line, row in _records(path):
@@ -589,8 +767,20 @@ FORMATS = MappingProxyType(
         "bailian": Format(
             _mooncake, ("chat_id", "parent_chat_id", *_MOONCAKE), ("s",), BAILIAN_BLOCK, ("hash_ids", "type", "turn")
         ),
+        "sessions": Format(
+            _sessions, ("session_id", *_MOONCAKE), ("ms", "s"), MOONCAKE_BLOCK, ("hash_ids", "delay", "delay_ms"),
+        ),
         "mooncake": Format(_mooncake, _MOONCAKE, ("ms", "s"), MOONCAKE_BLOCK, ("hash_ids",)),
         "guidellm": Format(_mooncake, _MOONCAKE, ("s",), MOONCAKE_BLOCK, ("hash_ids",)),
+        "llmservingsim_agentic": Format(
+            _llmservingsim_agentic, ("session_id", "arrival_time_ns", "sub_requests"), ("ns",),
+        ),
+        "applied_compute": Format(
+            _applied_compute, (
+                "num_turns", "input_prompt_length", "assistant_response_length", "tool_call_output_length",
+                "tool_call_latency", "final_assistant_response_length",
+            ), ("s",),
+        ),
         "azure": Format(_azure, ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ()),
         "burstgpt": Format(
             _burstgpt, ("Timestamp", "Request tokens", "Response tokens"), ("s",), 0,

@@ -26,6 +26,7 @@ from archsim.serving.kv import (
     hold,
     most_of,
     release,
+    stored_pieces,
     tokens_of,
     unheld_of,
 )
@@ -59,24 +60,28 @@ def lacking(state: State, r):
 
 @inner
 def enqueue(state: State, k, r):
-    """At the end of a rank's waiting queue."""
+    """At the end of a rank's waiting queue, or where its order has it: behind all that do not come after it."""
     rank = state.ranks[k]
     state.requests[r].rank = k
-    state.requests[r].next = -1
-    if rank.tail >= 0:
-        state.requests[rank.tail].next = r
-    else:
-        rank.head = r
-    rank.tail = r
-    rank.waiting += 1
+    before = rank.tail
+    if before >= 0 and state.requests[before].order > state.requests[r].order:
+        at, before = rank.head, -1
+        while state.requests[at].order <= state.requests[r].order:
+            before, at = at, state.requests[at].next
+    _put_behind(state, k, r, before)
 
 
 @inner
-def _push_front(state: State, k, r):
+def _put_behind(state: State, k, r, before):
+    """Into the waiting queue of a rank, behind a request; -1: at its front."""
     rank = state.ranks[k]
-    state.requests[r].next = rank.head
-    rank.head = r
-    if rank.tail < 0:
+    if before >= 0:
+        state.requests[r].next = state.requests[before].next
+        state.requests[before].next = r
+    else:
+        state.requests[r].next = rank.head
+        rank.head = r
+    if before == rank.tail:
         rank.tail = r
     rank.waiting += 1
 
@@ -93,8 +98,8 @@ def _pop(state: State, k):
 
 
 @inner
-def _preempt_last(state: State, k):
-    """The last running request returns to the front of the queue and loses its KV."""
+def preempt_last(state: State, k):
+    """The last running request returns to the queue, before those of its order, and loses its KV."""
     rank = state.ranks[k]
     rank.running -= 1
     r = state.slots[k, rank.running]
@@ -102,8 +107,12 @@ def _preempt_last(state: State, k):
     state.requests[r].computed = 0
     state.requests[r].preempted += 1
     state.totals[0].preemptions += 1
+    state.requests[r].loaded = 0
     rank.received += 1
-    _push_front(state, k, r)
+    before, at = -1, rank.head
+    while at >= 0 and state.requests[at].order < state.requests[r].order:
+        before, at = at, state.requests[at].next
+    _put_behind(state, k, r, before)
 
 
 @outer
@@ -118,7 +127,7 @@ def serve_running(state: State, k, budget, limits: Limits):
         while not fits and i < rank.running:
             fits = grow(state, k, r, state.requests[r].computed + new, limits)
             if not fits:
-                _preempt_last(state, k)
+                preempt_last(state, k)
                 preempted = True
         if i < rank.running:
             state.new[k, i] = new
@@ -145,6 +154,8 @@ def admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
         found, shared = cached_pieces(state, k, r, limits)
         unheld = unheld_of(state, k, r, found)
         start = tokens_of(shared, limits)
+        if limits.stored and request.loaded > found:
+            start = tokens_of(stored_pieces(state, k, r, found, shared, limits)[1], limits)
     new = request.input + request.made - start
     if new > new_most:
         if limits.chunked == 0:
@@ -158,14 +169,20 @@ def admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
     request.known = request.input + request.made if anew else 0
     if found:
         hold(state, k, r, found, shared, limits)
+    if anew and start > tokens_of(shared, limits):
+        state.totals[0].loaded_tokens += start - tokens_of(shared, limits)
+        request.computed = start
     grow(state, k, r, start + new, limits)
     if request.scheduled_ns < 0:
         request.scheduled_ns = now_ns
         request.hit = start if request.made == 0 else 0
     elif start == request.input and request.made == 1:  # computed elsewhere: its first token is out when it decodes
         request.first_ns = request.last_ns = now_ns
-    state.slots[k, rank.running] = r
-    state.new[k, rank.running] = new
+    at = rank.running
+    while limits.ordered and at > 0 and state.requests[state.slots[k, at - 1]].order > request.order:
+        state.slots[k, at], state.new[k, at] = state.slots[k, at - 1], state.new[k, at - 1]
+        at -= 1
+    state.slots[k, at], state.new[k, at] = r, new
     rank.running += 1
     return new
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +12,7 @@ import numpy as np
 
 from archsim.base.errors import SpecError, TraceError
 from archsim.base.tables import Shown
+from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.iteration.overlap import MICRO_BATCHES
 from archsim.iteration.overlap import NONE as NO_OVERLAP
@@ -36,13 +38,23 @@ from archsim.serving.deployment import (
     part_of,
     refuse_on_wafer,
     slots_of_rank,
+    store_of,
 )
 from archsim.serving.groups import Fixed, refuse_unserved
 from archsim.serving.hosts import NONE, host_of, residual_of
-from archsim.serving.measures import PERCENTILES, UNDEFINED, Measures, Slo, measure, number
+from archsim.serving.measures import (
+    PERCENTILES,
+    UNDEFINED,
+    Measures,
+    Slo,
+    measure,
+    number,
+    times_ns,
+    within_limits,
+)
 from archsim.serving.records import Transfer
 from archsim.serving.requests import Requests, format_of, read_requests
-from archsim.serving.simulate import SILENT, Progress, Scheduler, Served, simulate
+from archsim.serving.simulate import SILENT, Fault, Progress, Scheduler, Served, Store, simulate
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.plausible import plausibility_notes
@@ -56,11 +68,13 @@ if TYPE_CHECKING:
 
 # ---- serving
 
+RECOVERED = 100  # requests by whose times to first token a recovery is judged
 ENOUGH = 2000  # requests by which a queue that grows shows
 MOST_LONGER = 20_000  # requests of a closed loop that are served to see its steady state
 OPEN_REQUESTS, REQUESTS_A_CLIENT = 1000, 10  # as `vllm bench serve`, and InferenceX
 LOW_LATENCY = "per_token_expert"  # dispatch, of `archsim.specs.assumptions`
-INPUT_STREAM, OUTPUT_STREAM, PREFIX_LENGTHS = 1, 2, 4  # of random numbers
+# Of random numbers; 3 and 5 are of prefixes, and 8 of classes (`archsim.serving.requests`).
+INPUT_STREAM, OUTPUT_STREAM, PREFIX_LENGTHS, TURNS_STREAM, THINK_STREAM = 1, 2, 4, 6, 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +89,8 @@ class Deployment:
     devices: int
     notes: tuple[str, ...]
     machines: tuple[tuple[str, int], ...] = ()  # name, devices of it that are used
+    store: Store | None = None
+    faults: tuple[Fault, ...] = ()
 
     @property
     def told(self) -> str:
@@ -155,7 +171,51 @@ class Outcome(Shown):
         if drafted:
             share = self.served.totals["accepted"] / drafted
             said = (*said, f"speculation: {share:.1%} of {drafted:,} drafts accepted; a token is verified for each")
-        return (*said, *notes_of_requests(self.serving, self.requests), *self.deployment.notes)
+        told = notes_of_requests(self.serving, self.requests)
+        return (*said, *self._classes_told(), *self._events_told(), *told, *self.deployment.notes)
+
+    def _classes_told(self) -> Iterator[str]:
+        """Of each class of requests: how many are within its limits, and its times."""
+        within, times = within_limits(self.served, slo_of(self.serving)), times_ns(self.served)
+        for at, each in enumerate(self.serving.spec.requests.classes):
+            mine = self.served.requests["kind"] == at
+            if mine.any():
+                ttft, tpot = (np.percentile(times[name][mine], 90) / NS_PER_MS for name in ("ttft", "tpot"))
+                yield (
+                    f"class {each.name}: {within[mine].mean():.1%} of {mine.sum():,} requests within its limits; TTFT "
+                    f"{ttft:,.0f} ms and TPOT {tpot:,.1f} ms for nine in ten of them"
+                )
+
+    def _events_told(self) -> Iterator[str]:
+        """What a store gave, and what faults took."""
+        totals, prompt = self.served.totals, int(self.requests.input.sum())
+        if self.deployment.store is not None:
+            loaded = int(totals["loaded_tokens"])
+            yield f"KV store: {loaded / prompt:.1%} of the prompt tokens were loaded from it and not computed again"
+        requests = self.served.requests
+        for each in self.served.failed:
+            yield (
+                f"fault after {each.at_ns / NS_PER_S:,.1f} s: {each.lost:,} requests lost their KV and were computed "
+                f"anew; {_recovery_told(requests, each.at_ns)}"
+            )
+
+
+def _recovery_told(requests: np.ndarray, at_ns: float) -> str:
+    """When a hundred requests have as low times to first token again as those before a fault."""
+    ttft = (requests["first_ns"] - requests["arrival_ns"])[np.argsort(requests["arrival_ns"], kind="stable")]
+    arrivals = np.sort(requests["arrival_ns"])
+    before, after = ttft[arrivals < at_ns], np.flatnonzero(arrivals >= at_ns)
+    if len(before) < RECOVERED or len(after) < RECOVERED:
+        return "too few requests come before or after it to say when times are as before"
+    usual = float(np.percentile(before, 90))
+    lots = [after[at : at + RECOVERED] for at in range(0, len(after) - RECOVERED + 1, RECOVERED)]
+    high = [at for at, each in enumerate(lots) if np.percentile(ttft[each], 90) > 1.1 * usual]
+    if high == [] or high[0] > 1:
+        return "times to first token stay as before"
+    ends = next((at for at in range(high[0], len(lots)) if at not in high), None)
+    if ends is None:
+        return "times to first token are longer until the end"
+    return f"times to first token are as before after {(arrivals[lots[ends][0]] - at_ns) / NS_PER_S:,.1f} s"
 
 
 def serve(serving: Serving, logged: int = 0) -> Outcome:
@@ -184,7 +244,8 @@ def simulated(
     return simulate(
         requests, deployment.scheduler, deployment.prefill.pool, decode=decode, transfer=deployment.transfer,
         **deployment.host.of_requests, speculation=speculation_of(serving), layers=serving.model.layers,
-        whose=str(serving.trace or "requests"), logged=logged, progress=progress,
+        whose=str(serving.trace or "requests"), logged=logged, progress=progress, store=deployment.store,
+        faults=deployment.faults,
     )  # fmt: skip
 
 
@@ -218,7 +279,7 @@ def _longer(serving: Serving, deployment: Deployment, requests: Requests, served
         return simulate(
             more, deployment.scheduler, pools[0], decode=pools[1] if len(pools) > 1 else None,
             transfer=deployment.transfer, **deployment.host.of_requests,
-            speculation=speculation_of(serving), layers=serving.model.layers,
+            speculation=speculation_of(serving), layers=serving.model.layers, store=deployment.store,
         )  # fmt: skip
     except TraceError:  # a longer request among them that can never be served
         return None
@@ -234,9 +295,14 @@ def speculation_of(serving: Serving) -> Speculation:
 
 
 def slo_of(serving: Serving) -> Slo:
-    """The limits; infinite where none is given."""
-    given = serving.spec.slo
-    return Slo(*(np.inf if ns is None else ns for ns in (given.ttft_ns, given.tpot_ns, given.e2e_ns)))
+    """The limits, of each class where there are several; infinite where none is given."""
+    given, classes = serving.spec.slo, serving.spec.requests.classes
+    names = ("ttft_ns", "tpot_ns", "e2e_ns")
+    of_all = {name: np.inf if getattr(given, name) is None else float(getattr(given, name)) for name in names}
+    if not classes:
+        return Slo(**of_all)
+    own = {name: [getattr(each, name) for each in classes] for name in names}
+    return Slo(**{name: np.array([of_all[name] if ns is None else ns for ns in own[name]]) for name in names})
 
 
 def requests_of(serving: Serving) -> Requests:
@@ -254,12 +320,29 @@ def requests_of(serving: Serving) -> Requests:
                 "leave rates out, or give requests.concurrency and loads.clients"
             )
         found = drawn.first(found, given.total) if given.total else found
+    found = _in_classes(found, given, serving.spec.scheduler.order, serving.spec.slo.ttft_ns)
     drawn.refuse_beyond_positions(found, serving.model, str(serving.trace or "requests"))
     return found
 
 
+def _in_classes(found: Requests, given: RequestSpec, order: str, ttft_ns: float | None) -> Requests:
+    """With the class of each request, or session, drawn by shares, and what it waits by."""
+    if not given.classes:
+        return found
+    shares = np.array([each.share for each in given.classes])
+    kinds = drawn.kinds(found, shares, given.seed)
+    keys = {
+        "priority": [float(each.priority) for each in given.classes],
+        "deadline": [each.ttft_ns or ttft_ns or 0.0 for each in given.classes],
+    }
+    waits = np.array(keys[order])[kinds] if order in keys else np.zeros(0)
+    return found._replace(kinds=kinds, order=waits)
+
+
 def _drawn(given: RequestSpec) -> Requests:
     assert given.input is not None and given.output is not None
+    if given.sessions is not None:
+        return _drawn_sessions(given)
     count = given.total or (REQUESTS_A_CLIENT * given.concurrency if given.concurrency else OPEN_REQUESTS)
     prompt = drawn.lengths(count, *given.input.drawn, given.seed, INPUT_STREAM)
     output = drawn.lengths(count, *given.output.drawn, given.seed, OUTPUT_STREAM)
@@ -271,6 +354,29 @@ def _drawn(given: RequestSpec) -> Requests:
         return found
     shared = drawn.lengths(given.prefixes.different, *given.prefixes.tokens.drawn, given.seed, PREFIX_LENGTHS)
     return drawn.with_prefixes(found, shared, given.prefixes.share, given.prefixes.skew, given.seed)
+
+
+def _drawn_sessions(given: RequestSpec) -> Requests:
+    """As many sessions as have the asked number of turns; the last one may be cut short."""
+    assert given.sessions is not None and given.input is not None and given.output is not None
+    asked, seed = given.sessions, given.seed
+    count = given.total or (REQUESTS_A_CLIENT * given.concurrency if given.concurrency else OPEN_REQUESTS)
+    turns = drawn.lengths(count, *asked.turns.drawn, seed, TURNS_STREAM)
+    turns = turns[: int(np.searchsorted(np.cumsum(turns), count)) + 1]
+    turns[-1] -= int(turns.sum()) - count
+    arrivals = np.zeros(len(turns))
+    if given.arrivals is not None:
+        arrivals = drawn.gamma_arrivals(len(turns), given.arrivals.rate, given.arrivals.burstiness, seed)
+    before, which = np.zeros(len(turns), np.int64), np.zeros(len(turns), np.int64)
+    if given.prefixes is not None:
+        asked_for = given.prefixes
+        tokens = drawn.lengths(asked_for.different, *asked_for.tokens.drawn, seed, PREFIX_LENGTHS)
+        before, which = drawn.prefixes(len(turns), tokens, asked_for.share, asked_for.skew, seed)
+    added = drawn.lengths(count, *given.input.drawn, seed, INPUT_STREAM)
+    output = drawn.lengths(count, *given.output.drawn, seed, OUTPUT_STREAM)
+    think_ns = drawn.times_ns(count, asked.think_ns, asked.think_cv, seed, THINK_STREAM)
+    found = drawn.in_sessions(arrivals, turns, added, output, think_ns, before, which, given.outputs_kept)
+    return found._replace(concurrency=given.concurrency or 0)
 
 
 def notes_of_requests(serving: Serving, requests: Requests) -> tuple[str, ...]:
@@ -301,7 +407,23 @@ def deploy(serving: Serving) -> Deployment:
             host = host_for(decodes)
             prefill, decode = decode._replace(pool=decode.pool._replace(prefilled=True)), None
     notes, devices = _notes(serving, prefill, decode), sum(devices for _, devices in machines)
-    return Deployment(scheduler, host, prefill, decode, transfer, devices, notes, machines)
+    faults = tuple(
+        Fault(each.at_ns, each.engine, each.rank, each.recovery_ns, each.elastic,
+              np.inf if each.back_ns is None else each.back_ns)
+        for each in spec.faults
+    )  # fmt: skip
+    return Deployment(
+        scheduler, host, prefill, decode, transfer, devices, notes, machines, kv_store_of(serving, scheduler), faults
+    )
+
+
+def kv_store_of(serving: Serving, scheduler: Scheduler, parallel: ParallelSpec | None = None) -> Store | None:
+    """Of the engines that take prompts, or of one of other sizes; None where the file has none."""
+    given, side = serving.spec.kv_store, next(iter(serving.spec.sides.items()))
+    if given == "none":
+        return None
+    on, sizes = serving.on(side[0]) if side[0] else serving, parallel or side[1].parallel
+    return store_of(engine_of(on, sizes), scheduler.block_tokens, given, side[1].instances)
 
 
 def machines_of(serving: Serving) -> tuple[tuple[str, int], ...]:

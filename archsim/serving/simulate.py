@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,11 +15,14 @@ from archsim.serving.clock import StepTable
 from archsim.serving.groups import DECODES, Group, Moved, Say
 from archsim.serving.kv import NO_PIECES, pieces_of
 from archsim.serving.records import (
+    ARRIVAL,
     BINS,
     BOTH,
     CACHE_AWARE,
+    DEADLINE,
     DECODE,
     EXPERTS,
+    FAILED,
     FREE,
     GAPS,
     INSTANCE,
@@ -29,6 +32,7 @@ from archsim.serving.records import (
     NOT_LACKING,
     PREFILL,
     PREFIX_AWARE,
+    PRIORITY,
     RAISED,
     RANK,
     REQUEST,
@@ -36,6 +40,7 @@ from archsim.serving.records import (
     SERIES,
     SESSION,
     SPACED,
+    STORE,
     TOGETHER,
     TOO_MANY,
     TOTALS,
@@ -81,6 +86,7 @@ CHOICES = MappingProxyType(
         "session": SESSION,
     }
 )
+ORDERS = MappingProxyType({"arrival": ARRIVAL, "priority": PRIORITY, "deadline": DEADLINE})
 FAULTS = MappingProxyType(
     {
         int(RAISED): "raises an error",
@@ -90,14 +96,15 @@ FAULTS = MappingProxyType(
     }
 )
 FIRST_BIN_NS = 1e7
+SELDOM = np.iinfo(np.int64).max
 SPOKEN = 100_000  # iterations of an instance between two words on how far it is, where no experts are drawn
 
 NO_LOG = np.zeros(0, ITERATION)
 
 
 class Scheduler(NamedTuple):
-    """``name``: of ``archsim.specs.serving``, or a user's own function; ``balance``: of CHOICES; ``params``: the
-    scheduler's own that differ from their defaults.
+    """``name``: of ``archsim.specs.serving``, or a user's own function; ``balance``: of CHOICES; ``order``: of ORDERS;
+    ``params``: the scheduler's own that differ from their defaults.
     """
 
     name: str = "vllm_v1"
@@ -109,6 +116,7 @@ class Scheduler(NamedTuple):
     balance: str = "round_robin"
     prefill: str = "free"
     prefill_every: int = 16
+    order: str = "arrival"
     params: Mapping[str, float] = MappingProxyType({})
 
     @classmethod
@@ -142,6 +150,32 @@ class KvUnits(NamedTuple):
 ALIKE = KvUnits()  # all layers keep all tokens
 
 
+class Store(NamedTuple):
+    """KV beside HBM: memory of the host, or a store that engines share. ``blocks``: that it holds, each as one of a
+    rank; ``shared``: one for all ranks, else one for each instance; ``block_ns``: of a block that is loaded by a rank,
+    ``load_ns``: before the first.
+    """
+
+    blocks: int
+    shared: bool
+    block_ns: float
+    load_ns: float = 0.0
+
+
+class Fault(NamedTuple):
+    """Rank ``rank`` of instance ``instance`` fails at ``at_ns``: the KV of its requests is lost, and they wait for
+    other ranks. ``stall_ns``: until its engine goes on, without the rank if it is ``elastic``; else all ranks of the
+    engine lose their KV. ``back_ns``: after which the rank is there again; infinite: never.
+    """
+
+    at_ns: float
+    instance: int
+    rank: int
+    stall_ns: float
+    elastic: bool
+    back_ns: float = np.inf
+
+
 class Pool(NamedTuple):
     """``instances`` alike, of ``ranks`` that step together; ``kv_blocks``: of a rank, each of tokens of all layers that
     keep them. ``experts``: a new group of experts for instance i; None: they are in the table. ``prefilled``: requests
@@ -164,7 +198,8 @@ class Served(NamedTuple):
     column] means over ``bin_ns`` (columns of SERIES; tokens a second); ``totals``: a record of TOTALS; ``balance``:
     float64[sample, 2], time in ns and balance of an engine's mean decode before it; ``moves``: of weights; ``log``:
     ITERATION[n], if asked for. ``experts``:
-    of ``State``, at the end; ``ttft``: whether prompts were served, so that first tokens have a time.
+    of ``State``, at the end; ``ttft``: whether prompts were served, so that first tokens have a time. ``failed``:
+    faults.
     """
 
     requests: np.ndarray
@@ -178,6 +213,7 @@ class Served(NamedTuple):
     log: np.ndarray = NO_LOG
     experts: np.ndarray | None = None
     ttft: bool = True
+    failed: tuple[Failed, ...] = ()
 
     def __repr__(self) -> str:
         totals = self.totals
@@ -199,12 +235,15 @@ def simulate(
     progress: Progress = SILENT,
     speculation: Speculation = NO_DRAFTS,
     layers: int = 1,
+    store: Store | None = None,
+    faults: Sequence[Fault] = (),
 ) -> Served:
     """Serve all requests on a pool; with ``decode``, the pool only prefills and KV moves by ``transfer``.
 
     ``request_ns``: host's time from arrival to the queue; ``front_end_ns``: before it, one request after the other;
     ``first_after``: iterations of its engine after which a client sees a first token, its own among them; it sees all
     tokens as late. ``logged``: iterations to keep a log of. ``layers``: of the model, of which a draft runs some.
+    ``store``: of the KV of prompts, beside HBM; it needs a prefix cache. ``faults``: of instances without ``experts``.
     Raises TraceError for requests that can never be served.
     """
     if scheduler.balance in BY_HASHES and not requests.hash_tokens:
@@ -222,14 +261,15 @@ def simulate(
         if requests.output.min() < 2:
             raise TraceError(f"{whose}: a request of one token is over when its KV comes; give outputs of 2 or more")
     units = _larger(pool.units, decode.units) if decode else pool.units
-    limits = _limits(requests, scheduler, request_ns, front_end_ns, first_after, speculation, units)
+    limits = _limits(requests, scheduler, request_ns, front_end_ns, first_after, speculation, units, store)
     done = [0.0]
     groups, balance = _groups(pool, decode, lambda text: progress(text, done[0])), []
     points = max((group.table.shape[1] for group in groups), default=0)
-    state = _state(requests, scheduler, pool, decode, limits, points, logged)
+    state = _state(requests, scheduler, pool, decode, limits, points, logged, store, bool(faults))
     state.totals[0]["drafts"] = speculation.drafts
     state.totals[0]["depth"] = len(speculation.acceptance)
     state.totals[0]["draft_share"] = speculation.layers / layers
+    failing = Failing(state, limits, faults)
     for i, group in enumerate(groups):
         _put(state, i, group)
         state.instances[i]["pause_at"] = group.next_pause
@@ -241,7 +281,9 @@ def simulate(
         if ended == loop.PAUSED:
             done[0] = state.totals[0]["finished"] / len(state.requests)
             progress("serving", done[0])
-            if groups:
+            if failing.due:
+                failing.go_on()
+            elif groups:
                 balance.append(_ask(state, groups))
             else:
                 _go_on(state)
@@ -250,7 +292,7 @@ def simulate(
     totals = state.totals[0]
     moves = tuple(sorted((each for group in groups for each in group.moves), key=lambda each: each.time_ns))
     found = _served(state, totals, requests.concurrency, np.array(balance, float).reshape(-1, 2), moves)
-    return found._replace(ttft=not pool.prefilled)
+    return found._replace(ttft=not pool.prefilled, failed=tuple(failing.found))
 
 
 def _fault(state: State, ended: int) -> str:
@@ -308,6 +350,7 @@ def _limits(
     first_after: int = 1,
     speculation: Speculation = NO_DRAFTS,
     units: KvUnits = ALIKE,
+    store: Store | None = None,
 ) -> Limits:
     return Limits(
         np.int64(scheduler.max_num_seqs),
@@ -329,6 +372,11 @@ def _limits(
         np.int64(units.of_block),
         np.int64(units.of_request),
         np.array(units.windows, np.int64).reshape(-1, 2),
+        np.int64(len(requests.follower) > 0),
+        ORDERS[scheduler.order] if len(requests.order) else ARRIVAL,
+        np.int64(store is not None),
+        np.float64(store.load_ns if store else 0.0),
+        np.float64(store.block_ns / units.of_block if store else 0.0),
     )
 
 
@@ -354,8 +402,10 @@ def _state(
     limits: Limits,
     points: int = 0,
     logged: int = 0,
+    store: Store | None = None,
+    failing: bool = False,
 ) -> State:
-    """``points``: of the tables of experts."""
+    """``points``: of the tables of experts; ``failing``: whether ranks may fail."""
     records = zeros(len(requests.input), REQUEST)
     records["arrival_ns"], records["input"], records["output"] = requests.arrival_ns, requests.input, requests.output
     cached = pieces_of(requests, scheduler.block_tokens) if limits.cached else NO_PIECES
@@ -364,15 +414,27 @@ def _state(
     records["behind"] = limits.first_after - 1
     for name in ("scheduled_ns", "first_ns", "last_ns"):
         records[name] = -1.0
+    heads = np.arange(len(records))
+    if len(requests.follower):
+        records["follower"], records["think_ns"] = requests.follower, requests.think_ns
+        heads = np.flatnonzero(~np.isin(heads, requests.follower))
+        heads = heads[np.argsort(requests.arrival_ns[heads], kind="stable")]
+    if len(requests.kinds):
+        records["kind"] = requests.kinds
+    if limits.ordered:
+        records["order"] = requests.order
+    begun = min(requests.concurrency or len(heads), len(heads))
+    line = np.zeros(len(records), np.int64)
+    line[: len(heads)] = heads
     if pool.prefilled:
         records["computed"], records["made"] = requests.input, 1
-    ranks, instances = _ranks(pool, decode, scheduler.max_num_seqs)
+    ranks, instances = _ranks(pool, decode, scheduler.max_num_seqs, store, failing)
     seen = (len(ranks), len(cached.blocks))
     return State(
         records,
         ranks,
         instances,
-        _totals(min(requests.concurrency or len(records), len(records))),
+        _totals(begun),
         cached.pieces,
         np.zeros(len(cached.pieces), np.uint8),
         cached.blocks * limits.block_units,
@@ -388,14 +450,25 @@ def _state(
         np.zeros(logged, ITERATION),
         sessions_of(requests) if limits.choice == SESSION else np.zeros(1, np.int64),
         np.full(len(records) if limits.choice == SESSION else 1, -1, np.int64),
+        line,
+        heads,
     )
 
 
-def _ranks(pool: Pool, decode: Pool | None, most: int) -> tuple[np.ndarray, np.ndarray]:
+def _ranks(
+    pool: Pool, decode: Pool | None, most: int, store: Store | None = None, failing: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Behind those that serve are stores, each a rank of an instance that does nothing but to keep pieces, and last,
+    with ``failing``, an instance for ranks that failed.
+    """
     alone = DECODE if pool.prefilled else BOTH
     kinds = [(pool, alone)] if decode is None else [(pool, PREFILL), (decode, DECODE)]
     owners = [(each, does) for each, does in kinds for _ in range(each.instances)]
-    instances, ranks = zeros(len(owners), INSTANCE), zeros(sum(each.ranks for each, _ in owners), RANK)
+    serving, kept = sum(each.ranks for each, _ in owners), 0
+    if store is not None:
+        kept = 1 if store.shared else pool.instances
+    instances, ranks = zeros(len(owners) + kept + failing, INSTANCE), zeros(serving + kept, RANK)
+    instances["experts"] = 1.0
     first = 0
     for at, (each, does) in enumerate(owners):
         mine = slice(first, first + each.ranks)
@@ -403,8 +476,100 @@ def _ranks(pool: Pool, decode: Pool | None, most: int) -> tuple[np.ndarray, np.n
         instances[at]["first"], instances[at]["last"], instances[at]["does"] = mine.start, mine.stop, does
         ranks["instance"][mine], ranks["most"][mine] = at, min(each.most or most, most)
         ranks["capacity"][mine] = ranks["free"][mine] = each.kv_blocks * each.units.of_block
+        if store is not None and at < pool.instances:
+            ranks["store"][mine] = serving + (0 if store.shared else at)
         first = mine.stop
+    for at in range(kept):
+        mine_at = instances[len(owners) + at]
+        mine_at["first"], mine_at["last"], mine_at["does"] = serving + at, serving + at + 1, STORE
+        mine_at["pause_at"], mine_at["pause_ns"] = SELDOM, np.inf
+        ranks["instance"][serving + at] = len(owners) + at
+        ranks["capacity"][serving + at] = ranks["free"][serving + at] = store.blocks * pool.units.of_block
+    if failing:
+        instances[-1]["does"], instances[-1]["pause_at"], instances[-1]["pause_ns"] = FAILED, SELDOM, np.inf
     return ranks, instances
+
+
+# ---- faults
+
+class Failed(NamedTuple):
+    """A fault that was: ``lost``: requests that had KV there."""
+
+    at_ns: float
+    lost: int
+
+
+class Failing:
+    """Ranks that fail and come back while requests are served: ``go_on`` changes the state of a paused loop."""
+
+    def __init__(self, state: State, limits: Limits, faults: Sequence[Fault]) -> None:
+        self._state, self._limits = state, limits
+        self._left: list[tuple[float, bool, Fault]] = sorted(
+            ((each.at_ns, False, each) for each in faults), key=lambda event: event[0]
+        )
+        self.found: list[Failed] = []
+        self._homes = state.ranks["instance"].copy()
+        self._does = state.instances["does"].copy()
+        self._set_pause()
+
+    @property
+    def due(self) -> bool:
+        """Whether the loop has paused for what fails or comes back now."""
+        return bool(self._left) and float(self._state.totals[0]["now_ns"]) >= self._left[0][0]
+
+    def go_on(self) -> None:
+        """All that is due."""
+        while self.due:
+            at_ns, back, fault = self._left.pop(0)
+            self._back(fault) if back else self._fail(fault, at_ns)
+        self._set_pause()
+
+    def _set_pause(self) -> None:
+        if self._left:
+            self._state.instances["pause_ns"] = self._left[0][0]
+        elif self.found:
+            self._state.instances["pause_ns"] = np.inf
+
+    def _fail(self, fault: Fault, at_ns: float) -> None:
+        state, i = self._state, fault.instance
+        instance = state.instances[i]
+        first, does = int(instance["first"]), int(self._does[i])
+        ranks = range(first, int(instance["last"]))
+        dead = [first + fault.rank] if fault.elastic else list(ranks)
+        others = [k for k in range(len(state.ranks)) if k not in dead
+                  and state.instances[state.ranks[k]["instance"]]["does"] == does]  # fmt: skip
+        if others:
+            for k in dead:
+                state.ranks[k]["instance"] = len(state.instances) - 1
+        leave = does if others else -1
+        self.found.append(Failed(at_ns, sum(int(loop.lose(state, k, leave, self._limits)) for k in dead)))
+        back_ns = fault.back_ns if fault.elastic else (fault.stall_ns if others else np.inf)
+        if fault.elastic or not others:
+            self._stall(instance, at_ns + fault.stall_ns)
+        if fault.elastic:
+            self._spread(i)
+        if np.isfinite(back_ns):
+            self._left.append((at_ns + back_ns, True, fault))
+            self._left.sort(key=lambda event: event[0])
+
+    def _back(self, fault: Fault) -> None:
+        state, i = self._state, fault.instance
+        first = int(state.instances[i]["first"])
+        ranks = [first + fault.rank] if fault.elastic else range(first, int(state.instances[i]["last"]))
+        for k in ranks:
+            state.ranks[k]["instance"] = self._homes[k]
+        if fault.elastic:
+            self._stall(state.instances[i], float(state.totals[0]["now_ns"]) + fault.stall_ns)
+            self._spread(i)
+
+    def _stall(self, instance: np.void, until_ns: float) -> None:
+        instance["stall_ns"] += max(until_ns - float(self._state.totals[0]["now_ns"]), 0.0)
+
+    def _spread(self, i: int) -> None:
+        """The experts of an engine are on the ranks that are left."""
+        instance = self._state.instances[i]
+        mine = self._state.ranks["instance"][int(instance["first"]) : int(instance["last"])]
+        instance["experts"] = len(mine) / max(int((mine == i).sum()), 1)
 
 
 def _served(state: State, totals: np.void, concurrency: int, balance: np.ndarray, moves: tuple[Moved, ...]) -> Served:
@@ -422,5 +587,5 @@ def _served(state: State, totals: np.void, concurrency: int, balance: np.ndarray
 
 def _totals(issued: int) -> np.ndarray:
     found = np.zeros(1, TOTALS)
-    found["bin_ns"], found["issued"] = FIRST_BIN_NS, issued
+    found["bin_ns"], found["issued"], found["begun"] = FIRST_BIN_NS, issued, issued
     return found

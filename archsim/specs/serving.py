@@ -101,6 +101,9 @@ class SchedulerSpec(Spec):
     # spaced: in every n-th iteration of their engine (`prefill_every`); together: when all have one, or in the n-th.
     prefill: Literal["free", "spaced", "together"] = "free"
     prefill_every: Annotated[int, count(1, 100_000)] = 16
+    # Which requests wait in front: arrival; priority: of requests.classes, the least first (vLLM's --scheduling-policy
+    # priority), whose KV is also taken last; deadline: arrival and the ttft limit of the class, the earliest first.
+    order: Literal["arrival", "priority", "deadline"] = "arrival"
     # The scheduler's own; sglang: poll_every (iterations of decodes between two looks for new requests), kept_share.
     params: dict[str, Any] = Field(default_factory=dict, validate_default=True)
 
@@ -248,6 +251,30 @@ class PrefixSpec(Spec):
     skew: Annotated[float, number(0, 10)] = 0.0
 
 
+class SessionSpec(Spec):
+    """Conversations or agents: a turn waits for the answer to the one before, and comes after a time to think, or to
+    run a tool. Its prompt repeats all tokens before; ``input`` is what a turn adds to them.
+    """
+
+    turns: LengthSpec
+    # Between the last token of an answer and the next turn, in the mean, and its coefficient of variation.
+    think_ns: Time = Field(0.0, alias="think")
+    think_cv: Annotated[float, number(0, 100)] = 0.0
+
+
+class ClassSpec(Spec):
+    """Some of the requests, with limits of their own. ``share``: of the requests, or of sessions."""
+
+    name: Annotated[str, Field(min_length=1)]
+    share: Annotated[float, number(0, 1)]
+    # The least is served first, with `scheduler.order: priority`.
+    priority: Annotated[int, count(-1_000_000, 1_000_000)] = 0
+    # In place of those of `slo`.
+    ttft_ns: Annotated[float, quantity(TIME, "1 us", "10000 s")] | None = Field(None, alias="ttft")
+    tpot_ns: Annotated[float, quantity(TIME, "1 us", "1000 s")] | None = Field(None, alias="tpot")
+    e2e_ns: Annotated[float, quantity(TIME, "1 us", "100000 s")] | None = Field(None, alias="e2e")
+
+
 class RequestSpec(Spec):
     """A trace, an open loop (``arrivals``) or a closed loop (``concurrency``)."""
 
@@ -266,6 +293,10 @@ class RequestSpec(Spec):
     output: LengthSpec | None = None
     # Shared beginnings of requests that are drawn.
     prefixes: PrefixSpec | None = None
+    # Requests that are drawn as turns of sessions; `arrivals.rate` and `concurrency` are then of sessions.
+    sessions: SessionSpec | None = None
+    # Null: all requests are alike. Shares add up to 1.
+    classes: tuple[ClassSpec, ...] = ()
     # Whether later turns of a trace with hash ids repeat the outputs of earlier ones, whose KV is then reused. Give
     # false where outputs are dropped from the context, such as thoughts of a model.
     outputs_kept: bool = True
@@ -288,6 +319,13 @@ class RequestSpec(Spec):
                 raise KeyProblem((key,), what)
         if self.prefixes is not None and self.trace is not None:
             raise KeyProblem(("prefixes",), "a trace has its hash ids; leave prefixes out, or draw requests")
+        if self.sessions is not None and self.trace is not None:
+            raise KeyProblem(("sessions",), "a trace has its sessions, if any; leave the key out, or draw requests")
+        if self.classes and abs(sum(each.share for each in self.classes) - 1) > 1e-6:
+            told = ", ".join(f"{each.share:g}" for each in self.classes)
+            raise KeyProblem(("classes",), f"shares are {told}; expected shares that add up to 1")
+        if len({each.name for each in self.classes}) < len(self.classes):
+            raise KeyProblem(("classes",), "two classes have the same name")
         return self
 
 
@@ -472,6 +510,45 @@ class SpeculationSpec(Spec):
         return self
 
 
+class KvStoreSpec(Spec):
+    """KV of prompts beside HBM: memory of the host (vLLM's OffloadingConnector, SGLang's HiCache) or a store that
+    engines share (Mooncake Store, LMCache). What is computed is copied there at once, and what was used longest ago is
+    evicted.
+    """
+
+    # Of an engine, or with `shared: all` of all engines together.
+    capacity_bytes: Annotated[float, quantity(SIZE, "1 MB", "10 PB")] = Field(alias="capacity")
+    # With which one device loads: PCIe 5.0 x16 carries 63 GB/s each way, of which copies reach about 50.
+    bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "10 TB/s")] = Field(50e9, alias="bandwidth")
+    # Before the first byte of a load.
+    latency_ns: Time = Field(0.0, alias="latency")
+    shared: Literal["engine", "all"] = "engine"
+
+
+class FaultSpec(Spec):
+    """A rank of data-parallel attention that fails, with its devices. Its requests lose their KV and are computed anew
+    elsewhere. With ``elastic``, the engine goes on without the rank after ``recovery``: the others have its experts.
+    Else the whole engine starts anew, which takes ``recovery``.
+    """
+
+    at_ns: Time = Field(alias="at")
+    # The n-th engine and its n-th rank, from 0 on.
+    engine: Annotated[int, count(0, 10_000)] = 0
+    rank: Annotated[int, count(0, 4096)] = 0
+    recovery_ns: Time = Field(alias="recovery")
+    elastic: bool = False
+    # After which the rank is there again, which takes another `recovery`; null: never.
+    back_ns: Time | None = Field(None, alias="back")
+
+    @model_validator(mode="after")
+    def _back_of_ranks(self) -> "FaultSpec":
+        if self.back_ns is not None and not self.elastic:
+            raise KeyProblem(("back",), "an engine that starts anew is back after `recovery`; leave back out")
+        if self.back_ns is not None and self.back_ns <= self.recovery_ns:
+            raise KeyProblem(("back",), "expected a time after `recovery`, when the engine goes on without the rank")
+        return self
+
+
 class AxesSpec(Spec):
     """What one file serves beside each other: every combination of the values of these keys."""
 
@@ -547,6 +624,10 @@ class ServeSpec(Spec):
     scheduler: SchedulerSpec = SchedulerSpec()
     speculation: SpeculationSpec | Literal["none"] = "none"
     disaggregated: DisaggregatedSpec | Literal["none"] = "none"
+    # KV of prompts that HBM has no room for; none: it is computed again.
+    kv_store: KvStoreSpec | Literal["none"] = "none"
+    # Ranks that fail while requests are served.
+    faults: tuple[FaultSpec, ...] = ()
     slo: SloSpec = SloSpec()
     search: SearchSpec = SearchSpec()
     loads: LoadsSpec = LoadsSpec()
@@ -569,13 +650,20 @@ class ServeSpec(Spec):
 
     @model_validator(mode="after")
     def _loaded(self) -> "ServeSpec":
-        drawn = self.requests.trace is None and self.requests.prefixes is None
+        drawn = self.requests.trace is None and self.requests.prefixes is None and self.requests.sessions is None
         if self.scheduler.balance in BY_HASHES and drawn:
             what = (
                 f"{self.scheduler.balance} asks for shared prefixes, of a trace with hash ids or of requests.prefixes; "
                 "give least_loaded"
             )
             raise KeyProblem(("scheduler", "balance"), what)
+        self._refuse_unordered()
+        self._refuse_faults()
+        if self.kv_store != "none" and not self.scheduler.prefix_caching:
+            raise KeyProblem(("kv_store",), "keeps prefixes, and scheduler.prefix_caching is false; leave one out")
+        if self.kv_store != "none" and drawn:
+            what = "keeps prefixes, and these requests share none; give requests.sessions or prefixes, or a trace"
+            raise KeyProblem(("kv_store",), what)
         closed = self.requests.concurrency is not None
         wrong, right = ("rates", "clients") if closed else ("clients", "rates")
         if getattr(self.loads, wrong):
@@ -592,6 +680,33 @@ class ServeSpec(Spec):
             if self.static_batch is not None:
                 raise KeyProblem(where, "a static batch prefills, which experts apart do not model; leave one out")
         return self
+
+    def _refuse_unordered(self) -> None:
+        order, classes = self.scheduler.order, self.requests.classes
+        if order == "priority" and len({each.priority for each in classes}) < 2:
+            what = "needs requests.classes with priorities that differ; give arrival"
+            raise KeyProblem(("scheduler", "order"), f"priority {what}")
+        limits = [each.ttft_ns or self.slo.ttft_ns for each in classes] or [self.slo.ttft_ns]
+        if order == "deadline" and (None in limits or len(set(limits)) < 2):
+            what = "deadline needs requests.classes with limits `ttft` that differ; one limit is the order of arrival"
+            raise KeyProblem(("scheduler", "order"), what)
+
+    def _refuse_faults(self) -> None:
+        if not self.faults:
+            return
+        if self.disaggregated != "none":
+            raise KeyProblem(("faults",), "requests that return from decodes to prompts are not modelled; leave it out")
+        if isinstance(self.routing, RoutingSpec):
+            what = "the placement of experts from traffic on fewer ranks is not modelled; give routing: uniform"
+            raise KeyProblem(("faults",), what)
+        for at, each in enumerate(self.faults):
+            ranks = self.parallel.attention.dp
+            if each.engine >= self.instances or each.rank >= ranks:
+                what = f"there are {self.instances} engines of {ranks} ranks; they are counted from 0 on"
+                raise KeyProblem(("faults", at), what)
+            if each.elastic and ranks == 1:
+                what = "an engine of one rank has no other that goes on; give elastic: false, or attention dp above 1"
+                raise KeyProblem(("faults", at, "elastic"), what)
 
     @property
     def experts_on(self) -> ExpertsOnSpec | None:

@@ -451,11 +451,13 @@ class _Race:
                 best = found
         return best._replace(simulated=runs, configurations=seen)
 
-    def pool(self, task: tuple[int, Choice, Estimate]) -> Tried:
-        """The rate of engines that prefill with others that decode, all together."""
-        kind, choice, guess = task
+    def pool(self, task: tuple[int, Choice, Estimate, float]) -> Tried:
+        """The rate of engines that prefill with others that decode, all together. The last of the task: requests a
+        second that other pools of these GPUs serve.
+        """
+        kind, choice, guess, best = task
         try:
-            return self._rate(kind, choice, 0.5 * guess.rate, guess)
+            return self._rate(kind, choice, max(0.5 * guess.rate, POOLS_LEFT_BELOW * best), guess)
         except ArchsimError as error:
             return Tried(kind, choice, 0.0, guess.residence_ns, 0, 1, str(error))
 
@@ -869,6 +871,7 @@ def _chosen(race: _Race, served: Sequence[Tried], most: int) -> list[Tried]:
 
 
 POOL_SHARES = (0.25, 0.5, 0.75)  # of the GPUs that prefill
+POOLS_LEFT_BELOW = 0.9  # of the best pools of the same GPUs: those that serve no more are left after a run
 
 
 def _with_pools(
@@ -891,10 +894,18 @@ def _with_pools(
                     )  # fmt: skip
                     tasks.append((one.kind, choice, Estimate(mine[0].per_gpu() * devices, mine[0].residence_ns)))
     found = []
+    best: dict[str, float] = {}
+
+    def with_best() -> Iterator[tuple[int, Choice, Estimate, float]]:
+        for kind, choice, guess in tasks:
+            yield kind, choice, guess, best.get(race.kinds[kind].offer.gpu, 0.0)
+
     try:
-        for at, (_, tried) in enumerate(in_copies(race.pool, tasks, jobs), 1):
+        for at, (_, tried) in enumerate(in_copies(race.pool, with_best(), jobs), 1):
             done.append(tried)
             found.append(tried)
+            gpu = race.kinds[tried.kind].offer.gpu
+            best[gpu] = max(best.get(gpu, 0.0), tried.rate)
             told(f"{at} of {len(tasks)} pools compared")
     except KeyboardInterrupt:
         told("ended: the pools found so far are compared")

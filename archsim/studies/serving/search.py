@@ -14,7 +14,7 @@ from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
 from archsim.iteration.layers import has_experts
 from archsim.runs.pool import in_copies
 from archsim.serving.deployment import Built, Engine, Host, kv_blocks, laws_of, with_host
-from archsim.serving.measures import UNDEFINED, Measures, number, saturation, times_ns, within_limits
+from archsim.serving.measures import UNDEFINED, Measures, number, saturation, within_limits
 from archsim.serving.requests import Requests, scaled
 from archsim.serving.serving import (
     ENOUGH,
@@ -23,6 +23,7 @@ from archsim.serving.serving import (
     decodes_alone,
     engine_of,
     host_for,
+    kv_store_of,
     requests_of,
     serve_requests,
     simulated,
@@ -71,7 +72,7 @@ def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -
 def share_within(serving: Serving, deployment: Deployment, requests: Requests) -> float:
     """Of requests that are within all limits; 0 where they come faster than they end."""
     served = simulated(serving, deployment, requests)
-    return 0.0 if saturation(served) else float(within_limits(times_ns(served), slo_of(serving)).mean())
+    return 0.0 if saturation(served) else float(within_limits(served, slo_of(serving)).mean())
 
 
 def _lowered(fits: Callable[[float], bool], high: float) -> float:
@@ -489,10 +490,11 @@ def deployed(serving: Serving, sides: Sequence[tuple[Engine, Built]], choice: Ch
         for (engine, known), count in zip(sides, counts, strict=False)
     ]
     first, host, machines = built[0], host_for(serving), ((serving.system.name, choice.devices),)
+    store = kv_store_of(serving, scheduler, choice.parallel)
     if not choice.prefill:
-        return Deployment(scheduler, host, first, None, None, choice.devices, first.notes, machines)
+        return Deployment(scheduler, host, first, None, None, choice.devices, first.notes, machines, store)
     moved = transfer_of(serving, sides[0][0], TransferSpec(), host)
-    return Deployment(scheduler, host, first, built[1], moved, choice.devices, first.notes, machines)
+    return Deployment(scheduler, host, first, built[1], moved, choice.devices, first.notes, machines, store)
 
 
 # ---- search_table
