@@ -1,6 +1,6 @@
 """One engine of a deployment: the laws of its iterations, its KV blocks, and what these rest on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
@@ -362,6 +362,8 @@ class Overlap(NamedTuple):
     """``how``: of `archsim.iteration.overlap`; ``sms_share``: of the SMs, those that transfers take as long as they
     run; ``flop_per_s``: at peak; ``parts``: micro-batches whose experts are on another side; ``stages``: of a pipeline;
     ``hop_ns``: float64[tokens of a rank] of hidden vectors from one stage to the next, by copies of ``hops_of``.
+    ``sharing``: groups of ranks that share the tokens of every prompt; ``shared_ns``: float64[tokens of a prompt] in
+    which they gather its keys and values, of all layers.
     """
 
     how: str = NONE
@@ -371,15 +373,23 @@ class Overlap(NamedTuple):
     stages: int = 1
     hop_ns: np.ndarray = np.zeros(1)
     hops_of: str = ""
+    sharing: int = 1
+    shared_ns: np.ndarray = np.zeros(1)
 
 
 ALONE = Overlap()
 
 
-def prepare(laws: IterationLaws, host: Host, most_requests: int, overlap: Overlap = ALONE) -> Prepared:
-    """The tables of an engine under the constants of its host."""
-    table = _table(laws, host, most_requests, overlap)
-    plain = _table(laws, Host(), most_requests, ALONE, (table.decode, table.prefill))
+def prepare(
+    laws: IterationLaws, host: Host, most_requests: int, overlap: Overlap = ALONE,
+    offloaded_ns: np.ndarray | float = 0.0,
+) -> Prepared:
+    """The tables of an engine under the constants of its host; ``offloaded_ns``: float64[tokens of a rank] by which
+    loads of experts make an iteration longer.
+    """
+    table = _table(laws, host, most_requests, overlap, offloaded_ns=offloaded_ns)
+    kept = (table.decode, table.prefill) if overlap.sharing == 1 else None
+    plain = _table(laws, Host(), most_requests, ALONE, kept)
     return Prepared(table, *_judged(laws, plain, most_requests))
 
 
@@ -389,6 +399,7 @@ def _table(
     most_requests: int,
     overlap: Overlap,
     attention: tuple[np.ndarray, np.ndarray] | None = None,
+    offloaded_ns: np.ndarray | float = 0.0,
 ) -> StepTable:
     """``attention``: of a table of the same laws, where there is one."""
     ours = LOCAL if overlap.how == NONE else tuple(cause for cause in LOCAL if cause != SHARED)
@@ -402,11 +413,17 @@ def _table(
         at = -(-np.arange(laws.sizes) // overlap.stages)
         local = local[at] + overlap.stages * overlap.hop_ns[at]
         head, decode_up, prefill_up = head[at], decode_up[at], prefill_up[at]
+    experts, dispatch, combine = laws.ns(EXPERTS) + offloaded_ns, laws.ns(DISPATCH), laws.ns(COMBINE)
+    if overlap.sharing > 1:  # every group has its part of the tokens of a prompt
+        at = -(-np.arange(laws.sizes) // overlap.sharing)
+        local, prefill_up = local[at], prefill_up[at] + overlap.shared_ns
+        experts, dispatch, combine = experts[at], dispatch[at], combine[at]
+        attention = _attention(laws, most_requests, overlap.sharing)
     return StepTable(
         local,
-        host.experts * laws.ns(EXPERTS),
-        laws.ns(DISPATCH),
-        laws.ns(COMBINE),
+        host.experts * experts,
+        dispatch,
+        combine,
         head,
         decode_up,
         prefill_up,
@@ -461,11 +478,16 @@ def axis(most: float) -> np.ndarray:
     return 2.0 ** (np.arange(int(np.ceil(np.log2(max(most, 2)) * OCTAVE)) + 1) / OCTAVE)
 
 
-def _attention(laws: IterationLaws, most_requests: int) -> tuple[np.ndarray, np.ndarray]:
+def _attention(laws: IterationLaws, most_requests: int, sharing: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """``sharing``: groups that have each a part of the tokens of a prompt, early and late ones alike, so that all see
+    as much before them.
+    """
     batch, context = axis(most_requests), axis(MOST_CONTEXT)
     decode = sum(layers * times.ns(batch[:, None], 1.0, context) for times, layers in laws.attention[DECODE])
     chunks, new, ratio = axis(min(most_requests, MOST_CHUNKS)), axis(MOST_PROMPT), axis(2**13)
-    at = chunks[:, None, None], new[:, None], new[:, None] * ratio
+    seen = new[:, None] * ratio
+    part = np.maximum(new[:, None] / sharing, 1.0)
+    at = chunks[:, None, None], part, np.maximum(seen - new[:, None] / 2 + part / 2, part)
     prefill = sum(layers * times.ns(*at) for times, layers in laws.attention[PREFILL])
     return np.log(np.maximum(decode, 1e-9)), np.log(np.maximum(prefill, 1e-9))
 
@@ -520,13 +542,55 @@ class StaticBatch(NamedTuple):
         return int(vectors + self.stages * pairs * pair + 2 * self.gathered * memory.expert_bytes(model, precision))
 
 
+class Offload(NamedTuple):
+    """Experts in memory of the host. ``resident``: of a rank in a layer, in HBM; ``bytes_per_s``: of loads of a rank;
+    ``accuracy``: share of loads that are named a layer before; None: none is named. ``missing``: function of int64[n]
+    tokens of all ranks: float64[n] experts of a rank and layer that they choose and HBM lacks, of the mean layer.
+    """
+
+    resident: int
+    bytes_per_s: float
+    accuracy: float | None
+    missing: Callable[[np.ndarray], np.ndarray]
+    told: str
+
+
+def missing_of(model: ModelSpec, ep: int, resident: int, pool: TokenPool | None) -> Callable[[np.ndarray], np.ndarray]:
+    """``missing`` of `Offload`: each expert that is not resident is loaded if one of the tokens chooses it. With a
+    pool of traffic, those are resident that the first half of its decodes chose most, and the second half says how
+    often the others are chosen; of the rank that loads most.
+    """
+    mine, experts = model.experts // ep, model.experts
+    if pool is None:
+        chosen = model.top_k / experts
+        return lambda tokens: (mine - resident) * (1 - (1 - chosen) ** tokens)
+    half = max(len(pool.decodes) // 2, 1)
+    lacking = []
+    for layer in range(pool.decodes.shape[1]):
+        first, second = (np.bincount(each[:, layer].ravel(), minlength=experts) / len(each)
+                         for each in (pool.decodes[:half], pool.decodes[half:]))  # fmt: skip
+        order = np.argsort(-first.reshape(ep, mine), axis=1, kind="stable")
+        lacking.append(np.take_along_axis(second.reshape(ep, mine), order, axis=1)[:, resident:])
+    often = np.minimum(np.stack(lacking), 1.0)  # [layer, rank, expert]
+
+    def missing(tokens: np.ndarray) -> np.ndarray:
+        each = [(1 - (1 - often) ** count).sum(axis=2).max(axis=1).mean() for count in _FEW_TOKENS]
+        return np.interp(tokens, _FEW_TOKENS, each)
+
+    return missing
+
+
+_FEW_TOKENS = np.concatenate([[0], np.unique(np.rint(2 ** np.arange(0, 17.01, 0.25)))])
+
+
 class Engine(NamedTuple):
     """``library``: whose attention; None: any. ``utilisation``: share of HBM for weights, activations and KV.
     ``routing``: None where experts come from traffic. ``rates``: of a die that is not the calibrated GPU.
     ``expert_slots``: of the fullest rank, all layers together; None: its share of the experts. ``overlap``: what runs
     beside what. ``mtp_layers``: of multi-token prediction, which draft. ``profiled_seqs``:
     requests whose sampling the engine keeps room for; 0: those that its scheduler may run. ``static``: a static batch,
-    None for requests that come one by one.
+    None for requests that come one by one. ``offload``: of experts, None: all are in HBM. ``shares_prompts``: whether
+    its groups of data-parallel attention share the tokens of every prompt, and have no decodes.
     """
 
     model: ModelSpec
@@ -543,6 +607,8 @@ class Engine(NamedTuple):
     mtp_layers: int = 0
     profiled_seqs: int = 0
     static: StaticBatch | None = None
+    offload: Offload | None = None
+    shares_prompts: bool = False
 
     @property
     def bound_bytes(self) -> int:
@@ -554,6 +620,24 @@ class Engine(NamedTuple):
             return int(self.hbm_bytes - self.static.reserve_bytes)
         taken = memory.COLLECTIVE_BYTES if self.library == STATIC and self.parallel.ranks > 1 else 0
         return int((self.hbm_bytes - taken) * self.utilisation)
+
+
+def offloaded_ns(engine: Engine, laws: IterationLaws) -> np.ndarray | float:
+    """float64[tokens of a rank] by which loads of experts make an iteration longer. Loads that are named before, and as
+    many wrong ones as are not, pass while a layer is computed; the time of attention, which depends on contexts, does
+    not count for that. All others wait for the router.
+    """
+    offload, model, parallel = engine.offload, engine.model, engine.parallel
+    if offload is None:
+        return 0.0
+    tokens = np.arange(laws.sizes) * parallel.dp
+    n_bytes = memory.expert_bytes(model, engine.precision, parallel.expert_tp) / parallel.expert_tp
+    load = offload.missing(tokens) * n_bytes / offload.bytes_per_s * NS_PER_S
+    layers = len(model.moe_layer_ids)
+    if offload.accuracy is None:
+        return layers * load
+    beside = laws.ns(*LOCAL) / model.layers + (laws.ns(EXPERTS) + laws.ns(DISPATCH) + laws.ns(COMBINE)) / layers
+    return layers * (np.maximum(load - beside, 0.0) + (1 - offload.accuracy) * load)
 
 
 class Built(NamedTuple):
@@ -608,9 +692,14 @@ def with_host(
     overlap = engine.overlap if engine.parallel.stages == 1 else pipeline_of(engine, laws.sizes)
     if overlap.hops_of not in ("", engine.calibration.gpu):
         notes = (*notes, f"copies between stages: those of {overlap.hops_of}, as {engine.calibration.gpu} has none")
-    table, errors, extrapolated = prepare(laws, host, scheduler.max_num_seqs, overlap)
+    if engine.shares_prompts:
+        overlap = sharing_of(engine, laws.sizes)
+    table, errors, extrapolated = prepare(
+        laws, host, scheduler.max_num_seqs, overlap, offloaded_ns(engine, laws)
+    )
     blocks, units = kv_blocks(engine, scheduler), kv_units(engine)
-    pool = Pool(instances, engine.parallel.dp, blocks, table, units=units)
+    pool = Pool(instances, 1 if engine.shares_prompts else engine.parallel.dp, blocks, table, units=units)
+    notes = (*notes, engine.offload.told) if engine.offload is not None else notes
     return Built(pool, laws, errors, extrapolated, notes)
 
 
@@ -651,7 +740,8 @@ def store_of(engine: Engine, blocks_of_tokens: int, given: KvStoreSpec, engines:
 
 def handed_over(engine: Engine, bytes_per_s: float, latency_ns: float, host: Host) -> Transfer:
     """Of a prefill engine's requests: every rank sends its part of the KV at once; the host hands the request over."""
-    kv, ns_per_byte = request_kv(engine), NS_PER_S / bytes_per_s
+    copies = engine.parallel.dp if engine.shares_prompts else 1  # each sends a part of what all have
+    kv, ns_per_byte = request_kv(engine), NS_PER_S / bytes_per_s / copies
     windows = np.array([(tokens, each * ns_per_byte) for tokens, each in kv.windows], float).reshape(-1, 2)
     return Transfer(
         np.float64(latency_ns + host.handoff_ns), np.float64(kv.token_bytes * ns_per_byte),
@@ -932,6 +1022,25 @@ def pipeline_of(engine: Engine, sizes: int) -> Overlap:
     laws = with_copies(Laws(engine.calibration), placement)
     copied = laws.copy(n_bytes, placement=placement).ns
     return Overlap(stages=parallel.stages, hop_ns=np.where(tokens > 0, copied, 0.0), hops_of=laws.calibration.gpu)
+
+
+def sharing_of(engine: Engine, sizes: int) -> Overlap:
+    """The groups of an engine that share the tokens of every prompt: each has the keys and values of all, gathered in
+    every layer before attention (SGLang, in-seq-split; Context Parallelism, arXiv 2411.01783, calls it all-gather).
+    Raises SpecError for caches that are no list of tokens, and LawMissing.
+    """
+    kv, parallel = request_kv(engine), engine.parallel
+    if kv.windows or kv.fixed_bytes or not kv.token_bytes:
+        raise SpecError(
+            f"parallel.attention.prompts: shared: {engine.model.name} has layers that keep a window or a state; give "
+            "own"
+        )
+    # As many bytes in BF16 as a token keeps, in as many messages as there are layers.
+    of_token = kv.token_bytes * (ACTIVATION_BYTES if engine.precision.kv == "fp8" else 1)
+    size = np.maximum(np.arange(sizes) * of_token / engine.model.layers, 1)
+    laws = Laws(engine.calibration)
+    each = engine.model.layers * gathered_ns(laws, "all_gather", size, parallel.dp)
+    return Overlap(sharing=parallel.dp, shared_ns=np.where(np.arange(sizes) > 0, each, 0.0))
 
 
 def part_of(system: SystemSpec, ranks: int) -> SystemSpec:

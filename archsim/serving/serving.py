@@ -26,6 +26,7 @@ from archsim.serving.deployment import (
     Built,
     Engine,
     Host,
+    Offload,
     Overlap,
     StaticBatch,
     build,
@@ -34,8 +35,10 @@ from archsim.serving.deployment import (
     groups_of,
     handed_over,
     kv_room,
+    missing_of,
     overlap_of,
     part_of,
+    pool_of,
     refuse_on_wafer,
     slots_of_rank,
     store_of,
@@ -516,14 +519,71 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
         _refuse_beside_stages(serving, parallel.pp, apart)
     if apart is not None:
         overlap = Overlap(MICRO_BATCHES, parts=apart.micro_batches)
-    slots = 0 if apart is not None else slots_of_rank(serving, parallel) if traffic else None
+    slots = 0 if apart is not None else slots_of_rank(serving, parallel) if traffic else _slots_kept(serving, parallel)
+    shares = parallel.attention.prompts == "shared" and parallel.attention.dp > 1
+    if shares and (system.launch != WITH_KERNELS or serving.assumptions.overlap != NO_OVERLAP):
+        raise SpecError(
+            "parallel.attention.prompts: shared: modelled on GPUs and without overlap of batches (assumptions.overlap: "
+            "none); give own"
+        )
     return Engine(
         model, calibration_named(system.compute.calibration), system.hbm.capacity_bytes,
         parallel.sizes(has_experts(serving.model)), precision, None if traffic else str(spec.routing),
         None if spec.engine == NONE else spec.engine, utilisation, rates,
         slots, overlap, speculation_of(serving).layers,
-        profiled_seqs(serving), static_batch(serving, parallel),
+        profiled_seqs(serving), static_batch(serving, parallel), _offload_of(serving, parallel), shares,
     )  # fmt: skip
+
+
+def _slots_kept(serving: Serving, parallel: ParallelSpec) -> int | None:
+    """Expert slots of a rank, all layers together, where they are not its share: experts that stay in HBM and room for
+    those of two layers that are loaded; or spare ones for ranks that fail. None: its share.
+    """
+    spec, sizes, model = serving.spec, parallel.sizes(), serving.model
+    if not has_experts(model):
+        return None
+    layers, mine = len(model.moe_layer_ids), -(-model.experts // (sizes.ep * sizes.expert_tp))
+    if spec.expert_offload != "none":
+        resident = _resident(serving, parallel)
+        of_rank = -(-model.experts // sizes.ep)
+        held = resident * layers + min(2, layers) * (of_rank - resident)
+        return -(-held // sizes.expert_tp)
+    failing = max((sum(each.elastic and each.engine == engine for each in spec.faults)
+                   for engine in {each.engine for each in spec.faults}), default=0)  # fmt: skip
+    if not failing:
+        return None
+    left = sizes.dp - failing
+    if left < 1:
+        raise SpecError(f"faults: {failing} of {sizes.dp} ranks of an engine fail, and none is left; give fewer faults")
+    return layers * -(-mine * sizes.dp // left)
+
+
+def _resident(serving: Serving, parallel: ParallelSpec) -> int:
+    """Experts of a layer that stay in the HBM of a rank."""
+    given = serving.spec.expert_offload
+    assert given != "none"
+    return int(given.resident * (serving.model.experts // parallel.sizes().ep))
+
+
+def _offload_of(serving: Serving, parallel: ParallelSpec) -> Offload | None:
+    """Experts in memory of the host. Raises SpecError for a dense model and a wafer, TraceError."""
+    given, model = serving.spec.expert_offload, serving.model
+    if given == "none":
+        return None
+    if not has_experts(model) or serving.system.launch != WITH_KERNELS:
+        what = "has no experts" if not has_experts(model) else "is on a wafer, which has no memory of a host"
+        raise SpecError(f"expert_offload: {model.name} {what}; leave it out")
+    ep, resident = parallel.sizes().ep, _resident(serving, parallel)
+    pool = None
+    if given.popularity is not None:
+        pool = pool_of(serving._replace(spec=serving.spec.model_copy(update={"routing": given.popularity})))
+    missing = missing_of(model, ep, resident, pool)
+    one = float(missing(np.array([1]))[0])
+    told = (
+        f"expert_offload: {resident} of {model.experts // ep} experts of a layer stay in the HBM of a rank; one token "
+        f"lacks {one * ep:.2f} of its {model.top_k}"
+    )
+    return Offload(resident, given.bandwidth_bytes_per_s, given.prefetch, missing, told)
 
 
 def _refuse_beside_stages(serving: Serving, stages: int, apart: ExpertsOnSpec | None) -> None:

@@ -58,6 +58,9 @@ class AttentionRanks(Spec):
     # Of the tp ranks, so many share the tokens of a request where they would hold copies of its keys and values:
     # decode context parallelism (vLLM's --decode-context-parallel-size), Helix.
     context: Annotated[int, count(1, 4096)] = 1
+    # Of groups that only prefill: own, each group has prompts of its own; shared, all groups share the tokens of each
+    # prompt (prefill context parallelism: vLLM's --prefill-context-parallel-size, SGLang's --attn-cp-size).
+    prompts: Literal["own", "shared"] = "own"
 
     @model_validator(mode="after")
     def _shared(self) -> "AttentionRanks":

@@ -525,6 +525,29 @@ class KvStoreSpec(Spec):
     shared: Literal["engine", "all"] = "engine"
 
 
+class ExpertOffloadSpec(Spec):
+    """Experts in memory of the host, of which HBM has some. Those that tokens choose and HBM lacks are loaded in every
+    layer; with ``prefetch``, while the layer before is computed.
+    """
+
+    # Share of the experts of a rank that stays in HBM: the most popular ones, by `popularity`.
+    resident: Annotated[float, fraction(zero=True)]
+    # Of one device; PCIe 5.0 x16 carries 63 GB/s each way, of which copies reach about 50; NVLink-C2C of GB200 450.
+    bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "10 TB/s")] = Field(50e9, alias="bandwidth")
+    # Share of the loads that a predictor names a layer before; as many others are then loaded for nothing. Null:
+    # experts are loaded when the router has chosen them.
+    prefetch: Annotated[float, number(0, 1)] | None = None
+    # Traffic by whose first half residents are chosen, and by whose second half they are hit, as in `routing`, such as
+    # {like: model}; null: all experts are as popular.
+    popularity: RoutingSpec | None = None
+
+    @model_validator(mode="after")
+    def _generated(self) -> "ExpertOffloadSpec":
+        if self.popularity is not None and self.popularity.trace is not None:
+            raise KeyProblem(("popularity", "trace"), "is of generated traffic; give like, or synthetic")
+        return self
+
+
 class FaultSpec(Spec):
     """A rank of data-parallel attention that fails, with its devices. Its requests lose their KV and are computed anew
     elsewhere. With ``elastic``, the engine goes on without the rank after ``recovery``: the others have its experts.
@@ -626,6 +649,8 @@ class ServeSpec(Spec):
     disaggregated: DisaggregatedSpec | Literal["none"] = "none"
     # KV of prompts that HBM has no room for; none: it is computed again.
     kv_store: KvStoreSpec | Literal["none"] = "none"
+    # Experts that HBM has no room for; none: all are in HBM.
+    expert_offload: ExpertOffloadSpec | Literal["none"] = "none"
     # Ranks that fail while requests are served.
     faults: tuple[FaultSpec, ...] = ()
     slo: SloSpec = SloSpec()
@@ -659,6 +684,8 @@ class ServeSpec(Spec):
             raise KeyProblem(("scheduler", "balance"), what)
         self._refuse_unordered()
         self._refuse_faults()
+        self._refuse_offload()
+        self._refuse_shared_prompts()
         if self.kv_store != "none" and not self.scheduler.prefix_caching:
             raise KeyProblem(("kv_store",), "keeps prefixes, and scheduler.prefix_caching is false; leave one out")
         if self.kv_store != "none" and drawn:
@@ -707,6 +734,38 @@ class ServeSpec(Spec):
             if each.elastic and ranks == 1:
                 what = "an engine of one rank has no other that goes on; give elastic: false, or attention dp above 1"
                 raise KeyProblem(("faults", at, "elastic"), what)
+
+    def _refuse_offload(self) -> None:
+        if self.expert_offload == "none":
+            return
+        for odd, what in (
+            (isinstance(self.routing, RoutingSpec), "policies that move experts (routing from traffic)"),
+            (self.experts_on is not None, "experts on devices of their own (experts_on)"),
+            (any(side.parallel.pp > 1 for side in self.pools), "a pipeline (parallel.pp)"),
+            (self.speculation != "none", "speculation"),
+            (self.static_batch is not None, "a static batch"),
+            (any(each.elastic for each in self.faults), "ranks that fail and leave their experts to others (faults)"),
+        ):
+            if odd:
+                raise KeyProblem(("expert_offload",), f"with {what} is not modelled; leave one of them out")
+
+    def _refuse_shared_prompts(self) -> None:
+        for name, side in self.sides.items():
+            attention = side.parallel.attention
+            if attention.prompts == "own":
+                continue
+            where = ("disaggregated", name, "parallel", "attention") if name else ("parallel", "attention")
+            if name != "prefill":
+                what = "ranks that share prompts keep copies of their KV, with which nobody decodes; give it to "
+                what += "engines that only prefill (disaggregated.prefill), or give own"
+                raise KeyProblem((*where, "prompts"), what)
+            for odd, what in (
+                (attention.context > 1, "context above 1"), (side.parallel.pp > 1, "a pipeline (pp)"),
+                (isinstance(self.routing, RoutingSpec), "routing from traffic"),
+                (self.speculation != "none", "speculation"),
+            ):  # fmt: skip
+                if odd:
+                    raise KeyProblem((*where, "prompts"), f"shared prompts with {what} are not modelled; give own")
 
     @property
     def experts_on(self) -> ExpertsOnSpec | None:
