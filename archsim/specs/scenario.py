@@ -48,6 +48,11 @@ class Scenario:
                     f"parallel.{key}: {ranks} {what} is not modelled in an experiment, which runs one batch through "
                     "all layers; leave it out, or serve the model (archsim serve)"
                 )
+        if self.deployment.parallel is not None and self.deployment.parallel.attention.prompts == "shared":
+            raise SpecError(
+                "parallel.attention.prompts: shared: ranks that share prompts are of engines that only prefill "
+                "(archsim serve, disaggregated.prefill); leave it out"
+            )
         if parallel.ranks != system.dies:
             raise SpecError(
                 f"parallel: attention tp {parallel.tp} x dp {parallel.dp} is {parallel.ranks} ranks, but {system.name} "

@@ -183,8 +183,19 @@ def _pools(run: Chosen, holds: Callable[[Any], bool]) -> bool:
 
 def _drawn_at_random(run: Chosen) -> bool:
     requests = _serving(run).requests
-    lengths = (requests.input, requests.output)
-    return requests.arrivals is not None or any(each is not None and each.fixed is None for each in lengths)
+    sessions, prefixes = requests.sessions, requests.prefixes
+    lengths = [requests.input, requests.output, sessions and sessions.turns, prefixes and prefixes.tokens]
+    if requests.arrivals is not None or any(each is not None and each.fixed is None for each in lengths):
+        return True
+    if sessions is not None and sessions.think_ns and sessions.think_cv:
+        return True
+    chosen = prefixes is not None and (prefixes.different > 1 or 0 < prefixes.share < 1)
+    return chosen or sum(each.share > 0 for each in requests.classes) > 1
+
+
+def _shares_nothing(run: Chosen) -> bool:
+    requests = _serving(run).requests
+    return requests.trace is None and requests.prefixes is None and requests.sessions is None
 
 
 def _no_spread(which: str) -> Callable[[Chosen], bool]:
@@ -198,10 +209,12 @@ SERVED: tuple[Row, ...] = (
     Row(("disaggregated.transfer.*",), _if(lambda run: _serving(run).disaggregated != "none" and _serving(run).disaggregated.prefill == "none", "disaggregated.prefill: none brings requests with their KV")),  # type: ignore[union-attr]
     Row(("scheduler.prefill_every",), _if(lambda run: _serving(run).scheduler.prefill == "free", "scheduler.prefill: free computes prompts in every iteration")),
     Row(("scheduler.balance",), _if(lambda run: _pools(run, lambda side: side.instances * side.parallel.attention.dp == 1), "there is one rank of attention, which takes every request")),
-    Row(("scheduler.prefix_caching",), _if(lambda run: _serving(run).requests.trace is None, "requests are drawn and share no prefix; those of a trace with hash ids may")),
+    Row(("scheduler.prefix_caching",), _if(_shares_nothing, "requests are drawn and share no prefix; those of a trace with hash ids may")),
     Row(("scheduler.reserve_full_isl",), _if(lambda run: _serving(run).scheduler.chunked_prefill is False, "chunked_prefill: false takes prompts whole")),
     Row(("requests.input.cv",), _if(_no_spread("input"), "cv goes with mean, and the lengths are fixed or uniform")),
     Row(("requests.output.cv",), _if(_no_spread("output"), "cv goes with mean, and the lengths are fixed or uniform")),
+    Row(("requests.sessions.think_cv",), _if(lambda run: (given := _serving(run).requests.sessions) is not None and not given.think_ns, "turns come at once; cv goes with a time to think")),
+    Row(("kv_store.shared",), _if(lambda run: _pools(run, lambda side: side.instances == 1), "there is one engine, which has the store")),
     Row(("requests.seed",), _if(lambda run: not _drawn_at_random(run), "nothing of these requests is drawn at random")),
     Row(("system.hbm.reserved",), _if(lambda run: _serving(run).utilisation is not None, "utilisation is given in its place")),
     Row(("routing",), _if(lambda run: run.model.experts == 1 and _uniform(run), "{run.model.name} has no experts")),

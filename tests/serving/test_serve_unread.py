@@ -42,6 +42,10 @@ CASES = {
         | {"disaggregated": {"prefill": "none", "decode": SIDE}},
         {"disaggregated.transfer.bandwidth": "1 GB/s", "disaggregated.transfer.latency": "1 ms"},
     ),
+    "sessions": (
+        PLAIN | {"requests": DRAWN | {"sessions": {"turns": {"fixed": 2}}}, "kv_store": {"capacity": "9 GB"}},
+        {"requests.sessions.think_cv": 1, "requests.seed": 5, "kv_store.shared": "all", "scheduler.prefill_every": 3},
+    ),
     "dense": (PLAIN | {"model": "llama-3.1-8b"}, {"routing": "power_law_1.2"}),
     "traffic": (
         PLAIN | {"model": "olmoe-1b-7b", "routing": {"like": "model", "layers": 1}},

@@ -100,7 +100,8 @@ def test_published_traces_are_read(shared, name, requests, tokens):
 
 def test_every_format_has_a_reader():
     assert list(FORMATS) == [
-        "bailian", "mooncake", "guidellm", "azure", "burstgpt", "sharegpt", "vidur", "llmservingsim"
+        "bailian", "sessions", "mooncake", "guidellm", "llmservingsim_agentic", "applied_compute", "azure", "burstgpt",
+        "sharegpt", "vidur", "llmservingsim",
     ]
 
 
