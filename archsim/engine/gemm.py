@@ -101,12 +101,12 @@ class _Die(NamedTuple):
 class Calibrated:
     """``gemm: calibrated``: times fitted to measurements, scaled to the peak and the HBM of the die.
 
-    ``calibrated_ns``: total GEMM time; ``extrapolated_ns``: how much of it is at sizes that were not measured.
+    ``calibrated_ns``: total GEMM time; ``extrapolated_ns``: how much of it is at sizes that were not measured; ``law``:
+    whose products these are.
     ``launched`` False: without the launch of a kernel, as what starts the products is not a GPU's. Raises LawMissing (a
     SpecError) where the calibration has no table for the die's dtype.
     """
 
-    law = ""
     least_ns_per_token = None
 
     def __init__(self, system, model, machine: Machine, library: str | None = None, launched: bool = True):
@@ -117,6 +117,8 @@ class Calibrated:
         die = _Die(compute.dtype, library, Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s))
         digest = calibration_digest(compute.calibration)
         self._nominal = [_expert(compute.calibration, digest, model.hidden, ffn, die) for ffn in widths]
+        gpu, tables = calibration_named(compute.calibration).gpu, [each.table for each in self._nominal]
+        self.law = ", ".join(dict.fromkeys(f"{gpu} {table.library} products in {table.dtype}" for table in tables))
         self._launched = launched
         peak = compute.peak_flop_per_s / NS_PER_S
         self._flop_per_token = [2.0 * model.hidden * ffn for ffn in widths]

@@ -321,7 +321,7 @@ class Outcome:
     die; ``decision``: time of decisions by state; ``heatmap_dropped``: token transitions that the heatmap dropped;
     ``decode_residual_ns``: how much less and more the GEMMs on the critical path of decode would take at the 5 % and
     95 % residuals of their calibration; ``gemm_extrapolated``: share of GEMM time at sizes outside it. None without
-    one. ``gemm_law``: the measured layers behind grouped kernels. ``migrations``: what rebalancing moved. Times, counts
+    one. ``gemm_law``: the measured kernels behind GEMMs. ``migrations``: what rebalancing moved. Times, counts
     and loads are those of the steps that count (``workload.warmup_steps``); elsewhere ``step_ns`` and ``load`` are 0.
     ``balancing``: what moving weights between steps cost. ``ceilings``: float64[step, layer, 3], the fields of
     `Ceilings` for every step; 0 where nothing ran. ``counts``: what every step counted. ``counted``: columns

@@ -575,4 +575,6 @@ def measured(
         if library is None:
             raise
         table = choose_attention(laws.calibration, phase, sizes, precision.attention, precision.kv)
-    return MeasuredTimes(attention_grid(table, sizes, *laws.scale_of(table.dtype, rates)))
+    grid = attention_grid(table, sizes, *laws.scale_of(table.dtype, rates))
+    stands_in = phase == PREFILL and (table.dtype, table.kv_dtype) != (precision.attention, precision.kv)
+    return MeasuredTimes(grid._replace(far=grid.far or stands_in))

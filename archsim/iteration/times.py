@@ -56,24 +56,32 @@ from archsim.specs.model import ModelSpec
 # Collectives of an iteration: the fastest measured kernels inside a node, and nodes by copies between their NICs.
 #
 # No collective between nodes was measured. An all-reduce of nodes is taken as a hierarchy: each GPU ends with its share
-# of its node's sum, GPUs of the same number exchange theirs, one NIC each, and nodes gather the whole. With S bytes
-# on n
-# nodes of g GPUs it takes ``T_g(S) + 2 (n - 1) t(S / (n g))``: T_g is a node's measured all-reduce, whose halves are
-# the
-# first and the last step; t is a measured copy between nodes, of which a ring of n takes 2 (n - 1) (Thakur,
-# Rabenseifner
-# and Gropp, International Journal of High Performance Computing Applications 19, 2005, section 4.4).
+# of its node's sum, GPUs of the same number exchange theirs, one NIC each, and nodes gather the whole. With S bytes on
+# n nodes of g GPUs it takes ``T_g(S) + 2 (n - 1) t(S / (n g))``: T_g is NCCL's all-reduce of a node, whose halves are
+# the first and the last step (one-shot kernels of engines end at a node); t is a measured copy between nodes, of which
+# a ring of n takes 2 (n - 1) (Thakur, Rabenseifner and Gropp, International Journal of High Performance Computing
+# Applications 19, 2005, section 4.4).
 
 NODE = 8  # GPUs behind one NVSwitch, one NIC each (NVIDIA, DGX H100 and HGX B200 user guides)
 
 
 def all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
-    """float64[size], for sizes in order, of ranks of one node, or of nodes of ``NODE``. Raises LawMissing."""
-    nodes = ranks // NODE
-    if nodes < 2 or ranks % NODE or _measured(laws, ranks):
+    """float64[size], for sizes in order, of any number of ranks: the fastest measured kernels where there are some;
+    else NCCL's, by one law of its measured numbers of ranks (`gathered_ns`), and between nodes by copies. Raises
+    LawMissing where none was measured.
+    """
+    if _measured(laws, ranks):
         return fastest_all_reduce_ns(laws, size_bytes, ranks)
-    copies = laws.copy(np.maximum(size_bytes / ranks, 1), placement="inter_node")
-    return fastest_all_reduce_ns(laws, size_bytes, NODE) + 2 * (nodes - 1) * copies.ns
+    domain = NVLINK_RANKS.get(laws.calibration.gpu, NODE)
+    nodes, measured = -(-ranks // domain), _measured_ranks(laws, ALL_REDUCE)
+    if not measured:
+        raise LawMissing(f"calibration {laws.calibration.gpu} has no {ALL_REDUCE}")
+    found = _gathered_within(laws, ALL_REDUCE, size_bytes, min(ranks, domain), measured)
+    found = np.minimum.accumulate(found[::-1])[::-1]
+    if nodes > 1:
+        copies = with_copies(laws, "inter_node").copy(np.maximum(size_bytes / ranks, 1), placement="inter_node")
+        found = found + 2 * (nodes - 1) * copies.ns
+    return found
 
 
 def _measured(laws: Laws, ranks: int, op: str = "all_reduce") -> bool:
@@ -337,7 +345,7 @@ def iteration_laws(
             sources.setdefault(operator.cause, set()).add(found.library)
     notes = dict.fromkeys(times.note for found in attention.values() for times, _ in found if times.note)
     for operator in counted(program(model, parallel, whole, moves)):
-        if isinstance(operator, Collective) and operator.op != ALL_REDUCE:
+        if isinstance(operator, Collective):
             notes |= dict.fromkeys(filter(None, [gathered_told(laws, operator.op, operator.ranks)]))
     named = {cause: ", ".join(sorted(names)) for cause, names in sources.items()}
     return IterationLaws(model, parallel, attention, dict(by), outside, named, tuple(notes))

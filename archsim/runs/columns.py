@@ -867,7 +867,7 @@ COLUMNS: tuple[Column, ...] = (
            "decode, low", True, True, 2, "decode_ns"),
     Column("decode_ns_high", REAL, "ns", "GEMMs at the 95 % residual of their calibration; empty without one", decode_high_ns,
            "decode, high", True, True, 2, "decode_ns_low"),
-    Column("gemm_law", TEXT, "", "measured fused layers whose fitted laws time the experts; empty unless gemm is grouped",
+    Column("gemm_law", TEXT, "", "measured kernels whose fitted laws time the experts: fused layers (gemm: grouped) or products (gemm: calibrated); empty for a roofline",
            lambda run: run.outcome.gemm_law or None, optional=True, since=3),
     Column("transfer_law", TEXT, "", "measured kernels that hidden vectors wait for; empty unless a GPU's transfer software is charged",
            transfer_law, optional=True, since=3),

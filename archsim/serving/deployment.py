@@ -1,6 +1,7 @@
 """One engine of a deployment: the laws of its iterations, its KV blocks, and what these rest on."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 
 from archsim.base.errors import CapacityError, SpecError
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
+from archsim.engine.cluster.laws import moved_alike
 from archsim.engine.cluster.moves import sms_share
-from archsim.engine.moves import vector_bytes
+from archsim.engine.moves import Sizes, vector_bytes
 from archsim.iteration import memory
 from archsim.iteration.attention import DECODE, PHASES, PREFILL
 from archsim.iteration.experts import NOT_GATED, ByChance, Experts, FusedLaw
@@ -41,6 +43,7 @@ from archsim.iteration.layers import (
 from archsim.iteration.overlap import HOW, MICRO_BATCHES, NONE, TWO_BATCH, micro_batched, of_halves
 from archsim.iteration.times import (
     NODE,
+    NVLINK_RANKS,
     Batches,
     IterationLaws,
     gathered_ns,
@@ -509,6 +512,11 @@ def _judged(laws: IterationLaws, table: StepTable, most_requests: int) -> tuple[
 
 # ---- deployment
 
+GATHERED, BY_RANK, LOW_LATENCY = "all_gather", "per_rank", "per_token_expert"  # of `archsim.specs.assumptions`
+# Ranks that gather all tokens rather than dispatch them. TensorRT-LLM dispatches where more ranks share the experts
+# than a token takes (_torch/modules/fused_moe, enable_alltoall: moe_ep_size > top_k, 8 of DeepSeek's and Qwen3's);
+# recipes of SGLang name DeepEP for engines of more than a node.
+GATHERED_RANKS = NODE
 UNIFORM = "uniform"  # every token draws its experts by chance; other routings are those of the fused MoE law
 NO_HOST = Host()
 STATIC = "sglang"  # whose share of HBM is for weights and KV
@@ -590,7 +598,8 @@ class Engine(NamedTuple):
     beside what. ``mtp_layers``: of multi-token prediction, which draft. ``profiled_seqs``:
     requests whose sampling the engine keeps room for; 0: those that its scheduler may run. ``static``: a static batch,
     None for requests that come one by one. ``offload``: of experts, None: all are in HBM. ``shares_prompts``: whether
-    its groups of data-parallel attention share the tokens of every prompt, and have no decodes.
+    its groups of data-parallel attention share the tokens of every prompt, and have no decodes. ``decodes_alone``:
+    whether other engines compute the prompts.
     """
 
     model: ModelSpec
@@ -609,6 +618,7 @@ class Engine(NamedTuple):
     static: StaticBatch | None = None
     offload: Offload | None = None
     shares_prompts: bool = False
+    decodes_alone: bool = False
 
     @property
     def bound_bytes(self) -> int:
@@ -670,12 +680,51 @@ def laws_of(engine: Engine, scheduler: Scheduler) -> tuple[IterationLaws, tuple[
     model, apart = engine.model, engine.routing is None
     if apart:  # experts are timed elsewhere, and may be shared unevenly
         model = model.model_copy(update={"experts": -(-model.experts // engine.parallel.ep) * engine.parallel.ep})
+    wide = dispatches_alike(engine)
     laws = iteration_laws(
         model, found.calibration, engine.parallel, precision, experts=experts_of(engine.routing, engine.library),
-        moves=ELSEWHERE if apart and engine.parallel.dp > 1 else None, library=engine.library, rates=engine.rates,
-        most_tokens=min(most, 32768),
+        moves=ELSEWHERE if (apart and engine.parallel.dp > 1) or wide else None, library=engine.library,
+        rates=engine.rates, most_tokens=min(most, 32768),
     )  # fmt: skip
-    return laws, (*found.notes, *laws.notes)
+    if not wide:
+        return laws, (*found.notes, *laws.notes)
+    laws, told = _with_dispatch(laws, engine)
+    return laws, (*found.notes, *laws.notes, told)
+
+
+def dispatches_alike(engine: Engine) -> bool:
+    """Whether ranks send tokens to the experts that they take, and not to all ranks, and no traffic says where these
+    are: beyond GATHERED_RANKS, with whole experts on every rank. SGLang's recipes of GB200 in FP8 name DeepEP for
+    decodes on any number of ranks (srt-slurm, recipes/gb200-fp8/1k1k/ultra-tpt.yaml).
+    """
+    parallel = engine.parallel
+    several = parallel.dp > 1 and parallel.expert_tp == 1 and has_experts(engine.model)
+    named = engine.library == "sglang" and engine.decodes_alone and engine.calibration.gpu in NVLINK_RANKS
+    wide = parallel.ranks > GATHERED_RANKS or (named and engine.precision.experts == "fp8_block")
+    return engine.routing is not None and several and wide
+
+
+def dispatch_of(gpu: str, ranks: int, decodes_alone: bool) -> str:
+    """How more than GATHERED_RANKS exchange tokens: once for every rank that takes some; between nodes, engines that
+    only decode take DeepEP's low-latency kernels, as SGLang's and vLLM's do.
+    """
+    return LOW_LATENCY if decodes_alone and ranks > NVLINK_RANKS.get(gpu, NODE) else BY_RANK
+
+
+def _with_dispatch(laws: IterationLaws, engine: Engine) -> tuple[IterationLaws, str]:
+    """With dispatch and combine by the laws of their kernels; and whose they are, in words."""
+    parallel, model, gpu = engine.parallel, engine.model, engine.calibration.gpu
+    sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
+    tokens = np.arange(laws.sizes) / parallel.tp  # each rank of a group sends its part
+    n_bytes = vector_bytes(model.expert_width, engine.precision.experts, "bf16")
+    how = dispatch_of(gpu, parallel.ranks, engine.decodes_alone)
+    found = moved_alike(engine.calibration, how, sizes, model.expert_width, n_bytes, parallel.ranks, tokens)
+    layers = len(model.moe_layer_ids)
+    moved = {DISPATCH: layers * found.dispatch, COMBINE: layers * found.combine}
+    beyond = sum(moved.values()) if " not measured on " in found.told else 0.0
+    by = {**laws.by, TOKENS: {**laws.by[TOKENS], **moved}}
+    outside = {**laws.outside, TOKENS: laws.outside[TOKENS] + beyond}
+    return replace(laws, by=by, outside=outside), found.told
 
 
 def experts_of(routing: str | None, library: str | None = None) -> Experts | None:
@@ -854,7 +903,6 @@ def gathered(engine: Engine, sizes: int, sums: str = "reduce_scatter") -> Gather
 
 WITH_KERNELS = "gpu"  # launch of systems whose collectives and transfers were measured
 NOT_MOVED = "; every rank has every token (attention dp 1), so dispatch and combine take no time, whatever is assumed"
-GATHERED, BY_RANK = "all_gather", "per_rank"
 
 
 class Groups(NamedTuple):
@@ -896,12 +944,7 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
             f"{parallel.tp * parallel.dp}, or routing: uniform"
         )
     system = part_of(serving.system, parallel.ep)
-    if engine.precision.experts != system.compute.dtype:
-        raise SpecError(
-            f"precision.experts: {engine.precision.experts}: under routing from traffic experts have the dtype of "
-            f"the system, {system.compute.dtype}; give system: {{like: {serving.system.name}, name: mine, "
-            "compute: {dtype: bf16, peak: 989 TFLOP/s}}"
-        )
+    system = in_dtype(system, engine.precision.experts, engine.calibration)
     # The clock composes whole iterations (`archsim.iteration.overlap`), with the shared experts.
     apart = {"overlap": NONE, "weights": "routed"}
     assumptions = assumptions_of(serving, system, parallel.dp).model_copy(update=apart)
@@ -1043,6 +1086,23 @@ def sharing_of(engine: Engine, sizes: int) -> Overlap:
     return Overlap(sharing=parallel.dp, shared_ns=np.where(np.arange(sizes) > 0, each, 0.0))
 
 
+def in_dtype(system: SystemSpec, dtype: str, calibration: CalibrationSpec) -> SystemSpec:
+    """The machine whose experts have this dtype, at the peak that its calibration gives it relative to that of the
+    machine's own. Raises SpecError where it gives none.
+    """
+    own, peaks = system.compute.dtype, calibration.reference.peak_flop_per_s
+    if dtype == own:
+        return system
+    if dtype not in peaks or own not in peaks:
+        raise SpecError(
+            f"precision.experts: {dtype}: calibration {calibration.gpu} has no peak of it beside {own}, the dtype of "
+            f"{system.name}; give system: {{like: {system.name}, name: mine, compute: {{dtype: {dtype}, peak: ...}}}}"
+        )
+    peak = system.compute.peak_flop_per_s * peaks[dtype] / peaks[own]
+    compute = system.compute.model_copy(update={"dtype": dtype, "peak_flop_per_s": peak})
+    return system.model_copy(update={"compute": compute})
+
+
 def part_of(system: SystemSpec, ranks: int) -> SystemSpec:
     """The devices of one engine. Raises SpecError where they are no part of the system."""
     if system.dies == ranks:
@@ -1090,7 +1150,8 @@ def assumptions_of(serving: Serving, system: SystemSpec, dp: int) -> Assumptions
         return found.model_copy(update={"activations": "replicated"})
     if given is None or (isinstance(given, dict) and not {"dispatch", "set"} & set(given)):
         several = len(system.fabric.levels) > 1 if system.fabric is not None else False
-        return found.model_copy(update={"dispatch": BY_RANK if several else GATHERED})
+        sends = several or system.dies > GATHERED_RANKS
+        return found.model_copy(update={"dispatch": BY_RANK if sends else GATHERED})
     return found
 
 

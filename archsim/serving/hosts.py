@@ -13,6 +13,7 @@ from archsim.specs.config_files import search_folders
 from archsim.specs.model import ModelSpec
 
 NONE, ANY = "none", "any"
+DECODE = "decode"  # engines that only decode
 Time = Annotated[float, quantity(TIME, "0 ns", "1000 s", zero=True)]
 
 
@@ -57,9 +58,21 @@ class FactorRow(Spec):
         return all(getattr(self, name) in (value, ANY) for name, value in keys.items())
 
 
+class PoolRow(Spec):
+    """Engines whose prompts others compute, of what has these keys, each a name or ``any``; rows multiply.
+    ``decodes``: of all of an iteration, relative to that of an engine that does both.
+    """
+
+    engine: str = ANY
+    gpu: str = ANY
+    dtype: str = ANY
+    decodes: float = 1.0
+
+
 class ResidualRow(Spec):
     """80 % of measured times, relative to simulated ones, of an engine with MoE or dense models on a GPU with experts
     (products) of a dtype; ``any``: of the engine on all. ``groups``: of measurements, on which constants were fitted.
+    ``pools``: of engines that prefill and others that decode; else of those that do both.
     """
 
     engine: str
@@ -69,6 +82,7 @@ class ResidualRow(Spec):
     groups: Annotated[int, count(1, 1_000_000)]
     ttft: tuple[float, float]
     tpot: tuple[float, float]
+    pools: bool = False
 
 
 class HostFile(Spec):
@@ -78,6 +92,7 @@ class HostFile(Spec):
     groups: int
     hosts: tuple[HostRow, ...]
     factors: tuple[FactorRow, ...]
+    pools: tuple[PoolRow, ...] = ()
     residuals: tuple[ResidualRow, ...] = ()
 
 
@@ -91,10 +106,10 @@ def host_file() -> HostFile:
 
 
 def host_of(
-    engine: str, model: ModelSpec, gpu: str, experts: str, products: str, known: HostFile | None = None
+    engine: str, model: ModelSpec, gpu: str, experts: str, products: str, known: HostFile | None = None, pool: str = ""
 ) -> Host:
     """The constants of an engine that serves a model on a GPU, with experts and products of these dtypes; zeros for the
-    engine ``none``. ``known``: in place of the shipped ones.
+    engine ``none``. ``known``: in place of the shipped ones; ``pool``: DECODE of an engine that only decodes.
     """
     if engine == NONE:
         return Host()
@@ -104,24 +119,36 @@ def host_of(
     factors = [
         each for each in known.factors if each.of(engine=engine, experts=moe, gpu=gpu, dtype=dtype, model=model.name)
     ]
+    alone = 1.0
+    if pool == DECODE:
+        asked = {"engine": engine, "gpu": gpu, "dtype": dtype}
+        alone = prod(
+            each.decodes for each in known.pools
+            if all(getattr(each, name) in (value, ANY) for name, value in asked.items())
+        )  # fmt: skip
     return Host(
-        row.iteration + row.layer * model.layers,
-        row.sequence,
+        alone * (row.iteration + row.layer * model.layers),
+        alone * row.sequence,
         row.eager_layer * model.layers,
         row.request * prod(each.request for each in factors),
         row.front_end,
         row.captured,
         row.first_after,
         experts=prod(each.routed for each in factors),
-        decodes=prod(each.decodes for each in factors),
+        decodes=alone * prod(each.decodes for each in factors),
         prompts=prod(each.prompts for each in factors),
         handoff_ns=row.handoff,
     )
 
 
-def residual_of(engine: str, model: ModelSpec, gpu: str, experts: str, products: str) -> ResidualRow | None:
-    """How far measurements of such an engine are from what is simulated: its own cell's, else the engine's."""
+def residual_of(
+    engine: str, model: ModelSpec, gpu: str, experts: str, products: str, pools: bool = False
+) -> ResidualRow | None:
+    """How far measurements of such an engine are from what is simulated: its own cell's, else the engine's, else, of
+    ``pools``, those of all. None where there are none.
+    """
     moe = has_experts(model)
-    mine = [row for row in host_file().residuals if (row.engine, row.experts) == (engine, moe)]
+    there = [row for row in host_file().residuals if row.pools == pools and row.experts == moe]
+    mine = [row for row in there if row.engine == engine] or [row for row in there if row.engine == ANY]
     asked = (gpu, experts if moe else products)
     return next((row for each in (asked, (ANY, ANY)) for row in mine if (row.gpu, row.dtype) == each), None)

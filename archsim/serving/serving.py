@@ -22,6 +22,7 @@ from archsim.laws.gemm import Rates
 from archsim.runs.notes import datasheet_note
 from archsim.serving import requests as drawn
 from archsim.serving.deployment import (
+    LOW_LATENCY,
     WITH_KERNELS,
     Built,
     Engine,
@@ -44,7 +45,7 @@ from archsim.serving.deployment import (
     store_of,
 )
 from archsim.serving.groups import Fixed, refuse_unserved
-from archsim.serving.hosts import NONE, host_of, residual_of
+from archsim.serving.hosts import DECODE, NONE, host_of, residual_of
 from archsim.serving.measures import (
     PERCENTILES,
     UNDEFINED,
@@ -75,7 +76,6 @@ RECOVERED = 100  # requests by whose times to first token a recovery is judged
 ENOUGH = 2000  # requests by which a queue that grows shows
 MOST_LONGER = 20_000  # requests of a closed loop that are served to see its steady state
 OPEN_REQUESTS, REQUESTS_A_CLIENT = 1000, 10  # as `vllm bench serve`, and InferenceX
-LOW_LATENCY = "per_token_expert"  # dispatch, of `archsim.specs.assumptions`
 # Of random numbers; 3 and 5 are of prefixes, and 8 of classes (`archsim.serving.requests`).
 INPUT_STREAM, OUTPUT_STREAM, PREFIX_LENGTHS, TURNS_STREAM, THINK_STREAM = 1, 2, 4, 6, 7
 
@@ -400,14 +400,14 @@ def deploy(serving: Serving) -> Deployment:
         decodes = serving.on("decode")
         if sides.decode.experts_on is None:
             decodes = decodes_alone(decodes, sides.decode.parallel)
-        decode = _built(decodes, sides.decode, scheduler, host_for(decodes))
+        decode = _built(decodes, sides.decode, scheduler, host_for(decodes, DECODE), alone=True)
         if isinstance(prefilled, SideSpec):
             prefills = serving.on("prefill")
             host = host_for(prefills)
             prefill = _built(prefills, prefilled, scheduler, host)
             transfer = transfer_of(prefills, engine_of(prefills, prefilled.parallel), sides.transfer, host)
         else:
-            host = host_for(decodes)
+            host = host_for(decodes, DECODE)
             prefill, decode = decode._replace(pool=decode.pool._replace(prefilled=True)), None
     notes, devices = _notes(serving, prefill, decode), sum(devices for _, devices in machines)
     faults = tuple(
@@ -461,8 +461,9 @@ def decodes_alone(serving: Serving, parallel: ParallelSpec) -> Serving:
     return serving._replace(spec=spec, assumptions=serving.assumptions.model_copy(update={"dispatch": LOW_LATENCY}))
 
 
-def _built(serving: Serving, side: SideSpec, scheduler: Scheduler, host: Host) -> Built:
-    engine = engine_of(serving, side.parallel, side.experts_on)
+def _built(serving: Serving, side: SideSpec, scheduler: Scheduler, host: Host, alone: bool = False) -> Built:
+    """``alone``: prompts are computed by other engines."""
+    engine = engine_of(serving, side.parallel, side.experts_on)._replace(decodes_alone=alone)
     built = build(engine, scheduler, host, side.instances)
     built = built._replace(pool=built.pool._replace(most=side.max_num_seqs or 0))
     return with_experts(serving, engine, built, scheduler, host)
@@ -630,12 +631,14 @@ def profiled_seqs(serving: Serving) -> int:
     return 1024 if system.hbm.capacity_bytes >= 70 * 2**30 and system.compute.calibration != "a100" else 256
 
 
-def host_for(serving: Serving) -> Host:
-    """The host constants of a file: those of its engine, where it gives none."""
+def host_for(serving: Serving, pool: str = "") -> Host:
+    """The host constants of a file: those of its engine, where it gives none; ``pool``: DECODE of one that only
+    decodes.
+    """
     spec = serving.spec
     gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
     products = spec.precision.products or serving.system.compute.dtype
-    found = host_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products)
+    found = host_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pool=pool)
     given = spec.host
     if given is None:
         whole = spec.engine == "vllm" and serving.model.name == "gpt-oss-120b"
@@ -655,20 +658,19 @@ GPT_OSS_CAPTURED = MappingProxyType({"b200": 2048, "h100": 992, "h200": 992})
 
 
 def range_of(serving: Serving, measures: Measures) -> str:
-    """Where 80 % of measured TTFT and TPOT would lie, in words; '' without constants that were fitted. Measurements are
-    of engines that do both: they say nothing of pools that only prefill or decode.
+    """Where 80 % of measured TTFT and TPOT would lie, in words; '' without constants that were fitted. Pools that
+    prefill and decode have the ranges of such pools.
     """
     spec, gpu = serving.spec, serving.system.compute.calibration or DEFAULT_CALIBRATION
     products = spec.precision.products or serving.system.compute.dtype
-    found = residual_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products)
-    if found is None or spec.host is not None:
+    pools = spec.disaggregated != "none"
+    found = residual_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pools)
+    if spec.host is not None or (found is None and not pools):
         return ""
-    if spec.disaggregated != "none":
-        return (
-            f"no range of means: {spec.engine} was measured where engines prefill and decode, not in pools that do one "
-            "of both"
-        )
+    if found is None or spec.experts_on is not None or serving.machines:
+        return f"no range of means: {spec.engine} was not measured in such pools"
     whose = "any GPU" if found.gpu == "any" else f"{found.gpu} with {found.dtype}"
+    whose += ", prompts and decodes on engines of their own" if pools else ""
     ranges = [
         f"{name} {low * of.mean:,.1f} to {high * of.mean:,.1f} ms"
         for name, of, (low, high) in (("TTFT", measures.ttft, found.ttft), ("TPOT", measures.tpot, found.tpot))
@@ -691,9 +693,16 @@ def rooms_told(serving: Serving) -> list[str]:
 
 
 def transfer_of(serving: Serving, engine: Engine, given: TransferSpec, host: Host) -> Transfer:
-    """Over the links that a file gives, or those of its system."""
-    links = serving.system.d2d
-    rate = given.bandwidth_bytes_per_s or links.bandwidth_bytes_per_s * links.efficiency
+    """Over the links that a file gives, or those of its system: of its innermost level while all engines are on one
+    node, else those between nodes, if every device has its own.
+    """
+    system, used = serving.system, sum(each.instances * each.parallel.devices for each in serving.spec.sides.values())
+    rate = given.bandwidth_bytes_per_s or system.d2d.bandwidth_bytes_per_s * system.d2d.efficiency
+    levels = system.fabric.levels if system.fabric is not None else ()
+    if given.bandwidth_bytes_per_s is None and len(levels) > 1 and used > (levels[0].switch or used):
+        outer = levels[1]
+        if outer.per == "gpu" and outer.bandwidth_bytes_per_s is not None:
+            rate = outer.bandwidth_bytes_per_s
     return handed_over(engine, rate, given.latency_ns, host)
 
 

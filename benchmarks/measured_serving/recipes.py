@@ -6,7 +6,7 @@ Scripts are those of SemiAnalysisAI/InferenceX, ``benchmarks/*.sh`` (dsr1_*, gpt
 engines' defaults.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -29,12 +29,6 @@ PROMPT_TOKENS = MappingProxyType({("B200", "fp8"): 32768, ("B200", "nvfp4"): 163
 POLLS, POLLS_BUSY, BUSY = 10, 30, 16
 # vLLM: cuda-graph-sizes of gpt-oss (gptoss_fp4_*), of which FlashAttention 3 captures less (v0.11, models/config.py).
 GPT_OSS_CAPTURED, GPT_OSS_CAPTURED_HOPPER = 2048, 992
-# Disaggregated TensorRT-LLM: the decode engines' largest batch, which NVIDIA's recipes have in their names
-# (srt-slurm, recipes/trtllm/*/ctx1_gen4_tep8_batch32_eplb0_mtp0.yaml, with numbers of clients in InferenceX's
-# nvidia-master.yaml): clients fill it, and are up to half more; two a rank have a batch of one. Those of FP8 are of one
-# number of clients each; others of several, of which only the most fill it, but for those of about one a rank.
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1024)
-TWO, FEW = 2.0, 1.5  # clients a rank
 # KV between engines: over a NIC of 400 Gb/s a GPU, or inside an NVL72 over NVLink 5 (datasheets of DGX H100 and B200,
 # and of GB200 NVL72).
 NIC_BYTES_PER_S, NVLINK_BYTES_PER_S = 50e9, 900e9
@@ -101,23 +95,6 @@ def captured_of(row: Mapping[str, Any]) -> int | None:
     if (row["backend"], row["model"], row["origin"]) != ("vllm", "gpt-oss-120b", INFERENCEX):
         return None
     return GPT_OSS_CAPTURED if row["system"].startswith("B") else GPT_OSS_CAPTURED_HOPPER
-
-
-def decode_batches(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Most requests of a decode rank, of each point of a deployment; 0: more than all clients."""
-    first = rows[0]
-    if first["backend"] != "trtllm":
-        return [0] * len(rows)
-    ranks = int(first["decode_workers"] * first["decode_attention_dp"])
-    clients = [int(row["concurrency"]) for row in rows]
-    if first["precision"] == "fp8":
-        return [_batch(each / ranks) for each in clients]
-    return [1 if each < FEW * ranks else _batch(max(clients) / ranks) for each in clients]
-
-
-def _batch(clients: float) -> int:
-    """The largest batch that so many clients of a rank fill."""
-    return 1 if clients == TWO else max(each for each in BATCHES if each <= max(clients, 1))
 
 
 def link_bytes_per_s(row: Mapping[str, Any]) -> float:

@@ -19,6 +19,7 @@ from archsim.serving.measures import times_ns
 from archsim.serving.records import Transfer
 from archsim.serving.simulate import Pool, simulate
 from archsim.specs.serving import TransferSpec
+from archsim.studies.serving.accuracy import as_served, decode_batches
 from measured_serving.accuracy import (
     MODELS,
     REQUESTS_A_CLIENT,
@@ -31,7 +32,7 @@ from measured_serving.accuracy import (
     requests_of_row,
 )
 from measured_serving.fitting import FOLDS, OUTLIER, fold_of
-from measured_serving.recipes import INFERENCEX, decode_batches, link_bytes_per_s, scheduler_of
+from measured_serving.recipes import INFERENCEX, link_bytes_per_s, scheduler_of
 
 PREFILL, DECODE = "prefill", "decode"
 SIZES = ("tp", "attention_dp", "moe_tp", "moe_ep")
@@ -57,7 +58,7 @@ def split_rows(path: Path) -> list[dict[str, Any]]:
 
     table = pandas.read_csv(path)
     rows = table[table.model.isin(MODELS) & table.system.isin(SYSTEMS)].to_dict("records")
-    return [row | {"origin": INFERENCEX, "tp": row["decode_tp"]} for row in rows]
+    return [{"origin": INFERENCEX, "tp": row["decode_tp"]} | dict(as_served(row)) for row in rows]
 
 
 def named(point: Point) -> Point:
@@ -75,7 +76,7 @@ def split_cases_of(rows: Iterable[Mapping[str, Any]]) -> tuple[list[SplitCase], 
     found, refused = [], {}
     for points in groups.values():
         try:
-            sides = [case_of([_side(row, side) for row in points]) for side in (PREFILL, DECODE)]
+            sides = [case_of([_side(row, side) for row in points], side == DECODE) for side in (PREFILL, DECODE)]
             for case in sides:
                 kv_blocks(case.engine, case.scheduler)
             found.append(SplitCase(points, sides[0], sides[1], decode_batches(points)))

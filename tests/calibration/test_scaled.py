@@ -69,3 +69,16 @@ def test_files_name_what_they_take_and_a_digest_holds_both():
         found = load_calibration(gpu)
         assert found.scaled == scaled and found.reference == DATASHEETS[gpu] and set(scaled.sections) <= set(KEYS)
         assert calibration_digest(gpu) != calibration_digest("h100")
+
+
+def test_kernels_that_the_host_starts_one_by_one_take_longer_beside_a_grace_cpu():
+    """GB300 has vLLM's own, GB200 takes those of B200: 20 us on x86, 44 on Grace; a graph waits for no host."""
+    times = {
+        gpu: [
+            float(Laws(calibration_named(gpu)).collective("all_reduce", 4096, ranks=2, library="vllm", variant=each).ns)
+            for each in ("vllm_eager", "vllm_graph")
+        ]
+        for gpu in ("b200", "gb200", "gb300")
+    }
+    assert times["gb200"][0] == pytest.approx(times["gb300"][0], rel=0.2) and times["gb200"][0] > 2 * times["b200"][0]
+    assert times["gb200"][1] == pytest.approx(times["b200"][1])

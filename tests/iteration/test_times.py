@@ -11,7 +11,6 @@ from archsim.iteration.layers import CAUSES, Product, counted, program
 from archsim.iteration.times import all_reduce_ns, batches_of, fastest_all_reduce_ns, iteration_laws, iteration_times
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
-from archsim.laws.tables import LawMissing
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.library import load_model
@@ -175,10 +174,23 @@ def test_an_all_reduce_of_two_nodes_is_one_of_a_node_and_two_copies_between_them
     laws, size = Laws(calibration_named("h100")), np.array([1e4, 1e6, 1e8])
     copies = laws.copy(size / 16, placement="inter_node").ns
     found = all_reduce_ns(laws, size, 16)
-    assert found == pytest.approx(fastest_all_reduce_ns(laws, size, 8) + 2 * copies)
+    inside = laws.collective("all_reduce", size, ranks=8).ns  # NCCL's: one-shot kernels of engines end at a node
+    assert found == pytest.approx(inside + 2 * copies)
+    assert np.all(inside >= fastest_all_reduce_ns(laws, size, 8))
     assert np.all(all_reduce_ns(laws, size, 24) > found)
-    with pytest.raises(LawMissing, match="h200"):  # no copy between nodes was measured
-        all_reduce_ns(Laws(calibration_named("h200")), size, 16)
+    of_another = all_reduce_ns(Laws(calibration_named("h200")), size, 16)  # an H200's copies were not measured
+    h200 = Laws(calibration_named("h200")).collective("all_reduce", size, ranks=8).ns
+    assert of_another == pytest.approx(h200 + 2 * copies)
+
+
+def test_an_all_reduce_of_numbers_of_ranks_that_were_not_measured_lies_between_and_beyond():
+    laws, size = Laws(calibration_named("gb200")), np.array([1e4, 1e6, 1e8])
+    times = np.array([all_reduce_ns(laws, size, ranks) for ranks in (8, 16, 32)])  # one domain of NVLink
+    assert (np.diff(times, axis=0) > 0).all() and (times[2] < 4 * times[0] + 60e3).all()
+    h100 = Laws(calibration_named("h100"))
+    four, six, eight = (h100.collective("all_reduce", size, ranks=4).ns, all_reduce_ns(h100, size, 6),
+                        h100.collective("all_reduce", size, ranks=8).ns)  # fmt: skip
+    assert (np.minimum(four, eight) <= six).all() and (six <= np.maximum(four, eight)).all()
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from measured_serving.accuracy import Point
 from measured_serving.choices import with_clients, within_limits
-from measured_serving.recipes import decode_batches
 from measured_serving.split import handoffs_ns, with_handoffs
 
 from archsim.serving.hosts import host_file
+from archsim.studies.serving.accuracy import decode_batches
 
 
 def rows(precision, workers, *clients, backend="trtllm"):

@@ -38,6 +38,8 @@ CLUSTERS = {
     "h100_node": (8, 450e9, 3.35e12, H100_BYTES, 1.979e15),
     "h200_node": (8, 450e9, 4.8e12, H200_BYTES, 1.979e15),
     "b200_node": (8, 900e9, 8e12, B200_BYTES, 4.5e15),
+    "b200_cluster": (32, 900e9, 8e12, B200_BYTES, 4.5e15),
+    "b300_cluster": (32, 900e9, 8e12, 288 * 10**9, 4.5e15),
     "h100_cluster": (32, 450e9, 3.35e12, H100_BYTES, 1.979e15),
     "h200_cluster": (32, 450e9, 4.8e12, H200_BYTES, 1.979e15),
     "h800_cluster": (32, 200e9, 3.35e12, H100_BYTES, 1.979e15),

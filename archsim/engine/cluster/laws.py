@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from math import inf, log2
 from types import MappingProxyType
 from typing import NamedTuple
@@ -24,11 +25,21 @@ import numpy as np
 
 from archsim.base.errors import SpecError
 from archsim.base.units import VECTOR_BYTES
-from archsim.engine.moves import Sizes, expected_ranks
+from archsim.engine.moves import Sizes, VectorBytes, expected_ranks
+from archsim.iteration.times import NODE, NVLINK_RANKS
 from archsim.laws.laws import Laws
-from archsim.laws.tables import LawMissing
-from archsim.laws.transfers import DISPATCH, NOTIFY_OF, NVLINK_BYTES_PER_S, dispatches, nodes_away, payload_of
-from archsim.specs.calibration_files import calibration_digest, calibration_named
+from archsim.laws.tables import CalibrationSpec, LawMissing
+from archsim.laws.transfers import (
+    COMBINE,
+    DISPATCH,
+    NOTIFY_OF,
+    NVLINK_BYTES_PER_S,
+    PREPARE,
+    dispatches,
+    nodes_away,
+    payload_of,
+)
+from archsim.specs.calibration_files import calibration_digest, calibration_named, siblings_of
 
 # ---- port_laws
 
@@ -254,6 +265,7 @@ def nearest_shape(there, shape: tuple[int, int, int]) -> tuple[int, int, int]:
 # inter-node measurements fit (their source does not describe it).
 NIC_BYTES_PER_S = 50e9
 FEW_TOKENS = 8  # a rank
+PREPARED_TOKENS = 2.0 ** np.arange(9)  # of a rank, over which counts take the same time
 
 
 def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, size: int, bandwidth: float) -> PortLaw:
@@ -276,7 +288,8 @@ def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, siz
     shape, digest = (model.hidden, model.top_k, model.experts), calibration_digest(name)
     if number == 0:
         law = node_law(name, digest, op, dispatch, level.library, shape, size, level.sms)
-        return law.scaled(bandwidth / MEASURED_BYTES_PER_S.get(calibration_named(name).gpu, bandwidth))
+        law = law.scaled(bandwidth / MEASURED_BYTES_PER_S.get(calibration_named(name).gpu, bandwidth))
+        return law._replace(fixed_ns=law.fixed_ns + prepare_ns(name, op, dispatch, level.library, size))
     law = between_law(name, digest, op, dispatch, level.library, shape, nodes, level.sms)
     return law.scaled(bandwidth / NIC_BYTES_PER_S)
 
@@ -388,3 +401,118 @@ def _going_on(law: PortLaw, other: PortLaw) -> PortLaw:
     at = other.at_bytes[other.at_bytes > last]
     grown = law.busy_ns[-1] + other.busy(at) - other.busy(last)
     return law._replace(at_bytes=np.concatenate([law.at_bytes, at]), busy_ns=np.concatenate([law.busy_ns, grown]))
+
+
+# ---- alike
+# Dispatch and combine where all experts are equally popular, of any number of ranks: the laws above, without a plan.
+
+class Alike(NamedTuple):
+    """``dispatch``, ``combine``: float64[tokens of a rank] ns of one layer; ``told``: whose laws they are, and how far
+    off they are where a measured number of ranks is left out.
+    """
+
+    dispatch: np.ndarray
+    combine: np.ndarray
+    told: str
+
+
+def moved_alike(
+    calibration: CalibrationSpec, dispatch: str, sizes: Sizes, hidden: int, n_bytes: VectorBytes, ranks: int,
+    tokens: np.ndarray,
+) -> Alike:
+    """Of ``tokens`` of every rank, float64[size]. One NVLink domain has the law of its kernels between and beyond the
+    measured numbers of ranks (`node_law`); more nodes have that of ports inside nodes and of NICs, whichever takes
+    longer, as `archsim.engine.cluster.moves` composes flows. Kernels are the GPU's own or, where their numbers of ranks
+    are nearer, those of the GPU most like it. Raises LawMissing where no GPU has any.
+    """
+    size = min(ranks, NVLINK_RANKS.get(calibration.gpu, NODE))
+    nodes, kernel = -(-ranks // size), KERNELS[dispatch]
+    shape = hidden, sizes.top_k, sizes.experts
+    inner, outer = _nearest_kernels(calibration, dispatch, size, nodes)
+    away = expected_ranks(sizes, ranks) if kernel.once else sizes.top_k
+    every, found = {}, []
+    for op, each in ((DISPATCH, n_bytes.dispatch), (COMBINE, n_bytes.combine)):
+        law = node_law(inner, calibration_digest(inner), op, dispatch, None, shape, size)
+        every[law.named] = law
+        ratio = NVLINK_BYTES_PER_S.get(calibration.gpu, 1.0) / MEASURED_BYTES_PER_S.get(law.gpu, 1.0)
+        inside = (size - 1) / size if kernel.forwarded or nodes == 1 else (size - 1) / ranks
+        law = law.scaled(ratio) if law.gpu != calibration.gpu and calibration.gpu in NVLINK_BYTES_PER_S else law
+        ns = law.fixed_ns + law.busy(tokens * away * inside * each)
+        if nodes > 1:
+            beyond = between_law(outer, calibration_digest(outer), op, dispatch, None, shape, nodes)
+            every[beyond.named] = beyond
+            sent = nodes_away(nodes, sizes.top_k, sizes.experts) if kernel.once else away * (nodes - 1) / nodes
+            ns = np.maximum(ns, beyond.fixed_ns + beyond.busy(tokens * sent * each))
+        found.append(np.where(tokens > 0, ns, 0.0))
+    prepare = np.where(tokens > 0, prepare_ns(inner, DISPATCH, dispatch, None, size), 0.0)
+    carried = [name for name, law in every.items() if law.carried or law.gpu != calibration.gpu]
+    told = f"dispatch and combine of {ranks} ranks: {'; '.join(every)}"
+    if carried:
+        told += f" (not measured on {ranks} ranks of {calibration.gpu}{_off_told(inner, dispatch, shape, size)})"
+    return Alike(found[0] + prepare, found[1], told)
+
+
+def _nearest_kernels(calibration: CalibrationSpec, dispatch: str, size: int, nodes: int) -> tuple[str, str]:
+    """Names of the calibrations whose kernels inside a node, and between nodes, are nearest. Raises LawMissing."""
+    inner: tuple[float, str] | None = None
+    outer = ""
+    for each in chain([calibration], siblings_of(calibration)):  # read only if it is needed
+        gpu = each.gpu
+        try:
+            laws = Laws(calibration_named(gpu))
+            variant = variant_of(laws, dispatch, None, size)
+        except SpecError:  # a calibration of a user's own, or one without kernels
+            continue
+        beyond = _beyond(laws, variant, size)
+        if beyond < inf and (inner is None or beyond < inner[0]):
+            inner = beyond, gpu
+        if not outer and any(each[4] > 1 for each in measured(laws, variant, DISPATCH)):
+            outer = gpu
+        if inner is not None and inner[0] == 0 and (nodes == 1 or outer):
+            break
+    if inner is None or (nodes > 1 and not outer):
+        where = "between nodes" if inner else "of a node"
+        raise LawMissing(f"calibration {calibration.gpu} has no kernels for dispatch: {dispatch} {where}, and no other")
+    return inner[1], outer
+
+
+def prepare_ns(name: str, op: str, dispatch: str, library: str | None, size: int) -> float:
+    """Of the exchange of counts before a dispatch of TensorRT-LLM's two-sided kernels, the median of few tokens; 0 of
+    other kernels, and of a combine. Between measured numbers of ranks their geometric mean.
+    """
+    laws = Laws(calibration_named(name))
+    if op != DISPATCH or "nccl" in KERNELS[dispatch].names:
+        return 0.0
+    variant = variant_of(laws, dispatch, library, size)
+    there = measured(laws, variant, PREPARE, nodes=1)
+    if not there:
+        return 0.0
+    below, above, weight = around(sorted({each[3] for each in there}), size)
+    hidden, top_k, experts = there[0][:3]
+    asked = {"kernel": variant, "nodes": 1, "hidden": hidden, "top_k": top_k, "experts": experts}
+    ends = [np.median(laws.dispatch_combine(PREPARE, PREPARED_TOKENS, ranks=at, **asked).ns) for at in (below, above)]
+    return float(ends[0] ** (1 - weight) * ends[1] ** weight)
+
+
+JUDGED_TOKENS = 2.0 ** np.arange(0, 11, 2)  # of a rank, on which the law of ranks is judged
+
+
+def _off_told(name: str, dispatch: str, shape: tuple[int, int, int], size: int) -> str:
+    """How far the law of ranks is off where the measured number nearest to ``size`` is left out; '' for too few."""
+    laws = Laws(calibration_named(name))
+    variant = variant_of(laws, dispatch, None, size)
+    there = measured(laws, variant, DISPATCH, nodes=1)
+    near = nearest_shape(there, shape)
+    known = sorted({each[3] for each in there if each[:3] == near})
+    inner = known[1:-1] if size < known[-1] else known[1:]
+    if not inner:
+        return ""
+    left = min(inner, key=lambda each: abs(log2(each / size)))
+    below, above, weight = around([each for each in known if each != left], left)
+    asked = {"kernel": variant, "nodes": 1, **dict(zip(("hidden", "top_k", "experts"), near, strict=True))}
+    off = []
+    for op in (DISPATCH, COMBINE):
+        ends = [laws.dispatch_combine(op, JUDGED_TOKENS, ranks=each, **asked).ns for each in (below, above)]
+        ours = ends[0] ** (1 - weight) * ends[1] ** weight
+        off.append(ours / laws.dispatch_combine(op, JUDGED_TOKENS, ranks=left, **asked).ns - 1)
+    return f"; {left} ranks left out, {np.min(off):+.0%} to {np.max(off):+.0%} off"

@@ -21,11 +21,13 @@ import numpy as np
 from archsim.base.errors import ArchsimError, SpecError, TraceError, did_you_mean
 from archsim.base.files import write_text
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
+from archsim.base.yaml import read_yaml
 from archsim.runs.pool import in_copies
 from archsim.serving.hosts import residual_of
 from archsim.serving.serving import deploy, requests_of, serve_requests
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION
-from archsim.specs.library import Source, tree_of
+from archsim.specs.config_files import shipped_configs
+from archsim.specs.library import Source, load_system, tree_of
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.studies.serving.calibrate import Lists, measured_of, requests_measured
 
@@ -38,7 +40,9 @@ INFERENCEX, INFERENCEX_JSON, AIPERF = "inferencex", "inferencex-json", "aiperf"
 GUIDELLM, VLLM, SGLANG = "guidellm", "vllm", "sglang"
 SCHEDULERS: Mapping[str, str] = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
 MOST_REQUESTS = 256  # that a rank may run, where a row does not say it
-NIGHTLY, OTHER = (0.8, 1.0), (0.9, 1.1)  # lengths over the nominal ones: InferenceX's, and others' (benchmarks/)
+# Lengths over the nominal ones: InferenceX's, those of other runs under SGLang, whose clients stay in step, and others'
+# (benchmarks/measured_serving/recipes.py).
+NIGHTLY, EQUAL, OTHER = (0.8, 1.0), (1.0, 1.0), (0.9, 1.1)
 REQUESTS_A_CLIENT = 10
 
 
@@ -95,7 +99,7 @@ def read_served(path: Path, deployment: Source | None = None, name: str | None =
         )
     base = None if form.deployed else dict(tree_of(deployment).data)  # type: ignore[arg-type]
     points = []
-    for at, row in enumerate(rows, 1):
+    for at, row in enumerate(form.prepared(rows), 1):
         try:
             points += form.points(f"{path}:{at}" if len(rows) > 1 else str(path), row, base)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -137,6 +141,7 @@ class Format(NamedTuple):
     shown_by: Callable[[Mapping[str, Any]], str]
     points: Callable[[str, Mapping[str, Any], dict[str, Any] | None], list[Point]]
     deployed: bool
+    prepared: Callable[[Sequence[dict[str, Any]]], Sequence[dict[str, Any]]] = list
 
 
 # ---- rows with their deployment
@@ -159,9 +164,29 @@ IN_BLOCKS = ("deepseek-v3", "minimax-m2.5", "glm-5", "qwen3.5-397b-a17b")  # who
 KV_BF16 = ("kimi-k2", "minimax-m2.5")
 
 
+def as_served(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row of SGLang's pools, whose first ones say neither the numbers of attention nor those of experts: their labels
+    have as many ranks of data-parallel attention as the experts are cut into, which no recipe does. Those with several
+    small decode engines are the recipes of low latency, tensor-parallel alone (srt-slurm, recipes/gb200-fp8/1k1k/
+    low-latency.yaml: tensor-parallel-size 4, data-parallel-size 1; with the attention of every rank, DeepSeek's weights
+    in FP8 would not fit 4 GB200). The others share whole experts (recipes/gb200-fp4/1k1k/max-tpt.yaml: tp-size,
+    dp-size and ep-size alike).
+    """
+    if "prefill_workers" not in row or row["backend"] != "sglang":
+        return row
+    found, several = dict(row), int(float(row["decode_workers"])) > 1
+    for side in ("prefill", "decode"):
+        dp, tp, ep = (int(float(row[f"{side}_{name}"])) for name in ("attention_dp", "moe_tp", "moe_ep"))
+        if dp == tp > 1 and ep == 1:
+            kept = {"tp": dp, "attention_dp": 1} if several else {"moe_tp": 1, "moe_ep": dp}
+            found |= {f"{side}_{name}": each for name, each in kept.items()}
+    return found | ({"tp": found["decode_tp"]} if "tp" in row else {})
+
+
 def _of_table(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[Point]:
     """A row of aiconfigurator's table of InferenceX's nightly runs (silicon_agg.csv, silicon_disagg.csv)."""
-    shares = NIGHTLY if row.get("origin", "inferencex_db") == "inferencex_db" else OTHER
+    row, nightly = as_served(row), row.get("origin", "inferencex_db") == "inferencex_db"
+    shares = NIGHTLY if nightly else EQUAL if row["backend"] == "sglang" else OTHER
     apart = "prefill_workers" in row
     sides = [_sizes(row, f"{side}_") for side in ("prefill", "decode")] if apart else [_sizes(row, "")]
     counts = [int(float(row[f"{side}_workers"])) for side in ("prefill", "decode")] if apart else [1]
@@ -170,7 +195,7 @@ def _of_table(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -
         f"{where} ({row['point']})" if row.get("point") else where, str(row["backend"]), str(row["system"]),
         str(row["model"]), str(row["precision"]), labels, sides, counts, int(float(row["concurrency"])),
         (int(float(row["isl_tokens"])), int(float(row["osl_tokens"]))), shares,
-        _number(row, "ttft_ms"), _number(row, "tpot_ms"), None,
+        _number(row, "ttft_ms"), _number(row, "tpot_ms"), None, int(row.get("decode_most", 0)),
     )]  # fmt: skip
 
 
@@ -215,11 +240,14 @@ def _deployed_point(
     ttft: float | None,
     tpot: float | None,
     output_per_s: float | None,
+    most: int = 0,
 ) -> Point:
+    """``most``: requests of a decode rank; 0: as many as there are clients."""
     engine = FRAMEWORKS.get(backend, backend)
     gpu, machine = SYSTEMS.get(system.split("-")[0], ("", ""))
     model = MODELS.get(label, label)
     point = Point(where, engine, gpu or system, model, precision, None, ttft, tpot, output_per_s)
+    devices = sum(count * ranks_of(side) for count, side in zip(counts, sides, strict=True))
     if engine not in SCHEDULERS:
         return point._replace(refused=f"the engine {backend} is not simulated (known: {', '.join(SCHEDULERS)})")
     if not gpu:
@@ -227,7 +255,7 @@ def _deployed_point(
     low, high = shares
     drawn = [{"uniform": [max(1, int(low * each)), max(1, int(high * each))]} for each in lengths]
     given: dict[str, Any] = {
-        "system": machine, "model": model, "engine": engine,
+        "system": large_enough(machine, devices), "model": model, "engine": engine,
         "precision": _dtypes(model, gpu, engine, quants, shares == NIGHTLY),
         "requests": {
             "concurrency": clients, "input": drawn[0], "output": drawn[1], "count": REQUESTS_A_CLIENT * clients,
@@ -240,7 +268,70 @@ def _deployed_point(
     else:
         names = zip(("prefill", "decode"), sides, counts, strict=True)
         given["disaggregated"] = {name: {"parallel": side, "instances": count} for name, side, count in names}
+        if most:
+            given["disaggregated"]["decode"]["max_num_seqs"] = most
     return point._replace(given=given)
+
+
+def ranks_of(parallel: Mapping[str, Any]) -> int:
+    """Devices of an engine."""
+    return int(parallel["attention"]["tp"] * parallel["attention"].get("dp", 1))
+
+
+def large_enough(node: str, devices: int) -> Any:
+    """The system of a node or, where it has too few devices, as many nodes as are needed of the cluster."""
+    dies = load_system(node).dies
+    cluster = node.replace("_node", "_cluster")
+    if devices <= dies or cluster == node or not (file := shipped_configs() / "systems" / f"{cluster}.yaml").is_file():
+        return node
+    inner, outer = read_yaml(file, cluster).data["fabric"]["levels"]
+    return {"like": cluster, "name": cluster, "fabric": {"levels": [inner, outer | {"switch": -(-devices // dies)}]}}
+
+
+# Disaggregated TensorRT-LLM: the decode engines' largest batch, which NVIDIA's recipes have in their names
+# (srt-slurm, recipes/trtllm/*/ctx1_gen4_tep8_batch32_eplb0_mtp0.yaml, with numbers of clients in InferenceX's
+# nvidia-master.yaml): clients fill it, and are up to half more; two a rank have a batch of one. Those of FP8 are of one
+# number of clients each; others of several, of which only the most fill it, but for those of about one a rank.
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1024)
+TWO, FEW = 2.0, 1.5  # clients a rank
+
+
+def decode_batches(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Most requests of a decode rank, of each point of a deployment; 0: more than all clients."""
+    first = rows[0]
+    if first["backend"] != "trtllm":
+        return [0] * len(rows)
+    ranks = int(float(first["decode_workers"]) * float(first["decode_attention_dp"]))
+    clients = [int(float(row["concurrency"])) for row in rows]
+    if first["precision"] == "fp8":
+        return [_batch(each / ranks) for each in clients]
+    return [1 if each < FEW * ranks else _batch(max(clients) / ranks) for each in clients]
+
+
+def _batch(clients: float) -> int:
+    """The largest batch that so many clients of a rank fill."""
+    return 1 if clients == TWO else max(each for each in BATCHES if each <= max(clients, 1))
+
+
+OF_POINTS = ("point", "concurrency", "decode_batch_per_rank", "aic_reference_point")  # columns, and measured ones
+MEASURED = ("ttft", "tpot", "n_repeats", "measured", "image", "warmed_up", "prefill_label")
+
+
+def with_batches(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of pools with the largest batch of their decode engines (`decode_most`); rows of one deployment differ in
+    their clients alone.
+    """
+    if "decode_workers" not in rows[0]:
+        return list(rows)
+    deployments: dict[tuple, list[int]] = {}
+    for at, row in enumerate(rows):
+        own = {key: each for key, each in row.items() if key not in OF_POINTS and not key.startswith(MEASURED)}
+        deployments.setdefault(tuple(map(str, own.values())), []).append(at)
+    found = list(rows)
+    for places in deployments.values():
+        for at, most in zip(places, decode_batches([rows[at] for at in places]), strict=True):
+            found[at] = dict(rows[at]) | {"decode_most": most}
+    return found
 
 
 def _dtypes(model: str, gpu: str, engine: str, quants: tuple[Any, Any], nightly: bool) -> dict[str, str]:
@@ -388,7 +479,7 @@ def _of_sglang(row: Mapping[str, Any]) -> str:
 FORMATS: Mapping[str, Format] = MappingProxyType({
     INFERENCEX: Format(
         "InferenceX rows", "columns isl_tokens, concurrency, backend",
-        _has("isl_tokens", "concurrency", "backend", "system"), _of_table, True,
+        _has("isl_tokens", "concurrency", "backend", "system"), _of_table, True, with_batches,
     ),
     INFERENCEX_JSON: Format(
         "InferenceX (agg_*.json)", "keys hw, conc, framework, mean_ttft", _has("hw", "conc", "framework", "mean_ttft"),
@@ -455,8 +546,9 @@ def _ranges(
 ) -> tuple[tuple[float, float], tuple[float, float]] | None:
     spec, gpu = serving.spec, serving.system.compute.calibration or DEFAULT_CALIBRATION
     products = spec.precision.products or serving.system.compute.dtype
-    found = residual_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products)
-    if found is None or spec.host is not None or spec.disaggregated != "none" or ttft is None or tpot is None:
+    pools = spec.disaggregated != "none"
+    found = residual_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pools)
+    if found is None or spec.host is not None or ttft is None or tpot is None:
         return None
     return (found.ttft[0] * ttft, found.ttft[1] * ttft), (found.tpot[0] * tpot, found.tpot[1] * tpot)
 
