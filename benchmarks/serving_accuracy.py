@@ -19,10 +19,10 @@ from measured_serving.cells import Cell, cells, page, read_cells, worse, write_c
 from measured_serving.choices import with_clients, within_limits
 from measured_serving.fitting import FOLDS, fitted, fold_of, means_of
 from measured_serving.residuals import residual_rows
-from measured_serving.split import handoffs_ns, judged, named, plain_points, split_cases_of, split_rows
+from measured_serving.split import judged, named, plain_points, pools_of, split_cases_of, split_rows
 
 from archsim.base.units import NS_PER_MS
-from archsim.serving.hosts import HostFile
+from archsim.serving.hosts import HostFile, PoolRow
 
 
 def main() -> int:
@@ -67,13 +67,25 @@ def main() -> int:
     return 1 if grown else 0
 
 
+def told(row: PoolRow) -> str:
+    """As in configs/serving/hosts.yaml."""
+    keys = [f"{name}: {value}" for name in ("engine", "gpu", "dtype") if (value := getattr(row, name)) != "any"]
+    keys += [f"data_parallel: {str(row.data_parallel).lower()}"] if row.data_parallel is not None else []
+    keys.append(f"decodes: {row.decodes:.3g}")
+    times = {name: ns for name in ("request", "handoff") if (ns := getattr(row, name)) is not None}
+    keys += [f"{name}: {ns / NS_PER_MS:.4g} ms" for name, ns in times.items()]
+    keys += [f"first_after: {row.first_after}"] if row.first_after is not None else []
+    return f"{{{', '.join(keys)}}}"
+
+
 def _disaggregated(path: Path, known: HostFile) -> tuple[list[Cell], str, dict[str, str]]:
     """Cells, how many points they have, and why others were refused."""
     rows = split_rows(path)
     cases, refused = split_cases_of(rows)
     plain = plain_points(cases, known)
     points = judged(cases, known, plain)
-    print("handoff, ms:", {engine: ns / NS_PER_MS for engine, ns in handoffs_ns(plain).items()})
+    print("pools:", *(f"  - {told(row)}" for row in pools_of(plain)), sep="\n")
+    print("residuals:", *(f"  - {row}" for row in residual_rows(points, pools=True)), sep="\n")
     return cells(map(named, points), "disaggregated"), f", and {len(points)} of {len(rows)} disaggregated ones", refused
 
 

@@ -13,7 +13,7 @@ from archsim.specs.config_files import search_folders
 from archsim.specs.model import ModelSpec
 
 NONE, ANY = "none", "any"
-DECODE = "decode"  # engines that only decode
+PREFILL, DECODE = "prefill", "decode"  # engines that only prefill, or only decode
 Time = Annotated[float, quantity(TIME, "0 ns", "1000 s", zero=True)]
 
 
@@ -59,14 +59,26 @@ class FactorRow(Spec):
 
 
 class PoolRow(Spec):
-    """Engines whose prompts others compute, of what has these keys, each a name or ``any``; rows multiply.
-    ``decodes``: of all of an iteration, relative to that of an engine that does both.
+    """Engines that prefill and others that decode, of what has these keys, each a name or ``any``; rows multiply.
+    ``decodes``: of all of an iteration of those that decode, relative to an engine's that does both. In place of the
+    engine's own, where they are given: ``request``, ``handoff``, and ``first_after``, of iterations that decode: a
+    first token comes with those of a decoding engine, which streams several at a time.
     """
 
     engine: str = ANY
     gpu: str = ANY
     dtype: str = ANY
+    # Whether ranks have requests of their own; null: either.
+    data_parallel: bool | None = None
     decodes: float = 1.0
+    request: Time | None = None
+    handoff: Time | None = None
+    first_after: Annotated[int | None, count(1, 1000, none=True)] = None
+
+    def of(self, dp: int, **keys: str) -> bool:
+        """Whether the row is of what has these keys, and so many ranks of data-parallel attention."""
+        same = self.data_parallel in (None, dp > 1)
+        return same and all(getattr(self, name) in (value, ANY) for name, value in keys.items())
 
 
 class ResidualRow(Spec):
@@ -106,10 +118,12 @@ def host_file() -> HostFile:
 
 
 def host_of(
-    engine: str, model: ModelSpec, gpu: str, experts: str, products: str, known: HostFile | None = None, pool: str = ""
-) -> Host:
+    engine: str, model: ModelSpec, gpu: str, experts: str, products: str, known: HostFile | None = None,
+    pool: str = "", dp: int = 1,
+) -> Host:  # fmt: skip
     """The constants of an engine that serves a model on a GPU, with experts and products of these dtypes; zeros for the
-    engine ``none``. ``known``: in place of the shipped ones; ``pool``: DECODE of an engine that only decodes.
+    engine ``none``. ``known``: in place of the shipped ones; ``pool``: PREFILL or DECODE of an engine that does one of
+    both, with ``dp`` ranks of data-parallel attention.
     """
     if engine == NONE:
         return Host()
@@ -119,25 +133,24 @@ def host_of(
     factors = [
         each for each in known.factors if each.of(engine=engine, experts=moe, gpu=gpu, dtype=dtype, model=model.name)
     ]
-    alone = 1.0
-    if pool == DECODE:
-        asked = {"engine": engine, "gpu": gpu, "dtype": dtype}
-        alone = prod(
-            each.decodes for each in known.pools
-            if all(getattr(each, name) in (value, ANY) for name, value in asked.items())
-        )  # fmt: skip
+    pools = [each for each in known.pools if each.of(dp, engine=engine, gpu=gpu, dtype=dtype)] if pool else []
+    alone = prod(each.decodes for each in pools) if pool == DECODE else 1.0
+
+    def own(name: str, otherwise: float) -> float:
+        return next((value for each in pools if (value := getattr(each, name)) is not None), otherwise)
+
     return Host(
         alone * (row.iteration + row.layer * model.layers),
         alone * row.sequence,
         row.eager_layer * model.layers,
-        row.request * prod(each.request for each in factors),
+        own("request", row.request * prod(each.request for each in factors)),
         row.front_end,
         row.captured,
-        row.first_after,
+        int(own("first_after", row.first_after)),
         experts=prod(each.routed for each in factors),
         decodes=alone * prod(each.decodes for each in factors),
         prompts=prod(each.prompts for each in factors),
-        handoff_ns=row.handoff,
+        handoff_ns=own("handoff", row.handoff),
     )
 
 

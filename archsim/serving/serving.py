@@ -45,7 +45,7 @@ from archsim.serving.deployment import (
     store_of,
 )
 from archsim.serving.groups import Fixed, refuse_unserved
-from archsim.serving.hosts import DECODE, NONE, host_of, residual_of
+from archsim.serving.hosts import DECODE, NONE, PREFILL, host_of, residual_of
 from archsim.serving.measures import (
     PERCENTILES,
     UNDEFINED,
@@ -400,14 +400,15 @@ def deploy(serving: Serving) -> Deployment:
         decodes = serving.on("decode")
         if sides.decode.experts_on is None:
             decodes = decodes_alone(decodes, sides.decode.parallel)
-        decode = _built(decodes, sides.decode, scheduler, host_for(decodes, DECODE), alone=True)
+        alone = host_for(decodes, DECODE, sides.decode.parallel.attention.dp)
+        decode = _built(decodes, sides.decode, scheduler, alone, alone=True)
         if isinstance(prefilled, SideSpec):
             prefills = serving.on("prefill")
-            host = host_for(prefills)
+            host = host_for(prefills, PREFILL)
             prefill = _built(prefills, prefilled, scheduler, host)
             transfer = transfer_of(prefills, engine_of(prefills, prefilled.parallel), sides.transfer, host)
         else:
-            host = host_for(decodes, DECODE)
+            host = alone
             prefill, decode = decode._replace(pool=decode.pool._replace(prefilled=True)), None
     notes, devices = _notes(serving, prefill, decode), sum(devices for _, devices in machines)
     faults = tuple(
@@ -631,14 +632,14 @@ def profiled_seqs(serving: Serving) -> int:
     return 1024 if system.hbm.capacity_bytes >= 70 * 2**30 and system.compute.calibration != "a100" else 256
 
 
-def host_for(serving: Serving, pool: str = "") -> Host:
-    """The host constants of a file: those of its engine, where it gives none; ``pool``: DECODE of one that only
-    decodes.
+def host_for(serving: Serving, pool: str = "", dp: int = 1) -> Host:
+    """The host constants of a file: those of its engine, where it gives none; ``pool``: PREFILL or DECODE of one that
+    does one of both, with ``dp`` ranks of data-parallel attention.
     """
     spec = serving.spec
     gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
     products = spec.precision.products or serving.system.compute.dtype
-    found = host_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pool=pool)
+    found = host_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pool=pool, dp=dp)
     given = spec.host
     if given is None:
         whole = spec.engine == "vllm" and serving.model.name == "gpt-oss-120b"
@@ -692,11 +693,12 @@ def rooms_told(serving: Serving) -> list[str]:
     return [f"{name}: {room.told}" if len(sides) > 1 else room.told for name, room in rooms.items()]
 
 
-def transfer_of(serving: Serving, engine: Engine, given: TransferSpec, host: Host) -> Transfer:
+def transfer_of(serving: Serving, engine: Engine, given: TransferSpec, host: Host, devices: int = 0) -> Transfer:
     """Over the links that a file gives, or those of its system: of its innermost level while all engines are on one
-    node, else those between nodes, if every device has its own.
+    node, else those between nodes, if every device has its own. ``devices``: of all engines; 0: those of the file.
     """
-    system, used = serving.system, sum(each.instances * each.parallel.devices for each in serving.spec.sides.values())
+    system = serving.system
+    used = devices or sum(each.instances * each.parallel.devices for each in serving.spec.sides.values())
     rate = given.bandwidth_bytes_per_s or system.d2d.bandwidth_bytes_per_s * system.d2d.efficiency
     levels = system.fabric.levels if system.fabric is not None else ()
     if given.bandwidth_bytes_per_s is None and len(levels) > 1 and used > (levels[0].switch or used):

@@ -123,11 +123,12 @@ def case_dtype(row: Mapping[str, Any]) -> str:
     return precision.experts if row["is_moe"] else precision.products
 
 
-def host_of_case(case: Case, known: HostFile | None = None) -> Host:
-    """The constants; ``known``: in place of the shipped ones."""
+def host_of_case(case: Case, known: HostFile | None = None, pool: str = "") -> Host:
+    """The constants; ``known``: in place of the shipped ones; ``pool``: of an engine that does one of both."""
     engine, backend = case.engine, case.rows[0]["backend"]
     precision = engine.precision
-    found = host_of(backend, engine.model, engine.calibration.gpu, precision.experts, precision.products, known)
+    found = host_of(backend, engine.model, engine.calibration.gpu, precision.experts, precision.products, known, pool,
+                    engine.parallel.dp)  # fmt: skip
     captured = captured_of(case.rows[0])
     return found if captured is None else found._replace(captured=captured)
 

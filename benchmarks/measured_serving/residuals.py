@@ -11,8 +11,10 @@ SHRINK_GROUPS = 4.0  # groups as which those of the whole engine count in a cell
 QUANTILE = 1.2816  # standard deviations within which 80 % of a normal distribution lie
 
 
-def residual_rows(points: Iterable[Point]) -> Iterator[str]:
-    """Of points judged by constants of other groups: a row a cell, and one for each engine, whose dtype is ``any``."""
+def residual_rows(points: Iterable[Point], pools: bool = False) -> Iterator[str]:
+    """Of points judged by constants of other groups: a row a cell, and one for each engine, whose dtype is ``any``.
+    ``pools``: of engines that do one of both, of which rows say so, and cells are too few.
+    """
     chosen = list(points)
     whole = _moments(chosen)
     by_engine: dict[tuple[str, bool], list[Point]] = {}
@@ -20,12 +22,14 @@ def residual_rows(points: Iterable[Point]) -> Iterator[str]:
         by_engine.setdefault((point.row["backend"], bool(point.row["is_moe"])), []).append(point)
     for (engine, moe), mine in sorted(by_engine.items()):
         of_engine = _shrunk(mine, whole)
-        yield _told(engine, moe, ANY, ANY, mine, of_engine)
+        yield _told(engine, moe, ANY, ANY, mine, of_engine, pools)
+        if pools:
+            continue
         by_cell: dict[tuple[str, str], list[Point]] = {}
         for point in mine:
             by_cell.setdefault((SYSTEMS[point.row["system"]][0], case_dtype(point.row)), []).append(point)
         for (gpu, dtype), here in sorted(by_cell.items()):
-            yield _told(engine, moe, gpu, dtype, here, _shrunk(here, of_engine))
+            yield _told(engine, moe, gpu, dtype, here, _shrunk(here, of_engine), pools)
 
 
 def _moments(points: Sequence[Point]) -> np.ndarray:
@@ -41,12 +45,14 @@ def _shrunk(points: Sequence[Point], towards: np.ndarray) -> np.ndarray:
     return (count * _moments(points) + SHRINK_GROUPS * towards) / (count + SHRINK_GROUPS)
 
 
-def _told(engine: str, moe: bool, gpu: str, dtype: str, points: Sequence[Point], moments: np.ndarray) -> str:
+def _told(
+    engine: str, moe: bool, gpu: str, dtype: str, points: Sequence[Point], moments: np.ndarray, pools: bool
+) -> str:
     mean, spread = moments[0], np.sqrt(np.maximum(moments[1] - moments[0] ** 2, 0))
     ranges = [np.exp(mean[at] + QUANTILE * spread[at] * np.array([-1, 1])) for at in (0, 1)]
     ttft, tpot = (f"[{low:.2f}, {high:.2f}]" for low, high in ranges)
     groups = len({point.row["group"] for point in points})
     return (
         f"{{engine: {engine}, experts: {str(moe).lower()}, gpu: {gpu}, dtype: {dtype}, groups: {groups}, "
-        f"ttft: {ttft}, tpot: {tpot}}}"
+        f"ttft: {ttft}, tpot: {tpot}{', pools: true' if pools else ''}}}"
     )

@@ -14,7 +14,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_MS
 from archsim.serving.deployment import Host, handed_over, kv_blocks
-from archsim.serving.hosts import HostFile
+from archsim.serving.hosts import HostFile, PoolRow
 from archsim.serving.measures import times_ns
 from archsim.serving.records import Transfer
 from archsim.serving.simulate import Pool, simulate
@@ -26,19 +26,23 @@ from measured_serving.accuracy import (
     SYSTEMS,
     Case,
     Point,
+    case_dtype,
     case_of,
     host_of_case,
     pool_of,
     requests_of_row,
 )
-from measured_serving.fitting import FOLDS, OUTLIER, fold_of
+from measured_serving.fitting import FOLDS, OUTLIER, ROUNDS, fold_of
 from measured_serving.recipes import INFERENCEX, link_bytes_per_s, scheduler_of
 
 PREFILL, DECODE = "prefill", "decode"
 SIZES = ("tp", "attention_dp", "moe_tp", "moe_ep")
 MOST_TOKENS = 2**24  # of the outputs of a point's requests: those of more take long
 SHARES = (1, REQUESTS_A_CLIENT - 1)  # of the clients' first requests, which come all at once, and of the others
-HANDOFFS_MS = np.arange(0.0, 1000.0, 5.0)  # among which an engine's is chosen
+HANDOFFS_MS, LATE = np.arange(0.0, 400.0, 20.0), np.arange(0, 41)  # among which an engine's are chosen
+# Of ln of factors of engines, of these with or without data-parallel attention, and of cells before anything is
+# measured, and of a point; and of ln TTFT. By folds.
+SPREADS, NOISE, FAR_TTFT = (0.2, 0.1, 0.07), 0.1, 0.3
 
 
 class SplitCase(NamedTuple):
@@ -88,7 +92,8 @@ def split_cases_of(rows: Iterable[Mapping[str, Any]]) -> tuple[list[SplitCase], 
 def split_points_of(case: SplitCase, known: HostFile) -> Iterator[Point]:
     """All points of a case by constants."""
     first = case.rows[0]
-    hosts = [host_of_case(side, known) for side in (case.prefill, case.decode)]
+    sides = ((case.prefill, PREFILL), (case.decode, DECODE))
+    hosts = [host_of_case(side, known, pool) for side, pool in sides]
     prefill, decode = (
         pool_of(side, host)._replace(instances=int(first[f"{name}_workers"]))
         for side, host, name in zip((case.prefill, case.decode), hosts, (PREFILL, DECODE), strict=True)
@@ -99,43 +104,82 @@ def split_points_of(case: SplitCase, known: HostFile) -> Iterator[Point]:
 
 
 def judged(cases: Sequence[SplitCase], known: HostFile, plain: Sequence[Point]) -> list[Point]:
-    """All points, each by the handoff of the groups of other folds, and for all else by ``known``. ``plain``: all,
-    with no time to hand requests over.
+    """All points, each by what pools are given by groups of other folds, and for all else by ``known``. ``plain``: all,
+    with nothing that pools are given.
     """
     fold = fold_of(case.rows[0]["group"] for case in cases)
     found = []
     for left in range(FOLDS):
-        mine = with_handoffs(known, handoffs_ns([each for each in plain if fold[each.row["group"]] != left]))
+        others = [each for each in plain if fold[each.row["group"]] != left]
+        mine = known.model_copy(update={"pools": pools_of(others)})
         own = [case for case in cases if fold[case.rows[0]["group"]] == left]
         found += [point for case in own for point in split_points_of(case, mine)]
     return found
 
 
 def plain_points(cases: Sequence[SplitCase], known: HostFile) -> list[Point]:
-    """All points with no time to hand requests over."""
-    free = with_handoffs(known, {})
-    return [point for case in cases for point in split_points_of(case, free)]
+    """All points with engines as they are, no time to hand requests over, and first tokens at once."""
+    engines = {case.rows[0]["backend"] for case in cases}
+    rows = tuple(PoolRow(engine=each, request=0, handoff=0, first_after=1) for each in engines)  # type: ignore[arg-type]
+    return [point for case in cases for point in split_points_of(case, known.model_copy(update={"pools": rows}))]
 
 
-def handoffs_ns(points: Sequence[Point]) -> dict[str, float]:
-    """Of each engine, for points that were simulated without: the time that brings TTFT nearest to what was measured.
-    Errors are of logarithms, those beyond OUTLIER count less and less (Cauchy's loss), and groups count alike.
+def pools_of(points: Sequence[Point]) -> tuple[PoolRow, ...]:
+    """What brings points that were simulated plainly nearest to what was measured: of each engine the time to hand a
+    request over and the iterations after which a first token is seen; of engines, of these with or without
+    data-parallel attention, and of their cells (GPU, dtype) a factor on all of an iteration. A group counts as the root
+    of its points.
     """
-    found = {}
-    for engine in sorted({point.row["backend"] for point in points}):
-        mine = [point for point in points if point.row["backend"] == engine]
-        groups = [point.row["group"] for point in mine]
-        weights = np.array([1 / groups.count(group) for group in groups])
-        ours, real = (np.array(each) for each in zip(*((each.ttft, each.row["ttft_ms"]) for each in mine), strict=True))
-        off = np.log1p((np.log((ours + HANDOFFS_MS[:, None]) / real) / OUTLIER) ** 2) @ weights
-        found[engine] = float(HANDOFFS_MS[off.argmin()]) * NS_PER_MS
-    return found
+    groups = [point.row["group"] for point in points]
+    weights = np.array([groups.count(group) ** -0.5 for group in groups])
+    cells = [_cell_of(point) for point in points]
+    kinds = [(cell[0], point.row["decode_attention_dp"] > 1) for cell, point in zip(cells, points, strict=True)]
+    factors = _factors(points, cells, kinds, weights)
+    found = []
+    for engine in sorted({cell[0] for cell in cells}):
+        mine = [at for at, cell in enumerate(cells) if cell[0] == engine]
+        handoff_ms, late = _handoff([points[at] for at in mine], weights[mine])
+        found.append(PoolRow(
+            engine=engine, decodes=factors[engine,], request=0, handoff=handoff_ms * NS_PER_MS, first_after=1 + late,
+        ))  # fmt: skip
+    found += [PoolRow(engine=kind[0], data_parallel=kind[1], decodes=factors[kind]) for kind in sorted(set(kinds))]
+    found += [PoolRow(engine=cell[0], gpu=cell[1], dtype=cell[2], decodes=factors[cell]) for cell in sorted(set(cells))]
+    return tuple(found)
 
 
-def with_handoffs(known: HostFile, times_ns_of: Mapping[str, float]) -> HostFile:
-    """The constants with the handoff of engines; of others none."""
-    rows = tuple(row.model_copy(update={"handoff": times_ns_of.get(row.engine, 0.0)}) for row in known.hosts)
-    return known.model_copy(update={"hosts": rows})
+def _cell_of(point: Point) -> tuple[str, ...]:
+    """(engine, GPU, dtype of experts)"""
+    return str(point.row["backend"]), SYSTEMS[point.row["system"]][0], case_dtype(point.row)
+
+
+def _factors(
+    points: Sequence[Point], cells: Sequence[tuple], kinds: Sequence[tuple], weights: np.ndarray
+) -> dict[tuple, float]:
+    """Of engines, (engine,), with and without data-parallel attention, and of cells: the least squares of ln TPOT, held
+    towards 1 by SPREADS, those beyond OUTLIER counting less and less (Cauchy's loss).
+    """
+    owned = [(cell[:1], kind, cell) for cell, kind in zip(cells, kinds, strict=True)]
+    keys = list(dict.fromkeys(key for each in owned for key in each))
+    matrix = np.array([[float(key in each) for key in keys] for each in owned])
+    ln = np.array([np.log(point.row["tpot_ms"] / point.tpot) for point in points])
+    held = np.diag([(NOISE / SPREADS[len(key) - 1]) ** 2 for key in keys])
+    found = np.zeros(len(keys))
+    for _ in range(ROUNDS):
+        each = weights / (1 + ((matrix @ found - ln) / OUTLIER) ** 2)
+        found = np.linalg.solve(matrix.T @ (each[:, None] * matrix) + held, matrix.T @ (each * ln))
+    return dict(zip(keys, map(float, np.exp(found)), strict=True))
+
+
+def _handoff(points: Sequence[Point], weights: np.ndarray) -> tuple[float, int]:
+    """(ms, iterations) that bring TTFT nearest; errors of logarithms beyond FAR_TTFT count less and less."""
+    ttft, tpot, real = (
+        np.array(each)
+        for each in zip(*((each.ttft, each.row["tpot_ms"], each.row["ttft_ms"]) for each in points), strict=True)
+    )
+    off = np.log((ttft + HANDOFFS_MS[:, None, None] + LATE[:, None] * tpot) / real)
+    loss = np.log1p((off / FAR_TTFT) ** 2) @ weights
+    handoff, late = np.unravel_index(loss.argmin(), loss.shape)
+    return float(HANDOFFS_MS[handoff]), int(LATE[late])
 
 
 def _point(row: Mapping[str, Any], prefill: Pool, decode: Pool, moved: Transfer, host: Host) -> Point:

@@ -1,12 +1,13 @@
-"""Disaggregated points: batches by the recipes' rule, what a handoff is fitted to, and a choice's loss."""
+"""Disaggregated points: batches by the recipes' rule, what pools are fitted to, and a choice's loss."""
 
 import numpy as np
 import pytest
 from measured_serving.accuracy import Point
 from measured_serving.choices import with_clients, within_limits
-from measured_serving.split import handoffs_ns, with_handoffs
+from measured_serving.split import pools_of
 
-from archsim.serving.hosts import host_file
+from archsim.serving.hosts import host_file, host_of
+from archsim.specs.library import load_model
 from archsim.studies.serving.accuracy import decode_batches
 
 
@@ -24,19 +25,39 @@ def test_decode_batches_are_those_of_the_recipes():
     assert decode_batches(rows("fp4", 4, 12, backend="sglang")) == [0]
 
 
-def points(late):
-    one = {"backend": "vllm", "tpot_ms": 10.0}
-    return [
-        Point(one | {"group": group, "ttft_ms": ttft + late}, ttft, 10.0)
-        for group, ttft in zip("AABC", (100.0, 200.0, 300.0, 400.0), strict=True)
-    ]
+def points(late, iterations, slower):
+    """Of two engines; simulated plainly."""
+    one = {"backend": "vllm", "system": "GB200", "model": "DeepSeek-R1/V3", "is_moe": 1, "gemm_quant": "nvfp4",
+           "moe_quant": "nvfp4", "origin": "inferencex_db", "decode_attention_dp": 1}  # fmt: skip
+    found = []
+    for group, ttft, tpot in (("A", 100.0, 6.0), ("A", 200.0, 12.0), ("B", 300.0, 20.0), ("C", 400.0, 30.0)):
+        real = tpot * slower
+        row = one | {"group": group, "ttft_ms": ttft + late + iterations * real, "tpot_ms": real}
+        found.append(Point(row, ttft, tpot))
+    return found
 
 
-def test_a_handoff_is_what_first_tokens_are_late():
-    assert handoffs_ns([*points(230.0), *points(230.0)[:1]]) == {"vllm": 230e6}
-    known = with_handoffs(host_file(), {"vllm": 230e6})
-    assert {row.handoff for row in known.hosts if row.engine == "vllm"} == {230e6}
-    assert {row.handoff for row in known.hosts if row.engine != "vllm"} == {0.0}
+def test_pools_are_given_what_their_points_are_late_and_slower():
+    engine, kind, cell = pools_of(points(160.0, 8, 1.1))
+    assert (engine.engine, engine.request, engine.handoff, engine.first_after) == ("vllm", 0, 160e6, 9)
+    assert (cell.gpu, cell.dtype) == ("gb200", "nvfp4") and cell.first_after is None
+    assert kind.data_parallel is False and cell.data_parallel is None
+    assert engine.decodes * kind.decodes * cell.decodes == pytest.approx(1.1, abs=0.03)
+    assert 1 < cell.decodes < kind.decodes < engine.decodes  # held towards 1 more strongly
+
+
+def test_pools_decode_by_their_own_constants():
+    known = host_file().model_copy(update={"pools": pools_of(points(160.0, 8, 1.1))})
+    model = load_model("deepseek-v3")
+    both, first, then = (
+        host_of("vllm", model, "gb200", "nvfp4", "nvfp4", known, pool) for pool in ("", "prefill", "decode")
+    )
+    slower = then.decodes / both.decodes
+    assert slower == pytest.approx(then.iteration_ns / both.iteration_ns) == pytest.approx(1.1, abs=0.03)
+    assert first.decodes == both.decodes and first.handoff_ns == 160e6 and first.first_after == 9
+    assert first.request_ns == 0 < both.request_ns and both.first_after == 2
+    elsewhere = host_of("vllm", model, "h100", "fp8_block", "fp8_block", known, "decode")
+    assert 1.01 < elsewhere.decodes / host_of("vllm", model, "h100", "fp8_block", "fp8_block", known).decodes < 1.1
 
 
 def choice(gpus, tpot, simulated, clients=8):

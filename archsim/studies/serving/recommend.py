@@ -345,7 +345,7 @@ class _Race:
         if key not in self.built:
             serving = self.kinds[kind].serving
             one = decodes_alone(serving, parallel) if alone else serving
-            self.built[key] = largest(one, parallel, host_for(one))
+            self.built[key] = largest(one, parallel, alone)
         return self.built[key]
 
     def deployment(self, kind: int, choice: Choice) -> Deployment:

@@ -13,7 +13,8 @@ from archsim.base.fields import TIME, format_quantity
 from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
 from archsim.iteration.layers import has_experts
 from archsim.runs.pool import in_copies
-from archsim.serving.deployment import Built, Engine, Host, kv_blocks, laws_of, with_host
+from archsim.serving.deployment import Built, Engine, kv_blocks, laws_of, with_host
+from archsim.serving.hosts import DECODE, PREFILL
 from archsim.serving.measures import UNDEFINED, Measures, number, saturation, within_limits
 from archsim.serving.requests import Requests, scaled
 from archsim.serving.serving import (
@@ -455,22 +456,23 @@ def _sides(
     """An engine that does both or prefills, and one that decodes alone, which may have other kernels. ``known``: those
     that were built before.
     """
-    host, alone = host_for(serving), decode or parallel
-    kinds = [(serving, parallel), (decodes_alone(serving, alone), alone)][: 1 + apart]
+    sizes_alone = decode or parallel
+    kinds = [(serving, parallel, False), (decodes_alone(serving, sizes_alone), sizes_alone, True)][: 1 + apart]
     found = []
-    for one, sizes in kinds:
-        key = sizes, one is not serving
+    for one, sizes, alone in kinds:
+        key = sizes, alone
         if key not in known:
-            known[key] = largest(one, sizes, host)
+            known[key] = largest(one, sizes, alone)
         found.append(known[key])
     return tuple(found)
 
 
-def largest(serving: Serving, parallel: ParallelSpec, host: Host) -> tuple[Engine, Built]:
+def largest(serving: Serving, parallel: ParallelSpec, alone: bool = False) -> tuple[Engine, Built]:
     """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
-    one group of experts that has rebalanced.
+    one group of experts that has rebalanced. ``alone``: that only decodes.
     """
-    given, engine = serving.spec.search, engine_of(serving, parallel)._replace(profiled_seqs=0)
+    host = host_for(serving, DECODE if alone else "", parallel.attention.dp)
+    given, engine = serving.spec.search, engine_of(serving, parallel)._replace(profiled_seqs=0, decodes_alone=alone)
     scheduler = _scheduler(serving, max(given.max_num_seqs), max(given.max_num_batched_tokens))
     laws, notes = laws_of(engine, scheduler)
     built = with_experts(serving, engine, with_host(laws, notes, engine, scheduler, host, 1), scheduler, host)
@@ -489,11 +491,12 @@ def deployed(serving: Serving, sides: Sequence[tuple[Engine, Built]], choice: Ch
         known._replace(pool=known.pool._replace(instances=count, kv_blocks=kv_blocks(engine, scheduler)))
         for (engine, known), count in zip(sides, counts, strict=False)
     ]
-    first, host, machines = built[0], host_for(serving), ((serving.system.name, choice.devices),)
+    host = host_for(serving, PREFILL if choice.prefill else "")
+    first, machines = built[0], ((serving.system.name, choice.devices),)
     store = kv_store_of(serving, scheduler, choice.parallel)
     if not choice.prefill:
         return Deployment(scheduler, host, first, None, None, choice.devices, first.notes, machines, store)
-    moved = transfer_of(serving, sides[0][0], TransferSpec(), host)
+    moved = transfer_of(serving, sides[0][0], TransferSpec(), host, choice.devices)
     return Deployment(scheduler, host, first, built[1], moved, choice.devices, first.notes, machines, store)
 
 
