@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         serve,
         serve_plan,
         serve_policies,
+        serve_sure,
         sure,
         sweep,
         validate,
@@ -73,7 +74,7 @@ _NAMES = {
     "archsim.api":
         "Calibrations ExplorationPlan ablate block_worth calibrate calibrate_meshes calibrate_serving check claims "
         "compare compare_serving engines explore figure load optimum place recommend run run_phase search_serving "
-        "serve serve_plan serve_policies sure sweep validate validate_meshes "
+        "serve serve_plan serve_policies serve_sure sure sweep validate validate_meshes "
         "validate_served verify why worth ",
     "archsim.base.errors": "ArchsimError",
     "archsim.engine.network.flows": "simulate_flows",
@@ -88,7 +89,7 @@ __all__ = [  # noqa: F822 (defined by __getattr__)
     "ablate", "block_worth", "calibrate", "calibrate_meshes", "calibrate_serving", "check", "claims", "compare",
     "compare_serving", "engines", "explore", "figure", "load", "load_assumptions", "load_experiment", "load_model",
     "load_system", "optimum", "place", "recommend", "run", "run_phase", "search_serving", "serve", "serve_plan",
-    "serve_policies", "simulate_flows", "sure", "sweep", "validate", "validate_meshes",
+    "serve_policies", "serve_sure", "simulate_flows", "sure", "sweep", "validate", "validate_meshes",
     "validate_served", "verify", "why", "worth",
 ]  # fmt: skip
 

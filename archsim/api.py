@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from archsim.studies.designs import DesignComparison
     from archsim.studies.exploration.analysis import Exploration
     from archsim.studies.optimum import Measured, Optimum
+    from archsim.studies.serving.sure import ServedSure
     from archsim.studies.sure import Sure
     from archsim.studies.verify import Verified
     from archsim.studies.why import Why
@@ -407,7 +408,8 @@ def sure(
     """
     from archsim.runs.plan import select
     from archsim.runs.sweep import Unwatched
-    from archsim.studies.sure import find_sure, refuse_few, sure_into
+    from archsim.studies.sure import find_sure, sure_into
+    from archsim.uncertainty.worlds import refuse_few
 
     refuse_few(samples)
     chosen = {"system": system, "model": model, "policy": policy, "batch": batch, "assumptions": assumptions}
@@ -714,6 +716,30 @@ def serve_plan(
 
     plan = planned(source, overrides, first=first)
     return serve_all(plan, watcher) if out is None else serve_into(plan, Path(out), watcher, around)
+
+
+def serve_sure(
+    source: Source, samples: int = 64, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None,
+    watcher: Watcher | None = None,
+) -> ServedSure:
+    """How sure the numbers of a served file are: its runs in ``samples`` worlds, in which what its laws are off is
+    drawn, the same for all policies and points.
+
+    Returns a `ServedSure`: ``.sentence`` has the headlines with their intervals and the probability of the order;
+    ``.to_pandas()`` one row for each run, with columns ``_p05``, ``_p50`` and ``_p95``.
+
+    samples: 16 or more. out: folder of ``sure.html``, ``sure.csv`` and ``sure.json``; worlds kept there are not served
+    again. watcher: as of ``ar.sweep``.
+
+    Raises ArchsimError for too few samples; otherwise as ``serve``.
+    """
+    from archsim.studies.serving.runs import serve_plan as planned
+    from archsim.studies.serving.sure import find_sure, write_sure
+
+    found = find_sure(planned(source, overrides), samples, None if out is None else Path(out), watcher)
+    if out is not None:
+        write_sure(found, Path(out))
+    return found
 
 
 def search_serving(

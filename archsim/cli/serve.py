@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from archsim.cli.arguments import OK, add_experiment, add_jobs, add_json, add_report
+from archsim.cli.arguments import OK, add_experiment, add_jobs, add_json, add_report, add_samples
 from archsim.cli.progress import doing
 
 SHOWN = 10  # rows of a search
@@ -16,6 +16,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add_report(parser, "nothing is written")
     add_json(parser)
     add_jobs(parser, "processes of --search")
+    add_samples(parser)
     parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the first policy's run, for Perfetto")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--compare", metavar="BENCH.json", help="set a result of `vllm bench serve` beside the simulation")
@@ -57,6 +58,9 @@ def _serve(args: argparse.Namespace) -> int:
         with watcher() as watching:
             watching.phase("loading the simulator")
             served = ar.serve_plan(args.file, args.overrides, out=args.out, watcher=watching)
+            sure = None
+            if args.samples is not None:
+                sure = ar.serve_sure(args.file, args.samples, args.overrides, out=args.out, watcher=watching)
     except KeyboardInterrupt:
         if args.out is None:
             raise
@@ -72,6 +76,9 @@ def _serve(args: argparse.Namespace) -> int:
         print_notes(served.outcomes[0].notes)
         for each in served.outcomes[1:]:
             print_notes(f"{each.serving.policy.name}: {said}" for said in each.unsteady_told)
+    if sure is not None:
+        args.result = {"rows": list(served.table.rows), "sure": sure.plain()}
+        _print_sure(sure)
     if args.timeline:
         ar.serve(args.file, args.overrides, timeline=args.timeline)
         print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
@@ -107,6 +114,8 @@ def _refuse_unwritten(args: argparse.Namespace) -> None:
     from archsim.base.errors import SpecError
 
     asked = next((name for name in ("search", "compare", "calibrate") if getattr(args, name)), None)
+    if asked and args.samples is not None:
+        raise SpecError(f"--samples: --{asked} draws no worlds; leave one of the two out")
     for name in ("out", "timeline"):
         if asked and getattr(args, name) and (asked, name) != ("search", "out"):
             raise SpecError(f"--{name}: --{asked} writes no file; leave it out, or serve without --{asked}")
@@ -140,6 +149,34 @@ def _print_measures(outcome) -> None:
             f"policy {outcome.serving.policy.name}: balancedness {measures.balancedness:.3f}, {measures.migrations} "
             f"migrations, {measures.moved_bytes / 1e9:,.1f} GB moved, {measures.stalled_ns / 1e9:.3f} s waited for them"
         )
+
+
+def _print_sure(found) -> None:
+    """Headlines with their intervals, the order, what it hangs on, and what to measure."""
+    from archsim.cli.printing import console, grid, print_notes
+    from archsim.report.units import percent, significant
+    from archsim.studies.serving.sure import HEADLINES
+    from archsim.studies.sure import SHOWN
+
+    table = grid("", title=f"in {found.samples} worlds: median (5 % to 95 %)", numbers=("best in",))
+    for unit, name in HEADLINES.values():
+        table.add_column(f"{name} {unit}".strip(), justify="right")
+    for option in found.options:
+        cells = [
+            f"{significant(each.p50)} ({significant(each.p05)} to {significant(each.p95)})" if each else "–"
+            for each in (option.intervals.get(column) for column in HEADLINES)
+        ]  # fmt: skip
+        table.add_row(option.name, percent(option.best), *cells)
+    console().print(table)
+    told = [
+        f"{each.name} {percent(each.total)} ± {percent(2 * each.total_error)}"
+        for each in found.indices[:SHOWN] if each.total > 0.005
+    ]  # fmt: skip
+    print(f"  hangs on: {', '.join(told) or 'no number that was drawn'} (of the variance)")
+    for each in found.measurements:
+        print(f"  {found.measured_told(each)}")
+    print(f"{found.sentence}.")
+    print_notes(list(found.notes))
 
 
 def _print_policies(outcomes) -> None:

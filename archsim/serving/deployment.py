@@ -1,5 +1,6 @@
 """One engine of a deployment: the laws of its iterations, its KV blocks, and what these rest on."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -314,7 +315,8 @@ class Host(NamedTuple):
     most tokens of a rank in a graph with prompts; 0: graphs cover decodes alone. ``first_after``: iterations
     of its engine after which a client sees a first token, its own among them; it sees all tokens as late. ``experts``:
     time of routed experts relative to their law; ``decodes``, ``prompts``: of all that laws give in iterations without
-    and with prompts. ``handoff_ns``: of a request between engines that prefill and decode.
+    and with prompts. ``handoff_ns``: of a request between engines that prefill and decode. ``products``, ``attention``,
+    ``moves``: time of products, of attention, and of dispatch, combine and collectives relative to their laws.
     """
 
     iteration_ns: float = 0.0
@@ -328,6 +330,9 @@ class Host(NamedTuple):
     decodes: float = 1.0
     prompts: float = 1.0
     handoff_ns: float = 0.0
+    products: float = 1.0
+    attention: float = 1.0
+    moves: float = 1.0
 
     @property
     def told(self) -> str:
@@ -390,9 +395,10 @@ def prepare(
     """The tables of an engine under the constants of its host; ``offloaded_ns``: float64[tokens of a rank] by which
     loads of experts make an iteration longer.
     """
-    table = _table(laws, host, most_requests, overlap, offloaded_ns=offloaded_ns)
-    kept = (table.decode, table.prefill) if overlap.sharing == 1 else None
-    plain = _table(laws, Host(), most_requests, ALONE, kept)
+    whole = _attention(laws, most_requests)
+    shared = whole if overlap.sharing == 1 else _attention(laws, most_requests, overlap.sharing)
+    table = _table(laws, host, most_requests, overlap, shared, offloaded_ns)
+    plain = _table(laws, Host(), most_requests, ALONE, whole)
     return Prepared(table, *_judged(laws, plain, most_requests))
 
 
@@ -401,10 +407,10 @@ def _table(
     host: Host,
     most_requests: int,
     overlap: Overlap,
-    attention: tuple[np.ndarray, np.ndarray] | None = None,
+    attention: tuple[np.ndarray, np.ndarray],
     offloaded_ns: np.ndarray | float = 0.0,
 ) -> StepTable:
-    """``attention``: of a table of the same laws, where there is one."""
+    """``attention``: as `_attention` gives it."""
     ours = LOCAL if overlap.how == NONE else tuple(cause for cause in LOCAL if cause != SHARED)
     decode_up, prefill_up = (
         laws.ns(PROJECTIONS, ALL_REDUCE, rows=rows) + _more_of_halves(laws, overlap, rows, (PROJECTIONS,))
@@ -421,18 +427,18 @@ def _table(
         at = -(-np.arange(laws.sizes) // overlap.sharing)
         local, prefill_up = local[at], prefill_up[at] + overlap.shared_ns
         experts, dispatch, combine = experts[at], dispatch[at], combine[at]
-        attention = _attention(laws, most_requests, overlap.sharing)
+    beside, off = _beside(laws, overlap), math.log(host.attention)
     return StepTable(
-        local,
+        host.products * local,
         host.experts * experts,
-        dispatch,
-        combine,
-        head,
-        decode_up,
-        prefill_up,
-        *(attention or _attention(laws, most_requests)),
+        host.moves * dispatch,
+        host.moves * combine,
+        host.products * head,
+        host.products * decode_up,
+        host.products * prefill_up,
+        *(each + off for each in attention),
         host.of_iterations(most_requests),
-        _beside(laws, overlap),
+        beside._replace(shared=host.products * beside.shared, before=host.products * beside.before),
     )
 
 
@@ -952,13 +958,19 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
     together = system.launch == WITH_KERNELS and (parallel.dp == 1 or assumptions.dispatch in GATHERING)
     sums = GATHERING.get(assumptions.dispatch, GATHERING[GATHERED])
     moved = gathered(engine, built.laws.sizes, sums) if together else None
-    parts = _parts(built, scheduler, serving.model, moved, host.experts)
+    parts = _parts(built, scheduler, serving.model, moved, host.experts, host.moves)
     alike = system.launch == WITH_KERNELS and parallel.dp == 1
     return Groups(scenario, pool_of(serving), parts, spec.every, alike, {})
 
 
-def _parts(built: Built, scheduler: Scheduler, model: ModelSpec, moved: Gathered | None, factor: float) -> Parts:
-    """What the ranks of an engine add to the time of its layers with experts."""
+def _parts(
+    built: Built, scheduler: Scheduler, model: ModelSpec, moved: Gathered | None, factor: float, moves: float = 1.0
+) -> Parts:
+    """What the ranks of an engine add to the time of its layers with experts. ``factor``, ``moves``: of the experts
+    and of ``moved``, relative to their laws.
+    """
+    if moved is not None:
+        moved = Gathered(moves * moved.dispatch, moves * moved.combine)
     ranks, rest_ns = built.laws.parallel.dp, built.pool.table.local / len(model.moe_layer_ids)
     most = ranks * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
     return Parts(moved, rest_ns, factor, ranks, ranks * scheduler.max_num_seqs, most)
@@ -1016,7 +1028,8 @@ def groups_apart(serving: Serving, engine: Engine, built: Built, scheduler: Sche
 
     moved = Gathered(carried(sizes.dispatch), carried(sizes.combine))
     scenario = Scenario(system, model, assumptions, serving.policy, _WORKLOAD, 1)
-    parts = _parts(built, scheduler, model, moved, host.experts if straight else 1.0)._replace(inside=True)
+    factor = host.experts if straight else 1.0
+    parts = _parts(built, scheduler, model, moved, factor)._replace(inside=True)
     return Groups(scenario, pool, parts, routing.every, False, {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -45,7 +46,7 @@ from archsim.serving.deployment import (
     store_of,
 )
 from archsim.serving.groups import Fixed, refuse_unserved
-from archsim.serving.hosts import DECODE, NONE, PREFILL, host_of, residual_of
+from archsim.serving.hosts import DECODE, NONE, PREFILL, ResidualRow, host_of, residual_of
 from archsim.serving.measures import (
     PERCENTILES,
     UNDEFINED,
@@ -76,6 +77,7 @@ RECOVERED = 100  # requests by whose times to first token a recovery is judged
 ENOUGH = 2000  # requests by which a queue that grows shows
 MOST_LONGER = 20_000  # requests of a closed loop that are served to see its steady state
 OPEN_REQUESTS, REQUESTS_A_CLIENT = 1000, 10  # as `vllm bench serve`, and InferenceX
+FIRST = "ttft"  # factor of a world on the time to first tokens, beside those on fields of `Host`
 # Of random numbers; 3 and 5 are of prefixes, and 8 of classes (`archsim.serving.requests`).
 INPUT_STREAM, OUTPUT_STREAM, PREFIX_LENGTHS, TURNS_STREAM, THINK_STREAM = 1, 2, 4, 6, 7
 
@@ -235,8 +237,20 @@ def serve_requests(
     """As ``serve``, for requests and a deployment that are known; ``logged``: iterations to keep a log of."""
     served = simulated(serving, deployment, requests, logged, progress)
     longer = _longer(serving, deployment, requests, served)
+    if serving.off:
+        late = prod(factors.get(FIRST, 1.0) for factors in serving.off.values())
+        served, longer = _late(served, late), None if longer is None else _late(longer, late)
     measures = measure(served, deployment.devices, slo_of(serving), longer)
     return Outcome(serving, deployment, requests, served, measures, longer)
+
+
+def _late(served: Served, factor: float) -> Served:
+    """With first tokens ``factor`` times as long after their request, and all later ones as long after the first."""
+    requests = served.requests.copy()
+    more = (factor - 1) * (requests["first_ns"] - requests["arrival_ns"])
+    for name in ("first_ns", "last_ns"):
+        requests[name] = requests[name] + more
+    return served._replace(requests=requests)
 
 
 def simulated(
@@ -633,9 +647,15 @@ def profiled_seqs(serving: Serving) -> int:
 
 
 def host_for(serving: Serving, pool: str = "", dp: int = 1) -> Host:
-    """The host constants of a file: those of its engine, where it gives none; ``pool``: PREFILL or DECODE of one that
-    does one of both, with ``dp`` ranks of data-parallel attention.
+    """The host constants of a file: those of its engine, where it gives none; of a world, as far as they are off.
+    ``pool``: PREFILL or DECODE of one that does one of both, with ``dp`` ranks of data-parallel attention.
     """
+    found = _host_for(serving, pool, dp)
+    off = {name: factor for name, factor in serving.off.get(serving.side, {}).items() if name != FIRST}
+    return found._replace(**{name: getattr(found, name) * factor for name, factor in off.items()}) if off else found
+
+
+def _host_for(serving: Serving, pool: str, dp: int) -> Host:
     spec = serving.spec
     gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
     products = spec.precision.products or serving.system.compute.dtype
@@ -658,17 +678,26 @@ def host_for(serving: Serving, pool: str = "", dp: int = 1) -> Host:
 GPT_OSS_CAPTURED = MappingProxyType({"b200": 2048, "h100": 992, "h200": 992})
 
 
-def range_of(serving: Serving, measures: Measures) -> str:
-    """Where 80 % of measured TTFT and TPOT would lie, in words; '' without constants that were fitted. Pools that
-    prefill and decode have the ranges of such pools.
+def measured_residual(serving: Serving) -> ResidualRow | None:
+    """How far measurements of the engine that a file starts are from what is simulated, those of pools for pools; None
+    without any.
     """
     spec, gpu = serving.spec, serving.system.compute.calibration or DEFAULT_CALIBRATION
     products = spec.precision.products or serving.system.compute.dtype
     pools = spec.disaggregated != "none"
-    found = residual_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pools)
+    if pools and (spec.experts_on is not None or serving.machines):
+        return None
+    return residual_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pools)
+
+
+def range_of(serving: Serving, measures: Measures) -> str:
+    """Where 80 % of measured TTFT and TPOT would lie, in words; '' without constants that were fitted. Pools that
+    prefill and decode have the ranges of such pools.
+    """
+    spec, found, pools = serving.spec, measured_residual(serving), serving.spec.disaggregated != "none"
     if spec.host is not None or (found is None and not pools):
         return ""
-    if found is None or spec.experts_on is not None or serving.machines:
+    if found is None:
         return f"no range of means: {spec.engine} was not measured in such pools"
     whose = "any GPU" if found.gpu == "any" else f"{found.gpu} with {found.dtype}"
     whose += ", prompts and decodes on engines of their own" if pools else ""

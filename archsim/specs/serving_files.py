@@ -34,7 +34,9 @@ class Serving(NamedTuple):
     routing, found. ``axes``: key of the file → values, of its ``sweep:``; ``given``: the file with what it names, for a
     manifest; ``unread``: a sentence for each key that it gives and does not read (`archsim.specs.unread`);
     ``machines``: side → its machine, where it names one of its own; ``recipe``: what it leaves open, as the engine is
-    started, in words (`with_recipe`).
+    started, in words (`with_recipe`). ``off``: side ('' of one engine) → name of a field of
+    `archsim.serving.deployment.Host` → factor on it, of a world in which laws are off (`archsim.studies.serving.sure`);
+    ``side``: for which it was asked (`on`).
     """
 
     spec: ServeSpec
@@ -50,11 +52,13 @@ class Serving(NamedTuple):
     unread: tuple[str, ...] = ()
     machines: Mapping[str, Machine] = MappingProxyType({})
     recipe: tuple[str, ...] = ()
+    off: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    side: str = ""
 
     def on(self, side: str) -> "Serving":
-        """With the machine of a side in place of the file's, where the side names one."""
-        found = self.machines.get(side)
-        return self if found is None else self._replace(system=found.system, assumptions=found.assumptions)
+        """As a side: with its machine in place of the file's, where it names one."""
+        found, own = self.machines.get(side), self if self.side == side else self._replace(side=side)
+        return own if found is None else own._replace(system=found.system, assumptions=found.assumptions)
 
     def __repr__(self) -> str:
         axes = f", axes {', '.join(self.axes)}" if self.axes else ""

@@ -88,12 +88,14 @@ class CommandSpec(Spec):
 
 class UncertaintySpec(Spec):
     """``defaults``: kind of a number → its width. ``measured``: table → how its law was had → widths of two levels.
-    ``kernels``: of dies that are no GPUs, ``vectors`` and ``multiply``.
+    ``kernels``: of dies that are no GPUs, ``vectors`` and ``multiply``. ``traffic``: how many draws of the traffic are
+    run, of which each world has one, 0: its own.
     """
 
     defaults: dict[str, WidthSpec]
     measured: dict[str, dict[str, LevelsSpec]]
     kernels: dict[str, SlowestSpec]
+    traffic: Annotated[int, count(0, 64)] = 0
     commands: dict[str, CommandSpec] = Field(default_factory=dict)
 
     @model_validator(mode="after")

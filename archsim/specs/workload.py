@@ -217,6 +217,16 @@ class WorkloadSpec(Spec):
         """Whether requests begin with a prompt, as recorded ones do."""
         return isinstance(self.trace, str) or self.trace.synthetic.prompt_tokens != 0
 
+    def drawn(self, at: int) -> "WorkloadSpec":
+        """With the ``at``-th draw of its traffic, or of requests of a recorded trace; 0: its own."""
+        if not at:
+            return self
+        changes: dict[str, Any] = {"seed": self.seed + at}
+        if not isinstance(self.trace, str):
+            synthetic = self.trace.synthetic.model_copy(update={"seed": self.trace.synthetic.seed + at})
+            changes["trace"] = self.trace.model_copy(update={"synthetic": synthetic})
+        return self.model_copy(update=changes)
+
     @property
     def context_tokens(self) -> int | None:
         """`context`, else prompt and decode steps of generated requests: what they hold at their end. None if neither

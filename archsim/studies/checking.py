@@ -71,7 +71,9 @@ def systems_of(found: Any) -> list[SystemSpec]:
 
 def _ranges(systems: list[SystemSpec]) -> Iterator[str]:
     """What numbers of a file's machines may be, and which count as exact, as `archsim sure` takes them."""
-    from archsim.uncertainty.worlds import exact_of, ranges_of
+    from archsim.runs.energy import Coefficients
+    from archsim.specs.uncertainty import load_widths
+    from archsim.uncertainty.worlds import economics_of, exact_of, ranges_of
 
     for system in systems[:MOST_SYSTEMS]:
         of = f" of {system.name}" if len(systems) > 1 else ""
@@ -83,6 +85,13 @@ def _ranges(systems: list[SystemSpec]) -> Iterator[str]:
             yield f"  {key} {_amount(each.value, each.unit)}: {low} to {high}, {each.distribution.shape}; {source}"
         exact = [key.removeprefix("system.") for key in exact_of(system)]
         yield f"exact{of}: {', '.join(exact)}"
+    if systems:
+        traffics = load_widths().traffic
+        yield f"traffic: {f'{traffics} draws of it' if traffics else 'its own draw'}; layers: a sample of all"
+        yield "energy, area and price, the same for all machines:"
+        for each in economics_of(Coefficients()):
+            spread = f"{each.distribution.low:.4g} to {each.distribution.high:.4g}, {each.distribution.shape}"
+            yield f"  {each.key} {each.value:.4g} {each.unit}: {spread}; {each.source}"
 
 
 def _amount(value: float, unit: str) -> str:

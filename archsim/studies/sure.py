@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError, spoken
+from archsim.base.errors import spoken
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import REAL, TEXT, Shown, Table
 from archsim.engine.moves import charges_kernels
 from archsim.report.charts import whisker_panel
 from archsim.report.page import rendered
 from archsim.report.units import TIME_UNITS, percent, scaled, significant
+from archsim.runs.energy import Coefficients, activity_of, build_costs, energy_of
 from archsim.runs.feasibility import cost_of
 from archsim.runs.plan import Selection, select
 from archsim.runs.run import Run
@@ -45,8 +47,8 @@ from archsim.uncertainty.estimate import (
     worth_knowing,
 )
 from archsim.uncertainty.propagation import FAST, InWorlds, planned, propagate
-from archsim.uncertainty.quantities import Quantity
-from archsim.uncertainty.worlds import LEAST_SAMPLES, Worlds, exact_of
+from archsim.uncertainty.quantities import Distribution, Quantity
+from archsim.uncertainty.worlds import TRAFFIC, Worlds, draws_of, economics_of, exact_of, refuse_few
 
 if TYPE_CHECKING:
     import pandas
@@ -57,12 +59,15 @@ SHOWN = 10  # draws of a tornado
 FILE, JSON, PAGE = "sure.csv", "sure.json", "sure.html"
 _FOLDER = "worlds"
 _OF = ("system", "model", "batch", "assumptions")
+ECONOMICS: Mapping[str, str] = MappingProxyType({"energy_per_token_j": "J a token", "cost_usd": "USD"})
+"""Columns of energy and price that have an interval, and their unit."""
 
 
 @dataclass(frozen=True)
 class Option:
     """A policy (or system) in all worlds. ``value_ns``: without a draw; ``ns``: time of decode; ``tokens_per_s``: its
-    throughput; ``fastest``: share of the worlds in which it is the fastest; ``agreement``: of the two engines.
+    throughput; ``fastest``: share of the worlds in which it is the fastest; ``agreement``: of the two engines;
+    ``economics``: of `ECONOMICS`, those that the run has, value and interval.
     """
 
     name: str
@@ -72,6 +77,7 @@ class Option:
     tokens_per_s: Interval | None
     fastest: float
     agreement: float | None
+    economics: Mapping[str, tuple[float, Interval]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,7 @@ def _answer(
     point: Point, traces: Any, samples: int, folder: Path, jobs: int | None, watcher: Watcher,
 ) -> Sure:
     """``places_of``: the runs that are compared; ``point``: of the first run, for what it costs."""
+    refuse_few(samples)
     own_folder(folder)
     worlds = Worlds(runs, samples)
     every = planned(runs, worlds)
@@ -221,7 +228,12 @@ def _answer(
     named = {each.quantity.key: each.quantity for run in runs for each in worlds.quantities(run.scenario, run.engine)}
     places = tuple(_place(of, options, worlds, named) for of, options in places_of(found))
     exact = dict.fromkeys(key for run in runs for key in exact_of(run.system) if key not in named)
-    return Sure(name, samples, places, tuple(named.values()), tuple(exact), tuple(_notes(runs, found)))
+    others = [_of_traffic(worlds)] if worlds.traffics else []
+    if any(option.economics for place in places for option in place.options):
+        others += economics_of(Coefficients())
+    return Sure(
+        name, samples, places, (*named.values(), *others), tuple(exact), tuple(_notes(runs, found, worlds))
+    )
 
 
 def sure_into(
@@ -233,10 +245,10 @@ def sure_into(
     return found
 
 
-def refuse_few(samples: int) -> None:
-    """Raise ArchsimError for samples of which 5 % cannot be told."""
-    if samples < LEAST_SAMPLES:
-        raise ArchsimError(f"--samples {samples}: expected at least {LEAST_SAMPLES}, so that 5 % of them can be told")
+def _of_traffic(worlds: Worlds) -> Quantity:
+    """Which draw of the traffic a world has, as a share of them by their time."""
+    told = f"{worlds.traffics} draws of the traffic, the machine as it is (configs/uncertainty/widths.yaml, traffic)"
+    return Quantity(TRAFFIC, 0.5, "", told, Distribution("uniform", 0.0, 0.5, 1.0))
 
 
 def _estimate(point: Point, every: Sequence[Run], samples: int) -> str:
@@ -285,17 +297,17 @@ def _place(
     rest = [each for each in pairs if each.sure]
     headline = next(iter(rest or pairs), None)
     shares = fastest_shares(ns)
-    options = tuple(_option(name, found[name], shares[name]) for name in names)
+    options = tuple(_option(name, found[name], shares[name], worlds) for name in names)
     values = ns[headline.slower] / ns[headline.faster] if headline else ns[names[0]]
     read = {
         each.quantity.draws_as for one in found.values()
         for each in worlds.quantities(one.run.scenario, one.run.engine)
-    }  # fmt: skip
+    } | {TRAFFIC}  # fmt: skip
     draws = {name: drawn for name, drawn in worlds.draws.items() if name in read}
     expansion = expand(draws, values)
     rates = {name: expand(draws, float(np.mean(each)) / each) for name, each in ns.items()}
     rates = {name: _scaled(each, 1 / float(np.mean(ns[name]))) for name, each in rates.items()}
-    measured = _measurements(expansion, rates, draws, values, named)
+    measured = measurements(expansion, rates, draws, values, named)
     told = _told(names, ties, rest, options, worlds.samples)
     found_indices = tuple(indices(expansion, draws, values))
     return Place(of, options, pairs, headline, told, found_indices, measured, ns, further)
@@ -305,17 +317,40 @@ def _scaled(expansion: Expansion, by: float) -> Expansion:
     return Expansion(expansion.names, expansion.degrees, expansion.coefficients * by, expansion.left * by * by)
 
 
-def _option(name: str, found: InWorlds, fastest: float) -> Option:
+def _option(name: str, found: InWorlds, fastest: float, worlds: Worlds) -> Option:
     rate = found.row["throughput_tokens_per_s"]
-    tokens = interval(found.tokens_per_s) if rate else None
-    return Option(name, found.value_ns, interval(found.ns), rate, tokens, fastest, found.agreement)
+    tokens, paid = interval(found.tokens_per_s) if rate else None, _economics(found, worlds)
+    return Option(name, found.value_ns, interval(found.ns), rate, tokens, fastest, found.agreement, paid)
 
 
-def _measurements(
+def _economics(found: InWorlds, worlds: Worlds) -> dict[str, tuple[float, Interval]]:
+    """Energy of a token and price of the machine, in all worlds: bytes and FLOP are those of the run, its time that of
+    the world, coefficients are drawn beside (`archsim.uncertainty.worlds.economics_of`), and so is the machine.
+    """
+    run, row = found.run, found.row
+    if any(row.get(name) is None for name in ECONOMICS):
+        return {}
+    activity, coefficients = activity_of(run.model, row), Coefficients()
+    quantities = economics_of(coefficients)
+    draws = draws_of([each.key for each in quantities], worlds.samples, seed=1)
+    drawn = {each.key.partition(".")[2]: each.distribution.at(draws[each.key]) for each in quantities}
+    values: dict[str, list[float]] = {name: [] for name in ECONOMICS}
+    for at, world in enumerate(worlds.runs(run, run.engine)):
+        known = coefficients.changed({name: float(each[at]) for name, each in drawn.items()})
+        slower = replace(activity, time_s=activity.time_s * found.ns[at] / found.value_ns)
+        machine = build_costs(world.system, known)
+        values["energy_per_token_j"].append(sum(energy_of(slower, machine, known).values()) / activity.tokens)
+        values["cost_usd"].append(sum(machine.usd.values()))
+    return {name: (float(row[name]), interval(np.array(each))) for name, each in values.items()}
+
+
+def measurements(
     expansion: Expansion, rates: Mapping[str, Expansion], draws: Mapping[str, np.ndarray], values: np.ndarray,
     named: Mapping[str, Quantity],
 ) -> tuple[Measurement, ...]:
-    """What each command would tell, the most for an hour of measuring first; those that tell nothing are left out."""
+    """What each command would tell of a value, the most for an hour of measuring first; those that tell nothing are
+    left out. ``expansion``: of the value; ``rates``: of the throughput of each option; ``named``: by key.
+    """
     found, before = [], interval(values)
     for name, command in load_widths().commands.items():
         known = sorted({each.draws_as for each in named.values() if each.measured_by == name} & set(draws))
@@ -337,7 +372,9 @@ def _told(
             f"{names[0]} takes {scaled(options[0].value_ns, TIME_UNITS)} (90 %: {scaled(ns.p05, TIME_UNITS)} to "
             f"{scaled(ns.p95, TIME_UNITS)})."
         )
-    sure = f"{rest[0].ratio.p50:.2f} × faster than {rest[0].slower} (90 %: {_range(rest[0].ratio)})" if rest else ""
+    sure = ""
+    if rest:
+        sure = f"{rest[0].ratio.p50:.2f} × faster than {rest[0].slower} (90 %: {written_range(rest[0].ratio)})"
     if not ties:
         return f"{names[0]} is the fastest in {percent(options[0].fastest)} of {samples} worlds: {sure}."
     others = ", ".join(each.slower for each in ties)
@@ -345,12 +382,12 @@ def _told(
     said = (
         f"{names[0]} and {others} are a tie: {names[0]} is faster than {closest.slower} in "
         f"{percent(closest.probability)} of {samples} worlds and slower in {percent(closest.reverse)} "
-        f"({_range(closest.ratio)} ×)"
+        f"({written_range(closest.ratio)} ×)"
     )
     return f"{said}. {names[0]} is {sure}." if rest else f"{said}."
 
 
-def _range(ratio: Interval) -> str:
+def written_range(ratio: Interval) -> str:
     """``1.21–1.44``; digits that tell the ends apart."""
     for digits in (2, 3, 4):
         low, high = f"{ratio.p05:.{digits}f}", f"{ratio.p95:.{digits}f}"
@@ -386,12 +423,17 @@ def measured_told(each: Measurement, place: Place) -> str:
     return said + gain
 
 
-def _notes(runs: Sequence[Run], found: Sequence[InWorlds]) -> Iterable[str]:
-    """What the intervals leave out."""
-    yield "traffic is one draw of its generator or one sample of recorded requests; its spread is not in the intervals"
+def _notes(runs: Sequence[Run], found: Sequence[InWorlds], worlds: Worlds) -> Iterable[str]:
+    """What the intervals leave out, and what is in them beside numbers with a range."""
+    if not worlds.traffics:
+        yield "traffic is one draw of its generator, or one sample of recorded requests; its spread is left out"
+    elif isinstance(runs[0].workload.trace, str):
+        yield "traffic: other requests of the recorded trace are drawn; what other subjects would ask is not known"
     layers, every = runs[0].workload.layers, len(runs[0].model.moe_layer_ids)
     if layers is not None and layers < every:
-        yield f"{layers} of {every} MoE layers ran; how far the others differ is not in the intervals"
+        error = max(each.layers for each in found)
+        said = "which is in the intervals" if layers > 1 else "and one layer does not tell how far the others differ"
+        yield f"{layers} of {every} MoE layers ran: a standard error of up to {percent(error)}, {said}"
     if any(charges_kernels(run.scenario) or run.system.d2d.copies is not None for run in runs):
         yield "times of measured transfers and copies are taken as exact"
     told = [(each.agreement, each.run) for each in found if each.agreement is not None]
@@ -416,6 +458,9 @@ def _row(place: Place, option: Option) -> dict[str, Any]:
     row |= _columns("throughput_tokens_per_s", option.tokens_per_s)
     ratio = next((each for each in place.pairs if each.slower == option.name), None)
     row |= _columns("time_over_fastest", Interval(1.0, 1.0, 1.0) if ratio is None else ratio.ratio)
+    for name in ECONOMICS:
+        value, spread = option.economics.get(name, (None, None))
+        row |= {name: value} | _columns(name, spread)
     return row | {"fastest_share": option.fastest, "slower_share": 0.0 if ratio is None else ratio.probability}
 
 
@@ -457,7 +502,7 @@ def section_of(found: Sure) -> dict[str, Any]:
         "sure_places": [
             {
                 "name": place.name, "told": place.told, "chart": whiskers(place), "tornado": tornado(place),
-                "pairs": [(each.faster, each.slower, each.ratio, _range(each.ratio), order_told(each))
+                "pairs": [(each.faster, each.slower, each.ratio, written_range(each.ratio), order_told(each))
                           for each in (*place.pairs, *place.further)],
                 "measure": [measured_told(each, place) for each in place.measurements],
             }
@@ -469,6 +514,7 @@ def section_of(found: Sure) -> dict[str, Any]:
             for each in found.quantities
         ],
         "sure_exact": found.exact, "sure_notes": found.notes, "sure_samples": found.samples,
+        "sure_caption": "Time of decode",
     }  # fmt: skip
 
 
@@ -492,10 +538,15 @@ def whiskers(place: Place) -> str:
 
 def tornado(place: Place) -> str:
     """An SVG: total indices of the draws on which the headline hangs, with two standard errors to each side."""
+    return tornado_of(place.indices, place.name)
+
+
+def tornado_of(found: Sequence[Index], name: str) -> str:
+    """As `tornado`, of the answer ``name``."""
     rows = []
-    for each in place.indices[:SHOWN]:
+    for each in found[:SHOWN]:
         if each.total > 0:
             low, high = max(0.0, each.total - 2 * each.total_error), min(1.0, each.total + 2 * each.total_error)
             tip = f"{each.name}: alone {percent(each.first)}, with others {percent(each.total)} of the variance"
             rows.append((each.name.removeprefix("system."), (low, each.total, high), percent(each.total), tip))
-    return whisker_panel(rows, 1.0, f"share of the variance of the answer, {place.name}") if rows else ""
+    return whisker_panel(rows, 1.0, f"share of the variance of the answer, {name}") if rows else ""

@@ -31,7 +31,6 @@ from archsim.specs.policies import NEEDS, PolicySpec
 from archsim.specs.serving import RoutingSpec
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.system import SystemSpec
-from archsim.specs.workload import SyntheticSpec
 from archsim.studies.place import (
     NO_STEPS,
     POLICIES,
@@ -268,12 +267,7 @@ def judge(block: str, experiment: ExperimentSpec, *draws: Iterable[Mapping[str, 
 
 def drawn(experiment: ExperimentSpec, at: int) -> ExperimentSpec:
     """The experiment with the ``at``-th draw of its traffic; 0: its own."""
-    workload = experiment.workload
-    changes: dict[str, Any] = {"seed": workload.seed + at}
-    if isinstance(traffic := getattr(workload.trace, "synthetic", None), SyntheticSpec):
-        synthetic = traffic.model_copy(update={"seed": traffic.seed + at})
-        changes["trace"] = workload.trace.model_copy(update={"synthetic": synthetic})
-    return experiment.model_copy(update={"workload": workload.model_copy(update=changes)}) if at else experiment
+    return experiment.model_copy(update={"workload": experiment.workload.drawn(at)}) if at else experiment
 
 
 def _run(

@@ -3,6 +3,11 @@
 A world is a run with another scenario, so that it goes through the pool, the store and the cache of any sweep: it may
 be interrupted and resumed, and does not depend on the number of jobs. Where the experiment's engine corrects, the fast
 engine runs at most `THINNED` layers: as a control variate it need only go up and down with the whole.
+
+Two more causes of spread multiply the time of a world, the same for all options. *Traffic*: the fast engine runs some
+draws of the traffic on the machine as it is; each world has one of them. *Layers*: where some of the layers ran, the
+mean of those that a world draws among them, with replacement, over the mean of all (a bootstrap; its spread is that of
+a sample without replacement from all layers of the model, Cochran, Sampling Techniques, 1977, section 2.6).
 """
 
 from __future__ import annotations
@@ -17,33 +22,39 @@ import numpy as np
 from archsim.base.errors import FailedRuns
 from archsim.base.host import available_cores
 from archsim.runs import store as cache
+from archsim.runs.columns import unpacked
 from archsim.runs.pool import simulate_all
 from archsim.runs.results import Record
-from archsim.runs.run import Run
+from archsim.runs.run import Run, generated_digest
 from archsim.runs.simulator import ENGINES
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, Watcher, complete
 from archsim.runs.worker import Failure
 from archsim.uncertainty.estimate import agreement, corrected
-from archsim.uncertainty.worlds import Worlds
+from archsim.uncertainty.worlds import TRAFFIC, Worlds
 from archsim.workload import Trace
 
 FAST = "analytical"
 CORRECTING = 16  # worlds that the experiment's own engine runs, too
-THINNED = 16  # layers of the fast engine, where another one corrects it
+THINNED = 8  # layers of the fast engine, where another one corrects it
 KEPT_FROM_S = 0.02  # of simulation: shorter runs are done again sooner than read
 
 
 @dataclass(frozen=True)
 class InWorlds:
     """One run in all worlds. ``row``: of the run itself; ``ns``: float64[sample], time of decode (of prefill, if it has
-    no decode); ``agreement``: see `archsim.uncertainty.estimate.agreement`; None: one engine ran all.
+    no decode); ``agreement``: see `archsim.uncertainty.estimate.agreement`; None: one engine ran all. ``layers``: its
+    column ``layers_error``.
     """
 
     run: Run
     row: Record
     ns: np.ndarray
     agreement: float | None
+
+    @property
+    def layers(self) -> float:
+        return float(self.row.get("layers_error") or 0.0)
 
     @property
     def value_ns(self) -> float:
@@ -65,7 +76,7 @@ def planned(runs: Sequence[Run], worlds: Worlds) -> list[Run]:
     """All runs that `propagate` needs, each once: the experiment's own, then those in worlds."""
     every: dict[str, Run] = {run.key: run for run in runs}
     for run in runs:
-        for each in _in_worlds(run, worlds):
+        for each in (*_in_worlds(run, worlds), *_of_traffic(run, worlds)):
             every.setdefault(each.key, each)
     return list(every.values())
 
@@ -84,7 +95,8 @@ def propagate(
     if failures:
         told = f"{len(failures)} of {len(every)} runs failed; the others are kept"
         raise FailedRuns("\n".join([told, *failures[:20]]))
-    return [_gathered(run, worlds, records) for run in runs]
+    found = [_gathered(run, worlds, records) for run in runs]
+    return _over_layers(_over_traffic(found, worlds, records), traces)
 
 
 class _Shares(Unwatched):
@@ -118,6 +130,72 @@ def _gathered(run: Run, worlds: Worlds, records: dict[str, Record]) -> InWorlds:
     return InWorlds(run, row, corrected(fast, better), agreement(fast, better))
 
 
+def _of_traffic(run: Run, worlds: Worlds) -> list[Run]:
+    """The run of the fast engine on the machine as it is: with its own traffic, and with other draws of it."""
+    return [_with_traffic(_on_fast(run), at) for at in range(worlds.traffics)]
+
+
+def _layers(run: Run) -> int:
+    """MoE layers that it runs."""
+    return run.workload.layers or len(run.model.moe_layer_ids)
+
+
+def _with_traffic(run: Run, at: int) -> Run:
+    """The run with the ``at``-th draw of its traffic; 0: its own."""
+    if not at:
+        return run
+    workload = run.workload.drawn(at)
+    scenario, demand = replace(run.scenario, workload=workload), replace(run.demand, workload=workload)
+    trace = run.trace if isinstance(workload.trace, str) else generated_digest(workload, run.model)
+    return replace(run, scenario=scenario, demand=demand, trace=trace)
+
+
+def _over_traffic(found: list[InWorlds], worlds: Worlds, records: dict[str, Record]) -> list[InWorlds]:
+    """With the traffic of every world. Draws of it are ordered by the mean time of all options, so that a draw between
+    0 and 1 stands for the same traffic in each. Layers have traffic of their own: the mean of few varies by the root of
+    their number more.
+    """
+    if not worlds.traffics:
+        return found
+    logs = np.log([_times(_of_traffic(each.run, worlds), records) for each in found])
+    logs -= logs[:, :1]
+    logs *= [[np.sqrt(_layers(_on_fast(each.run)) / _layers(each.run))] for each in found]
+    order = np.argsort(logs.mean(axis=0), kind="stable")
+    at = (np.arange(worlds.traffics) + 0.5) / worlds.traffics
+    factors = (np.exp(np.interp(worlds.draws[TRAFFIC], at, own[order])) for own in logs)
+    return [replace(each, ns=each.ns * factor) for each, factor in zip(found, factors, strict=True)]
+
+
+def _over_layers(found: list[InWorlds], traces: dict[tuple[str, str], Trace]) -> list[InWorlds]:
+    """With the sample of layers that a world draws, the same for all options of equal layers."""
+    some = [each for each in found if _layers(each.run) < len(each.run.model.moe_layer_ids)]
+    if not some:
+        return found
+    asked = [(replace(each.run, engine=FAST), each) for each in some]
+    changed = {}
+    for run, record in simulate_all([run for run, _ in asked], 1, traces):
+        if isinstance(record, Failure):
+            raise FailedRuns(record.message)
+        if record["steps"]:  # of very many steps none are kept
+            columns = unpacked(record["steps"])
+            _, layer = np.unique(columns["layer"], return_inverse=True)
+            each = next(of for own, of in asked if own is run)
+            of_layer = np.bincount(layer, np.array(columns["time_ns"]))
+            changed[id(each)] = _sampled_layers(each, of_layer, len(run.model.moe_layer_ids))
+    return [changed.get(id(each), each) for each in found]
+
+
+def _sampled_layers(each: InWorlds, of_layer: np.ndarray, every: int) -> InWorlds:
+    """``of_layer``: ns of every layer that ran, of ``every`` that the model has."""
+    count = len(of_layer)
+    if count < 2:
+        return each
+    rng = np.random.default_rng(count)
+    means = of_layer[rng.integers(0, count, (len(each.ns), count))].mean(axis=1) / of_layer.mean()
+    means = 1 + (means - 1) * np.sqrt((1 - count / every) * count / (count - 1))
+    return replace(each, ns=each.ns * means)
+
+
 def _times(runs: Iterable[Run], records: dict[str, Record]) -> np.ndarray:
     return np.array([time_of(records[run.key]["row"]) for run in runs])
 
@@ -128,7 +206,11 @@ def _in_worlds(run: Run, worlds: Worlds) -> list[Run]:
 
 def _fast(run: Run, worlds: Worlds) -> list[Run]:
     """The run of the fast engine, in all worlds."""
-    return worlds.runs(replace(_thinned(run), engine=FAST) if run.engine != FAST else run, run.engine)
+    return worlds.runs(_on_fast(run), run.engine)
+
+
+def _on_fast(run: Run) -> Run:
+    return replace(_thinned(run), engine=FAST) if run.engine != FAST else run
 
 
 def _correcting(run: Run, worlds: Worlds) -> list[Run]:
@@ -138,8 +220,7 @@ def _correcting(run: Run, worlds: Worlds) -> list[Run]:
 
 def _thinned(run: Run) -> Run:
     """The run with few layers."""
-    layers = run.workload.layers or len(run.model.moe_layer_ids)
-    if layers <= THINNED or ENGINES[run.engine].name == FAST:
+    if _layers(run) <= THINNED or ENGINES[run.engine].name == FAST:
         return run
     workload = run.workload.model_copy(update={"layers": THINNED})
     scenario, demand = replace(run.scenario, workload=workload), replace(run.demand, workload=workload)

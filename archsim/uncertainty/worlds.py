@@ -8,7 +8,7 @@ out. A world is a scenario with other values: every engine runs it as any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from archsim.engine.gemm import law_of_ranks
 from archsim.laws.die import Vectors, kernel_bounds
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import MoeSizes
+from archsim.runs.energy import Coefficients
 from archsim.runs.run import Run
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
@@ -30,8 +31,10 @@ from archsim.specs.unread import ROWS, Chosen
 from archsim.uncertainty.quantities import Distribution, Quantity
 
 LEAST_SAMPLES = 16
+TRAFFIC = "traffic"  # name of the draw of which traffic runs, and its key
 VECTORS, PRODUCTS = "kernels.vectors", "kernels.multiply"  # groups: measured together, they cannot be told apart
 _PARTS = {"permute": VECTORS, "quantise": VECTORS, "finalise": VECTORS, "multiply": PRODUCTS, "single": PRODUCTS}
+_OF_HOST = ("system.decision.host.", "system.decision.gpu.")
 _OF_DIMENSION = {COMPUTE.name: "peak", BANDWIDTH.name: "bandwidth", TIME.name: "latency", CLOCK.name: "clock"}
 _EXECUTORS = ("fsm", "firmware", "host", "gpu")
 _SAME_GPU = 0.01  # of rates: a die that differs by less is the GPU that was measured
@@ -65,7 +68,7 @@ def quantities_of(scenario: Scenario, engine: str = "event", widths: Uncertainty
     ]  # fmt: skip
     ranged = {each.path for each in found}
     found += [each for each in _of_laws(scenario, widths) if each.path not in ranged or each.factors]
-    return [each._replace(quantity=_measurable(each.quantity)) for each in found if not each.quantity.exact]
+    return [each._replace(quantity=measurable(each.quantity)) for each in found if not each.quantity.exact]
 
 
 def exact_of(system: SystemSpec) -> list[str]:
@@ -129,6 +132,8 @@ def _kind(key: str, dimension: Dimension) -> str:
         return "efficiency" if key.endswith(".efficiency") else ""
     if key.endswith((".cost_quantum", "copies.bandwidth")):  # a choice, and the unit of a measured law
         return ""
+    if key.startswith(_OF_HOST) and dimension.name == TIME.name:
+        return "host"
     return _OF_DIMENSION.get(dimension.name, "")
 
 
@@ -159,7 +164,8 @@ def _within(spec: Spec, name: str, distribution: Distribution) -> Distribution:
     return distribution
 
 
-def _measurable(quantity: Quantity) -> Quantity:
+def measurable(quantity: Quantity) -> Quantity:
+    """The quantity with the command that measures it."""
     for pattern, command in _MEASURED_BY.items():
         if fnmatchcase(quantity.draws_as, pattern) or fnmatchcase(quantity.key, pattern):
             return replace(quantity, measured_by=command)
@@ -219,15 +225,31 @@ def _off(
         yield Found(Quantity(f"{name}{of_shape}", 1.0, "", told, levels.level(level)), path, factors=True)
 
 
+def economics_of(coefficients: Coefficients) -> list[Quantity]:
+    """Prices, areas and energies, by their own ranges: the value is the most likely. Those that a user set have none,
+    and are exact.
+    """
+    return [
+        Quantity(f"economics.{name}", each.value, each.unit, each.source,
+                 Distribution("triangular", each.low, each.value, each.high))
+        for name, each in coefficients.named().items() if each.low < each.high
+    ]  # fmt: skip
+
+
 # ---- draws
+
+def refuse_few(samples: int) -> None:
+    """Raise ArchsimError for samples of which 5 % cannot be told."""
+    if samples < LEAST_SAMPLES:
+        raise ArchsimError(f"--samples {samples}: expected at least {LEAST_SAMPLES}, so that 5 % of them can be told")
+
 
 def draws_of(names: Sequence[str], samples: int, seed: int = 0) -> dict[str, np.ndarray]:
     """Name of a draw → float64[sample] in (0, 1), of a scrambled Sobol' sequence. Raises ArchsimError for few samples.
 
     Equal names, samples and seed give equal numbers. The first 2**k samples are themselves spread evenly.
     """
-    if samples < LEAST_SAMPLES:
-        raise ArchsimError(f"--samples {samples}: expected at least {LEAST_SAMPLES}, so that 5 % of them can be told")
+    refuse_few(samples)
     if not names:
         return {}
     from scipy.stats import qmc
@@ -247,7 +269,10 @@ class Worlds:
         self._found: dict[tuple[int, ...], tuple[Scenario, list[Found]]] = {}
         self._systems: dict[tuple, list[SystemSpec]] = {}
         self._runs: dict[tuple[int, str, str], tuple[Run, list[Run]]] = {}
+        runs = list(runs)
         names = {each.quantity.draws_as for run in runs for each in self.quantities(run.scenario, run.engine)}
+        self.traffics = self._widths.traffic if any(_drawn_anew(run) for run in runs) else 0
+        names |= {TRAFFIC} if self.traffics else set()
         self.draws = draws_of(sorted(names), samples, seed)
 
     def quantities(self, scenario: Scenario, engine: str) -> list[Found]:
@@ -274,22 +299,32 @@ class Worlds:
         found = self.quantities(scenario, engine)
         key = (id(scenario.system), *(each.quantity for each in found))
         if key not in self._systems:
-            self._systems[key] = [self._drawn(scenario.system, found, at) for at in range(self.samples)]
+            self._systems[key] = [drawn(scenario.system, found, self.draws, at) for at in range(self.samples)]
         return self._systems[key]
 
-    def _drawn(self, system: SystemSpec, found: Sequence[Found], sample: int) -> SystemSpec:
-        """The system with the numbers of a world."""
-        factors: dict[tuple[str, ...], float] = {}
-        for each in found:
-            share = self.draws[each.quantity.draws_as][sample : sample + 1]
-            value = float(each.quantity.distribution.at(share)[0])
-            if each.factors:
-                factors[each.path] = factors.get(each.path, float(_at(system, each.path))) * value
-            else:
-                system = system.with_value(each.path, value)
-        for path, value in factors.items():
-            system = system.with_value(path, value)
-        return system
+
+def _drawn_anew(run: Run) -> bool:
+    """Whether another seed gives the run other traffic that is as likely. Of a recorded trace, other requests of it."""
+    return not run.own_code
+
+
+def drawn(system: SystemSpec, found: Sequence[Found], draws: Mapping[str, np.ndarray], sample: int) -> SystemSpec:
+    """The system with the numbers of a world. ``draws``: as of `draws_of`."""
+    factors: dict[tuple[str, ...], float] = {}
+    for each in found:
+        value = value_of(each.quantity, draws, sample)
+        if each.factors:
+            factors[each.path] = factors.get(each.path, float(_at(system, each.path))) * value
+        else:
+            system = system.with_value(each.path, value)
+    for path, value in factors.items():
+        system = system.with_value(path, value)
+    return system
+
+
+def value_of(quantity: Quantity, draws: Mapping[str, np.ndarray], sample: int) -> float:
+    """A quantity in a world."""
+    return float(quantity.distribution.at(draws[quantity.draws_as][sample : sample + 1])[0])
 
 
 def _at(spec: Spec, path: tuple[str, ...]) -> float:

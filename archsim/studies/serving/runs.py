@@ -86,6 +86,8 @@ class ServeRun:
             if isinstance(part, dict):
                 part.pop("trace", None)
         files = [calibration_digest(serving.system.compute.calibration), _routing(serving), _trace(serving)]
+        if serving.off:
+            files.append(_world(serving))
         return hashlib.sha256(json.dumps([spec, *parts, *files], sort_keys=True).encode()).hexdigest()[:KEY_DIGITS]
 
     @cached_property
@@ -171,6 +173,12 @@ def _digest() -> str:
 
 def _text(spec: Spec) -> str:
     return spec.model_dump_json(by_alias=True)
+
+
+def _world(serving: Serving) -> str:
+    """What differs between worlds (`archsim.studies.serving.sure`) beside the system of the file."""
+    off = {side: dict(factors) for side, factors in serving.off.items()}
+    return json.dumps([off, {side: _text(each.system) for side, each in serving.machines.items()}], sort_keys=True)
 
 
 def _routing(serving: Serving) -> str:
@@ -414,7 +422,8 @@ def _deployment_key(run: ServeRun) -> str:
     """What its engines are built from: all but requests, if these are no static batch, and what only pages show."""
     serving = run.serving
     beside = _OF_REQUESTS - ({"requests"} if serving.spec.static_batch is not None else set())
-    return f"{serving.spec.model_dump_json(exclude=beside | {'sweep'})} {serving.policy.model_dump_json()}"
+    world = f" {_text(serving.system)} {_world(serving)}" if serving.off else ""
+    return f"{serving.spec.model_dump_json(exclude=beside | {'sweep'})} {serving.policy.model_dump_json()}{world}"
 
 
 # ---- store

@@ -1,0 +1,459 @@
+"""How sure the numbers of served requests are: the runs of a plan in worlds in which the laws of iterations are off.
+
+What may be off depends on what is known of the engine:
+
+============================== ========================================================================================
+deployment                     what is drawn
+============================== ========================================================================================
+an engine that was measured    two factors: on all that its laws give, what measured TPOT was over simulated TPOT where
+                               no constant was fitted; on the time to first tokens, the same of TTFT
+other GPUs                     what laws of products, experts, attention and collectives are off (widths.yaml), and the
+                               constants of the host
+a die that is no GPU           its machine, as in `archsim.uncertainty.worlds`, and the laws of products and attention
+============================== ========================================================================================
+
+Machines and policies share their draws. A world is a run of a plan with other numbers, so that it is kept and resumed
+as any other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError, FailedRuns
+from archsim.base.files import own_folder, write_text
+from archsim.base.tables import REAL, TEXT, Shown, Table
+from archsim.report.charts import whisker_panel
+from archsim.report.page import rendered
+from archsim.report.units import percent, significant
+from archsim.runs.store import RecordStore
+from archsim.runs.sweep import Unwatched, Watcher, complete
+from archsim.serving.deployment import WITH_KERNELS, with_stand_ins
+from archsim.serving.hosts import DECODE
+from archsim.serving.serving import FIRST, measured_residual
+from archsim.specs.calibration_files import calibration_named
+from archsim.specs.scenario import Scenario
+from archsim.specs.serving_files import Machine, Serving
+from archsim.specs.system import SystemSpec
+from archsim.specs.uncertainty import UncertaintySpec, load_widths
+from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
+from archsim.studies.serving.runs import ServePlan, ServeRun, Simulator
+from archsim.studies.sure import Measurement, measurements, tornado_of, written_range
+from archsim.uncertainty.estimate import (
+    SURE,
+    Index,
+    Interval,
+    Pair,
+    expand,
+    fastest_shares,
+    indices,
+    interval,
+    order,
+    pair,
+)
+from archsim.uncertainty.quantities import Distribution, Quantity
+from archsim.uncertainty.worlds import Found, drawn, draws_of, measurable, quantities_of, refuse_few, value_of
+
+if TYPE_CHECKING:
+    import pandas
+
+FILE, JSON, PAGE, FOLDER = "sure.csv", "sure.json", "sure.html", "worlds"
+# Columns of results that have an interval, their unit, and their name in a sentence.
+HEADLINES: Mapping[str, tuple[str, str]] = MappingProxyType({
+    "ttft_mean_ms": ("ms", "TTFT"), "tpot_mean_ms": ("ms", "TPOT"), "e2e_mean_ms": ("ms", "E2E"),
+    "requests_per_s": ("requests/s", "requests"), "goodput_per_s": ("requests/s", "goodput"),
+    "within_slo": ("", "within the limits"), "output_tokens_per_s": ("tokens/s", "output"),
+})  # fmt: skip
+_Z80, _Z90 = 1.2815515655446004, 1.6448536269514722  # of a standard normal variable: 80 and 90 % lie within these
+# Table of measurements → the factor of `archsim.serving.deployment.Host` that is off with it.
+_FACTORS = MappingProxyType(
+    {"gemm": "products", "moe": "experts", "attention": "attention", "collectives": "moves"}
+)
+_HOST = ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns", "front_end_ns", "handoff_ns")
+_WORKLOAD = WorkloadSpec(trace=SyntheticTrace(synthetic=SyntheticSpec()), batch=(1,), context=0)
+
+
+class _Off(NamedTuple):
+    """What is off in a side: factors of its host constants, by name of a field, as quantities that multiply; and
+    numbers of its machine.
+    """
+
+    factors: tuple[tuple[str, Quantity], ...]
+    machine: tuple[Found, ...]
+
+
+@dataclass(frozen=True)
+class Option:
+    """A run in all worlds. ``values``: of `HEADLINES`, as they are without a draw; ``intervals``: of those that have
+    one; ``best``: share of the worlds in which it is the best.
+    """
+
+    name: str
+    values: Mapping[str, float | None]
+    intervals: Mapping[str, Interval]
+    best: float
+
+
+@dataclass(frozen=True)
+class ServedSure(Shown):
+    """``ar.serve_sure``: the runs of a plan in ``samples`` worlds. ``judged``: the column that options are compared by;
+    ``pairs``: the best against each other, then the others; their ratios are of ``judged``, the better over the worse.
+    """
+
+    name: str
+    samples: int
+    judged: str
+    options: tuple[Option, ...]
+    pairs: tuple[Pair, ...]
+    sentence: str
+    indices: tuple[Index, ...]
+    measurements: tuple[Measurement, ...]
+    quantities: tuple[Quantity, ...]
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"ServedSure({self.name!r}, {self.samples} worlds: {self.sentence})"
+
+    def table(self) -> Table:
+        """One row for each run, with ``_p05``, ``_p50`` and ``_p95`` beside every headline."""
+        ends = [f"{name}{end}" for name in HEADLINES for end in ("", "_p05", "_p50", "_p95")]
+        columns = {"option": TEXT} | dict.fromkeys(ends, REAL) | {"best_share": REAL}
+        return Table(columns, tuple(_row(each) for each in self.options))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """As `table`."""
+        return self.table().to_pandas()
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "name": self.name, "samples": self.samples, "judged": self.judged, "sentence": self.sentence,
+            "notes": list(self.notes), "options": [_row(each) for each in self.options],
+            "pairs": [
+                {"better": each.faster, "worse": each.slower, "probability": each.probability,
+                 "reverse": each.reverse, "sure": each.sure} | dict(zip(("p05", "p50", "p95"), each.ratio, strict=True))
+                for each in self.pairs
+            ],
+            "indices": [each._asdict() for each in self.indices],
+            "measure": [self.measured_told(each) for each in self.measurements],
+            "quantities": [
+                {"key": each.key, "value": each.value, "unit": each.unit, "low": each.distribution.low,
+                 "high": each.distribution.high, "draw": each.draws_as, "source": each.source}
+                for each in self.quantities
+            ],
+        }  # fmt: skip
+
+    def measured_told(self, each: Measurement) -> str:
+        """``measuring … would narrow 1.02–1.68 to 1.20–1.40``."""
+        before = self.pairs[0].ratio if self.pairs else self.options[0].intervals[self.judged]
+        return (
+            f"measuring {each.command.of} (`{each.command.run}`, {each.command.minutes:g} minutes) would narrow "
+            f"{written_range(before)} to {written_range(each.narrowed)}"
+        )
+
+
+# ---- what is off
+
+def off_of(serving: Serving, widths: UncertaintySpec) -> _Off:
+    """What is off in one side of a deployment, which ``serving`` is (`Serving.on`)."""
+    spec, system = serving.spec, serving.system
+    engine, gpu = spec.engine, system.compute.calibration or system.name
+    residual = measured_residual(serving) if spec.host is None else None
+    if residual is not None and system.launch == WITH_KERNELS:
+        pools = " in pools" if spec.disaggregated != "none" else ""
+        whose = f"{engine}{pools} on {residual.gpu}, {residual.groups} groups of measurements that no fit saw"
+        laws, first = (
+            Quantity(f"served.{engine}.{gpu}{pools.replace(' in ', '.')}.{name}", 1.0, "", f"measured {name} over simulated, {whose}",
+                     _of_residual(ends))
+            for name, ends in (("tpot", residual.tpot), ("ttft", residual.ttft))
+        )  # fmt: skip
+        beside = ((FIRST, first),) if serving.side != DECODE else ()  # of a request, once
+        return _Off((("decodes", laws), ("prompts", laws), *beside), ())
+    factors = [
+        (name, Quantity("served.host", 1.0, "", widths.defaults["host"].source, widths.defaults["host"].of(1.0)))
+        for name in _HOST
+    ]
+    machine: list[Found] = []
+    if serving.has_traffic:
+        scenario = Scenario(system, serving.model, serving.assumptions, serving.policy, _WORKLOAD, 1)
+        machine = [each for each in quantities_of(scenario, "event", widths) if _of_machine(each, system)]
+    tables = ["gemm", "attention"] + ([] if serving.has_traffic else ["moe"])
+    tables += ["collectives"] if system.launch == WITH_KERNELS else []
+    for table in tables:
+        way = _way(serving, table)
+        levels = widths.measured[table].get(way) or widths.measured[table]["fit"]
+        told = f"{levels.source} ({levels.points} points that no fit saw)"
+        for level, of in (("common", ""), ("shape", f".{serving.model.name}")):
+            key = f"measured.{table}.{way}.{level}{of}"
+            factors.append((_FACTORS[table], measurable(Quantity(key, 1.0, "", told, levels.level(level)))))
+    return _Off(tuple(each for each in factors if not each[1].exact), tuple(machine))
+
+
+def _of_machine(found: Found, system: SystemSpec) -> bool:
+    """Whether a quantity of a machine's is not also one of the laws of an iteration."""
+    return not found.quantity.key.startswith("measured.gemm")
+
+
+def _of_residual(ends: tuple[float, float]) -> Distribution:
+    """Of a factor of which 80 % lie between two ends."""
+    low, high = ends
+    centre, wider = min(max(1.0, low), high), _Z90 / _Z80
+    return Distribution("lognormal", centre * (low / centre) ** wider, centre, centre * (high / centre) ** wider)
+
+
+def _way(serving: Serving, table: str) -> str:
+    """How a law of an engine was had, of `archsim.specs.uncertainty.SUBSTITUTIONS`."""
+    system = serving.system
+    if system.launch != WITH_KERNELS:
+        return "scaled"
+    calibration = calibration_named(system.compute.calibration)
+    precision = serving.spec.precision.dtypes(system.compute.dtype)
+    stand = with_stand_ins(calibration, serving.model, precision.products, precision.experts)
+    if getattr(calibration, "scaled", None) is not None and table in calibration.scaled.sections:
+        return "scaled"
+    if table == "moe":
+        own = [each for each in calibration.moe if each.dtype == stand.experts]
+        shape = serving.model.expert_width, serving.model.expert_ffn
+        return "fit" if any((each.hidden, each.ffn) == shape for each in own) else "nearest_shape"
+    if table == "attention" and any(note.startswith("attention of ") for note in stand.notes):
+        return "sibling_gpu"
+    return "fit" if table == "collectives" else "nearest_shape"
+
+
+# ---- study
+
+def find_sure(plan: ServePlan, samples: int, folder: Path | None, watcher: Watcher | None = None) -> ServedSure:
+    """Serve the runs of a plan in worlds. ``folder``: keeps them in ``worlds/``, where a later call finds them. Raises
+    ArchsimError for too few samples; FailedRuns.
+    """
+    refuse_few(samples)
+    if folder is None:
+        with TemporaryDirectory(prefix="archsim-") as made:
+            return find_sure(plan, samples, Path(made), watcher)
+    watcher, widths = watcher or Unwatched(), load_widths()
+    own_folder(folder)
+    runs = [replace(run, whole=False) for run in plan.runs()]
+    off = {run.key: {side: off_of(run.serving.on(side), widths) for side in _sides(run.serving)} for run in runs}
+    every = {
+        quantity.key: quantity
+        for sides in off.values() for each in sides.values()
+        for quantity in (*(of for _, of in each.factors), *(found.quantity for found in each.machine))
+    }  # fmt: skip
+    draws = draws_of(sorted({each.draws_as for each in every.values()}), samples)
+    worlds = {run.key: [_world(run, off[run.key], draws, at) for at in range(samples)] for run in runs}
+    asked = {each.key: each for run in runs for each in (run, *worlds[run.key])}
+    watcher.phase(f"{samples} worlds: {len(asked):,} runs of the requests")
+    failures: list[str] = []
+    simulator, told = Simulator(not plan.has_axes), _Told(watcher, len(asked))
+    records = complete(list(asked.values()), simulator, RecordStore(folder / FOLDER), told, failures)  # type: ignore
+    if failures:
+        raise FailedRuns("\n".join([f"{len(failures)} of {len(asked)} runs failed; the others are kept", *failures]))
+    found: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any]]]] = {}
+    for run, name in zip(runs, _names(plan, runs), strict=True):
+        rows = [records[each.key]["row"] for each in (run, *worlds[run.key])]
+        if refused := next((row["refused"] for row in rows if row["refused"]), ""):
+            watcher.phase(f"{name} is left out: {refused}")
+        else:
+            found[name] = rows[0], rows[1:]
+    if not found:
+        raise ArchsimError("no run of the plan can be served; see archsim serve without --samples")
+    return _answer(plan, samples, found, every, draws)
+
+
+def _sides(serving: Serving) -> tuple[str, ...]:
+    return tuple(serving.spec.sides)
+
+
+def _names(plan: ServePlan, runs: Sequence[ServeRun]) -> Iterator[str]:
+    """Of runs; of one point, that of the policy."""
+    for run in runs:
+        yield run.serving.policy.name if not plan.has_axes else f"point {run.point}: {run.name}"
+
+
+def _world(run: ServeRun, off: Mapping[str, _Off], draws: Mapping[str, np.ndarray], at: int) -> ServeRun:
+    """The run in one world."""
+    serving, machines = run.serving, dict(run.serving.machines)
+    factors: dict[str, dict[str, float]] = {}
+    for side, each in off.items():
+        own = factors.setdefault(side, {})
+        for name, quantity in each.factors:
+            own[name] = own.get(name, 1.0) * value_of(quantity, draws, at)
+        if FIRST in own:  # of the whole of it, which the laws are a part of
+            own[FIRST] /= own["prompts"]
+        if each.machine and side in machines:
+            machines[side] = Machine(drawn(machines[side].system, each.machine, draws, at), machines[side].assumptions)
+        elif each.machine:
+            serving = serving._replace(system=drawn(run.serving.system, each.machine, draws, at))
+    given = {side: MappingProxyType(own) for side, own in factors.items()}
+    return replace(run, serving=serving._replace(machines=MappingProxyType(machines), off=MappingProxyType(given)))
+
+
+class _Told(Unwatched):
+    """Tells a watcher how much of many short runs is done, and not each of them."""
+
+    def __init__(self, watcher: Watcher, runs: int) -> None:
+        self._watcher, self._runs, self._done = watcher, runs, 0
+
+    def kept(self, runs: int) -> None:
+        self._add(runs)
+
+    def finished(self, run: Any, record: Any) -> None:
+        self._add(1)
+
+    def _add(self, runs: int) -> None:
+        self._done += runs
+        self._watcher.at(f"{self._runs:,} runs in many worlds", self._done / self._runs)
+
+
+def _answer(
+    plan: ServePlan, samples: int, found: Mapping[str, tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]],
+    every: Mapping[str, Quantity], draws: Mapping[str, np.ndarray],
+) -> ServedSure:
+    judged, higher = judged_by(plan.first)
+    values = {name: _column(rows, judged) for name, (_, rows) in found.items()}
+    costs = {name: 1 / np.maximum(each, 1e-12) if higher else each for name, each in values.items()}
+    names = order(costs)
+    pairs = [pair(names[0], other, costs) for other in names[1:]]
+    pairs += [pair(one, other, costs) for one, other in combinations(names[1:], 2)]
+    shares = fastest_shares(costs)
+    options = tuple(_option(name, *found[name], shares[name]) for name in names)
+    answer = costs[names[1]] / costs[names[0]] if len(names) > 1 else values[names[0]]
+    expansion = expand(draws, answer)
+    rates = {name: expand(draws, 1 / each) for name, each in costs.items()}
+    measured = measurements(expansion, rates, draws, answer, every)
+    return ServedSure(
+        f"{plan.first.model.name} on {plan.first.system.name}", samples, judged, options, tuple(pairs),
+        _told(judged, options, pairs[: len(names) - 1], samples), tuple(indices(expansion, draws, answer)), measured,
+        tuple(every.values()), _notes(every),
+    )  # fmt: skip
+
+
+def judged_by(serving: Serving) -> tuple[str, bool]:
+    """(Column by which runs are compared, whether more is better): goodput under limits, output of a closed loop, else
+    the time of a request.
+    """
+    slo = serving.spec.slo
+    if any(ns is not None for ns in (slo.ttft_ns, slo.tpot_ns, slo.e2e_ns)):
+        return "goodput_per_s", True
+    return ("output_tokens_per_s", True) if serving.spec.requests.concurrency else ("e2e_mean_ms", False)
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    return np.array([np.nan if row[name] is None else row[name] for row in rows], np.float64)
+
+
+def _option(name: str, own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], best: float) -> Option:
+    columns = {column: _column(rows, column) for column in HEADLINES}
+    intervals = {column: interval(each) for column, each in columns.items() if np.isfinite(each).all()}
+    return Option(name, {column: own[column] for column in HEADLINES}, intervals, best)
+
+
+def _notes(every: Mapping[str, Quantity]) -> tuple[str, ...]:
+    found = ["requests are one draw of their generator, or those of a file; their spread is not in the intervals"]
+    placeholders = sorted(key for key, each in every.items() if "placeholder" in each.source)
+    if placeholders:
+        found.append(f"widths that are placeholders (configs/uncertainty/widths.yaml): {', '.join(placeholders)}")
+    return tuple(found)
+
+
+# ---- words
+
+def _told(judged: str, options: Sequence[Option], pairs: Sequence[Pair], samples: int) -> str:
+    first = options[0]
+    what = {"goodput_per_s": "the most goodput", "output_tokens_per_s": "the most output tokens"}.get(
+        judged, "the shortest time of a request"
+    )
+    headlines = ", ".join(
+        headline_told(first, column)
+        for column in ("ttft_mean_ms", "tpot_mean_ms", judged) if column in first.intervals
+    )  # fmt: skip
+    if not pairs:
+        return f"{headlines}, in {samples} worlds"
+    ties, rest = [each for each in pairs if not each.sure], [each for each in pairs if each.sure]
+    if not ties:
+        each = rest[0]
+        return (
+            f"{first.name} has {what} in {percent(first.best)} of {samples} worlds: {each.ratio.p50:.2f} × better than "
+            f"{each.slower} (90 %: {written_range(each.ratio)}); {headlines}"
+        )
+    closest = ties[0]
+    others = ", ".join(each.slower for each in ties)
+    return (
+        f"{first.name} and {others} are a tie: {first.name} is better than {closest.slower} in "
+        f"{percent(closest.probability)} of {samples} worlds and worse in {percent(closest.reverse)} (fewer than "
+        f"{percent(SURE)} decide nothing; {written_range(closest.ratio)} ×); {first.name}: {headlines}"
+    )
+
+
+def headline_told(option: Option, column: str) -> str:
+    """``TPOT 12.3 ms (90 %: 11.4 to 13.9)``."""
+    unit, name = HEADLINES[column]
+    found, value = option.intervals[column], option.values[column]
+    ends = f"90 %: {significant(found.p05)} to {significant(found.p95)}"
+    return f"{name} {'–' if value is None else significant(value)} {unit} ({ends})".replace("  ", " ")
+
+
+# ---- files
+
+def _row(option: Option) -> dict[str, Any]:
+    row: dict[str, Any] = {"option": option.name}
+    for column, value in option.values.items():
+        found = option.intervals.get(column)
+        row[column] = None if value is None else float(value)
+        row |= {f"{column}_{end}": None if found is None else getattr(found, end) for end in Interval._fields}
+    return row | {"best_share": option.best}
+
+
+def write_sure(found: ServedSure, folder: Path) -> Path:
+    """Write ``sure.html``, ``sure.csv`` and ``sure.json``; returns the path of the page. Equal results give equal
+    bytes.
+    """
+    own_folder(folder)
+    found.table().write_csv(folder / FILE)
+    write_text(folder / JSON, json.dumps(found.plain(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    write_text(folder / PAGE, rendered("sure.html.j2", {"found": found, **_section(found)}))
+    return folder / PAGE
+
+
+def _section(found: ServedSure) -> dict[str, Any]:
+    """What the page shows; as `archsim.studies.sure.section_of`."""
+    place = {
+        "name": found.name, "told": f"{found.sentence}.", "chart": _whiskers(found),
+        "tornado": tornado_of(found.indices, found.name),
+        "pairs": [
+            (each.faster, each.slower, each.ratio, written_range(each.ratio),
+             f"better in {percent(each.probability)}, worse in {percent(each.reverse)} of worlds"
+             if each.sure else "a tie")
+            for each in found.pairs
+        ],
+        "measure": [found.measured_told(each) for each in found.measurements],
+    }  # fmt: skip
+    drawn_ = [
+        (each.key, significant(each.value, 4), significant(each.distribution.low, 4),
+         significant(each.distribution.high, 4), each.distribution.shape, each.draws_as, each.source)
+        for each in found.quantities
+    ]  # fmt: skip
+    return {
+        "sure_places": [place], "sure_quantities": drawn_, "sure_exact": (), "sure_notes": found.notes,
+        "sure_samples": found.samples, "sure_caption": HEADLINES[found.judged][1],
+    }  # fmt: skip
+
+
+def _whiskers(found: ServedSure) -> str:
+    """An SVG: the headline of every run."""
+    rows = [
+        (each.name, tuple(each.intervals[found.judged]), significant(each.intervals[found.judged].p50),
+         f"{each.name}: {headline_told(each, found.judged)}")
+        for each in found.options if found.judged in each.intervals
+    ]  # fmt: skip
+    most = max((row[1][2] for row in rows), default=0.0)
+    return whisker_panel(rows, most, HEADLINES[found.judged][1]) if most > 0 else ""
