@@ -391,7 +391,7 @@ def sure(
     experiment: Experiment, samples: int = 256, out: str | os.PathLike[str] | None = None, *,
     system: str | None = None, model: str | None = None, policy: str | None = None, batch: int | None = None,
     assumptions: str | None = None, jobs: int | None = None, watcher: Watcher | None = None,
-    overrides: Overrides = (),
+    overrides: Overrides = (), scheduler: str | None = None,
 ) -> Sure:
     """How sure the answer of an experiment is: its runs in ``samples`` worlds, in which all numbers with a range are
     drawn, the same for all policies, batches and systems.
@@ -402,7 +402,7 @@ def sure(
 
     samples: 16 or more. out: folder of ``sure.html``, ``sure.csv`` and ``sure.json``; runs kept there are not simulated
     again. system, model, policy, batch, assumptions: of the experiment; None: all of them. jobs: parallel processes
-    (default: available cores). overrides: as of `load`.
+    (default: available cores). overrides: as of `load`. scheduler: address of a Dask cluster, in place of jobs.
 
     Raises ArchsimError for too few samples; otherwise as `sweep`.
     """
@@ -416,8 +416,8 @@ def sure(
     watcher = watcher or Unwatched()
     selection = select(only_chosen(planned_of(overridden(experiment, overrides)), chosen), watcher.phase)
     if out is None:
-        return find_sure(selection, samples, None, jobs, watcher)
-    return sure_into(selection, samples, Path(out), jobs, watcher)
+        return find_sure(selection, samples, None, jobs, watcher, scheduler)
+    return sure_into(selection, samples, Path(out), jobs, watcher, scheduler)
 
 
 def only_chosen(
@@ -610,7 +610,7 @@ def worth(
     policy: str,
     loads: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     deployment: Source, overrides: Sequence[str] = (), *, held_out: float = HELD_OUT,
-    out: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None, samples: int | None = None,
 ) -> Worth:
     """Whether a balancer pays: its placements on the first part of recorded loads, served on tokens of the last.
 
@@ -619,7 +619,8 @@ def worth(
     draws), ``.break_even`` (decode iterations after which a rearrangement has paid), ``.placed``.
 
     policy, loads, held_out: as of ``place``. deployment: a file of ``archsim serve`` with one engine; its requests and
-    limits are served. out: folder of the engines' files of the best placement.
+    limits are served. out: folder of the engines' files of the best placement. samples: 16 or more: ``.worlds`` is what
+    it gains where what laws are off is drawn so often.
 
     Raises as ``place`` and ``serve``; PlacementError for loads of one matrix, which leave nothing to judge on.
     """
@@ -627,11 +628,12 @@ def worth(
 
     sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads)
     target = None if out is None else Path(out)
-    return judged(policy, [Path(source) for source in sources], deployment, overrides, held_out, target)
+    return judged(policy, [Path(source) for source in sources], deployment, overrides, held_out, target, samples)
 
 
 def block_worth(
-    block: str, experiment: Experiment, jobs: int | None = None, watcher: Watcher | None = None
+    block: str, experiment: Experiment, jobs: int | None = None, watcher: Watcher | None = None,
+    samples: int | None = None,
 ) -> BlockWorth:
     """Whether a block of the decision hardware pays: time that its policies save beside its area, power and price.
 
@@ -640,23 +642,26 @@ def block_worth(
 
     block: ``prediction`` or ``allocator``. experiment: also the folder of a report, whose runs are taken (one draw);
     otherwise its policies with and without the block are simulated on three draws of the traffic, and the block pays
-    what it pays in every draw, by 1 % or more. jobs, watcher: as of ``sweep``.
+    what it pays in every draw, by 1 % or more. jobs, watcher: as of ``sweep``. samples: 16 or more: ``.worlds`` is what
+    every pair gains where all numbers with a range are drawn so often (`sure`).
 
     Raises SpecError for an unknown block, for policies of which no two differ in it alone, and for systems whose GPUs
     decide; otherwise as `sweep`.
     """
     from archsim.runs.results import Results
     from archsim.specs.library import MANIFEST
-    from archsim.studies.worth import DRAWS, drawn, judge, pairs_of
+    from archsim.studies.worth import DRAWS, drawn, in_worlds, judge, pairs_of
 
     report = Path(experiment) if isinstance(experiment, str | os.PathLike) and Path(experiment).is_dir() else None
     whole = experiment_of(experiment if report is None else report / MANIFEST)
     names = {each.name for pair in pairs_of(block, whole.policies) for each in pair}
     if report is not None:
-        return judge(block, whole, Results.load(report).runs.rows)
+        found = judge(block, whole, Results.load(report).runs.rows)
     fewer = whole.model_copy(update={"policies": tuple(each for each in whole.policies if each.name in names)})
-    draws = [sweep(drawn(fewer, at), None, jobs, watcher).runs.rows for at in range(DRAWS)]
-    return judge(block, fewer, *draws)
+    if report is None:
+        draws = [sweep(drawn(fewer, at), None, jobs, watcher).runs.rows for at in range(DRAWS)]
+        found = judge(block, fewer, *draws)
+    return found if samples is None else in_worlds(found, sure(fewer, samples, jobs=jobs, watcher=watcher))
 
 
 # ---- serving

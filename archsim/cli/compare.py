@@ -247,6 +247,7 @@ def add_worth(parser: argparse.ArgumentParser) -> None:
         help="override a key of the deployment or experiment, such as requests.count=200; repeatable",
     )  # fmt: skip
     add_out(parser, "of a balancer: folder of the files to deploy (default: nothing is written)")
+    add_samples(parser)
     add_jobs(parser)
     add_json(parser)
 
@@ -270,9 +271,11 @@ def _balancer(args: argparse.Namespace) -> int:
     print_compiling()
     print("choosing placements, serving with and without ...", file=sys.stderr, flush=True)
     out = None if args.out is None else Path(args.out)
-    found = ar.worth(args.what, args.loads, args.deployment, args.overrides, out=out)
+    found = ar.worth(args.what, args.loads, args.deployment, args.overrides, out=out, samples=args.samples)
     args.result = found
     print(f"{found.policy} is {found.verdict}")
+    if found.worlds is not None:
+        print(found.worlds.told)
     _print_rows(found)
     _print_moves(found)
     print_notes(found.notes)
@@ -290,7 +293,7 @@ def _block(args: argparse.Namespace) -> int:
     print_compiling()
     with watcher() as watching:
         experiment = args.inside if is_report else ar.load(args.inside, args.overrides)
-        found = ar.block_worth(args.what, experiment, args.jobs, watching)
+        found = ar.block_worth(args.what, experiment, args.jobs, watching, args.samples)
     args.result = found
     _print_block(found)
     print_notes(getattr(experiment, "unread", ()))
@@ -304,6 +307,8 @@ def _print_block(found) -> None:
     from archsim.studies.worth import UNITS
 
     print(f"{found.block} is {found.verdict}")
+    for each in found.worlds:
+        print(each.told)
     for cost in found.costs:
         print(f"{cost.system} ({cost.decided}): {cost.mm2:,.3g} mm², {cost.w:,.3g} W, {usd(*cost.usd[::2])}")
     numbers = ("batch", "saved a step", "throughput", "energy a token")

@@ -25,6 +25,7 @@ def add_sure(parser: argparse.ArgumentParser) -> None:
     add_samples(parser, _SAMPLES)
     add_report(parser, "reports/NAME-sure")
     add_jobs(parser)
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="run on a Dask cluster, such as tcp://host:8786")
     add_json(parser)
 
 
@@ -50,7 +51,8 @@ def run_sure(args: argparse.Namespace) -> int:
             from archsim.runs.plan import select
             from archsim.studies.sure import sure_into
 
-            found = sure_into(select(planned, watching.phase), args.samples, folder, args.jobs, watching)
+            selected = select(planned, watching.phase)
+            found = sure_into(selected, args.samples, folder, args.jobs, watching, args.scheduler)
     except KeyboardInterrupt:
         return print_kept(folder)
     args.result = found.plain()

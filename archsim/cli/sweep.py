@@ -76,7 +76,9 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
 
             with failures_on_page(plan.experiment.name, folder):
                 results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
-            sure = sure_into(selection, args.samples, folder, args.jobs, watching) if args.samples else None
+            sure = None
+            if args.samples is not None:
+                sure = sure_into(selection, args.samples, folder, args.jobs, watching, args.scheduler)
             sample = "running a sample on both engines, " if plan.sweep.axes else ""
             watching.phase(f"{sample}writing the page")
             report = write_sweep_report(selection, folder)
@@ -85,6 +87,7 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
     args.result = results.runs.rows
     _print_results(selection, results, folder)
     if sure is not None:
+        args.result = {"rows": results.runs.rows, "sure": sure.plain()}
         print_sure(sure)
     _print_report(report, folder if plan.sweep.axes else None)
     return OK

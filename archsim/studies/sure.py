@@ -178,18 +178,19 @@ class Sure(Shown):
 # ---- study
 
 def find_sure(
-    selection: Selection, samples: int, folder: Path | None, jobs: int | None = None, watcher: Watcher | None = None
+    selection: Selection, samples: int, folder: Path | None, jobs: int | None = None, watcher: Watcher | None = None,
+    scheduler: str | None = None,
 ) -> Sure:
     """Run the worlds and say how sure the answer is. ``folder``: keeps the runs in ``worlds/``, where a later call
-    finds them. Raises ArchsimError for too few samples; FailedRuns.
+    finds them; ``scheduler``: as of `propagate`. Raises ArchsimError for too few samples; FailedRuns.
     """
     if folder is None:
         with TemporaryDirectory(prefix="archsim-") as made:
-            return find_sure(selection, samples, Path(made), jobs, watcher)
+            return find_sure(selection, samples, Path(made), jobs, watcher, scheduler)
     runs, point = selection.runs(), selection.plan.point(selection.kept[0])
 
     name, traces = selection.plan.experiment.name, selection.maker.traces
-    return _answer(name, runs, _places, point, traces, samples, folder, jobs, watcher or Unwatched())
+    return _answer(name, runs, _places, point, traces, samples, folder, jobs, watcher or Unwatched(), scheduler)
 
 
 def sure_of_sides(
@@ -216,6 +217,7 @@ def sure_of_sides(
 def _answer(
     name: str, runs: Sequence[Run], places_of: Callable[[Sequence[InWorlds]], Iterable[tuple[dict, dict]]],
     point: Point, traces: Any, samples: int, folder: Path, jobs: int | None, watcher: Watcher,
+    scheduler: str | None = None,
 ) -> Sure:
     """``places_of``: the runs that are compared; ``point``: of the first run, for what it costs."""
     refuse_few(samples)
@@ -223,7 +225,7 @@ def _answer(
     worlds = Worlds(runs, samples)
     every = planned(runs, worlds)
     watcher.phase(_estimate(point, every, samples))
-    found = propagate(runs, worlds, folder / _FOLDER, traces, jobs, watcher)
+    found = propagate(runs, worlds, folder / _FOLDER, traces, jobs, watcher, scheduler)
     watcher.phase("what the answer hangs on")
     named = {each.quantity.key: each.quantity for run in runs for each in worlds.quantities(run.scenario, run.engine)}
     places = tuple(_place(of, options, worlds, named) for of, options in places_of(found))
@@ -237,10 +239,11 @@ def _answer(
 
 
 def sure_into(
-    selection: Selection, samples: int, folder: Path, jobs: int | None, watcher: Watcher | None = None
+    selection: Selection, samples: int, folder: Path, jobs: int | None, watcher: Watcher | None = None,
+    scheduler: str | None = None,
 ) -> Sure:
     """As `find_sure`; page and tables are written to the folder, too."""
-    found = find_sure(selection, samples, folder, jobs, watcher)
+    found = find_sure(selection, samples, folder, jobs, watcher, scheduler)
     write_sure(found, folder)
     return found
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +23,7 @@ from archsim.base.errors import CapacityError, PlacementError, SpecError, did_yo
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.decision_cost import NEED_NO_ALLOCATOR, words
-from archsim.report.units import between, signed_percent, significant
+from archsim.report.units import between, percent, signed_percent, significant
 from archsim.runs.energy import MW_PER_W, Coefficients, build_costs
 from archsim.serving.serving import Outcome
 from archsim.specs.experiment import ExperimentSpec
@@ -41,12 +42,16 @@ from archsim.studies.place import (
     read_history,
     write_placed,
 )
-from archsim.studies.serving.runs import serve_plan
+from archsim.studies.serving.runs import ServePlan, serve_plan
 from archsim.studies.serving.served import serve_all
+from archsim.studies.serving.sure import find_sure
+from archsim.uncertainty.estimate import SURE, Interval, interval
 from microarch.silicon.area import Cost, added_cost, speeds_part
 
 if TYPE_CHECKING:
     import pandas
+
+    from archsim.studies.sure import Sure
 
 
 # ---- block_worth
@@ -103,12 +108,31 @@ class BlockRun:
 
 
 @dataclass(frozen=True)
+class InWorlds:
+    """A gain in many worlds (`archsim sure`). ``pays``: share of them in which it is worth what it costs."""
+
+    of: str
+    samples: int
+    gain: Interval
+    pays: float
+
+    @property
+    def told(self) -> str:
+        """``worth it in 96 % of 64 worlds (throughput +2 % to +9 %, 90 %)``; undecided with neither answer in 90 %."""
+        said = f"worth it in {percent(self.pays)} of {self.samples} worlds"
+        if 1 - SURE < self.pays < SURE:
+            said = f"undecided: {said}"
+        return f"{self.of}: {said} ({between((self.gain.p05, self.gain.p95), signed_percent)}, 90 %)"
+
+
+@dataclass(frozen=True)
 class BlockWorth(Shown):
-    """``costs``: of the block, by system; ``rows``: of all pairs of runs."""
+    """``costs``: of the block, by system; ``rows``: of all pairs of runs; ``worlds``: of these, with ``samples``."""
 
     block: str
     costs: tuple[BlockCost, ...]
     rows: tuple[BlockRun, ...]
+    worlds: tuple[InWorlds, ...] = ()
 
     @property
     def gains(self) -> tuple[float, float]:
@@ -265,6 +289,22 @@ def judge(block: str, experiment: ExperimentSpec, *draws: Iterable[Mapping[str, 
     return BlockWorth(block, tuple(costs.values()), tuple(judged))
 
 
+def in_worlds(found: BlockWorth, sure: Sure) -> BlockWorth:
+    """With the gains of every pair of runs in worlds. It pays in a world where throughput grows by PAYS, and by more
+    than silicon and price of the machine do. ``sure``: of the policies of its rows.
+    """
+    costs, told = {each.system: each.share for each in found.costs}, []
+    for row in found.rows:
+        of = row.system, row.model, row.batch, row.assumptions
+        names = ("system", "model", "batch", "assumptions")
+        place = next(each for each in sure.places if tuple(each.of[name] for name in names) == of)
+        gains = place.samples[row.without] / place.samples[row.policy] - 1
+        pays = float((gains >= max(PAYS, *costs[row.system].values())).mean())
+        where = f"{row.policy} over {row.without}, {row.system}, {row.model}, batch {row.batch:,}, {row.assumptions}"
+        told.append(InWorlds(where, sure.samples, interval(gains), pays))
+    return replace(found, worlds=tuple(told))
+
+
 def drawn(experiment: ExperimentSpec, at: int) -> ExperimentSpec:
     """The experiment with the ``at``-th draw of its traffic; 0: its own."""
     return experiment.model_copy(update={"workload": experiment.workload.drawn(at)}) if at else experiment
@@ -337,6 +377,7 @@ class Worth(Shown):
     stall_ms: float
     placed: Placed
     notes: tuple[str, ...]
+    worlds: InWorlds | None = None
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per deployment served."""
@@ -370,7 +411,8 @@ class Worth(Shown):
 
 
 def worth(
-    policy: str, loads: Sequence[Path], deployment: Any, overrides: Sequence[str], held_out: float, out: Path | None
+    policy: str, loads: Sequence[Path], deployment: Any, overrides: Sequence[str], held_out: float, out: Path | None,
+    samples: int | None = None,
 ) -> Worth:
     """See ``archsim.api.worth``."""
     if policy not in POLICIES:
@@ -400,6 +442,10 @@ def worth(
         assert best.spares is not None
         chosen = {best.spares: files[best.spares]}
         draws = [outcomes] + [_served(serving, model, history, later, chosen, seed) for seed in range(1, DRAWS)]
+        worlds = None
+        if samples is not None:
+            with _planned(serving, model, history, later, chosen, 0) as plan:
+                worlds = _in_worlds(policy, plan, samples)
     changes = np.array([_changes(each[None], each[best.spares]) for each in draws])
     low, high = changes.min(axis=0).tolist(), changes.max(axis=0).tolist()
     begin = time.perf_counter()
@@ -416,7 +462,7 @@ def worth(
     of_place = [note for note in kept.notes if note != NO_STEPS]  # times here are those of served requests
     return Worth(
         policy, tuple(rows), best, (low[0], high[0]), (low[1], high[1]), (low[2], high[2]), search_s,
-        stall_ns / NS_PER_MS, kept, (tokens, *of_place, *others),
+        stall_ns / NS_PER_MS, kept, (tokens, *of_place, *others), worlds,
     )  # fmt: skip
 
 
@@ -439,6 +485,15 @@ def _served(
     serving: Serving, model: ModelSpec, history: History, loads: np.ndarray, folders: Mapping[int, Path], seed: int
 ) -> dict[int | None, Outcome]:
     """Spares (None: without the balancer) → what serving gives, with one draw of tokens and requests."""
+    with _planned(serving, model, history, loads, folders, seed) as plan:
+        return dict(zip((None, *folders), serve_all(plan).outcomes, strict=True))
+
+
+@contextmanager
+def _planned(
+    serving: Serving, model: ModelSpec, history: History, loads: np.ndarray, folders: Mapping[int, Path], seed: int
+) -> Iterator[ServePlan]:
+    """The deployment without the balancer and with these placements; its traffic is a file while this is open."""
     given = deepcopy(dict(serving.given))
     routing = serving.spec.routing
     sampled = {"layers": routing.layers, "every": routing.every} if isinstance(routing, RoutingSpec) else {}
@@ -453,8 +508,21 @@ def _served(
         given["policies"] = [WITHOUT, *static]
         if isinstance(given["requests"], dict):
             given["requests"]["seed"] = seed
-        outcomes = serve_all(serve_plan(given)).outcomes
-    return dict(zip((None, *folders), outcomes, strict=True))
+        yield serve_plan(given)
+
+
+def _in_worlds(policy: str, plan: ServePlan, samples: int) -> InWorlds:
+    """What the second policy of a plan gains over the first: of goodput or of the time of a token, whichever is more,
+    as `Worth.verdict` judges it.
+    """
+    found = find_sure(plan, samples, None)
+    before, after = (
+        next(each.samples for each in found.options if each.name == own.name) for own in plan.first.policies[:2]
+    )
+    goodput = after["goodput_per_s"] / np.maximum(before["goodput_per_s"], 1e-12) - 1
+    goodput = np.where(before["goodput_per_s"] > 0, goodput, 0.0)
+    gains = np.maximum(1 - after["tpot_mean_ms"] / before["tpot_mean_ms"], goodput)
+    return InWorlds(policy, found.samples, interval(gains), float((gains >= PAYS).mean()))
 
 
 def write_tokens(path: Path, model: ModelSpec, layer_ids: Sequence[int], loads: np.ndarray, seed: int) -> None:

@@ -23,6 +23,7 @@ from archsim.base.errors import FailedRuns
 from archsim.base.host import available_cores
 from archsim.runs import store as cache
 from archsim.runs.columns import unpacked
+from archsim.runs.dask_pool import simulate_on_cluster
 from archsim.runs.pool import simulate_all
 from archsim.runs.results import Record
 from archsim.runs.run import Run, generated_digest
@@ -83,12 +84,16 @@ def planned(runs: Sequence[Run], worlds: Worlds) -> list[Run]:
 
 def propagate(
     runs: Sequence[Run], worlds: Worlds, folder: Path, traces: dict[tuple[str, str], Trace], jobs: int | None,
-    watcher: Watcher,
+    watcher: Watcher, scheduler: str | None = None,
 ) -> list[InWorlds]:
-    """The runs in all worlds. ``folder``: of the records, which a later call finds. Raises FailedRuns."""
+    """The runs in all worlds. ``folder``: of the records, which a later call finds; ``scheduler``: address of a Dask
+    cluster that simulates, in place of ``jobs`` processes. Raises FailedRuns.
+    """
     every = planned(runs, worlds)
     failures: list[str] = []
     simulated = partial(simulate_all, jobs=jobs or available_cores(), traces=traces, verb="row")
+    if scheduler is not None:
+        simulated = partial(simulate_on_cluster, address=scheduler, verb="row")
     shares = _Shares(watcher, len(every))
     records = complete(every, simulated, RecordStore(folder), shares, failures, kept_from_s=KEPT_FROM_S)
     cache.remove_oldest()

@@ -69,6 +69,7 @@ LEAST_TABLES = 4  # with fewer, the points of a table are divided instead
 DRAWS = 401  # quantiles of either level with which both are put together
 WIDEST = 30.0  # upper over lower end of a width that is written
 STEPS = 30  # of the search for the width of the second level
+LESS, CLOSE = (1.0, 0.75, 0.5, 0.3, 0.15), 0.05  # of the common share, until the interquartile range is met so closely
 LEVELS = (0.5, 0.9)  # intervals that are judged
 BEGIN, END, DIAGRAM = "<!-- coverage -->", "<!-- end of coverage -->", "img/coverage.svg"  # of the page
 EXPERTS_ALONE = ("sglang-deepep", "trtllm-wideep")  # layers without routing: other kernels than fused ones
@@ -374,19 +375,44 @@ def levels_of(tables: list[Residuals]) -> tuple[np.ndarray, np.ndarray]:
     spread = _spread(points, weights)
     among = _spread(medians, np.ones(len(medians))) if len(medians) > 1 else 0.0
     share = float(np.clip(among / spread if spread else 0.0, 0.1, 0.95))
+    found = [_levels(wanted, share * less) for less in LESS]
+    common, own, _ = min(found, key=lambda each: max(each.off, CLOSE))  # the first that is close
+    return common, own
+
+
+class _Levels(NamedTuple):
+    """As of `levels_of`; ``off``: how far both together are off the interquartile range, as a share of it."""
+
+    common: np.ndarray
+    own: np.ndarray
+    off: float
+
+
+def _levels(wanted: np.ndarray, share: float) -> _Levels:
+    """Levels that together have the quantiles ``wanted``, as logarithms; ``share``: of the spread that is common."""
     centre = len(KNOTS) // 2
     away = wanted - wanted[centre]
-    common, own = wanted[centre] + share * away, np.sqrt(1 - share**2) * away
-    for _ in range(STEPS):  # until both together have the quantiles that all residuals have
-        both = _together(common, own)
+    shift, common, own = wanted[centre], share * away, np.sqrt(1 - share**2) * away
+    for _ in range(STEPS):
+        both = _together(common + shift, own)
         with np.errstate(divide="ignore", invalid="ignore"):
             longer = np.nan_to_num(away / (both - both[centre]), nan=1.0, posinf=1.0, neginf=1.0)
         own = own * np.clip(longer, 0.5, 2.0) ** 0.7
         own = np.where(np.abs(own) > np.abs(away), away, own)
-        own[centre:] = np.maximum.accumulate(own[centre:])
-        own[: centre + 1] = -np.maximum.accumulate(-own[centre::-1])[::-1]
-        common = common + (wanted - both)[centre]
-    return np.exp(common), np.exp(own)
+        # Where the shape has no width left, tails of it alone widen the middle: the table gives way, too.
+        common = common * np.where(longer < 1, np.clip(longer, 0.5, 1.0) ** 0.3, 1.0)
+        own, common = (_ascending(each, centre) for each in (own, common))
+        shift += wanted[centre] - both[centre]
+    both, middle = _together(common + shift, own), slice(centre - 1, centre + 2)
+    off = float(np.abs(both[middle] - wanted[middle]).max()) / max(float(np.ptp(wanted[middle])), 1e-12)
+    return _Levels(np.exp(common + shift), np.exp(own), off)
+
+
+def _ascending(level: np.ndarray, centre: int) -> np.ndarray:
+    """A level whose quantiles fall nowhere, away from its centre."""
+    level[centre:] = np.maximum.accumulate(level[centre:])
+    level[: centre + 1] = -np.maximum.accumulate(-level[centre::-1])[::-1]
+    return level
 
 
 def _pooled(tables: list[Residuals]) -> tuple[np.ndarray, np.ndarray]:

@@ -9,6 +9,7 @@ import pytest
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
+from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
 from archsim.runs.plan import select
 from archsim.runs.sweep import Unwatched
@@ -31,6 +32,9 @@ TOY = {
     "workload": {"trace": {"synthetic": {"prompt_tokens": 3}}, "batch": 64, "decode_steps": 2},
     "policies": ["base", "ep"], "assumptions": ["physical"],
 }  # fmt: skip
+
+
+TRAFFIC = "traffic: 8"  # of the shipped widths
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +113,12 @@ def test_without_widths_the_interval_is_the_value_to_the_bit(tmp_path, monkeypat
         "    range: [1.0, 1.0]" if line.startswith("    range:") else line
         for line in exact.splitlines()
     ]  # fmt: skip
-    (tmp_path / "configs" / "uncertainty" / "widths.yaml").write_text("\n".join(lines))
+    (tmp_path / "configs" / "uncertainty" / "widths.yaml").write_text("\n".join(lines).replace(TRAFFIC, "traffic: 0"))
     monkeypatch.chdir(tmp_path)
     experiment = toy(assumptions=[{"set": "physical", "gemm": "roofline"}])
     experiment["systems"][0]["hbm"]["efficiency"] = 0.9
     sure = ar.sure(experiment, 16, jobs=1)
-    assert sure.quantities == ()
+    assert all(each.key.startswith("economics.") for each in sure.quantities)
     for option in sure.places[0].options:
         assert set(option.ns) == {option.value_ns}
         assert set(option.tokens_per_s) == {option.value_tokens_per_s}
@@ -122,11 +126,46 @@ def test_without_widths_the_interval_is_the_value_to_the_bit(tmp_path, monkeypat
     assert {option.name: option.value_ns for option in sure.places[0].options}["ep"] == one["decode_ns"]
 
 
+def test_layers_that_did_not_run_have_the_error_of_a_sample(tmp_path, monkeypatch):
+    (tmp_path / "configs" / "uncertainty").mkdir(parents=True)
+    exact = (shipped_configs() / "uncertainty" / "widths.yaml").read_text()
+    lines = ["    range: [1.0, 1.0]" if line.startswith("    range:") else line for line in exact.splitlines()]
+    (tmp_path / "configs" / "uncertainty" / "widths.yaml").write_text("\n".join(lines).replace(TRAFFIC, "traffic: 0"))
+    monkeypatch.chdir(tmp_path)
+    model = TOY["models"][0] | {"layers": 13, "moe_layers": {"first": 1, "last": 12}}
+    traffic = {"synthetic": {"prompt_tokens": 3, "popularity_skew": 1.0}}
+    experiment = toy(
+        assumptions=[{"set": "physical", "gemm": "roofline"}], models=[model], engine="analytical",
+        workload=TOY["workload"] | {"layers": 4, "trace": traffic},
+    )  # fmt: skip
+    experiment["systems"][0]["hbm"]["efficiency"] = 0.9
+    sure = ar.sure(experiment, 256, jobs=1)
+    error = ar.run(experiment, policy="ep").runs.rows[0]["layers_error"]
+    ns = sure.places[0].samples["ep"]
+    assert error > 0 and ns.std() / ns.mean() == pytest.approx(error, rel=0.2)
+    assert any("standard error" in note for note in sure.notes)
+
+
+def test_traffic_is_drawn_the_same_for_all_options(found):
+    drawn = {each.key for each in found.quantities}
+    assert "traffic" in drawn and {"economics.flop_pj", "economics.hbm_pj_per_bit"} < drawn
+    assert "traffic" in {each.name for each in found.places[0].indices}
+
+
+def test_energy_and_price_have_intervals(found):
+    for option in found.places[0].options:
+        for name in ("energy_per_token_j", "cost_usd"):
+            value, spread = option.economics[name]
+            assert spread.p05 < value < spread.p95
+    row = found.to_pandas().iloc[0]
+    assert row.cost_usd_p05 < row.cost_usd_p50 < row.cost_usd_p95
+
+
 def test_the_mean_of_two_engines_is_that_of_the_event_engine(found, monkeypatch):
     monkeypatch.setattr(propagation, "CORRECTING", 32)
     every = ar.sure(TOY, 32, jobs=1).places[0].samples
     for name, ns in found.places[0].samples.items():
-        error = np.std(every[name]) / math.sqrt(propagation.THINNED)
+        error = np.std(every[name]) / math.sqrt(16)
         assert ns.mean() == pytest.approx(every[name].mean(), abs=error)
         assert np.array_equal(ns[:16], every[name][:16])
 
@@ -172,6 +211,30 @@ def test_a_group_shares_one_draw():
 def test_one_policy_alone_has_an_interval_of_its_time():
     sure = ar.sure(TOY, 16, policy="ep", jobs=1)
     assert sure.places[0].headline is None and " takes " in sure.sentence and "90 %" in sure.sentence
+
+
+def file_of(experiment, tmp_path):
+    (tmp_path / "toy.yaml").write_text(dump_yaml(experiment))
+    return str(tmp_path / "toy.yaml")
+
+
+def test_commands_with_samples_say_the_sentence_and_write_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = file_of(toy(engine="analytical"), tmp_path)
+    assert main(["sweep", file, "--samples", "16", "--jobs", "1", "--out", "swept", "--json"]) == 0
+    text = json.loads(capsys.readouterr().out)
+    assert text["sure"]["places"][0]["told"] in (tmp_path / "swept" / "index.html").read_text()
+    assert main(["run", file, "--policy", "ep", "--samples", "16"]) == 0
+    assert "90 %" in capsys.readouterr().out
+    assert main(["compare", "base", "ep", "--in", file, "--samples", "16", "--out", "compared"]) == 0
+    assert "of 16 worlds" in capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_a_block_is_worth_it_in_a_share_of_the_worlds(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = file_of(toy(engine="analytical", policies=["ep", "allo"]), tmp_path)
+    assert main(["compare", "--without", "allocator", "--in", file, "--samples", "16", "--jobs", "1"]) == 0
+    assert " of 16 worlds (" in capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_few_samples_are_refused(capsys):

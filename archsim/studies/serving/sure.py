@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,13 +94,14 @@ class _Off(NamedTuple):
 @dataclass(frozen=True)
 class Option:
     """A run in all worlds. ``values``: of `HEADLINES`, as they are without a draw; ``intervals``: of those that have
-    one; ``best``: share of the worlds in which it is the best.
+    one; ``best``: share of the worlds in which it is the best; ``samples``: float64[world] of every headline.
     """
 
     name: str
     values: Mapping[str, float | None]
     intervals: Mapping[str, Interval]
     best: float
+    samples: Mapping[str, np.ndarray] = field(repr=False, compare=False, default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -354,7 +355,7 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
 def _option(name: str, own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], best: float) -> Option:
     columns = {column: _column(rows, column) for column in HEADLINES}
     intervals = {column: interval(each) for column, each in columns.items() if np.isfinite(each).all()}
-    return Option(name, {column: own[column] for column in HEADLINES}, intervals, best)
+    return Option(name, {column: own[column] for column in HEADLINES}, intervals, best, columns)
 
 
 def _notes(every: Mapping[str, Quantity]) -> tuple[str, ...]:
