@@ -69,8 +69,9 @@ LEAST_TABLES = 4  # with fewer, the points of a table are divided instead
 DRAWS = 401  # quantiles of either level with which both are put together
 WIDEST = 30.0  # upper over lower end of a width that is written
 STEPS = 30  # of the search for the width of the second level
-LESS, CLOSE = (1.0, 0.75, 0.5, 0.3, 0.15), 0.05  # of the common share, until the interquartile range is met so closely
+LESS, CLOSE = (1.0, 0.75, 0.5, 0.3, 0.15), 0.1  # of the common share, until the interquartile range is no wider than so
 LEVELS = (0.5, 0.9)  # intervals that are judged
+BARE = 0.05  # of the width: with less at a quantile, the second level has none left there
 BEGIN, END, DIAGRAM = "<!-- coverage -->", "<!-- end of coverage -->", "img/coverage.svg"  # of the page
 EXPERTS_ALONE = ("sglang-deepep", "trtllm-wideep")  # layers without routing: other kernels than fused ones
 
@@ -376,16 +377,16 @@ def levels_of(tables: list[Residuals]) -> tuple[np.ndarray, np.ndarray]:
     among = _spread(medians, np.ones(len(medians))) if len(medians) > 1 else 0.0
     share = float(np.clip(among / spread if spread else 0.0, 0.1, 0.95))
     found = [_levels(wanted, share * less) for less in LESS]
-    common, own, _ = min(found, key=lambda each: max(each.off, CLOSE))  # the first that is close
+    common, own, _ = min(found, key=lambda each: max(each.wider, CLOSE))  # the first that is close
     return common, own
 
 
 class _Levels(NamedTuple):
-    """As of `levels_of`; ``off``: how far both together are off the interquartile range, as a share of it."""
+    """As of `levels_of`; ``wider``: than the interquartile range are both together, as a share of it."""
 
     common: np.ndarray
     own: np.ndarray
-    off: float
+    wider: float
 
 
 def _levels(wanted: np.ndarray, share: float) -> _Levels:
@@ -400,12 +401,13 @@ def _levels(wanted: np.ndarray, share: float) -> _Levels:
         own = own * np.clip(longer, 0.5, 2.0) ** 0.7
         own = np.where(np.abs(own) > np.abs(away), away, own)
         # Where the shape has no width left, tails of it alone widen the middle: the table gives way, too.
-        common = common * np.where(longer < 1, np.clip(longer, 0.5, 1.0) ** 0.3, 1.0)
+        bare = (longer < 1) & (np.abs(own) < BARE * np.abs(away))
+        common = common * np.where(bare, np.clip(longer, 0.5, 1.0) ** 0.3, 1.0)
         own, common = (_ascending(each, centre) for each in (own, common))
         shift += wanted[centre] - both[centre]
     both, middle = _together(common + shift, own), slice(centre - 1, centre + 2)
-    off = float(np.abs(both[middle] - wanted[middle]).max()) / max(float(np.ptp(wanted[middle])), 1e-12)
-    return _Levels(np.exp(common + shift), np.exp(own), off)
+    wider = float(np.ptp(both[middle])) / max(float(np.ptp(wanted[middle])), 1e-12) - 1
+    return _Levels(np.exp(common + shift), np.exp(own), wider)
 
 
 def _ascending(level: np.ndarray, centre: int) -> np.ndarray:
