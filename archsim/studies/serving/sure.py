@@ -172,9 +172,9 @@ def off_of(serving: Serving, widths: UncertaintySpec) -> _Off:
     if residual is not None and system.launch == WITH_KERNELS:
         pools = " in pools" if spec.disaggregated != "none" else ""
         whose = f"{engine}{pools} on {residual.gpu}, {residual.groups} groups of measurements that no fit saw"
+        key = f"served.{engine}.{gpu}.{'pools.' if pools else ''}"
         laws, first = (
-            Quantity(f"served.{engine}.{gpu}{pools.replace(' in ', '.')}.{name}", 1.0, "", f"measured {name} over simulated, {whose}",
-                     _of_residual(ends))
+            Quantity(f"{key}{name}", 1.0, "", f"measured {name} over simulated, {whose}", _of_residual(ends))
             for name, ends in (("tpot", residual.tpot), ("ttft", residual.ttft))
         )  # fmt: skip
         beside = ((FIRST, first),) if serving.side != DECODE else ()  # of a request, once
