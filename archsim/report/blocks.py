@@ -5,15 +5,37 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from statistics import fmean
 
 from archsim.base.errors import SpecError, did_you_mean
-from archsim.report.charts import element, text
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import state_machine
 from microarch.blocks.request import State
 from microarch.blocks.state_machine import Table
+
+# ---- svg
+# Pieces of hand-written SVG. Colours are CSS classes, so that a page can be light or dark.
+
+def number(value: float) -> str:
+    """A coordinate with at most one decimal place."""
+    written = f"{value:.1f}".removesuffix(".0")
+    return "0" if written == "-0" else written
+
+
+def element(name: str, content: str = "", **attributes: object) -> str:
+    """``<name a="1">content</name>``; a trailing underscore of an attribute name is dropped, others become hyphens."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{number(value) if isinstance(value, float) else escape(str(value))}"'
+        for key, value in attributes.items()
+    )
+    return f"<{name}{written}>{content}</{name}>" if content else f"<{name}{written}/>"
+
+
+def text(x: float, y: float, content: str, kind: str = "t", anchor: str = "start") -> str:
+    return element("text", escape(content), class_=kind, x=float(x), y=float(y), text_anchor=anchor)
+
 
 # ---- state_diagram
 # State diagrams of transition tables, as self-contained SVG.

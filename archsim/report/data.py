@@ -483,6 +483,20 @@ def _die(where: str, row: dict[str, str]) -> Die:
     )
 
 
+def die_of_row(row: Mapping[str, Any]) -> Die:
+    """A die of the table of dies."""
+    return _die("dies", _as_cells(row))
+
+
+def link_of_row(row: Mapping[str, Any]) -> Link:
+    """A link of the table of links."""
+    return _link("links", _as_cells(row))
+
+
+def _as_cells(row: Mapping[str, Any]) -> dict[str, str]:
+    return {name: "" if value is None else str(value) for name, value in row.items()}
+
+
 def _link(where: str, row: dict[str, str]) -> Link:
     read = [column for column in LINK_COLUMNS[1:] if column != "direction" and (row[column] or column not in PLACES)]
     numbers = {column: _number(where, column, row[column]) for column in read}

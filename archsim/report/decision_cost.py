@@ -1,6 +1,5 @@
 """The section on decisions: their cost on a host, as firmware and as a state machine, and the gain of cheaper ones."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -8,10 +7,10 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base.fields import Spec
-from archsim.report.charts import Axis, element, linear_axis, number, picture, text, title
 from archsim.report.data import HOST_TIMES, Place, Report, RunRow
-from archsim.report.figures import Panel, policy_class
-from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain, plain_factor, scaled, significant
+from archsim.report.figures import policy_colours
+from archsim.report.plots import Axis, Points
+from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain, scaled, significant
 from archsim.specs.decision import DecisionSpec
 from archsim.specs.library import load_system
 from archsim.specs.system import SystemSpec
@@ -97,10 +96,7 @@ def _flat(decision: DecisionSpec) -> dict[str, Any]:
 # ---- design_map
 # The co-design map: speed-up of a policy over base, decisions included, against the area it adds.
 
-WIDTH, HEIGHT = 460.0, 260.0
-LEFT, RIGHT, TOP, BOTTOM = 40.0, 16.0, 14.0, 36.0
-SIZE = 4.2  # half of a mark, px
-MARGIN = 1.15  # area axis beyond the outermost points
+EXECUTORS = MappingProxyType({"fsm": "state machine", "firmware": "firmware", "host": "host", "gpu": "kernel"})
 
 
 @dataclass(frozen=True)
@@ -116,20 +112,59 @@ class Point:
     speedup: float
 
 
-def map_of(report: Report, family: Family) -> Iterator[Panel]:
-    """A map for every assumption set and model, at the largest batch, if the family has several systems."""
-    if len(family.systems) < 2:
-        return
-    for label in report.compared():
+@dataclass(frozen=True)
+class Map:
+    """The co-design maps of a family: ``fronts``: (place, its front in words)."""
+
+    figure: Points
+    fronts: tuple[tuple[str, str], ...]
+
+
+def map_of(report: Report, family: Family) -> Map | None:
+    """Every configuration by added area and speed-up, a panel for every place; None of a family of one system."""
+    rows: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    fronts = []
+    for label in report.compared() if len(family.systems) > 1 else ():
         for model in report.models:
-            place = Place(label, family.lead, model)
-            points = points_of(report, family, place)
-            if len({point.mm2 for point in points}) > 1:
-                best = front(points)
-                steps = "; ".join(
-                    f"{point.run.policy} on {point.run.place.system} {factor(point.speedup)}" for point in best
-                )
-                yield Panel(place, draw(points, best, report.policies, f"Speed-up over added area, {model}"), steps)
+            points = points_of(report, family, Place(label, family.lead, model))
+            areas = sorted({point.mm2 for point in points})
+            if len(areas) < 2:
+                continue
+            least = min(area for area in areas if area) / 2  # where points that add nothing stand
+            place, best = f"{model} on {family.lead} and its family, {label}", front(points)
+            rows += [_shown(point, place, least, point in best) for point in points]
+            ends = [*(max(point.mm2, least) for point in best), areas[-1]]
+            for at, point in enumerate(best):
+                curves += [
+                    {"place": place, "line": place, "mm2": mm2, "speedup": point.speedup}
+                    for mm2 in dict.fromkeys((ends[at], ends[at + 1]))
+                ]
+            told = (f"{point.run.policy} on {point.run.place.system} {factor(point.speedup)}" for point in best)
+            fronts.append((place, "; ".join(told)))
+    if not rows:
+        return None
+    figure = Points(
+        question="Which way of deciding is worth its area?", rows=rows, curves=curves, panel="place", zero=False,
+        x=Axis("mm2", "added area, mm²", "~s", log=True), y=Axis("speedup", "speed-up over base, ×"), shape="executor",
+        colours=policy_colours(report.policies), tips=_MAP_TIPS,
+    )  # fmt: skip
+    return Map(figure, tuple(fronts))
+
+
+_MAP_TIPS = (
+    ("policy", "policy"), ("system", "system"), ("who", "decided by"), ("told", "speed-up"), ("adds", "added area"),
+    ("front", "on the front"),
+)  # fmt: skip
+
+
+def _shown(point: Point, place: str, least: float, best: bool) -> dict[str, Any]:
+    return {
+        "place": place, "policy": point.run.policy, "system": point.run.place.system, "who": point.who,
+        "mm2": max(point.mm2, least), "speedup": point.speedup, "told": factor(point.speedup),
+        "adds": f"{significant(point.mm2)} mm²" if point.mm2 else "nothing", "front": "yes" if best else "no",
+        "executor": EXECUTORS.get(point.executor, point.executor),
+    }  # fmt: skip
 
 
 def points_of(report: Report, family: Family, place: Place) -> list[Point]:
@@ -158,78 +193,6 @@ def front(points: list[Point]) -> list[Point]:
         if not best or point.speedup > best[-1].speedup:
             best.append(point)
     return best
-
-
-def draw(points: list[Point], best: list[Point], policies: list[str], spoken: str) -> str:
-    """An SVG: area on a logarithmic axis, speed-up on a linear one, both limited to the points; the front as steps."""
-    areas, speedups = [point.mm2 for point in points if point.mm2], [point.speedup for point in points]
-    frame = _Frame(_area_axis(min(areas) / MARGIN, max(areas) * MARGIN), _speedup_axis(min(speedups), max(speedups)))
-    parts = [*frame.grid(), _steps(frame, best)]
-    parts += [_mark(frame, point, policy_class(point.run.policy, policies), point in best) for point in points]
-    return picture(WIDTH, HEIGHT, spoken, parts)
-
-
-def _area_axis(low: float, high: float) -> Axis:
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [digit * 10.0**power for power in decades for digit in (1, 2, 5)]
-    return Axis(low, high, tuple(tick for tick in ticks if low <= tick <= high), plain, log=True)
-
-
-def _speedup_axis(low: float, high: float) -> Axis:
-    margin = max(high - low, 0.02 * high) / 10
-    low, high = low - margin, high + margin
-    step = linear_axis(high - low, plain_factor).ticks[1]
-    ticks = tuple(step * i for i in range(math.ceil(low / step), math.floor(high / step) + 1))
-    return Axis(low, high, ticks, plain_factor)
-
-
-@dataclass(frozen=True)
-class _Frame:
-    across: Axis
-    up: Axis
-
-    def x(self, mm2: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * self.across.share(mm2)
-
-    def y(self, speedup: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * self.up.share(speedup)
-
-    def grid(self) -> list[str]:
-        bottom, parts = HEIGHT - BOTTOM, []
-        for tick in self.across.ticks:
-            x = self.x(tick)
-            parts.append(element("path", class_="grid", d=f"M{number(x)} {number(TOP)}V{number(bottom)}"))
-            parts.append(text(x, bottom + 13, self.across.label(tick), "m", "middle"))
-        for tick in self.up.ticks:
-            y = self.y(tick)
-            parts.append(element("path", class_="grid", d=f"M{number(LEFT)} {number(y)}H{number(WIDTH - RIGHT)}"))
-            parts.append(text(LEFT - 5, y + 3.5, self.up.label(tick), "m", "end"))
-        unit = "added area, mm² (logarithmic)"
-        parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, unit, "m", "middle"))
-        parts.append(text(0.0, TOP - 4, "speed-up over base", "m"))
-        return parts
-
-
-def _steps(frame: _Frame, best: list[Point]) -> str:
-    first = best[0]
-    line = f"M{number(frame.x(first.mm2))} {number(frame.y(first.speedup))}"
-    for point in best[1:]:
-        line += f"H{number(frame.x(point.mm2))}V{number(frame.y(point.speedup))}"
-    return element("path", class_="ref", d=f"{line}H{number(WIDTH - RIGHT)}")
-
-
-def _mark(frame: _Frame, point: Point, kind: str, best: bool) -> str:
-    """A circle (state machine), a square (firmware) or a triangle (host); outlined if on the front."""
-    x, y = frame.x(point.mm2), frame.y(point.speedup)
-    area = f"{significant(point.mm2)} mm²" if point.mm2 else "nothing"
-    tip = title(f"{point.run.label}: {factor(point.speedup)}, adds {area}; {point.who}")
-    kind = f"{kind} front" if best else kind
-    if point.executor == "fsm":
-        return element("circle", tip, class_=kind, cx=x, cy=y, r=SIZE)
-    if point.executor == "firmware":
-        return element("rect", tip, class_=kind, x=x - SIZE, y=y - SIZE, width=2 * SIZE, height=2 * SIZE)
-    left, right, top, bottom = map(number, (x - SIZE, x + SIZE, y - SIZE, y + SIZE))
-    return element("polygon", tip, class_=kind, points=f"{left},{bottom} {right},{bottom} {number(x)},{top}")
 
 
 # ---- published_overhead
@@ -387,7 +350,7 @@ def _pairs(policies: list[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any
     """(a policy that predicts, the same without)."""
     for policy in policies:
         for other in policies:
-            alike = all(policy[part] == other[part] for part in policy if part not in ("name", "prediction"))
+            alike = all(policy[part] == other.get(part) for part in policy if part not in ("name", "prediction"))
             if alike and policy["prediction"]["name"] != "none" == other["prediction"]["name"]:
                 yield policy, other
 
@@ -449,7 +412,7 @@ def section(report: Report) -> dict[str, Any] | None:
         "ports": [row for family in groups for row in _table_rows(report, family, "heatmap_port_bits")],
         "atus": [row for family in groups for row in _table_rows(report, family, "atu_entries")],
         "worth": [row for family in groups for row in rows(report, family)],
-        "maps": [each for family in groups for each in map_of(report, family)],
+        "maps": [each for family in groups if (each := map_of(report, family)) is not None],
     }
     return parts if any(parts.values()) else None
 

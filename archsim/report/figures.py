@@ -1,34 +1,29 @@
-"""The figures of the page: one panel for each assumption set, system and model."""
+"""The figures of a sweep: on its page, in notebooks (`archsim.Results.plot`) and in print.
 
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+Every function takes the rows of the table of runs and returns a `Figure`, or None where the rows have nothing to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from archsim.base.causes import CAUSES
+from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_S
-from archsim.report.charts import Axis, Bar, Group, Mark, Segment, bar_panel, linear_axis, log_axis, roofline
-from archsim.report.data import Place, Report, RunRow, Steps, built_of, map_width, nodes_of
-from archsim.report.maps import (
-    STEPS_LEFT,
-    STEPS_TOP,
-    Idle,
-    cluster_map,
-    fabric_map,
-    grid_of,
-    heat_map,
-    step_chart,
-    traffic_matrix,
-)
+from archsim.report.data import Place, Report, RunRow, Steps, built_of, map_width, nodes_of, read_report
+from archsim.report.maps import Idle, Placed, die_map
+from archsim.report.plots import Axis, Bars, Colours, DieMap, Figure, Matrix, Points
 from archsim.report.units import (
     BYTE_UNITS,
     TIME_UNITS,
     factor,
     percent,
-    plain,
-    plain_factor,
     scaled,
     significant,
     unit_of,
@@ -37,15 +32,20 @@ from archsim.runs.notes import written_die
 from archsim.specs.as_built import AsBuilt, places_of
 from archsim.specs.system import SystemSpec
 
-# ---- figures
+if TYPE_CHECKING:
+    from archsim.runs.results import Results
+
+Row = Mapping[str, Any]
+
+# ---- names and colours
 
 COLOURED = ("base", "ep", "allo", "pred", "allo+pred")
 MORE_COLOURS = 4
 TRAFFIC = {
-    "local_hbm_read_bytes": ("k-hbm", "reads by the die itself"),
-    "remote_hbm_read_bytes": ("k-link", "reads for other dies"),
-    "local_hbm_write_bytes": ("k-copy", "writes of cached copies"),
-    "hidden": ("k-act", "activations"),
+    "local_hbm_read_bytes": ("--hbm", "reads by the die itself"),
+    "remote_hbm_read_bytes": ("--from-link", "reads for other dies"),
+    "local_hbm_write_bytes": ("--copy", "writes of cached copies"),
+    "activation_bytes": ("--act", "activations"),
 }
 MOVED = {
     "weight": "streamed weights",
@@ -55,18 +55,12 @@ MOVED = {
     "statistics": "statistics",
 }  # classes of pairs.csv that matrices show; requests are as streamed weights, and small
 BOUND_NAMES = {f"bound_{cause.column}": (about.colour, about.label) for cause, about in CAUSES.items()}
+MOST_CELLS = 6000  # of all charts of steps, and of all matrices of pairs
+FIRST = "physical"  # the set of assumptions that a figure begins with, where it was run
+LEAST = 3  # percent of a step from which a cause is told
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One drawing of a figure."""
-
-    place: Place
-    svg: str
-    note: str = ""
-
-
-def policy_class(policy: str, policies: list[str]) -> str:
+def policy_class(policy: str, policies: Sequence[str]) -> str:
     """The CSS class of a policy's colour: a fixed one for the five known policies, one of a few for others."""
     if policy in COLOURED:
         return f"p{COLOURED.index(policy)}"
@@ -74,105 +68,412 @@ def policy_class(policy: str, policies: list[str]) -> str:
     return f"p{len(COLOURED) + others.index(policy) % MORE_COLOURS}"
 
 
-def gain_panels(report: Report) -> list[Panel]:
-    """Decode throughput relative to ep; empty if no run has an ep beside it."""
-    values = [run.get("speedup_vs_ep") or 0.0 for run in report.runs]
-    if not any(values):
-        return []
-    axis = linear_axis(1.02 * max(values), plain_factor)
-    return _plain_panels(report, axis, "speedup_vs_ep", "decode throughput relative to ep, ×", factor, reference=1.0)
+def policy_colours(policies: Iterable[str]) -> Colours:
+    names = list(dict.fromkeys(policies))
+    return Colours("policy", {name: f"--{policy_class(name, names)}" for name in names})
 
 
-def speedup_panels(report: Report) -> list[Panel]:
-    """Decode throughput relative to base."""
-    values = [run.get("speedup_vs_base") or 0.0 for run in report.runs]
-    axis = linear_axis(1.02 * max(values), plain_factor)
-
-    def bar(run: RunRow) -> tuple[float | None, str]:
-        value = run.get("speedup_vs_base")
-        return (None, "no base") if value is None else (value, factor(value))
-
-    return _ratio_panels(report, axis, "decode throughput relative to base, ×", bar)
+def cause_colours(field: str = "cause") -> Colours:
+    """The colours of causes, by their names on pages."""
+    return Colours(field, {name: _variable(kind) for kind, name in BOUND_NAMES.values()})
 
 
-def hop_panels(report: Report) -> list[Panel]:
-    """Hops of base over hops of the policy, on a logarithmic axis."""
-
-    def reduction(run: RunRow) -> float | None:
-        base = report.find(run.place, run.batch, "base")
-        hops = base["hop_messages"] if base else 0
-        return hops / run["hop_messages"] if hops and run["hop_messages"] else None
-
-    values = {run: reduction(run) for run in report.runs}
-    drawn = [value for value in values.values() if value]
-    axis = log_axis(min(drawn, default=1.0), max(drawn, default=10.0), plain_factor)
-
-    def bar(run: RunRow) -> tuple[float | None, str]:
-        if not run["hop_messages"]:
-            return None, "no hops"
-        value = values[run]
-        return (None, "no base hops") if value is None else (value, factor(value))
-
-    return _ratio_panels(report, axis, "hops of base ÷ hops, × (logarithmic)", bar)
+def _variable(kind: str) -> str:
+    """The CSS variable of a class."""
+    name = kind.removeprefix("k-")
+    return {"link": "--from-link"}.get(name, f"--{name}")
 
 
-def traffic_panels(report: Report) -> list[Panel]:
-    """HBM bytes read and written, by kind."""
-
-    def amounts(run: RunRow) -> dict[str, float]:
-        hidden = sum(die.activation_bytes for die in report.dies[run.key])
-        return {column: hidden if column == "hidden" else run[column] for column in TRAFFIC}
-
-    def panel(place: Place) -> str:
-        totals = [sum(amounts(run).values()) for run in report.at(place)]
-        worth, name = unit_of(totals, BYTE_UNITS)
-        axis = linear_axis(1.02 * max(totals), lambda value: plain(value / worth))
-
-        def bar(run: RunRow) -> Bar:
-            parts = amounts(run)
-            total = sum(parts.values())
-            segments = tuple(
-                Segment(TRAFFIC[column][0], value, f"{run.label}: {scaled(value, BYTE_UNITS)} {TRAFFIC[column][1]}")
-                for column, value in parts.items()
-                if value
-            )
-            return Bar(run.policy, segments, scaled(total, BYTE_UNITS))
-
-        spoken = f"HBM traffic of {place.model} on {place.system}, {place.assumptions}"
-        return bar_panel(_groups(report, place, bar), axis, f"HBM traffic of the run, {name}", spoken)
-
-    return [Panel(place, panel(place)) for place in report.places()]
+# ---- runs
 
 
-def bound_panels(report: Report) -> list[Panel]:
-    """Share of time by resource on the critical path."""
-    axis = Axis(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), percent)
-
-    def bar(run: RunRow) -> Bar:
-        shares = {column: run.get(column) or 0.0 for column in BOUND_NAMES}
-        segments = tuple(
-            Segment(kind, shares[column], f"{run.label}: {percent(shares[column], 1)} {name}", percent(shares[column]))
-            for column, (kind, name) in BOUND_NAMES.items()
-            if shares[column]
-        )
-        if not segments:
-            return Bar(run.policy, (), "not recorded")
-        longest = max(BOUND_NAMES, key=lambda column: shares[column])
-        return Bar(run.policy, segments, BOUND_NAMES[longest][1])
-
-    def panel(place: Place) -> str:
-        spoken = f"Bottlenecks of the policies, {place.model} on {place.system}, {place.assumptions}"
-        return bar_panel(_groups(report, place, bar), axis, "share of time on the critical path", spoken)
-
-    return [Panel(place, panel(place)) for place in report.places()]
+def rows_of(report: Report) -> list[dict[str, Any]]:
+    """The runs that figures show, as rows of the table of runs."""
+    places = report.places()
+    return [
+        {
+            **run.numbers,
+            "run": run.key,
+            "system": run.place.system,
+            "model": run.place.model,
+            "batch": run.batch,
+            "assumptions": run.place.assumptions,
+            "policy": run.policy,
+        }
+        for place in places
+        for run in report.at(place)
+    ]
 
 
-def imbalance_panels(report: Report) -> list[Panel]:
-    """Tokens of the most loaded die over the mean."""
-    axis = linear_axis(1.02 * max(run.get("load_max_over_mean") or 0.0 for run in report.runs), plain_factor)
-    return _plain_panels(
-        report, axis, "load_max_over_mean", "tokens of the most loaded die over the mean, ×", factor, reference=1.0
+def of_column(
+    rows: Sequence[Row],
+    column: str,
+    question: str,
+    title: str,
+    write: Callable[[float], str] = factor,
+    reference: float | None = None,
+    worth: float = 1.0,
+    log: bool = False,
+) -> Bars | None:
+    """Bars of a column for every run, with whiskers where the rows have ``COLUMN_low`` and ``COLUMN_high``. ``worth``:
+    of the unit of the title. None where no run has a value.
+    """
+    known = [row for row in rows if row.get(column) is not None]
+    if not known:
+        return None
+    low, high = f"{column}_low", f"{column}_high"
+    spread = all(row.get(low) is not None and row.get(high) is not None for row in known)
+    several = len({row["batch"] for row in known}) > 1
+    shown = []
+    for row in known:
+        label = write(row[column])
+        more = {"low": row[low] / worth, "high": row[high] / worth} if spread else {}
+        more |= {"begin": 1.0} if log else {}
+        shown.append(_named(row, several) | {"value": row[column] / worth, "label": label} | more)
+    return Bars(
+        question=question,
+        rows=shown,
+        x=Axis("value", title, log=log),
+        y="name",
+        panel="place",
+        colours=policy_colours(row["policy"] for row in rows),
+        filters=_filters(known),
+        reference=reference,
+        begin="begin" if log else "",
+        low="low" if spread else "",
+        high="high" if spread else "",
+        tips=(*_RUN_TIPS, ("label", title)),
     )
+
+
+_RUN_TIPS = (
+    ("policy", "policy"),
+    ("batch", "batch"),
+    ("model", "model"),
+    ("system", "system"),
+    ("assumptions", "assumptions"),
+)
+
+
+def _named(row: Row, several: bool) -> dict[str, Any]:
+    """The fields that choose and name a run. ``several``: batches, which the name of a bar tells."""
+    own = {name: row[name] for name in ("assumptions", "system", "model", "batch", "policy")}
+    name = f"{row['policy']} · {row['batch']:,}" if several else row["policy"]
+    return own | {"place": f"{row['model']} on {row['system']}, {row['assumptions']}", "name": name}
+
+
+def _filters(rows: Sequence[Row], one: bool = False, policy: bool = False) -> dict[str, Any]:
+    """Fields in which runs differ; ``one``: a value of each is chosen, of batches the largest."""
+    names = ("assumptions", "system", "model", "batch", *(("policy",) if policy else ()))
+    several = [name for name in names if len({row[name] for row in rows}) > 1]
+    if not one:
+        labels = dict.fromkeys(row["assumptions"] for row in rows)
+        first = next((label for label in labels if label.startswith(FIRST)), list(labels)[-1])
+        return {name: first if name == "assumptions" else None for name in several}
+    first = _filters(rows)
+    return {
+        name: max(row["batch"] for row in rows) if name == "batch" else first.get(name) or rows[0][name]
+        for name in several
+    }
+
+
+def gains(rows: Sequence[Row]) -> Bars | None:
+    """Decode throughput relative to ``ep``; None if no run has an ``ep`` beside it."""
+    if not any(row.get("speedup_vs_ep") for row in rows):
+        return None
+    title = "decode throughput relative to ep, ×"
+    return of_column(
+        rows, "speedup_vs_ep", "How much faster than expert parallelism is each policy?", title, reference=1.0
+    )
+
+
+def speedups(rows: Sequence[Row]) -> Bars | None:
+    """Decode throughput relative to ``base``."""
+    title = "decode throughput relative to base, ×"
+    return of_column(rows, "speedup_vs_base", "How much faster than base is each policy?", title, reference=1.0)
+
+
+def throughput(rows: Sequence[Row]) -> Bars | None:
+    """Tokens a second of every run."""
+    values = [row["tokens_per_s"] for row in rows if row.get("tokens_per_s")]
+    worth, unit = unit_of(values, ((1e6, "M tokens/s"), (1e3, "k tokens/s"), (1.0, "tokens/s")))
+    question = "How many tokens a second does each run decode?"
+    return of_column(
+        rows,
+        "tokens_per_s",
+        question,
+        f"decode throughput, {unit}",
+        lambda value: significant(value / worth),
+        worth=worth,
+    )
+
+
+def hops(rows: Sequence[Row]) -> Bars | None:
+    """Hops of ``base`` over hops of the policy, on a logarithmic axis."""
+    place = ("assumptions", "system", "model", "batch")
+    base = {tuple(row[name] for name in place): row.get("hop_messages") for row in rows if row["policy"] == "base"}
+    found = []
+    for row in rows:
+        of_base, own = base.get(tuple(row[name] for name in place)), row.get("hop_messages")
+        found.append({**row, "hop_reduction": of_base / own if of_base and own else None})
+    return of_column(
+        found,
+        "hop_reduction",
+        "How much less far does traffic travel than under base?",
+        "hops of base ÷ hops, ×",
+        reference=1.0,
+        log=True,
+    )
+
+
+def imbalance(rows: Sequence[Row]) -> Bars | None:
+    """Tokens of the most loaded die over the mean."""
+    question = "How evenly are the dies loaded?"
+    return of_column(
+        rows, "load_max_over_mean", question, "tokens of the most loaded die over the mean, ×", reference=1.0
+    )
+
+
+def replicas(rows: Sequence[Row]) -> Bars | None:
+    """Peak bytes of copies on a die; None if no run created any."""
+    values = [row.get("replicas_max_bytes_per_die") or 0 for row in rows]
+    if not any(values):
+        return None
+    worth, unit = unit_of(values, BYTE_UNITS)
+    return of_column(
+        rows,
+        "replicas_max_bytes_per_die",
+        "How much memory do copies of experts take?",
+        f"copies on the most filled die, {unit}",
+        lambda value: scaled(value, BYTE_UNITS) if value else "none",
+        worth=worth,
+    )
+
+
+def energy(rows: Sequence[Row]) -> Bars | None:
+    """Energy a token, with its range."""
+    return of_column(rows, "energy_per_token_j", "How much energy does a token take?", "energy a token, J", significant)
+
+
+def limits(rows: Sequence[Row]) -> Bars | None:
+    """Share of a step for which each cause is on the critical path."""
+    parts, known = [], [row for row in rows if any(row.get(column) for column in BOUND_NAMES)]
+    several = len({row["batch"] for row in known}) > 1
+    for row in known:
+        shares = {name: row.get(column) or 0.0 for column, (_, name) in BOUND_NAMES.items()}
+        longest = max(shares, key=shares.__getitem__)
+        parts += [
+            _named(row, several) | {"value": 100 * share, "cause": name, "label": longest, "told": percent(share, 1)}
+            for name, share in shares.items()
+            if share
+        ]
+    if not parts:
+        return None
+    return Bars(
+        question="What does a step spend its time on?",
+        rows=parts,
+        y="name",
+        panel="place",
+        x=Axis("value", "share of the critical path, %", high=125.0, ticks=(0, 25, 50, 75, 100)),
+        colours=cause_colours(),
+        filters=_filters(known),
+        tips=(*_RUN_TIPS, ("cause", "cause"), ("told", "share")),
+    )
+
+
+def critical_path(rows: Sequence[Row]) -> Bars | None:
+    """The time of a decode step, cause after cause: a waterfall for every policy."""
+    known = [row for row in rows if row.get("decode_step_ns") and any(row.get(column) for column in BOUND_NAMES)]
+    if not known:
+        return None
+    worth, unit = unit_of([row["decode_step_ns"] for row in known], TIME_UNITS)
+    parts = []
+    for row in known:
+        at, step = 0.0, row["decode_step_ns"]
+        of_run = _named(row, several=False) | {"panel": row["policy"]}
+        total = sum(row.get(column) or 0.0 for column in BOUND_NAMES)
+        for column, (_, name) in BOUND_NAMES.items():
+            ns = step * (row.get(column) or 0.0) / total
+            if ns:
+                ends = {"begin": at / worth, "value": (at + ns) / worth}
+                parts.append(
+                    of_run | ends | {"cause": name, "label": scaled(ns, TIME_UNITS), "share": percent(ns / step, 1)}
+                )
+                at += ns
+    return Bars(
+        question="Where does the time of a decode step go?",
+        rows=parts,
+        y="cause",
+        begin="begin",
+        panel="panel",
+        x=Axis("value", f"time since the step began, along the critical path, {unit}"),
+        colours=cause_colours(),
+        filters=_filters(known, one=True),
+        tips=(*_RUN_TIPS, ("cause", "cause"), ("label", "time"), ("share", "share")),
+    )
+
+
+def traffic(rows: Sequence[Row]) -> Bars | None:
+    """HBM bytes read and written, by kind."""
+    known = [row for row in rows if any(row.get(column) for column in TRAFFIC)]
+    if not known:
+        return None
+    totals = [sum(row.get(column) or 0.0 for column in TRAFFIC) for row in known]
+    worth, unit = unit_of(totals, BYTE_UNITS)
+    several = len({row["batch"] for row in known}) > 1
+    parts = [
+        _named(row, several)
+        | {
+            "value": (row.get(column) or 0.0) / worth,
+            "kind": name,
+            "label": scaled(total, BYTE_UNITS),
+            "told": scaled(row[column], BYTE_UNITS),
+        }
+        for row, total in zip(known, totals, strict=True)
+        for column, (_, name) in TRAFFIC.items()
+        if row.get(column)
+    ]
+    return Bars(
+        question="What does HBM read and write?",
+        rows=parts,
+        x=Axis("value", f"HBM traffic of the run, {unit}"),
+        y="name",
+        panel="place",
+        colours=Colours("kind", {name: colour for colour, name in TRAFFIC.values()}),
+        filters=_filters(known),
+        tips=(*_RUN_TIPS, ("kind", "kind"), ("told", "bytes")),
+    )
+
+
+OF_RUNS: Mapping[str, Callable[[Sequence[Row]], Figure | None]] = MappingProxyType(
+    {
+        "gain": gains,
+        "speedup": speedups,
+        "throughput": throughput,
+        "limits": limits,
+        "critical_path": critical_path,
+        "load": imbalance,
+        "traffic": traffic,
+        "hops": hops,
+        "copies": replicas,
+        "energy": energy,
+    }
+)
+"""The figures that the table of runs suffices for, by their names in print and notebooks."""
+
+# ---- samples
+
+
+def option_times(place: str, options: Sequence[tuple[str, tuple[float, float, float]]]) -> Bars:
+    """Time of decode of every option (name, (5th percentile, median, 95th) in ns): bars with whiskers."""
+    worth, unit = unit_of([ends[2] for _, ends in options], TIME_UNITS)
+    rows = [
+        (
+            name,
+            (low / worth, middle / worth, high / worth),
+            scaled(middle, TIME_UNITS),
+            f"{scaled(low, TIME_UNITS)} to {scaled(high, TIME_UNITS)}",
+        )
+        for name, (low, middle, high) in options
+    ]
+    question = f"How long does decoding take, and how sure is that?{f' ({place})' if place else ''}"
+    return intervals(question, f"time of decode, {unit}: the median, and the central 90 % as a line", rows)
+
+
+def intervals(
+    question: str, title: str, options: Sequence[tuple[str, tuple[float, float, float], str, str]]
+) -> Bars:
+    """Options (name, (low, middle, high), label, range in words): bars with whiskers."""
+    rows = [
+        {"name": name, "low": low, "value": middle, "high": high, "label": label, "told": told}
+        for name, (low, middle, high), label, told in options
+    ]
+    return Bars(
+        question=question,
+        rows=rows,
+        x=Axis("value", title),
+        y="name",
+        low="low",
+        high="high",
+        tips=(("name", "option"), ("label", "median"), ("told", "90 %")),
+    )
+
+
+def variance_shares(place: str, draws: Sequence[tuple[str, float, float, float, float]]) -> Bars | None:
+    """On which draws an answer hangs: (name, share alone, low, share with others, high), all 0 to 1; None of none."""
+    rows = [
+        {
+            "name": name,
+            "value": 100 * total,
+            "low": 100 * low,
+            "high": 100 * high,
+            "label": percent(total),
+            "told": f"alone {percent(first)}, with others {percent(total)}",
+        }
+        for name, first, low, total, high in draws
+    ]
+    return (
+        Bars(
+            question=f"Which numbers does the answer hang on?{f' ({place})' if place else ''}",
+            rows=rows,
+            y="name",
+            x=Axis(
+                "value",
+                "share of the variance of the answer, %, with two standard errors",
+                high=118.0,
+                ticks=(0, 25, 50, 75, 100),
+            ),
+            low="low",
+            high="high",
+            tips=(("name", "number"), ("told", "share")),
+        )
+        if rows
+        else None
+    )
+
+
+# ---- dies and steps
+
+
+def maps(report: Report) -> list[DieMap]:
+    """A map of every system, of its runs at the largest batch of their place."""
+    found = []
+    for name, system in report.systems.items():
+        runs = [run for place in report.places() if place.system == name for run in _largest(report, place)]
+        if not runs:
+            continue
+        built = built_of(system)
+        placed = []
+        for run in runs:
+            dies, idle = report.dies[run.key], ()
+            if built is not None and len(dies) == len(built.living):
+                speeds = zip(built.array, built.hbm, strict=True)
+                known = zip(dies, built.living, speeds, strict=True)
+                dies = tuple(replace(die, site=site, speeds=own) for die, site, own in known)
+                idle = tuple(idle_sites(system, built))
+            chosen = {
+                "assumptions": run.place.assumptions,
+                "model": run.place.model,
+                "batch": run.batch,
+                "policy": run.policy,
+            }
+            placed.append(Placed(chosen, dies, report.links.get(run.key, ())))
+        found.append(die_map(f"Where is {name} busy?", placed, map_width(system), nodes_of(system), idle))
+    return found
+
+
+def busiest(report: Report, assumptions: str) -> list[tuple[str, str]]:
+    """(Policy, its busiest die and link in words) of the first place of an assumption set, at the largest batch."""
+    place = next((each for each in report.places() if each.assumptions == assumptions), None)
+    found = []
+    for run in _largest(report, place) if place else ():
+        hot = max(report.dies[run.key], key=lambda die: die.use)
+        words = f"die {hot.die}: HBM {percent(hot.hbm)}, compute {percent(hot.compute)}"
+        if links := report.links.get(run.key, ()):
+            link = max(links, key=lambda each: each.utilisation)
+            words += f"; link {link.src} {'↔' if link.both_ways else '→'} {link.dst}: {percent(link.utilisation)}"
+        found.append((run.policy, words))
+    return found
 
 
 def idle_sites(system: Mapping[str, Any], built: AsBuilt) -> list[Idle]:
@@ -185,238 +486,269 @@ def idle_sites(system: Mapping[str, Any], built: AsBuilt) -> list[Idle]:
     return [Idle(site, *at[site], why) for sites, why in named for site in sites]
 
 
-def replica_panels(report: Report) -> list[Panel]:
-    """Peak bytes of copies on a die; empty if no run created any."""
-    column = "replicas_max_bytes_per_die"
-    largest = max(run[column] for run in report.runs)
-    if not largest:
-        return []
-    worth, name = unit_of([largest], BYTE_UNITS)
-    axis = linear_axis(1.02 * largest, lambda value: plain(value / worth))
-
-    def write(value: float) -> str:
-        return scaled(value, BYTE_UNITS) if value else "none"
-
-    return _plain_panels(report, axis, column, f"copies on the fullest die, {name}", write)
-
-
-def map_panels(report: Report, place: Place) -> list[tuple[RunRow, str]]:
-    """A map of every policy at the largest simulated batch."""
-    runs = report.at(place)
-    largest, system = max(run.batch for run in runs), report.systems[place.system]
-    nodes, width, built = nodes_of(system), map_width(system), built_of(system)
-
-    def drawn(run: RunRow) -> str:
-        dies, links = report.dies[run.key], report.links.get(run.key, ())
-        spoken = f"Utilisation of dies and links: {run.label}"
-        if built is not None and len(dies) == len(built.living):
-            speeds = zip(built.array, built.hbm, strict=True)
-            known = zip(dies, built.living, speeds, strict=True)
-            dies = tuple(replace(die, site=site, speeds=own) for die, site, own in known)
-            return fabric_map(dies, links, spoken, width, idle_sites(system, built))
-        return cluster_map(dies, links, nodes, spoken) if nodes else fabric_map(dies, links, spoken, width)
-
-    return [(run, drawn(run)) for run in runs if run.batch == largest]
+def pairs(report: Report) -> Matrix | None:
+    """Bytes between pairs of dies, by class, of runs at the largest batch."""
+    runs = [run for place in report.places() for run in _largest(report, place) if run.key in report.pairs]
+    cells: list[dict[str, Any]] = []
+    for run in runs:
+        own = [
+            _of(run)
+            | {"src": src, "dst": dst, "bytes": n_bytes, "kind": MOVED[name], "told": scaled(n_bytes, BYTE_UNITS)}
+            for name, sent in report.pairs[run.key].items()
+            if name in MOVED
+            for (src, dst), n_bytes in sorted(sent.items())
+        ]
+        if cells and len(cells) + len(own) > MOST_CELLS:
+            break
+        cells += own
+    if not cells:
+        return None
+    return Matrix(
+        question="What moved between which dies?",
+        rows=cells,
+        x=Axis("dst", "to die"),
+        y=Axis("src", "from die"),
+        value=Axis("bytes", "bytes over the run", ".2s", log=True),
+        panel="kind",
+        square=True,
+        filters=_filters(cells, one=True, policy=True),
+        tips=(("kind", "what"), ("src", "from die"), ("dst", "to die"), ("told", "bytes"), ("policy", "policy")),
+    )
 
 
-def heat_panels(report: Report, place: Place) -> list[tuple[RunRow, str, str]]:
-    """(run, map of power and temperature, clock in words) of every policy at the largest batch; none without limits."""
-    runs = [run for run in report.at(place) if any(die.power_w is not None for die in report.dies[run.key])]
-    largest, system = max((run.batch for run in runs), default=0), report.systems[place.system]
-    limit = (system.get("cooling") or {}).get("limit")
-    limit_c = None if limit is None else float(limit.split()[0])
-    panels = []
-    for run in (each for each in runs if each.batch == largest):
-        clocks = (("clock", "decode"), ("prefill_clock", "the prefill"))
-        known = [f"{percent(run[name])} in {phase}" for name, phase in clocks if run.get(name) is not None]
-        clock = f"clock {', '.join(known)}"
-        spoken = f"Power and temperature of dies: {run.label}"
-        panels.append((run, heat_map(report.dies[run.key], spoken, clock, limit_c, map_width(system)), clock))
-    return panels
-
-
-def matrix_panels(report: Report, place: Place) -> list[tuple[RunRow, list[tuple[str, str]]]]:
-    """Of every policy at the largest batch that moved anything: (class and its bytes, matrix of pairs of dies), with
-    one scale for the place.
-    """
-    largest = max(run.batch for run in report.at(place))
-    runs = [run for run in report.at(place) if run.batch == largest and run.key in report.pairs]
-    most = max((max(sent.values()) for run in runs for sent in report.pairs[run.key].values()), default=0.0)
-    dies = report.dies_of(runs[0]) if runs else 0
-    return [
-        (
-            run,
-            [
-                (
-                    f"{MOVED[name]}, {scaled(sum(sent.values()), BYTE_UNITS)}",
-                    traffic_matrix(sent, dies, most, f"{MOVED[name]} between dies: {run.label}"),
-                )
-                for name, sent in report.pairs[run.key].items()
-                if name in MOVED
-            ],
-        )
-        for run in runs
-    ]
-
-
-def busiest(report: Report, run: RunRow) -> str:
-    """The busiest die and link of a run, in words."""
-    dies, links = report.dies[run.key], report.links.get(run.key, ())
-    hot = max(dies, key=lambda die: die.use)
-    words = [f"die {hot.die}: HBM {percent(hot.hbm)}, compute {percent(hot.compute)}"]
-    if links:
-        link = max(links, key=lambda each: each.utilisation)
-        arrow = "↔" if link.both_ways else "→"
-        words.append(f"link {link.src} {arrow} {link.dst}: {percent(link.utilisation)}")
-    return "; ".join(words)
-
-
-def _groups(report: Report, place: Place, bar: Callable[[RunRow], Bar]) -> list[Group]:
-    """A group for every batch of a place; policies without a run are marked ``no run``."""
-    runs = {(run.batch, run.policy): run for run in report.at(place)}
-    batches = [batch for batch in report.batches if any(batch == known for known, _ in runs)]
-    present = [policy for policy in report.policies if any(policy == known for _, known in runs)]
-    return [
-        Group(
-            f"batch {batch:,}",
-            tuple(
-                bar(runs[batch, policy]) if (batch, policy) in runs else Bar(policy, (), "no run") for policy in present
-            ),
-        )
-        for batch in batches
-    ]
-
-
-def _ratio_panels(
-    report: Report, axis: Axis, unit: str, value_and_label: Callable[[RunRow], tuple[float | None, str]]
-) -> list[Panel]:
-    def bar(run: RunRow) -> Bar:
-        value, label = value_and_label(run)
-        kind = policy_class(run.policy, report.policies)
-        return Bar(run.policy, () if value is None else (Segment(kind, value, f"{run.label}: {label}"),), label)
-
-    def panel(place: Place) -> Panel:
-        spoken = f"{unit}: {place.model} on {place.system}, {place.assumptions}"
-        return Panel(place, bar_panel(_groups(report, place, bar), axis, unit, spoken, reference=1.0))
-
-    return [panel(place) for place in report.places()]
-
-
-def _plain_panels(
-    report: Report, axis: Axis, column: str, unit: str, write: Callable[[float], str], reference: float | None = None
-) -> list[Panel]:
-    def bar(run: RunRow) -> Bar:
-        kind, value = policy_class(run.policy, report.policies), run.get(column)
-        if value is None:
-            return Bar(run.policy, (), "not recorded")
-        return Bar(run.policy, (Segment(kind, value, f"{run.label}: {write(value)}"),), write(value))
-
-    def panel(place: Place) -> str:
-        spoken = f"{unit}: {place.model} on {place.system}, {place.assumptions}"
-        return bar_panel(_groups(report, place, bar), axis, unit, spoken, reference)
-
-    return [Panel(place, panel(place)) for place in report.places()]
-
-
-# ---- closer
-# Figures that look into runs at the largest batch of a place: the roofline of its dies, the time of its steps.
-
-PHASES = ("prefill", "decode")
-TERA = 1e12
-LEAST = 3  # percent of a step from which a cause is told
-
-
-def roofline_panels(report: Report) -> list[Panel]:
-    """Dies by phase under the roof of their system; empty for folders of older versions."""
-    panels = []
+def roofline(report: Report) -> Points | None:
+    """Dies by phase under the roof of their system, at the largest batch."""
+    marks: list[dict[str, Any]] = []
+    roofs: list[dict[str, Any]] = []
     for place in report.places():
-        marks = [mark for run in _largest(report, place) for mark in _marks(report, run)]
-        if marks:
-            die = written_die(report.systems[place.system])
-            spoken = f"Roofline of dies: {place.model} on {place.system}, {place.assumptions}"
-            panels.append(Panel(place, roofline(marks, die.peak_flop_per_s, die.hbm_bytes_per_s, spoken)))
-    return panels
+        own = [mark for run in _largest(report, place) for mark in _marks(report, run)]
+        if not own:
+            continue
+        die = written_die(report.systems[place.system])
+        ridge = die.peak_flop_per_s / die.hbm_bytes_per_s
+        xs = [ridge, *(mark["flop_per_byte"] for mark in own)]
+        ends = min(xs) / 1.5, max(xs) * 1.5
+        of_place = {
+            "assumptions": place.assumptions,
+            "system": place.system,
+            "model": place.model,
+            "batch": own[0]["batch"],
+            "place": own[0]["place"],
+        }
+        for line, at in ((f"{len(roofs)}", (ends[0], ridge, ends[1])),):
+            roofs += [
+                of_place
+                | {
+                    "line": line,
+                    "flop_per_byte": x,
+                    "tflop_per_s": min(x * die.hbm_bytes_per_s, die.peak_flop_per_s) / 1e12,
+                }
+                for x in at
+            ]
+        marks += own
+    if not marks:
+        return None
+    return Points(
+        question="How near do dies come to what their HBM and compute array allow?",
+        rows=marks,
+        curves=roofs,
+        panel="place",
+        x=Axis("flop_per_byte", "FLOP per byte of HBM", "~s", log=True),
+        y=Axis("tflop_per_s", "TFLOP/s of a die", "~s", log=True),
+        shape="phase",
+        colours=policy_colours(report.policies),
+        size=28,
+        filters=_filters(marks),
+        zero=False,
+        tips=(
+            ("policy", "policy"),
+            ("phase", "phase"),
+            ("die", "die"),
+            ("told", "TFLOP/s"),
+            ("intensity", "FLOP/byte"),
+        ),
+    )
 
 
-def _marks(report: Report, run: RunRow) -> list[Mark]:
-    pairs, flop = run.get("expert_tokens"), run.get("flop")
-    if not pairs or not flop:
+def _marks(report: Report, run: RunRow) -> list[dict[str, Any]]:
+    pairs_, flop = run.get("expert_tokens"), run.get("flop")
+    if not pairs_ or not flop:
         return []
-    kind, marks = policy_class(run.policy, report.policies), []
-    for phase in PHASES:
+    marks = []
+    for phase in ("prefill", "decode"):
         took_s = run[f"{phase}_ns"] / NS_PER_S
         for die in report.dies[run.key] if took_s else ():
             done, n_bytes = die.phases.get(phase, (0.0, 0.0))
-            done *= flop / pairs
+            done *= flop / pairs_
             if done and n_bytes:
-                rate, per_byte = done / took_s, done / n_bytes
-                tip = f"{run.policy}, {phase}, die {die.die}: {significant(rate / TERA)} TFLOP/s"
-                tip += f", {significant(per_byte)} FLOP/byte"
-                marks.append(Mark(per_byte, rate, kind, phase == "prefill", tip))
+                rate, per_byte = done / took_s / 1e12, done / n_bytes
+                marks.append(
+                    _of(run)
+                    | {
+                        "phase": phase,
+                        "die": die.die,
+                        "flop_per_byte": per_byte,
+                        "tflop_per_s": rate,
+                        "told": significant(rate),
+                        "intensity": significant(per_byte),
+                    }
+                )
     return marks
 
 
-def step_panels(report: Report, place: Place) -> list[tuple[RunRow, str, str, str]]:
-    """(Run, its chart, its slowest step in words, its key in `step_data`) of every policy whose steps were kept."""
-    runs = [run for run in _largest(report, place) if report.steps.get(run.key)]
-    longest_ns = max((report.steps[run.key].slowest.time_ns for run in runs), default=0.0)
-    if not longest_ns:
-        return []
+def steps(report: Report) -> Matrix | None:
+    """Time of every layer in every iteration, of runs at the largest batch whose steps were kept; the slowest step of
+    a cell tells why it takes its time.
+    """
+    runs = [run for place in report.places() for run in _largest(report, place) if report.steps.get(run.key)]
+    layers = sum(len(np.unique(report.steps[run.key].layer)) for run in runs)
+    cells: list[dict[str, Any]] = []
+    for run in runs:
+        cells += [
+            _of(run) | {"place": run.policy} | cell
+            for cell in _cells(report.steps[run.key], report.dies_of(run), max(4, MOST_CELLS // layers))
+        ]
+    if not cells:
+        return None
+    worth, unit = unit_of([cell["ns"] for cell in cells], TIME_UNITS)
+    cells = [cell | {"time": cell["ns"] / worth} for cell in cells]
+    for cell in cells:
+        del cell["ns"]
+    return Matrix(
+        question="Which steps are slow, and why?",
+        rows=cells,
+        x=Axis("iteration", "iteration"),
+        y=Axis("layer", "layer"),
+        value=Axis("time", f"time of the step, {unit}", low=0.0, high=max(cell["time"] for cell in cells)),
+        panel="place",
+        filters=_filters(cells, one=True),
+        tall_px=min(240, 26 + 12 * len({cell["layer"] for cell in cells})),
+        tips=(
+            ("policy", "policy"),
+            ("iteration", "iteration"),
+            ("layer", "layer"),
+            ("told", "slowest step"),
+            ("cause", "cause"),
+            ("link", "busiest link"),
+            ("die", "most loaded die"),
+            ("expert", "most loaded expert"),
+        ),
+    )
+
+
+def _cells(kept: Steps, dies: int, most_columns: int) -> list[dict[str, Any]]:
+    """By layer and iteration, or some iterations together: the slowest of them."""
+    iterations, column = np.unique(kept.step, return_inverse=True)
+    shared = -(-len(iterations) // min(most_columns, 40))
+    slowest: dict[tuple[int, int], int] = {}
+    for at in np.argsort(kept.time_ns, kind="stable"):
+        slowest[int(kept.layer[at]), int(column[at]) // shared] = int(at)
     return [
-        (run, step_chart(steps, longest_ns, f"Time of steps: {run.label}"), _slowest(report, run), run.key)
-        for run, steps in ((run, report.steps[run.key]) for run in runs)
+        {"layer": layer, "iteration": int(iterations[group * shared]), "ns": float(kept.time_ns[at])}
+        | _told(kept, at, dies)
+        for (layer, group), at in sorted(slowest.items())
     ]
 
 
-def step_data(report: Report) -> str:
-    """JSON for clicks on charts of steps: of every cell the slowest step, with what ``archsim why`` says of it."""
-    charts = {}
-    for place in report.places():
-        for run in _largest(report, place):
-            if (steps := report.steps.get(run.key)) is not None and "tokens" in steps.more:
-                grid = grid_of(steps)
-                cells = [None if at < 0 else _told(steps, int(at)) for at in grid.slowest(steps.time_ns)]
-                chosen = f"--policy {run.policy} --batch {run.batch} --model {place.model} --system {place.system}"
-                charts[run.key] = {
-                    "label": run.label, "chosen": f"{chosen} --assumptions {place.assumptions}", "left": STEPS_LEFT,
-                    "top": STEPS_TOP, "width": round(grid.width, 3), "height": round(grid.height, 3),
-                    "columns": grid.columns, "dies": report.dies_of(run), "cells": cells,
-                }  # fmt: skip
-    names = [name for _, name in BOUND_NAMES.values()]
-    return json.dumps({"causes": names, "charts": charts}, separators=(",", ":")).replace("<", "\\u003c")
+def _told(kept: Steps, at: int, dies: int) -> dict[str, str]:
+    """Of one step: its time, causes, link, die and expert in words, where they are known."""
+
+    def of(name: str) -> float | None:
+        value = kept.more[name][at] if name in kept.more else None
+        return None if value is None or np.isnan(value) else float(value)
+
+    ns = float(kept.time_ns[at])
+    shares = sorted(
+        (
+            (round(100 * (of(f"{column}_ns") or 0.0) / ns) if ns else 0, name)
+            for column, (_, name) in BOUND_NAMES.items()
+        ),
+        reverse=True,
+    )
+    told = {"told": f"iteration {int(kept.step[at])}: {scaled(ns, TIME_UNITS)}"}
+    told["cause"] = ", ".join(f"{name} {share} %" for share, name in shares if share >= LEAST) or "not recorded"
+    src, dst, tokens, most = of("link_src"), of("link_dst"), of("tokens"), of("die_tokens")
+    if src is not None and dst is not None:
+        told["link"] = (
+            f"{src:.0f} → {dst:.0f}, busy {100 * (of('link_busy_ns') or 0.0) / ns:.0f} %, "
+            f"{scaled(of('link_bytes') or 0.0, BYTE_UNITS)}"
+        )
+    if tokens and most is not None and of("die") is not None:
+        told["die"] = f"{of('die'):.0f}, {factor(most * dies / tokens)} the mean load"
+        if of("expert") is not None:
+            told["expert"] = f"{of('expert'):.0f}, {100 * (of('expert_tokens') or 0.0) / tokens:.0f} % of all tokens"
+    return told
 
 
-def _told(steps: Steps, at: int) -> list[Any]:
-    """Of one step: iteration, layer, ns, causes and their percent, link, die and tokens, expert and its tokens."""
-
-    def of(name: str) -> int | None:
-        value = steps.more[name][at] if name in steps.more else None
-        return None if value is None or np.isnan(value) else int(value)
-
-    ns = float(steps.time_ns[at])
-    names = [f"{column}_ns" for column in BOUND_NAMES]
-    percents = [round(100 * float(steps.more[name][at]) / ns) if name in steps.more else 0 for name in names]
-    causes = sorted(enumerate(percents), key=lambda each: -each[1])
-    link = None if of("link_src") is None else [of("link_src"), of("link_dst"), of("link_bytes"), _busy(steps, at)]
-    die = [of("die"), of("die_tokens"), of("tokens")]
-    causes = [each for each in causes if each[1] >= LEAST]
-    return [int(steps.step[at]), int(steps.layer[at]), round(ns), causes, link, die, of("expert"), of("expert_tokens")]
-
-
-def _busy(steps: Steps, at: int) -> int:
-    return round(100 * float(steps.more["link_busy_ns"][at]) / float(steps.time_ns[at]))
-
-
-def _slowest(report: Report, run: RunRow) -> str:
-    slow = report.steps[run.key].slowest
-    words = f"slowest: iteration {slow.step}, layer {slow.layer}, {scaled(slow.time_ns, TIME_UNITS)}"
-    if slow.bounds:
-        name = max(slow.bounds, key=slow.bounds.__getitem__)
-        words += f", {percent(slow.bounds[name] / slow.time_ns)} {BOUND_NAMES[f'bound_{name}'][1]}"
-    return words + (f", hottest link {slow.link[0]} → {slow.link[1]}" if slow.link else "")
+def _of(run: RunRow) -> dict[str, Any]:
+    row = {
+        "policy": run.policy,
+        "batch": run.batch,
+        "model": run.place.model,
+        "system": run.place.system,
+        "assumptions": run.place.assumptions,
+    }
+    return _named(row, several=False)
 
 
 def _largest(report: Report, place: Place) -> list[RunRow]:
     runs = report.at(place)
     most = max(run.batch for run in runs)
     return [run for run in runs if run.batch == most]
+
+
+# ---- notebooks
+
+
+class Plots:
+    """``results.plot``: the figures of some results. In a notebook each shows itself; ``.save("x.pdf")`` is for print,
+    and ``.vega()`` is its specification in Vega-Lite.
+    """
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+
+    def __repr__(self) -> str:
+        return f"Plots({', '.join(self.names())})"
+
+    def names(self) -> list[str]:
+        """The figures that these results have."""
+        rows = self._results.runs.rows
+        found = [name for name, drawn in OF_RUNS.items() if drawn(rows) is not None]
+        return found + ["dies"]
+
+    def __getattr__(self, name: str) -> Callable[[], Figure]:
+        if name not in OF_RUNS:
+            raise AttributeError(f"there is no figure {name!r}; there are {', '.join((*OF_RUNS, 'dies'))}")
+
+        def drawn() -> Figure:
+            found = OF_RUNS[name](self._results.runs.rows)
+            if found is None:
+                raise ArchsimError(
+                    f"these results have nothing to show as {name!r}; they have {', '.join(self.names())}"
+                )
+            return found
+
+        drawn.__doc__ = OF_RUNS[name].__doc__
+        return drawn
+
+    def __dir__(self) -> list[str]:
+        return [*OF_RUNS, "dies", "names"]
+
+    def dies(self) -> DieMap:
+        """Every die and link of the first system; in a report's folder, of that system as it is built."""
+        folder = self._results.folder
+        if folder is not None and (Path(folder) / "manifest.yaml").is_file():
+            return maps(read_report(Path(folder)))[0]
+        from archsim.report.data import die_of_row, link_of_row
+
+        rows = self._results.runs.rows
+        first = rows[0]["system"]
+        placed = []
+        for row in rows:
+            if row["system"] == first:
+                dies = tuple(die_of_row(each) for each in self._results.dies.rows if each["run"] == row["run"])
+                links = tuple(link_of_row(each) for each in self._results.links.rows if each["run"] == row["run"])
+                chosen = {name: row[name] for name in ("assumptions", "model", "batch", "policy")}
+                placed.append(Placed(chosen, dies, links))
+        return die_map(f"Where is {first} busy?", placed)

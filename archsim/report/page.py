@@ -10,8 +10,7 @@ from archsim.base.files import write_text
 from archsim.report import data, decision_cost, figures, glossary, sections, tables
 from archsim.report.data import Report, read_report, shape_of
 from archsim.report.decision_cost import deciders
-from archsim.report.figures import Panel
-from archsim.report.maps import colour_bar, scale_css
+from archsim.report.plots import scripts
 from archsim.report.sections import beyond_memory, copied
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_factor, scaled
 from archsim.runs.notes import COLUMNS, result_notes, traffic_notes, written_die
@@ -28,12 +27,15 @@ _MICRO = re.compile(r"(?<=\d[ \u00a0])us\b")  # as manifests write microseconds,
 
 
 def rendered(
-    template: str, context: Mapping[str, Any], filters: Mapping[str, Callable] | None = None, folder: Path | None = None
+    template: str, context: Mapping[str, Any], filters: Mapping[str, Callable] | None = None,
+    folder: Path | None = None, finish: Callable[[str], str] = str,
 ) -> str:
-    """The text of a page. Raises jinja2.UndefinedError for a name that ``context`` lacks.
+    """The text of a page; one with figures has at its end what draws them. Raises jinja2.UndefinedError for a name
+    that ``context`` lacks.
 
-    Every template has the filters ``svg`` (a drawing, unescaped) and ``breakable`` (a label that may break after each
-    +), and ``filters``. ``folder``: the folder of the template, if not this package's.
+    Every template has the filters ``plot`` (a figure), ``svg`` (a drawing, unescaped) and ``breakable`` (a label that
+    may break after each +), and ``filters``. ``folder``: the folder of the template, if not this package's. ``finish``:
+    changes the text of the page before the scripts are added.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup, escape
@@ -46,9 +48,14 @@ def rendered(
         lstrip_blocks=True,
     )
     environment.filters["svg"] = Markup
+    environment.filters["plot"] = lambda figure: Markup(figure.html())
     environment.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))
     environment.filters.update(filters or {})
-    return _MICRO.sub("µs", environment.get_template(template).render(context))
+    text = finish(_MICRO.sub("µs", environment.get_template(template).render(context)))
+    if 'class="plot"' not in text:
+        return text
+    before, end, after = text.rpartition("</body>")
+    return f"{before}{scripts()}\n{end}{after}"
 
 
 # ---- page
@@ -81,14 +88,17 @@ def render_all(report: Report) -> dict[str, str]:
     }
     context, filters = _context(report), filters | {"anchor": glossary.anchor}
     templates = {name: "page.html.j2" if name == PAGES[0] else f"{name}.j2" for name in PAGES}
-    texts = {name: rendered(template, context, filters) for name, template in templates.items()}
-    return {name: text if name == glossary.FILE else glossary.linked(text) for name, text in texts.items()}
+    return {
+        name: rendered(template, context, filters, finish=str if name == glossary.FILE else glossary.linked)
+        for name, template in templates.items()
+    }
 
 
 def _context(report: Report) -> dict[str, Any]:
     headers, rows = tables.results(report)
-    gains, speedups = figures.gain_panels(report), figures.speedup_panels(report)
-    picture = _picture(report, gains, speedups)
+    runs = figures.rows_of(report)
+    faster = figures.gains(runs), figures.speedups(runs), figures.throughput(runs)
+    picture, *compared = [each for each in faster if each is not None] or [None]
     places = report.places()
     dies = [(name, written_die(system)) for name, system in report.systems.items()]
     return {
@@ -103,41 +113,18 @@ def _context(report: Report) -> dict[str, Any]:
         "ties": tables.ties(report), "decisions": decision_cost.section(report),
         "engines": sections.engines_section(report.folder), "sure": sections.sure_section(report.folder),
         "hidden_percent": decision_cost.HIDDEN_PERCENT, "deciders": deciders(report),
-        "policies": [
-            (name, figures.policy_class(name, report.policies), PRESET_MEANINGS.get(name, "a policy of the experiment"))
-            for name in report.policies
-        ],
+        "policies": [(name, PRESET_MEANINGS.get(name, "a policy of the experiment")) for name in report.policies],
         "sentences": sections.sentences(report), "glossary": glossary.sections(), "picture": picture,
-        "gains": [panel for panel in gains if panel not in picture],
-        "speedups": [panel for panel in speedups if panel not in picture],
-        "hops": figures.hop_panels(report), "traffic": figures.traffic_panels(report),
-        "traffic_parts": list(figures.TRAFFIC.values()),
-        "bounds": figures.bound_panels(report),
-        "bound_parts": list(figures.BOUND_NAMES.values()),
-        "imbalance": figures.imbalance_panels(report),
-        "replicas": figures.replica_panels(report), "copied": copied(report),
-        "beyond_memory": list(beyond_memory(report)),
-        "maps": [
-            (place, [(run, svg, figures.busiest(report, run)) for run, svg in figures.map_panels(report, place)])
-            for place in places
-        ],
-        "heat": [(place, drawn) for place in places if (drawn := figures.heat_panels(report, place))],
-        "rooflines": figures.roofline_panels(report),
-        "steps": [(place, drawn) for place in places if (drawn := figures.step_panels(report, place))],
-        "colour_bar": colour_bar(),
-        "matrices": [(place, drawn) for place in places if (drawn := figures.matrix_panels(report, place))],
+        "compared": compared,
+        "hops": figures.hops(runs), "traffic": figures.traffic(runs), "bounds": figures.limits(runs),
+        "path": figures.critical_path(runs), "imbalance": figures.imbalance(runs), "replicas": figures.replicas(runs),
+        "copied": copied(report), "beyond_memory": list(beyond_memory(report)), "maps": figures.maps(report),
+        "busiest": figures.busiest(report, sections.headline(report)), "roofline": figures.roofline(report),
+        "steps": figures.steps(report), "pairs": figures.pairs(report),
         "balancers": sections.balancers_section(_plain(report)),
         "slower": sections.slower_section(_plain(report), report.experiment["policies"], report.assumptions),
-        "step_data": figures.step_data(report), "has_pairs": bool(report.pairs), "has_steps": bool(report.steps),
-        "light": scale_css(dark=False), "dark": scale_css(dark=True), "headers": headers, "rows": rows,
+        "has_pairs": bool(report.pairs), "has_steps": bool(report.steps), "headers": headers, "rows": rows,
     }
-
-
-def _picture(report: Report, *figures_: list[Panel]) -> list[Panel]:
-    """The panels of the first figure that has any, of the assumptions that the sentences are of."""
-    label = sections.headline(report)
-    own = [[panel for panel in panels if panel.place.assumptions == label] for panels in figures_]
-    return next((panels for panels in own if panels), [])
 
 
 def _bytes(value: float) -> str:

@@ -10,13 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from archsim.base.files import own_folder, write_text
-from archsim.report.charts import element, number, picture, text
 from archsim.report.page import rendered
+from archsim.report.plots import KINDS, Axis, Colours, Points
 from archsim.workload.profile import BATCHES, DEFINITIONS, POINTS, Profile, insights
 
-WIDTH, HEIGHT, LEFT, BOTTOM = 320.0, 170.0, 34.0, 28.0
 SCALE_STEPS = 64  # of the colours below a heatmap
-_LINES = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5")
 _NAMES = {"cross_layer": "across layers", "cross_token": "across tokens", "coactivation": "chosen together"}
 
 
@@ -65,12 +63,25 @@ def render(found: Profile) -> str:
         "numbers": [(name, found.mean(name), found.halves.get(name), DEFINITIONS[name]) for name in names],
         "heat": [(_NAMES[name], heatmap(table)) for name, table in found.heat.items()],
         "loads": heatmap(found.loads / found.loads.sum(axis=1, keepdims=True)),
-        "coverage": curves(coverage, "share of pairs, most frequent first"),
-        "by_layer": [
-            (name, curves({name: _by_layer(found, name)}, "layer of the model")) for name in names
-        ],
-        "reuse": curves({"reused within": _reuse_curve(found.reuse)}, "tokens since last use"),
-        "working_set": curves({"experts": working_set}, "log2 of requests per step"),
+        "coverage": curves(
+            "How many pairs of experts cover how much?",
+            coverage,
+            "share of pairs, most frequent first",
+            "share of selections",
+        ),
+        "by_layer": curves_by_layer({name: _by_layer(found, name) for name in names}),
+        "reuse": curves(
+            "After how many tokens is an expert used again?",
+            {"reused": _reuse_curve(found.reuse)},
+            "tokens since last use",
+            "share of selections",
+        ),
+        "working_set": curves(
+            "How many experts does a step need?",
+            {"experts": working_set},
+            "log2 of requests per step",
+            "distinct experts, mean over layers",
+        ),
         "subjects": [
             (name, heatmap(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)))
             for name, counts in list(zip(found.trace.subject_names, found.subject_loads, strict=True))[:8]
@@ -84,31 +95,32 @@ def _by_layer(found: Profile, name: str) -> list[tuple[float, float]]:
     return [(int(layer), float(value)) for layer, value in zip(found.trace.layer_ids, found.layers[name], strict=False)]
 
 
-def curves(lines: dict[str, list[tuple[float, float]]], axis: str) -> str:
-    """An SVG of one or more lines over a common axis, from 0 upwards; NaN points are left out."""
-    points = {name: [(x, y) for x, y in line if np.isfinite(y)] for name, line in lines.items()}
-    every = [point for line in points.values() for point in line] or [(0.0, 0.0)]
-    low_x, high_x = min(x for x, _ in every), max(x for x, _ in every)
-    high_y = max(max(y for _, y in every), 1e-9)
+def curves(question: str, lines: dict[str, list[tuple[float, float]]], x: str, y: str) -> Points:
+    """One or more lines over a common axis; NaN points are left out."""
+    rows = [
+        {"line": name, "x": float(at), "y": float(v)}
+        for name, line in lines.items()
+        for at, v in line
+        if np.isfinite(v)
+    ]
+    return Points(
+        question=question, rows=rows, x=Axis("x", x), y=Axis("y", y), lines=True,
+        colours=Colours("line", {name: KINDS[(at + 2) % len(KINDS)] for at, name in enumerate(lines)}),
+        tips=(("line", "line"), ("x", x), ("y", y)),
+    )  # fmt: skip
 
-    def place(x: float, y: float) -> str:
-        across = (x - low_x) / max(high_x - low_x, 1e-9) * (WIDTH - LEFT - 8)
-        return f"{number(LEFT + across)} {number((HEIGHT - BOTTOM) * (1 - max(y, 0.0) / high_y) + 6)}"
 
-    parts = [text(0, 14, f"{high_y:.3g}", "m"), text(LEFT - 12, HEIGHT - BOTTOM + 8, "0", "m")]
-    parts.append(text(LEFT, HEIGHT - 10, f"{low_x:.3g}", "m"))
-    parts.append(text(WIDTH - 8, HEIGHT - 10, f"{high_x:.3g}", "m", "end"))
-    parts.append(text(WIDTH / 2, HEIGHT - 10, axis, "m", "middle"))
-    for index, (name, line) in enumerate(points.items()):
-        colour = _LINES[index % len(_LINES)]
-        if line:
-            path = "M" + "L".join(place(x, y) for x, y in line)
-            parts.append(element("path", d=path, fill="none", stroke=colour, stroke_width="1.5"))
-        if len(points) > 1:
-            parts.append(
-                element("text", name, x=WIDTH - 110, y=HEIGHT - BOTTOM - 12.0 * (index + 1), style=f"fill:{colour}")
-            )
-    return picture(WIDTH, HEIGHT, f"{', '.join(points)} over {axis}", parts)
+def curves_by_layer(statistics: dict[str, list[tuple[float, float]]]) -> Points:
+    """A panel for every statistic."""
+    rows = [
+        {"statistic": name, "layer": float(at), "value": float(value)}
+        for name, line in statistics.items() for at, value in line if np.isfinite(value)
+    ]  # fmt: skip
+    return Points(
+        question="How do layers differ?", rows=rows, x=Axis("layer", "layer of the model"), y=Axis("value", "value"),
+        lines=True,
+        panel="statistic", own_scales=True, tips=(("statistic", "statistic"), ("layer", "layer"), ("value", "value")),
+    )  # fmt: skip
 
 
 def heatmap(shares: np.ndarray) -> str:
@@ -120,7 +132,7 @@ def heatmap(shares: np.ndarray) -> str:
     half = f"{largest / 4:.2g}"  # the middle of a square-root scale
     ends = f'<small class="ends"><span>0</span><span>{half}</span><span>{largest:.2g}</span></small>'
     alt = f"heatmap of {shares.shape[0]} by {shares.shape[1]}"
-    return f'{_image(shares, "heat", alt)}{_image(scale, "scalebar", f"colours, from 0 to {largest:.2g}")}{ends}'
+    return f"{_image(shares, 'heat', alt)}{_image(scale, 'scalebar', f'colours, from 0 to {largest:.2g}')}{ends}"
 
 
 def _image(shares: np.ndarray, kind: str, alt: str) -> str:

@@ -12,11 +12,10 @@ from typing import Any
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement
 from archsim.policies.placement_rules import balanced
-from archsim.report.charts import Whiskers, whisker_panel
 from archsim.report.data import Place, Report, RunRow
-from archsim.report.figures import BOUND_NAMES
+from archsim.report.figures import BOUND_NAMES, option_times
 from archsim.report.tables import CLOSE
-from archsim.report.units import BYTE_UNITS, TIME_UNITS, between, factor, listed, percent, scaled
+from archsim.report.units import BYTE_UNITS, between, factor, listed, percent, scaled
 from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
 from archsim.runs.notes import SLOWER
 from archsim.specs import policies
@@ -653,16 +652,13 @@ def sure_section(folder: Path) -> list[dict[str, Any]]:
     places = []
     for place in found["places"]:
         name = ", ".join(str(value) for value in place["of"].values())
-        rows: list[Whiskers] = [
+        options = [
             (
                 str(each.get("policy", each.get("option"))),
                 (each["decode_ns_p05"], each["decode_ns_p50"], each["decode_ns_p95"]),
-                scaled(each["decode_ns_p50"], TIME_UNITS),
-                f"{scaled(each['decode_ns_p05'], TIME_UNITS)} to {scaled(each['decode_ns_p95'], TIME_UNITS)} (90 %)",
             )
             for each in place["options"]
         ]  # fmt: skip
-        most = max(row[1][2] for row in rows)
         told = [each["told"] for each in place["measure"]]
-        places.append({"name": name, "told": place["told"], "chart": whisker_panel(rows, most, name), "measure": told})
+        places.append({"name": name, "told": place["told"], "chart": option_times(name, options), "measure": told})
     return places

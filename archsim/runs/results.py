@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
@@ -72,6 +73,13 @@ class Results(Shown):
     def with_page(self, write_page: Callable[[Path], Path]) -> Results:
         """The same tables; ``write_page``: writes their report to a folder, and returns the path of the page."""
         return Results(self._read, self.folder, write_page)
+
+    @cached_property
+    def plot(self) -> Any:
+        """Figures: ``results.plot.gain()``, ``.limits()``, ``.critical_path()``, ``.dies()``, …; ``.names()`` lists
+        them. A notebook draws them; ``.save("x.pdf")`` is for print. See `archsim.report.figures.Plots`.
+        """
+        return import_module("archsim.report.figures").Plots(self)  # drawn a floor above, on first use
 
     @cached_property
     def runs(self) -> Table:

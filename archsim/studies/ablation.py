@@ -22,8 +22,8 @@ from archsim.base.errors import ArchsimError, did_you_mean
 from archsim.base.files import write_text
 from archsim.base.tables import Shown
 from archsim.report import data
-from archsim.report.charts import Change, waterfall
 from archsim.report.page import rendered
+from archsim.report.plots import Axis, Bars, waterfall
 from archsim.report.units import factor
 from archsim.runs.results import BASE_POLICY, Results, layers_that_ran
 from archsim.runs.sweep import Watcher, sweep
@@ -251,6 +251,7 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 # ---- page
+SMALL = 0.005  # smaller relative changes get no colour
 # The page of an ablation: a waterfall for every policy, the effect of each assumption, and a table of all values.
 
 MOST_NAMED = 4  # assumptions in a sentence
@@ -313,12 +314,19 @@ def groups_of(found: Ablation) -> Iterator[Group]:
         )
 
 
-def drawing(fall: Waterfall, found: Ablation) -> str:
-    changes = [
-        Change(effect.link.field, effect.speedup_before, effect.speedup_after, _tip(effect)) for effect in fall.effects
-    ]
-    spoken = f"{fall.policy} on {fall.system}, {fall.model}: {factor(fall.start)} to {factor(fall.end)}"
-    return waterfall((found.start.label, fall.start), changes, (found.end.label, fall.end), spoken)
+def drawing(fall: Waterfall, found: Ablation) -> Bars:
+    changes = []
+    for effect in fall.effects:
+        by = effect.speedup_after - effect.speedup_before
+        same = abs(effect.speedup_after / effect.speedup_before - 1) < SMALL
+        colour = "--llc" if same else "--compute" if by > 0 else "--from-link"
+        changes.append((effect.link.field, by, colour, {"told": _tip(effect)}))
+    return waterfall(
+        f"{fall.policy}: how does each assumption change its speed-up?", changes,
+        Axis("value", "decode throughput relative to base under the same assumptions, ×"),
+        first=(found.start.label, fall.start), total=(found.end.label, ".2f"), reference=1.0,
+        tips=(("name", "assumption"), ("label", "change"), ("told", "in words")),
+    )  # fmt: skip
 
 
 def sentence(fall: Waterfall, found: Ablation) -> str:

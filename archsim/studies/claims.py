@@ -17,8 +17,8 @@ from yaml import safe_load
 from archsim.base.files import own_folder, write_text
 from archsim.base.own_code import import_function
 from archsim.base.tables import REAL, TEXT, Shown, Table
-from archsim.report.charts import Axis, element, number, picture, shortened, text, title
 from archsim.report.page import rendered
+from archsim.report.plots import Axis, Colours, Points
 from archsim.report.units import NO_BREAK, significant
 from archsim.runs.plan import select
 from archsim.runs.sweep import Watcher, sweep_selected
@@ -564,45 +564,34 @@ def write_claims(claims: Claims, folder: Path) -> Path:
     return folder / "index.html"
 
 
-_WIDTH, _LABELS, _ROW, _TOP = 900.0, 380.0, 20.0, 24.0
-_LEAST, _MOST = 0.1, 10.0  # ends of the picture's axis; what lies beyond is drawn at the end
-_DOT = MappingProxyType(
-    {"better": ("met", 4.0), "as null": ("same", 4.0), "missed": ("miss", 4.0), "fit": ("fitted", 2.5)}
-)
+_LEAST, _MOST = 0.1, 10.0  # ends of the figure's axis; what lies beyond is drawn at the end
+_DOT = MappingProxyType({"better": "--p4", "as null": "--p0", "missed": "--p7", "fit": "--p6"})
 
 
-def picture_of(claims: Claims) -> str:
-    """Simulated over published, a row a group; the null model as a tick. Empty where no value is a positive number."""
-    axis = Axis(_LEAST, _MOST, (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0), lambda value: f"{value:g}", log=True)
-    rows: list[tuple[str, list[str]]] = []
+def picture_of(claims: Claims) -> Points | None:
+    """Simulated over published, a row for each group of values; None where no value is a positive number."""
+    rows: list[dict[str, Any]] = []
     for group in claims.paper.claims:
-        y, marks = _TOP + _ROW * (len(rows) + 0.5), []
         for judged in claims.judged:
-            if judged.group is not group or judged.kind not in _DOT:
-                continue
-            simulated, guess = _ratio(judged, judged.simulated), _ratio(judged, judged.guess)
-            if guess is not None:
-                x = _LABELS + axis.share(guess) * (_WIDTH - _LABELS - 20)
-                marks.append(element("path", class_="guess", d=f"M{number(x)} {number(y - 6)}V{number(y + 6)}"))
-            if simulated is not None:
-                kind, radius = _DOT[judged.kind]
-                x = _LABELS + axis.share(simulated) * (_WIDTH - _LABELS - 20)
-                values = f"published {published(judged)}, simulated {shown(judged.simulated, '')}"
-                tip = f"{judged.row.id} {place_of(judged)}: {values}"
-                marks.append(element("circle", title(tip), class_=kind, cx=x, cy=y, r=radius))
-        if marks:
-            rows.append((group.what, [text(0, y + 4, shortened(group.what, 60)), *marks]))
+            ratio = _ratio(judged, judged.simulated) if judged.group is group and judged.kind in _DOT else None
+            if ratio is not None:
+                guess = _ratio(judged, judged.guess)
+                rows.append({
+                    "group": group.what, "ratio": min(max(ratio, _LEAST), _MOST), "kind": judged.kind,
+                    "row": f"{judged.row.id} {place_of(judged)}", "published": published(judged),
+                    "simulated": shown(judged.simulated, ""), "null": "–" if guess is None else f"{guess:.3g}×",
+                })  # fmt: skip
     if not rows:
-        return ""
-    bottom = _TOP + _ROW * len(rows)
-    grid = []
-    for tick in axis.ticks:
-        x = _LABELS + axis.share(tick) * (_WIDTH - _LABELS - 20)
-        kind = "ref" if tick == 1.0 else "grid"
-        grid.append(element("path", class_=kind, d=f"M{number(x)} {number(_TOP)}V{number(bottom)}"))
-        grid.append(text(x, _TOP - 8, axis.label(tick), anchor="middle"))
-    parts = [*grid, *(mark for _, marks in rows for mark in marks)]
-    return picture(_WIDTH, bottom + 8, f"Simulated over published values of {claims.paper.title}", parts)
+        return None
+    return Points(
+        question="How near are simulated values to published ones?", rows=rows, named="group",
+        x=Axis("ratio", "simulated over published, ×", "~g", log=True, low=_LEAST, high=_MOST), y=Axis("group", ""),
+        colours=Colours("kind", _DOT, "against the null model"),
+        tips=(
+            ("row", "value"), ("published", "published"), ("simulated", "simulated"), ("kind", "verdict"),
+            ("null", "null model"),
+        ),
+    )  # fmt: skip
 
 
 def _ratio(judged: Judged, value: Value) -> float | None:

@@ -11,10 +11,10 @@ from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import Shown
-from archsim.report.charts import Bar, Group, Segment, bar_panel, linear_axis
-from archsim.report.figures import BOUND_NAMES
+from archsim.report.figures import BOUND_NAMES, cause_colours
 from archsim.report.page import rendered
-from archsim.report.units import NO_BREAK, PREFIXES, TIME_UNITS, factor, percent, plain, scaled, significant, unit_of
+from archsim.report.plots import Axis, Bars
+from archsim.report.units import NO_BREAK, PREFIXES, TIME_UNITS, factor, percent, scaled, significant, unit_of
 from archsim.runs.columns import BY_NAME, unpacked
 from archsim.runs.energy import Coefficients, activity_of, build_costs, energy_of
 from archsim.runs.notes import result_notes
@@ -322,7 +322,6 @@ def render(found: DesignComparison) -> str:
         "answer": answer(found),
         "causes": _causes_shown(found),
         "of": found.causes[0].group if found.causes else "",
-        "cause_parts": list(BOUND_NAMES.values()),
         "groups": [(name, [each for each in found.quantities if each.group == name]) for name in groups],
     }
     return rendered("compare.html.j2", context, {"cell": cell, "change": change})
@@ -382,19 +381,22 @@ def change(each: Quantity) -> str:
     return "–" if each.ratio is None else factor(each.ratio)
 
 
-def _causes_shown(found: DesignComparison) -> str:
-    totals = [sum(getattr(each, side) or 0.0 for each in found.causes) for side in ("a", "b")]
-    worth, unit = unit_of(totals, TIME_UNITS)
-    axis = linear_axis(1.02 * max(totals), lambda value: plain(round(value / worth, 6)))
-
-    def bar(name: str, side: str, total: float) -> Bar:
-        segments = []
-        for kind, cause in BOUND_NAMES.values():
+def _causes_shown(found: DesignComparison) -> Bars | None:
+    """The time of both designs by cause; None where no cause was recorded."""
+    if not found.causes:
+        return None
+    totals = {side: sum(getattr(each, side) or 0.0 for each in found.causes) for side in ("a", "b")}
+    worth, unit = unit_of(totals.values(), TIME_UNITS)
+    rows = []
+    for name, side in ((found.a, "a"), (found.b, "b")):
+        for _, cause in BOUND_NAMES.values():
             ns = sum(getattr(each, side) or 0.0 for each in found.causes if each.name == cause)
             if ns:
-                segments.append(Segment(kind, ns, f"{name}: {scaled(ns, TIME_UNITS)} {cause}"))
-        return Bar(name, tuple(segments), scaled(total, TIME_UNITS))
-
-    bars = bar(found.a, "a", totals[0]), bar(found.b, "b", totals[1])
-    of = found.causes[0].group if found.causes else ""
-    return bar_panel([Group(of, bars)], axis, f"time on the critical path, {unit}", "time by cause")
+                label = scaled(totals[side], TIME_UNITS)
+                told = scaled(ns, TIME_UNITS)
+                rows.append({"name": name, "cause": cause, "value": ns / worth, "label": label, "told": told})
+    return Bars(
+        question="What does each design spend its time on?", rows=rows, y="name", colours=cause_colours(),
+        x=Axis("value", f"time on the critical path of {found.causes[0].group}, {unit}"),
+        tips=(("name", "design"), ("cause", "cause"), ("told", "time")),
+    )  # fmt: skip

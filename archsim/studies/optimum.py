@@ -22,8 +22,9 @@ from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
 from archsim.report import data
 from archsim.report.data import Die, Link
-from archsim.report.maps import colour_bar, fabric_map, scale_css
+from archsim.report.maps import Placed, die_map
 from archsim.report.page import rendered
+from archsim.report.plots import DieMap
 from archsim.report.units import TIME_UNITS, percent, scaled
 from archsim.runs.plan import select
 from archsim.runs.results import layers_that_ran
@@ -745,8 +746,7 @@ def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
     context = {
         "notes": notes, "name": name, "sentences": sentences(found), "layers": data.told(_layers(found)),
         "rows": [_row(each) for each in found], "short": list(answers(found)),
-        "worst": [_picture(each) for each in worst], "colour_bar": colour_bar(), "light": scale_css(dark=False),
-        "dark": scale_css(dark=True),
+        "worst": [_picture(each) for each in worst],
     }
     return rendered("optimum.html.j2", context)
 
@@ -820,16 +820,19 @@ def _picture(each: Measured) -> dict:
             f"Bound {bound} (by {NAMES[worst.bound_by]}); fullest resource of the plan {plan} "
             f"({NAMES[worst.plan_by]}); step {step}; decision exposed {decision}."
         ),
-        "maps": [
-            ("the policy's plan", _map(each.fabric, worst, worst.loads_ns)),
-            ("the relaxation's plan", _map(each.fabric, worst, worst.bound.loads_ns)),
-        ],
+        "map": _map(each.fabric, worst),
     }
 
 
-def _map(fabric: MachineFabric, step: StepDistance, loads_ns: np.ndarray) -> str:
-    """Loads as shares of the bound."""
-    use, dies = loads_ns / step.bound.ns, fabric.dies
+def _map(fabric: MachineFabric, step: StepDistance) -> DieMap:
+    """Loads under the policy's plan and under the relaxation's, as shares of the bound."""
+    plans = (("the policy's plan", step.loads_ns), ("the relaxation's plan", step.bound.loads_ns))
+    placed = [Placed({"plan": name}, *_loads(fabric, loads_ns / step.bound.ns)) for name, loads_ns in plans]
+    return die_map("How loaded are dies and links, in percent of the bound?", placed)
+
+
+def _loads(fabric: MachineFabric, use: np.ndarray) -> tuple[tuple[Die, ...], tuple[Link, ...]]:
+    dies = fabric.dies
     at = (
         [None] * fabric.nodes
         if fabric.node_x is None
@@ -843,13 +846,9 @@ def _map(fabric: MachineFabric, step: StepDistance, loads_ns: np.ndarray) -> str
             fabric.link_src[names].tolist(), fabric.link_dst[names].tolist(), use[2 * dies :], strict=True
         )
     )
-    return fabric_map(
-        tuple(
-            Die(die, *(at[die] or (None, None)), float(use[die]), float(use[dies + die]), 0.0) for die in range(dies)
-        ),
-        links,
-        "Load of every die's HBM and compute array and of every link, in % of the bound",
-    )
+    return tuple(
+        Die(die, *(at[die] or (None, None)), float(use[die]), float(use[dies + die]), 0.0) for die in range(dies)
+    ), links
 
 
 # ---- study

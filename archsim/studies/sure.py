@@ -21,8 +21,9 @@ from archsim.base.errors import spoken
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import REAL, TEXT, Shown, Table
 from archsim.engine.moves import charges_kernels
-from archsim.report.charts import whisker_panel
+from archsim.report.figures import option_times, variance_shares
 from archsim.report.page import rendered
+from archsim.report.plots import Bars
 from archsim.report.units import TIME_UNITS, percent, scaled, significant
 from archsim.runs.energy import Coefficients, activity_of, build_costs, energy_of
 from archsim.runs.feasibility import cost_of
@@ -517,7 +518,6 @@ def section_of(found: Sure) -> dict[str, Any]:
             for each in found.quantities
         ],
         "sure_exact": found.exact, "sure_notes": found.notes, "sure_samples": found.samples,
-        "sure_caption": "Time of decode",
     }  # fmt: skip
 
 
@@ -527,29 +527,21 @@ def _written(value: float, unit: str) -> str:
 
 # ---- pictures
 
-def whiskers(place: Place) -> str:
-    """An SVG: time of every option, a bar to its median and a line over its central 90 %."""
-    rows = [
-        (
-            option.name, option.ns, scaled(option.ns.p50, TIME_UNITS),
-            f"{option.name}: {scaled(option.ns.p05, TIME_UNITS)} to {scaled(option.ns.p95, TIME_UNITS)} (90 %)",
-        )
-        for option in place.options
-    ]  # fmt: skip
-    return whisker_panel(rows, max(option.ns.p95 for option in place.options), f"time of decode, {place.name}")
+def whiskers(place: Place) -> Bars:
+    """Time of every option: its median and its central 90 %."""
+    return option_times(place.name, [(each.name, (each.ns.p05, each.ns.p50, each.ns.p95)) for each in place.options])
 
 
-def tornado(place: Place) -> str:
-    """An SVG: total indices of the draws on which the headline hangs, with two standard errors to each side."""
+def tornado(place: Place) -> Bars | None:
+    """Total indices of the draws on which the headline hangs, with two standard errors to each side."""
     return tornado_of(place.indices, place.name)
 
 
-def tornado_of(found: Sequence[Index], name: str) -> str:
+def tornado_of(found: Sequence[Index], name: str) -> Bars | None:
     """As `tornado`, of the answer ``name``."""
-    rows = []
+    draws = []
     for each in found[:SHOWN]:
         if each.total > 0:
             low, high = max(0.0, each.total - 2 * each.total_error), min(1.0, each.total + 2 * each.total_error)
-            tip = f"{each.name}: alone {percent(each.first)}, with others {percent(each.total)} of the variance"
-            rows.append((each.name.removeprefix("system."), (low, each.total, high), percent(each.total), tip))
-    return whisker_panel(rows, 1.0, f"share of the variance of the answer, {name}") if rows else ""
+            draws.append((each.name.removeprefix("system."), each.first, low, each.total, high))
+    return variance_shares(name, draws)

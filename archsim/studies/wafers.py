@@ -24,7 +24,7 @@ from archsim.base.units import NS_PER_S
 from archsim.engine.engine import WeightMover
 from archsim.engine.state import new_tally
 from archsim.policies.placement import Placement, moves_between
-from archsim.report.charts import apart, element, linear_axis, number, picture, shortened, text, text_width, title
+from archsim.report.plots import Axis, Ranges
 from archsim.report.units import percent, signed_percent, significant
 from archsim.runs.plan import plan_of, prepare
 from archsim.runs.simulator import Simulator
@@ -165,31 +165,18 @@ def section_of(found: Sequence[Wafers]) -> dict[str, Any] | None:
     return {"columns": COLUMNS, "rows": [(each.name, cells_of(each)) for each in found], "drawing": drawing(found)}
 
 
-_LEFT_TO, _WIDTH, _ROW = 28, 620.0, 18.0  # characters of a name, px
-
-
-def drawing(found: Sequence[Wafers]) -> str:
-    """A bar from the 5th to the 95th percentile of every distribution, its median, and the best machine."""
-    left = 10 + max(text_width(shortened(each.name, _LEFT_TO)) for each in found)
-    axis = linear_axis(max(each.best for each in found) * 1.02, lambda tick: f"{tick:,.0f}")
-    bottom = _ROW * len(found)
-
-    def x(rate: float) -> float:
-        return left + (_WIDTH - left - 20) * axis.share(rate)
-
-    parts = [element("path", class_="grid", d=f"M{number(x(tick))} 0V{number(bottom)}") for tick in axis.ticks]
-    parts += [text(x(tick), bottom + 12, axis.label(tick), "m", "middle") for tick in apart(axis, x)]
-    for row, each in enumerate(found):
+def drawing(found: Sequence[Wafers]) -> Ranges:
+    """A band from the 5th to the 95th percentile of every distribution, its median, and the best machine."""
+    rows = []
+    for each in found:
         low, middle, high = each.tokens_per_s
-        y = row * _ROW + _ROW / 2
-        told = f"{each.name}: p5 {low:,.0f}, median {middle:,.0f}, p95 {high:,.0f}, best {each.best:,.0f} tokens/s"
-        parts.append(text(left - 6, y + 3.5, shortened(each.name, _LEFT_TO), "t", "end"))
-        width = max(x(high) - x(low), 1.0)
-        parts.append(element("rect", title(told), class_="k-hbm", x=x(low), y=y - 5, width=width, height=10.0))
-        parts.append(element("path", title(told), class_="mark", d=f"M{number(x(middle))} {number(y - 7)}v14"))
-        parts.append(element("circle", title(told), class_="p4", cx=x(each.best), cy=y, r=3.0))
-    parts.append(text((left + _WIDTH) / 2, bottom + 27, "tokens/s of drawn machines", "m", "middle"))
-    return picture(_WIDTH, bottom + 32, "Throughput of drawn machines: 5th to 95th percentile, median, best", parts)
+        told = f"{low:,.0f} to {high:,.0f}, median {middle:,.0f}, best {each.best:,.0f}"
+        rows.append({"name": each.name, "low": low, "value": middle, "high": high, "best": each.best, "told": told})
+    return Ranges(
+        question="How much do machines differ that were built to the same design?", rows=rows, y="name",
+        x=Axis("value", "tokens/s of drawn machines: 5th to 95th percentile, median, and the best", ".3~s", low=0.0),
+        low="low", high="high", best="best", tips=(("name", "machine"), ("told", "tokens/s")),
+    )  # fmt: skip
 
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from archsim.report.maps import LEVELS, shade, traffic_matrix
 from archsim.report.sections import balancers_section, distance, reached, reason
 
 
@@ -50,12 +49,6 @@ def test_distance_and_share_of_the_ceiling():
     assert distance(row("eplb", 1.0, None)) is None
     assert reached(row("eplb", 1.0, 1.2), EP) == pytest.approx(1.0) and reached(EP, EP) == 0.0
     assert reached(EP, row("ep", 1.0, 1.2)) is None  # nothing to remove
-
-
-def test_a_matrix_shows_every_pair_on_a_logarithmic_scale():
-    drawn = traffic_matrix({(0, 1): 1e6, (1, 0): 1e3, (1, 2): 1.0}, 3, 1e6, "bytes")
-    assert drawn.count("<path") == 2 and drawn.count("M") == 3 and 'aria-label="bytes"' in drawn
-    assert [shade(value, 1e6) for value in (0, 1, 1e6)] == [0, 1, LEVELS]
 
 
 def test_a_glance_names_the_fastest_of_every_machine_traffic_and_model():

@@ -30,7 +30,7 @@ def test_few_words_are_visible_at_first(page):
 def test_nothing_is_cut_at_400_px(page, name):
     """With everything unfolded; what is wider scrolls inside its own frame."""
     script = """for (const each of document.querySelectorAll("details")) each.open = true;
-    const frames = ".wide, nav, figure";
+    const frames = ".wide, nav, figure, noscript";
     const cut = [...document.querySelectorAll("main *")].filter((each) => !each.closest("svg svg *")
       && each.getBoundingClientRect().right > innerWidth + 1 && !each.closest(frames));
     return [document.documentElement.scrollWidth <= innerWidth, cut.map((each) => each.outerHTML.slice(0, 80))];"""
@@ -41,31 +41,14 @@ def test_the_index_stays(page):
     assert run_in(page, "scrollTo(0, 600); return document.querySelector('nav').getBoundingClientRect().top") >= 0
 
 
-def test_a_click_on_a_die_a_bar_and_a_link_tells_its_numbers(page):
-    script = """const bar = document.querySelector("#answer svg rect.p2 title, #answer svg .p2 title").parentElement;
-    click(bar); const first = told();
-    document.querySelector("#moves details").open = true;
-    click(document.querySelector("#maps rect.hit")); const second = told();
-    click(document.querySelector("#maps path.hit"));
-    return [first, second, told()];"""
-    bar, die, link = run_in(page, script)
-    assert "allo" in bar and "×" in bar
-    assert die.strip().startswith("×\n") or "die 0: HBM at" in die
-    assert "link" in link and "busy" in link
-
-
-def test_a_click_on_a_step_says_why_it_takes_its_time(page):
-    script = """document.querySelector("#limits details").open = true;
-    const figure = document.querySelector("figure[data-steps]"), svg = figure.querySelector("svg");
-    svg.scrollIntoView({ block: "center" });
-    const chart = STEPS.charts[figure.dataset.steps];
-    const cell = new DOMPoint(chart.left + chart.width / 2, chart.top + chart.height / 2);
-    const at = cell.matrixTransform(svg.getScreenCTM());
-    clickAt(at.x, at.y); return [told(), chart.cells[0]];"""
-    lines, cell = run_in(page, script)
-    begins = f"iteration {cell[0]}, layer {cell[1]}", "cause: HBM", "link: ", "die: ", "expert: ", "help: at most −"
-    assert all(word in lines for word in begins)
-    assert f"--step {cell[0]} --layer {cell[1]}" in lines
+def test_a_figure_is_drawn_and_a_choice_holds_for_all(page):
+    """The first figure has a bar for every run that is chosen; figures have the width of the page."""
+    script = """const figures = [...document.querySelectorAll("figure.plot")];
+    for (const each of document.querySelectorAll("details")) each.open = true;
+    return [figures.length, document.querySelectorAll("noscript").length, typeof vegaEmbed,
+      figures.every((each) => each.clientWidth > 1000)];"""
+    count, fallbacks, library, wide = run_in(page, script)
+    assert count == fallbacks >= 10 and library == "function" and wide
 
 
 def test_an_index_entry_unfolds_its_section(page):

@@ -6,7 +6,8 @@ import pytest
 
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import REAL, TEXT, Table
-from archsim.report.printed import FORMATS, MOST_GROUPS, names_of, write_figure
+from archsim.report.plots import FORMATS
+from archsim.report.printed import MOST_BARS, names_of, write_figure
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "reports" / "example"
 COLUMNS = {name: TEXT for name in ("assumptions", "system", "model", "policy")} | {"batch": "integer"}
@@ -25,7 +26,7 @@ def _report(folder: Path, batches: int = 2) -> Path:
 
 
 def test_a_report_has_the_figures_of_its_columns(tmp_path):
-    assert list(names_of(_report(tmp_path))) == ["gain", "limits", "energy"]
+    assert list(names_of(_report(tmp_path))) == ["gain", "limits", "critical_path", "energy"]
     assert list(names_of(EXAMPLE)) == ["front"]
 
 
@@ -61,4 +62,4 @@ def test_an_unknown_figure_or_format_is_refused_with_those_there_are(tmp_path, n
 
 def test_more_bars_than_can_be_read_are_refused(tmp_path):
     with pytest.raises(ArchsimError, match="runs in one panel"):
-        write_figure(_report(tmp_path, MOST_GROUPS + 1), "gain", tmp_path / "a.pdf")
+        write_figure(_report(tmp_path, MOST_BARS // 2 + 1), "gain", tmp_path / "a.pdf")

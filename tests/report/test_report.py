@@ -4,16 +4,13 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.html_page import Page
 from support.report_folder import read_csv, write_csv, write_folder
 
-from archsim.report import data
-from archsim.report.charts import apart, linear_axis, log_axis
+from archsim.report import data, figures
 from archsim.report.data import ReportError, read_report, told
 from archsim.report.figures import BOUND_NAMES
-from archsim.report.maps import LEVELS, PITCH, fabric_map, level, step_chart
 from archsim.report.page import PAGES, render, render_all, write_report
 from archsim.report.sections import beyond_memory, copied, sentences
 from archsim.report.tables import results, ties
@@ -77,7 +74,8 @@ def test_a_page_begins_with_three_sentences(tmp_path):
         "A step of deepseek-v3 takes 2.50× as long as the roofline allows.",
     ]
     page = render(read_report(tmp_path))
-    assert page.index('class="answer"') < page.index("<svg") < page.index("<details")
+    assert page.index('class="answer"') < page.index('class="plot"') < page.index('class="go"') < page.index("<details")
+    assert page[: page.index("<details")].count('class="plot"') == 1
     assert page.count("<details") - page.count("<details open") >= page.count('class="q"') >= 5
 
 
@@ -100,25 +98,30 @@ def test_words_of_a_page_are_links_to_the_glossary(folder, page):
     assert "glossary.html#policy" in terms
 
 
-def test_a_click_on_a_step_has_what_why_says(folder, text):
-    """Of every chart: its slowest step in each cell, with cause, link, die and expert."""
-    found = json.loads(re.search(r"const STEPS = (.*);", text)[1])
-    keys = {attrs["data-steps"] for tag, attrs in Page(text).tags if "data-steps" in attrs}
-    assert keys and keys == set(found["charts"])
-    for chart in found["charts"].values():
-        slowest = max(filter(None, chart["cells"]), key=lambda cell: cell[2])
-        assert found["causes"][slowest[3][0][0]] == "HBM" and slowest[4][:2] == [1, 2] and len(slowest) == 8
+def specs(text: str) -> list[dict]:
+    """The figures of a page, as Vega-Lite."""
+    return [json.loads(found) for found in re.findall(r'<script type="application/json">(.*?)</script>', text, re.S)]
+
+
+def rows_of(spec: dict, name: str = "rows") -> list[dict]:
+    packed = spec["datasets"][name]
+    return [dict(zip(packed["columns"], row, strict=True)) for row in packed["rows"]]
+
+
+def test_a_cell_of_a_step_tells_what_why_says(text):
+    """The slowest step of each cell, with cause and link."""
+    (found,) = [spec for spec in specs(text) if spec["description"].startswith("Which steps are slow")]
+    slowest = max(rows_of(found), key=lambda row: row["time"])
+    assert slowest["cause"] == "HBM 100 %" and slowest["link"].startswith("1 → 2, busy")
 
 
 def test_needs_no_network(page, text):
     loads = [(tag, attrs) for tag, attrs in page.tags if {"src", "href", "xlink:href", "data"} & set(attrs)]
     assert {tag for tag, _ in loads} == {"a"}
     assert {attrs["href"].partition("#")[0] for _, attrs in loads} - {""} == {"steps.parquet", *PAGES}
-    assert (
-        "url(" not in text
-        and "@import" not in text
-        and "//" not in re.sub(r"<script>.*?</script>", "", text, flags=re.S)
-    )
+    own = re.sub(r"<script.*?</script>", "", text, flags=re.S)
+    assert "url(" not in own and "@import" not in own and "//" not in own
+    assert "fetch(" not in re.findall(r"<script>(.*?)</script>", text, re.S)[-1]  # what draws figures
 
 
 def test_links_inside_the_page_have_targets(page):
@@ -148,14 +151,27 @@ def test_leaves_no_draft_behind(folder, text):
     ]  # fmt: skip
 
 
-def test_every_figure_has_a_panel_for_every_place(page):
-    spoken = [attrs["aria-label"] for tag, attrs in page.tags if tag == "svg"]
-    for figure in (
-        "decode throughput relative to base", "hops of base", "HBM traffic of", "Bottlenecks of", "tokens of the most",
-        "copies on",
-    ):
-        assert sum(label.startswith(figure) for label in spoken) == 2 * 2 * 2
-    assert sum(label.startswith("Utilisation of dies and links") for label in spoken) == 2 * 2 * 2 * len(POLICIES)
+def test_every_figure_shows_every_run(text):
+    found = {spec["description"].partition("?")[0]: spec for spec in specs(text)}
+    for question in ("How much faster than base is each policy", "How evenly are the dies loaded"):
+        assert len(rows_of(found[question])) == 2 * 2 * 2 * 2 * len(POLICIES)
+        assert found[question]["usermeta"]["filters"] == ["assumptions", "system", "model", "batch"]
+    for system, dies in (("dojo", 25), ("tsmc_sow", 24)):
+        shown = found[f"Where is {system} busy"]
+        assert len(rows_of(shown)) == dies * 2 * 2 * len(POLICIES)
+        assert {param["name"] for param in shown["params"]} == {"f_assumptions", "f_model", "f_policy", "show"}
+
+
+def test_a_waterfall_ends_with_the_step(text):
+    """Its causes follow each other without gaps, and their sum is the step."""
+    (found,) = [spec for spec in specs(text) if spec["description"].startswith("Where does the time")]
+    names = ("assumptions", "system", "model", "batch", "policy")
+    runs: dict[tuple, list[dict]] = {}
+    for row in rows_of(found):
+        runs.setdefault(tuple(row[name] for name in names), []).append(row)
+    for parts in runs.values():
+        ends = [0.0, *(part["value"] for part in parts)]
+        assert [part["begin"] for part in parts] == pytest.approx(ends[:-1], rel=1e-4)
 
 
 def test_all_results_are_in_the_table(folder):
@@ -184,7 +200,7 @@ def test_no_prefill_and_nothing_simulated(tmp_path):
     empty = dict.fromkeys(data.OPTIONAL, "")
     write_folder(tmp_path, prefill_ns=0, changes=empty | {"decode_ns": 0, "hop_messages": 0})
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
-    assert page.text.count("not recorded") == 21  # bounds and balance of 10 runs, and a sentence
+    assert "What steps wait for was not recorded" in page.text
     whole = Page((tmp_path / "results.html").read_text(encoding="utf-8"))
     assert whole.row("dojo", "deepseek-v3", "4,096", "base")[6] == "0"
 
@@ -303,52 +319,25 @@ def test_no_section_on_ties_without_such_a_pair(tmp_path):
 
 
 def test_map_draws_each_direction_where_links_are_shared(folder):
-    report = read_report(folder)
-
-    def lines(label: str) -> int:
-        run = next(run for run in report.runs if run.place.assumptions == label and run.policy == "base")
-        drawn = fabric_map(report.dies[run.key], report.links[run.key], "map")
-        return sum(part.count("M") for part in re.findall(r'class="l\d+" d="([^"]*)"', drawn))
-
-    assert (lines("published"), lines("physical")) == (40, 80)
+    (found, _) = figures.maps(read_report(folder))
+    for label, links in (("published", 40), ("physical", 80)):
+        chosen = {"assumptions": label, "policy": "base", "model": "deepseek-v3"}
+        own = [link for link in found.links if all(link[name] == value for name, value in chosen.items())]
+        assert len({(each["x_at"], each["y_at"], each["x_to"], each["y_to"]) for each in own}) == links
 
 
-def test_dies_of_maps_have_numbers_or_the_busiest_is_outlined():
-    """What the text calls die 4 can be found."""
-
-    def dies(side):
-        return tuple(data.Die(i, i // side, i % side, 0.2, 0.9 if i == 7 else 0.1, 0.0) for i in range(side * side))
-
-    small, large = fabric_map(dies(5), (), "small"), fabric_map(dies(16), (), "large")
-    assert re.findall(r'class="id n\d+"[^>]*>(\d+)<', small) == [str(die) for die in range(25)] and "hot" not in small
-    assert large.count('class="hot"') == 1 and 'class="id' not in large
-    at = re.search(r'class="hot" x="([\d.]+)" y="([\d.]+)"', large)
-    assert (float(at[1]), float(at[2])) == (2.0, 2.0 + 7 * PITCH)
+def test_dies_stand_under_their_roof(tmp_path):
+    """25 dies of three policies in two phases, of two assumption sets."""
+    found = figures.roofline(read_report(write_folder(tmp_path, policies=("base", "ep", "allo"))))
+    assert len(found.rows) == 2 * 3 * 2 * 25
+    roofs = {curve["place"]: max(each["tflop_per_s"] for each in found.curves) for curve in found.curves}
+    assert all(row["tflop_per_s"] <= roofs[row["place"]] for row in found.rows)
 
 
-def test_labels_of_ticks_do_not_touch():
-    axis = log_axis(1.0, 1e6, plain_factor)
-    kept = apart(axis, lambda value: 100 + 200 * axis.share(value))
-    assert kept == (1.0, 1e2, 1e4, 1e6)
-    assert apart(axis, lambda value: 1000 * axis.share(value)) == axis.ticks
-
-
-def test_dies_stand_under_their_roof_and_steps_are_drawn(tmp_path):
-    """25 dies of three policies in two phases; the step that the caption calls the slowest is the slowest."""
-    page = render(read_report(write_folder(tmp_path, policies=("base", "ep", "allo"))))
-    drawn = page[page.index('<section id="roofline">') : page.index('<section id="steps">')]
-    assert drawn.count("<circle") == 2 * 3 * 25 and drawn.count(" die") >= 2 * 3 * 25  # of two assumption sets
-    assert "ep, prefill, die 24: " in drawn and "FLOP/byte" in drawn
-    charts = page[page.index('<section id="steps">') : page.index('<section id="moves">')]
-    assert charts.count("<svg") == 2 * 3
-    assert "slowest: iteration 4, layer 5, 5.00\u00a0µs, 100\u00a0% HBM, hottest link 1 → 2" in charts
-
-
-def test_many_iterations_share_columns_of_a_chart():
-    steps, layers = np.arange(127).repeat(3), np.tile([3, 5, 9], 127)
-    slow = data.Step(126, 9, 9.0, {}, None)
-    drawn = step_chart(data.Steps(steps, layers, np.full(3 * 127, 9.0), slow), 9.0, "steps")
-    assert drawn.count("h6.5") == 3 * 32 and "means of 4" in drawn
+def test_many_iterations_share_columns_of_a_chart(tmp_path):
+    report = read_report(write_folder(tmp_path, policies=("base", "ep"), decode_steps=126))
+    columns = {row["iteration"] for row in figures.steps(report).rows}
+    assert columns == set(range(0, 127, 4))
 
 
 def test_a_summary_has_one_throughput_and_the_use_of_the_machine(tmp_path):
@@ -398,19 +387,6 @@ def test_what_copies_cost_and_save_is_told_of_runs_that_made_some(tmp_path):
     assert {(each.evicted_unused, each.evicted_used, each.decode_step_ns) for each in found} == {(3e12, 1e12, 2e6)}
     page = render(read_report(tmp_path))
     assert "What copies cost and save" in page and page.count("4.00\u00a0TB</td>") == len(found)
-
-
-def test_levels_tell_idle_from_little_used():
-    assert [level(use) for use in (0, 1e-9, 0.5, 0.999, 1, 1.2)] == [0, 1, LEVELS // 2, LEVELS, LEVELS, LEVELS]
-
-
-def test_axes_hold_their_values():
-    axis = linear_axis(5.41, factor)
-    assert axis.ticks[0] == 0 and axis.ticks[-1] <= 5.41 and axis.share(5.41) == 1
-    axis = log_axis(0.5, 213, factor)
-    assert (axis.low, axis.high) == (0.1, 1000)
-    assert axis.share(1) == pytest.approx(0.25)
-    assert log_axis(1, 1, factor).high == 10
 
 
 def test_numbers_are_written_for_people():

@@ -8,7 +8,7 @@ from archsim import run as run_once
 from archsim.base.errors import CapacityError, SpecError
 from archsim.cli.main import main
 from archsim.report.data import WORDS, Die
-from archsim.report.maps import heat_map
+from archsim.report.maps import Placed, die_map
 from archsim.runs.columns import BY_NAME
 from archsim.runs.energy import build_costs, energy_of, full_load_w
 from archsim.runs.notes import LIMITED, limit_notes
@@ -254,13 +254,11 @@ def test_pages_and_commands_say_what_limits_the_clock(folder, capsys, measured):
     assert "of the full one, limited by the power of the machine" in capsys.readouterr().out
 
 
-def test_a_map_tells_power_temperature_and_clock():
+def test_a_map_shows_power_and_temperature():
     cooled = [Die(n, n % 3, n // 3, 0.5, 0.5, 0.0, power_w=100.0 + n, temperature_c=50.0 + n) for n in range(6)]
-    drawn = heat_map(tuple(cooled), "heat", "clock 93 % in decode", 105.0)
-    assert "<title>die 5: 105 W, 55 C; clock 93 % in decode</title>" in drawn and drawn.count(">50 C<") == 1
-    assert 'class="u0"' in drawn and 'class="u20"' not in drawn  # far from the limit
-    alone = tuple(Die(n, None, None, 0.5, 0.5, 0.0, power_w=9.0) for n in range(4))
-    assert heat_map(alone, "power", "clock 100 % in decode", None).count(">9 W<") == 4
+    found = die_map("heat", [Placed({}, cooled, ())])
+    assert [metric.field for metric in found.metrics] == ["hbm", "array", "power", "heat"]
+    assert [row["power"] for row in found.rows] == [100.0 + n for n in range(6)] and found.rows[5]["heat"] == 55.0
 
 
 def test_full_load_falls_with_the_limit():

@@ -39,7 +39,8 @@ def run_in(page: Path, script: str, width: int = 1400):
         'parent.postMessage(JSON.stringify(found), "*"); });</script></body>'
     )
     probed, frame = page.with_name("probed.html"), page.with_name("frame.html")
-    probed.write_text(page.read_text(encoding="utf-8").replace("</body>", run), encoding="utf-8")
+    before, _, after = page.read_text(encoding="utf-8").rpartition("</body>")
+    probed.write_text(f"{before}{run}{after}", encoding="utf-8")
     frame.write_text(
         '<body style="margin:0"><pre id="out"></pre><script>addEventListener("message", (event) => {'
         'document.getElementById("out").textContent = event.data; });</script>'

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import numpy as np
 from archsim.base.files import write_text
 from archsim.base.yaml import dump_yaml
 from archsim.report import data, sections
-from archsim.report.charts import Axis, apart, element, linear_axis, number, picture, shortened, text, text_width, title
 from archsim.report.page import rendered
-from archsim.report.units import NO_BREAK, PREFIXES, between, plain, significant
+from archsim.report.plots import Axis, Bars, Colours, Points, Ranges
+from archsim.report.units import NO_BREAK, PREFIXES, between, significant
 from archsim.report.units import unit_of as unit_shown
 from archsim.runs.energy import Coefficients, build_costs
 from archsim.specs.constraints import parse_constraint
@@ -29,7 +29,6 @@ from archsim.studies.exploration.analysis import (
     Alike,
     BreakEven,
     Candidate,
-    Effect,
     Exploration,
     break_evens,
     budget_of,
@@ -49,14 +48,8 @@ from archsim.studies.wafers import section_of, write_distributions
 # ---- figures
 # Figures of an exploration: scatter plot with front, small multiples over the axes, tornado plot.
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 370.0, 290.0, 52.0, 12.0, 20.0, 40.0
-MOST_DOTS = 3000  # of the cloud behind the markers
-MOST_MARKS = 600  # for points off the front
-FEWEST_TICKS, MOST_TICKS = 4, 7
+MOST_DOTS = 3000  # of designs off the front; of more, every n-th
 SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"))
-_STRIP = 300.0
-_ROW = 16.0
-TORNADO, LONGEST_LEVEL = 470.0, 18
 
 
 def value(objective: str, number_: float) -> str:
@@ -73,184 +66,103 @@ def _unit(objective: str, prefix: str) -> str:
     return f"{prefix}{unit}" if unit[:1] in "JW" else f"{prefix} {unit}".strip()
 
 
-def _axis(objective: str, values: np.ndarray) -> tuple[Axis, str]:
-    """A logarithmic axis over the values, and the unit of its labels.
-
-    Ticks at 1, 2 and 5 per decade, or evenly spaced if too few.
-    """
-    low, high = values.min() / 1.06, values.max() * 1.06
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [step * 10.0**power for power in decades for step in (1, 2, 5) if low <= step * 10.0**power <= high]
-    if len(ticks) < FEWEST_TICKS:
-        step = linear_axis(high - low, str, FEWEST_TICKS).ticks[1]
-        ticks = [step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    every = max(1, math.ceil(len(ticks) / MOST_TICKS))
-    shown = tuple(ticks[::every])
-    worth, prefix = unit_shown(shown, SCALES)
-    return Axis(low, high, shown, lambda tick: plain(round(tick / worth, 6)), log=True), _unit(objective, prefix)
+def _axis(field: str, objective: str, values: Sequence[float]) -> tuple[Axis, float]:
+    """A logarithmic axis of an objective over these values, and the worth of its unit."""
+    worth, prefix = unit_shown(values, SCALES)
+    return Axis(field, f"{objective}, {_unit(objective, prefix)}", "~g", log=True), worth
 
 
-def scatter(found: Exploration, across: str, up: str, model: str) -> str:
-    """All points of a model by two objectives: the front and up to ``MOST_MARKS`` event runs as markers with tooltips.
-
-    The others as dots.
-    """
+def scatter(found: Exploration, across: str, up: str, model: str) -> Points | None:
+    """All allowed designs of a model by two objectives; the front with its bands. None where there are none."""
     shown = [
         point
         for point in found.points
         if point.model == model and point.allowed and all(0 < point.values[name] < math.inf for name in (across, up))
     ]
     if not shown:
-        return picture(WIDTH, 30, "no points", [text(8, 18, "no point is allowed")])
-    (xs, x_unit), (ys, y_unit) = (
-        _axis(name, np.array([point.values[name] for point in shown])) for name in (across, up)
-    )
-
-    def at(point: Candidate) -> tuple[float, float]:
-        x = LEFT + (WIDTH - LEFT - RIGHT) * xs.share(point.values[across])
-        return x, TOP + (HEIGHT - TOP - BOTTOM) * (1 - ys.share(point.values[up]))
-
-    parts = _frame(xs, ys, f"{across} ({x_unit}, logarithmic)", f"{up} ({y_unit}, logarithmic)")
-    events = [point for point in shown if point.engine == "event" and not point.front]
-    marks = events if len(events) <= MOST_MARKS else []
-    cloud = [point for point in shown if not point.front and (point.engine != "event" or not marks)]
-    every = max(1, math.ceil(len(cloud) / MOST_DOTS))
-    cloud = cloud[::every]
-    dots = "".join(f"M{number(x)} {number(y)}h0" for x, y in map(at, cloud))
-    if dots:
-        parts.append(element("path", class_="cloud", d=dots))
-    for point in [*marks, *(point for point in shown if point.front)]:
-        x, y = at(point)
-        if point.front and point.band and up == "throughput":
-            ends = [TOP + (HEIGHT - TOP - BOTTOM) * (1 - ys.share(end)) for end in point.band]
-            parts.append(element("path", class_="band", d=f"M{number(x)} {number(ends[0])}V{number(ends[1])}"))
-        kind = "p4 front" if point.front else "p0"
-        parts.append(
-            element("circle", title(tip(found, point)), class_=kind, cx=x, cy=y, r=4.5 if point.front else 3.0)
-        )
-    front = sum(point.front for point in shown)
-    drawn = f"; of the others, one in {every} is drawn" if every > 1 else ""
-    return picture(WIDTH, HEIGHT, f"{up} over {across}: {len(shown)} designs, {front} on the front{drawn}", parts)
-
-
-def _frame(xs: Axis, ys: Axis, across: str, up: str) -> list[str]:
-    """Grid, ticks, and the axis titles ``across`` and ``up``."""
-    parts = []
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-
-    def x_of(tick: float) -> float:
-        return LEFT + (right - LEFT) * xs.share(tick)
-
-    for tick in xs.ticks:
-        parts.append(element("path", class_="grid", d=f"M{number(x_of(tick))} {number(TOP)}V{number(bottom)}"))
-    parts += [text(x_of(tick), bottom + 14, xs.label(tick), "m", "middle") for tick in apart(xs, x_of)]
-    for tick in ys.ticks:
-        y = TOP + (bottom - TOP) * (1 - ys.share(tick))
-        parts.append(element("path", class_="grid", d=f"M{number(LEFT)} {number(y)}H{number(right)}"))
-        parts.append(text(LEFT - 5, y + 3.5, ys.label(tick), "m", "end"))
-    parts.append(text((LEFT + right) / 2, bottom + 31, across, "m", "middle"))
-    parts.append(text(0, TOP - 9, up, "m"))
-    return parts
+        return None
+    off = [point for point in shown if not point.front]
+    every = max(1, math.ceil(len(off) / MOST_DOTS))
+    front = sorted((point for point in shown if point.front), key=lambda point: point.values[across])
+    axes = (("x", across), ("y", up))
+    (x, x_worth), (y, y_worth) = (_axis(name, of, [point.values[of] for point in shown]) for name, of in axes)
+    bands = up == "throughput" and any(point.band for point in front)
+    rows = []
+    for point in [*off[::every], *front]:
+        row: dict[str, Any] = {"x": point.values[across] / x_worth, "y": point.values[up] / y_worth}
+        row |= {"kind": "on the front" if point.front else "dominated", "point": point.index, "engine": point.engine}
+        row |= {"limit": f"{point.limit[0]} ({point.limit[1]:.0%})"}
+        row["design"] = ", ".join(f"{axis} {level}" for axis, level in point.axes.items())
+        row["values"] = ", ".join(f"{name} {value(name, point.values[name])}" for name in found.spec.objectives)
+        if bands:
+            ends = (point.band if point.front and point.band else (point.values[up],) * 2)
+            row |= {"low": ends[0] / y_worth, "high": ends[1] / y_worth}
+        rows.append(row)
+    of_model = f" ({model})" if len(found.models) > 1 else ""
+    drawn = f"; one in {every} of the others is drawn" if every > 1 else ""
+    return Points(
+        question=f"Which designs are best by {up} and {across}?{of_model} "
+        f"{len(front)} of {len(shown)} are on the front{drawn}",
+        rows=rows, x=x, y=y, zero=False, low="low" if bands else "", high="high" if bands else "",
+        curves=[{"line": "front", "x": p.values[across] / x_worth, "y": p.values[up] / y_worth} for p in front],
+        colours=Colours("kind", {"dominated": "--p0", "on the front": "--p4"}), size=34,
+        tips=(("design", "design"), ("values", "values"), ("limit", "limited by"), ("point", "point"),
+              ("engine", "engine")),
+    )  # fmt: skip
 
 
 def axis_label(axis: str) -> str:
     """The axis without its root, which most share."""
-    return shortened(axis.removeprefix("system."), 22)
+    return axis.removeprefix("system.")
 
 
-def tip(found: Exploration, point: Candidate) -> str:
-    """Tooltip of a point."""
-    axes = "\n".join(f"{axis}: {level}" for axis, level in point.axes.items())
-    values = "\n".join(f"{name}: {value(name, point.values[name])}" for name in found.spec.objectives)
-    name, share = point.limit
-    told = f"{' '.join(point.axes.values())}: {'on the front' if point.front else 'dominated'}"
-    made = f"point {point.index}, {point.engine} engine"
-    return f"{told}\n{values}\nbottleneck: {name} ({share:.0%})\n{axes}\n{made}"
-
-
-def strips(points: Sequence[Candidate], axis: str, objective: str) -> str:
-    """One row per level of an axis, or bin of its values: 10th to 90th percentile of an objective, median and best."""
+def strips(points: Sequence[Candidate], axes: Sequence[str], objective: str, model: str) -> Ranges | None:
+    """For every level of an axis, or bin of its values: 10th to 90th percentile of an objective, median and best."""
     usable = [point for point in points if point.allowed and 0 < point.values[objective] < math.inf]
     if not usable:
-        return picture(_STRIP, 20, "no points", [])
-    levels = levels_of_axis(usable, axis)
-    levels = levels[:: math.ceil(len(levels) / MOST_LEVELS)]
-    of_all = np.array([point.values[objective] for point in usable])
-    scale, unit = _axis(objective, of_all)
-    left = 10 + max(text_width(shortened(level.name, 18)) for level in levels)
-    sense = sense_of(objective)
-
-    def x(of: float) -> float:
-        return left + (_STRIP - left - 10) * scale.share(of)
-
-    parts, bottom = [], _ROW * len(levels)
-    parts += [element("path", class_="grid", d=f"M{number(x(tick))} 0V{number(bottom)}") for tick in scale.ticks]
-    parts += [text(x(tick), bottom + 12, scale.label(tick), "m", "middle") for tick in apart(scale, x)]
-    for row, (level, members) in enumerate(levels):
-        values = of_all[members]
-        low, middle, high = np.percentile(values, [10, 50, 90])
-        best, y = values.max() if sense == "max" else values.min(), row * _ROW + _ROW / 2
-        tooltip = f"{level}: median {value(objective, middle)}, best {value(objective, best)}, {len(values)} designs"
-        parts.append(text(left - 6, y + 3.5, shortened(level, 18), "t", "end"))
-        parts.append(
-            element(
-                "rect", title(tooltip), class_="k-hbm", x=x(low), y=y - 4, width=max(x(high) - x(low), 1.0), height=8.0
-            )
-        )
-        parts.append(element("path", class_="mark", d=f"M{number(x(middle))} {number(y - 5)}v10"))
-        parts.append(element("circle", title(tooltip), class_="p4", cx=x(best), cy=y, r=3.0))
-    parts.append(text((left + _STRIP - 10) / 2, bottom + 25, f"{objective} ({unit}, logarithmic)", "m", "middle"))
-    return picture(_STRIP, bottom + 30, f"{objective} over {axis}", parts)
+        return None
+    of_all, rows = np.array([point.values[objective] for point in usable]), []
+    x, worth = _axis("value", objective, of_all)
+    for axis in axes:
+        levels = levels_of_axis(usable, axis)
+        for level, members in levels[:: math.ceil(len(levels) / MOST_LEVELS)]:
+            values = of_all[members]
+            low, middle, high = np.percentile(values, [10, 50, 90])
+            best = values.max() if sense_of(objective) == "max" else values.min()
+            told = f"median {value(objective, middle)}, best {value(objective, best)}"
+            rows.append({
+                "level": str(level), "axis": axis_label(axis), "low": low / worth, "value": middle / worth,
+                "high": high / worth, "best": best / worth, "told": told, "designs": len(values),
+            })  # fmt: skip
+    return Ranges(
+        question=f"How does each axis change {objective}?{f' ({model})' if model else ''}", rows=rows, x=x, y="level",
+        low="low", high="high", best="best", panel="axis",
+        tips=(("axis", "axis"), ("level", "level"), ("told", objective), ("designs", "designs")),
+    ) if rows else None  # fmt: skip
 
 
-def tornado(points: Sequence[Candidate], objective: str) -> str:
-    """The axes by their effect on an objective, those within twice their error, and of one design a level, faint.
-
-    A bar spans the lowest to the highest geometric mean of a level, over that of all points; green is the better side;
-    a line at each end is the standard error.
+def tornado(points: Sequence[Candidate], objective: str) -> Bars | None:
+    """The axes by their effect on an objective: from the lowest to the highest geometric mean of a level, over that of
+    all points. Effects within twice their error have the colour of ``not beyond its error``.
     """
-    found = effects([point for point in points if point.allowed], objective)
-    if not found:
-        return picture(TORNADO, 20, "no axis", [text(8, 14, "no axis has an effect")])
-    low, high = min(each.below for each in found) / 1.02, max(each.above for each in found) * 1.02
-    left = 10 + max(text_width(axis_label(each.axis)) for each in found)
-    names = [shortened(name, LONGEST_LEVEL) for each in found for name in (each.least, each.most)]
-    span, ends = math.log(high / low), 12 + max(map(text_width, names))
-
-    def x(ratio: float) -> float:
-        return left + ends + (TORNADO - left - 2 * ends) * math.log(max(low, min(ratio, high)) / low) / span
-
-    parts, bottom = [], _ROW * len(found) + 4
-    parts.append(element("path", class_="ref", d=f"M{number(x(1.0))} 0V{number(bottom)}"))
-    better_right = sense_of(objective) == "max"
-    for row, each in enumerate(found):
-        parts += _tornado_row(each, row * _ROW + _ROW / 2 + 2, left, x, better_right)
-    said = f"{objective}, over its mean (1×): {significant(low)} to {significant(high)}; green is better"
-    parts.append(text(TORNADO / 2, bottom + 14, said, "m", "middle"))
-    return picture(TORNADO, bottom + 20, f"sensitivity of {objective}", parts)
-
-
-def _tornado_row(each: Effect, y: float, left: float, x: Callable[[float], float], better_right: bool) -> list[str]:
-    known = math.isfinite(each.error)
-    error = f"standard error of their ratio {each.error:.1%}{'' if each.shown else ': no effect beyond it'}"
-    error, width = (error, 1 + each.error) if known else ("one design a level: error not known", 1.0)
-    tooltip = f"{each.axis}: {each.least} {each.below:.3g}×, {each.most} {each.above:.3g}× of the mean; {error}"
-    faint = "" if each.shown else " faint"
-    sides = ((each.below, 1.0, "better" if not better_right else "worse"),)
-    sides += ((1.0, each.above, "better" if better_right else "worse"),)
-    parts = [text(left - 6, y + 4, axis_label(each.axis), "t", "end")]
-    for begin, end, kind in sides:
-        shape = {"x": x(begin), "y": y - 5, "width": max(x(end) - x(begin), 0.0), "height": 10.0}
-        parts.append(element("rect", title(tooltip), class_=f"{kind}{faint}", **shape))
-    for at in (each.below, each.above):
-        ends = x(at / width), x(at * width)
-        parts.append(
-            element("path", title(tooltip), class_="band", d=f"M{number(ends[0])} {number(y)}H{number(ends[1])}")
-        )
-    outer = x(each.below / width), x(each.above * width)
-    parts.append(text(outer[0] - 3, y + 4, shortened(each.least, LONGEST_LEVEL), "m", "end"))
-    parts.append(text(outer[1] + 3, y + 4, shortened(each.most, LONGEST_LEVEL), "m"))
-    return parts
+    rows = []
+    for each in effects([point for point in points if point.allowed], objective):
+        known = math.isfinite(each.error)
+        error = f"standard error of their ratio {each.error:.1%}" if known else "one design a level: error not known"
+        higher = sense_of(objective) == "max"
+        for begin, end, better in ((each.below, 1.0, not higher), (1.0, each.above, higher)):
+            kind = ("better" if better else "worse") if each.shown else "not beyond its error"
+            rows.append({
+                "axis": axis_label(each.axis), "begin": begin, "value": end, "kind": kind, "error": error,
+                "label": f"{each.least} to {each.most}", "least": f"{each.least}: {each.below:.3g}×",
+                "most": f"{each.most}: {each.above:.3g}×",
+            })  # fmt: skip
+    return Bars(
+        question=f"Which axis matters most for {objective}?", rows=rows, y="axis", begin="begin", reference=1.0,
+        x=Axis("value", f"mean {objective} of a level, over the mean of all designs, ×", log=True),
+        colours=Colours("kind", {"better": "--p4", "worse": "--p7", "not beyond its error": "--p0"}),
+        tips=(("axis", "axis"), ("least", "lowest"), ("most", "highest"), ("error", "error")),
+    ) if rows else None  # fmt: skip
 
 
 # ---- page
@@ -351,6 +263,7 @@ def figures_of(found: Exploration) -> dict[str, Any]:
     names = found.spec.objectives
     pairs = [(names[0], other) for other in names[1:]] or [(names[0], "cost")]
     several, steps = len(found.models) > 1, break_evens(found)
+    axes = [axis for axis in found.axes if axis != MODEL][:MOST_STRIPS]
     return {
         "found": found,
         "notes": [named(found, note) for note in found.notes],
@@ -364,15 +277,13 @@ def figures_of(found: Exploration) -> dict[str, Any]:
         "part_note": PART_NOTE,
         "senses": {name: sense_of(name) for name in names},
         "scatters": [
-            (up, across, model if several else "", scatter(found, across, up, model))
-            for model in found.models
-            for up, across in pairs
+            drawn for model in found.models for up, across in pairs if (drawn := scatter(found, across, up, model))
         ],
-        "tornados": [(name, tornado(found.points, name)) for name in names],
+        "tornados": [drawn for name in names if (drawn := tornado(found.points, name))],
         "strips": [
-            (axis, model if several else "", strips(points, axis, names[0]))
+            drawn
             for model, points in _by_model(found).items()
-            for axis in [axis for axis in found.axes if axis != MODEL][:MOST_STRIPS]
+            if (drawn := strips(points, axes, names[0], model if several else ""))
         ],
     }
 

@@ -9,8 +9,8 @@ import numpy as np
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import Table, write_csv_stream
 from archsim.base.units import NS_PER_MS, NS_PER_S
-from archsim.report.charts import Line, line_panel
 from archsim.report.page import rendered
+from archsim.report.plots import KINDS, Axis, Colours, Points
 from archsim.serving.measures import PERCENTILES, UNDEFINED, Measures, number, times_ns
 from archsim.serving.serving import Outcome
 from archsim.studies.serving.calibrate import REQUEST_COLUMNS, request_rows, write_bench
@@ -69,22 +69,41 @@ def _first(measures: Measures) -> str:
     return " ".join(f"{each[0].upper()}{each[1:]}." for each in (measures.saturated, measures.unsteady) if each)
 
 
-def _over_time(outcome: Outcome) -> list[tuple[str, str]]:
+class Line(NamedTuple):
+    """``points``: (x, y)."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+def lines_of(question: str, lines: Sequence[Line], x: str, y: str, dots: bool = False) -> Points:
+    """Lines over one axis, each with its colour."""
+    rows = [
+        {"line": line.name, "x": float(at), "y": float(value), "told": f"{value:,.4g}"}
+        for line in lines for at, value in line.points
+    ]  # fmt: skip
+    colours = {line.name: KINDS[(at + 2) % len(KINDS)] for at, line in enumerate(lines)}
+    return Points(
+        question=question, rows=rows, x=Axis("x", x), y=Axis("y", y), lines=True, dots=dots,
+        colours=Colours("line", colours), tips=(("line", "line"), ("x", x), ("told", y)),
+    )  # fmt: skip
+
+
+def _over_time(outcome: Outcome) -> list[Points]:
     series = outcome.served.series
     seconds = (np.arange(len(series)) + 0.5) * outcome.served.bin_ns / NS_PER_S
     found = []
-    for title, columns in (
-        ("KV blocks in use, %", {"in use": 100 * series[:, 0]}),
-        ("Requests", {"running": series[:, 1], "waiting": series[:, 2]}),
-        ("Tokens computed a second", {"tokens": series[:, 3]}),
+    for question, y, columns in (
+        ("How many requests run, and how many wait?", "requests", {"running": series[:, 1], "waiting": series[:, 2]}),
+        ("How full is the KV cache?", "KV blocks in use, %", {"in use": 100 * series[:, 0]}),
+        ("How many tokens are computed a second?", "tokens a second", {"tokens": series[:, 3]}),
     ):
         lines = [Line(name, tuple(zip(seconds, values, strict=True))) for name, values in columns.items()]
-        found.append((title, line_panel(lines, "time, s", title)))
+        found.append(lines_of(question, lines, "time, s", y))
     balance = outcome.served.balance
     if len(balance) > 1:
         line = Line("balance", tuple(zip(balance[:, 0] / NS_PER_S, 100 * balance[:, 1], strict=True)))
-        title = "Balance of ranks at the mean decode, %"
-        found.append((title, line_panel([line], "time, s", title)))
+        found.append(lines_of("How evenly are ranks loaded?", [line], "time, s", "mean over largest load of a rank, %"))
     return found
 
 
@@ -111,19 +130,20 @@ def _policy_row(outcome: Outcome, shown: Outcome) -> tuple[str, str, tuple[str, 
     return name, "" if outcome is shown else f"{name}/index.html", policy_values(outcome)
 
 
-def _distributions(outcome: Outcome) -> list[tuple[str, str]]:
+def _distributions(outcome: Outcome) -> list[Points]:
     times, found = times_ns(outcome.served), []
     share = np.linspace(0, 100, _CURVE)
-    for name, title in (("ttft", "TTFT, ms"), ("tpot", "TPOT, ms")):
+    for name, title, question in (
+        ("ttft", "TTFT, ms", "How long do requests wait for their first token?"),
+        ("tpot", "TPOT, ms", "How long does each further token take?"),
+    ):
         values = np.percentile(times[name] / NS_PER_MS, share)
         line = Line(title, tuple(zip(values, share, strict=True)))
-        found.append(
-            (f"Share of requests below, % ({title})", line_panel([line], title, f"share of requests by {title}"))
-        )
+        found.append(lines_of(question, [line], title, "share of requests below, %"))
     return found
 
 
-def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[tuple[str, str]]:
+def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[Points]:
     if not loaded or len(loaded[0].around) < 2:
         return []
     offered = _offered(outcome)
@@ -143,10 +163,10 @@ def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[tuple[str, str]]:
     ]
     lines = [Line(name, tuple(points[at] for at in front(points))) for name, points in users]
     return [
-        (f"Requests a second within the limits, over {offered}",
-         line_panel(good if len(loaded) > 1 else [*good, done], offered, "goodput", dots=True)),
-        ("Output tokens a second a device, over those of a user (Pareto-optimal loads)",
-         line_panel(lines, "tokens/s a user", "tokens a second a device", dots=True)),
+        lines_of("How many requests a second are served within the limits?", good if len(loaded) > 1 else [*good, done],
+                 offered, "requests a second", dots=True),
+        lines_of("What does speed for a user cost in throughput? (Pareto-optimal loads)", lines, "tokens/s of a user",
+                 "output tokens/s of a device", dots=True),
     ]  # fmt: skip
 
 
@@ -231,12 +251,12 @@ def _is_number(rows: Sequence[Mapping[str, Any]], path: str) -> bool:
     return len({row[path] for row in rows}) > 1 and all(isinstance(row[path], int | float) for row in rows)
 
 
-def _over(path: str, rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Any]) -> tuple[str, str]:
+def _over(path: str, rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Any]) -> Points:
     """Goodput over an axis, a line for every policy and value of the other axes."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         others = [str(row[each]) for each in axes if each != path]
         lines.setdefault(", ".join([row["policy"], *others]), []).append((row[path], row["goodput_per_s"]))
     drawn = [Line(name, tuple(sorted(points))) for name, points in lines.items()]
-    title = f"Requests a second within the limits, over {path}"
-    return title, line_panel(drawn, path, "goodput", dots=True)
+    question = f"How does {path} change the requests a second within the limits?"
+    return lines_of(question, drawn, path, "requests a second", dots=True)

@@ -32,8 +32,9 @@ import numpy as np
 from archsim.base.errors import ArchsimError, FailedRuns
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import REAL, TEXT, Shown, Table
-from archsim.report.charts import whisker_panel
+from archsim.report.figures import intervals
 from archsim.report.page import rendered
+from archsim.report.plots import Bars
 from archsim.report.units import percent, significant
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, Watcher, complete
@@ -445,16 +446,18 @@ def _section(found: ServedSure) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "sure_places": [place], "sure_quantities": drawn_, "sure_exact": (), "sure_notes": found.notes,
-        "sure_samples": found.samples, "sure_caption": HEADLINES[found.judged][1],
+        "sure_samples": found.samples,
     }  # fmt: skip
 
 
-def _whiskers(found: ServedSure) -> str:
-    """An SVG: the headline of every run."""
-    rows = [
+def _whiskers(found: ServedSure) -> Bars | None:
+    """The headline of every run; None where no run has one above 0."""
+    options = [
         (each.name, tuple(each.intervals[found.judged]), significant(each.intervals[found.judged].p50),
-         f"{each.name}: {headline_told(each, found.judged)}")
+         headline_told(each, found.judged))
         for each in found.options if found.judged in each.intervals
     ]  # fmt: skip
-    most = max((row[1][2] for row in rows), default=0.0)
-    return whisker_panel(rows, most, HEADLINES[found.judged][1]) if most > 0 else ""
+    unit, name = HEADLINES[found.judged]
+    title = f"{name}{f', {unit}' if unit else ''}: the median, and the central 90 % as a line"
+    known = any(ends[2] > 0 for _, ends, _, _ in options)
+    return intervals(f"How high is {name}, and how sure is that?", title, options) if known else None

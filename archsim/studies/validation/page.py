@@ -4,7 +4,6 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +13,8 @@ import pandas as pd
 from archsim.base.files import own_folder, write_text
 from archsim.laws.tables import CalibrationSpec, newest_first
 from archsim.laws.transfers import PAYLOAD_OF, law_of
-from archsim.report.charts import Axis, element, linear_axis, log_axis, number, picture, text, title
 from archsim.report.page import rendered
+from archsim.report.plots import Axis, Colours, Points
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.config_files import named_files
 from archsim.studies.validation import errors
@@ -52,149 +51,87 @@ from calibration.measurements.adapters.not_fitted import NO_TIMES
 from calibration.measurements.reading import CASES, Measurements, read_measurements
 
 # ---- charts
-# Charts of the validation page: SVG of measured against predicted times, and of errors.
+# Figures of the validation page: measured against predicted times, and errors.
 
-WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 320.0, 220.0, 54.0, 22.0, 34.0, 18.0
-MOST_POINTS = 600  # points per scatter: every n-th case by error, so that the worst are always drawn
+MOST_POINTS = 18_000  # of all scatters: of a set every n-th case by error, so that the worst are always drawn
 MOST_ERROR = 0.2  # largest error on the axis of cumulative error charts
-NEAR, FAR = "p4", "p7"  # colour classes of cases within and beyond UNDER
-COLOUR_OF = {"bf16": "p2", "fp8": "p3", "fp8_block": "p5"}
-OTHER_COLOUR = "p0"
-MICROSECONDS = "us"
+_NEAR_OR_FAR = {"error under 5 %": "--p4", "5 % or more": "--p7"}
+COLOUR_OF = {"bf16": "--p2", "fp8": "--p3", "fp8_block": "--p5"}
+OTHER_COLOUR = "--p0"
+_TIPS = (("set", "set"), ("at", "at"), ("measured", "measured, µs"), ("predicted", "predicted, µs"), ("error", "error"))
 
 
-def scatter(caption: str, cases: pd.DataFrame) -> str:
-    """Predicted over measured time, with the diagonal; ``cases``: measured_us, predicted_us, error."""
-    order = np.argsort(-cases["error"].abs().to_numpy(), kind="stable")
-    shown = cases.iloc[order[:: math.ceil(len(order) / MOST_POINTS)]]
-    times = shown[["measured_us", "predicted_us"]].to_numpy(float)
-    axis = log_axis(times.min(), times.max(), _plain)
-    frame = _frame(axis, axis, "measured, us", "predicted, us")
-    ends = [f"{number(_x(axis, end))} {number(_y(axis, end))}" for end in (axis.low, axis.high)]
-    frame.append(element("path", class_="ref", d=f"M{ends[0]}L{ends[1]}"))
-    for (measured, predicted), error in zip(times, shown["error"], strict=True):
-        frame.append(element("circle", class_=_class(error), cx=_x(axis, measured), cy=_y(axis, predicted), r=1.8))
-    found = cases["error"].abs()
-    note = f"{len(cases):,} cases, mean {percent(found.mean())}, max {percent(found.max())}"
-    return figure(caption, picture(WIDTH, HEIGHT, caption, frame), note)
+def scatter(question: str, sets: dict[str, pd.DataFrame]) -> Points | None:
+    """Predicted over measured time with the diagonal, one set at a time; the frames have measured_us, predicted_us and
+    error. None without sets.
+    """
+    rows: list[dict[str, Any]] = []
+    for name, cases in sets.items():
+        order = np.argsort(-cases["error"].abs().to_numpy(), kind="stable")
+        shown = cases.iloc[order[:: math.ceil(len(order) * len(sets) / MOST_POINTS)]]
+        of_all = cases["error"].abs()
+        told = f"{name} ({len(cases):,} cases, mean error {percent(of_all.mean())}, max {percent(of_all.max())})"
+        rows += [{"set": told, **_pair(row.measured_us, row.predicted_us, row.error)} for row in shown.itertuples()]
+    ends = [end for row in rows for end in (row["measured"], row["predicted"])]
+    return Points(
+        question=question, rows=rows, x=Axis("measured", "measured, µs", "~g", log=True), zero=False, size=16,
+        y=Axis("predicted", "predicted, µs", "~g", log=True), colours=Colours("kind", _NEAR_OR_FAR), tips=_TIPS,
+        curves=[{"line": "equal", "measured": end, "predicted": end} for end in (min(ends), max(ends))],
+        filters={"set": rows[0]["set"]},
+    ) if rows else None  # fmt: skip
 
 
-def times_over_m(caption: str, cases: pd.DataFrame) -> str:
-    """Points: measured, line: predicted; ``cases``: m, measured_us, predicted_us, error."""
-    cases = cases.sort_values("m", kind="stable")
-    across = log_axis(1, cases["m"].max(), _plain)
-    points = [
-        (
-            row.m,
-            row.measured_us,
-            row.error,
-            f"M = {row.m}: measured {row.measured_us:.4g} us, error {percent(row.error)}",
-        )
-        for row in cases.itertuples()
-    ]
-    once = cases.drop_duplicates("m")
-    return _line_and_points(caption, across, "M", list(zip(once["m"], once["predicted_us"], strict=True)), points)
+def _pair(measured: float, predicted: float, error: float) -> dict[str, Any]:
+    kind = "error under 5 %" if abs(error) < UNDER else "5 % or more"
+    return {"measured": float(measured), "predicted": float(predicted), "kind": kind, "error": percent(error)}
 
 
-def times_over_size(caption: str, cases: pd.DataFrame) -> str:
-    """Points: measured, line: the event engine; ``cases``: bytes, engine_us, measured_us (may be nan), error."""
-    across = log_axis(cases["bytes"].min(), cases["bytes"].max(), _power_of_ten)
-    points = [
-        (
-            row.bytes,
-            row.measured_us,
-            row.error,
-            f"{row.bytes} bytes: measured {row.measured_us:.4g} us, error {percent(row.error)}",
-        )
-        for row in cases.dropna(subset="measured_us").itertuples()
-    ]
-    return _line_and_points(
-        caption, across, "bytes", list(zip(cases["bytes"], cases["engine_us"], strict=True)), points
-    )
+def times_over(
+    question: str, sets: dict[str, tuple[Sequence[tuple[float, float]], Sequence[tuple[float, float, float]]]], x: str
+) -> Points | None:
+    """Points: measured; line: predicted. ``sets``: name → (line of (x, µs), points of (x, µs, error)); None without."""
+    rows: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    for name, (line, points) in sets.items():
+        curves += [{"set": name, "line": name, "at": float(at), "us": float(us)} for at, us in line]
+        rows += [
+            {"set": name, "at": float(at), "us": float(us), "error": percent(error)}
+            | {"kind": "error under 5 %" if abs(error) < UNDER else "5 % or more"}
+            for at, us, error in points
+        ]
+    return Points(
+        question=question, rows=rows, curves=curves, x=Axis("at", x, "~s", log=True),
+        y=Axis("us", "µs", "~g", log=True),
+        colours=Colours("kind", _NEAR_OR_FAR), panel="set", own_scales=True, zero=False, size=22,
+        tips=(("set", "set"), ("at", x), ("us", "measured, µs"), ("error", "error")),
+    ) if rows else None  # fmt: skip
 
 
-def _line_and_points(caption: str, across: Axis, unit: str, line: Sequence[tuple], points: Sequence[tuple]) -> str:
-    times = [time for _, time in line] + [time for _, time, _, _ in points]
-    up = log_axis(min(times), max(times), _plain)
-    frame = _frame(across, up, unit, MICROSECONDS)
-    steps = "L".join(f"{number(_x(across, at))} {number(_y(up, time))}" for at, time in line)
-    frame.append(element("path", class_="curve p2-line", d=f"M{steps}"))
-    for at, time, error, tip in points:
-        frame.append(element("circle", title(tip), class_=_class(error), cx=_x(across, at), cy=_y(up, time), r=2.2))
-    return figure(caption, picture(WIDTH, HEIGHT, caption, frame))
-
-
-def shares_within(caption: str, errors: dict[str, np.ndarray]) -> str:
-    """Share of cases (y) with at most a given |error| (x), a line per dtype; errors: dtype → float64[case]."""
-    across, up = linear_axis(MOST_ERROR, _whole_percent, 4), linear_axis(1.0, _whole_percent, 4)
-    frame = _frame(across, up, "error at most", "cases")
-    frame.append(
-        element("path", class_="ref", d=f"M{number(_x(across, UNDER))} {number(TOP)}V{number(HEIGHT - BOTTOM)}")
-    )
-    at = np.linspace(0, MOST_ERROR, 101)
-    for dtype, of in errors.items():
-        share = np.searchsorted(np.sort(np.abs(of)), at, side="right") / len(of)
-        steps = "L".join(f"{number(_x(across, x))} {number(_y(up, y))}" for x, y in zip(at, share, strict=True))
-        tip = title(
-            f"{dtype}: {percent(float(np.mean(np.abs(of) < UNDER)))} of {len(of)} cases under {_whole_percent(UNDER)}"
-        )
-        frame.append(element("path", tip, class_=f"curve {colour_of(dtype)}-line", d=f"M{steps}"))
-    note = f"{sum(map(len, errors.values())):,} cases"
-    return figure(caption, picture(WIDTH, HEIGHT, caption, frame), note)
-
-
-def colour_of(dtype: str) -> str:
-    return COLOUR_OF.get(dtype, OTHER_COLOUR)
-
-
-def figure(caption: str, drawing: str, note: str = "") -> str:
-    """A drawing (SVG) with its caption above, and ``note`` below the caption in small print."""
-    small = f"<br><small>{escape(note)}</small>" if note else ""
-    return f"<figure><figcaption>{escape(caption)}{small}</figcaption>{drawing}</figure>"
+def shares_within(question: str, sets: dict[str, dict[str, np.ndarray]]) -> Points | None:
+    """Share of cases (y) with at most a given error (x), a line for each dtype. ``sets``: name → dtype → errors,
+    float64[case]; None without.
+    """
+    rows, at = [], np.linspace(0, MOST_ERROR, 41)
+    for name, by_dtype in sets.items():
+        for dtype, of in by_dtype.items():
+            share = np.searchsorted(np.sort(np.abs(of)), at, side="right") / len(of)
+            told = f"{percent(float(np.mean(np.abs(of) < UNDER)))} of {len(of):,} cases are under 5 %"
+            rows += [
+                {"set": name, "dtype": dtype, "error": 100 * float(x), "share": 100 * float(y), "told": told}
+                for x, y in zip(at, share, strict=True)
+            ]
+    dtypes = dict.fromkeys(row["dtype"] for row in rows)
+    return Points(
+        question=question, rows=rows, x=Axis("error", "error at most, %"),
+        y=Axis("share", "share of cases, %"), lines=True,
+        colours=Colours("dtype", {dtype: COLOUR_OF.get(dtype, OTHER_COLOUR) for dtype in dtypes}), panel="set",
+        tips=(("set", "set"), ("dtype", "dtype"), ("told", "cases")),
+    ) if rows else None  # fmt: skip
 
 
 def percent(share: float) -> str:
     """``0.034`` → ``3.4 %``; nan (unknown) is a dash."""
     return "–" if math.isnan(share) else f"{100 * share:.1f} %"
-
-
-def _class(error: float) -> str:
-    return NEAR if abs(error) < UNDER else FAR
-
-
-def _frame(across: Axis, up: Axis, unit: str, unit_up: str) -> list[str]:
-    parts = [text(LEFT - 5, TOP - 8, unit_up, "m", "middle")]
-    for tick in across.ticks:
-        x = number(_x(across, tick))
-        parts.append(element("path", class_="grid", d=f"M{x} {number(TOP)}V{number(HEIGHT - BOTTOM)}"))
-        parts.append(text(_x(across, tick), HEIGHT - BOTTOM + 13, across.label(tick), "m", "middle"))
-    for tick in up.ticks:
-        y = number(_y(up, tick))
-        parts.append(element("path", class_="grid", d=f"M{number(LEFT)} {y}H{number(WIDTH - RIGHT)}"))
-        parts.append(text(LEFT - 5, _y(up, tick) + 3.5, up.label(tick), "m", "end"))
-    parts.append(text((LEFT + WIDTH) / 2, HEIGHT - 6, unit, "m", "middle"))
-    return parts
-
-
-def _x(axis: Axis, value: float) -> float:
-    return LEFT + (WIDTH - RIGHT - LEFT) * axis.share(value)
-
-
-def _y(axis: Axis, value: float) -> float:
-    return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * axis.share(value)
-
-
-def _plain(value: float) -> str:
-    return f"{value:,.10g}"
-
-
-def _whole_percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _power_of_ten(value: float) -> str:
-    exponent = round(math.log10(value))
-    return f"10{str(exponent).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
 # ---- sections
@@ -371,7 +308,6 @@ def write_page(
         "short": list(in_short(cases, layers, transfers, through_engine, copies)),
         "overview": _summary_table(overview(cases), OVERVIEW) if len(cases) else None,
         "shares": _shares(cases),
-        "dtypes": [(dtype, colour_of(dtype)) for dtype in COLOUR_OF if (cases["dtype"] == dtype).any()],
         "curves": _curves(cases),
         "experts": _folded(_judged_experts(cases), [*BY[:1], *BY[2:], "model"]),
         "heats": list(_heats(cases)), "layers": _layer_table(layers), "scatters": _scatters(cases),
@@ -453,27 +389,30 @@ def overview(cases: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _shares(cases: pd.DataFrame) -> list[str]:
-    found = []
+def _shares(cases: pd.DataFrame) -> Points | None:
+    found: dict[str, dict[str, np.ndarray]] = {}
     for kind in kinds_shown(cases) if len(cases) else ():
         for what, mine in cases[cases["kind"] == kind].groupby("what", sort=True):
             by_dtype = {dtype: of.to_numpy(float) for dtype, of in mine.groupby("dtype", sort=True)["error"]}
-            found.append(shares_within(f"{what}, {kind}", by_dtype))
-    return found
+            found[f"{what}, {kind}"] = by_dtype
+    return shares_within("How many cases are within a given error?", found)
 
 
-def _curves(cases: pd.DataFrame) -> list[str]:
+def _curves(cases: pd.DataFrame) -> Points | None:
     """Figure 12 of the paper: times of expert GEMMs over M, for the library with most of them, newest version."""
     newest = _of_one_table(_judged_experts(cases))
     if not len(newest):
-        return []
-    by_file = newest["kind"].isin([FITTED, NEW])
-    return [
-        times_over_m(f"{model} {int(n)} × {int(k)}, {dtype}, {table}", shown)
-        for (model, n, k, dtype, table), shown in newest[by_file].groupby(
-            ["model", *SHAPE, "dtype", "table"], sort=True
+        return None
+    sets = {}
+    of_file = newest[newest["kind"].isin([FITTED, NEW])]
+    for (model, n, k, dtype, table), shown in of_file.groupby(["model", *SHAPE, "dtype", "table"], sort=True):
+        ordered = shown.sort_values("m", kind="stable")
+        once = ordered.drop_duplicates("m")
+        sets[f"{model} {int(n)} × {int(k)}, {dtype}, {table}"] = (
+            list(zip(once["m"], once["predicted_us"], strict=True)),
+            list(zip(ordered["m"], ordered["measured_us"], ordered["error"], strict=True)),
         )
-    ]
+    return times_over("How well is the time of an expert's product predicted?", sets, "M, rows")
 
 
 def _folded(cases: pd.DataFrame, by: list[str]) -> dict[str, Table]:
@@ -485,15 +424,16 @@ def _folded(cases: pd.DataFrame, by: list[str]) -> dict[str, Table]:
     return {name: _summary_table(summaries(part, by), by) for name, part in parts.items() if len(part)}
 
 
-def _scatters(cases: pd.DataFrame) -> dict[str, list[str]]:
-    """As ``_folded``."""
-    found: dict[str, list[str]] = {}
+def _scatters(cases: pd.DataFrame) -> list[Points]:
+    """Of unseen cases, and of those in the fit."""
     kinds = kinds_shown(cases) if len(cases) else []
+    sets: dict[bool, dict[str, pd.DataFrame]] = {True: {}, False: {}}
     for (kind, what, library, version, dtype, table), shown in cases.groupby(BY, sort=True):
         other = f", by {table}" if table != f"{library} {version}" else ""
-        drawing = scatter(f"{what}, {kind}: {library} {version}, {dtype}{other}", shown)
-        found.setdefault("shown" if kind in kinds else "folded", []).append(drawing)
-    return found
+        sets[kind in kinds][f"{what}, {kind}: {library} {version}, {dtype}{other}"] = shown
+    asked = "How far are predictions from measurements that no fit has seen?", "How far are they on cases of the fit?"
+    drawn = (scatter(question, sets[unseen]) for unseen, question in zip((True, False), asked, strict=True))
+    return [each for each in drawn if each is not None]
 
 
 def _heats(cases: pd.DataFrame) -> Iterator[Heat]:
@@ -533,7 +473,11 @@ def _engine(experts: pd.DataFrame, copies: pd.DataFrame, ranks: pd.DataFrame) ->
     if len(copies):
         library = f"{copies['library'].iloc[0]} {copies['version'].iloc[0]}"
         found["copies"] = Table(*copies_table(copies), 2)
-        found["drawing"] = times_over_size(f"copies between two dies, {library}", copies)
+        known = copies.dropna(subset="measured_us")
+        line = list(zip(copies["bytes"], copies["engine_us"], strict=True))
+        points = list(zip(known["bytes"], known["measured_us"], known["error"], strict=True))
+        question = "How long do copies between two dies take on the event engine (line), and measured (points)?"
+        found["drawing"] = times_over(question, {f"copies, {library}": (line, points)}, "bytes")
     return found
 
 

@@ -1,0 +1,1031 @@
+"""Figures: one question, its rows, and how they are drawn; the same on pages, in notebooks and in print.
+
+A figure is data. `Figure.vega` says it to Vega-Lite, which draws it in a page or a notebook: hovering tells numbers,
+the fields of ``filters`` choose what is shown, a click on a mark or a legend highlights what belongs to it in every
+figure of the page, and a drawing of points zooms. `Figure.save` draws the same rows by matplotlib for print.
+
+Colours are names of CSS variables (``--p2``). The page gives them their values, light or dark.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from archsim.base.errors import ArchsimError
+from archsim.base.files import refuse_unwritable
+
+Row = Mapping[str, Any]
+TEMPLATES, LIBRARY = Path(__file__).parent / "templates", Path(__file__).parent / "vega"
+SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
+FORMATS = ("pdf", "png", "svg")
+RAMP = ("--u0", "--u1", "--u2", "--u3", "--u4")
+KINDS = ("--p0", "--p1", "--p2", "--p3", "--p4", "--p5", "--p6", "--p7", "--p8")
+CHARACTER = 6.6  # mean width of a character of 11 px text, in px; labels are laid out with it
+MOST_NUMBERS = 60  # rows of the table that stands where a browser runs no scripts
+COLUMN_IN, FONT_PT = 3.4, 8  # of print: the width of a column of a paper with two, and its text
+
+
+class Axis(NamedTuple):
+    """A field of the rows and its title with the unit. ``format``: of d3. ``low``, ``high``: ends, where given."""
+
+    field: str
+    title: str
+    format: str = ""
+    log: bool = False
+    low: float | None = None
+    high: float | None = None
+    ticks: tuple[float, ...] = ()
+
+
+class Colours(NamedTuple):
+    """A field of the rows and the colour of each of its values, in the order of the legend."""
+
+    field: str
+    of: Mapping[str, str]
+    title: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """What every figure has. ``question``: its heading. ``panel``: a field; each of its values has a panel.
+
+    ``filters``: field → the value that is chosen at first, None for all. ``tips``: (field, title) told on hovering.
+    """
+
+    question: str
+    rows: Sequence[Row]
+    x: Axis
+    colours: Colours | None = None
+    panel: str = ""
+    filters: Mapping[str, Any] = field(default_factory=dict)
+    tips: Sequence[tuple[str, str]] = ()
+    least_px: int = 330  # width below which panels stand in fewer columns
+
+    # ---- Vega-Lite
+
+    def layers(self) -> list[dict[str, Any]]:
+        """The layers of a panel. Every kind of figure has its own."""
+        raise NotImplementedError
+
+    def height(self) -> Any:
+        return 260
+
+    def left_px(self) -> float:
+        """Room for the labels on the left of a panel."""
+        return 58.0
+
+    def datasets(self) -> dict[str, Sequence[Row]]:
+        return {"rows": self.rows}
+
+    def params(self) -> list[dict[str, Any]]:
+        """Further parameters, as of Vega-Lite."""
+        return []
+
+    def vega(self, compact: bool = False) -> dict[str, Any]:
+        """The figure as a specification of Vega-Lite 6; ``compact``: with rows as pages store them."""
+        shown = {name: value for name, value in self.filters.items() if len(self._values(name)) > 1}
+        params = [_select(name, self._values(name), value) for name, value in shown.items()] + self.params()
+        inner: dict[str, Any] = {"width": 420, "height": self.height(), "layer": self.layers()} | self.apart()
+        if self.colours:
+            params.append({"name": f"pick_{self.colours.field}", "value": None})
+        panels = len(self._values(self.panel)) if self.panel else 1
+        spec: dict[str, Any] = {
+            "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+            "description": self.spoken,
+            "background": None,
+            "config": {**_CONFIG},
+            "params": params,
+            "datasets": {name: _packed(rows) if compact else list(rows) for name, rows in self.datasets().items()},
+            "usermeta": {
+                "panels": panels,
+                "least": self.least_px,
+                "left": round(self.left_px()),
+                "colour": self.colours.field if self.colours else None,
+                "ratio": self.ratio(),
+                "filters": list(shown),
+            },
+            "data": {"name": "rows"},
+        }
+        chosen = [{"filter": f"f_{name} == null || datum[{json.dumps(name)}] == f_{name}"} for name in shown]
+        if panels > 1:
+            header = {"title": None, "labelAnchor": "start", "labelFontWeight": 600, "labelLimit": 0}
+            spec |= {
+                "transform": chosen,
+                "facet": {"field": self.panel, "type": "nominal", "sort": self._values(self.panel), "header": header},
+                "columns": 1,
+                "bounds": "flush",
+                "spacing": {"column": round(self.left_px()) + 24, "row": 44},
+                "spec": inner,
+                "resolve": {"scale": dict.fromkeys(self.own_scales_of(), "independent")},
+            }
+        else:
+            spec |= inner | {"transform": chosen}
+        return spec
+
+    def apart(self) -> dict[str, Any]:
+        """What the layers of a panel do not share."""
+        return {}
+
+    def own_scales_of(self) -> tuple[str, ...]:
+        """The channels of which each panel has its own scale."""
+        return ()
+
+    def ratio(self) -> float | None:
+        """Height over width of a panel, where both hang together."""
+        return None
+
+    @property
+    def spoken(self) -> str:
+        """For screen readers."""
+        panels = ", ".join(map(str, self._values(self.panel))) if self.panel else ""
+        return f"{self.question} {self.x.title}{f': {panels}' if panels else ''}"
+
+    def _values(self, field: str) -> list[Any]:
+        return list(dict.fromkeys(row[field] for row in self.rows if row.get(field) is not None)) if field else []
+
+    def colour(self) -> dict[str, Any]:
+        """The encodings of colour, and of what is highlighted."""
+        if not self.colours:
+            return {"color": {"value": KINDS[2]}}
+        known = {name: value for name, value in self.colours.of.items() if name in self._values(self.colours.field)}
+        field = self.colours.field
+        return {
+            "color": {
+                "field": field,
+                "type": "nominal",
+                "sort": None,
+                "scale": {"domain": list(known), "range": list(known.values())},
+                "legend": {"title": self.colours.title or None} if len(known) > 1 else None,
+            },
+            "opacity": {
+                "condition": {
+                    "test": f"pick_{field} == null || datum[{json.dumps(field)}] == pick_{field}",
+                    "value": 1,
+                },
+                "value": 0.18,
+            },
+        }
+
+    def told(self) -> list[dict[str, str]]:
+        return [{"field": field, "title": title, "type": "nominal"} for field, title in self.tips]
+
+    def scale(self, axis: Axis, room: float = 1.0, zero: bool = True) -> dict[str, Any]:
+        """Encoding of an axis; ``room``: beside the largest value, ×; ``zero``: linear axes begin at 0."""
+        values = [row[axis.field] for row in self.rows if row.get(axis.field) is not None]
+        scale: dict[str, Any] = {"type": "log", "nice": False} if axis.log else {"zero": zero, "nice": room == 1}
+        if axis.low is not None or (axis.log and values):
+            scale["domainMin"] = axis.low if axis.low is not None else min(values) / (1.0 if room == 1 else 1.1)
+        if axis.high is not None or (values and room != 1):
+            scale["domainMax"] = axis.high if axis.high is not None else max(values) * room
+        ticks: dict[str, Any] = {"title": axis.title, "tickCount": 6} | ({"format": axis.format} if axis.format else {})
+        ticks |= {"values": list(axis.ticks)} if axis.ticks else {}
+        return {"field": axis.field, "type": "quantitative", "scale": scale, "axis": ticks}
+
+    # ---- pages and notebooks
+
+    def html(self) -> str:
+        """A ``<figure>`` for a page with `scripts`; without scripts it is a table of the numbers."""
+        written = json.dumps(self.vega(compact=True), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return (
+            f'<figure class="plot"><figcaption>{escape(self.question)}</figcaption><div class="view"></div>'
+            f'<script type="application/json">{written.replace("<", chr(92) + "u003c")}</script>'
+            f"<noscript>{self._numbers()}</noscript></figure>"
+        )
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the figure with all that draws it, so that it needs no network."""
+        css = "".join(f"{name}:{value};" for name, value in colours().items())
+        return f"<style>.archsim{{{css}}}</style><div class='archsim'>{self.html()}</div>{scripts()}"
+
+    def _numbers(self) -> str:
+        fields = [(field, title) for field, title in self.tips if any(row.get(field) is not None for row in self.rows)]
+        if not fields:
+            return ""
+        head = "".join(f"<th>{escape(title)}</th>" for _, title in fields)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(str(row.get(field, '')))}</td>" for field, _ in fields) + "</tr>"
+            for row in self.rows[:MOST_NUMBERS]
+        )
+        left = len(self.rows) - MOST_NUMBERS
+        more = f"<p>{left:,} further rows are in the files of this folder.</p>" if left > 0 else ""
+        return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
+
+    # ---- print
+
+    def paint(self, axes: Any, rows: Sequence[Row]) -> None:
+        """Draw the rows of a panel on axes of matplotlib. Every kind of figure has its own."""
+        raise NotImplementedError
+
+    def matplotlib(self) -> Any:
+        """The figure as one of matplotlib, with the values that are chosen at first. Raises ArchsimError where
+        matplotlib is missing.
+        """
+        try:
+            import matplotlib as mpl
+            from matplotlib.figure import Figure as Canvas
+        except ModuleNotFoundError:
+            raise ArchsimError("figures for print need matplotlib: pip install 'archsim[figures]'") from None
+        chosen = {name: value for name, value in self.filters.items() if value is not None}
+        rows = [row for row in self.rows if all(row[name] == value for name, value in chosen.items())]
+        names = list(dict.fromkeys(row[self.panel] for row in rows)) if self.panel else [None]
+        across = min(2, max(len(names), 1))
+        down = -(-max(len(names), 1) // across)
+        with mpl.rc_context(_PRINT):
+            canvas = Canvas(figsize=(COLUMN_IN * across, self.print_height_in(rows) * down), layout="constrained")
+            every = canvas.subplots(down, across, squeeze=False).ravel()
+            for axes in every[len(names) :]:
+                axes.set_visible(False)
+            for axes, name in zip(every, names, strict=False):
+                own = rows if name is None else [row for row in rows if row[self.panel] == name]
+                axes.spines[["top", "right"]].set_visible(False)
+                axes.set_title("" if name is None else str(name), fontsize=FONT_PT, loc="left")
+                self.paint(axes, own)
+            labelled = [axes.get_legend_handles_labels() for axes in every]
+            named = {name: handle for handles, names_ in labelled for handle, name in zip(handles, names_, strict=True)}
+            if len(named) > 1:
+                canvas.legend(
+                    named.values(), named, loc="outside upper center", ncols=min(5, len(named)), frameon=False
+                )
+        return canvas
+
+    def print_height_in(self, rows: Sequence[Row]) -> float:
+        return 2.3
+
+    def save(self, out: str | Path) -> Path:
+        """Draw it for print as .pdf, .png or .svg, by the ending of the name; the same bytes each time. Raises
+        ArchsimError for other endings.
+        """
+        file = Path(out)
+        if file.suffix[1:] not in FORMATS:
+            raise ArchsimError(f"{file}: figures are written as {', '.join(FORMATS)}, by the file's ending")
+        refuse_unwritable(file)
+        canvas = self.matplotlib()
+        import matplotlib as mpl
+
+        with mpl.rc_context(_PRINT | {"svg.hashsalt": self.question}):
+            metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[file.suffix[1:]]
+            canvas.savefig(file, bbox_inches="tight", dpi=300, metadata=metadata)
+        return file
+
+    def ink(self, row: Row) -> str:
+        """#rrggbb of a row, in print."""
+        name = self.colours.of.get(row[self.colours.field], KINDS[0]) if self.colours else KINDS[2]
+        return colours()[name]
+
+
+# ---- kinds of figures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars(Figure):
+    """Horizontal bars. ``y``: the field that names a bar. Rows with the same name are stacked in their order.
+
+    ``label``: a field with the text at the end of a bar (of stacked bars: of its last row). ``low`` and ``high``:
+    fields of the ends of a whisker. ``reference``: a value with a line. ``begin``: a field; bars begin there, not at 0.
+    """
+
+    y: str
+    label: str = "label"
+    low: str = ""
+    high: str = ""
+    begin: str = ""
+    reference: float | None = None
+
+    def own_scales_of(self) -> tuple[str, ...]:
+        return ("y",)
+
+    def height(self) -> Any:
+        return {"step": 18}
+
+    def left_px(self) -> float:
+        return min(14 + CHARACTER * max((len(str(row[self.y])) for row in self.rows), default=0), 240.0)
+
+    def _totals(self) -> dict[tuple[Any, ...], float]:
+        totals: dict[tuple[Any, ...], float] = {}
+        for row in self.rows:
+            totals[self._key(row)] = totals.get(self._key(row), 0.0) + (row.get(self.x.field) or 0.0)
+        return totals
+
+    def _key(self, row: Row) -> tuple[Any, ...]:
+        return tuple(row.get(name) for name in (self.y, self.panel, *self.filters) if name)
+
+    def _end(self, row: Row) -> float:
+        ends = [row.get(self.x.field) or 0.0, row.get(self.high) or 0.0, row.get(self.begin) or 0.0]
+        return max(ends) if self.begin else max(self._totals()[self._key(row)], *ends[:2])
+
+    def datasets(self) -> dict[str, Sequence[Row]]:
+        if self.begin:
+            return {"rows": [{**row, "end": self._end(row)} for row in self.rows]}
+        totals, last = self._totals(), {self._key(row): at for at, row in enumerate(self.rows)}
+        return {
+            "rows": [
+                {**row, "end": max(totals[self._key(row)], row.get(self.high) or 0.0)}
+                if last[self._key(row)] == at
+                else row
+                for at, row in enumerate(self.rows)
+            ]
+        }
+
+    def layers(self) -> list[dict[str, Any]]:
+        most = max((row.get("end", 0.0) for row in self.datasets()["rows"]), default=1.0) or 1.0
+        name = {
+            "field": self.y,
+            "type": "nominal",
+            "sort": None,
+            "axis": {"title": None, "labelLimit": self.left_px(), "ticks": False, "domain": False},
+        }
+        x = self.scale(replace_axis(self.x, high=self.x.high or most * 1.22))
+        if not self.begin:
+            x |= {"stack": None if self.x.log else "zero"}
+        bar = {"y": name, "x": x, **self.colour(), "tooltip": self.told()}
+        if self.begin:
+            bar["x2"] = {"field": self.begin}
+        layers: list[dict[str, Any]] = [{"mark": {"type": "bar", "cursor": "pointer"}, "encoding": bar}]
+        if self.low:
+            ends = {"y": name, "x": {"field": self.low, "type": "quantitative"}, "x2": {"field": self.high}}
+            rule = {"type": "errorbar", "ticks": {"size": 8, "color": "--ink"}, "rule": {"color": "--ink"}}
+            both = {
+                "y": name,
+                "x": {"field": self.low, "type": "quantitative", "title": self.x.title},
+                "x2": ends["x2"],
+            }
+            layers.append({"mark": rule, "encoding": both})
+        if self.reference is not None:
+            layers.append(
+                {
+                    "mark": {"type": "rule", "strokeDash": [4, 3], "color": "--soft"},
+                    "encoding": {"x": {"datum": self.reference}},
+                }
+            )
+        layers.append(
+            {
+                "transform": [{"filter": "isValid(datum.end)"}],
+                "mark": {"type": "text", "align": "left", "dx": 5, "color": "--ink"},
+                "encoding": {"y": name, "x": {"field": "end", "type": "quantitative"}, "text": {"field": self.label}},
+            }
+        )
+        return layers
+
+    def print_height_in(self, rows: Sequence[Row]) -> float:
+        panels: dict[Any, dict[str, None]] = {}
+        for row in rows:
+            panels.setdefault(row.get(self.panel), {})[row[self.y]] = None
+        return 0.75 + 0.17 * max(map(len, panels.values()), default=1)
+
+    def paint(self, axes: Any, rows: Sequence[Row]) -> None:
+        names = list(dict.fromkeys(row[self.y] for row in rows))
+        ends = dict.fromkeys(names, 0.0)
+        for row in rows:
+            value, at = row.get(self.x.field), names.index(row[self.y])
+            if value is None:
+                continue
+            begin = (row[self.begin] or 0.0) if self.begin else (0.0 if self.x.log else ends[row[self.y]])
+            wide = value - begin if self.begin else value
+            name = row[self.colours.field] if self.colours else None
+            spread = (
+                [[value - row[self.low]], [row[self.high] - value]]
+                if self.low and row.get(self.low) is not None
+                else None
+            )
+            axes.barh(
+                at,
+                wide,
+                0.78,
+                left=begin,
+                color=self.ink(row),
+                label=name,
+                xerr=spread,
+                error_kw={"elinewidth": 0.6, "capsize": 1},
+            )
+            ends[row[self.y]] = max(begin, begin + wide, row.get(self.high) or 0.0)
+        last = {row[self.y]: row for row in rows}
+        for name, end in ends.items():
+            axes.annotate(
+                str(last[name].get(self.label, "")),
+                (end, names.index(name)),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="center",
+            )
+        if self.reference is not None:
+            axes.axvline(self.reference, color=colours()["--soft"], linewidth=0.6, linestyle="--")
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        axes.margins(x=0.22)
+        axes.set(xlabel=self.x.title, xscale="log" if self.x.log else "linear")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points(Figure):
+    """Points, or with ``lines`` lines, of one or more values of the colour. ``shape``: a field. ``low``, ``high``:
+    fields of the ends of an upright whisker. ``curves``: rows of lines in the background, with the fields of both axes
+    and ``line``. ``label``: a field with the text beside a point. ``dots``: marks on lines. ``named``: a field of
+    names, which takes the place of ``y``. ``own_scales``: each panel has axes of its own.
+    """
+
+    y: Axis
+    lines: bool = False
+    dots: bool = False
+    shape: str = ""
+    low: str = ""
+    high: str = ""
+    label: str = ""
+    curves: Sequence[Row] = ()
+    size: int = 46
+    zero: bool = True
+    named: str = ""
+    own_scales: bool = False
+
+    def left_px(self) -> float:
+        if not self.named:
+            return 64.0
+        return min(14 + CHARACTER * max((len(str(row[self.named])) for row in self.rows), default=0), 300.0)
+
+    def height(self) -> Any:
+        return {"step": 22} if self.named else 300
+
+    def own_scales_of(self) -> tuple[str, ...]:
+        return ("x", "y") if self.own_scales else ()
+
+    def datasets(self) -> dict[str, Sequence[Row]]:
+        return {"rows": self.rows} | ({"curves": self.curves} if self.curves else {})
+
+    def layers(self) -> list[dict[str, Any]]:
+        every = replace(self, rows=[*self.rows, *self.curves])
+        x = every.scale(self.x, zero=self.zero, room=1.06 if self.x.log else 1.0)
+        if self.named:
+            names = {"title": None, "labelLimit": self.left_px(), "ticks": False, "domain": False, "grid": True}
+            y: dict[str, Any] = {"field": self.named, "type": "nominal", "sort": None, "axis": names}
+        else:
+            y = every.scale(self.y, zero=self.zero, room=1.06 if self.y.log else 1.0)
+        if self.own_scales:
+            for axis in (x, y):
+                axis["scale"] = {name: value for name, value in axis["scale"].items() if not name.startswith("domain")}
+        place = {"x": x, "y": y}
+        layers: list[dict[str, Any]] = []
+        zoom = {
+            "name": "zoom",
+            "bind": "scales",
+            "select": {
+                "type": "interval",
+                "zoom": "wheel![event.shiftKey]",
+                "translate": "[pointerdown, window:pointerup] > window:pointermove!",
+            },
+        }
+        if self.curves:
+            curve = place | {"detail": {"field": "line"}, "order": {"field": self.x.field}}
+            mark = {"type": "line", "color": "--soft", "strokeWidth": 1.4, "clip": True}
+            layers.append({"data": {"name": "curves"}, "mark": mark, "encoding": curve})
+        if self.low:
+            rule = {
+                "x": x,
+                "y": {"field": self.low, "type": "quantitative"},
+                "y2": {"field": self.high},
+                **self.colour(),
+            }
+            layers.append({"mark": {"type": "rule", "clip": True}, "encoding": rule})
+        if self.lines:
+            line = {"type": "line", "clip": True, "strokeWidth": 2, "interpolate": "linear"}
+            layers.append({"mark": line, "encoding": place | self.colour() | {"order": {"field": self.x.field}}})
+        if not self.lines or self.dots:
+            shape = {"shape": {"field": self.shape, "type": "nominal", "legend": {"title": None}}} if self.shape else {}
+            mark = {"type": "point", "filled": True, "size": self.size, "clip": True, "cursor": "pointer"}
+            layers.append({"mark": mark, "encoding": place | self.colour() | shape | {"tooltip": self.told()}})
+        elif self.tips:  # to hover over a line
+            mark = {"type": "point", "filled": True, "size": 60, "clip": True, "opacity": 0}
+            layers.append({"mark": mark, "encoding": place | {"tooltip": self.told()}})
+        if self.label:
+            mark = {"type": "text", "align": "left", "dx": 6, "dy": -5, "color": "--ink", "clip": True}
+            layers.append({"mark": mark, "encoding": place | {"text": {"field": self.label}}})
+        if not self.named:
+            layers[0]["params"] = [zoom]
+        return layers
+
+    def paint(self, axes: Any, rows: Sequence[Row]) -> None:
+        if self.named:
+            rows = [{**row, self.y.field: row[self.named]} for row in rows]
+        axes.grid(color=colours()["--grid"], linewidth=0.5)
+        for line in dict.fromkeys(row["line"] for row in self.curves):
+            own = [row for row in self.curves if row["line"] == line and row.get(self.panel) == rows[0].get(self.panel)]
+            axes.plot(
+                [row[self.x.field] for row in own],
+                [row[self.y.field] for row in own],
+                color=colours()["--soft"],
+                linewidth=0.9,
+            )
+        groups: dict[Any, list[Row]] = {}
+        for row in rows:
+            if row.get(self.x.field) is not None and row.get(self.y.field) is not None:
+                groups.setdefault(row[self.colours.field] if self.colours else None, []).append(row)
+        for name, own in groups.items():
+            across, up, ink = [row[self.x.field] for row in own], [row[self.y.field] for row in own], self.ink(own[0])
+            if self.low:
+                axes.vlines(
+                    across, [row[self.low] for row in own], [row[self.high] for row in own], color=ink, linewidth=0.6
+                )
+            if self.lines:
+                axes.plot(
+                    across, up, color=ink, label=name, linewidth=1, marker="o" if self.dots else None, markersize=2.5
+                )
+            else:
+                axes.scatter(across, up, s=10, color=ink, label=name)
+        for axis, chosen in ((self.x, "x"), (self.y, "y")):
+            axes.set(**{f"{chosen}label": axis.title, f"{chosen}scale": "log" if axis.log else "linear"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranges(Figure):
+    """For each name ``y`` a band from ``low`` to ``high`` of the rows, a tick at the value of ``x``, and a point at
+    ``best``, where given.
+    """
+
+    y: str
+    low: str
+    high: str
+    best: str = ""
+
+    def own_scales_of(self) -> tuple[str, ...]:
+        return ("y",)
+
+    def height(self) -> Any:
+        return {"step": 22}
+
+    def left_px(self) -> float:
+        return min(14 + CHARACTER * max((len(str(row[self.y])) for row in self.rows), default=0), 240.0)
+
+    def layers(self) -> list[dict[str, Any]]:
+        ends = [
+            row[name]
+            for row in self.rows
+            for name in (self.low, self.high, self.best)
+            if name and row.get(name) is not None
+        ]
+        left = self.left_px()
+        name = {
+            "field": self.y,
+            "type": "nominal",
+            "sort": None,
+            "axis": {"title": None, "labelLimit": left, "ticks": False, "domain": False},
+        }
+        low = self.x.low if self.x.low is not None else (min(ends, default=1.0) / 1.1 if self.x.log else None)
+        x = self.scale(
+            replace_axis(self.x, low=low, high=self.x.high or max(ends, default=1.0) * (1.1 if self.x.log else 1.04)),
+            zero=self.x.low is None,
+        )
+        band = {"y": name, "x": x | {"field": self.low}, "x2": {"field": self.high}, "tooltip": self.told()}
+        layers: list[dict[str, Any]] = [
+            {"mark": {"type": "bar", "size": 10}, "encoding": band | self.colour()},
+            {
+                "mark": {"type": "tick", "size": 16, "thickness": 2.5, "color": "--ink"},
+                "encoding": {"y": name, "x": x, "tooltip": self.told()},
+            },
+        ]
+        if self.best:
+            point = {"y": name, "x": x | {"field": self.best}, "tooltip": self.told()}
+            layers.append({"mark": {"type": "point", "filled": True, "size": 42, "color": "--p4"}, "encoding": point})
+        return layers
+
+    def print_height_in(self, rows: Sequence[Row]) -> float:
+        return 0.75 + 0.2 * len({row[self.y] for row in rows})
+
+    def paint(self, axes: Any, rows: Sequence[Row]) -> None:
+        for at, row in enumerate(rows):
+            axes.barh(at, row[self.high] - row[self.low], 0.5, left=row[self.low], color=self.ink(row))
+            axes.plot([row[self.x.field]] * 2, [at - 0.35, at + 0.35], color=colours()["--ink"], linewidth=1.2)
+            if self.best and row.get(self.best) is not None:
+                axes.plot(row[self.best], at, "o", color=colours()["--p4"], markersize=3)
+        axes.set_yticks(range(len(rows)), [row[self.y] for row in rows])
+        axes.invert_yaxis()
+        axes.set(xlabel=self.x.title, xscale="log" if self.x.log else "linear")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix(Figure):
+    """Cells of a grid, coloured by ``value``. ``square``: cells are as high as wide; else all rows are ``tall_px``."""
+
+    y: Axis
+    value: Axis
+    square: bool = False
+    tall_px: int = 240
+
+    def ratio(self) -> float | None:
+        across, down = (len(self._values(axis.field)) for axis in (self.x, self.y))
+        return down / max(across, 1) if self.square else None
+
+    def height(self) -> Any:
+        return self.tall_px
+
+    def left_px(self) -> float:
+        return 62.0
+
+    def layers(self) -> list[dict[str, Any]]:
+        place = {
+            name: {
+                "field": axis.field,
+                "type": "ordinal",
+                "axis": {"title": axis.title, "labelOverlap": True, "labelAngle": 0, "ticks": False},
+            }
+            for name, axis in (("x", self.x), ("y", self.y))
+        }
+        values = [row[self.value.field] for row in self.rows if row.get(self.value.field)]
+        scale: dict[str, Any] = {"range": list(RAMP), "interpolate": "rgb"}
+        if self.value.log and values:
+            scale |= {"type": "log", "domain": [max(values) / 1e3, max(values)], "clamp": True}
+        elif self.value.high is not None:
+            scale["domain"] = [self.value.low or 0, self.value.high]
+        colour = {
+            "field": self.value.field,
+            "type": "quantitative",
+            "scale": scale,
+            "legend": {"title": self.value.title} | ({"format": self.value.format} if self.value.format else {}),
+        }
+        return [
+            {
+                "mark": {"type": "rect", "cursor": "pointer"},
+                "encoding": place | {"color": colour, "tooltip": self.told()},
+            }
+        ]
+
+    def paint(self, axes: Any, rows: Sequence[Row]) -> None:
+        import numpy as np
+        from matplotlib.colors import LinearSegmentedColormap
+
+        across, down = (sorted({row[axis.field] for row in rows}) for axis in (self.x, self.y))
+        cells = np.full((len(down), len(across)), np.nan)
+        for row in rows:
+            cells[down.index(row[self.y.field]), across.index(row[self.x.field])] = row[self.value.field]
+        ramp = LinearSegmentedColormap.from_list("load", [colours()[name] for name in RAMP])
+        shown = axes.imshow(
+            cells, cmap=ramp, aspect="equal" if self.square else "auto", norm="log" if self.value.log else None
+        )
+        axes.set(xlabel=self.x.title, ylabel=self.y.title)
+        axes.figure.colorbar(shown, ax=axes, label=self.value.title)
+
+
+class Metric(NamedTuple):
+    """What a map of dies can show: a field of its rows, its label with the unit, and the ends of its colours."""
+
+    field: str
+    label: str
+    low: float
+    high: float
+    format: str = ".0f"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DieMap(Figure):
+    """Dies where they are, coloured by one of ``metrics``, and the links between them. A slider goes through
+    ``moments``.
+
+    Rows have ``die``, ``x_at``, ``y_at``, the fields of the metrics, and the fields of the filters; with moments also
+    ``moment``, their number. ``links``: rows with ``x_at``, ``y_at``, ``x_to``, ``y_to``, ``busy`` in percent and
+    ``told``. ``dead``: places that are crossed out, rows with ``x_at``, ``y_at`` and ``told``.
+    """
+
+    metrics: Sequence[Metric]
+    links: Sequence[Row] = ()
+    dead: Sequence[Row] = ()
+    moments: Sequence[str] = ()
+    switches: Sequence[Row] = ()
+
+    def apart(self) -> dict[str, Any]:
+        return {"resolve": {"scale": {"color": "independent"}}}
+
+    def _extent(self) -> tuple[float, float, float, float]:
+        xs = [row[name] for row in (*self.rows, *self.dead, *self.switches) for name in ("x_at",)]
+        ys = [row[name] for row in (*self.rows, *self.dead, *self.switches) for name in ("y_at",)]
+        return min(xs) - 0.6, max(xs) + 0.6, min(ys) - 0.6, max(ys) + 0.6
+
+    def ratio(self) -> float | None:
+        left, right, top, bottom = self._extent()
+        return (bottom - top) / (right - left)
+
+    def left_px(self) -> float:
+        return 8.0
+
+    def datasets(self) -> dict[str, Sequence[Row]]:
+        more = {"links": self.links, "dead": self.dead, "switches": self.switches}
+        return {"rows": self.rows} | {name: rows for name, rows in more.items() if rows}
+
+    def params(self) -> list[dict[str, Any]]:
+        names = [metric.field for metric in self.metrics]
+        found = [
+            {
+                "name": "show",
+                "value": names[0],
+                "bind": {
+                    "input": "select",
+                    "options": names,
+                    "labels": [metric.label for metric in self.metrics],
+                    "name": "show ",
+                },
+            }
+        ]
+        if len(self.moments) > 1:
+            bind = {"input": "range", "min": 0, "max": len(self.moments) - 1, "step": 1, "name": "step "}
+            found.append({"name": "moment", "value": 0, "bind": bind})
+            told = {"name": "moments", "value": list(self.moments)}
+            found.append(told)
+        return found
+
+    def layers(self) -> list[dict[str, Any]]:
+        left, right, top, bottom = self._extent()
+        plain = {"axis": None, "type": "quantitative"}
+        x = {"field": "x_at", "scale": {"domain": [left, right], "nice": False}, **plain}
+        y = {"field": "y_at", "scale": {"domain": [bottom, top], "nice": False}, **plain}
+        ends = {metric.field: [metric.low, max(metric.high - metric.low, 1e-9)] for metric in self.metrics}
+        formats = {metric.field: metric.format for metric in self.metrics}
+        seen = [{"filter": "datum.moment == moment"}] if len(self.moments) > 1 else []
+        shade = [
+            *seen,
+            {"calculate": "datum[show]", "as": "value"},
+            {
+                "calculate": f"clamp((datum.value - {json.dumps(ends)}[show][0]) / {json.dumps(ends)}[show][1], 0, 1)",
+                "as": "shade",
+            },
+            {
+                "calculate": f"datum.value == null ? '' : format(datum.value, {json.dumps(formats)}[show])",
+                "as": "written",
+            },
+            *(
+                {"calculate": f"datum.{at}_at {sign} 0.37", "as": f"{at}{end}"}
+                for at in "xy"
+                for sign, end in (("-", 0), ("+", 1))
+            ),
+        ]
+        scale = {"domain": [0, 0.25, 0.5, 0.75, 1], "range": list(RAMP)}
+        layers: list[dict[str, Any]] = []
+        chosen = [
+            {"filter": f"f_{name} == null || datum[{json.dumps(name)}] == f_{name}"}
+            for name in self.filters
+            if len(self._values(name)) > 1
+        ]
+        if self.links:
+            width = {
+                "field": "busy",
+                "type": "quantitative",
+                "scale": {"domain": [0, 100], "range": [1, 7]},
+                "legend": None,
+            }
+            shown = {
+                "field": "busy",
+                "type": "quantitative",
+                "scale": {"domain": [0, 25, 50, 75, 100], "range": ["--idle", *RAMP[1:]]},
+                "legend": None,
+            }
+            hits = {
+                "x": x,
+                "y": y,
+                "x2": {"field": "x_to"},
+                "y2": {"field": "y_to"},
+                "tooltip": [{"field": "told", "title": "link"}],
+            }
+            moments = [{"filter": "datum.moment == moment"}] if self.moments and "moment" in self.links[0] else []
+            layers.append(
+                {
+                    "data": {"name": "links"},
+                    "transform": [*chosen, *moments],
+                    "mark": {"type": "rule"},
+                    "encoding": hits | {"color": shown, "strokeWidth": width},
+                }
+            )
+        for name, mark in (("switches", "circle"), ("dead", "point")):
+            if getattr(self, name):
+                drawn = {"type": mark, "size": 260, "color": "--soft"} | (
+                    {"shape": "cross", "angle": 45} if name == "dead" else {}
+                )
+                layers.append(
+                    {
+                        "data": {"name": name},
+                        "mark": drawn,
+                        "encoding": {"x": x, "y": y, "tooltip": [{"field": "told", "title": "node"}]},
+                    }
+                )
+        box = {
+            "x": {"field": "x0", **plain},
+            "x2": {"field": "x1"},
+            "y": {"field": "y0", **plain},
+            "y2": {"field": "y1"},
+        }
+        colour = {"field": "shade", "type": "quantitative", "scale": scale, "legend": None}
+        layers.append(
+            {
+                "transform": shade,
+                "mark": {"type": "rect", "stroke": "--line", "cornerRadius": 2, "cursor": "pointer"},
+                "encoding": box | {"color": colour, "tooltip": self.told()},
+            }
+        )
+        if len({(row["x_at"], row["y_at"]) for row in self.rows}) <= 400:
+            dark = {"condition": {"test": "datum.shade > 0.62", "value": "--on-dark"}, "value": "--on-light"}
+            layers.append(
+                {
+                    "transform": shade,
+                    "mark": {"type": "text", "fontSize": 11},
+                    "encoding": {"x": x, "y": y, "text": {"field": "written"}, "color": dark},
+                }
+            )
+        if len(self.moments) > 1:
+            layers.append(
+                {
+                    "data": {"values": [{}]},
+                    "mark": {"type": "text", "align": "left", "baseline": "bottom", "color": "--ink"},
+                    "encoding": {"x": {"value": 4}, "y": {"value": -4}, "text": {"value": {"expr": "moments[moment]"}}},
+                }
+            )
+        return layers
+
+    def paint(self, axes: Any, rows: Sequence[Row]) -> None:
+        from matplotlib.collections import LineCollection
+        from matplotlib.colors import LinearSegmentedColormap, Normalize
+        from matplotlib.patches import Rectangle
+
+        metric = self.metrics[0]
+        ramp = LinearSegmentedColormap.from_list("load", [colours()[name] for name in RAMP])
+        norm = Normalize(metric.low, metric.high)
+        chosen = {name: rows[0][name] for name in self.filters if rows}
+        rows = [
+            row
+            for row in rows
+            if row.get("moment", 0) == 0 and all(row[name] == value for name, value in chosen.items())
+        ]
+        own = [
+            link
+            for link in self.links
+            if all(link.get(name) == value for name, value in chosen.items()) and not link.get("moment")
+        ]
+        lines = LineCollection(
+            [[(link["x_at"], link["y_at"]), (link["x_to"], link["y_to"])] for link in own],
+            linewidths=[0.5 + link["busy"] / 25 for link in own],
+            colors=[ramp(link["busy"] / 100) for link in own],
+        )
+        axes.add_collection(lines)
+        for row in rows:
+            value = row.get(metric.field)
+            axes.add_patch(
+                Rectangle(
+                    (row["x_at"] - 0.37, row["y_at"] - 0.37),
+                    0.74,
+                    0.74,
+                    facecolor=ramp(norm(value or 0.0)),
+                    edgecolor=colours()["--line"],
+                    linewidth=0.4,
+                )
+            )
+        left, right, top, bottom = self._extent()
+        axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", xticks=[], yticks=[], xlabel=metric.label)
+
+
+def waterfall(
+    question: str,
+    changes: Sequence[tuple[str, float, str, Row]],
+    x: Axis,
+    *,
+    total: tuple[str, str],
+    first: tuple[str, float] | None = None,
+    tips: Sequence[tuple[str, str]] = (),
+    **more: Any,
+) -> Bars:
+    """Bars that float: each of ``changes`` (name, change, colour, further fields) begins where the one before ends.
+
+    ``first``: name and value of a bar from 0 in front; ``total``: name of the last bar, and the format of labels.
+    """
+    rows: list[dict[str, Any]] = []
+    at = 0.0
+    if first:
+        rows.append(
+            {"name": first[0], "begin": 0.0, x.field: first[1], "kind": "total", "label": format(first[1], total[1])}
+        )
+        at = first[1]
+    for name, change, colour, fields in changes:
+        label = format(change, f"+{total[1]}" if first else total[1]).replace("-", "−")
+        rows.append({"name": name, "begin": at, x.field: at + change, "kind": colour, "label": label, **fields})
+        at += change
+    rows.append({"name": total[0], "begin": 0.0, x.field: at, "kind": "total", "label": format(at, total[1])})
+    kinds = {row["kind"]: row["kind"] if row["kind"].startswith("--") else "--dec" for row in rows}
+    return _Waterfall(
+        question=question,
+        rows=rows,
+        x=x,
+        y="name",
+        begin="begin",
+        colours=Colours("kind", kinds),
+        tips=tips or (("name", "part"), ("label", x.title)),
+        **more,
+    )
+
+
+class _Waterfall(Bars):
+    """Bars with the colours of their parts, which need no legend."""
+
+    def colour(self) -> dict[str, Any]:
+        found = super().colour()
+        return found | {"color": found["color"] | {"legend": None}}
+
+
+# ---- parts
+
+
+def replace_axis(axis: Axis, **changes: Any) -> Axis:
+    return axis._replace(**changes)
+
+
+def run_fields(rows: Sequence[Row]) -> dict[str, Any]:
+    """Filters over what runs differ in."""
+    names = ("assumptions", "system", "model", "batch")
+    return {name: None for name in names if len({row[name] for row in rows}) > 1}
+
+
+def _select(name: str, values: Sequence[Any], chosen: Any) -> dict[str, Any]:
+    labels = [f"{value:,}" if isinstance(value, int) else str(value) for value in values]
+    options: list[Any] = list(values)
+    if chosen is None:
+        options, labels = [None, *options], ["all", *labels]
+    bind = {"input": "select", "options": options, "labels": labels, "name": f"{name.replace('_', ' ')} "}
+    return {"name": f"f_{name}", "value": chosen, "bind": bind}
+
+
+def _packed(rows: Iterable[Row]) -> dict[str, list[Any]]:
+    """Rows as pages store them: the names of columns once."""
+    every = list(rows)
+    columns = list(dict.fromkeys(name for row in every for name in row))
+    return {"columns": columns, "rows": [[_rounded(row.get(name)) for name in columns] for row in every]}
+
+
+def _rounded(value: Any) -> Any:
+    """Six significant digits are more than a figure shows."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        value = float(f"{value:.6g}")
+        return int(value) if value == int(value) and abs(value) < 1e15 else value
+    return value.item() if hasattr(value, "item") else value
+
+
+def steps_of(values: Sequence[float]) -> list[tuple[float, float]]:
+    """The ends of neighbouring values."""
+    return list(pairwise(values))
+
+
+@cache
+def scripts() -> str:
+    """What a page with figures needs at its end: the library, and what draws the figures."""
+    files = [*(LIBRARY / name for name in SCRIPTS), TEMPLATES / "plots.js"]
+    library, own = (
+        [file.read_text(encoding="utf-8").strip() for file in files[:-1]],
+        files[-1].read_text(encoding="utf-8"),
+    )
+    once = "\n".join(f"<script>{text}</script>" for text in library)
+    return f"{once}\n<script>{own}</script>"
+
+
+@cache
+def colours() -> Mapping[str, str]:
+    """Name of a CSS variable → #rrggbb of the light pages."""
+    named: dict[str, str] = {}
+    for name, value in re.findall(r"(--[\w-]+): (#[0-9a-f]{6})", (TEMPLATES / "page.css").read_text(encoding="utf-8")):
+        named.setdefault(name, value)  # the first are those of the light scheme
+    return MappingProxyType(named)
+
+
+_PRINT = MappingProxyType({"font.size": FONT_PT, "pdf.fonttype": 42, "axes.axisbelow": True})
+_FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
+_CONFIG = MappingProxyType(
+    {
+        "font": _FONT,
+        "view": {"stroke": None},
+        "axis": {
+            "labelColor": "--ink",
+            "titleColor": "--soft",
+            "gridColor": "--grid",
+            "domainColor": "--line",
+            "tickColor": "--line",
+            "labelFontSize": 11,
+            "titleFontSize": 11,
+            "titleFontWeight": 400,
+        },
+        "legend": {
+            "orient": "top",
+            "direction": "horizontal",
+            "labelColor": "--ink",
+            "titleColor": "--soft",
+            "labelFontSize": 12,
+            "titleFontSize": 11,
+            "titleFontWeight": 400,
+            "labelLimit": 0,
+            "symbolType": "square",
+            "gradientLength": 180,
+        },
+        "header": {"labelColor": "--ink", "labelFontSize": 12},
+        "text": {"fontSize": 11},
+    }
+)

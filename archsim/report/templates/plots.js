@@ -1,0 +1,61 @@
+// Draws every <figure class="plot">: when it comes into view, in the colours of the page, at the width of the page.
+// Fields that are chosen in one figure, and what a click highlights, hold for all figures of the page.
+(() => {
+  const views = new Map();
+  const chosen = {};
+  const expanded = ({ columns, rows }) => rows.map((row) => Object.fromEntries(columns.map((name, at) => [name, row[at]])));
+  const share = (name, value, from) => {
+    chosen[name] = value;
+    for (const view of views.values()) {
+      if (view === from) continue;
+      try { if (view.signal(name) !== value) view.signal(name, value).runAsync(); } catch { /* it has no such field */ }
+    }
+  };
+  const specOf = (figure) => {
+    const style = getComputedStyle(figure);
+    const text = figure.querySelector("script").textContent.replace(/"(--[a-z0-9-]+)"/g, (_, name) => JSON.stringify(style.getPropertyValue(name).trim()));
+    const spec = JSON.parse(text), plan = spec.usermeta, inner = spec.spec ?? spec;
+    for (const [name, data] of Object.entries(spec.datasets)) spec.datasets[name] = data.columns ? expanded(data) : data;
+    const room = figure.clientWidth - 4;
+    const most = Math.max(1, Math.min(plan.panels, Math.floor(room / plan.least)));
+    const columns = Math.ceil(plan.panels / Math.ceil(plan.panels / most));
+    if (spec.spec) spec.columns = columns;
+    inner.width = Math.max(120, Math.floor(room / columns - plan.left - 24));
+    if (plan.ratio) {
+      inner.width = Math.min(inner.width, Math.max(240, 520 / Math.max(plan.ratio, 0.8)));
+      inner.height = Math.round(inner.width * plan.ratio);
+    }
+    spec.config.legend.columns = Math.max(1, Math.floor(room / 125));
+    for (const param of spec.params) if (param.name in chosen && (!param.bind?.options || param.bind.options.includes(chosen[param.name]))) param.value = chosen[param.name];
+    return spec;
+  };
+  const draw = async (figure) => {
+    views.get(figure)?.finalize();
+    const spec = specOf(figure), field = spec.usermeta.colour;
+    const drawn = await vegaEmbed(figure.querySelector(".view"), spec, {
+      renderer: "svg", ast: false, actions: { export: true, source: false, compiled: false, editor: false },
+      tooltip: { theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light" },
+    });
+    const view = drawn.view;
+    views.set(figure, view);
+    figure.dataset.drawn = "true";
+    for (const param of spec.params) if (/^(f_|pick_|show|moment$)/.test(param.name)) view.addSignalListener(param.name, (name, value) => share(name, value, view));
+    if (field) view.addEventListener("click", (event, item) => {
+      const datum = item?.datum, name = `pick_${field}`;
+      const value = datum?.[field] ?? (item?.mark?.role?.startsWith("legend") ? datum?.value : undefined) ?? null;
+      const now = value === view.signal(name) ? null : value;
+      view.signal(name, now).runAsync();
+      share(name, now, view);
+    });
+  };
+  const figures = [...document.querySelectorAll("figure.plot:not([data-drawn])")];
+  const seen = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) if (isIntersecting) { seen.unobserve(target); draw(target); }
+  }, { rootMargin: "300px" });
+  for (const figure of figures) seen.observe(figure);
+  const again = () => { for (const figure of views.keys()) draw(figure); };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  let width = innerWidth, later;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; clearTimeout(later); later = setTimeout(again, 150); } });
+  addEventListener("beforeprint", () => { for (const figure of figures) if (!views.has(figure)) draw(figure); });
+})();
