@@ -215,7 +215,12 @@ def run_validate(args: argparse.Namespace) -> int:
     folder = Path(args.out or f"reports/calibration-{found.calibration.gpu}")
     if args.over:
         claim(folder)
-    print(f"report: {found.write(folder)}")
+    page = found.write(folder)
+    print(f"report: {page}")
+    args.result = {
+        "calibration": found.calibration.gpu, "laws": found.sections.to_dict("records"), "unread": list(found.unread),
+        "report": str(page),
+    }  # fmt: skip
     for line in found.unread:
         print(f"no law reads: {line}", file=sys.stderr)
     return UNREAD if found.unread or not len(found.sections) else OK

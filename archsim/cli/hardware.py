@@ -59,6 +59,7 @@ def add_area(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--technology", choices=("n5", "scaled"), default="n5", help="coefficients (default: n5)")
     parser.add_argument("--sources", action="store_true", help="print every coefficient and its source")
+    add_json(parser)
 
 
 def run_area(args: argparse.Namespace) -> int:
@@ -69,8 +70,15 @@ def run_area(args: argparse.Namespace) -> int:
     experiment = load_experiment(folder / MANIFEST if folder else args.file, args.overrides)
     chosen, changes = TECHNOLOGIES[args.technology], parse_design(args.design)
     out = console()
+    args.result = {"technology": chosen.title, "systems": []}
     for system in experiment.systems:
-        _print_configured(out, system, experiment.models, design_of(system, changes), chosen)
+        built = design_of(system, changes)
+        parts = [
+            {"name": part.name, "copies": part.copies, "area_mm2": part.cost.area_mm2, "power_mw": part.cost.power_mw}
+            for part in decision_parts(system.decision, built, chosen)
+        ]
+        args.result["systems"].append({"name": system.name, "decided_by": words(system.decision), "parts": parts})
+        _print_configured(out, system, experiment.models, built, chosen)
         _print_published(out, system, published_design(system, changes), chosen)
     _print_synthesised(out, experiment.systems)
     out.print(_memories_table(experiment.systems[0]))

@@ -2,7 +2,7 @@
 
 import argparse
 
-from archsim.cli.arguments import OK
+from archsim.cli.arguments import OK, add_json
 
 # ---- list
 
@@ -10,12 +10,14 @@ def add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what", choices=("experiments", "systems", "models", "policies", "assumptions", "calibrations", "traffic")
     )
+    add_json(parser)
 
 
 def run_list(args: argparse.Namespace) -> int:
     from archsim.specs.describe import listing
 
     print(listing(args.what))
+    args.result = {"what": args.what, "names": _names("" if args.what == "experiments" else args.what)}
     return OK
 
 

@@ -2,11 +2,12 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import exp, log
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from archsim.iteration.memory import memory_fit
@@ -58,10 +59,33 @@ def sentences(report: Report) -> list[str]:
     last = {place: found[-1].run for place, found in list(places.items())[:_MOST_PLACES]}
     several = len(by_system) > 1
     return [
-        " ".join(wins) + f" These numbers assume {headline(report)}.",
-        " ".join(_limit(place, run, several) for place, run in last.items()),
-        " ".join(told for place, run in last.items() if (told := _distance(place, run, several))),
+        " ".join([*_faster_systems(by_system), *wins]) + f" These numbers assume {headline(report)}.",
+        " ".join(_limits(last, several)),
+        " ".join(_distances(last, several)),
     ]
+
+
+def _faster_systems(by_system: Mapping[str, Mapping[Place, list[Winner]]]) -> list[str]:
+    """``dojo decodes deepseek-v3 1.30× to 1.52× as fast as tsmc_sow.``: the systems of a sweep compared first of all,
+    each with its fastest policy, over the batches that both ran. The fastest system is that of the largest batch.
+    """
+    rates: dict[str, dict[str, dict[int, float]]] = {}
+    for system, places in by_system.items():
+        for place, found in places.items():
+            own = {win.batch: win.run["throughput_tokens_per_s"] for win in found}
+            rates.setdefault(place.model, {})[system] = own
+    said = []
+    for model, systems in rates.items():
+        shared = sorted(set.intersection(*(set(own) for own in systems.values())))
+        if len(systems) < 2 or not shared:
+            continue
+        first, *others = sorted(systems, key=lambda name: -systems[name][shared[-1]])
+        parts = []
+        for other in others:
+            ratios = [systems[first][batch] / systems[other][batch] for batch in shared]
+            parts.append(f"{between(ratios, factor)} as fast as {other}")
+        said.append(f"{first} decodes {model} {listed(parts)}.")
+    return said
 
 
 def winners(report: Report, place: Place) -> list[Winner]:
@@ -134,30 +158,74 @@ def _exceptions(others: list[tuple[Place, Winner]], places: int) -> str:
     return f"The exception is {each[0]}." if len(others) == 1 else f"The exceptions are {'; and '.join(each)}."
 
 
-def _limit(place: Place, run: RunRow, several: bool) -> str:
-    shares = {name: run.get(column) or 0.0 for column, (_, name) in BOUND_NAMES.items()}
-    first, second, *_ = sorted(shares, key=lambda name: -shares[name])
-    where = f" on {place.system}" if several else ""
-    step = f"At batch {run.batch:,}, a step of {place.model}{where} under {run.policy}"
-    if not shares[first]:
-        return f"{step} has no record of what it waited for."
-    more = f" and {percent(shares[second])} {_DOING[second]}" if shares[second] >= 0.1 else ""
-    return f"{step} spends {percent(shares[first])} of its time {_DOING[first]}{more}."
+def _limits(runs: Mapping[Place, RunRow], several: bool) -> list[str]:
+    """What limits steps: a sentence for all runs of the same batch and policy that wait for the same."""
+    groups: dict[tuple[Any, ...], dict[Place, list[float]]] = {}
+    for place, run in runs.items():
+        shares = {name: run.get(column) or 0.0 for column, (_, name) in BOUND_NAMES.items()}
+        first, second, *_ = sorted(shares, key=lambda name: -shares[name])
+        causes = (first, second) if shares[second] >= 0.1 else (first,) if shares[first] else ()
+        groups.setdefault((run.batch, run.policy, causes), {})[place] = [shares[name] for name in causes]
+    said = []
+    for (batch, policy, causes), places in groups.items():
+        steps, verb = _steps_of(list(places), several)
+        subject = f"At batch {batch:,}, {steps} under {policy}"
+        if not causes:
+            said.append(f"{subject} {verb('has')} no record of what {verb('it')} waited for.")
+            continue
+        of_time = f"of {verb('its')} time "
+        told = [
+            f"{between((shares[at] for shares in places.values()), percent)} {of_time if not at else ''}{_DOING[name]}"
+            for at, name in enumerate(causes)
+        ]
+        said.append(f"{subject} {verb('spends')} {' and '.join(told)}.")
+    return said
 
 
-def _distance(place: Place, run: RunRow, several: bool) -> str:
-    over, load, bound = (run.get(name) for name in ("over_roofline", "load_max_over_mean", "load_ceiling_slots"))
-    parts = []
-    if over is not None:
-        parts.append(f"takes {factor(over)} as long as the roofline allows")
-    if load and bound and load >= bound:
-        parts.append(f"its busiest die has {factor(load / bound)} the load that the best placement would give it")
-    elif load and bound:
-        parts.append("no placement of whole experts would balance it better, as the policy splits experts over dies")
-    if not parts:
-        return ""
-    subject = f"A step of {place.model}{f' on {place.system}' if several else ''}"
-    return f"{subject} {' and '.join(parts)}." if over is not None else f"In a step of {place.model}, {parts[0]}."
+_PLURAL = MappingProxyType({"spends": "spend", "its": "their", "has": "have", "it": "they", "takes": "take"})
+
+
+def _steps_of(places: Sequence[Place], several: bool) -> tuple[str, Callable[[str], str]]:
+    """``a step of deepseek-v3 on dojo`` or ``steps of deepseek-v3 and qwen3 on dojo``, and the form of its verbs."""
+    models, systems = (list(dict.fromkeys(getattr(place, name) for place in places)) for name in ("model", "system"))
+    if len(places) == 1:
+        return f"a step of {models[0]}{f' on {systems[0]}' if several else ''}", str
+    if len(places) == len(models) * len(systems):
+        where = f"{listed(models)}{f' on {listed(systems)}' if several else ''}"
+    else:
+        where = listed(f"{place.model} on {place.system}" for place in places)
+    return f"steps of {where}", lambda word: _PLURAL.get(word, word)
+
+
+def _distances(runs: Mapping[Place, RunRow], several: bool) -> list[str]:
+    """How far steps are from their roofline and from the best balance: a sentence for all that have the same parts."""
+    groups: dict[tuple[bool, str], dict[Place, tuple[float, float]]] = {}
+    for place, run in runs.items():
+        over, load, bound = (run.get(name) for name in ("over_roofline", "load_max_over_mean", "load_ceiling_slots"))
+        kind = "" if not load or not bound else "balance" if load >= bound else "split"
+        known = over or 0.0, load / bound if load and bound else 0.0
+        if over is not None or kind:
+            groups.setdefault((over is not None, kind), {})[place] = known
+    said = []
+    for (timed, kind), places in groups.items():
+        steps, verb = _steps_of(list(places), several)
+        parts = []
+        if timed:
+            by = between((over for over, _ in places.values()), factor)
+            parts.append(f"{verb('takes')} {by} as long as the roofline allows")
+        if kind == "balance":
+            die = "its busiest die has" if len(places) == 1 else "their busiest dies have"
+            by = between((load for _, load in places.values()), factor)
+            given = "it" if len(places) == 1 else "them"
+            parts.append(f"{die} {by} the load that the best placement would give {given}")
+        elif kind:
+            balanced = "it" if len(places) == 1 else "them"
+            parts.append(
+                f"no placement of whole experts would balance {balanced} better, as the policy splits experts over dies"
+            )
+        subject = f"{steps[0].upper()}{steps[1:]}"
+        said.append(f"{subject} {' and '.join(parts)}." if timed else f"In {steps}, {parts[0]}.")
+    return said
 
 
 # ---- balancers

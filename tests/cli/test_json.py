@@ -26,6 +26,8 @@ def here(tmp_path_factory):
         (("compare", "ep", "base", "--in", "tiny.yaml", *FEW), lambda found: found["a"] == "ep"),
         (("optimum", "tiny.yaml", "--steps", "2", *FEW), lambda found: "distance" in found[0]),
         (("engines", "tiny.yaml", "--sample", "2", *FEW), lambda found: len(found) == 2),
+        (("hardware", "area", "tiny.yaml"), lambda found: found["systems"][0]["parts"][0]["area_mm2"] > 0),
+        (("list", "systems"), lambda found: "dojo" in found["names"]),
         (("cost", "tiny.yaml"), lambda found: found["small"]["low"]["usd"] != found["small"]["high"]["usd"]),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

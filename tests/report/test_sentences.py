@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from archsim.report.data import Place
-from archsim.report.sections import Winner, _distance, _limit, _won
+from archsim.report.sections import Winner, _distances, _faster_systems, _limits, _won
 from archsim.report.units import listed
 
 MODELS = ("deepseek-v3", "qwen3-235b-a22b")
@@ -17,8 +17,8 @@ class Run(dict):
         self.policy, self.batch = policy, batch
 
 
-def place(model="deepseek-v3"):
-    values = {"model": model, "system": "dojo", "assumptions": "physical"}
+def place(model="deepseek-v3", system="dojo"):
+    values = {"model": model, "system": system, "assumptions": "physical"}
     return Place(**{each.name: values.get(each.name, "") for each in fields(Place)})
 
 
@@ -70,16 +70,43 @@ def test_what_wins(said):
 
 def test_what_limits_and_how_far_it_is():
     run = Run("allo", 8192, bound_compute=0.0, over_roofline=3.22, load_max_over_mean=1.8, load_ceiling_slots=1.0)
-    assert _limit(place(), run, False).endswith("has no record of what it waited for.")
-    assert _distance(place(), run, True) == (
+    assert _limits({place(): run}, False)[0].endswith("has no record of what it waited for.")
+    assert _distances({place(): run}, True)[0] == (
         "A step of deepseek-v3 on dojo takes 3.22× as long as the roofline allows and its busiest die has 1.80× the "
         "load that the best placement would give it."
     )
     run["load_max_over_mean"] = 0.9
-    assert _distance(place(), run, False).endswith(
+    assert _distances({place(): run}, False)[0].endswith(
         "no placement of whole experts would balance it better, as the policy splits experts over dies."
     )
-    assert _distance(place(), Run("ep", 1), False) == ""
+    assert _distances({place(): Run("ep", 1)}, False) == []
+
+
+def test_steps_that_wait_for_the_same_share_a_sentence():
+    runs = {
+        place(model, system): Run("allo", 64, bound_hbm=share, bound_compute=0.3, over_roofline=4.0)
+        for model, system, share in ((V3, "dojo", 0.5), (QWEN, "dojo", 0.55), (V3, "sow", 0.6), (QWEN, "sow", 0.5))
+    }
+    said = _limits(runs, several=True)
+    assert [each.replace("\N{NO-BREAK SPACE}", " ") for each in said] == [
+        "At batch 64, steps of deepseek-v3 and qwen3-235b-a22b on dojo and sow under allo spend 50 % to 60 % of their "
+        "time waiting for HBM and 30 % multiplying."
+    ]
+    assert _distances(runs, several=True) == [
+        "Steps of deepseek-v3 and qwen3-235b-a22b on dojo and sow take 4.00× as long as the roofline allows."
+    ]
+
+
+def test_two_systems_are_compared_first_of_all():
+    def rates(fast):
+        runs = ((batch, Run("allo", batch, throughput_tokens_per_s=fast * batch)) for batch in (64, 512))
+        return [Winner(batch, run, None) for batch, run in runs]
+
+    found = {"dojo": {place(): rates(1.0)}, "mine": {place(V3, "mine"): rates(3.3)}}
+    assert _faster_systems(found) == ["mine decodes deepseek-v3 3.30× as fast as dojo."]
+    found["slow"] = {place(V3, "slow"): rates(0.5)}
+    assert _faster_systems(found) == ["mine decodes deepseek-v3 3.30× as fast as dojo and 6.60× as fast as slow."]
+    assert _faster_systems({"dojo": found["dojo"]}) == []
 
 
 def test_lists_read_as_people_write_them():
