@@ -815,7 +815,8 @@ def calibrate_serving(
 
 def validate_served(
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], deployment: Source | None = None, *,
-    format: str | None = None, most_clients: int | None = None, against: str | os.PathLike[str] | None = None,
+    format: str | None = None, time_unit: str | None = None, most_clients: int | None = None,
+    against: str | os.PathLike[str] | None = None,
     page: str | os.PathLike[str] | None = None, jobs: int | None = None,
     told: Callable[[str], None] = lambda text: None,
 ) -> ServedAccuracy:
@@ -823,8 +824,9 @@ def validate_served(
 
     files: of results. deployment: a file (or mapping) of ``archsim serve`` on which they were measured, for results
     that do not say it. format: ``inferencex``, ``inferencex-json``, ``aiperf``, ``guidellm``, ``vllm`` or ``sglang``;
-    None: told by their keys. most_clients: leave closed loops of more out. against: table of an earlier ``page``.
-    page: Markdown file to write, with a table (.csv) beside it. jobs: processes (None: all cores).
+    None: told by their keys. time_unit: of their times, ``s``, ``ms``, ``us`` or ``ns``; None: that of the format.
+    most_clients: leave closed loops of more out. against: table of an earlier ``page``. page: Markdown file to write,
+    with a table (.csv) beside it. jobs: processes (None: all cores).
 
     Returns a `ServedAccuracy`: ``.judged`` (every point, measured and simulated), ``.cells`` (medians of errors by
     engine, GPU, model and precision), ``.refused``, ``.worsened``. Raises TraceError for files of no format, SpecError.
@@ -835,7 +837,7 @@ def validate_served(
 
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
     found = validated(
-        [Path(each) for each in paths], deployment, name=format, most_clients=most_clients,
+        [Path(each) for each in paths], deployment, name=format, unit=time_unit, most_clients=most_clients,
         against=Path(against) if against else None, jobs=jobs or available_cores(), told=told,
     )  # fmt: skip
     if page is not None:

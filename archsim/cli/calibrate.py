@@ -172,6 +172,8 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
                         "results that do not say it")  # fmt: skip
     served.add_argument("--format", metavar="NAME", help="of the results (default: told by their keys): inferencex, "
                         "inferencex-json, aiperf, guidellm, vllm or sglang")  # fmt: skip
+    served.add_argument("--time-unit", choices=("s", "ms", "us", "ns"), help="of the times of the results "
+                        "(default: that of the format, if their rates agree)")  # fmt: skip
     served.add_argument("--most-clients", type=positive, metavar="N", help="leave closed loops of more clients out")
     served.add_argument("--page", metavar="FILE.md", help="write a page, and beside it the table of its cells")
     served.add_argument("--against", metavar="FILE.csv", help="table of an earlier --page: fail where the median "
@@ -260,7 +262,8 @@ def _served(args: argparse.Namespace) -> int:
 
     print_compiling()
     found = ar.validate_served(
-        args.served, args.deployment, format=args.format, most_clients=args.most_clients, against=args.against,
+        args.served, args.deployment, format=args.format, time_unit=args.time_unit, most_clients=args.most_clients,
+        against=args.against,
         page=args.page, jobs=args.jobs, told=doing,
     )  # fmt: skip
     args.result = {

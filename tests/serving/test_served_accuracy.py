@@ -117,6 +117,19 @@ def test_what_cannot_be_told_is_asked_for(tmp_path, found, name, said):
         read_served(written(tmp_path, "x.json", found), DEPLOYMENT, name)
 
 
+def test_the_unit_of_times_is_told_and_checked_by_rates(tmp_path):
+    # 700 tokens/s of 4 clients are 175 each, and 5 ms a token are 200: 0.88 tokens in a time per output token.
+    path = written(tmp_path, "bench.json", VLLM)
+    assert "times in ms, by its keys, and its clients' tokens a second agree" in read_served(path, DEPLOYMENT).told
+    in_s = written(tmp_path, "s.json", VLLM | {"mean_ttft_ms": 0.02, "mean_tpot_ms": 0.005})
+    with pytest.raises(TraceError, match="in s it would have 0.88. Name the unit: --time-unit"):
+        read_served(in_s, DEPLOYMENT)
+    named = read_served(in_s, DEPLOYMENT, unit="s")
+    assert (named.points[0].ttft, named.points[0].tpot) == (20.0, 5.0) and "as --time-unit says" in named.told
+    with pytest.raises(SpecError, match="unknown 'min'"):
+        read_served(path, DEPLOYMENT, unit="min")
+
+
 def test_a_format_that_is_named_decides_between_two(tmp_path):
     read = read_served(written(tmp_path, "x.json", VLLM | AIPERF), DEPLOYMENT, "vllm")
     assert "by --format vllm" in read.told and read.points[0].ttft == 21.0  # its times are AIPerf's, read as such

@@ -72,11 +72,16 @@ class Read(NamedTuple):
     told: str
 
 
-def read_served(path: Path, deployment: Source | None = None, name: str | None = None) -> Read:
+def read_served(
+    path: Path, deployment: Source | None = None, name: str | None = None, unit: str | None = None
+) -> Read:
     """Measured points of a file, in the format ``name``, or in that which its keys show. ``deployment``: a file of
-    ``archsim serve``, for formats that have none. Raises TraceError for files of no format, SpecError for an unknown
-    name, or where a deployment is needed.
+    ``archsim serve``, for formats that have none. ``unit``: of its times, of UNITS; None: that of the format, if rates
+    do not contradict it. Raises TraceError for files of no format, or whose times cannot be in that unit, SpecError for
+    an unknown name, or where a deployment is needed.
     """
+    if unit is not None and unit not in UNITS:
+        raise SpecError(f"--time-unit: unknown {unit!r} (known: {', '.join(UNITS)})")
     if name is not None and name not in FORMATS:
         raise SpecError(f"--format: unknown {name!r}{did_you_mean(name, FORMATS)} (known: {', '.join(FORMATS)})")
     rows, first = _rows_of(path)
@@ -106,7 +111,41 @@ def read_served(path: Path, deployment: Source | None = None, name: str | None =
             what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise TraceError(f"{path}: row {at} of {form.title}: {what}") from None
     how = f"by --format {name}" if name else f"by {evidence[chosen]}"
-    return Read(tuple(points), f"{path}: read as {form.title}, {how}: {len(points)} points")
+    points, times = _in_unit(path, points, form.unit, unit)
+    return Read(tuple(points), f"{path}: read as {form.title}, {how}: {len(points)} points, {times}")
+
+
+UNITS: Mapping[str, float] = MappingProxyType({"s": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6})  # ms
+# A client of a closed loop has one token every TPOT while it decodes, and none while it waits for its first: its tokens
+# a second times TPOT are 1 at most, and some hundredths where most of the time passes in queues.
+CLIENT_SHARE = (0.01, 1.5)
+
+
+def _in_unit(path: Path, points: Sequence[Point], own: str, given: str | None) -> tuple[list[Point], str]:
+    """Points with times in ms, and by which evidence. Raises TraceError where rates contradict the unit."""
+    factor = UNITS[given] / UNITS[own] if given else 1.0
+    found = [
+        each._replace(**{name: value * factor for name in ("ttft", "tpot") if (value := getattr(each, name))})
+        for each in points
+    ]
+    shares = [
+        each.tpot / 1e3 * each.output_per_s / clients for each in found
+        if each.given is not None and each.tpot and each.output_per_s
+        and (clients := each.given["requests"].get("concurrency"))
+    ]  # fmt: skip
+    told = f"times in {given}, as --time-unit says" if given else f"times in {own}, by its keys"
+    if not shares:
+        return found, told
+    share = float(np.median(shares))
+    low, high = CLIENT_SHARE
+    if low <= share <= high:
+        return found, f"{told}, and its clients' tokens a second agree"
+    likely = [unit for unit, ms in UNITS.items() if low <= share * ms / UNITS[given or own] <= high]
+    raise TraceError(
+        f"{path}: {told}: a client would have {share:.3g} tokens in a time per output token, where it has one at most"
+        + (f"; in {likely[0]} it would have {share * UNITS[likely[0]] / UNITS[given or own]:.2g}" if likely else "")
+        + ". Name the unit: --time-unit s, or ms, us, ns"
+    )
 
 
 def _rows_of(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -133,7 +172,7 @@ def _rows_of(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 class Format(NamedTuple):
     """``shown_by(row)``: the key that shows it; ''. ``points(where, row, base)``; ``deployed``: whether rows say on
-    what they were measured; ``needs``: the keys that show it, in words.
+    what they were measured; ``needs``: the keys that show it, in words; ``unit``: of its times by its keys, of UNITS.
     """
 
     title: str
@@ -142,6 +181,7 @@ class Format(NamedTuple):
     points: Callable[[str, Mapping[str, Any], dict[str, Any] | None], list[Point]]
     deployed: bool
     prepared: Callable[[Sequence[dict[str, Any]]], Sequence[dict[str, Any]]] = list
+    unit: str = "ms"
 
 
 # ---- rows with their deployment
@@ -483,7 +523,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType({
     ),
     INFERENCEX_JSON: Format(
         "InferenceX (agg_*.json)", "keys hw, conc, framework, mean_ttft", _has("hw", "conc", "framework", "mean_ttft"),
-        _of_inferencex, True,
+        _of_inferencex, True, unit="s",
     ),
     AIPERF: Format(
         "AIPerf (profile_export_aiperf.json)", "keys time_to_first_token, request_throughput",
@@ -709,6 +749,7 @@ def validate_served(
     deployment: Source | None = None,
     *,
     name: str | None = None,
+    unit: str | None = None,
     most_clients: int | None = None,
     against: Path | None = None,
     jobs: int = 1,
@@ -717,7 +758,7 @@ def validate_served(
     """Read, simulate and compare all points; ``most_clients``: leave closed loops of more out. Raises TraceError and
     SpecError for files that cannot be read.
     """
-    read = [read_served(path, deployment, name) for path in paths]
+    read = [read_served(path, deployment, name, unit) for path in paths]
     points = [
         each for one in read for each in one.points
         if most_clients is None or each.given is None or each.given["requests"].get("concurrency", 0) <= most_clients
