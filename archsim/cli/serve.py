@@ -208,7 +208,16 @@ def _search(file: str, overrides, out: str | None, jobs: int | None) -> list[dic
     from archsim.cli.printing import console, grid, print_notes
     from archsim.specs.library import AXIS_UNREAD
     from archsim.specs.serving_files import load_serving
-    from archsim.studies.serving.search import COLUMNS, alike, best_told, search, table_of, values
+    from archsim.studies.serving.search import (
+        COLUMNS,
+        NOTATION,
+        alike,
+        best_told,
+        search,
+        table_of,
+        values,
+        write_search,
+    )
 
     serving = load_serving(file, overrides)
     print("searching ...", file=sys.stderr, flush=True)
@@ -220,10 +229,6 @@ def _search(file: str, overrides, out: str | None, jobs: int | None) -> list[dic
             table_of(so_far).write_csv(Path(out) / "search.csv")
 
     found = search(serving, doing, jobs=jobs or available_cores(), kept=keep)
-    if out is not None:
-        keep(found)
-        table_of(found).write_parquet(Path(out) / "search.parquet")
-        print(f"table: {out}/search.csv")
     for sentence in best_told(serving, found):
         print(sentence)
     groups = alike(found)
@@ -235,6 +240,11 @@ def _search(file: str, overrides, out: str | None, jobs: int | None) -> list[dic
         console().print(table)
     if len(groups) > SHOWN:
         print(f"and {len(groups) - SHOWN:,} more rows")
+    if groups:
+        print(NOTATION)
+    if out is not None:
+        write_search(serving, found, Path(out))
+        print(f"report: {out}/index.html; the best as a file of `archsim serve`: {out}/best.yaml")
     print_notes((*serving.unread, *(f"{name} is not read: {AXIS_UNREAD}" for name in serving.axes)))
     refused = [each for each in found if each.measures is None]
     if refused:

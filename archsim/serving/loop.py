@@ -215,6 +215,8 @@ def _begin(state: State, i, now, table: StepTable, limits: Limits, schedule):
     instance.stall_ns = 0.0
     instance.end_ns = now + ns
     totals.busy_ns += ns
+    if chunks:
+        totals.prompts_ns += ns
     state.entered[0] += tokens
     totals.iterations += 1
 

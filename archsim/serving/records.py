@@ -105,7 +105,8 @@ TOTALS = np.dtype(
         ("turn", "i8"),
         ("decode_turn", "i8"),
         ("iterations", "i8"),
-        ("prompts", "i8"),  # iterations with a prompt
+        ("prompts", "i8"),  # iterations with a prompt, and their time
+        ("prompts_ns", "f8"),
         ("sequences", "i8"),  # requests of the fullest rank, over iterations
         ("shared_ns", "f8"),  # of experts
         ("through_ns", "f8"),  # when the front end is free

@@ -59,7 +59,7 @@ from archsim.serving.measures import (
 )
 from archsim.serving.records import Transfer
 from archsim.serving.requests import Requests, format_of, read_requests
-from archsim.serving.simulate import SILENT, Fault, Progress, Scheduler, Served, Store, simulate
+from archsim.serving.simulate import SILENT, Fault, Pool, Progress, Scheduler, Served, Store, simulate
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.plausible import plausibility_notes
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 
 # ---- serving
 
+QUEUED_MS, FULL, STALLED = 50.0, 0.97, 1.15  # from which on a run says why it is slow
 RECOVERED = 100  # requests by whose times to first token a recovery is judged
 ENOUGH = 2000  # requests by which a queue that grows shows
 MOST_LONGER = 20_000  # requests of a closed loop that are served to see its steady state
@@ -177,7 +178,58 @@ class Outcome(Shown):
             share = self.served.totals["accepted"] / drafted
             said = (*said, f"speculation: {share:.1%} of {drafted:,} drafts accepted; a token is verified for each")
         told = notes_of_requests(self.serving, self.requests)
-        return (*said, *self._classes_told(), *self._events_told(), *told, *self.deployment.notes)
+        return (
+            *said, *self.why_slow, *self._classes_told(), *self._events_told(), *told, *self.deployment.notes,
+        )  # fmt: skip
+
+    @property
+    def why_slow(self) -> tuple[str, ...]:
+        """What most of the time to the first token, and between tokens, passes with, in sentences."""
+        return tuple(filter(None, (self._queue_told(), self._stalls_told())))
+
+    def _queue_told(self) -> str:
+        requests, measures = self.served.requests, self.measures
+        if not self.served.ttft or self.deployment.decode is not None:
+            return ""
+        queued = float((requests["scheduled_ns"] - requests["arrival_ns"]).mean()) / NS_PER_MS
+        if queued < max(0.5 * measures.ttft.mean, QUEUED_MS):
+            return ""
+        scheduler = self.deployment.scheduler
+        running = _running_at_once(requests, self.deployment.prefill.pool)
+        if measures.kv_peak > FULL or measures.preemptions:
+            cause = "the KV cache is full, so that requests wait for others to end; more devices or FP8 KV give room"
+        elif running >= scheduler.max_num_seqs:
+            cause = f"a rank runs {scheduler.max_num_seqs} requests at a time (scheduler.max_num_seqs)"
+        else:
+            cause = (
+                f"prompts wait for prompts before them, of which an iteration of a rank takes "
+                f"{scheduler.max_num_batched_tokens:,} tokens (scheduler.max_num_batched_tokens)"
+            )
+        return (
+            f"{queued / measures.ttft.mean:.0%} of the time to first token ({queued:,.0f} of {measures.ttft.mean:,.0f} "
+            f"ms) passes before a request is admitted: {cause}"
+        )
+
+    def _stalls_told(self) -> str:
+        totals, tpot = self.served.totals, self.measures.tpot.mean
+        prompts, others = int(totals["prompts"]), int(totals["iterations"] - totals["prompts"])
+        if self.deployment.decode is not None or not (prompts and others) or tpot != tpot:
+            return ""
+        alone = float(totals["busy_ns"] - totals["prompts_ns"]) / others / NS_PER_MS
+        if tpot < STALLED * alone:
+            return ""
+        ranks = self.deployment.prefill.pool.ranks
+        told = (
+            f"a token takes {tpot:,.1f} ms, and an iteration of decodes alone {alone:,.1f} ms: "
+            f"{prompts / totals['iterations']:.0%} of the iterations compute prompts and take "
+            f"{float(totals['prompts_ns']) / prompts / NS_PER_MS:,.1f} ms"
+        )
+        if ranks > 1:
+            told += (
+                f"; a prompt on one of the {ranks} ranks holds up the decodes of all, so time per token may even fall "
+                "as load grows and prompts of ranks meet in one iteration (scheduler.prefill: spaced or together)"
+            )
+        return told
 
     def _classes_told(self) -> Iterator[str]:
         """Of each class of requests: how many are within its limits, and its times."""
@@ -203,6 +255,17 @@ class Outcome(Shown):
                 f"fault after {each.at_ns / NS_PER_S:,.1f} s: {each.lost:,} requests lost their KV and were computed "
                 f"anew; {_recovery_told(requests, each.at_ns)}"
             )
+
+
+def _running_at_once(requests: np.ndarray, pool: Pool) -> int:
+    """Requests that the fullest rank runs at a time, at most."""
+    most = 0
+    for rank in range(pool.instances * pool.ranks):
+        mine = requests["rank"] == rank
+        begin, end = np.sort(requests["scheduled_ns"][mine]), np.sort(requests["last_ns"][mine])
+        over = np.arange(1, len(begin) + 1) - np.searchsorted(end, begin, side="right")
+        most = max(most, int(over.max(initial=0)))
+    return most
 
 
 def _recovery_told(requests: np.ndarray, at_ns: float) -> str:

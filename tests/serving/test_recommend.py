@@ -258,3 +258,39 @@ def test_a_rate_that_many_requests_do_not_hold_is_lowered_in_few_runs():
 
     assert 9.0 / 1.03 <= _lowered(fits, 10.0) <= 9.0 and len(asked) <= 5
     assert _lowered(lambda rate: False, 10.0) == 0.0
+
+
+def test_a_search_answers_first_and_writes_what_to_serve(tmp_path, monkeypatch, capsys):
+    from archsim.studies.serving import search as searching
+
+    monkeypatch.setattr(searching, "SUSTAINED", 0)
+    monkeypatch.setattr(searching, "ENOUGH", 20)
+    monkeypatch.setattr("archsim.serving.serving.ENOUGH", 20)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SEARCHED))
+    assert main(["serve", str(tmp_path / "mine.yaml"), "--search", "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("Serve llama-3.1-8b with ") and " requests a second with 90% of them within " in said[0]
+    assert any(line.startswith("Notation: ") for line in said)
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert said[0] in page and "best.yaml" in page
+    best = load_serving(str(tmp_path / "out" / "best.yaml"))
+    check_serving(best)
+    told = best.spec.parallel.attention
+    assert f"tp {told.tp} dp {told.dp}" in (tmp_path / "out" / "search.csv").read_text().splitlines()[1]
+
+
+def test_a_race_that_is_ended_late_compares_what_it_has(monkeypatch):
+    given = asked_of("llama-3.1-8b", ["h200:1"], tpot="10ms", engines=["vllm", "sglang"])
+    monkeypatch.setattr(studied, "MOST_REQUESTS", 400)
+    real, calls = studied.in_copies, []
+
+    def ending(work, tasks, jobs):
+        calls.append(work)
+        for at, each in enumerate(real(work, tasks, jobs)):
+            if len(calls) == 4 and at == 1:  # sizes, rates, limits, then the best at several rates
+                raise KeyboardInterrupt
+            yield each
+
+    monkeypatch.setattr(studied, "in_copies", ending)
+    found = studied.recommend(given)
+    assert found.ended and len(calls) == 4 and not found.others

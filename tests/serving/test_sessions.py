@@ -293,3 +293,35 @@ def test_experts_of_a_rank_that_fails_are_on_the_others():
 def test_what_contradicts_itself_is_refused(change, said):
     with pytest.raises(SpecError, match=said):
         changed(**change)
+
+
+# ---- why a run is slow
+
+def outcome_of(requests, deployed_pool, scheduler):
+    from types import SimpleNamespace
+
+    from archsim.serving.measures import measure
+    from archsim.serving.serving import Deployment, Outcome
+
+    served = simulate(requests, scheduler, deployed_pool)
+    built = SimpleNamespace(pool=deployed_pool)
+    deployment = Deployment(scheduler, None, built, None, None, 1, ())  # type: ignore[arg-type]
+    return Outcome(None, deployment, requests, served, measure(served, 1))  # type: ignore[arg-type]
+
+
+def test_a_run_says_what_requests_wait_for():
+    many = opened([(0.0, 64, 40)] * 30)
+    told = outcome_of(many, pool(blocks=4000), VLLM._replace(max_num_seqs=4)).why_slow
+    assert any("before a request is admitted: a rank runs 4 requests at a time" in each for each in told)
+    full = outcome_of(many, pool(blocks=20), VLLM).why_slow
+    assert any("the KV cache is full" in each for each in full)
+    assert outcome_of(opened([(0.0, 64, 40)]), pool(), VLLM).why_slow == ()
+
+
+def test_a_run_says_that_prompts_hold_up_decodes_of_all_ranks():
+    # A prompt of 1,000 tokens on a rank of four every 20 ms; an iteration of decodes takes 2 ms.
+    requests = opened([(20.0 * at, 1000, 60) for at in range(40)])
+    told, = outcome_of(requests, pool(blocks=4000, ranks=4), VLLM).why_slow
+    assert "of the iterations compute prompts and take 12." in told and "holds up the decodes of all" in told
+    alone = outcome_of(requests, pool(blocks=4000), VLLM).why_slow
+    assert alone and not any("holds up" in each for each in alone)

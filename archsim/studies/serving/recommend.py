@@ -33,7 +33,6 @@ from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.runs.pool import in_copies
-from archsim.serving.clock import times_of
 from archsim.serving.deployment import WITH_KERNELS, Built, Engine
 from archsim.serving.hosts import residual_of
 from archsim.serving.measures import Measures, saturation, times_ns
@@ -41,7 +40,6 @@ from archsim.serving.requests import Requests, first, scaled
 from archsim.serving.serving import (
     Deployment,
     decodes_alone,
-    host_for,
     requests_of,
     serve_requests,
     simulated,
@@ -53,7 +51,18 @@ from archsim.specs.library import Source, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.system import SystemSpec
-from archsim.studies.serving.search import WITHIN, Choice, deployed, largest, share_within, sizes_of
+from archsim.studies.serving.search import (
+    WITHIN,
+    Choice,
+    Estimate,
+    deployed,
+    estimated,
+    largest,
+    share_within,
+    sizes_of,
+    sizes_told,
+    with_choice,
+)
 from archsim.studies.serving.start import BOTH, DECODE, OPTIONS_OF, PREFILL, Started, options_file, script
 
 if TYPE_CHECKING:
@@ -303,16 +312,6 @@ GRID = (0.6, 0.8, 0.9, 1.0, 1.12, 1.3)  # of the rate found
 DRAWS = 2000
 
 
-class Estimate(NamedTuple):
-    """Of one engine, by the times of its iterations: requests a second, and ns of a request in it; ``refused``: why it
-    cannot run; ''.
-    """
-
-    rate: float
-    residence_ns: float
-    refused: str = ""
-
-
 class Tried(NamedTuple):
     """One engine's sizes with the best batch limits so far. ``rate``: of one instance, or of all where ``choice`` has
     pools, 0: none, or far below others; ``residence_ns``: about the time of a request in it; ``simulated``: runs;
@@ -501,46 +500,6 @@ def _nearest(values: Sequence[int], usual: int) -> int:
     return min(values, key=lambda each: abs(log(each / usual)))
 
 
-def estimated(serving: Serving, engine: Engine, built: Built, requests: Requests) -> Estimate:
-    """Of one engine whose decodes run in batches of B on each rank, with B as large as the limit of the mean time per
-    output token and KV allow. A rank that decodes B at a time and takes r requests a second spends
-    r (prompt c + output t(B) / B) of a second: c is what a token of a prompt adds to an iteration, t(B) the time of one
-    without. Under data-parallel attention the prompts of one rank hold all others up, unless theirs come together
-    (TOGETHER of them). Served rates are 0.8 to 1.3 times this (docs/recommend.md).
-    """
-    prompt, output = float(requests.input.mean()), float(requests.output.mean())
-    table, host, dp = built.pool.table, host_for(serving), engine.parallel.dp
-    chunk, seen = min(2048.0, max(prompt, 64.0)), prompt + output / 2
-    kv = built.pool.kv_blocks * serving.spec.scheduler.block_tokens / (prompt + output / 2)
-    limit = serving.spec.slo.tpot_ns or np.inf
-    held_up = 1 + (dp - 1) * (1 - TOGETHER)
-    best, residence_ns, batch = 0.0, 0.0, 1.0
-    while batch <= min(max(serving.spec.search.max_num_seqs), kv):
-        step = _ns(table, batch, seen, 0.0)
-        added = max(_ns(table, batch, seen, chunk) - step, 0.0) * host.prompts / chunk
-        step = step * host.decodes + host.iteration_ns + batch * host.sequence_ns
-        per_s = NS_PER_S / (prompt * added * held_up + output * step / batch)
-        token_ns = batch / (per_s * output) * NS_PER_S
-        if token_ns > limit:
-            break
-        if per_s > best:
-            best, residence_ns = per_s, token_ns * output
-        batch *= 1.2
-    if not best:  # not even one request at a time is fast enough, by this estimate
-        return Estimate(0.1 * dp / max(limit * output, 1.0) * NS_PER_S, limit * output)
-    return Estimate(best * dp, residence_ns)
-
-
-TOGETHER = 0.75  # of the prompts of ranks that share iterations
-
-
-def _ns(table: Any, decodes: float, context: float, new: float) -> float:
-    """Of an iteration with at least one decode and one token of a prompt, for which tables have times."""
-    found = np.zeros(1)
-    times_of(table, np.array([[max(decodes, 1.0), max(context, 1.0), max(new, 1.0), max(new, 1.0)]]), found)
-    return float(found[0])
-
-
 class Curve(NamedTuple):
     """``rates``: float64[rate]; ``times_ns``: float64[rate, TIMES, request], infinite where requests pile up."""
 
@@ -713,24 +672,6 @@ class Recommendation(Shown):
             "measures": self.measures, "start": script(started_of(self.best)), "serve_file": serve_file(self),
             "notes": list(self.notes),
         }  # fmt: skip
-
-
-def sizes_told(choice: Choice) -> str:
-    """``4 engines of attention TP 8, experts EP 8``, for a sentence."""
-
-    def of(parallel: ParallelSpec) -> str:
-        attention, experts = parallel.attention, parallel.experts
-        one = f"TP {attention.tp}" if attention.dp == 1 else f"DP {attention.dp} of TP {attention.tp}"
-        if experts is None or parallel.ranks == 1:
-            return one
-        both = [f"EP {experts.ep}"] if experts.ep > 1 else []
-        both += [f"TP {experts.tp}"] if experts.tp > 1 else []
-        return f"attention {one}, experts {' of '.join(both)}"
-
-    if choice.prefill:
-        decodes = f"{choice.instances - choice.prefill} x {of(choice.decode or choice.parallel)}"
-        return f"{choice.prefill} x {of(choice.parallel)} that prefill and {decodes} that decode"
-    return f"{choice.instances} x {of(choice.parallel)}"
 
 
 def recommend(
@@ -1167,29 +1108,11 @@ def serve_file(found: Recommendation) -> dict[str, Any]:
         given["requests"]["arrivals"] = {"rate": f"{rate:.4g}/s"}
     else:
         given["requests"]["speed"] = float(f"{rate / _offered(found):.4g}")
-    given["scheduler"] |= {
-        "max_num_seqs": choice.max_num_seqs, "max_num_batched_tokens": choice.max_num_batched_tokens,
-    }  # fmt: skip
-    if choice.prefill:
-        given["disaggregated"] = {
-            "prefill": {"parallel": _plain(choice.parallel), "instances": choice.prefill},
-            "decode": {
-                "parallel": _plain(choice.decode or choice.parallel), "instances": choice.instances - choice.prefill,
-            },
-        }  # fmt: skip
-    else:
-        given |= {"parallel": _plain(choice.parallel), "instances": choice.instances}
-    return given
+    return with_choice(given, choice)
 
 
 def _offered(found: Recommendation) -> float:
     return requests_of(found.best.kind.serving).offered_per_s
-
-
-def _plain(parallel: ParallelSpec) -> dict[str, Any]:
-    attention, experts = parallel.attention, parallel.experts
-    plain: dict[str, Any] = {"attention": {"tp": attention.tp, "dp": attention.dp}}
-    return plain | ({"experts": {"ep": experts.ep, "tp": experts.tp}} if experts else {})
 
 
 def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Path] = ()) -> list[Path]:

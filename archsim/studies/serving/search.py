@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from archsim.base.errors import ArchsimError, SpecError, TraceError
 from archsim.base.fields import TIME, format_quantity
+from archsim.base.files import own_folder, write_text
 from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
+from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.runs.pool import in_copies
+from archsim.serving.clock import times_of
 from archsim.serving.deployment import Built, Engine, kv_blocks, laws_of, with_host
 from archsim.serving.hosts import DECODE, PREFILL
 from archsim.serving.measures import UNDEFINED, Measures, number, saturation, within_limits
-from archsim.serving.requests import Requests, scaled
+from archsim.serving.requests import Requests, first, scaled
 from archsim.serving.serving import (
     ENOUGH,
     Deployment,
@@ -37,7 +41,7 @@ from archsim.specs.deployment import AttentionRanks, ExpertRanks, ParallelSpec, 
 from archsim.specs.policies import PolicySpec
 from archsim.specs.serving import RoutingSpec, SloSpec, TransferSpec, is_function
 from archsim.specs.serving_files import Serving, with_recipe
-from archsim.studies.serving.page import front
+from archsim.studies.serving.page import SHOWN, front
 from archsim.studies.serving.runs import MEASURES, flat, measures_of
 
 if TYPE_CHECKING:
@@ -187,13 +191,14 @@ class Layout(NamedTuple):
 
 class Found(NamedTuple):
     """``refused``: why a configuration cannot run; ''. ``highest_rate``: requests a second within the limits, of the
-    best in open loops.
+    best in open loops; ``estimate``: about that of its sizes, whatever their batch limits; 0: unknown.
     """
 
     choice: Choice
     measures: Measures | None
     refused: str
     highest_rate: float | None = None
+    estimate: float = 0.0
 
     def __repr__(self) -> str:
         if self.measures is None:
@@ -247,6 +252,8 @@ def search(
         return list(_of_layout(kinds[kind], layout, requests, precisions[kind], known[kind]))
 
     ended = False
+    if jobs > 1:
+        _warm_up(kinds, tasks, requests)
     try:
         for at, (_, of_layout) in enumerate(in_copies(of_task, tasks, jobs), 1):
             found += [each._replace(measures=restored(each.measures)) for each in of_layout]
@@ -276,14 +283,32 @@ def search(
     return rated + [each for each in found if each.choice not in with_rates]
 
 
+def _warm_up(kinds: Sequence[Serving], tasks: Sequence[tuple[int, Layout]], requests: Requests) -> None:
+    """Serve a few requests with the first sizes that can, so that processes begin with compiled functions."""
+    for kind, layout in tasks:
+        (instances, prefill), *_ = layout.counts
+        given = kinds[kind].spec.search
+        choice = Choice(
+            layout.parallel, instances, min(given.max_num_seqs), min(given.max_num_batched_tokens), "", prefill, None,
+            layout.decode,
+        )  # fmt: skip
+        try:
+            sides = _sides(kinds[kind], layout.parallel, layout.decode, prefill > 0, {})
+            estimated(kinds[kind], *sides[0], requests)
+            simulated(kinds[kind], deployed(kinds[kind], sides, choice), first(requests, 8))
+            return
+        except ArchsimError:
+            continue
+
+
 def restored(measures: Measures | None) -> Measures | None:
     """As before they were sent: a time that no request has is one object, so that equal measures are equal."""
     return None if measures is None else measures_of(flat(measures))
 
 
 def _tied(found: Sequence[Found]) -> list[Found]:
-    """The first RATED whose goodput is near the best one, without those that differ in their batch limits alone and not
-    in any number.
+    """RATED of those whose goodput is near the best one, which are alike at this load: of each size and policy the one
+    with the largest batches, by the estimated rates of sizes; then others that differ in a number, too.
     """
     kept: dict[tuple, Found] = {}
     for each in found:
@@ -291,7 +316,12 @@ def _tied(found: Sequence[Found]) -> list[Found]:
             continue
         if each.measures.goodput_per_s >= NEAR * found[0].measures.goodput_per_s:
             kept.setdefault((each.choice.ranks, each.measures), each)
-    return list(kept.values())[:RATED]
+    first: dict[tuple, Found] = {}
+    for each in sorted(kept.values(), key=lambda each: -each.choice.max_num_seqs):
+        first.setdefault((each.choice.ranks, each.choice.policy), each)
+    best = sorted(first.values(), key=lambda each: -each.estimate)
+    chosen = {each.choice for each in best}
+    return [*best, *(each for each in kept.values() if each.choice not in chosen)][:RATED]
 
 
 def _with_rate(serving: Serving, found: Found, requests: Requests) -> Found:
@@ -322,6 +352,7 @@ def _of_layout(
         yield from (Found(choice, None, str(error)) for choice in choices)
         return
     alike: dict[tuple[int, int, int], _Unbound] = {}
+    estimate = 0.0 if apart else estimated(serving, *sides[0], requests).rate
     order = {choice: at for at, choice in enumerate(choices)}
     found: dict[int, Found] = {}
     for choice in sorted(choices, key=lambda each: each.max_num_seqs):
@@ -335,7 +366,7 @@ def _of_layout(
                 measures = outcome.measures
                 if unbound := _unbound(outcome, choice):
                     alike[key] = unbound
-            found[order[choice]] = Found(choice, measures, "")
+            found[order[choice]] = Found(choice, measures, "", estimate=choice.instances * estimate)
         except ArchsimError as error:
             found[order[choice]] = Found(choice, None, str(error))
     yield from (found[at] for at in range(len(choices)))
@@ -426,6 +457,56 @@ def _layouts(serving: Serving) -> list[Layout]:
         if parallel != decode:
             found.append(Layout(parallel, decode, counts))
     return [layout for layout in found if layout.counts]
+
+
+class Estimate(NamedTuple):
+    """Of one engine, by the times of its iterations: requests a second, and ns of a request in it; ``refused``: why it
+    cannot run; ''.
+    """
+
+    rate: float
+    residence_ns: float
+    refused: str = ""
+
+
+def estimated(serving: Serving, engine: Engine, built: Built, requests: Requests) -> Estimate:
+    """Of one engine whose decodes run in batches of B on each rank, with B as large as the limit of the mean time per
+    output token and KV allow. A rank that decodes B at a time and takes r requests a second spends
+    r (prompt c + output t(B) / B) of a second: c is what a token of a prompt adds to an iteration, t(B) the time of one
+    without. Under data-parallel attention the prompts of one rank hold all others up, unless theirs come together
+    (TOGETHER of them). Served rates are 0.8 to 1.3 times this (docs/recommend.md).
+    """
+    prompt, output = float(requests.input.mean()), float(requests.output.mean())
+    table, host, dp = built.pool.table, host_for(serving), engine.parallel.dp
+    chunk, seen = min(2048.0, max(prompt, 64.0)), prompt + output / 2
+    kv = built.pool.kv_blocks * serving.spec.scheduler.block_tokens / (prompt + output / 2)
+    limit = serving.spec.slo.tpot_ns or np.inf
+    held_up = 1 + (dp - 1) * (1 - TOGETHER)
+    best, residence_ns, batch = 0.0, 0.0, 1.0
+    while batch <= min(max(serving.spec.search.max_num_seqs), kv):
+        step = _ns(table, batch, seen, 0.0)
+        added = max(_ns(table, batch, seen, chunk) - step, 0.0) * host.prompts / chunk
+        step = step * host.decodes + host.iteration_ns + batch * host.sequence_ns
+        per_s = NS_PER_S / (prompt * added * held_up + output * step / batch)
+        token_ns = batch / (per_s * output) * NS_PER_S
+        if token_ns > limit:
+            break
+        if per_s > best:
+            best, residence_ns = per_s, token_ns * output
+        batch *= 1.2
+    if not best:  # not even one request at a time is fast enough, by this estimate
+        return Estimate(0.1 * dp / max(limit * output, 1.0) * NS_PER_S, limit * output)
+    return Estimate(best * dp, residence_ns)
+
+
+TOGETHER = 0.75  # of the prompts of ranks that share iterations
+
+
+def _ns(table: Any, decodes: float, context: float, new: float) -> float:
+    """Of an iteration with at least one decode and one token of a prompt, for which tables have times."""
+    found = np.zeros(1)
+    times_of(table, np.array([[max(decodes, 1.0), max(context, 1.0), max(new, 1.0), max(new, 1.0)]]), found)
+    return float(found[0])
 
 
 def sizes_of(serving: Serving, devices: int) -> Iterator[ParallelSpec]:
@@ -546,21 +627,47 @@ def alike(found: Sequence[Found]) -> list[Alike]:
     return [Alike(tuple(choices), measures) for choices, measures in groups.values()]
 
 
+def answer(serving: Serving, found: Sequence[Found]) -> str:
+    """One sentence: what to serve with, and how many requests it answers; '' if all were refused."""
+    if not found or (best := found[0].measures) is None:
+        return ""
+    choice, rate = found[0].choice, found[0].highest_rate
+    engines = f"{choice.instances} engine{'s' if choice.instances > 1 else ''}"
+    serves = (
+        f"answers up to {rate:.2f} requests a second with {WITHIN:.0%} of them" if rate else
+        f"answers {best.goodput_per_s:.2f} requests a second at this load, {best.within_slo:.1%} of all,"
+    )  # fmt: skip
+    policy = f" under policy {choice.policy}" if choice.policy else ""
+    return (
+        f"Serve {serving.model.name} with {engines} on {choice.devices} devices ({sizes_told(choice)}){policy}, with "
+        f"up to {choice.max_num_seqs} requests and {choice.max_num_batched_tokens:,} tokens an iteration on each rank: "
+        f"it {serves} within {_limits(serving.spec.slo)}."
+    )
+
+
+NOTATION = (
+    "Notation: `2 x tp 4 dp 1, ep 4 tp 1, 256 seqs, 8192 tokens` are two engines. In each, 4 ranks share the heads of "
+    "a request (tp), in 1 group with requests of its own (dp). Experts are divided among 4 ranks (ep), and each expert "
+    "is on 1 rank (tp). A rank runs up to 256 requests and 8,192 tokens an iteration."
+)
+
+
 def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
-    """Sentences: the best configuration with its numbers, those that equal it, and why many do; none if all were
-    refused.
+    """Sentences: the answer, the configuration with its numbers, those that equal it, and why many do; none if all
+    were refused.
     """
     served = [each.measures for each in found if each.measures is not None]
     if not served:
         return
-    first, best = alike(found)[0], served[0]
-    choice = first.choices[0]
+    group, best = alike(found)[0], served[0]
+    choice = group.choices[0]
+    yield answer(serving, found)
     yield (
         f"best: goodput {best.goodput_per_s:.3f} requests/s on {choice.devices} devices, {best.within_slo:.1%} of "
         f"requests within {_limits(serving.spec.slo)}: {choice.name}"
     )
-    if len(first.choices) > 1:
-        yield f"the same numbers, {len(first.choices)} configurations: {first.name}"
+    if len(group.choices) > 1:
+        yield f"the same numbers, {len(group.choices)} configurations: {group.name}"
     yield from (each for each in (best.saturated, best.unsteady) if each)
     rate = found[0].highest_rate
     if rate is not None:
@@ -569,7 +676,7 @@ def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
         )
     yield from _front_told(found)
     near = sum(each.goodput_per_s >= _NEAR * best.goodput_per_s for each in served)
-    if serving.spec.requests.arrivals is not None and near > len(first.choices) and best.within_slo >= _NEAR:
+    if serving.spec.requests.arrivals is not None and near > len(group.choices) and best.within_slo >= _NEAR:
         yield (
             f"{near} of {len(served)} tie within 1% of the best goodput, as requests come at a fixed rate; the first "
             "are in order of their highest rates: raise requests.arrivals.rate to tell all apart"
@@ -623,6 +730,50 @@ def _row(found: Found) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def sizes_told(choice: Choice) -> str:
+    """``4 engines of attention TP 8, experts EP 8``, for a sentence."""
+
+    def of(parallel: ParallelSpec) -> str:
+        attention, experts = parallel.attention, parallel.experts
+        one = f"TP {attention.tp}" if attention.dp == 1 else f"DP {attention.dp} of TP {attention.tp}"
+        if experts is None or parallel.ranks == 1:
+            return one
+        both = [f"EP {experts.ep}"] if experts.ep > 1 else []
+        both += [f"TP {experts.tp}"] if experts.tp > 1 else []
+        return f"attention {one}, experts {' of '.join(both)}"
+
+    if choice.prefill:
+        decodes = f"{choice.instances - choice.prefill} x {of(choice.decode or choice.parallel)}"
+        return f"{choice.prefill} x {of(choice.parallel)} that prefill and {decodes} that decode"
+    return f"{choice.instances} x {of(choice.parallel)}"
+
+
+def with_choice(given: Mapping[str, Any], choice: Choice) -> dict[str, Any]:
+    """A file of ``archsim serve`` with the sizes, batch limits, dtypes and policy of a configuration."""
+    found = {key: each for key, each in given.items() if key not in ("parallel", "instances", "search", "sweep")}
+    scheduler = found.get("scheduler") or {}
+    found["scheduler"] = ({"name": scheduler} if isinstance(scheduler, str) else dict(scheduler)) | {
+        "max_num_seqs": choice.max_num_seqs, "max_num_batched_tokens": choice.max_num_batched_tokens,
+    }  # fmt: skip
+    if choice.precision is not None:
+        found["precision"] = choice.precision.model_dump(exclude_none=True)
+    if choice.prefill:
+        found["disaggregated"] = {
+            "prefill": {"parallel": _plain(choice.parallel), "instances": choice.prefill},
+            "decode": {
+                "parallel": _plain(choice.decode or choice.parallel), "instances": choice.instances - choice.prefill,
+            },
+        }  # fmt: skip
+        return found
+    return found | {"parallel": _plain(choice.parallel), "instances": choice.instances}
+
+
+def _plain(parallel: ParallelSpec) -> dict[str, Any]:
+    attention, experts = parallel.attention, parallel.experts
+    plain: dict[str, Any] = {"attention": {"tp": attention.tp, "dp": attention.dp}}
+    return plain | ({"experts": {"ep": experts.ep, "tp": experts.tp}} if experts else {})
+
+
 def _limits(slo: SloSpec) -> str:
     given = (("TTFT", slo.ttft_ns), ("TPOT", slo.tpot_ns), ("E2E", slo.e2e_ns))
     told = [f"{name} {format_quantity(limit, TIME)}" for name, limit in given if limit is not None]
@@ -631,3 +782,46 @@ def _limits(slo: SloSpec) -> str:
 
 def _either(each: Sequence) -> str:
     return " or ".join(", ".join(map(str, each)).rsplit(", ", 1))
+
+
+# ---- search_files
+# What a search writes: its table, the best as a file of ``archsim serve``, and a page.
+
+MOST_ON_PAGE = 200
+
+
+def write_search(serving: Serving, found: Sequence[Found], folder: Path) -> None:
+    """``search.csv``, ``search.parquet``, ``best.yaml`` (a file of ``archsim serve``) and ``index.html``."""
+    import yaml
+
+    from archsim.report.page import rendered
+
+    own_folder(folder)
+    table = table_of(found)
+    table.write_csv(folder / "search.csv")
+    table.write_parquet(folder / "search.parquet")
+    files = ["search.csv", "search.parquet"]
+    if said := answer(serving, found):
+        best = with_choice(serving.given, found[0].choice)
+        if serving.has_traffic and len(serving.policies) > 1:
+            names = [each.name for each in serving.policies]
+            best["policies"] = [serving.given["policies"][names.index(found[0].choice.policy)]]
+        write_text(folder / "best.yaml", f"# {said}\n{yaml.safe_dump(best, sort_keys=False)}")
+        files.append("best.yaml")
+    groups, refused = alike(found), sum(each.measures is None for each in found)
+    rates = {each.choice: each.highest_rate for each in found}
+    rows = []
+    for each in groups[:MOST_ON_PAGE]:
+        numbers = flat(each.measures)
+        rate = rates[each.choices[0]]
+        shown = ["–" if numbers[name] is None else f"{numbers[name]:,.3g}" for name, _ in SHOWN]
+        rows.append([each.name, "–" if rate is None else f"{rate:.2f}", *shown, str(len(each.choices))])
+    context = {
+        "model": serving.model.name, "system": serving.system.name, "points": len(found), "answer": said,
+        "policies": ", ".join(policy.name for policy in serving.policies), "files": files,
+        "title": "Configurations, the best first; a row has all with the same numbers",
+        "headers": ["configuration", "highest rate /s", *(header for _, header in SHOWN), "configurations"],
+        "rows": rows, "notes": [*best_told(serving, found)][1:] + [NOTATION], "texts": 1, "refused": refused,
+        "plots": [],
+    }  # fmt: skip
+    write_text(folder / "index.html", rendered("serving_points.html.j2", context))
