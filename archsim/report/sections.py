@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from archsim.base.causes import CAUSES
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement
 from archsim.policies.placement_rules import balanced
@@ -18,7 +19,7 @@ from archsim.report.figures import BOUND_NAMES, option_times
 from archsim.report.tables import CLOSE
 from archsim.report.units import BYTE_UNITS, between, factor, listed, percent, scaled
 from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
-from archsim.runs.notes import SLOWER
+from archsim.runs.notes import SLOWER, grown
 from archsim.specs import policies
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.model import ModelSpec
@@ -604,12 +605,8 @@ def _slower(lost: str, place: str, row: Row, ep: Row, unseen: str) -> Slower:
 
 def _longer(row: Row, ep: Row) -> str:
     """The cause on the critical path that grew most, relative to the time of ``ep``."""
-    if not all(any(each.get(name) for name in BOUND_NAMES) for each in (row, ep)):
-        return ""
-    slower = 1 / gain(row, ep)
-    grew = {name: (row.get(name) or 0.0) * slower - (ep.get(name) or 0.0) for name in BOUND_NAMES}
-    most = max(grew, key=grew.__getitem__)
-    return f"{BOUND_NAMES[most][1]}: +{percent(grew[most], 1)}"
+    found = grown(row, ep, 1 / gain(row, ep))
+    return f"{CAUSES[found[0]].label}: +{percent(found[1], 1)}" if found else ""
 
 
 # ---- copies

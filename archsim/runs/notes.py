@@ -307,21 +307,37 @@ def _endpoints(rows: list[Mapping[str, Any]]) -> list[str]:
     return notes
 
 
+def grown(row: Mapping[str, Any], ep: Mapping[str, Any], slower: float) -> tuple[Cause, float] | None:
+    """The cause on the critical path that grew most, and by what share of the time under ``ep``; ``slower``: time over
+    that time. None where nothing tells what bounds a run.
+    """
+    shares = {cause: f"bound_{cause.column}" for cause in CAUSES}
+    if not all(any(each.get(column) for column in shares.values()) for each in (row, ep)):
+        return None
+    grew = {cause: (row.get(each) or 0.0) * slower - (ep.get(each) or 0.0) for cause, each in shares.items()}
+    most = max(grew, key=grew.__getitem__)
+    return most, grew[most]
+
+
 def _slower(rows: list[Mapping[str, Any]]) -> list[str]:
     compared: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row.get("speedup_vs_ep") is not None and row["policy"] != "ep":
             compared.setdefault(str(row["policy"]), []).append(row)
     worse = {name: [row for row in those if row["speedup_vs_ep"] < SLOWER] for name, those in compared.items()}
+    columns = ("point", "system", "model", "batch", "assumptions")
+    reference = {tuple(row.get(column) for column in columns): row for row in rows if row["policy"] == "ep"}
     slower = sorted((name for name in worse if worse[name]), key=lambda name: -len(worse[name]) / len(compared[name]))
     notes = []
     for name in slower[:MOST_NAMED_POLICY_NOTES]:
         least = min(worse[name], key=lambda row: row["speedup_vs_ep"])
         where = f"{point_told(least.get('point'))}{least['system']}, {least['model']}, batch {int(least['batch'])}"
+        ep = reference.get(tuple(least.get(column) for column in columns))
+        grew = grown(least, ep, 1 / least["speedup_vs_ep"]) if ep else None
         notes.append(
             f"policy {name} is slower than ep in {len(worse[name])} of {len(compared[name])} runs, at worst "
-            f"{least['speedup_vs_ep']:.2f}× of its throughput ({where}, {least['assumptions']}): there its plan costs "
-            "more than it gains"
+            f"{least['speedup_vs_ep']:.2f}× of its throughput ({where}, {least['assumptions']})"
+            + (f"; there, most of the added time goes to {CAUSES[grew[0]].meaning}" if grew else "")
         )
     if len(slower) > MOST_NAMED_POLICY_NOTES:
         others = ", ".join(slower[MOST_NAMED_POLICY_NOTES:])

@@ -203,6 +203,9 @@ def test_policies_that_are_slower_than_ep_are_told():
         return {"policy": policy, "batch": batch, "speedup_vs_ep": gain, "system": "s", "model": "m",
                 "assumptions": "physical"} | more  # fmt: skip
 
+    ep, slow = {"bound_hbm": 0.9, "bound_link": 0.1}, {"bound_hbm": 0.4, "bound_link": 0.6}
+    (told,) = policy_notes([row("ep", 1, 1.0, **ep), row("base", 1, 0.5, **slow)])
+    assert told.endswith("physical); there, most of the added time goes to moving weights over links")
     rows = [row("ep", 1, 1.0), row("allo", 1, 1.2), row("allo", 2, 0.7), row("allo", 4, 0.9), row("pred", 1, 0.995)]
     (note,) = policy_notes(rows)
     assert note.startswith("policy allo is slower than ep in 2 of 3 runs, at worst 0.70×")
