@@ -17,7 +17,7 @@ from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_S
 from archsim.report.data import Place, Report, RunRow, Steps, built_of, map_width, nodes_of, read_report
-from archsim.report.maps import Idle, Placed, die_map
+from archsim.report.maps import Idle, Moment, Placed, die_map
 from archsim.report.plots import Axis, Bars, Colours, DieMap, Figure, Matrix, Points
 from archsim.report.units import (
     BYTE_UNITS,
@@ -55,6 +55,7 @@ MOVED = {
     "statistics": "statistics",
 }  # classes of pairs.csv that matrices show; requests are as streamed weights, and small
 BOUND_NAMES = {f"bound_{cause.column}": (about.colour, about.label) for cause, about in CAUSES.items()}
+MOST_MOMENTS = 40  # that the slider of a map goes through
 MOST_CELLS = 6000  # of all charts of steps, and of all matrices of pairs
 FIRST = "physical"  # the set of assumptions that a figure begins with, where it was run
 LEAST = 3  # percent of a step from which a cause is told
@@ -380,9 +381,7 @@ def option_times(place: str, options: Sequence[tuple[str, tuple[float, float, fl
     return intervals(question, f"time of decode, {unit}: the median, and the central 90 % as a line", rows)
 
 
-def intervals(
-    question: str, title: str, options: Sequence[tuple[str, tuple[float, float, float], str, str]]
-) -> Bars:
+def intervals(question: str, title: str, options: Sequence[tuple[str, tuple[float, float, float], str, str]]) -> Bars:
     """Options (name, (low, middle, high), label, range in words): bars with whiskers."""
     rows = [
         {"name": name, "low": low, "value": middle, "high": high, "label": label, "told": told}
@@ -445,7 +444,8 @@ def maps(report: Report) -> list[DieMap]:
         built = built_of(system)
         placed = []
         for run in runs:
-            dies, idle = report.dies[run.key], ()
+            dies = report.dies[run.key]
+            idle: tuple[Idle, ...] = ()
             if built is not None and len(dies) == len(built.living):
                 speeds = zip(built.array, built.hbm, strict=True)
                 known = zip(dies, built.living, speeds, strict=True)
@@ -457,8 +457,31 @@ def maps(report: Report) -> list[DieMap]:
                 "batch": run.batch,
                 "policy": run.policy,
             }
-            placed.append(Placed(chosen, dies, report.links.get(run.key, ())))
+            kept = report.steps.get(run.key)
+            moments = _moments(kept, report.dies_of(run)) if kept is not None else ()
+            placed.append(Placed(chosen, dies, report.links.get(run.key, ()), moments))
+        placed.sort(key=lambda run: not run.chosen["assumptions"].startswith(FIRST))
         found.append(die_map(f"Where is {name} busy?", placed, map_width(system), nodes_of(system), idle))
+    return found
+
+
+def _moments(kept: Steps, dies: int) -> list[Moment]:
+    """The slowest layer of every iteration, or of some iterations together."""
+    slowest: dict[int, dict[str, Any]] = {}
+    for cell in _cells(kept, dies, MOST_MOMENTS):
+        if cell["ns"] > slowest.get(cell["iteration"], {"ns": -1.0})["ns"]:
+            slowest[cell["iteration"]] = cell
+    found = []
+    for _, cell in sorted(slowest.items()):
+        more = "".join(
+            f"; die {cell['die']}" if name == "die" else f"; link {cell['link']}"
+            for name in ("die", "link")
+            if name in cell
+        )
+        die = int(cell["die"].partition(",")[0]) if "die" in cell else None
+        ends = cell["link"].partition(",")[0].split(" → ") if "link" in cell else []
+        link = (int(ends[0]), int(ends[1])) if ends else None
+        found.append(Moment(f"{cell['told']} in layer {cell['layer']}, {cell['cause']}{more}", die, link))
     return found
 
 

@@ -75,12 +75,21 @@ class Idle(NamedTuple):
     why: str
 
 
+class Moment(NamedTuple):
+    """A step: what is told of it, its most loaded die and its busiest link (from, to), where they are known."""
+
+    told: str
+    die: int | None
+    link: tuple[int, int] | None
+
+
 class Placed(NamedTuple):
-    """A run on a map: the fields that choose it, its dies and its links."""
+    """A run on a map: the fields that choose it, its dies, its links, and its steps."""
 
     chosen: Mapping[str, Any]
     dies: Sequence[Die]
     links: Sequence[Link]
+    moments: Sequence[Moment] = ()
 
 
 def die_map(
@@ -93,16 +102,21 @@ def die_map(
     """
     rows: list[dict[str, Any]] = []
     links: list[dict[str, Any]] = []
+    moments: list[dict[str, Any]] = []
     nodes_at: dict[tuple[float, float], dict[str, Any]] = {}
     for run in runs:
         dies, own = run.dies, run.links
         if nodes and dies[0].x is None:
-            rows += _cluster_rows(run, nodes)
+            own_rows = _cluster_rows(run, nodes)
+            rows += own_rows
+            moments += _moment_rows(run, own_rows, ())
             continue
         if dies[0].x is None:
             dies, own = arranged(dies, own, width or ceil(sqrt(len(dies))))
             idle = ()
-        rows += [dict(run.chosen) | _die_row(die, dies) for die in dies]
+        own_rows = [dict(run.chosen) | _die_row(die, dies) for die in dies]
+        rows += own_rows
+        moments += _moment_rows(run, own_rows, own)
         there = {(die.x, die.y) for die in dies} | {(each.x, each.y) for each in idle}
         drawn = own if len(own) <= MOST_LINKS else [link for link in own if _length(link) == 1]
         links += [dict(run.chosen) | _link_row(link) for link in drawn if link.src_at is not None]
@@ -121,11 +135,31 @@ def die_map(
         x=_NO_AXIS,
         metrics=found,
         links=links,
+        moments=moments,
         dead=dead,
         switches=list(nodes_at.values()),
         filters=filters,
         tips=[(field, title) for field, title in tips if any(field in row for row in rows)],
     )
+
+
+def _moment_rows(run: Placed, rows: Sequence[Mapping[str, Any]], links: Sequence[Link]) -> list[dict[str, Any]]:
+    at = {row["die"]: {"x_at": row["x_at"], "y_at": row["y_at"]} for row in rows}
+    drawn = {(link.src, link.dst): link for link in links if link.src_at is not None}
+    found = []
+    for number, each in enumerate(run.moments, 1):
+        row = dict(run.chosen) | {"moment": number, "told": each.told} | at.get(each.die, {})
+        link = drawn.get(each.link) or drawn.get(each.link[::-1]) if each.link else None
+        if link is not None:
+            ends = _link_row(link)
+            row |= {
+                "link_x": ends["x_at"],
+                "link_y": ends["y_at"],
+                "link_x_to": ends["x_to"],
+                "link_y_to": ends["y_to"],
+            }
+        found.append(row)
+    return found
 
 
 _EXTRA_TIPS = (("site", "number as made"), ("node", "node"))

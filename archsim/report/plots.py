@@ -240,7 +240,7 @@ class Figure:
         names = list(dict.fromkeys(row[self.panel] for row in rows)) if self.panel else [None]
         across = min(2, max(len(names), 1))
         down = -(-max(len(names), 1) // across)
-        with mpl.rc_context(_PRINT):
+        with mpl.rc_context({**_PRINT}):
             canvas = Canvas(figsize=(COLUMN_IN * across, self.print_height_in(rows) * down), layout="constrained")
             every = canvas.subplots(down, across, squeeze=False).ravel()
             for axes in every[len(names) :]:
@@ -272,7 +272,7 @@ class Figure:
         canvas = self.matplotlib()
         import matplotlib as mpl
 
-        with mpl.rc_context(_PRINT | {"svg.hashsalt": self.question}):
+        with mpl.rc_context({**_PRINT} | {"svg.hashsalt": self.question}):
             metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[file.suffix[1:]]
             canvas.savefig(file, bbox_inches="tight", dpi=300, metadata=metadata)
         return file
@@ -687,15 +687,16 @@ class DieMap(Figure):
     """Dies where they are, coloured by one of ``metrics``, and the links between them. A slider goes through
     ``moments``.
 
-    Rows have ``die``, ``x_at``, ``y_at``, the fields of the metrics, and the fields of the filters; with moments also
-    ``moment``, their number. ``links``: rows with ``x_at``, ``y_at``, ``x_to``, ``y_to``, ``busy`` in percent and
-    ``told``. ``dead``: places that are crossed out, rows with ``x_at``, ``y_at`` and ``told``.
+    Rows have ``die``, ``x_at``, ``y_at``, the fields of the metrics, and the fields of the filters. ``links``: rows
+    with ``x_at``, ``y_at``, ``x_to``, ``y_to``, ``busy`` in percent and ``told``. ``dead``: places that are crossed
+    out, rows with ``x_at``, ``y_at`` and ``told``. ``moments``: rows with ``moment`` from 1, ``told``, and the die
+    (``x_at``, ``y_at``) and the link (``link_x``, ``link_y``, ``link_x_to``, ``link_y_to``) that are framed then.
     """
 
     metrics: Sequence[Metric]
     links: Sequence[Row] = ()
     dead: Sequence[Row] = ()
-    moments: Sequence[str] = ()
+    moments: Sequence[Row] = ()
     switches: Sequence[Row] = ()
 
     def apart(self) -> dict[str, Any]:
@@ -714,7 +715,7 @@ class DieMap(Figure):
         return 8.0
 
     def datasets(self) -> dict[str, Sequence[Row]]:
-        more = {"links": self.links, "dead": self.dead, "switches": self.switches}
+        more = {"links": self.links, "dead": self.dead, "switches": self.switches, "moments": self.moments}
         return {"rows": self.rows} | {name: rows for name, rows in more.items() if rows}
 
     def params(self) -> list[dict[str, Any]]:
@@ -731,11 +732,10 @@ class DieMap(Figure):
                 },
             }
         ]
-        if len(self.moments) > 1:
-            bind = {"input": "range", "min": 0, "max": len(self.moments) - 1, "step": 1, "name": "step "}
+        if self.moments:
+            most = max(row["moment"] for row in self.moments)
+            bind = {"input": "range", "min": 0, "max": most, "step": 1, "name": "step (0: the whole run) "}
             found.append({"name": "moment", "value": 0, "bind": bind})
-            told = {"name": "moments", "value": list(self.moments)}
-            found.append(told)
         return found
 
     def layers(self) -> list[dict[str, Any]]:
@@ -745,9 +745,7 @@ class DieMap(Figure):
         y = {"field": "y_at", "scale": {"domain": [bottom, top], "nice": False}, **plain}
         ends = {metric.field: [metric.low, max(metric.high - metric.low, 1e-9)] for metric in self.metrics}
         formats = {metric.field: metric.format for metric in self.metrics}
-        seen = [{"filter": "datum.moment == moment"}] if len(self.moments) > 1 else []
         shade = [
-            *seen,
             {"calculate": "datum[show]", "as": "value"},
             {
                 "calculate": f"clamp((datum.value - {json.dumps(ends)}[show][0]) / {json.dumps(ends)}[show][1], 0, 1)",
@@ -763,7 +761,7 @@ class DieMap(Figure):
                 for sign, end in (("-", 0), ("+", 1))
             ),
         ]
-        scale = {"domain": [0, 0.25, 0.5, 0.75, 1], "range": list(RAMP)}
+        scale = {"domain": [0, 0.25, 0.5, 0.75, 1], "range": list(RAMP), "interpolate": "rgb"}
         layers: list[dict[str, Any]] = []
         chosen = [
             {"filter": f"f_{name} == null || datum[{json.dumps(name)}] == f_{name}"}
@@ -780,7 +778,7 @@ class DieMap(Figure):
             shown = {
                 "field": "busy",
                 "type": "quantitative",
-                "scale": {"domain": [0, 25, 50, 75, 100], "range": ["--idle", *RAMP[1:]]},
+                "scale": {"domain": [0, 25, 50, 75, 100], "range": ["--idle", *RAMP[1:]], "interpolate": "rgb"},
                 "legend": None,
             }
             hits = {
@@ -790,11 +788,10 @@ class DieMap(Figure):
                 "y2": {"field": "y_to"},
                 "tooltip": [{"field": "told", "title": "link"}],
             }
-            moments = [{"filter": "datum.moment == moment"}] if self.moments and "moment" in self.links[0] else []
             layers.append(
                 {
                     "data": {"name": "links"},
-                    "transform": [*chosen, *moments],
+                    "transform": chosen,
                     "mark": {"type": "rule"},
                     "encoding": hits | {"color": shown, "strokeWidth": width},
                 }
@@ -834,14 +831,32 @@ class DieMap(Figure):
                     "encoding": {"x": x, "y": y, "text": {"field": "written"}, "color": dark},
                 }
             )
-        if len(self.moments) > 1:
+        if self.moments:
+            now = {"data": {"name": "moments"}, "transform": [*chosen, {"filter": "datum.moment == moment"}]}
+            framed = [
+                {"calculate": f"datum.{at}_at {sign} 0.42", "as": f"{at}{end}"}
+                for at in "xy"
+                for sign, end in (("-", 0), ("+", 1))
+            ]
+            known = [{"filter": "isValid(datum.x_at)"}, *framed]
+            frame = {"type": "rect", "filled": False, "stroke": "--link", "strokeWidth": 3}
+            layers.append(
+                {"data": now["data"], "transform": [*now["transform"], *known], "mark": frame, "encoding": box}
+            )
+            ends = {"x": x | {"field": "link_x"}, "y": y | {"field": "link_y"}, "x2": {"field": "link_x_to"}}
+            rule = {"type": "rule", "color": "--link", "strokeWidth": 6}
+            known = [{"filter": "isValid(datum.link_x)"}]
             layers.append(
                 {
-                    "data": {"values": [{}]},
-                    "mark": {"type": "text", "align": "left", "baseline": "bottom", "color": "--ink"},
-                    "encoding": {"x": {"value": 4}, "y": {"value": -4}, "text": {"value": {"expr": "moments[moment]"}}},
+                    "data": now["data"],
+                    "transform": [*now["transform"], *known],
+                    "mark": rule,
+                    "encoding": ends | {"y2": {"field": "link_y_to"}},
                 }
             )
+            words = {"type": "text", "align": "left", "color": "--ink", "baseline": "bottom", "fontSize": 12}
+            at = {"x": {"value": 2}, "y": {"value": -4}, "text": {"field": "told"}}
+            layers.append(now | {"mark": words, "encoding": at})
         return layers
 
     def paint(self, axes: Any, rows: Sequence[Row]) -> None:
@@ -853,16 +868,8 @@ class DieMap(Figure):
         ramp = LinearSegmentedColormap.from_list("load", [colours()[name] for name in RAMP])
         norm = Normalize(metric.low, metric.high)
         chosen = {name: rows[0][name] for name in self.filters if rows}
-        rows = [
-            row
-            for row in rows
-            if row.get("moment", 0) == 0 and all(row[name] == value for name, value in chosen.items())
-        ]
-        own = [
-            link
-            for link in self.links
-            if all(link.get(name) == value for name, value in chosen.items()) and not link.get("moment")
-        ]
+        rows = [row for row in rows if all(row[name] == value for name, value in chosen.items())]
+        own = [link for link in self.links if all(link.get(name) == value for name, value in chosen.items())]
         lines = LineCollection(
             [[(link["x_at"], link["y_at"]), (link["x_to"], link["y_to"])] for link in own],
             linewidths=[0.5 + link["busy"] / 25 for link in own],
@@ -997,7 +1004,7 @@ def colours() -> Mapping[str, str]:
     return MappingProxyType(named)
 
 
-_PRINT = MappingProxyType({"font.size": FONT_PT, "pdf.fonttype": 42, "axes.axisbelow": True})
+_PRINT: Mapping[str, Any] = MappingProxyType({"font.size": FONT_PT, "pdf.fonttype": 42, "axes.axisbelow": True})
 _FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 _CONFIG = MappingProxyType(
     {

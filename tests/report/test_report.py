@@ -159,7 +159,8 @@ def test_every_figure_shows_every_run(text):
     for system, dies in (("dojo", 25), ("tsmc_sow", 24)):
         shown = found[f"Where is {system} busy"]
         assert len(rows_of(shown)) == dies * 2 * 2 * len(POLICIES)
-        assert {param["name"] for param in shown["params"]} == {"f_assumptions", "f_model", "f_policy", "show"}
+        names = {param["name"] for param in shown["params"]}
+        assert names == {"f_assumptions", "f_model", "f_policy", "show", "moment"}
 
 
 def test_a_waterfall_ends_with_the_step(text):
