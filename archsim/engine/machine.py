@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +37,16 @@ from microarch.fabric.topology import (
     extent,
     extent_of_levels,
 )
+from microarch.silicon.cost import (
+    CARRIER_MM2,
+    HBM_STACK_BYTES_PER_S,
+    HBM_STACK_MM2,
+    AreaEstimates,
+    die_area,
+    hbm_stacks,
+    interface_side_mm2,
+    least_whole_mm2,
+)
 
 if TYPE_CHECKING:
     from archsim.iteration.memory import Fit
@@ -45,24 +56,103 @@ if TYPE_CHECKING:
 # ---- fabric
 # From a system to its fabric: the graph of dies and links, and the rate and latency of each link class.
 
-def build_fabric(system, numbering: str) -> Fabric:
+def build_fabric(system, numbering: str, carriers: str = "one") -> Fabric:
     """Dies, links and routes of a system, with bandwidths and latencies.
 
     Systems that differ only in these share a graph.
 
-    ``numbering``: of the dies of a mesh, see the assumption. Raises ArchsimError for a user's function that returns no
+    ``numbering``: of the dies of a mesh, and ``carriers``: see the assumptions. Raises ArchsimError for a user's function that returns no
     fabric.
     """
     if is_perfect(system):
-        graph, classes = _as_made(system, numbering)
+        graph, classes = _as_made(system, numbering, carriers)
         return graph.with_links(system.shape, classes)
     if numbering != ROW_MAJOR and system.mesh is not None:
         raise SpecError(
             f"{system.name}: numbering: {numbering} numbers the dies of a perfect mesh; a machine with dies_as_built, "
             f"links_as_built, spares or drawn has numbering: {ROW_MAJOR}"
         )
-    found, classes = _as_built(system)
+    found, classes = _as_built(system, carriers)
     return found.graph.with_links(system.shape, [_of_kind(kind, classes) for kind in found.kinds])
+
+
+# ---- carriers
+# Dies that are linked as on one carrier may need more room than one has: then they stand on several, in order of their
+# ids (whole rows of a mesh where these fit), and the links from one carrier to the next are a class of their own.
+
+def dies_together(system) -> int | None:
+    """Number of dies that are linked as on one carrier: all without levels, those of the innermost level if that is a
+    mesh; None if it is of another kind, as it is then a network between packages.
+    """
+    if system.fabric is None:
+        return system.sites
+    innermost = system.fabric.levels[0]
+    return innermost.size if innermost.kind == "mesh" else None
+
+
+def dies_on_a_carrier(system) -> Any:
+    """How many dies one carrier has room for, with their HBM, at least one: areas of ``archsim cost``, dies in as few
+    pieces as reticles allow. Of a system whose rates are arrays, an array.
+    """
+    if system.fabric is not None:
+        graph = _of_levels(system)
+    else:
+        graph, _ = _named(system, system.mesh.x, system.mesh.y, ROW_MAJOR)
+    links = np.bincount(graph.link_class, minlength=1).tolist()
+    leaving = sum(count * each.bandwidth_bytes_per_s for count, each in zip(links, link_classes(system), strict=False))
+    area = die_area(system, leaving / system.sites, 0.0)
+    whole_mm2 = least_whole_mm2(sum(area.values()), interface_side_mm2(area["hbm"], AreaEstimates()))
+    stacks = system.hbm.stacks_on_carrier or np.maximum(
+        hbm_stacks(system.hbm.capacity_bytes, 1.0), np.ceil(system.hbm.bandwidth_bytes_per_s / HBM_STACK_BYTES_PER_S)
+    )
+    return np.maximum(1, CARRIER_MM2 // (whole_mm2 + stacks * HBM_STACK_MM2)).astype(np.int64)
+
+
+def carriers_needed(system) -> Any:
+    """Carriers that the dies which are linked as on one have room on; 1 for networks between packages, fabrics of own
+    code, and machines with spare rows or columns, whose dies have moved. Of a system whose rates are arrays, an array.
+    """
+    together = dies_together(system)
+    if together is None or system.topology.is_function or system.spares is not None:
+        return 1
+    return -(-together // dies_on_a_carrier(system))
+
+
+def carriers_of(scenario: Scenario) -> int:
+    """Carriers on which the dies of a run stand that are linked as on one."""
+    return int(carriers_needed(scenario.system)) if scenario.assumptions.carriers == "as_needed" else 1
+
+
+def _across(system, graph: Graph, classes: list[LinkClass]) -> tuple[Graph, list[LinkClass]]:
+    """The links between carriers in classes of their own, behind all others."""
+    count = carriers_needed(system)
+    if count == 1:
+        return graph, classes
+    together, levels = dies_together(system), system.fabric.levels if system.fabric is not None else ()
+    x, y = levels[0].sides if levels else (system.mesh.x, system.mesh.y)
+    on_each = -(-together // count)
+    if (rows := int(dies_on_a_carrier(system)) // x) and -(-y // rows) == count:
+        on_each = -(-y // count) * x  # whole rows
+    carrier = np.zeros(graph.nodes, np.int64)  # switches are on the first
+    carrier[: system.sites] = np.arange(system.sites) % together // on_each
+    leads_away = carrier[graph.link_src] != carrier[graph.link_dst]
+    if levels:
+        leads_away &= graph.link_class == 0
+    link_class = (graph.link_class + leads_away * len(classes)).astype(graph.link_class.dtype)
+    return replace(graph, link_class=link_class), [*classes, *off_carrier(system, classes)]
+
+
+def off_carrier(system, classes: Sequence[LinkClass]) -> list[LinkClass]:
+    """Classes of the links that are of these classes but lead to another carrier: no better than on one."""
+    across = system.d2d.off_carrier
+    return [
+        each._replace(
+            name=f"{each.name}, off carrier",
+            bandwidth_bytes_per_s=np.minimum(each.bandwidth_bytes_per_s, across.bandwidth_bytes_per_s),
+            latency_ns=np.maximum(each.latency_ns, across.hop_latency_ns),
+        )
+        for each in classes
+    ]
 
 
 def is_perfect(system) -> bool:
@@ -70,14 +160,16 @@ def is_perfect(system) -> bool:
     return system.built is None and system.links_as_built is None
 
 
-def _as_made(system, numbering: str) -> tuple[Graph, list[LinkClass]]:
+def _as_made(system, numbering: str, carriers: str = "one") -> tuple[Graph, list[LinkClass]]:
     """The graph of the perfect machine, and its classes of links."""
-    if system.fabric is not None:
-        return _of_levels(system), link_classes(system)
     if system.topology.is_function:
         graph, _ = build_own(system.topology.name, system.sites, system.topology.params)
         return graph, link_classes(system)
-    return _named(system, system.mesh.x, system.mesh.y, numbering)
+    if system.fabric is not None:
+        found = _of_levels(system), link_classes(system)
+    else:
+        found = _named(system, system.mesh.x, system.mesh.y, numbering)
+    return _across(system, *found) if carriers == "as_needed" else found
 
 
 def link_classes(system) -> list[LinkClass]:
@@ -98,12 +190,12 @@ def _named(system, x: int, y: int, numbering: str) -> tuple[Graph, list[LinkClas
     return build_topology(system.topology.name, x, y, numbering, edges), link_classes(system)
 
 
-def _as_built(system) -> tuple[Punched, list[LinkClass]]:
+def _as_built(system, carriers: str = "one") -> tuple[Punched, list[LinkClass]]:
     """The graph of what works, and the classes of the perfect machine. Raises SpecError for a machine in parts."""
     built, links = system.built, system.links_as_built
     if built is not None and built.unusable:
         raise SpecError(f"{system.name}: {built.unusable}")
-    graph, classes = _as_made(system, ROW_MAJOR)
+    graph, classes = _as_made(system, ROW_MAJOR, carriers)
     pairs = {tuple(sorted(pair)) for pair in zip(graph.link_src.tolist(), graph.link_dst.tolist(), strict=True)}
     dead = {tuple(sorted(pair)) for pair in links.dead} if links else set()
     slow = {tuple(sorted(each.link)): each.bandwidth for each in links.degraded} if links else {}
@@ -305,7 +397,7 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
     """The run's machine and its fabric; see ``archsim.engine.state.Machine``."""
     model, assumptions = scenario.model, scenario.assumptions
     system = with_links_of_slices(scenario.system, model)
-    fabric = build_fabric(system, assumptions.numbering)
+    fabric = build_fabric(system, assumptions.numbering, assumptions.carriers)
     by_law = system.endpoint is not None and assumptions.execution == "expert_parallel"  # of whole kernels
     if assumptions.endpoint == "as_measured" and system.transfer_law is None and not by_law:
         fabric = with_ports(fabric, endpoint_bytes_per_s(system))

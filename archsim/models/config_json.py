@@ -373,7 +373,9 @@ def _qwen_next(c: ConfigKeys) -> Fields:
     else:
         fields |= _one_expert(layers, c.size("intermediate_size"))
     kinds = _kinds(c, layers, "full_attention", "linear_attention")
-    every = c.whole("full_attention_interval", default=4) or 4
+    every = c.whole("full_attention_interval", default=4)
+    if not every:
+        raise SpecError(f"{c.path}: full_attention_interval is {every}; expected 1 or more: one of so many layers is full")
     full = [at for at in range(layers) if (kinds[at] == "full_attention" if kinds else (at + 1) % every == 0)]
     if c.any("use_sliding_window"):
         raise SpecError(f"{c.path}: use_sliding_window = true: layers with a window are not told")
@@ -414,6 +416,8 @@ def _llama4(c: ConfigKeys) -> Fields:
     if kinds:
         full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
     elif rotated:
+        if len(rotated) != layers:
+            raise SpecError(f"{c.path}: no_rope_layers has {len(rotated)} layers of {layers}")
         full = [layer for layer, flag in enumerate(rotated) if not flag]  # without positions: sees all tokens
     else:
         full = list(range(every - 1, layers, every))

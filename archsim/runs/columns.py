@@ -900,7 +900,7 @@ COLUMNS: tuple[Column, ...] = (
             ("cost_usd", "USD", "estimated price of making one machine"),
         )
     ),
-    Column("carrier_share", REAL, "share", "area of dies that are linked as on one carrier, and their HBM, over that of the largest carrier: above 1, links across carriers are simulated as fast as those within",
+    Column("carrier_share", REAL, "share", "area of dies that are linked as on one carrier, and their HBM, over that of the largest carrier: above 1, links from one carrier to the next are slower under `carriers: as_needed`",
            lambda run: run.economics["carrier_share"], optional=True, since=5),
     *(
         Column(f"iteration_energy_per_token_j{end}", REAL, "J/token", meaning, iteration_energy(bound), optional=True, since=5)

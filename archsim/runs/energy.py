@@ -18,7 +18,7 @@ import numpy as np
 
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.units import NS_PER_S
-from archsim.engine.machine import build_fabric, link_classes
+from archsim.engine.machine import build_fabric, dies_together, link_classes
 from archsim.laws.wafer import harvested_yield
 from archsim.runs.columns import plain
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
@@ -125,16 +125,6 @@ class Machine:
         return self.carrier_mm2 / CARRIER_MM2 * (dies_together(self.system) or 1) / self.system.sites
 
 
-def dies_together(system: SystemSpec) -> int | None:
-    """Number of dies that are linked as on one carrier: all without levels, those of the innermost level if that is a
-    mesh; None if it is of another kind, as it is then a network between packages.
-    """
-    if system.fabric is None:
-        return system.sites
-    innermost = system.fabric.levels[0]
-    return innermost.size if innermost.kind == "mesh" else None
-
-
 @lru_cache(maxsize=256)
 def build_costs(
     system: SystemSpec, coefficients: Coefficients = Coefficients(), without: Cost = NOTHING
@@ -188,10 +178,9 @@ def carrier_note(name: str, share: float) -> str:
     if share <= 1:
         return ""
     return (
-        f"{name}: dies and HBM take {share:.0%} of the largest carrier, {CARRIER_MM2:,.0f} mm² of a wafer, so "
-        f"{ceil(share)} are needed, but links from one to the next are simulated as fast as those within. Write "
-        "carriers as a level of their own, such as fabric: {levels: [{mesh: [3, 5], bandwidth: 1.5 TB/s, hop_latency: "
-        "200 ns}, {mesh: [2, 1], bandwidth: 100 GB/s, hop_latency: 1 us}]}"
+        f"{name}: dies and HBM take {share:.0%} of the largest carrier, {CARRIER_MM2:,.0f} mm² of a wafer. Under "
+        "carriers: as_needed (physical), links from one carrier to the next have the bandwidth and latency of "
+        "d2d.off_carrier; under carriers: one (published), they are as fast as those within"
     )
 
 

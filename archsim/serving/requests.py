@@ -484,7 +484,7 @@ def _plausible(path: Path, unit: str, gap: Decimal) -> tuple[str, str]:
 def _ms_or_s(path: Path, values: list[Decimal], gap: Decimal) -> tuple[str, str]:
     """By digits and by rate: ms are whole numbers, seconds have fractions. Raises TraceError where both may be."""
     whole = all(value == value.to_integral_value() for value in values)
-    in_ms = _per_s(gap, "ms") <= MOST_PER_S_IN_MS
+    in_ms = MOST_PER_S_IN_MS >= _per_s(gap, "ms") >= 1 / MOST_GAP_S
     in_s = gap <= (MOST_GAP_OF_WHOLE_S if whole else MOST_GAP_S)
     digits = "whole numbers" if whole else "numbers with fractions"
     if in_ms and not in_s:
@@ -493,8 +493,17 @@ def _ms_or_s(path: Path, values: list[Decimal], gap: Decimal) -> tuple[str, str]
         return "s", f"times are in s: {digits}, {_rate(gap, 's')}, where ms would make {_rate(gap, 'ms')}"
     raise TraceError(
         f"{path}: the unit of timestamp is not clear: Mooncake writes ms, GuideLLM and `vllm bench serve` seconds "
-        f"under the same keys. {digits.capitalize()}: {_rate(gap, 'ms')} if ms, {_rate(gap, 's')} if s. Name it: {_ASK}"
+        f"under the same keys. {digits.capitalize()}: "
+        + ", ".join(f"{_rate(gap, each)} if {each}" for each in ("ms", "s", *_finer(gap)))
+        + f". Name it: {_ASK}"
     )
+
+
+def _finer(gap: Decimal) -> list[str]:
+    """Units finer than ms that make the rate a likely one, where ms would make it too low."""
+    if _per_s(gap, "ms") >= 1 / MOST_GAP_S:
+        return []
+    return [unit for unit in ("us", "ns") if MOST_PER_S >= _per_s(gap, unit) >= 1 / MOST_GAP_S]
 
 
 def _per_s(gap: Decimal, unit: str) -> float:

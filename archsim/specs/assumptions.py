@@ -72,6 +72,7 @@ class AssumptionsSpec(Spec):
     reads: str
     rate_updates: str = "instant"
     endpoint: str = "unlimited"
+    carriers: str = "one"
     capacity: str
     memory: str
     activations: str

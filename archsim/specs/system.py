@@ -262,6 +262,16 @@ class HbmSpec(Spec):
         return with_measured(given, hbm_measured)
 
 
+class OffCarrierSpec(Spec):
+    """A link from a die on one carrier to one on the next; bandwidth is per direction, and no link is better than one on
+    a carrier. The defaults are those between Tesla's training tiles: 9 TB/s across each edge of 5 dies, both directions
+    together (Hot Chips 34, 2022); the latency is assumed (range 200 ns to 1 us).
+    """
+
+    bandwidth_bytes_per_s: Bandwidth = Field(0.9e12, alias="bandwidth")
+    hop_latency_ns: Latency = Field(500.0, alias="hop_latency")
+
+
 class D2DSpec(Spec):
     """The die-to-die link; bandwidth is per direction. The topology may give links their own bandwidth and latency."""
 
@@ -271,6 +281,8 @@ class D2DSpec(Spec):
     request_bytes: Annotated[int, quantity(SIZE, "1 B", "1 kB", int, zero=True)] = Field(16, alias="request")
     # Share of the bandwidth that transfers achieve; 0.9 in the published simulator.
     efficiency: Efficiency = 0.9
+    # Where the dies need more than one carrier (assumption `carriers: as_needed`).
+    off_carrier: OffCarrierSpec = OffCarrierSpec()
     # A name or path: copies are those measured on that GPU, and are stored as numbers.
     calibration: str | None = Field(None, exclude=True)
     # Measured copies: latency and efficiency are those at the model's slice size, and override given values.

@@ -136,6 +136,17 @@ def interface_mm2(pieces: Any, side_mm2: Any) -> Any:
     return 2 * (pieces - 1) * np.minimum(side_mm2, RETICLE_MM2 / 4)
 
 
+def least_whole_mm2(die_mm2: Any, side_mm2: Any) -> Any:
+    """Area of a die in as few pieces as fit into reticles, with the interfaces between them; of many, arrays."""
+    found = np.full(np.broadcast(die_mm2, side_mm2).shape, np.inf)
+    for pieces in _numbers_of_pieces():
+        whole_mm2 = die_mm2 + interface_mm2(pieces, side_mm2)
+        found = np.where((whole_mm2 <= pieces * RETICLE_MM2) & np.isinf(found), whole_mm2, found)
+        if np.isfinite(found).all():
+            break
+    return found
+
+
 def machine_cost(
     *,
     die_mm2: Any,

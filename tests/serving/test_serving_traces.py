@@ -147,7 +147,7 @@ def test_the_unit_of_time_follows_from_digits_and_rate(tmp_path, times, per_s, t
     assert found.offered_per_s == pytest.approx(per_s) and told in found.told and "t.jsonl is read as mooncake" in found.told
 
 
-@pytest.mark.parametrize("times", [(0, 1, 2, 3), (0, 5, 11), (0.0, 12.5, 31.0), (0.25, 120.5)])
+@pytest.mark.parametrize("times", [(0, 1, 2, 3), (0, 5, 11), (0, 1_000_000, 2_000_000), (0.0, 12.5, 31.0), (0.25, 120.5)])
 def test_a_unit_of_which_two_are_plausible_is_asked_for(tmp_path, times):
     path = written(tmp_path, "t.jsonl", _mooncake(*times))
     with pytest.raises(TraceError, match="unit of timestamp is not clear.*requests.time_unit: s"):

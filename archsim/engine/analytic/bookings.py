@@ -178,7 +178,7 @@ def _passed_one(s, resource, moves, slices):
 
 
 @outer
-def _passed(s, src, dst, from_hbm, to_hbm, moves, slices):
+def passed_together(s, src, dst, from_hbm, to_hbm, moves, slices):
     """How long a transfer that starts with the step takes in competition with all others that do: ``moves`` bytes of
     hidden vectors, or ``slices`` bytes of a slice.
     """
@@ -222,14 +222,14 @@ def begin_shared(s):
     count_unwritten(s)
     _begin_slices(s)
     for move in s.work.moves[DISPATCH]:
-        tokens_arrive(s, move, _passed(s, move.src, move.dst, True, True, float(move.bytes), 0.0))
+        tokens_arrive(s, move, passed_together(s, move.src, move.dst, True, True, float(move.bytes), 0.0))
     for die in range(machine.dies):
         for place in range(s.dies[die].flying):
             chain = s.flying[die, place]
             way, ns = s.fetches[chain].way, 0.0
             if way != FROM_LLC:
                 n_bytes = float(bytes_of(s, chain))
-                ns = _passed(s, source_of(s, chain), die, way != FROM_HOME_LLC, False, 0.0, n_bytes)
+                ns = passed_together(s, source_of(s, chain), die, way != FROM_HOME_LLC, False, 0.0, n_bytes)
             receive(s, chain, s.fetches[chain].time, s.fetches[chain].time + ns)
     book_begun(s)
 
@@ -245,50 +245,6 @@ def book_begun(s):
         ) and row.moves + row.weights > 0.0:
             begun = machine.llc_miss_ns if row.slices > 0.0 else machine.hbm_latency_ns
             row.free = begun + (row.moves + row.weights) / rate(machine, resource)
-
-
-# ---- lines
-# Bookings under ``reads: in_order``: what a die takes from one source stands in a line, in which a slice flows from the
-# end of the one before it.
-#
-# The first slices of a step are booked as all others are, a slice of every die in turn. Were they to share at once, as
-# under ``reads: together``, a larger LLC, in which more of them start with the step, would delay what comes before.
-
-@outer
-def fetch_in_order(s, chain, now):
-    """Look a slice up at ``now`` and book its transfer."""
-    find(s, chain, now)
-    die, fetch = entry_of(s, chain).die, s.fetches[chain]
-    if fetch.way == FROM_LLC:
-        receive(s, chain, fetch.time, fetch.time)
-        return
-    src = source_of(s, chain)
-    end = book(s, fetch.time, src, die, fetch.way != FROM_HOME_LLC, False, bytes_of(s, chain))
-    receive(s, chain, min(max(fetch.time, s.lines[src, die]), end), end)
-    s.lines[src, die] = end
-
-
-@outer
-def begin_in_order(s):
-    """Book everything that starts with the step: what the step before left of its copies, hidden vectors at equal
-    shares, and then the first slices of every die, in turn, as those that are asked for later.
-    """
-    machine = s.machine
-    for move in s.work.moves[DISPATCH]:
-        tokens_arrive(s, move, _passed(s, move.src, move.dst, True, True, float(move.bytes), 0.0))
-    count_unwritten(s)
-    for resource in range(HBMS * machine.dies, len(s.booked)):
-        row = s.booked[resource]
-        if row.moves + row.weights > 0.0:
-            row.free = (row.moves + row.weights) / rate(machine, resource)
-    left = True
-    while left:
-        left = False
-        for die in range(machine.dies):
-            chain = ask_first(s, die)
-            if chain >= 0:
-                left = True
-                fetch_in_order(s, chain, 0.0)
 
 
 # ---- holds

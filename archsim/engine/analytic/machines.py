@@ -20,6 +20,7 @@ Machines that differ in the latency of hits alone take one walk, unless it hits:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -35,10 +36,12 @@ from archsim.engine.decision import ChargedDecision, FreeDecision, global_die
 from archsim.engine.demand import RunDemand
 from archsim.engine.loop import Elapsed, Outcome, Replay
 from archsim.engine.machine import (
+    carriers_needed,
     effective_utilisation,
     endpoint_bytes_per_s,
     is_perfect,
     link_classes,
+    off_carrier,
     plain_link_bytes_per_ns,
 )
 from archsim.engine.moves import software
@@ -219,6 +222,16 @@ def _picked(system: SystemSpec, at: np.ndarray) -> SystemSpec:
     return with_rates(system, rates, len(at))
 
 
+def one_of(system: SystemSpec, at: int) -> SystemSpec:
+    """One of the machines that a system stands for, as a specification."""
+    changed: dict[str, dict[str, float]] = {}
+    for (block, key), name in _FIELDS.items():
+        changed.setdefault(block, {})[name] = float(getattr(getattr(system, block), name)[at])
+    return system.model_copy(
+        update={block: getattr(system, block).model_copy(update=fields) for block, fields in changed.items()}
+    )
+
+
 def _unlike(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Machines by values of these columns, [machine] each: the first of every kind, and that of each machine."""
     kind = np.zeros(len(columns[0]), np.int64)
@@ -256,6 +269,8 @@ class Links(NamedTuple):
 def _of_classes(fabric: Fabric, system: SystemSpec, machines: int) -> tuple[np.ndarray, np.ndarray]:
     """Bytes per ns, and latency in ns, of the classes of links, float64[machine, class] each; ports come last."""
     classes = link_classes(system)
+    if len(fabric.classes) - (fabric.ports > 0) > len(classes):
+        classes += off_carrier(system, classes)
     rates, latencies = [each.bytes_per_ns for each in classes], [each.latency_ns for each in classes]
     if fabric.ports:
         rates, latencies = [*rates, endpoint_bytes_per_s(system) / NS_PER_S], [*latencies, 0.0]
@@ -344,8 +359,28 @@ class Walked(NamedTuple):
     counted: np.ndarray
 
 
+def walk_all_carriers(recorded: dict[int, Recorded], system: SystemSpec, demand: RunDemand, strategy: str) -> Walked:
+    """`walk_machines` of machines that may stand on different numbers of carriers. ``recorded``: number of carriers →
+    a recorded run; numbers that it lacks are added.
+    """
+    scenario = next(iter(recorded.values())).scenario
+    count = len(system.hbm.latency_ns)
+    needed = carriers_needed(system) if scenario.assumptions.carriers == "as_needed" else min(recorded)
+    needed = np.broadcast_to(needed, count)
+    found = Walked(*(np.zeros(count) for _ in range(3)), np.zeros((count, 4), np.int64))
+    for number in np.unique(needed).tolist():
+        own = np.flatnonzero(needed == number)
+        if number not in recorded:
+            recorded[number] = record(replace(scenario, system=one_of(system, own[0])), demand)
+        for whole, part in zip(found, walk_machines(recorded[number], _picked(system, own), strategy), strict=True):
+            whole[own] = part
+    return found
+
+
 def walk_machines(recorded: Recorded, system: SystemSpec, strategy: str) -> Walked:
-    """Walk all recorded steps on the machines that a system stands for (`with_rates`)."""
+    """Walk all recorded steps on the machines that a system stands for (`with_rates`), which stand on as many carriers
+    as the recorded one.
+    """
     first, row = _by_part(system, "links")
     links, reach = _links_of(recorded, _picked(system, first))
     added, decision_ns = _decisions_of(recorded, reach)
@@ -503,7 +538,7 @@ def _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, chan
         add_slices(machine, s.work, s.fetches, counted[at])
 
 
-_TOGETHER, _IN_ORDER, _RESERVED = WALKS["together"], WALKS["in_order"], WALKS["reserved"]
+_TOGETHER, _IN_ORDER, _QUEUED, _RESERVED = (WALKS[each] for each in ("together", "in_order", "queued", "reserved"))
 
 
 @kernel
@@ -517,8 +552,13 @@ def _in_order(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, chan
 
 
 @kernel
+def _queued(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted):
+    _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted, _QUEUED)
+
+
+@kernel
 def _held(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted):
     _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted, _RESERVED)
 
 
-KERNELS = {"together": _shared, "in_order": _in_order, "reserved": _held}
+KERNELS = {"together": _shared, "in_order": _in_order, "queued": _queued, "reserved": _held}

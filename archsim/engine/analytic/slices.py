@@ -49,6 +49,9 @@ BOOKED = np.dtype(
         ("weights", "f8"),  # bytes of slices that start with the step
         ("slices", "f8"),  # number of those slices
         ("bundles", "f8"),  # number of those hidden vectors' bundles
+        ("soonest", "f8"),  # when the first transfer of a turn may pass it (reads: in_order, as the next two)
+        ("served", "f8"),  # time that it takes for all it was booked for
+        ("returned", "f8"),  # end of the last result's booking
     ],
     align=True,
 )
@@ -63,6 +66,10 @@ DIE = np.dtype(
         ("began", "f8"),  # when its product counts as begun
         ("from_ns", "f8"),  # from when on it is multiplied
         ("room", "f8"),  # left for slices, see archsim.engine.state.room_for_slices
+        ("leaving", "f8"),  # room that the slice multiplied last leaves (reads: in_order, as the next three)
+        ("asks", "f8"),  # when it has asked for its last slice
+        ("done", "f8"),  # end of the slice multiplied last
+        ("results", "f8"),  # when its last routed slice was multiplied
         ("taken", "i8"),  # that slice: its index among those in flight
         ("flying", "i8"),  # slices in flight
     ],
@@ -174,6 +181,15 @@ def ask_first(s, die):
     s.flying[die, row.flying] = chain
     row.flying += 1
     return chain
+
+
+@inner
+def leave_copies(s, end):
+    """Leave copies that are booked beyond the end of the step to the next one."""
+    for die in range(s.machine.dies):
+        hbm = HBMS * s.machine.dies + die
+        late_ns = max(0.0, s.booked[hbm].free - end)
+        s.memory.copies.room[die].unwritten_bytes = np.int64(late_ns * rate(s.machine, hbm))
 
 
 @outer

@@ -12,13 +12,11 @@ import numpy as np
 from archsim.base.compiled import inner, kernel, outer, reference
 from archsim.engine.analytic.bookings import (
     begin_held,
-    begin_in_order,
     begin_shared,
     combine_held,
     combine_shared,
     count_moves,
     fetch_held,
-    fetch_in_order,
     fetch_shared,
     stored_held,
     stored_shared,
@@ -35,10 +33,11 @@ from archsim.engine.analytic.slices import (
     HBMS,
     Walk,
     entry_of,
-    rate,
+    leave_copies,
     store,
     take_next,
 )
+from archsim.engine.analytic.turns import walk_queued, walk_turns
 from archsim.engine.event.heaps import time_bits
 from archsim.engine.state import (
     COMBINE,
@@ -73,15 +72,6 @@ def _first_done(s, die, done):
     if done < s.done[first] or (done == s.done[first] and die < np.int64(first)):
         return die
     return np.int64(first)
-
-
-@inner
-def _leave_copies(s, end):
-    """Leave copies that are booked beyond the end of the step to the next one."""
-    for die in range(s.machine.dies):
-        hbm = HBMS * s.machine.dies + die
-        late_ns = max(0.0, s.booked[hbm].free - end)
-        s.memory.copies.room[die].unwritten_bytes = np.int64(late_ns * rate(s.machine, hbm))
 
 
 @inner
@@ -134,7 +124,7 @@ def walk(s, begin, fetch, stored, combine):
                 end = max(end, combine(s, die, now))
         die = _first_done(s, die, take_next(s, die))
     if s.machine.copies_in_background:
-        _leave_copies(s, end)
+        leave_copies(s, end)
     return end
 
 
@@ -144,21 +134,18 @@ def _walk_shared(s):
 
 
 @kernel
-def _walk_in_order(s):
-    return walk(s, begin_in_order, fetch_in_order, stored_shared, combine_shared)
-
-
-@kernel
 def _walk_held(s):
     return walk(s, begin_held, fetch_held, stored_held, combine_held)
 
 
-WALKS = {"together": _walk_shared, "in_order": _walk_in_order, "reserved": _walk_held}
+WALKS = {"together": _walk_shared, "in_order": walk_turns, "queued": walk_queued, "reserved": _walk_held}
 
 
 def walk_strategy(assumptions) -> str:
     """The strategy of ``WALKS`` for a set of assumptions."""
-    return assumptions.reads if assumptions.contention == "shared" else assumptions.contention
+    if assumptions.contention != "shared":
+        return assumptions.contention
+    return "queued" if assumptions.reads == "in_order" and assumptions.source == "queued" else assumptions.reads
 
 
 class Walked(NamedTuple):

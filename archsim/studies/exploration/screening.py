@@ -22,10 +22,18 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import INTEGER, TEXT, write_parquet_columns
-from archsim.engine.analytic.machines import RATES, Recorded, Walked, record, shares_plan, walk_machines, with_rates
+from archsim.engine.analytic.machines import (
+    RATES,
+    Recorded,
+    Walked,
+    record,
+    shares_plan,
+    walk_all_carriers,
+    with_rates,
+)
 from archsim.engine.analytic.walk import HBM_BYTES, LINK_BYTES, READ_BYTES, walk_strategy
 from archsim.engine.loop import Outcome
-from archsim.engine.machine import build_fabric
+from archsim.engine.machine import build_fabric, carriers_of
 from archsim.runs import columns
 from archsim.runs.columns import BY_NAME, Finished
 from archsim.runs.energy import Coefficients, Machine, activity_of, build_costs, costs_of_many, economics, work_of
@@ -134,15 +142,16 @@ class _Family:
         self._link_class = build_fabric(run.system, ROW_MAJOR).link_class
 
     def blocks(self) -> Iterator[Block]:
-        recorded, family = record(self._run.scenario, self._demand), self._screen.family
-        at_once = recorded.most_machines
+        first, family = record(self._run.scenario, self._demand), self._screen.family
+        at_once = first.most_machines
+        recorded = {carriers_of(self._run.scenario): first}
         for begin in range(0, family, at_once):
             end = min(begin + at_once, family)
             block = self._block(recorded, self._screen.digits(np.arange(begin, end)), end - begin)
             if len(block.numbers):
                 yield block._replace(share=end / family)
 
-    def _block(self, recorded: Recorded, digits: dict[int, np.ndarray], count: int) -> Block:
+    def _block(self, recorded: dict[int, Recorded], digits: dict[int, np.ndarray], count: int) -> Block:
         system = self._system(digits, count)
         machine = self._priced(system)
         kept = np.broadcast_to(self._keeps(machine, digits), count)
@@ -153,10 +162,11 @@ class _Family:
         points = self._screen.numbers(self._base, digits, count)
         if not count:
             return Block(self._run.model, points, {}, {}, 0.0)
-        walked = walk_machines(recorded, system, walk_strategy(self._run.assumptions))
+        walked = walk_all_carriers(recorded, system, self._demand, walk_strategy(self._run.assumptions))
+        outcome = next(iter(recorded.values())).outcome
         axes = self._plan.cells(self._plan.point(self._base))
         axes |= {name: cells[digits[at]] for name, (at, cells) in self._screen.cells.items()}
-        return Block(self._run.model, points, self._columns(recorded.outcome, walked, machine), axes, 0.0)
+        return Block(self._run.model, points, self._columns(outcome, walked, machine), axes, 0.0)
 
     def _system(self, digits: Mapping[int, np.ndarray], count: int) -> SystemSpec:
         """That stands for the machines of points."""
