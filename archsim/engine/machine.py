@@ -61,8 +61,8 @@ def build_fabric(system, numbering: str, carriers: str = "one") -> Fabric:
 
     Systems that differ only in these share a graph.
 
-    ``numbering``: of the dies of a mesh, and ``carriers``: see the assumptions. Raises ArchsimError for a user's function that returns no
-    fabric.
+    ``numbering``: of the dies of a mesh, and ``carriers``: see the assumptions. Raises ArchsimError for a user's
+    function that returns no fabric.
     """
     if is_perfect(system):
         graph, classes = _as_made(system, numbering, carriers)

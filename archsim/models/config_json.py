@@ -375,7 +375,7 @@ def _qwen_next(c: ConfigKeys) -> Fields:
     kinds = _kinds(c, layers, "full_attention", "linear_attention")
     every = c.whole("full_attention_interval", default=4)
     if not every:
-        raise SpecError(f"{c.path}: full_attention_interval is {every}; expected 1 or more: one of so many layers is full")
+        raise SpecError(f"{c.path}: full_attention_interval is {every}; expected 1 or more, one layer of which is full")
     full = [at for at in range(layers) if (kinds[at] == "full_attention" if kinds else (at + 1) % every == 0)]
     if c.any("use_sliding_window"):
         raise SpecError(f"{c.path}: use_sliding_window = true: layers with a window are not told")

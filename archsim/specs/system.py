@@ -263,9 +263,9 @@ class HbmSpec(Spec):
 
 
 class OffCarrierSpec(Spec):
-    """A link from a die on one carrier to one on the next; bandwidth is per direction, and no link is better than one on
-    a carrier. The defaults are those between Tesla's training tiles: 9 TB/s across each edge of 5 dies, both directions
-    together (Hot Chips 34, 2022); the latency is assumed (range 200 ns to 1 us).
+    """A link from a die on one carrier to one on the next; bandwidth is per direction, and no link is better than one
+    on a carrier. The defaults are those between Tesla's training tiles: 9 TB/s across each edge of 5 dies, both
+    directions together (Hot Chips 34, 2022); the latency is assumed (range 200 ns to 1 us).
     """
 
     bandwidth_bytes_per_s: Bandwidth = Field(0.9e12, alias="bandwidth")

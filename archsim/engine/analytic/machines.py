@@ -225,7 +225,7 @@ def _picked(system: SystemSpec, at: np.ndarray) -> SystemSpec:
 def one_of(system: SystemSpec, at: int) -> SystemSpec:
     """One of the machines that a system stands for, as a specification."""
     changed: dict[str, dict[str, float]] = {}
-    for (block, key), name in _FIELDS.items():
+    for (block, _), name in _FIELDS.items():
         changed.setdefault(block, {})[name] = float(getattr(getattr(system, block), name)[at])
     return system.model_copy(
         update={block: getattr(system, block).model_copy(update=fields) for block, fields in changed.items()}

@@ -127,7 +127,8 @@ def _multiply(s, die):
     elif fetch.way == FROM_HOME_HBM:
         end = max(end, fetch.time + machine.slice_bytes / machine.hbm_rates[entry.home] + machine.llc_write_ns)
     if fetch.kept:
-        written = _serve_one(s, HBMS * machine.dies + die, fetch.last, 0.0, machine.slice_bytes / machine.hbm_rates[die])
+        hbm = HBMS * machine.dies + die
+        written = _serve_one(s, hbm, fetch.last, 0.0, _ns_of(s, hbm, machine.slice_bytes))
         if not machine.copies_in_background:
             end = max(end, written + machine.hbm_latency_ns)
     if entry.routed:
