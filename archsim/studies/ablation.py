@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 # First what the paper's gains depend on; then what changes the work of a die; then how it is counted.
 ORDER = (
-    "contention", "arbitration", "reads", "rate_updates", "endpoint", "source", "capacity", "memory", "copy_writes",
-    "migration", "execution", "activations", "dispatch", "overlap", "combine", "transfer_software", "decision_cost",
-    "heatmap_update", "tables", "weights", "llc", "gemm", "order", "numbering", "prediction_rows", "ties", "hops",
-    "throughput",
+    "contention", "arbitration", "reads", "rate_updates", "endpoint", "carriers", "source", "capacity", "memory",
+    "copy_writes", "migration", "execution", "activations", "dispatch", "overlap", "combine", "transfer_software",
+    "decision_cost", "heatmap_update", "tables", "weights", "llc", "gemm", "order", "numbering", "prediction_rows",
+    "ties", "hops", "throughput",
 )  # fmt: skip
 ENDPOINT = ("endpoint", "unlimited", "as_measured")
 EFFECT_COLUMNS = (

@@ -388,8 +388,8 @@ def test_labels():
 def test_an_own_set_may_leave_out_fields_with_a_default(tmp_path):
     defaults = {
         "execution": "weight_streaming", "rate_updates": "instant", "endpoint": "unlimited", "overlap": "none",
-        "copy_writes": "barrier",
-    }
+        "copy_writes": "barrier", "carriers": "one",
+    }  # fmt: skip
     own = {field: next(iter(values)) for field, values in ASSUMPTIONS.items() if field not in defaults}
     assert load_assumptions("mine", **own) == load_assumptions("mine", **own | defaults)
     (tmp_path / "mine.yaml").write_text(dump_yaml({"set": "mine", **own}))
