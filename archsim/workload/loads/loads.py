@@ -85,7 +85,7 @@ def numbers(where: str, name: str, values: Any, *dimensions: int) -> np.ndarray:
     except (ValueError, OverflowError):
         found = np.empty(0, object)
     if found.dtype.kind not in "iuf" or found.ndim not in dimensions:
-        kind = f"{found.dtype}{list(found.shape)}" if found.dtype.kind != "O" else "uneven lists"
+        kind = f"{found.dtype}{list(found.shape)}" if found.dtype.kind != "O" else "uneven lists, or numbers above 2^64"
         raise TraceError(
             f"{where}: {name}: {kind}; expected numbers in nested lists of even lengths, "
             f"{' or '.join(map(str, dimensions))} dimensions"
