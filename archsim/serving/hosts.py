@@ -60,9 +60,10 @@ class FactorRow(Spec):
 
 class PoolRow(Spec):
     """Engines that prefill and others that decode, of what has these keys, each a name or ``any``; rows multiply.
-    ``decodes``: of all of an iteration of those that decode, relative to an engine's that does both. In place of the
-    engine's own, where they are given: ``request``, ``handoff``, and ``first_after``, of iterations that decode: a
-    first token comes with those of a decoding engine, which streams several at a time.
+    ``decodes``: of all of an iteration of those that decode, relative to an engine's that does both; that of a GPU is
+    one of its kernels, and of what laws give those that prefill, too. In place of the engine's own, where they are
+    given: ``request``, ``handoff``, and ``first_after``, of iterations that decode: a first token comes with those of a
+    decoding engine, which streams several at a time.
     """
 
     engine: str = ANY
@@ -135,6 +136,7 @@ def host_of(
     ]
     pools = [each for each in known.pools if each.of(dp, engine=engine, gpu=gpu, dtype=dtype)] if pool else []
     alone = prod(each.decodes for each in pools) if pool == DECODE else 1.0
+    kernels = prod(each.decodes for each in pools if each.gpu != ANY) if pool == PREFILL else 1.0
 
     def own(name: str, otherwise: float) -> float:
         return next((value for each in pools if (value := getattr(each, name)) is not None), otherwise)
@@ -149,7 +151,7 @@ def host_of(
         int(own("first_after", row.first_after)),
         experts=prod(each.routed for each in factors),
         decodes=alone * prod(each.decodes for each in factors),
-        prompts=prod(each.prompts for each in factors),
+        prompts=kernels * prod(each.prompts for each in factors),
         handoff_ns=own("handoff", row.handoff),
     )
 

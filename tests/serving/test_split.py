@@ -54,6 +54,7 @@ def test_pools_decode_by_their_own_constants():
     )
     slower = then.decodes / both.decodes
     assert slower == pytest.approx(then.iteration_ns / both.iteration_ns) == pytest.approx(1.1, abs=0.03)
+    assert first.prompts / both.prompts == pytest.approx(known.pools[-1].decodes)
     assert first.decodes == both.decodes and first.handoff_ns == 160e6 and first.first_after == 9
     assert first.request_ns == 0 < both.request_ns and both.first_after == 2
     elsewhere = host_of("vllm", model, "h100", "fp8_block", "fp8_block", known, "decode")
