@@ -111,8 +111,8 @@ def page(found: Sequence[Cell], folds: int, most_clients: int, rest: str) -> str
         "of a look-up beside each: the most alike measured point of another group. Here are cells that are off by "
         f"{FAR_TPOT:.0%} of TPOT or {FAR_TTFT:.0%} of TTFT, and all points. `--against "
         f"docs/accuracy.csv` fails where a cell has worsened by 2 points and by 10 %. Disaggregated: "
-        "engines that prefill and others that decode, by constants of engines that do both, but for `pools` (a factor on "
-        f"decodes, and when a first token is seen), which are of other folds of these points. {rest}",
+        "engines that prefill and others that decode, by constants of engines that do both, but for `pools` (a factor "
+        f"on decodes, and when a first token is seen), which are of other folds of these points. {rest}",
         "",
         "| cell | points | TPOT | TTFT |",
         "|---|---|---|---|",
