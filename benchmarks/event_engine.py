@@ -23,9 +23,11 @@ from typing import NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from reference.published import PublishedSimulator
 from support.small_runs import replay
+from timing import reference_s
 
 from archsim.engine.demand import build_run_demand
 from archsim.policies.heatmap import PortedHeatmap
@@ -59,7 +61,7 @@ def demand_of(system, model, predictor, assumptions, steps):
 class Timed(NamedTuple):
     """A run: ``heatmap_s`` of its ``seconds`` (process time on one core) were spent in the heatmap behind its port.
 
-    ``demand_heatmap_s``: spent in the heatmap of the demand instead.
+    ``demand_heatmap_s``: spent in the heatmap of the demand instead. ``reference_s``: of the reference kernel after it.
     """
 
     seconds: float
@@ -67,10 +69,12 @@ class Timed(NamedTuple):
     events: int
     step_ns: np.ndarray  # float64[n] > 0
     demand_heatmap_s: float = 0.0
+    reference_s: float = 0.0
 
     def per_second(self):
-        """Steps per second, and how long one takes."""
-        return f"{len(self.step_ns) / self.seconds:5.0f} ({self.seconds / len(self.step_ns) * 1e3:.1f} ms)"
+        """Steps per second, how long one takes, and the same in reference kernels (`benchmarks/timing.py`)."""
+        each_s = self.seconds / len(self.step_ns)
+        return f"{1 / each_s:5.0f} ({each_s * 1e3:.1f} ms, {each_s / self.reference_s:.3f} ref)"
 
 
 def timed_runs(system, model, sets, steps, repeats=1):
@@ -95,7 +99,8 @@ def run_once(system, model, name, assumptions, demand, steps):
         begin = time.process_time()
         outcome = engine.run()
         seconds = time.process_time() - begin
-    return Timed(seconds, clock.seconds, int(outcome.tally.events[0]), outcome.step_ns[outcome.step_ns > 0])
+    steps = outcome.step_ns[outcome.step_ns > 0]
+    return Timed(seconds, clock.seconds, int(outcome.tally.events[0]), steps, reference_s=reference_s(1))
 
 
 class HeatmapClock:
@@ -172,6 +177,7 @@ def heatmap_of_demand_s(model, steps):
 def main():
     model = load_model(MODEL)
     heap, slow = bare_heap_events_per_s(), reference_events_per_s()
+    print(f"reference kernel: {reference_s() * 1e3:.2f} ms (ref below)")
     print(f"plain Python: bare heap loop {heap / 1e6:.2f} M events/s, the same rules {slow / 1e6:.2f} M events/s")
     print(f"\nreserved ({MODEL}, batch {BATCH}, 5 x 5 dies, one core, end to end), M events/s")
     print(f"  {'':<10} decisions free  state machines on")
@@ -188,12 +194,12 @@ def main():
     for what, heatmap in (("in both", 1), ("in neither", -1), ("as the runs alone took it", 0)):
         print(f"  on, heatmap {what}: {rate(on, heatmap) / rate(free, heatmap):.0%} of the events/s of free decisions")
     print(f"\nshared ({MODEL}, batch {BATCH}, 5 x 5 dies, one core, end to end), steps/s")
-    print(f"  {'':<10} instant         per_round_trip  its step times")
+    print(f"  {'':<10} {'instant':<28} {'per_round_trip':<28} its step times")
     sets = load_assumptions("physical"), load_assumptions("physical", rate_updates="per_round_trip")
     for name, (instant, paced) in timed_runs(load_system("dojo"), model, sets, 1, REPEATS):
         off, whole = paced.step_ns / instant.step_ns - 1, paced.step_ns.sum() / instant.step_ns.sum() - 1
         error = f"{whole:+.2%}, of a step {off.min():+.1%} to {off.max():+.1%}"
-        print(f"  {name:<10} {instant.per_second():<15} {paced.per_second():<15} {error}")
+        print(f"  {name:<10} {instant.per_second():<28} {paced.per_second():<28} {error}")
 
 
 if __name__ == "__main__":

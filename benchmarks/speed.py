@@ -2,10 +2,12 @@
 
     python benchmarks/speed.py [--only dies layers …]
 
-Every time is processor time of this process, after compilation, the least of three. A series fits cost = a · size^b
-to the logarithms of its points. With ``--only`` the other series stay as they are in the table. SimPy
-(``pip install simpy``) and Dask are compared where they are installed. ``commands`` (`benchmarks/commands.py`) and
-``before``, which times commands of an earlier commit, take many minutes: only if they are named.
+Every time is processor time of this process, after compilation, the least of three. Every figure is also given in
+reference kernels (`benchmarks/timing.py`), which are timed just before and after it, so that figures of different
+machines and hours can be compared. A series fits cost = a · size^b to the logarithms of its points. With ``--only`` the
+other series stay as they are in the table. SimPy (``pip install simpy``) and Dask are compared where they are
+installed. ``commands`` (`benchmarks/commands.py`) and ``before``, which times commands of an earlier commit, take many
+minutes: only if they are named.
 """
 
 import argparse
@@ -25,7 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from timing import least_s
+from timing import least_s, reference_s
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE, PAGE = ROOT / "docs" / "speed.csv", ROOT / "docs" / "speed.md"
@@ -55,13 +57,37 @@ RATIOS = {
 
 class Point(NamedTuple):
     """A row of the table: processor seconds of one size; a ratio (axes of ``RATIOS``, size 0); or what a command takes
-    (``commands: wall s``, …), with its bound as size, 0 for none.
+    (``commands: wall s``, …), with its bound as size, 0 for none. ``reference_s``: of the reference kernel around it;
+    0 where it was not timed.
     """
 
     axis: str
     series: str
     size: int
     value: float
+    reference_s: float = 0.0
+
+    @property
+    def in_references(self) -> float | None:
+        """The figure in reference kernels: how many it takes, or how much is done in the time of one; None where the
+        reference was not timed, or where the figure has no unit of time.
+        """
+        if not self.reference_s:
+            return None
+        if "/s" in self.series:
+            return self.value * self.reference_s
+        if self.axis in SIZES or self.axis.endswith(" s"):
+            return self.value / self.reference_s
+        return None
+
+
+def referenced(points: Iterator[Point]) -> Iterator[Point]:
+    """The points, each with the mean time of the reference kernel before and after it was measured."""
+    before_s = reference_s()
+    for point in points:
+        after_s = reference_s()
+        yield point._replace(reference_s=(before_s + after_s) / 2)
+        before_s = after_s
 
 
 def step_runs(axis: str) -> Iterator[Point]:
@@ -255,14 +281,16 @@ def page(table: list[Point], machine: str) -> str:
             f"|---|{'---:|' * len(sizes)}---|",
         ]
         for series in dict.fromkeys(point.series for point in here):
-            values = [point.value for point in here if point.series == series]
-            cells = " | ".join(shown(value) for value in values)
-            rows.append(f"| {series} | {cells} | {axis}^{fitted(sizes, values)[1]:.2f} |")
+            own = [point for point in here if point.series == series]
+            relative = [point.in_references for point in own]
+            exponent = fitted(sizes, relative if all(relative) else [point.value for point in own])[1]
+            cells = " | ".join(map(both, own))
+            rows.append(f"| {series} | {cells} | {axis}^{exponent:.2f} |")
         parts.append(f"## By {axis}\n\nSeconds by {about}.\n\n" + "\n".join(rows))
     if told := of_commands([point for point in table if kind_of(point) == "commands"]):
         parts.append(told)
     for axis, title in RATIOS.items():
-        rows = [f"| {point.series} | {shown(point.value)} |" for point in table if point.axis == axis]
+        rows = [f"| {point.series} | {both(point)} |" for point in table if point.axis == axis]
         if not rows:
             continue
         parts.append(f"## {title}\n\n| | |\n|---|---:|\n" + "\n".join(rows))
@@ -276,17 +304,25 @@ def of_commands(points: list[Point]) -> str:
     rows = [f"| | {' | '.join(axis.partition(': ')[2] for axis in axes)} |", f"|---|{'---:|' * len(axes)}"]
     for name in dict.fromkeys(point.series for point in points):
         own = (cells[name, axis] for axis in axes)
-        told = (shown(each.value) + (f" ({each.size:,})" if each.size else "") for each in own)
+        told = (both(each) + (f" (bound {each.size:,})" if each.size else "") for each in own)
         rows.append(f"| {name} | {' | '.join(told)} |")
-    about = "`python benchmarks/commands.py`, which says what each runs: two cores, bounds in brackets."
+    about = "`python benchmarks/commands.py`, which says what each runs: two cores."
     return f"## Commands\n\n{about}\n\n" + "\n".join(rows) if points else ""
 
 
 HEAD = """# Speed
 
 Written by `python benchmarks/speed.py` from `docs/speed.csv`; measured on {machine}. Times are processor seconds of
-one process, after compilation, the least of a few; other programs on the machine make them longer. The last column is a
-power law fitted to the row."""
+one process, after compilation, the least of a few; other programs on the machine make them longer. So figures are also
+given in reference kernels (*ref*), a fixed piece of compiled work (`benchmarks/timing.py`) that is timed just before
+and after each: compare these between machines. A figure without *ref* was measured before there was a reference. The
+last column is a power law fitted to the row."""
+
+
+def both(point: Point) -> str:
+    """The figure, and the same in reference kernels."""
+    relative = point.in_references
+    return shown(point.value) + (f" ({shown(relative)} ref)" if relative is not None else "")
 
 
 def shown(value: float) -> str:
@@ -298,7 +334,7 @@ def kept() -> tuple[str, list[Point]]:
     """The machine and the points of the table."""
     with TABLE.open(newline="") as stream:
         machine, *rows = csv.reader(stream)
-    return machine[0], [Point(axis, series, int(size), float(value)) for axis, series, size, value in rows]
+    return machine[0], [Point(row[0], row[1], int(row[2]), *map(float, row[3:])) for row in rows]
 
 
 def main() -> None:
@@ -309,8 +345,8 @@ def main() -> None:
     only = parser.parse_args().only
     for kind in only:
         found = []
-        for point in kinds[kind]():
-            print(*point, flush=True)
+        for point in referenced(kinds[kind]()):
+            print(point.axis, point.series, point.size, both(point), flush=True)
             found.append(point)
         others = [point for point in kept()[1] if kind_of(point) != kind] if TABLE.exists() else []
         table = sorted(others + found, key=lambda point: list(kinds).index(kind_of(point)))
@@ -326,7 +362,7 @@ def write(table: list[Point], machine: str) -> None:
     with TABLE.open("w", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([machine])
-        writer.writerows([*point[:3], f"{point.value:.4g}"] for point in table)
+        writer.writerows([*point[:3], f"{point.value:.4g}", f"{point.reference_s:.4g}"] for point in table)
     machine, table = kept()
     PAGE.write_text(page(table, machine))
 

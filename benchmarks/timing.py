@@ -1,7 +1,19 @@
-"""Least time of a call, for benchmarks."""
+"""Least time of a call, for benchmarks, and the reference kernel that figures are also given in.
+
+Seconds depend on the machine and on what else runs on it. The reference kernel is a fixed piece of compiled work, much
+like that of the simulator's kernels: it is timed just before and after each figure, and figures are told as multiples
+of it, too.
+"""
 
 import time
 from collections.abc import Callable
+
+import numpy as np
+
+from archsim.base.compiled import kernel
+
+STEPS, ROWS = 1_000_000, 1 << 12  # of the reference; its rows fill a first-level cache
+MULTIPLIER, INCREMENT = 6364136223846793005, 1442695040888963407  # of Knuth's MMIX, TAOCP volume 2, section 3.3.4
 
 
 def least_s(run: Callable[[], object], repeats: int = 3, clock: Callable[[], float] = time.process_time) -> float:
@@ -13,3 +25,20 @@ def least_s(run: Callable[[], object], repeats: int = 3, clock: Callable[[], flo
         run()
         taken.append(clock() - begin)
     return min(taken)
+
+
+@kernel
+def _reference(rows, steps):
+    """Raise rows that a linear congruential generator names, one after the other, by a quotient of what they hold."""
+    at, level = np.uint64(1), 1.0
+    for _ in range(steps):
+        at = at * np.uint64(MULTIPLIER) + np.uint64(INCREMENT)
+        row = at >> np.uint64(52)
+        level = min(level, rows[row]) / (1.0 + rows[row])
+        rows[row] += 1.0 - level
+    return level
+
+
+def reference_s(repeats: int = 3) -> float:
+    """Processor seconds that the reference kernel takes now, the least of a few."""
+    return least_s(lambda: _reference(np.ones(ROWS), np.int64(STEPS)), repeats)

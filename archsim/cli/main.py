@@ -108,6 +108,7 @@ HEADINGS: dict[str, tuple[Command | Group, ...]] = {
         Command("check", "check", "check any input file before you run it", (
             Form("--report", "verify", "check:verify", "simulate a report again, and say which numbers moved"),
         )),
+        Command("compile", "compile", "compile the kernels once, so that no later command waits for them"),
         Command("list", "list", "list the names that an experiment may use", (
             Form("--completion", "completion", "list:completion", "a script that completes words in bash, zsh, fish"),
         )),

@@ -2,11 +2,14 @@
 
 import platform
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.demand import RunDemand, RunSum, build_run_demand
@@ -24,7 +27,7 @@ from archsim.runs.run import DemandSpec, Run, generated_digest, plain_text
 from archsim.workload import StepTokens, TokenSource, Trace, column_cache, draw_requests, open_trace
 from archsim.workload.demand import built_together, cached_demand, missing, sum_together
 from archsim.workload.extended import extended
-from archsim.workload.trace import is_first_of, some_layers
+from archsim.workload.trace import Derived, is_first_of, some_layers
 from archsim.workload.traffic_presets import generated_traffic
 
 ENGINES = {each.name: each for each in (EventEngine, AnalyticalEngine, InterpretedEngine)}
@@ -33,6 +36,41 @@ ENGINES = {each.name: each for each in (EventEngine, AnalyticalEngine, Interpret
 _MOST_OUTCOMES = 64
 _MOST_SELECTIONS = 50_000_000  # two bytes each
 _MOST_PLANS = 16  # runs whose plans are kept for machines that differ in rates alone, a few MB each
+
+
+@dataclass(frozen=True)
+class Remembered(Derived):
+    """Generated traffic whose latest stream is kept in ``streams``, by ``name`` and what else it depends on, unless it
+    has more than ``most`` selections: several demands, and heatmaps behind ports, read the same one, which takes long
+    to draw.
+    """
+
+    name: tuple
+    streams: dict[tuple, list[StepTokens]]
+    most: int = _MOST_SELECTIONS
+
+    def __getattr__(self, name: str) -> Any:  # what a kind of traffic has of its own
+        if name == "source":
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
+        """See `archsim.workload.trace.TokenSource.steps`. Pieces are not to be written."""
+        key = self.name, self.source.digest, zlib.crc32(np.ascontiguousarray(requests)), len(requests), decode_steps
+        if key in self.streams:
+            yield from self.streams[key]
+            return
+        self.streams.clear()
+        pieces, selections = [], 0
+        for piece in self.source.steps(requests, decode_steps):
+            selections += piece.experts.size
+            if selections <= self.most:
+                pieces.append(piece)
+            else:
+                pieces.clear()
+            yield piece
+        if selections <= self.most:
+            self.streams[key] = pieces
 
 
 class Simulator:
@@ -45,7 +83,7 @@ class Simulator:
         self._traces = dict(traces or {})
         self._demand: tuple[Any, RunDemand] | None = None
         self._traffic: tuple[Any, TokenSource] | None = None
-        self._routing: tuple[Any, list[StepTokens]] | None = None  # where runs count single tokens
+        self._streams: dict[tuple, list[StepTokens]] = {}  # of `Remembered`
         self._outcomes: dict[str, tuple[Outcome, float]] = {}  # by Run.simulation, with its wall time
         self._clocks: dict[str, Clocks] = {}  # by Run.key, of systems with limits
         self._plans: dict[tuple, dict[tuple[int, int], Plan]] = {}
@@ -124,18 +162,10 @@ class Simulator:
         return Replay(engine, demand, routing)
 
     def _routing_of(self, run: Run) -> Iterable[StepTokens]:
-        """Tokens of all iterations; kept for the next run of the same traffic, where they are few."""
-        if self._routing is not None and self._routing[0] == run.demand.key:
-            return self._routing[1]
-        self._routing = None
+        """Tokens of all iterations."""
         source = self._source(run.demand)
         requests = draw_requests(source.requests, run.batch, run.workload.seed)
-        routing = source.steps(requests, run.workload.decode_steps)
-        prompts = isinstance(run.workload.trace, str) or run.workload.trace.synthetic.prompt_tokens
-        if prompts or run.demand.selections > _MOST_SELECTIONS:
-            return routing
-        self._routing = run.demand.key, list(routing)
-        return self._routing[1]
+        return source.steps(requests, run.workload.decode_steps)
 
     def _plans_of(self, run: Run) -> dict[tuple[int, int], Plan] | None:
         """Those of a drawn machine, which others share that differ in rates alone; None of other runs."""
@@ -160,7 +190,7 @@ class Simulator:
 
     def _forget_demand(self) -> None:
         """Before another is built: two at a time may not fit in memory."""
-        self._demand = self._routing = None
+        self._demand = None
         self._outcomes.clear()
 
     def gather(self, specs: Sequence[DemandSpec]) -> None:
@@ -204,7 +234,8 @@ class Simulator:
     def _new_source(self, spec: DemandSpec) -> TokenSource:
         workload = spec.workload
         if not isinstance(workload.trace, str):
-            return generated_traffic(spec.model, workload.trace.synthetic, spec.batch, workload.layers)
+            drawn = generated_traffic(spec.model, workload.trace.synthetic, spec.batch, workload.layers)
+            return Remembered(drawn, spec.key[:3], self._streams)
         key = workload.trace, spec.model.name
         if key not in self._traces:
             stored = column_cache.load(spec.stored_trace)

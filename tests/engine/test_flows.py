@@ -144,11 +144,11 @@ def used(net, resource):
 
 
 def rates_of(net):
-    return net.groups["rate"][:-1]  # the last row only ends the positions
+    return net.groups["rate"][:-1]  # the last row is of no group
 
 
 def routes_of(net):
-    return np.split(net.positions["resource"], net.groups["first"][1:-1])
+    return np.split(net.routes, net.groups["first"][1:-1])
 
 
 @given(network=networks())

@@ -29,3 +29,13 @@ def test_exponents_are_those_of_the_points(speed):
     rows = [speed.Point("layers", "an engine", size, 3 * size**1.5) for size in sizes]
     page = speed.page([*rows, speed.Point("ratio", "one over another", 0, 7.0)], "a machine")
     assert "| an engine | 24 | 192 | 1,536 | layers^1.50 |" in page and "| one over another | 7 |" in page
+
+
+def test_figures_are_given_in_reference_kernels_that_were_timed_beside_them(speed, monkeypatch):
+    times = iter([0.02, 0.04, 0.06])
+    monkeypatch.setattr(speed, "reference_s", lambda: next(times))
+    points = speed.Point("layers", "an engine", 4, 0.6), speed.Point("ratio", "steps/s of an engine", 0, 100.0)
+    slow, fast = speed.referenced(iter(points))
+    assert slow.in_references == pytest.approx(20) and fast.in_references == pytest.approx(5)
+    assert (speed.both(slow), speed.both(fast)) == ("0.6 (20 ref)", "100 (5 ref)")
+    assert speed.Point("ratio", "one over another", 0, 7.0, 0.03).in_references is None

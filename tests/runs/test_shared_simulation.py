@@ -1,14 +1,17 @@
 """Runs that differ only in how results are counted share a simulation, and have the results of their own."""
 
+import numpy as np
 import pytest
 from support.tiny import tiny
 
 from archsim.engine.loop import Replay
 from archsim.runs.plan import prepare
 from archsim.runs.results import NO_DETAILS
-from archsim.runs.simulator import Simulator
+from archsim.runs.simulator import Remembered, Simulator
 from archsim.specs.assumptions import ASSUMPTIONS, ONLY_OF_GROUPS
-from archsim.specs.library import load_assumptions
+from archsim.specs.library import load_assumptions, load_model
+from archsim.specs.workload import SyntheticSpec
+from archsim.workload.generated import SyntheticTraffic
 
 POLICIES = "policies=[ep, allo, allo+pred, eplb]"
 SENT = {"transfer_software", "dispatch", "combine"}
@@ -79,6 +82,32 @@ def test_a_row_is_the_record_without_details(made):
     whole, row = without_host([Simulator().record(run), Simulator().row(run)])
     assert all(whole[name] for name in ("dies", "links", "pairs", "steps"))
     assert row == {**whole, **NO_DETAILS}
+
+
+def test_generated_traffic_is_drawn_once_for_demands_that_read_it_one_after_the_other():
+    class Counted(SyntheticTraffic):
+        drawn = 0
+
+        def steps(self, requests, decode_steps):
+            Counted.drawn += 1
+            return super().steps(requests, decode_steps)
+
+    model, spec = load_model("qwen3-235b-a22b"), SyntheticSpec(prompt_tokens=0, decode_steps=2)
+    traffic, streams, requests = Counted(model, spec, 3), {}, np.arange(3)
+
+    def read(most):
+        pieces = Remembered(traffic, ("three",), streams, most).steps(requests, 2)
+        return [(piece.iteration, piece.experts.tolist()) for piece in pieces]
+
+    selections = 3 * 2 * 94 * 8
+    first = read(selections)
+    assert read(selections) == first and Counted.drawn == 1 and len(first) == 2
+    streams.clear()
+    assert read(selections - 1) == read(selections - 1) == first and Counted.drawn == 3 and not streams
+    next(Remembered(traffic, ("three",), streams).steps(requests, 2))  # left before its end
+    assert not streams
+    remembered = Remembered(traffic, ("three",), streams)
+    assert (remembered.digest, remembered.request_digest) == (traffic.digest, traffic.request_digest)
 
 
 def without_host(records):

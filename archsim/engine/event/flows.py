@@ -217,8 +217,8 @@ def _tally_row(dies, r):
 @inner
 def _meter(t, group, now, n_bytes):
     """Count busy and waiting time of the group's resources up to now, and the bytes about to pass them."""
-    for position in range(t.net.groups[group].first, t.net.groups[group + 1].first):
-        r = t.net.positions[position].resource
+    for position in range(t.net.groups[group].first, t.net.groups[group].end):
+        r = t.net.routes[position]
         load, row = t.net.resources[r].load, t.resources[_tally_row(t.dies, r)]
         if load > 0:
             row.busy_ns += now - t.metered[r]
@@ -291,7 +291,7 @@ def _next_in_line(t, group, before, now):
         return NOBODY
     row = t.pool.stages[stage]
     line.first = row.next_in_line
-    first = t.net.positions[t.net.groups[row.group].first].resource
+    first = t.net.routes[t.net.groups[row.group].first]
     t.resources[_tally_row(t.dies, first)].wait_ns += now - row.time
     row.time, row.bound_from, row.cause = now, now, before
     return stage
@@ -359,8 +359,8 @@ def _hbm_is_bottleneck(net, group, dies):
     if net.groups[group].bottleneck >= 0:
         return net.groups[group].bottleneck < dies
     tight = False
-    for position in range(net.groups[group].first, net.groups[group + 1].first):
-        r = net.positions[position].resource
+    for position in range(net.groups[group].first, net.groups[group].end):
+        r = net.routes[position]
         if net.resources[r].left <= UNSATURATED * net.resources[r].capacity:
             if r >= dies:
                 return False

@@ -5,15 +5,16 @@ is all flows over the same row of resources (same source, destination and kind):
 held once, with the number of its flows as ``weight``. Which groups can exist is fixed when the network is built; how
 many flows each has changes with `enter` and `leave`. All functions but `build_network` are numba kernels.
 
-A *position* is one resource on one route; group g has positions ``groups[g].first`` up to ``groups[g + 1].first``, in
+A *position* is one resource on one route; group g has positions ``groups[g].first`` up to ``groups[g].end``, in
 travelling order.
 
 =============  ==============================  =====================================================================
 field          dtype[shape]                    meaning
 =============  ==============================  =====================================================================
 ``resources``  RESOURCE[resource]              capacity, its users, and how much of it the solvers have assigned
-``groups``     GROUP[group + 1]                flows under way and their rate; the last row only ends the positions
-``positions``  POSITION[position]              resource and group of a position (no resource twice on one route)
+``groups``     GROUP[group + 1]                flows under way and their rate; the last row is of no group
+``routes``     uint32[position]                resource of a position (no resource twice on one route)
+``positions``  POSITION[position]              its group, and its row in ``users``
 ``users``      USER[position]                  positions of groups under way, by resource: ``resources[r].users`` of
                                                them from ``resources[r].first_user`` on, in no order
 ``rounds``     ROUND[resource + 1]             of the last filling (`fair`), in the order of their levels
@@ -63,6 +64,7 @@ GROUP = np.dtype(
         # resource that limits it (a saturated one on which none is faster); -1: the solver does not report it
         ("bottleneck", "i8"),
         ("first", "u4"),  # of its positions
+        ("end", "u4"),  # where they end: beside, as the next row would be another line of the cache
         ("stamp", "i8"),  # last recompute that wrote the rate
         ("round", "i8"),  # that fixed the rate; -1: none
         ("filled", "i8"),  # flows in the last filling
@@ -70,7 +72,7 @@ GROUP = np.dtype(
     ],
     align=True,
 )
-POSITION = np.dtype([("resource", "u4"), ("group", "u4"), ("slot", "u4")], align=True)  # slot: its row in ``users``
+POSITION = np.dtype([("group", "u4"), ("slot", "u4")], align=True)  # slot: its row in ``users``
 USER = np.dtype([("position", "u4"), ("group", "u4")], align=True)
 
 ROUND = np.dtype(
@@ -89,6 +91,7 @@ class FlowNetwork(NamedTuple):
 
     resources: np.ndarray
     groups: np.ndarray
+    routes: np.ndarray
     positions: np.ndarray
     users: np.ndarray
     rounds: np.ndarray
@@ -108,17 +111,17 @@ def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
         raise ValueError("every capacity must be positive and finite")
     n_resources, n_groups, n_positions = len(capacity), len(route_ptr) - 1, len(route_resources)
     resources, groups = np.zeros(n_resources, RESOURCE), np.zeros(n_groups + 1, GROUP)
-    positions = np.zeros(n_positions, POSITION)
+    positions, routes = np.zeros(n_positions, POSITION), route_resources.astype(np.uint32)
     resources["capacity"] = resources["left"] = capacity
     room = np.bincount(route_resources, minlength=n_resources)
     resources["first_user"] = np.cumsum(room) - room
-    groups["first"] = route_ptr
+    groups["first"], groups["end"][:-1] = route_ptr, route_ptr[1:]
     groups["bottleneck"] = groups["round"] = -1
     route_ptr = np.asarray(route_ptr, dtype=np.int64)
     if not _take_places(positions, route_ptr, route_resources, np.full(n_resources, -1)):
         raise ValueError("a route passes the same resource twice")
     return FlowNetwork(
-        resources, groups, positions, users=np.zeros(n_positions, USER),
+        resources, groups, routes, positions, users=np.zeros(n_positions, USER),
         rounds=np.zeros(n_resources + 1, ROUND), changes=np.zeros(n_positions + 1, CHANGE),
         lists=np.zeros((7, max(n_groups, n_resources) + 1), np.uint32), counts=np.zeros(6, np.int64),
     )
@@ -126,7 +129,7 @@ def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
 
 @kernel
 def _take_places(positions, route_ptr, route_resources, latest):
-    """Fill in the resource and the group of every position; ``latest``: int64[resource] of -1. False where a route
+    """Fill in the group of every position; ``latest``: int64[resource] of -1. False where a route
     passes a resource twice.
     """
     for group in range(len(route_ptr) - 1):
@@ -135,7 +138,7 @@ def _take_places(positions, route_ptr, route_resources, latest):
             if latest[resource] == group:
                 return False
             latest[resource] = group
-            positions[at].resource, positions[at].group = resource, group
+            positions[at].group = group
     return True
 
 
@@ -148,8 +151,8 @@ def enter(net, group):
     first_flow = row.weight == 1
     if first_flow:
         net.counts[UNDER_WAY] += 1
-    for p in range(row.first, net.groups[group + 1].first):
-        resource = net.resources[net.positions[p].resource]
+    for p in range(row.first, row.end):
+        resource = net.resources[net.routes[p]]
         resource.load += 1
         if first_flow:
             if resource.users == 1:  # it is no longer alone
@@ -169,8 +172,8 @@ def leave(net, group):
     last_flow = row.weight == 0
     if last_flow:
         net.counts[UNDER_WAY] -= 1
-    for p in range(row.first, net.groups[group + 1].first):
-        resource = net.resources[net.positions[p].resource]
+    for p in range(row.first, row.end):
+        resource = net.resources[net.routes[p]]
         resource.load -= 1
         if last_flow:
             resource.users -= 1
@@ -235,8 +238,8 @@ def _start_from_touched(net):
 @inner
 def _reach(net, group, stamp, reached):
     """Append the resources of a route that were not reached before; returns the new count."""
-    for p in range(net.groups[group].first, net.groups[group + 1].first):
-        r = net.positions[p].resource
+    for p in range(net.groups[group].first, net.groups[group].end):
+        r = net.routes[p]
         net.lists[REACHED, reached] = r
         reached += net.resources[r].stamp != stamp
         net.resources[r].stamp = stamp
@@ -336,8 +339,8 @@ def _open(net, r, n_open):
 @inner
 def _flows_to_fill(net, group):
     """Flows of a group that share a resource with another group: all of them, or none."""
-    for p in range(net.groups[group].first, net.groups[group + 1].first):
-        if net.resources[net.positions[p].resource].users > 1:
+    for p in range(net.groups[group].first, net.groups[group].end):
+        if net.resources[net.routes[p]].users > 1:
             return net.groups[group].weight
     return np.int64(0)
 
@@ -348,10 +351,10 @@ def _rate_alone(net, group):
     row = net.groups[group]
     row.rate = 0.0 if row.weight == 0 else np.inf
     if row.weight > 0:
-        for p in range(row.first, net.groups[group + 1].first):
-            share = net.resources[net.positions[p].resource].capacity / row.weight
+        for p in range(row.first, row.end):
+            share = net.resources[net.routes[p]].capacity / row.weight
             if share <= row.rate:
-                row.rate, row.bottleneck = share, net.positions[p].resource
+                row.rate, row.bottleneck = share, net.routes[p]
 
 
 @inner
@@ -364,8 +367,8 @@ def _count_anew(net, group, n_open):
     more = flows - row.filled
     if more != 0:
         row.filled = flows
-        for p in range(row.first, net.groups[group + 1].first):
-            r = net.positions[p].resource
+        for p in range(row.first, row.end):
+            r = net.routes[p]
             net.resources[r].waiting += more
             n_open = _open(net, r, n_open)
     return n_open
@@ -377,8 +380,8 @@ def _saturates_before(net, group):
     if net.counts[ROUNDS] == 0:
         return False
     level = net.rounds[net.counts[ROUNDS] - 1].level
-    for p in range(net.groups[group].first, net.groups[group + 1].first):
-        resource = net.resources[net.positions[p].resource]
+    for p in range(net.groups[group].first, net.groups[group].end):
+        resource = net.resources[net.routes[p]]
         if resource.waiting > 0 and resource.left / resource.waiting <= level:
             return True
     return False
@@ -474,8 +477,8 @@ def _fix_tightest(net, level, n_tightest):
             net.lists[FIXED, unsigned(n_fixed)] = group
             n_fixed += 1
             weight = row.weight
-            for p in range(row.first, net.groups[group + 1].first):
-                r = net.positions[p].resource
+            for p in range(row.first, row.end):
+                r = net.routes[p]
                 net.changes[unsigned(n_changed)].resource = r
                 n_changed += net.resources[r].newly_fixed == 0
                 net.resources[r].newly_fixed += weight
@@ -634,7 +637,7 @@ def build_ports(net: FlowNetwork, rank, cycles: bool = False) -> Ports:
 
     Raises ValueError if it does not.
     """
-    rank, route_resources = np.asarray(rank, dtype=np.int64), net.positions["resource"]
+    rank, route_resources = np.asarray(rank, dtype=np.int64), net.routes
     resources, positions = len(net.resources), len(route_resources)
     keys = route_resources * (resources + 1) + _upstream(net, rank, cycles) + 1
     keys, enters, room = np.unique(keys, return_inverse=True, return_counts=True)
@@ -658,7 +661,7 @@ def build_ports(net: FlowNetwork, rank, cycles: bool = False) -> Ports:
 
 def _upstream(net, rank, cycles) -> np.ndarray:
     """int64[position]: the coupled resource before each coupled one on its route; -1 where there is none."""
-    route_resources, route_group = net.positions["resource"], net.positions["group"]
+    route_resources, route_group = net.routes, net.positions["group"]
     coupled = np.flatnonzero(rank[route_resources] != UNCOUPLED)
     before, after = coupled[:-1], coupled[1:]
     same_route = route_group[before] == route_group[after]
@@ -734,7 +737,7 @@ def _collect_entries(net, ports):
     stamp = net.counts[STAMP]
     for group in range(len(net.groups) - 1):
         if net.groups[group].stamp == stamp:
-            for p in range(net.groups[group].first, net.groups[group + 1].first):
+            for p in range(net.groups[group].first, net.groups[group].end):
                 port = ports.ports[ports.enters[p]]
                 ports.entries[port.end_entry] = group
                 port.end_entry += 1
