@@ -63,6 +63,7 @@ GENERATIONS: Mapping[str, str] = {
     "rtx-pro-6000-server": "blackwell, workstation",
 }  # fmt: skip
 THIRDS = 3  # of the shapes, of which one is left out at a time
+LEAST_ROOFLINE_NS = 10_000.0  # of attention: kernels that take less are launches, which a roofline does not have
 MOST_POINTS = 60  # of a table, drawn evenly: more say little, and take long
 FOLDS = 4  # of the tables, for the judgement
 LEAST_TABLES = 4  # with fewer, the points of a table are divided instead
@@ -198,7 +199,8 @@ def _attention_roofline(points: pd.DataFrame, gpu: str) -> np.ndarray:
     if first["kind"].startswith("mla_"):
         raise LawMissing("projections are part of the time")
     flop, n_bytes = work_of(first["phase"], sizes, points["batch"].to_numpy(float), new, tokens, first["kv_dtype"])
-    return _longer(flop, n_bytes, gpu, first["dtype"])
+    ns = _longer(flop, n_bytes, gpu, first["dtype"])
+    return np.where(ns >= LEAST_ROOFLINE_NS, ns, np.nan)
 
 
 def _longer(flop: Any, n_bytes: Any, gpu: str, dtype: str) -> np.ndarray:
@@ -246,8 +248,9 @@ def residuals(measurements: Measurements, said: Callable[[str], None] = lambda t
                 label = f"{gpu} {name}"
                 yield from _all(section, "fit", label, _left_out_points(own, section, points))
                 yield from _all(section, "nearest_shape", label, _left_out_shapes(own, section, points))
-                roofline = partial(given.roofline_ns, points, gpu)
-                yield from _all(section, "roofline", label, _asked(roofline, points))
+                apart = [each for _, each in points.groupby(given.shape, sort=True)]  # of a shape each
+                of_shapes = [_asked(partial(given.roofline_ns, each, gpu), each) for each in apart]
+                yield from _all(section, "roofline", label, np.concatenate(of_shapes))
                 for other in there:
                     if other != gpu:
                         how = "sibling_gpu" if GENERATIONS[other] == GENERATIONS[gpu] else "scaled"
