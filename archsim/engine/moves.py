@@ -302,6 +302,8 @@ def software(scenario, hidden_latency_ns: float) -> Software:
     name = kernels_from(system, kernel)
     fitted = [fixed_and_rate(name, calibration_digest(name), op, kernel, *shape) for op in (DISPATCH, COMBINE)]
     fixed_ns, rates = np.ascontiguousarray(np.array(fitted).T)  # kernels are compiled for contiguous arrays alone
+    if system.d2d.measured_factor != 1:
+        fixed_ns, rates = fixed_ns * system.d2d.measured_factor, rates / system.d2d.measured_factor
     return Software(np.maximum(fixed_ns - hidden_latency_ns, 0.0), rates)
 
 

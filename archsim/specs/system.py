@@ -287,7 +287,16 @@ class D2DSpec(Spec):
     calibration: str | None = Field(None, exclude=True)
     # Measured copies: latency and efficiency are those at the model's slice size, and override given values.
     copies: CopyLaw | None = None
+    # Time of measured kernels of dispatch and combine, of collectives and of copies over that of their laws.
+    measured_factor: Annotated[float, number(0.02, 50)] = 1.0
     source: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, written: Any) -> dict[str, Any]:
+        """Without the keys that say nothing."""
+        plain = self.measured_factor == 1 and "measured_factor" not in self.ranges
+        absent = {"measured_factor"} if plain else set()
+        return {key: value for key, value in written(self).items() if key not in absent}
 
     @model_validator(mode="before")
     @classmethod
@@ -299,6 +308,9 @@ class D2DSpec(Spec):
         if self.copies is None:
             return self
         hop_latency_ns, efficiency = self.copies.link(size_bytes)
+        if self.measured_factor != 1:
+            hop_latency_ns, efficiency = hop_latency_ns * self.measured_factor, efficiency / self.measured_factor
+            efficiency = min(efficiency, 1.0)
         return self.model_copy(update={"hop_latency_ns": hop_latency_ns, "efficiency": efficiency, "copies": None})
 
 

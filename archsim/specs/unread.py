@@ -112,6 +112,13 @@ def _calibration(run: Chosen) -> str:
     return "" if kernels else _GEMM[run.assumptions.gemm]
 
 
+def _measured_transfers(run: Chosen) -> str:
+    if run.system.d2d.copies is not None or (run.system.launch == "gpu" and not _stays(run)
+                                             and run.assumptions.transfer_software == "charged"):
+        return ""
+    return "no time of a measured transfer is charged"
+
+
 def _executor(name: str) -> Callable[[Chosen], str]:
     """Why the keys of one executor of decisions are not read."""
 
@@ -128,6 +135,7 @@ def _generated(run: Chosen) -> bool:
 
 ROWS: tuple[Row, ...] = (
     Row(("system.compute.efficiency",), _efficiency),
+    Row(("system.d2d.measured_factor",), _measured_transfers),
     Row(("system.compute.kernels.single",), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm in ("roofline", "tables") else ""),
     Row(("system.compute.kernel_factor", *(f"system.compute.kernels.{part}" for part in ("permute", "quantise", "finalise", "multiply"))), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm != "grouped" else ""),
     Row(("system.compute.lanes", "system.compute.clock"), lambda run: "only `archsim sure` takes vector lanes, as a bound of kernels"),

@@ -20,7 +20,6 @@ import numpy as np
 from archsim.base.errors import spoken
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import REAL, TEXT, Shown, Table
-from archsim.engine.moves import charges_kernels
 from archsim.report.figures import option_times, variance_shares
 from archsim.report.page import rendered
 from archsim.report.plots import Bars
@@ -438,8 +437,6 @@ def _notes(runs: Sequence[Run], found: Sequence[InWorlds], worlds: Worlds) -> It
         error = max(each.layers for each in found)
         said = "which is in the intervals" if layers > 1 else "and one layer does not tell how far the others differ"
         yield f"{layers} of {every} MoE layers ran: a standard error of up to {percent(error)}, {said}"
-    if any(charges_kernels(run.scenario) or run.system.d2d.copies is not None for run in runs):
-        yield "times of measured transfers and copies are taken as exact"
     told = [(each.agreement, each.run) for each in found if each.agreement is not None]
     least, run = min(told, key=lambda each: each[0], default=(1.0, runs[0]))
     if least < 0.9:
@@ -447,9 +444,6 @@ def _notes(runs: Sequence[Run], found: Sequence[InWorlds], worlds: Worlds) -> It
             f"the analytical engine tells {percent(least)} of how {run.policy.name} varies on the {run.engine} engine; "
             "the rest is taken from the worlds that both ran"
         )
-    placeholders = load_widths().measured
-    if any("placeholder" in levels.source for ways in placeholders.values() for levels in ways.values()):
-        yield "some widths of measured laws are placeholders (configs/uncertainty/widths.yaml)"
 
 
 # ---- files

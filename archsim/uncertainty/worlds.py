@@ -17,12 +17,14 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.fields import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension, Spec, dimension_of_field
+from archsim.engine.cluster.moves import grid_of, kernels_carried
 from archsim.engine.gemm import law_of_ranks
 from archsim.laws.die import Vectors, kernel_bounds
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import MoeSizes
 from archsim.runs.energy import Coefficients
 from archsim.runs.run import Run
+from archsim.specs.assumptions import GATHERING
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
@@ -175,6 +177,7 @@ def measurable(quantity: Quantity) -> Quantity:
 def _of_laws(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Found]:
     """What laws of kernels may be off: those of a die that is no GPU, and those measured on a GPU."""
     system, gemm = scenario.system, scenario.assumptions.gemm
+    yield from _of_transfers(scenario, widths)
     if gemm not in ("grouped", "calibrated"):
         return
     if system.launch == "local_cp":
@@ -207,6 +210,31 @@ def _of_own_kernels(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Fou
             Quantity(f"system.compute.kernels.{part}", value, "", source, spread, _PARTS[part]),
             ("compute", "kernels", part),
         )
+
+
+def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Found]:
+    """What measured transfers may be off: kernels of dispatch and combine and collectives of GPUs, or copies of slices
+    over the links of a die.
+    """
+    system, assumptions = scenario.system, scenario.assumptions
+    charged = system.launch == "gpu" and assumptions.transfer_software == "charged"
+    if charged and assumptions.activations == "dispatched":
+        table, carried = "collectives", assumptions.dispatch not in GATHERING and _carried(scenario)
+        way = "sibling_gpu" if carried else "fit"
+    elif system.d2d.copies is not None:
+        table, way = "copies", "fit"
+    else:
+        return
+    levels = widths.measured[table][way]
+    told = f"{levels.source} ({levels.points} points that no fit saw)"
+    for level, of in (("common", ""), ("shape", f".{scenario.model.name}")):
+        key = f"measured.{table}.{way}.{level}{of}"
+        yield Found(Quantity(key, 1.0, "", told, levels.level(level)), ("d2d", "measured_factor"), factors=True)
+
+
+def _carried(scenario: Scenario) -> bool:
+    """Whether kernels of transfers were measured on another GPU, shape or number of ranks."""
+    return grid_of(scenario.system) is not None and kernels_carried(scenario)
 
 
 def _off(

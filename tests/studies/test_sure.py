@@ -243,3 +243,25 @@ def test_few_samples_are_refused(capsys):
     with pytest.raises(SystemExit):
         main(["sure", "dojo", "--samples", "8"])
     assert "expected at least 16" in capsys.readouterr().err
+
+
+CLUSTER = {
+    "name": "gpus", "systems": ["h100_node"], "models": ["mixtral-8x7b"], "policies": ["ep"],
+    "workload": {
+        "trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 64, "decode_steps": 1, "layers": 1, "context": 0,
+    },
+    "assumptions": [{
+        "set": "physical", "execution": "expert_parallel", "gemm": "grouped", "transfer_software": "charged",
+    }], "engine": "analytical",
+}  # fmt: skip
+
+
+def test_measured_transfers_are_drawn_and_one_factor_slows_them():
+    (run,) = runs_of(CLUSTER)
+    keys = [each.quantity.key for each in quantities_of(run.scenario)]
+    assert any(key.startswith("measured.collectives.") for key in keys)
+    times = []
+    for factor in (1.0, 2.0):
+        system = {"like": "h100_node", "name": "mine", "d2d": {"bandwidth": "450 GB/s", "measured_factor": factor}}
+        times.append(ar.run(CLUSTER | {"systems": [system]}).runs.rows[0]["decode_ns"])
+    assert times[1] > 1.01 * times[0]

@@ -101,6 +101,11 @@ class PortLaw(NamedTuple):
         return self if ratio == 1 else self._replace(busy_ns=self.busy_ns / ratio)
 
 
+def slower(law: PortLaw, factor: float) -> PortLaw:
+    """A law all of whose times are ``factor`` times as long."""
+    return law if factor == 1 else law._replace(fixed_ns=law.fixed_ns * factor, busy_ns=law.busy_ns * factor)
+
+
 def plain_law(latency_ns: float, bytes_per_ns: float) -> PortLaw:
     """``transfer_software: free``: a port passes bytes at its rate."""
     return PortLaw(latency_ns, np.array([0.0, 1.0]), np.array([0.0, 1.0 / bytes_per_ns]), "", False)

@@ -21,7 +21,7 @@ import numpy as np
 
 from archsim.base.errors import SpecError
 from archsim.base.units import NS_PER_S
-from archsim.engine.cluster.laws import KERNELS, NORMAL_SMS, PortLaw, level_law, plain_law
+from archsim.engine.cluster.laws import KERNELS, NORMAL_SMS, PortLaw, level_law, plain_law, slower
 from archsim.engine.cluster.ports import (
     Flows,
     Grid,
@@ -234,6 +234,7 @@ class GatherMoves:
             if told := gathered_told(self._laws, op, self._ranks):
                 self.named += f" ({told})"
         self._share = sms_share(scenario.system, scenario.assumptions)
+        self._factor = scenario.system.d2d.measured_factor
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         tokens = demand.origins.sum(axis=1, dtype=np.int64) / self._top_k
@@ -249,7 +250,8 @@ class GatherMoves:
     def _all(self, op: str, sent: Sent, n_bytes: float) -> np.ndarray:
         # the fullest part decides: libraries pad ranks to equal sizes
         gathered = self._ranks * sent.vectors.max() * n_bytes
-        return np.full(self._ranks, float(gathered_ns(self._laws, op, np.array([max(gathered, 1.0)]), self._ranks)[0]))
+        ns = float(gathered_ns(self._laws, op, np.array([max(gathered, 1.0)]), self._ranks)[0])
+        return np.full(self._ranks, ns * self._factor if self._factor != 1 else ns)
 
     def sms(self, sent: Sent) -> tuple[Sms, Sms]:
         return Sms(share=self._share), Sms(share=self._share)
@@ -384,7 +386,8 @@ def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
         hop_ns = system.d2d.hop_latency_ns if level.hop_latency_ns is None else level.hop_latency_ns
         return plain_law(2 * hop_ns, bandwidth * system.d2d.efficiency / NS_PER_S)
     nodes = levels[1].size if len(levels) > 1 else 1
-    return level_law(level, number, op, assumptions.dispatch, scenario.model, nodes, levels[0].size, bandwidth)
+    law = level_law(level, number, op, assumptions.dispatch, scenario.model, nodes, levels[0].size, bandwidth)
+    return slower(law, system.d2d.measured_factor)
 
 
 def told_kernels(scenario: Scenario) -> str | None:
