@@ -1,4 +1,4 @@
-// Draws every <figure class="plot">: when it comes into view, in the colours of the page, at the width of the page.
+// Draws every figure of the class "plot" when it comes into view, in the colours and at the width of the page.
 // Fields that are chosen in one figure, and what a click highlights, hold for all figures of the page.
 (() => {
   const views = new Map();
