@@ -294,3 +294,33 @@ def test_a_race_that_is_ended_late_compares_what_it_has(monkeypatch):
     monkeypatch.setattr(studied, "in_copies", ending)
     found = studied.recommend(given)
     assert found.ended and len(calls) == 4 and not found.others
+
+
+def small(monkeypatch, *words):
+    """The answer of one small question, as ``--json`` prints it."""
+    lines = []
+    monkeypatch.setattr("archsim.cli.printing.print_json", lines.append)
+    monkeypatch.setattr(studied, "MOST_REQUESTS", 400)
+    monkeypatch.setattr(studied, "FULL_REQUESTS", 400)
+    asked = "recommend qwen3-30b-a3b --ttft 2s --tpot 30ms --engine sglang --precision fp8 --jobs 1 --json"
+    assert main([*asked.split(), *words]) == 0
+    return lines[0]
+
+
+def test_pools_of_a_budget_with_loads_have_files_to_start(tmp_path, monkeypatch):
+    loads = tmp_path / "loads.csv"
+    rows = [f"{layer},{expert},{1 + (7 * expert + layer) % 50}" for layer in range(48) for expert in range(128)]
+    loads.write_text("\n".join(["layer,expert,count", *rows]) + "\n")
+    out = tmp_path / "out"
+    # Two H200: 3.20 USD an hour of 1.60 each, 1,400 W of 700.
+    found = small(monkeypatch, "--on", "h200", "--usd", "3.3", "--watts", "2000", "--pools", "--out", str(out),
+                  "--loads", str(loads))  # fmt: skip
+    assert all(row["gpus"] <= 2 for row in found["compared"])
+    apart = [row for row in found["compared"] if row["prefill"]]
+    assert apart and all(row["instances"] == 2 and row["prefill"] == 1 for row in apart)
+    assert any(each.name.startswith("placement") for each in out.iterdir())
+    script = (out / "start.sh").read_text()
+    best = found["best"]
+    assert script.count("sglang.launch_server") == best["instances"]
+    assert ("--disaggregation-mode prefill" in script) == bool(best["prefill"])
+    check_serving(load_serving(str(out / "serve.yaml")))
