@@ -115,11 +115,12 @@ def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, longer: Served |
     within = within_limits(served, slo)
     of_rates = rates(steady, not saturated and not (unsteady and (steady is served or unsteadiness(steady))))
     good = within if steady is served else within_limits(steady, slo)
+    share = float(good[of_rates.counted].mean())
     prompt, output = int(requests["input"].sum()), int(requests["output"].sum())
     tpot = spread(times["tpot"][several])
     return Measures(
         span, len(requests), prompt, output, of_rates.requests,
-        of_rates.requests * float(good[of_rates.counted].mean()), float(within.mean()),
+        of_rates.requests * share, float(within.mean()) if steady is served else share,
         of_rates.output, of_rates.output + of_rates.input, of_rates.output / devices,
         1e3 / tpot.mean if several.any() else NO_NUMBER,
         spread(times["ttft"] if served.ttft else times["ttft"][:0]), tpot, spread_of_gaps(served.gaps),

@@ -157,6 +157,7 @@ ROWS: tuple[Row, ...] = (
     Row(("assumptions.migration",), _if(lambda run: not run.policy.moves_experts, "policy {run.policy.name} moves no experts")),
     Row(("assumptions.weights",), _if(lambda run: run.model.shared_experts == 0, "{run.model.name} has no shared experts")),
     Row(("assumptions.numbering",), _if(lambda run: run.system.mesh is None, "{run.system.name} has no mesh whose dies could be numbered otherwise")),
+    Row(("system.d2d.off_carrier.*",), _if(lambda run: run.assumptions.carriers == "one", "carriers: one takes links from one carrier to the next as those on one")),
     Row(("assumptions.endpoint",), _if(lambda run: run.system.transfer_law is not None, "{run.system.name} names measured kernels (law), which have their own endpoints")),
     Row(("system.dies_as_built.router",), _if(lambda run: not _has_dead_dies(run), "no die of {run.system.name} is dead")),
     Row(("system.drawn.cluster", "system.drawn.die_area", "system.drawn.core_area"), _if(lambda run: run.system.drawn is not None and not run.system.drawn.defects_per_cm2, "drawn.defects_per_cm2 is 0")),

@@ -10,7 +10,7 @@ from support.serving import MS, closed, opened, pool
 from archsim.base.errors import TraceError
 from archsim.serving import loop
 from archsim.serving import simulate as simulation
-from archsim.serving.measures import measure, times_ns
+from archsim.serving.measures import Slo, measure, times_ns
 from archsim.serving.records import Transfer
 from archsim.serving.requests import Requests, gamma_arrivals, lengths, refuse_too_long, without_hashes
 from archsim.serving.schedulers import compiled
@@ -215,6 +215,15 @@ def test_rates_of_few_requests_on_a_saturated_engine_are_those_of_many():
     burst, told, steady = measure(few, 1), measure(few, 1, longer=many), measure(many, 1)
     assert told.requests_per_s == steady.requests_per_s and told.output_tokens_per_s == steady.output_tokens_per_s
     assert told.ttft == burst.ttft and told.saturated.endswith("rates are of 2,000 requests")
+
+
+def test_the_share_within_the_limits_is_of_the_run_whose_rates_count():
+    """Three requests were "goodput 0.000 (100.0% within the limits)": the share was theirs, the rate that of 2,000."""
+    many, few = (served([(at * 0.5, 100, 20) for at in range(count)]) for count in (2000, 3))
+    limits = Slo(ttft_ns=2 * measure(few, 1).ttft.mean * MS)
+    alone, found = measure(few, 1, limits), measure(few, 1, limits, longer=many)
+    assert alone.within_slo == 1 and found.within_slo < 0.5
+    assert found.goodput_per_s == pytest.approx(found.requests_per_s * found.within_slo)
 
 
 @pytest.mark.parametrize("clients", [1, 4, 16])

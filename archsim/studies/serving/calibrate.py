@@ -22,9 +22,18 @@ from archsim.base.files import drafted
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.serving.deployment import Built, Host
-from archsim.serving.measures import PERCENTILES, Spread, spread_of_gaps, times_ns
+from archsim.serving.measures import PERCENTILES, Spread, spread_of_gaps, times_ns, within_limits
 from archsim.serving.requests import Requests, without_hashes
-from archsim.serving.serving import Deployment, Outcome, deploy, host_for, requests_of, serve_requests, simulated
+from archsim.serving.serving import (
+    Deployment,
+    Outcome,
+    deploy,
+    host_for,
+    requests_of,
+    serve_requests,
+    simulated,
+    slo_of,
+)
 from archsim.serving.simulate import Served
 from archsim.specs.serving_files import Serving
 
@@ -186,7 +195,7 @@ def bench(outcome: Outcome) -> dict[str, Any]:
         "total_output_tokens": measures.output_tokens,
         # Over the whole duration, drain included, as `vllm bench serve` counts.
         "request_throughput": measures.requests / measures.duration_s,
-        "request_goodput": measures.within_slo * measures.requests / measures.duration_s,
+        "request_goodput": int(within_limits(outcome.served, slo_of(outcome.serving)).sum()) / measures.duration_s,
         "output_throughput": measures.output_tokens / measures.duration_s,
         "total_token_throughput": (measures.output_tokens + measures.input_tokens) / measures.duration_s,
     }

@@ -51,8 +51,8 @@ def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
     where = str(path)
     if not members:
         raise TraceError(
-            f"{where}: has neither experts (tokens: with {', '.join([*COLUMNS][1:])}) nor counts (loads), but "
-            f"{', '.join(sorted(member_names(path))) or 'no member'}"
+            f"{where}: has neither a member 'experts' (tokens, with {', '.join([*COLUMNS][1:])}) nor a member 'counts' "
+            f"(loads); it has {', '.join(sorted(member_names(path))) or 'none'}"
         )
     columns = {name: _column(where, members, name, dimensions) for name, dimensions in COLUMNS.items()}
     experts, offsets, iteration, layer_ids = columns.values()
