@@ -167,3 +167,18 @@ def test_public_layouts_are_read(tmp_path):
         ["a100", "0.14.0", "decode", "gqa", "fp8", 8, 1, 128, 1, 2],
         ["h100", "1.3.0rc20", "decode", "mla", "fp8", 16, 1, 0, 4, 1024],
     ]
+
+
+def test_prompts_take_a_kernel_of_their_geometry_before_one_of_their_kv_cache():
+    """SGLang's prompts over FP8 KV were measured with heads of 128 alone; those of 64 take its kernel over BF16 KV."""
+    b200 = calibration_named("b200")
+
+    def chosen(phase, head_dim, kv_dtype, library):
+        sizes = AttentionSizes(8, 1, head_dim)
+        table = choose_attention(b200, phase, sizes, "bf16", kv_dtype, library)
+        return table.head_dim, table.dtype, table.kv_dtype
+
+    assert chosen("prefill", 128, "fp8", "sglang") == (128, "bf16", "fp8")
+    assert chosen("prefill", 64, "fp8", "sglang") == (64, "bf16", "bf16")
+    assert chosen("prefill", 64, "fp8", "vllm") == (64, "bf16", "fp8")
+    assert chosen("decode", 64, "fp8", "sglang")[2] == "fp8"

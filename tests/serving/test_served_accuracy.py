@@ -157,6 +157,44 @@ def test_a_cell_has_worsened_by_two_points_and_ten_percent(tmp_path, then, now, 
     assert bool(worse(tmp_path / "before.csv", cells_of([judged(10 * (1 + now))]))) == fails
 
 
+def test_cells_are_compared_with_the_page_of_the_benchmark_by_its_labels(tmp_path):
+    """docs/accuracy.csv names systems and models as aiconfigurator's table does."""
+    row = {"model": "Llama-3.1-8B", "system": "H200-SXM-141GB", "backend": "vllm", "precision": "fp8", "points": 1,
+           "tpot": 0.1, "ttft": 0.1}  # fmt: skip
+    table = written(tmp_path, "before.csv", [row, row | {"model": "all", "system": "all", "backend": "all"}])
+    assert worse(table, cells_of([judged(13.0)])) == ["vllm, h200, llama-3.1-8b, fp8: TPOT 10.0% before, 30.0% now"]
+    assert worse(table, cells_of([judged(11.1)])) == []
+    other = written(tmp_path, "other.csv", [row | {"model": "Qwen3-32B"}])
+    with pytest.raises(TraceError, match="has none of these cells, such as vllm, h200, llama-3.1-8b, fp8"):
+        worse(other, cells_of([judged(13.0)]))
+
+
+def test_pools_are_read_as_they_were_deployed(tmp_path):
+    """Machines of several nodes, the recipes' largest batch, and the sizes that SGLang's first labels mean."""
+    row = {
+        "point": "dis_1", "group": "D", "system": "B200-SXM", "gpus": 16, "model": "DeepSeek-R1/V3", "is_moe": 1,
+        "backend": "trtllm", "backend_version": "0.8", "precision": "fp4", "gemm_quant": "nvfp4",
+        "moe_quant": "nvfp4", "isl_tokens": 1024, "osl_tokens": 1024, "ttft_ms": 100.0, "tpot_ms": 7.0,
+    }  # fmt: skip
+    sizes = {"workers": 1, "tp": 8, "attention_dp": 1, "moe_tp": 1, "moe_ep": 8}
+    both = {f"{side}_{name}": size for side in ("prefill", "decode") for name, size in sizes.items()}
+    rows = [row | both | {"concurrency": clients} for clients in (1, 12, 20)]
+    points = read_served(written(tmp_path, "pools.csv", rows)).points
+    assert [each.given["disaggregated"]["decode"]["max_num_seqs"] for each in points] == [1, 16, 16]
+    assert points[0].engine == "trtllm, disaggregated"
+    serving = load_serving(points[0].given)
+    assert (serving.system.name, serving.system.dies) == ("b200_cluster", 16)
+    odd = {"tp": 1, "attention_dp": 4, "moe_tp": 4, "moe_ep": 1}
+    sglang = row | both | {"system": "GB200", "backend": "sglang", "concurrency": 8}
+    sglang |= {f"decode_{name}": size for name, size in odd.items()}
+    low, wide = read_served(
+        written(tmp_path, "sglang.csv", [sglang | {"decode_workers": 4}, sglang | {"decode_workers": 1}])
+    ).points
+    sides = [each.given["disaggregated"]["decode"]["parallel"] for each in (low, wide)]
+    assert sides[0] == {"attention": {"tp": 4, "dp": 1}, "experts": {"ep": 1, "tp": 4}}
+    assert sides[1] == {"attention": {"tp": 1, "dp": 4}, "experts": {"ep": 4, "tp": 1}}
+
+
 def test_the_command_simulates_says_how_far_and_fails_where_it_worsened(tmp_path, capsys):
     rows = written(tmp_path, "rows.csv", [ROW, ROW | {"backend": "mlc"}])
     at = tmp_path / "accuracy.md"

@@ -284,9 +284,10 @@ def _deployed_point(
 ) -> Point:
     """``most``: requests of a decode rank; 0: as many as there are clients."""
     engine = FRAMEWORKS.get(backend, backend)
+    named = engine if len(sides) == 1 else f"{engine}, {DISAGGREGATED}"
     gpu, machine = SYSTEMS.get(system.split("-")[0], ("", ""))
     model = MODELS.get(label, label)
-    point = Point(where, engine, gpu or system, model, precision, None, ttft, tpot, output_per_s)
+    point = Point(where, named, gpu or system, model, precision, None, ttft, tpot, output_per_s)
     devices = sum(count * ranks_of(side) for count, side in zip(counts, sides, strict=True))
     if engine not in SCHEDULERS:
         return point._replace(refused=f"the engine {backend} is not simulated (known: {', '.join(SCHEDULERS)})")
@@ -597,7 +598,7 @@ def _ranges(
 
 KEYS = ("engine", "gpu", "model", "precision")
 TIMES = ("tpot", "ttft", "output_per_s")
-ALL = "all"
+ALL, DISAGGREGATED = "all", "disaggregated"
 WORSE_POINTS, WORSE_SHARE = 0.02, 0.10  # by both of which a cell's median error has to grow to have worsened
 FAR, MOST_FAR = 0.25, 5  # error of TPOT of points that are named, and of how many
 
@@ -625,6 +626,9 @@ def cells_of(judged: Iterable[Judged]) -> list[Cell]:
     if len(groups) > 1:
         cells += [_cell((name, ALL, ALL, ALL), [each for each in found if each.point.engine == name])
                   for name in engines]  # fmt: skip
+        apart = [each for each in found if each.point.engine.endswith(DISAGGREGATED)]
+        if 0 < len(apart) < len(found):
+            cells.append(_cell((f"{ALL}, {DISAGGREGATED}", ALL, ALL, ALL), apart))
         cells.append(_cell((ALL,) * len(KEYS), found))
     return cells
 
@@ -662,14 +666,16 @@ def worse(before: Path, now: Sequence[Cell]) -> list[str]:
     """
     with before.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    names = {"engine": "backend", "gpu": "system"}  # in docs/accuracy.csv
     known = {}
     for row in rows:
         try:
-            known[tuple(row.get(key) or row[names.get(key, key)] for key in KEYS)] = row
+            known[_key_of(row)] = row
         except KeyError as error:
-            command = "`archsim calibrate --validate --served --page`"
+            command = "`archsim validate --served --page`"
             raise TraceError(f"{before}: is no table of {command}: it lacks {error}") from None
+    if now and not {cell.key for cell in now} & set(known):
+        told = ", ".join(now[0].key)
+        raise TraceError(f"{before}: has none of these cells, such as {told}: nothing could be compared with it")
     found: list[str] = []
     for cell in now:
         row = known.get(cell.key, {})
@@ -680,6 +686,17 @@ def worse(before: Path, now: Sequence[Cell]) -> list[str]:
             if off - then > WORSE_POINTS and off > (1 + WORSE_SHARE) * then:
                 found.append(f"{', '.join(cell.key)}: {name.upper()} {then:.1%} before, {off:.1%} now")
     return found
+
+
+def _key_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of a row of such a table, or of docs/accuracy.csv, which has labels of systems and models. Raises KeyError."""
+    if "engine" in row:
+        return tuple(str(row[key]) for key in KEYS)
+    engine, system, model = (str(row[key]) for key in ("backend", "system", "model"))
+    if model == DISAGGREGATED:  # all of its points
+        return f"{ALL}, {DISAGGREGATED}", ALL, ALL, ALL
+    gpu, _ = SYSTEMS.get(system.split("-")[0], (system, ""))
+    return engine, gpu, MODELS.get(model, model), str(row["precision"])
 
 
 @dataclass(frozen=True, eq=False)
