@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 SAMPLES = 256
 _LEAST_WORTH = 0.0005  # share of throughput
 SHOWN = 10  # draws of a tornado
+LAYERS = "layers that did not run"
 FILE, JSON, PAGE = "sure.csv", "sure.json", "sure.html"
 _FOLDER = "worlds"
 _OF = ("system", "model", "batch", "assumptions")
@@ -307,13 +308,30 @@ def _place(
         for each in worlds.quantities(one.run.scenario, one.run.engine)
     } | {TRAFFIC}  # fmt: skip
     draws = {name: drawn for name, drawn in worlds.draws.items() if name in read}
-    expansion = expand(draws, values)
-    rates = {name: expand(draws, float(np.mean(each)) / each) for name, each in ns.items()}
+    clean = {name: each.ns if each.by_layers is None else each.ns / each.by_layers for name, each in found.items()}
+    told_by = clean[headline.slower] / clean[headline.faster] if headline else clean[names[0]]
+    expansion = expand(draws, told_by)
+    rates = {name: expand(draws, float(np.mean(each)) / each) for name, each in clean.items()}
     rates = {name: _scaled(each, 1 / float(np.mean(ns[name]))) for name, each in rates.items()}
     measured = measurements(expansion, rates, draws, values, named)
     told = _told(names, ties, rest, options, worlds.samples)
-    found_indices = tuple(indices(expansion, draws, values))
+    found_indices = _with_layers(indices(expansion, draws, told_by), told_by, values)
     return Place(of, options, pairs, headline, told, found_indices, measured, ns, further)
+
+
+def _with_layers(found: Sequence[Index], told_by: np.ndarray, values: np.ndarray) -> tuple[Index, ...]:
+    """Indices of a value, float64[world], of which ``told_by`` is what draws decide, with that of the sample of layers
+    (error: of a ratio of two variances of so many worlds, each known to the root of 2 / worlds).
+    """
+    whole, drawn = float(np.var(values)), float(np.var(told_by))
+    if whole == drawn or not whole > 0:
+        return tuple(found)
+    others = min(1.0, drawn / whole)
+    error = others * 2 / float(np.sqrt(len(values)))
+    layers = Index(LAYERS, 1 - others, error, 1 - others, error)
+    scaled = [each._replace(**{name: value * others for name, value in each._asdict().items() if name != "name"})
+              for each in found]  # fmt: skip
+    return tuple(sorted([*scaled, layers], key=lambda each: (-each.total, each.name)))
 
 
 def _scaled(expansion: Expansion, by: float) -> Expansion:

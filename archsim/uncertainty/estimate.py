@@ -22,7 +22,8 @@ SURE = 0.9  # share of the worlds in which a winner wins; with less it is a tie
 NO_DIFFERENCE = 1e-3  # of time: closer is neither faster nor slower
 _MOST_DEGREE, _MOST_TOGETHER, _FEW = 8, 4, 4  # of one draw, of two of many draws; few draws may have more together
 _PATIENCE, _MOST_TERMS, _RESAMPLED = 8, 80, 64
-_SIGNIFICANT, _LEAST_SHARE = 3.5, 1e-4  # standard errors; of the variance, with less it is numerics
+_SIGNIFICANT, _BEYOND_NOISE = 3.5, 0.5  # standard errors
+_LEAST_SHARE = 1e-4  # of the variance, with less it is numerics
 
 
 class Interval(NamedTuple):
@@ -278,7 +279,10 @@ def _left_out(residual: np.ndarray, leverage: np.ndarray, terms: int) -> float:
 
 
 def _significant(columns: np.ndarray, values: np.ndarray, chosen: list[int]) -> list[int]:
-    """Without the terms whose coefficients cannot be told from 0: what no run reads has no term."""
+    """Without the terms whose coefficients cannot be told from 0: what no run reads has no term. The largest of so many
+    candidates that are noise is some standard errors away from 0 (of n normal variables, about the root of 2 ln n).
+    """
+    least = max(_SIGNIFICANT, float(np.sqrt(2 * np.log(columns.shape[1]))) + _BEYOND_NOISE)
     while len(chosen) > 1:
         own = columns[:, chosen]
         coefficients = _fitted(own, values)
@@ -289,7 +293,7 @@ def _significant(columns: np.ndarray, values: np.ndarray, chosen: list[int]) -> 
         ratio[coefficients**2 < _LEAST_SHARE * float(np.var(values))] = 0.0
         ratio[0] = np.inf
         weakest = int(ratio.argmin())
-        if ratio[weakest] >= _SIGNIFICANT:
+        if ratio[weakest] >= least:
             break
         chosen = [each for at, each in enumerate(chosen) if at != weakest]
     return chosen

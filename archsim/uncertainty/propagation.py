@@ -45,13 +45,15 @@ KEPT_FROM_S = 0.02  # of simulation: shorter runs are done again sooner than rea
 class InWorlds:
     """One run in all worlds. ``row``: of the run itself; ``ns``: float64[sample], time of decode (of prefill, if it has
     no decode); ``agreement``: see `archsim.uncertainty.estimate.agreement`; None: one engine ran all. ``layers``: its
-    column ``layers_error``.
+    column ``layers_error``; ``by_layers``: float64[sample], what the sample of layers makes of ``ns``, around 1; None:
+    all ran.
     """
 
     run: Run
     row: Record
     ns: np.ndarray
     agreement: float | None
+    by_layers: np.ndarray | None = None
 
     @property
     def layers(self) -> float:
@@ -183,9 +185,10 @@ def _over_layers(found: list[InWorlds], traces: dict[tuple[str, str], Trace]) ->
             raise FailedRuns(record.message)
         if record["steps"]:  # of very many steps none are kept
             columns = unpacked(record["steps"])
-            _, layer = np.unique(columns["layer"], return_inverse=True)
+            step, (_, layer) = np.array(columns["step"]), np.unique(columns["layer"], return_inverse=True)
+            counted = np.isin(step, np.unique(step)[-int(record["row"]["decode_steps"] or 1) :])
             each = next(of for own, of in asked if own is run)
-            of_layer = np.bincount(layer, np.array(columns["time_ns"]))
+            of_layer = np.bincount(layer[counted], np.array(columns["time_ns"])[counted])
             changed[id(each)] = _sampled_layers(each, of_layer, len(run.model.moe_layer_ids))
     return [changed.get(id(each), each) for each in found]
 
@@ -198,7 +201,7 @@ def _sampled_layers(each: InWorlds, of_layer: np.ndarray, every: int) -> InWorld
     rng = np.random.default_rng(count)
     means = of_layer[rng.integers(0, count, (len(each.ns), count))].mean(axis=1) / of_layer.mean()
     means = 1 + (means - 1) * np.sqrt((1 - count / every) * count / (count - 1))
-    return replace(each, ns=each.ns * means)
+    return replace(each, ns=each.ns * means, by_layers=means)
 
 
 def _times(runs: Iterable[Run], records: dict[str, Record]) -> np.ndarray:

@@ -14,6 +14,7 @@ from support.waiting import wait_for
 
 pytest.importorskip("distributed", reason="needs Dask: pip install 'archsim[cluster]'")
 
+import archsim as ar
 from archsim.runs import dask_pool
 from archsim.runs.dask_pool import MOST_TOGETHER, PATIENCE_S, TURNS, batches, simulate_on_cluster
 from archsim.runs.sweep import Unwatched, sweep
@@ -52,6 +53,14 @@ def test_a_cluster_gives_the_same_bytes(tmp_path, cluster):
     sweep(experiment, tmp_path / "here", jobs=1)
     sweep(experiment, tmp_path / "there", scheduler=cluster.address)
     for name in BYTES:
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
+
+
+def test_a_cluster_gives_the_same_worlds(tmp_path, cluster):
+    experiment = tiny(tmp_path, "policies=[ep]", "engine=analytical")
+    for name, how in (("here", {"jobs": 1}), ("there", {"scheduler": cluster.address})):
+        ar.sure(experiment, 16, tmp_path / name, **how)
+    for name in ("sure.json", "sure.csv", "sure.html"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
 
 

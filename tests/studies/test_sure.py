@@ -144,6 +144,7 @@ def test_layers_that_did_not_run_have_the_error_of_a_sample(tmp_path, monkeypatc
     ns = sure.places[0].samples["ep"]
     assert error > 0 and ns.std() / ns.mean() == pytest.approx(error, rel=0.2)
     assert any("standard error" in note for note in sure.notes)
+    assert sure.places[0].indices[0].name == "layers that did not run" and sure.places[0].indices[0].total > 0.9
 
 
 def test_traffic_is_drawn_the_same_for_all_options(found):
