@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 from archsim.cli.arguments import (
     CHOSEN,
@@ -39,11 +40,15 @@ def run_why(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.cli.printing import console, grid, print_compiling, print_notes
     from archsim.runs.plan import choose
+    from archsim.studies.why import run_that_matters, sentence
 
     chosen = {name: getattr(args, name) for name in CHOSEN}
+    given = args.step is not None or args.layer is not None
+    picked = Path(args.file).is_dir() and not given and not any(chosen.values())
+    if picked:
+        chosen |= run_that_matters(Path(args.file))
     choose(experiment, **chosen)  # refuses names before anything is said to be simulated
     print_compiling()
-    given = args.step is not None or args.layer is not None
     print(f"simulating the run{', then what would help' if given else ''} ...", file=sys.stderr, flush=True)
     found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, told=doing, **chosen)
     args.result = found
@@ -60,7 +65,12 @@ def run_why(args: argparse.Namespace) -> int:
     first = found.rows[0]
     if found.clock:
         print(f"clock: {found.clock}")
-    print(f"What would help the first: the same command with --step {first['step']} --layer {first['layer']}")
+    if picked:
+        where = {"step": first["step"], "layer": first["layer"]}
+        args.result = helped = ar.why(experiment, **where, worst=args.worst, told=doing, **chosen)
+        print(f"This is the fastest run of the report at its largest batch. {sentence(helped)}")
+    else:
+        print(f"What would help the first: the same command with --step {first['step']} --layer {first['layer']}")
     return OK
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.causes import CAUSES, Cause
@@ -137,6 +138,37 @@ def explain(
     notes = calibration_notes([result], [(run.system.name, die_of(run.system))])
     said = tuple(notes), _clock_told(result)
     return Why(run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies, *said)
+
+
+def run_that_matters(report: Path) -> dict[str, Any]:
+    """What chooses the run of a report that one would deploy: the fastest at the largest batch, under ``physical``
+    where that was run; empty where no run decoded.
+    """
+    from archsim.runs.results import Results
+
+    rows = [row for row in Results.load(report).runs.rows if row.get("tokens_per_s")]
+    physical = [row for row in rows if row["assumptions"].startswith("physical")]
+    rows = physical or rows
+    if not rows:
+        return {}
+    most = max(row["batch"] for row in rows)
+    best = max((row for row in rows if row["batch"] == most), key=lambda row: row["tokens_per_s"])
+    return {name: best[name] for name in ("policy", "system", "model", "batch", "assumptions")}
+
+
+def sentence(found: Why) -> str:
+    """``Its slowest step takes 120 µs, of which HBM takes 55 %. What would help most is HBM twice as fast: −21 %.``"""
+    row = found.rows[0]
+    (cause, share), *_ = shares_of(row).items()
+    took = scaled(row["time_ns"], TIME_UNITS)
+    said = f"Its slowest step takes {took}, of which {CAUSES[cause].label} takes {percent(share)}."
+    best = min(found.levers or (), key=lambda each: each.time_ns, default=None)
+    if best is None:
+        return said
+    change = best.time_ns / row["time_ns"] - 1
+    if change > -NOTHING:
+        return f"{said} Nothing that was tried would make it shorter."
+    return f"{said} What would help most is {best.what}: {_change(change)}."
 
 
 def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:

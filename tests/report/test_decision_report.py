@@ -93,7 +93,7 @@ def page(folder):
 def test_panels_are_of_one_system_of_a_family(report, page):
     assert report.families() == [("dojo", *VARIANTS)]
     assert {place.system for place in report.places()} == {"dojo"}
-    assert page.text.count("How much faster than base is each policy?") == 1
+    assert page.text.count("How much faster than base is each policy?") == 2  # its caption, and what is read aloud
     whole = Page(render_all(report)["results.html"])
     assert whole.row("dojo-host", "deepseek-v3", "4,096", "allo", "physical")
 

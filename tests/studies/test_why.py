@@ -37,6 +37,20 @@ def test_without_a_step_the_worst_ones_are_shown(tmp_path):
     assert last == f"What would help the first: the same with step {first['step']} and layer {first['layer']}"
 
 
+def test_of_a_report_the_run_that_matters_is_explained_and_helped(here):
+    """The fastest at the largest batch; one command says the cause and what would help."""
+    few = ("--set", "workload.decode_steps=2", "--set", "policies=[base, ep]")
+    assert archsim(here, "sweep", "tiny.yaml", "--out", "report", "--jobs", "1", *few).returncode == 0
+    rows = ar.Results.load(here / "report").runs.rows
+    best = max((row for row in rows if row["batch"] == 40), key=lambda row: row["tokens_per_s"])
+    done = archsim(here, "why", "report")
+    assert done.returncode == 0, done.stderr
+    title, last = done.stdout.strip().splitlines()[0], " ".join(done.stdout.split())
+    assert f"{best['system']} toy batch 40 {best['policy']} published" in title
+    assert "This is the fastest run of the report at its largest batch. Its slowest step takes" in last
+    assert "What would help most is" in last or "Nothing that was tried" in last
+
+
 def test_the_five_lines_of_a_step(here):
     done = archsim(here, "why", "tiny.yaml", "--policy", "base", "--batch", "40", "--step", "2", "--layer", "2")
     assert done.returncode == 0, done.stderr
