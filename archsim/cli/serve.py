@@ -65,7 +65,10 @@ def _serve(args: argparse.Namespace) -> int:
         if args.out is None:
             raise
         return print_kept(Path(args.out))
-    args.result = served.table.rows
+    rows = [dict(row) for row in served.table.rows]
+    for row, outcome in zip(rows, served.outcomes, strict=False):  # none of a file with axes
+        row |= {"why_slow": list(outcome.why_slow), "notes": list(outcome.notes)}
+    args.result = rows
     if served.plan.has_axes:
         _print_points(served)
         print_notes(served.plan.notes(served.table.rows))
@@ -77,7 +80,7 @@ def _serve(args: argparse.Namespace) -> int:
         for each in served.outcomes[1:]:
             print_notes(f"{each.serving.policy.name}: {said}" for said in each.unsteady_told)
     if sure is not None:
-        args.result = {"rows": list(served.table.rows), "sure": sure.plain()}
+        args.result = {"rows": rows, "sure": sure.plain()}
         _print_sure(sure)
     if args.timeline:
         ar.serve(args.file, args.overrides, timeline=args.timeline)
@@ -201,8 +204,10 @@ def _print_comparison(compared) -> None:
     print_notes((*compared.advice, *compared.outcome.notes))
 
 
-def _search(file: str, overrides, out: str | None, jobs: int | None) -> list[dict]:
-    """Print the configurations found; their rows. What was found is kept in ``out`` when the search is ended."""
+def _search(file: str, overrides, out: str | None, jobs: int | None) -> dict:
+    """Print the configurations found. Returns the answer, the best as a file of `archsim serve`, and the rows. What
+    was found is kept in ``out`` when the search is ended.
+    """
     from archsim.base.files import own_folder
     from archsim.base.host import available_cores
     from archsim.cli.printing import console, grid, print_notes
@@ -212,10 +217,12 @@ def _search(file: str, overrides, out: str | None, jobs: int | None) -> list[dic
         COLUMNS,
         NOTATION,
         alike,
+        answer,
         best_told,
         search,
         table_of,
         values,
+        with_choice,
         write_search,
     )
 
@@ -249,4 +256,7 @@ def _search(file: str, overrides, out: str | None, jobs: int | None) -> list[dic
     refused = [each for each in found if each.measures is None]
     if refused:
         print(f"{len(refused)} configurations refused; the first: {refused[0].choice.name}: {refused[0].refused}")
-    return [dict(row) for row in table_of(found).rows]
+    best = with_choice(serving.given, found[0].choice) if groups else None
+    return {
+        "answer": answer(serving, found), "serve_file": best, "rows": [dict(row) for row in table_of(found).rows],
+    }  # fmt: skip

@@ -267,8 +267,14 @@ def test_a_search_answers_first_and_writes_what_to_serve(tmp_path, monkeypatch, 
     monkeypatch.setattr(searching, "ENOUGH", 20)
     monkeypatch.setattr("archsim.serving.serving.ENOUGH", 20)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SEARCHED))
-    assert main(["serve", str(tmp_path / "mine.yaml"), "--search", "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
+    lines = []
+    monkeypatch.setattr("archsim.cli.printing.print_json", lines.append)
+    words = ["serve", str(tmp_path / "mine.yaml"), "--search", "--jobs", "1", "--out", str(tmp_path / "out")]
+    assert main(words) == 0
     said = capsys.readouterr().out.splitlines()
+    assert main([*words, "--json"]) == 0
+    assert lines[0]["answer"] == said[0] and len(lines[0]["rows"]) == 2
+    check_serving(load_serving(lines[0]["serve_file"]))
     assert said[0].startswith("Serve llama-3.1-8b with ") and " requests a second with 90% of them within " in said[0]
     assert any(line.startswith("Notation: ") for line in said)
     page = (tmp_path / "out" / "index.html").read_text()

@@ -325,3 +325,18 @@ def test_a_run_says_that_prompts_hold_up_decodes_of_all_ranks():
     assert "of the iterations compute prompts and take 12." in told and "holds up the decodes of all" in told
     alone = outcome_of(requests, pool(blocks=4000), VLLM).why_slow
     assert alone and not any("holds up" in each for each in alone)
+
+
+def test_json_says_why(tmp_path, monkeypatch):
+    import yaml
+
+    from archsim.cli.main import main
+
+    lines = []
+    monkeypatch.setattr("archsim.cli.printing.print_json", lines.append)
+    given = {**GIVEN, "scheduler": {"name": "vllm_v1", "max_num_seqs": 1}}
+    requests = {"concurrency": 4, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 12}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**given, "requests": requests}))
+    assert main(["serve", str(tmp_path / "mine.yaml"), "--json"]) == 0
+    row, = lines[0]
+    assert "a rank runs 1 requests at a time" in row["why_slow"][0] and row["why_slow"][0] in row["notes"]
