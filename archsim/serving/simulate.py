@@ -480,6 +480,7 @@ def _ranks(
             ranks["store"][mine] = serving + (0 if store.shared else at)
         first = mine.stop
     for at in range(kept):
+        assert store is not None
         mine_at = instances[len(owners) + at]
         mine_at["first"], mine_at["last"], mine_at["does"] = serving + at, serving + at + 1, STORE
         mine_at["pause_at"], mine_at["pause_ns"] = SELDOM, np.inf
