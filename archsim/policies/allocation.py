@@ -29,6 +29,7 @@ import numpy as np
 
 from archsim.base.compiled import GOLDEN, inner, kernel, mix_bits, unsigned
 from archsim.policies.lplb import lplb as share_out
+from archsim.specs.decision import SPEED_BITS, SPEED_FRACTION
 from archsim.specs.model import SLICES
 
 # ---- rules
@@ -406,6 +407,22 @@ def _in_quanta(ns, quantum_ns):
     return np.floor(ns / quantum_ns + 0.5) * quantum_ns if quantum_ns > 0.0 else ns
 
 
+def slowness(speeds: np.ndarray) -> np.ndarray:
+    """int64[die]: nominal speed over the speed of a die, in units of 2^-SPEED_FRACTION; at most SPEED_BITS bits."""
+    return np.minimum(np.floor(2.0**SPEED_FRACTION / speeds + 0.5), 2**SPEED_BITS - 1).astype(np.int64)
+
+
+@inner
+def _on_die(step, die, work_ns):
+    """Rounded work of a nominal die on this one; a state machine multiplies whole numbers, halves up."""
+    quantum_ns, speed = step.costs.quantum_ns, _array_speed(step, die)
+    if quantum_ns <= 0.0 or step.speeds.shape[1] == 0:
+        return work_ns / speed
+    one = 2.0**SPEED_FRACTION
+    factor = min(np.floor(one / speed + 0.5), 2.0**SPEED_BITS - 1.0)
+    return np.floor((np.rint(work_ns / quantum_ns) * factor + one / 2) / one) * quantum_ns
+
+
 @kernel
 def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidate, given, ranked_count, block_count):
     costs = step.costs
@@ -430,9 +447,9 @@ def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidat
             size = min(left, block_tokens)
             block_count[at] += 1
             best, best_ns = 0, np.inf
+            nominal_ns = _in_quanta(costs.flop_per_token * size / costs.flop_per_ns, costs.quantum_ns)
             for rank in range(n):
-                rate = costs.flop_per_ns * _array_speed(step, near[rank])
-                work_ns = _in_quanta(costs.flop_per_token * size / rate, costs.quantum_ns)
+                work_ns = _on_die(step, near[rank], nominal_ns)
                 ns = load_ns[near[rank]] + max(0.0 if placed[rank] else read_ns[rank], work_ns)
                 if ns < best_ns:
                     best, best_ns = rank, ns
@@ -456,9 +473,9 @@ def even(step: StepView) -> Plan:
     """
     expert, die, first, counts = _instances(step)
     if knows_speeds(step):
-        split = np.split(step.speeds[0][die], first[1:])
-        tokens = [whole_shares(int(n), own) for n, own in zip(step.tokens, split, strict=True)]
-        plan = _plan(expert, die, np.concatenate(tokens))
+        given = np.zeros(len(die), np.int64)
+        _whole_shares(step.tokens, step.speeds[0][die], first, counts, given, np.zeros(len(die)))
+        plan = _plan(expert, die, given)
         return plan._replace(effort=plan.effort.plus(len(expert))._replace(speeds=True))
     each, rest = np.divmod(step.tokens, np.maximum(counts, 1))
     return _plan(expert, die, each[expert] + (np.arange(len(expert)) - first[expert] < rest[expert]))
@@ -540,6 +557,31 @@ def whole_shares(tokens: int, split: np.ndarray) -> np.ndarray:
     rest = np.argsort(counts - wished, kind="stable")[: tokens - int(counts.sum())]
     counts[rest] += 1
     return counts
+
+
+@kernel
+def _whole_shares(tokens, split, first, counts, given, rest):
+    """`whole_shares` of every expert into ``given``: int64[instance], zeros. ``split``: float64[instance], of whose
+    ``counts`` an expert's begin at ``first``, int64[expert]; ``rest``: float64[instance] to work in.
+    """
+    for expert in range(len(tokens)):
+        begin, end = first[expert], first[expert] + counts[expert]
+        total, every = 0.0, np.int64(tokens[expert])
+        for at in range(begin, end):
+            total += split[at]
+        left = every
+        for at in range(begin, end):
+            wished = split[at] * (every / total) if total > 0.0 else every / (end - begin)
+            given[at] = np.int64(np.floor(wished + 1e-9))
+            rest[at] = given[at] - wished
+            left -= given[at]
+        for _ in range(left):
+            least = begin
+            for at in range(begin, end):
+                if rest[at] < rest[least]:
+                    least = at
+            given[least] += 1
+            rest[least] = np.inf
 
 
 def _sent(step: StepView, holder: np.ndarray) -> np.ndarray:

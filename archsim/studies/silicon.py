@@ -27,6 +27,8 @@ from microarch.silicon.area import (
     ON_DIES,
     ORDER_BIT,
     SORTER,
+    SPEED_MULTIPLIER,
+    SPEED_SLOT,
     TOKENS,
     Coefficient,
     Technology,
@@ -100,6 +102,7 @@ def named_coefficients(technology: Technology) -> Iterator[tuple[str, Coefficien
     yield from (("sorter", SORTER), ("order of use", ORDER_BIT), ("heatmap adders", ADDER_BIT))
     yield "heatmap addresses", ADDER_REST
     yield "merge buffer", TOKENS
+    yield from (("multiplier of speeds", SPEED_MULTIPLIER), ("slot of speeds", SPEED_SLOT))
 
 
 # ---- recording
@@ -199,8 +202,9 @@ def _views(replay: Replay, events: int) -> Recorded:
 
     engine.decision.decide = noting  # type: ignore[method-assign]
     _go(replay, lambda: sum(blocks_of) >= events)
-    fsm = engine.scenario.system.decision.fsm
-    return Recorded("", {"dies": engine.machine.dies, "pipeline": fsm.pipeline, "cost_bits": fsm.cost_bits}, found)
+    fsm, speeds = engine.scenario.system.decision.fsm, engine.scenario.policy.needs_speeds("allocation")
+    sizes = {"dies": engine.machine.dies, "pipeline": fsm.pipeline, "cost_bits": fsm.cost_bits, "speeds": speeds}
+    return Recorded("", sizes, found)
 
 
 def _tokens(replay: Replay, events: int) -> Recorded:

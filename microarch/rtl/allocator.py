@@ -5,8 +5,12 @@ as many as it needs for ``candidates / lanes``. For every block of tokens each l
 one group a cycle; a tree over the lanes takes one level a cycle; ties go to the earlier candidate. MERGE hands out one
 plan entry a cycle and returns the loads of its dies.
 
-Cycles: GENERATE ``candidates``; EVALUATE ``blocks · (groups + ⌈log2 min(candidates, lanes)⌉ + pipeline)``; MERGE
+Cycles: GENERATE ``candidates``; EVALUATE ``blocks · (groups + ⌈log2 min(candidates, lanes)⌉ + stages)``; MERGE
 ``entries``: those of ``microarch.blocks.global_cp.fsm_ns``.
+
+With ``speeds`` a slot also keeps how slow its die is (a factor of SPEED_BITS bits, SPEED_FRACTION of them behind the
+point), and each lane multiplies the work of a block by it, in a stage of its own. The cost of reading weights, which
+enters with a candidate, then already is that of its HBM, or of the link to it.
 
 Costs are integers of ``cost_bits``; the caller sees to it that no load exceeds them.
 """
@@ -18,6 +22,8 @@ from math import ceil
 
 from amaranth.hdl import Array, Assert, Assume, Cat, Const, Elaboratable, Module, Mux, Signal, signed
 
+from archsim.specs.decision import SPEED_BITS, SPEED_FRACTION
+
 # ---- allocator
 
 IDLE, GENERATE, EVALUATE, MERGE = range(4)
@@ -26,7 +32,7 @@ IDLE, GENERATE, EVALUATE, MERGE = range(4)
 @dataclass(frozen=True)
 class Parameters:
     """``pipeline``: further cycles of a block (0 to 3): registers after the operands, after the costs and before the
-    loads.
+    loads. ``speeds``: whether dies differ in speed: a multiplier a lane, and a register after it.
     """
 
     dies: int = 25
@@ -34,6 +40,7 @@ class Parameters:
     cost_bits: int = 24
     token_bits: int = 16
     pipeline: int = 3
+    speeds: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError for what cannot be built."""
@@ -44,6 +51,11 @@ class Parameters:
     def registers(self) -> tuple[str, ...]:
         """What the pipeline holds."""
         return ("operands", "costs", "winner")[: self.pipeline]
+
+    @property
+    def stages(self) -> int:
+        """Further cycles of a block in all."""
+        return self.pipeline + self.speeds
 
     @property
     def groups(self) -> int:
@@ -68,8 +80,8 @@ class Parameters:
 
 class Allocator(Elaboratable):
     """Inputs: ``start`` with ``candidates``, ``groups`` (⌈candidates / lanes⌉), ``levels``, ``tokens``,
-    ``block_tokens``, ``work`` (of a full block) and ``last_work`` (of the rest); in GENERATE ``die`` and ``read``.
-    Outputs: ``state``; in MERGE ``entry_die`` and ``entry_tokens``.
+    ``block_tokens``, ``work`` (of a full block) and ``last_work`` (of the rest); in GENERATE ``die``, ``read`` and,
+    with speeds, ``factor``. Outputs: ``state``; in MERGE ``entry_die`` and ``entry_tokens``.
     """
 
     def __init__(self, parameters: Parameters):
@@ -80,6 +92,7 @@ class Allocator(Elaboratable):
         self.tokens, self.block_tokens = Signal(p.token_bits), Signal(p.token_bits)
         self.work, self.last_work = Signal(p.cost_bits), Signal(p.cost_bits)
         self.die, self.read = Signal(range(p.dies)), Signal(p.cost_bits)
+        self.factor = Signal(SPEED_BITS if p.speeds else 0)
         self.state = Signal(2)
         self.entry_die, self.entry_tokens = Signal(range(p.dies)), Signal(p.token_bits)
 
@@ -87,7 +100,7 @@ class Allocator(Elaboratable):
     def inputs(self) -> list[Signal]:
         return [
             self.clear, self.start, self.candidates, self.groups, self.levels, self.tokens, self.block_tokens,
-            self.work, self.last_work, self.die, self.read,
+            self.work, self.last_work, self.die, self.read, *([self.factor] if self.parameters.speeds else []),
         ]  # fmt: skip
 
     @property
@@ -127,11 +140,12 @@ class Allocator(Elaboratable):
         self.loads = [Signal(p.cost_bits, name=f"load_{die}", reset_less=True) for die in range(p.dies)]
         self.slot_load, self.slot_read = data("slot_load", p.cost_bits), data("slot_read", p.cost_bits)
         self.slot_die, self.placed = data("slot_die", range(p.dies)), data("placed", p.token_bits)
+        self.slot_factor = data("slot_factor", SPEED_BITS) if p.speeds else []
         self.filled = Signal(len(p.slots))  # slots of this expert
         self.pending = Signal(len(p.slots))  # slots with tokens
         self.lane, self.group = Signal(range(p.lanes)), Signal(range(p.groups))
         self.left, self.rest = Signal(range(p.dies + 1)), Signal(p.token_bits)
-        self.at = Signal(range(p.groups + p.levels + p.pipeline))
+        self.at = Signal(range(p.groups + p.levels + p.stages))
 
     def _slot(self, lane, group):
         return self.parameters.slots.index((lane, group))
@@ -153,6 +167,8 @@ class Allocator(Elaboratable):
                     self.placed[lane][group].eq(0),
                     self.filled[self._slot(lane, group)].eq(1),
                 ]
+                if self.slot_factor:
+                    m.d.sync += self.slot_factor[lane][group].eq(self.factor)
         m.d.sync += [self.left.eq(self.left - 1), self.group.eq(self.group + 1)]
         with m.If(self.group + 1 == self.groups):
             m.d.sync += [self.group.eq(0), self.lane.eq(self.lane + 1)]
@@ -167,7 +183,7 @@ class Allocator(Elaboratable):
         self.more = Signal()
         self.last_cycle = Signal()
         m.d.comb += self.more.eq(self.rest > self.block_tokens)
-        m.d.comb += self.last_cycle.eq(self.at + 1 == self.groups + self.levels + self.parameters.pipeline)
+        m.d.comb += self.last_cycle.eq(self.at + 1 == self.groups + self.levels + self.parameters.stages)
         m.d.sync += self.at.eq(Mux(self.last_cycle, 0, self.at + 1))
         with m.If(self.last_cycle):
             m.d.sync += self.rest.eq(self.rest - self.block_tokens)
@@ -175,9 +191,11 @@ class Allocator(Elaboratable):
                 m.d.sync += self.state.eq(MERGE)
 
     def _evaluate(self, m):
-        """The datapath: operands, costs, the least of a lane, the least of all, the winner's slot."""
+        """The datapath: operands, work, costs, the least of a lane, the least of all, the winner's slot."""
         p = self.parameters
-        work = Mux(self.more, self.work, self.last_work)
+        nominal = Mux(self.more, self.work, self.last_work)
+        if p.speeds and "operands" in p.registers:  # the choice of the work is no part of the multiplier's path
+            (nominal,) = self._registered(m, "nominal", (nominal,), (p.cost_bits,))
         ranked = []
         for lane in range(p.lanes):
             slots = self._groups_of(lane)
@@ -188,10 +206,18 @@ class Allocator(Elaboratable):
             used = Array([self.pending[self._slot(lane, group)] for group in slots])[self.at]
             load = Array(self.slot_load[lane])[self.at]
             read = Mux(used, 0, Array(self.slot_read[lane])[self.at])
-            operands = (valid, load, read)
+            operands, bits = (valid, load, read), (1, p.cost_bits, p.cost_bits)
+            if p.speeds:
+                operands, bits = (*operands, Array(self.slot_factor[lane])[self.at]), (*bits, SPEED_BITS)
             if "operands" in p.registers:
-                operands = self._registered(m, f"operand_{lane}", operands, (1, p.cost_bits, p.cost_bits))
-            valid, load, read = operands
+                operands = self._registered(m, f"operand_{lane}", operands, bits)
+            valid, load, read, *factor = operands
+            work = nominal
+            if p.speeds:
+                product = Signal(p.cost_bits + SPEED_BITS, name=f"product_{lane}")
+                m.d.comb += product.eq(nominal * factor[0] + (1 << (SPEED_FRACTION - 1)))
+                here = (valid, load, read, product[SPEED_FRACTION : SPEED_FRACTION + p.cost_bits])
+                valid, load, read, work = self._registered(m, f"work_{lane}", here, (*bits[:3], p.cost_bits))
             over = Signal(signed(p.cost_bits + 1), name=f"over_{lane}")
             cost = Signal(p.cost_bits, name=f"cost_{lane}")
             m.d.comb += [over.eq(read - work), cost.eq(load + Mux(over[-1], work, read))]
@@ -199,7 +225,7 @@ class Allocator(Elaboratable):
             if "costs" in p.registers:
                 costed = self._registered(m, f"costed_{lane}", costed, (1, p.cost_bits))
             ranked.append(costed)
-        delay = min(p.pipeline, 2)
+        delay = min(p.pipeline, 2) + p.speeds
         group = Signal(range(p.groups + 1))
         m.d.comb += group.eq(self.at - delay)
         best = self._least_of_lanes(m, ranked, group, delay)
@@ -297,7 +323,10 @@ class Allocator(Elaboratable):
 # enter slots that there are; states follow one another as in the table.
 
 CLAIM = "placed tokens add up to an expert's, none wraps; slots stay in range; states follow the table"
-SIZES = ({"dies": 4, "lanes": 2, "cost_bits": 4, "token_bits": 4, "pipeline": 0},)
+SIZES = (
+    {"dies": 4, "lanes": 2, "cost_bits": 4, "token_bits": 4, "pipeline": 0},
+    {"dies": 4, "lanes": 2, "cost_bits": 4, "token_bits": 4, "pipeline": 0, "speeds": True},
+)
 AFTER = {
     IDLE: (IDLE, GENERATE),
     GENERATE: (GENERATE, EVALUATE),
@@ -346,7 +375,7 @@ def harness(dut: Allocator, m: Module) -> list[Signal]:
             m.d.comb += Assert(~dut.filled[at] | dut.pending[at] | (dut.placed[lane][group] == 0))
             m.d.comb += Assert(~dut.pending[at] | dut.filled[at])
     with m.If(state == EVALUATE):
-        m.d.comb += Assert(dut.filled[0] & (dut.at < dut.groups + dut.levels + p.pipeline) & (out == 0))
+        m.d.comb += Assert(dut.filled[0] & (dut.at < dut.groups + dut.levels + p.stages) & (out == 0))
     with m.Else():
         m.d.comb += Assert(dut.at == 0)
     with m.If(merging):

@@ -18,6 +18,7 @@ from amaranth.hdl import Const, Elaboratable, Fragment, Signal
 from amaranth.hdl._ast import ArrayProxy, Assign, Concat, Operator, Part, Slice, Statement, Switch, SwitchValue, Value
 from amaranth.sim import Simulator
 
+from archsim.specs.decision import SPEED_BITS, SPEED_FRACTION
 from microarch.blocks.global_cp import sorting_cycles
 from microarch.rtl import allocator, atu, heatmap, pdu, select, sorter, tables
 
@@ -114,6 +115,8 @@ async def place(ctx, dut: allocator.Allocator, given: tables.PlacingStep, most: 
         if state == allocator.GENERATE:
             ctx.set(dut.die, placing.die[at])
             ctx.set(dut.read, placing.read[at])
+            if dut.parameters.speeds:
+                ctx.set(dut.factor, placing.factor[at])
             at += 1
         if state == allocator.MERGE:
             entries += [ctx.get(dut.entry_die), ctx.get(dut.entry_tokens)]
@@ -505,6 +508,27 @@ class AllocatorBench(Bench):
         return found
 
     def corners(self, rng):
+        one = 1 << SPEED_FRACTION
+        for view, size in self._of_equal_dies(rng):
+            yield tables.with_factors(view, [one] * self._p.dies) if self._p.speeds else view, size
+        if self._p.speeds:
+            yield from self._of_unequal_dies(rng)
+
+    def _of_unequal_dies(self, rng):
+        """Every slot with factors of all ones and of few; work that is multiplied by the largest and the least."""
+        p = self._p
+        dies, top = p.dies, 2**p.cost_bits - 1
+        apart, slowest = 2 - 2 * np.eye(dies, dtype=int), 2**SPEED_BITS - 1
+        work = max(1, (top << SPEED_FRACTION) // slowest // 4)
+        for n in self._numbers_of_candidates():
+            first = np.arange(dies) < n
+            for factors in (slowest, 1, slowest - 1, 2, slowest):
+                yield tables.view_of([2], [first], [0], apart, (0, 0, work), [factors] * dies), 1
+            for _ in range(4):
+                factors = rng.integers(1, slowest + 1, dies)
+                yield tables.view_of([9], [first], [0], apart, (1, 0, work / 9), factors), 2
+
+    def _of_equal_dies(self, rng):
         p = self._p
         dies, top, full = p.dies, 2**p.cost_bits - 1, 2**p.token_bits - 1
         every = np.ones((dies + 1, dies), bool)
@@ -567,7 +591,8 @@ class AllocatorBench(Bench):
         while True:
             if rng.random() < 0.5:
                 experts = int(rng.integers(1, 40))
-                yield tables.random_view(rng, self._p.dies, experts), int(rng.choice([16, 50, 512]))
+                view = tables.random_view(rng, self._p.dies, experts, self._p.speeds)
+                yield view, int(rng.choice([16, 50, 512]))
             else:
                 yield self._wide(rng)
 
@@ -583,10 +608,11 @@ class AllocatorBench(Bench):
         most = 2.0 ** rng.uniform(2, p.cost_bits)
         costs = np.array([*(most * rng.choice([0.0, 0.1, 1.0, 1.0], 2) * rng.random(2)), most * rng.random() / size])
         home = rng.integers(0, dies, n)
+        factors = (2 ** rng.uniform(0, SPEED_BITS, dies)).astype(int) if p.speeds else None
         table, allowed = tables.AllocatorTable(p), 2**p.cost_bits
         grown = rng.random() < 0.5  # up to loads near the largest
         while True:
-            view = tables.view_of(tokens, holders, home, hops, tuple(costs))
+            view = tables.view_of(tokens, holders, home, hops, tuple(costs), factors)
             given, said = table.step(view, size)
             largest = tables.loads_of(given, said.output, dies)[1]
             if largest >= allowed:
@@ -624,6 +650,8 @@ class AllocatorBench(Bench):
                     self.reach(work_of_0=each.last_work == 0, largest_work=each.last_work == top)
                     several = each.tokens > block_tokens
                     self.reach(largest_bit_of_work=several and each.work > top // 2)
+                    if p.speeds:
+                        self.reach(largest_factor=2**SPEED_BITS - 1 in each.factor, least_factor=1 in each.factor)
                     self.reach(a_full_last_block=each.tokens % block_tokens == 0 and several)
 
         simulate(dut, bench)

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.compiled import kernel
-from archsim.policies.allocation import Costs, Plan, StepView, paper
+from archsim.policies.allocation import NO_SPEEDS, Costs, Plan, StepView, knows_speeds, paper, slowness
 from archsim.policies.heatmap import add_words, hot_rows
+from archsim.specs.decision import SPEED_FRACTION
 from archsim.specs.model import SLICES
 from microarch.blocks import atu as atu_block
 from microarch.blocks import pdu as pdu_block
@@ -35,8 +36,13 @@ class Placing(NamedTuple):
     die: list[int]
     read: list[int]  # quanta
     tokens: int
-    work: int  # quanta, of a full block
+    work: int  # quanta, of a full block on a die of nominal speed
     last_work: int
+    factor: list[int]  # how slow the candidates are, in units of 2^-SPEED_FRACTION
+
+    def on(self, rank: int, work: int) -> int:
+        """``work`` of a nominal die as it is on a candidate, in quanta."""
+        return (work * self.factor[rank] + (1 << SPEED_FRACTION - 1)) >> SPEED_FRACTION
 
 
 class PlacingStep(NamedTuple):
@@ -51,7 +57,7 @@ def counts_of(plan: Plan, dies: int, experts: int, rows: int = 0) -> Counts:
     effort = plan.effort
     return Counts(
         dies, experts, effort.global_demand, len(effort.candidates), effort.sorted_experts, effort.candidates,
-        effort.blocks, len(plan.expert), rows, 0,
+        effort.blocks, len(plan.expert), rows, 0, speeds=effort.speeds,
     )  # fmt: skip
 
 
@@ -89,17 +95,27 @@ class AllocatorTable:
         """Candidates by distance from a holder, then by die; costs in quanta, as the policy rounds them."""
         costs, tokens = view.costs, int(view.tokens[expert])
         nbytes = SLICES * costs.slice_bytes
-        here_ns = costs.hbm_latency_ns + nbytes / costs.hbm_bytes_per_ns
-        hop_ns = costs.hop_ns + nbytes / costs.link_bytes_per_ns
         hosts = view.holders[expert] | (view.copied_slices[expert] == SLICES)
-        hosts[view.home[expert]] = True
-        distance = view.hops[:, hosts].min(axis=1)
-        near = [np.flatnonzero(distance == reach).tolist() for reach in range(furthest + 1)]
-        reads = [_quanta(reach * hop_ns if reach else here_ns, costs) for reach in range(furthest + 1)]
+        home = int(view.home[expert])
+        hosts[home] = True
+        # of several holders that are as near, the home, then the lowest
+        of = np.array([home, *(each for each in np.flatnonzero(hosts) if each != home)])
+        nearest, distance = of[view.hops[:, of].argmin(axis=1)], view.hops[:, of].min(axis=1)
+        speeds = view.speeds if knows_speeds(view) else np.ones((2, len(view.hops)))
+
+        def read_ns(die: int) -> float:
+            reach, host = int(distance[die]), nearest[die]
+            if not reach:
+                return costs.hbm_latency_ns + nbytes / (costs.hbm_bytes_per_ns * speeds[1, die])
+            if knows_speeds(view):
+                return view.pair_ns[host, die] + reach * (nbytes / view.pair_bytes_per_ns[host, die])
+            return reach * (costs.hop_ns + nbytes / costs.link_bytes_per_ns)
+
+        near = [die for reach in range(furthest + 1) for die in np.flatnonzero(distance == reach).tolist()]
         last = tokens - (-(-tokens // block_tokens) - 1) * block_tokens
         works = (_quanta(costs.flop_per_token * size / costs.flop_per_ns, costs) for size in (block_tokens, last))
-        read = [each for dies, each in zip(near, reads, strict=True) for _ in dies]
-        return Placing([die for dies in near for die in dies], read, tokens, *works)
+        factor = slowness(speeds[0])[near].tolist()
+        return Placing(near, [_quanta(read_ns(die), costs) for die in near], tokens, *works, factor)
 
 
 def _quanta(ns: float, costs: Costs) -> int:
@@ -107,40 +123,55 @@ def _quanta(ns: float, costs: Costs) -> int:
 
 
 def loads_of(given: PlacingStep, output: Iterable[tuple[int, ...]], dies: int) -> tuple[list[int], int]:
-    """(load of every die after a step whose entries are ``output``, in quanta; the largest cost that was compared)."""
+    """(load of every die after a step whose entries are ``output``, in quanta; the largest cost that was compared, or
+    work that entered).
+    """
     loads, most = [0] * dies, 0
     for placing, entries in zip(given.experts, output, strict=True):
-        size, read = given.block_tokens, dict(zip(placing.die, placing.read, strict=True))
+        size, ranks = given.block_tokens, {die: rank for rank, die in enumerate(placing.die)}
         several = placing.tokens > size
         first = placing.work if several else placing.last_work
-        most = max(most, *(loads[die] + max(each, first) for die, each in read.items()))
+        costs = (loads[die] + max(placing.read[at], placing.on(at, first)) for die, at in ranks.items())
+        most = max(most, first, *costs)
         for die, tokens in zip(entries[::2], entries[1::2], strict=True):
             full, rest = divmod(tokens, size)
-            works = [placing.work] * full + [placing.last_work] * (rest > 0)
-            loads[die] += max(read[die], works[0]) + sum(works[1:])
+            at, each = ranks[die], [placing.work] * full + [placing.last_work] * (rest > 0)
+            works = [placing.on(at, work) for work in each]
+            loads[die] += max(placing.read[at], works[0]) + sum(works[1:])
         if several:  # at most: what a further block costs on top of all of them
             further = placing.work if placing.tokens > 2 * size else placing.last_work
-            most = max(most, *(loads[die] + further for die in read))
+            most = max(most, *(loads[die] + placing.on(at, further) for die, at in ranks.items()))
     return loads, most
 
 
-def view_of(tokens, holders, home, hops, costs: tuple[float, float, float]) -> StepView:
+def view_of(tokens, holders, home, hops, costs: tuple[float, float, float], factors=None) -> StepView:
     """A step whose costs are given directly. ``tokens``, ``home``: int[expert]; ``holders``: bool[expert, die];
-    ``hops``: int[die, die]; ``costs``: quanta of a read here, of a read a hop away, and of the work of a token.
+    ``hops``: int[die, die]; ``costs``: quanta of a read here, of a read a hop away, and of the work of a token;
+    ``factors``: how slow dies are, int[die] in units of 2^-SPEED_FRACTION; None: a rule that sees no speeds.
     """
     here, hop, work = costs
     tokens, home = np.asarray(tokens, np.int32), np.asarray(home, np.int32)
     holders = np.array(holders, np.bool_)
     holders[np.arange(len(home)), home] = True
-    pair = np.ones(np.shape(hops))
     spent = Costs(0, float(work), 1.0, 1.0, 1.0, float(here), float(hop), 1.0)
     copied = np.zeros(holders.shape, np.int8)
     hops = np.asarray(hops, np.int32)
-    return StepView(tokens, np.zeros(0, np.int16), home, copied, hops, spent, 0, 1, holders, pair, pair)
+    view = StepView(
+        tokens, np.zeros(0, np.int16), home, copied, hops, spent, 0, 1, holders, hops * float(hop), np.ones(hops.shape)
+    )
+    return view if factors is None else with_factors(view, factors)
 
 
-def random_view(rng: np.random.Generator, dies: int, experts: int) -> StepView:
-    """A step of random demand, holders and copies on a mesh of ``dies`` dies; ties are frequent."""
+def with_factors(view: StepView, factors) -> StepView:
+    """A step for dies whose arrays are so slow, int[die] in units of 2^-SPEED_FRACTION."""
+    speeds = 2.0**SPEED_FRACTION / np.asarray(factors, float)
+    return view._replace(speeds=np.stack([speeds, np.ones(len(speeds))]))
+
+
+def random_view(rng: np.random.Generator, dies: int, experts: int, speeds: bool = False) -> StepView:
+    """A step of random demand, holders and copies on a mesh of ``dies`` dies; ties are frequent. ``speeds``: dies and
+    links differ.
+    """
     mesh = build_mesh(*next((x, dies // x) for x in range(int(dies**0.5), 0, -1) if dies % x == 0))
     tokens = rng.integers(0, rng.choice([4, 40, 400, 2000]), experts).astype(np.int32)
     home = rng.integers(0, dies, experts).astype(np.int32)
@@ -149,8 +180,13 @@ def random_view(rng: np.random.Generator, dies: int, experts: int) -> StepView:
     copied = (SLICES * (rng.random((experts, dies)) < rng.choice([0.0, 0.2]))).astype(np.int8)
     flop_per_token = 2e4 * float(rng.integers(1, 64))
     costs = Costs(int(rng.integers(2**10, 2**20)), flop_per_token, 1e5, 1500.0, 1000.0, 300.0, 200.0, 1.0)
-    pair = np.ones(mesh.hops.shape)
-    return StepView(tokens, np.zeros(0, np.int16), home, copied, mesh.hops, costs, 0, 1, holders, pair, pair)
+    pair = np.ones((2, *mesh.hops.shape))
+    if speeds:
+        pair = rng.choice([200.0, 400.0, 900.0], pair.shape)
+    of_dies = rng.choice([0.5, 0.8, 0.97, 1.0, 1.03], (2, dies)) if speeds else NO_SPEEDS
+    return StepView(
+        tokens, np.zeros(0, np.int16), home, copied, mesh.hops, costs, 0, 1, holders, *pair, speeds=of_dies
+    )
 
 
 class PduTable:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from math import log2, pi, sqrt
 from types import MappingProxyType
 
-from archsim.specs.decision import DecisionSpec, FsmSpec
+from archsim.specs.decision import SPEED_BITS, DecisionSpec, FsmSpec
 from archsim.specs.system import SystemSpec
 from microarch.blocks.table_sizes import Storage, Table, TableDesign, bits_to_count, tables_of
 
@@ -338,22 +338,25 @@ def datapath_parts(
 
 
 SPEEDS = "Global CP: speeds of dies"
-SPEED_BITS = 16  # of a factor, as of a count of tokens
-SPEED_MULTIPLIER = Coefficient(
-    256.0, "flip-flops", "assumed: an array multiplier of 16 x 16 bits is 256 full adders, each as large as a flip-flop",
-    between=(128.0, 512.0),
-)  # fmt: skip
+SPEED_MULTIPLIER = Coefficient(680.0, "flip-flops per lane", f"synthesis of the allocator with and without speeds, 4 and 8 lanes: a multiplier of 24 x 16 bits and the register after it; {_RTL}", (640.0, 730.0))
+SPEED_SLOT = Coefficient(29.0, "flip-flops per die", f"the same, 25 dies: the factor of a slot, 16 bits, and its choice; {_RTL}", (25.0, 35.0))
+NEIGHBOURS = 4  # of a die on a mesh: links whose costs differ
 
 
 def speeds_part(system: SystemSpec, technology: Technology = N5) -> Part:
-    """What rules that see speeds add to the Global CP: a table of the factors of arrays and HBMs of all dies, and a
-    multiplier a lane of a state machine. A core or a host multiplies as it is, and has the table in memory.
+    """What rules that see speeds add to the Global CP: how slow each die is, and what it costs to read the weights of
+    an expert from its HBM and over each of its links, in a table; in a state machine the factor of every slot, and a
+    multiplier a lane. A core or a host multiplies as it is, and has the table in memory.
     """
-    decision, lanes = system.decision, system.decision.fsm.lanes
+    decision, fsm = system.decision, system.decision.fsm
     if decision.executor != "fsm":
         return Part(SPEEDS, 1, Cost(0.0, 0.0))
-    flops = 2 * SPEED_BITS * system.sites + lanes * SPEED_MULTIPLIER.value
-    return Part(SPEEDS, 1, _flops_cost(flops, global_clock_hz(decision), technology))
+    entry = ("how slow", SPEED_BITS), ("costs of reading", (1 + NEIGHBOURS) * fsm.cost_bits)
+    table = Table(SPEEDS, Storage.SRAM, system.sites, entry, sum(bits for _, bits in entry), 1)
+    flops = fsm.lanes * SPEED_MULTIPLIER.value + system.dies * SPEED_SLOT.value
+    clock_hz = global_clock_hz(decision)
+    cost = total([_flops_cost(flops, clock_hz, technology), table_cost(table, clock_hz, technology)])
+    return Part(SPEEDS, 1, cost)
 
 
 def shadow_part(design: TableDesign, clock_hz: float, technology: Technology = N5) -> Part:

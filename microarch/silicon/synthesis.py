@@ -12,6 +12,8 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -20,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from archsim.base.errors import ArchsimError
 from archsim.base.own_code import safe_path
 from microarch.rtl import ports_of
 from microarch.silicon.area import (
@@ -150,10 +153,21 @@ def _rtlil(block: str, component: Any) -> str:
 
 def in_yosys(made: Callable, *given: Any) -> Any:
     """``made(*given, folder, run)`` in a process of its own, as what Yosys finds depends on the numbers that it has
-    given out before; ``run``: a command of Yosys, whose log is in the folder.
+    given out before; ``run``: a command of Yosys, whose log is in the folder. Raises ArchsimError where Yosys ends the
+    process, as it does when a command fails.
     """
-    with tempfile.TemporaryDirectory() as folder, safe_path(), get_context("spawn").Pool(1) as fresh:
-        return fresh.apply(_there, (made, given, Path(folder)))
+    with tempfile.TemporaryDirectory() as folder, safe_path():
+        try:
+            with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+                return fresh.submit(_there, made, given, Path(folder)).result()
+        except BrokenProcessPool:
+            log = Path(folder) / "log"
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+            said = [line for line in lines if "rror" in line] or lines[-1:]
+            raise ArchsimError(
+                f"Yosys or abc failed{': ' * bool(said)}{'; '.join(said[:3])}; a cell library in several files needs "
+                "them in the order of simple cells, inverters and buffers, flip-flops"
+            ) from None
 
 
 def _there(made: Callable, given: Sequence[Any], folder: Path) -> Any:

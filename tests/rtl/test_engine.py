@@ -57,6 +57,27 @@ def test_a_run_in_rtl_gives_the_same_files(tmp_path):
     assert float(rows[1]["decision_exposed_ns"]) > float(rows[0]["decision_exposed_ns"]) > 0
 
 
+UNEQUAL = "systems.0.dies_as_built={speed: {table: [[0.5, 1], [1.1, 0.8], [1, 1], [0.7, 1], [1, 1], [1, 1]]}}"
+SLOW_LINK = "systems.0.links_as_built={degraded: [{link: [0, 1], bandwidth: 20 %}]}"
+ASKS = "{name: asks, allocation: {name: paper, block_tokens: 4, needs: speeds}}"
+
+
+def test_an_allocator_in_rtl_sees_speeds_of_dies_and_links_as_its_table(tmp_path):
+    """Speeds change plans, the multiplier takes a cycle a block, and components do both as tables do."""
+    def run(name, made, change=""):
+        ask = (SMALL[SMALL.index("[ep, allo-paper"):].partition("\n")[0], f"[allo-paper, {ASKS}]")
+        file, out = experiment(tmp_path / name, ask), tmp_path / name / "out"
+        changes = [SYSTEM % made, *((UNEQUAL, SLOW_LINK) if change else ())]
+        overrides = [each for one in changes for each in ("--set", one)]
+        assert main(["sweep", file, "--out", str(out), "--jobs", "1", *overrides]) == 0
+        return (out / "results.csv").read_bytes()
+
+    equal, unequal = run("equal", "rtl"), run("rtl", "rtl", "unequal")
+    assert unequal == run("table", "table", "unequal") and unequal != equal
+    rows = list(csv.DictReader(equal.decode().splitlines()))
+    assert float(rows[1]["decision_ns"]) > float(rows[0]["decision_ns"])
+
+
 def test_a_component_that_decides_otherwise_changes_the_run(monkeypatch):
     from microarch.rtl import lockstep
 

@@ -19,6 +19,7 @@ from microarch.rtl.lockstep import lockstep  # noqa: E402
 
 SMALL = [  # at every commit: one of each kind
     *[("allocator", 60, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in ((4, 3), (8, 0))],
+    ("allocator", 60, {"dies": 6, "lanes": 4, "speeds": True}),
     ("allocator", 60, {"dies": 1, "lanes": 4}),
     ("pdu", 500, {}),
     ("pdu", 800, {"experts": 64, "port_bits": 64, "shadow": False}),
@@ -31,6 +32,7 @@ FURTHER = [
     *[("allocator", 60, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in
       ((1, 0), (1, 3), (2, 2), (4, 1), (8, 3), (16, 2))],
     ("allocator", 60, {}),
+    ("allocator", 60, {"dies": 5, "lanes": 2, "pipeline": 0, "speeds": True}),
     ("pdu", 800, {"shadow": False}),
     ("pdu", 800, {"experts": 64, "port_bits": 64}),
     ("select", 300, {}),
@@ -97,7 +99,8 @@ def test_errors_of_large_numbers_are_found_at_the_shipped_size(block, written, p
 
 
 @pytest.mark.parametrize(("block", "changes"), [
-    ("allocator", {"dies": 9, "lanes": 4}), ("pdu", {}), ("select", {"experts": 64}), ("sorter", {"experts": 128}),
+    ("allocator", {"dies": 9, "lanes": 4}), ("allocator", {"dies": 5, "lanes": 2, "speeds": True}), ("pdu", {}),
+    ("select", {"experts": 64}), ("sorter", {"experts": 128}),
     ("atu", {"entries": 64}), ("heatmap", {}),
 ])  # fmt: skip
 def test_corners_cover_every_bit_branch_and_bound(block, changes):

@@ -57,7 +57,8 @@ def test_other_units_are_refused(tmp_path):
 
 def test_committed_results_are_of_the_sources_and_their_areas_add_up():
     rows = side_by_side(25)
-    assert {row.component for row in rows} == {file.stem for file in RESULTS.glob("*.json")} and len(rows) == 6
+    stems = {file.stem.partition("_")[0] for file in RESULTS.glob("*.json")}  # allocator_speeds: another size of it
+    assert {row.component for row in rows} == stems and len(rows) == 6
     for row in rows:
         found = row.synthesised
         assert not row.stale, f"{row.component}: archsim hardware rtl synth --out {RESULTS}"
@@ -65,6 +66,16 @@ def test_committed_results_are_of_the_sources_and_their_areas_add_up():
         assert (found.gates_fj > 0) == (found.clock_gates > 0)
         assert found.logic_ps == pytest.approx(found.abc_logic_ps, rel=0.05)
         assert 1 / NEAR <= row.ratio <= NEAR
+
+
+def test_the_model_of_an_allocator_that_sees_speeds_is_that_of_its_synthesis():
+    from microarch.silicon.area import SPEED_MULTIPLIER, SPEED_SLOT
+
+    plain, speeds = read_result("allocator"), read_result("allocator_speeds")
+    assert speeds.parameters == plain.parameters | {"speeds": True} and speeds.source == plain.source
+    more = (speeds.area_um2 - plain.area_um2) / plain.flip_flop_um2
+    assert 8 * SPEED_MULTIPLIER.value + 25 * SPEED_SLOT.value == pytest.approx(more, rel=0.02)
+    assert speeds.delay_ps < 1.01 * plain.delay_ps
 
 
 def test_page_shows_analytical_synthesised_and_published(tmp_path, capsys):

@@ -45,7 +45,7 @@ SHOWN = {
     "allocator": Shown(
         allocator, "Allocator", 200,
         ({"dies": 1, "lanes": 1, "pipeline": 0}, {"dies": 6, "lanes": 2}, {"dies": 7, "lanes": 5, "pipeline": 0},
-         {"dies": 6, "lanes": 1, "pipeline": 3}),
+         {"dies": 6, "lanes": 1, "pipeline": 3}, {"dies": 4, "lanes": 2, "pipeline": 1, "speeds": True}),
         ({"pipeline": 4}, {"pipeline": -1}, {"dies": 0}, {"lanes": 0}),
     ),
     "pdu": Shown(
@@ -78,7 +78,7 @@ EQUIVALENT = {  # (what is written, what is planted): why no stimulus can tell i
     ("self.marked_at == (0 if p.larger_wins else p.words - 1)", ">="): "the counter stops there",
     ("halving == p.words - 1", ">="): "the counter stops there",
     ("self.group + 1 == self.groups", ">="): "the counter stops there",
-    ("self.at + 1 == self.groups + self.levels + self.parameters.pipeline", ">="): "the counter stops there",
+    ("self.at + 1 == self.groups + self.levels + self.parameters.stages", ">="): "the counter stops there",
     ("self.left == 1", "<="): "in GENERATE a candidate is left",
     ("self.at == delay", "<="): "what a lane keeps before its first group is replaced by it",
     ("self.state == HALVE_WRITE", ">="): "no state is larger",

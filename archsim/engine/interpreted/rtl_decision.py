@@ -31,7 +31,10 @@ class RtlDecision(ChargedDecision):
         self._cycles: dict[State, int] = {}  # of the last decision
         self.row_cycles = 0  # of a row in SELECT
         if rule.name == "paper":
-            parameters = allocator.Parameters(self._dies, fsm.lanes, fsm.cost_bits, pipeline=fsm.pipeline)
+            parameters = allocator.Parameters(
+                self._dies, fsm.lanes, fsm.cost_bits, pipeline=fsm.pipeline,
+                speeds=scenario.policy.needs_speeds("allocation"),
+            )  # fmt: skip
             self._table = tables.AllocatorTable(parameters)
             self._allocator = lockstep.Driven(allocator.Allocator(parameters))
             experts = 1 << max(1, (model.experts - 1).bit_length())
@@ -69,9 +72,10 @@ class RtlDecision(ChargedDecision):
             raise ArchsimError(f"decision.fsm.implementation: rtl: {error}") from None
         most: Counter[int] = Counter()
         for each in given.experts:
-            for die, read in zip(each.die, each.read, strict=True):
-                most[die] += max(read, each.work) + each.work * (each.tokens // block_tokens)
-        if max(most.values(), default=0) >= 2**self._cost_bits:
+            for rank, (die, read) in enumerate(zip(each.die, each.read, strict=True)):
+                work = each.on(rank, each.work)
+                most[die] += max(read, work) + work * (each.tokens // block_tokens)
+        if max([each.work for each in given.experts] + [*most.values()], default=0) >= 2**self._cost_bits:
             raise ArchsimError(
                 f"decision.fsm.implementation: rtl: loads of a die may exceed cost_bits: {self._cost_bits}; take more, "
                 "or a larger cost_quantum"
