@@ -161,8 +161,8 @@ class DieKernel:
             self._expert_ns = self._expert_ns * kernels.multiply
 
     def of(self, die: np.ndarray | None) -> DieKernel:
-        """Of the dies ``int64[n]`` in place of all; None: all dies are equal."""
-        if die is None or not np.ndim(self._flop_ns):
+        """Of the dies ``int64[n]``, which ascend, in place of all; None: all dies are equal."""
+        if die is None or not np.ndim(self._flop_ns) or len(die) == len(self._flop_ns):
             return self
         found = copy(self)
         for name in self._OF_DIES:
@@ -208,14 +208,13 @@ class AsMeasured:
             seen = np.minimum(seen, pairs)
         return np.maximum(active, self._local), seen
 
-    def correction(self, pairs: np.ndarray, active: np.ndarray) -> np.ndarray:
-        """Measured over law, float64[die]."""
-        return np.exp(np.interp(np.log(pairs), self._axis, self._corrections))
-
-    def within(self, pairs: np.ndarray, active: np.ndarray) -> np.ndarray:
-        """bool[2, die]: at a measured EP size with at least the fewest tokens; and with at most the most."""
+    def measured_at(self, pairs: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Whether a die is at a measured EP size with at least the fewest tokens, and with at most the most, bool[die];
+        and measured over law, float64[die].
+        """
         begun = self._known & (pairs >= self._first)
-        return np.stack([begun, begun & (pairs <= self._last)])
+        correction = np.exp(np.interp(np.log(pairs), self._axis, self._corrections))
+        return begun, begun & (pairs <= self._last), correction
 
 
 class Received:
@@ -226,6 +225,7 @@ class Received:
         ranks = np.array(_ranks_of(table) or [1.0])
         self._ranks = np.log(ranks)
         self._axes = [np.log(_pairs_of(table, ep)) for ep in ranks]
+        self._firsts, self._lasts = (np.array([axis[end] for axis in self._axes]) for end in (0, -1))
         shape = len(ranks), len(table.tokens)
         self._corrections = np.array([_corrections_at(table, ep) for ep in ranks]) if measured else np.zeros(shape)
 
@@ -235,31 +235,23 @@ class Received:
             raise ValueError("a die behind a dispatch needs the tokens that it receives")
         return active, tokens
 
-    def correction(self, pairs: np.ndarray, active: np.ndarray) -> np.ndarray:
-        """See ``AsMeasured.correction``."""
-        at = np.log(pairs)
-        rows = [np.interp(at, axis, row) for axis, row in zip(self._axes, self._corrections, strict=True)]
-        return np.exp(self._between(active, np.array(rows)))
-
-    def within(self, pairs: np.ndarray, active: np.ndarray) -> np.ndarray:
-        """See ``AsMeasured.within``; the EP size is that of a rank with as many experts as are active."""
-        at, ep = np.log(pairs), np.log(self._experts / active)
-        near = np.log(NEARLY)
-        first, last = (
-            self._between(active, np.repeat([[axis[end]] for axis in self._axes], len(at), axis=1)) for end in (0, -1)
-        )
-        begun = (ep >= self._ranks[0] - near) & (ep <= self._ranks[-1] + near) & (at >= first - near)
-        return np.stack([begun, begun & (at <= last + near)])
-
-    def _between(self, active: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Values of each die's EP size, along its logarithm between measured sizes; rows: float64[size, die]."""
-        ranks, ep = self._ranks, np.log(self._experts / active)
+    def measured_at(self, pairs: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See ``AsMeasured.measured_at``; the EP size is that of a rank with as many experts as are active, along its
+        logarithm between measured sizes.
+        """
+        at, ep, ranks, near = np.log(pairs), np.log(self._experts / active), self._ranks, np.log(NEARLY)
+        rows = np.array([np.interp(at, axis, row) for axis, row in zip(self._axes, self._corrections, strict=True)])
         if len(ranks) == 1:
-            return rows[0]
-        above = np.clip(np.searchsorted(ranks, ep), 1, len(ranks) - 1)
-        share = np.clip((ep - ranks[above - 1]) / (ranks[above] - ranks[above - 1]), 0.0, 1.0)
-        die = np.arange(len(ep))
-        return rows[above - 1, die] * (1 - share) + rows[above, die] * share
+            (first,), (last,), correction = self._firsts, self._lasts, rows[0]
+        else:
+            above = np.clip(np.searchsorted(ranks, ep), 1, len(ranks) - 1)
+            below, die = above - 1, np.arange(len(ep))
+            share = np.clip((ep - ranks[below]) / (ranks[above] - ranks[below]), 0.0, 1.0)
+            rest = 1 - share
+            first, last = (ends[below] * rest + ends[above] * share for ends in (self._firsts, self._lasts))
+            correction = rows[below, die] * rest + rows[above, die] * share
+        begun = (ep >= ranks[0] - near) & (ep <= ranks[-1] + near) & (at >= first - near)
+        return begun, begun & (at <= last + near), np.exp(correction)
 
 
 def _ranks_of(table: MoeTable) -> list[float]:
@@ -586,7 +578,7 @@ def _off(calibration: CalibrationSpec, table: MoeTable, others: Sequence[MoeTabl
 def _parts_ns(calibration, table: MoeTable, sizes: MoeSizes, rank: AsMeasured, pairs, active) -> np.ndarray:
     """Of a rank of the measured GPU: see ``DieKernel.parts_ns``."""
     kernel = _kernel(table, sizes, calibration, None, True)
-    return kernel.parts_ns(pairs, active, *rank.seen(pairs, active, None)) * rank.correction(pairs, active)
+    return kernel.parts_ns(pairs, active, *rank.seen(pairs, active, None)) * rank.measured_at(pairs, active)[2]
 
 
 def _kernel(
@@ -606,5 +598,5 @@ def _measured_at(ranks: Sequence[AsMeasured | Received], pairs: bytes, active: b
     measured over law, float64[table, die].
     """
     load = np.frombuffer(pairs), np.frombuffer(active)
-    begun, covered = np.stack([rank.within(*load) for rank in ranks], axis=1)
-    return begun, covered, np.stack([rank.correction(*load) for rank in ranks])
+    found = zip(*(rank.measured_at(*load) for rank in ranks), strict=True)
+    return tuple(np.stack(each) for each in found)
