@@ -24,7 +24,7 @@ from archsim.base.units import NS_PER_S
 from archsim.engine.decision import DecisionTotals, FreeDecision, NoLog, TransitionLog, build_decision, global_die
 from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
-from archsim.engine.executions.execution import Execution, Kernel, Order, Setup, build_execution
+from archsim.engine.executions.execution import FULL_CLOCKS, Execution, Kernel, Order, Setup, build_execution
 from archsim.engine.gemm import factors_of
 from archsim.engine.machine import build_machine, build_memory, cost_quantum_ns, policy_costs
 from archsim.engine.network.flows import simulate_flows
@@ -412,6 +412,7 @@ class EventEngine:
             ),
         )
         self.costs = policy_costs(system, model)._replace(quantum_ns=cost_quantum_ns(scenario))
+        self.clocks: tuple[float | np.ndarray, float | np.ndarray] = FULL_CLOCKS  # as the execution has them
         factors = np.stack(factors_of(self.machine))
         self._speeds = factors if scenario.policy.needs_speeds("allocation") else NO_SPEEDS
         self._charges = Charges(self.execution, self.machine, self.decision)
@@ -541,7 +542,7 @@ class EventEngine:
             pair_ns=self.machine.route_ns,
             pair_bytes_per_ns=self.machine.route_bytes_per_ns,
             origins=NO_ORIGINS if demand.origins is None else np.ascontiguousarray(demand.origins, np.int32),
-            speeds=self._speeds,
+            speeds=self._speeds_in(demand),
             charged=self._charges.of(layer, row, demand, placement),
         )
         known = None if self.plans is None else self.plans.get((layer, demand.step))
@@ -552,6 +553,18 @@ class EventEngine:
                 self.plans[layer, demand.step] = plan
         share = self.policy.share if self._shares else None
         return plan if share is None else self._shared(plan, demand, share)
+
+    def array_speeds(self, phase: int) -> np.ndarray:
+        """What a rule that asks for speeds sees of arrays, float64[die]: their factors, and in a phase
+        (``archsim.engine.executions.execution.phase_of``) the clocks that dies have of their own.
+        """
+        clock = self.clocks[phase]
+        return self.machine.array_speeds * clock if np.ndim(clock) else self.machine.array_speeds
+
+    def _speeds_in(self, demand: StepDemand) -> np.ndarray:
+        if not self._speeds.shape[1] or not any(map(np.ndim, self.clocks)):
+            return self._speeds
+        return np.stack([self.array_speeds(0 if demand.prefill_tokens.any() else 1), self._speeds[1]])
 
     def _shared(self, plan: Plan, demand: StepDemand, share: Callable[..., np.ndarray]) -> Plan:
         """The plan, with where shared experts run. Charged the counts of all dies and an operation for every pair."""

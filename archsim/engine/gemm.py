@@ -48,9 +48,9 @@ def factors_of(machine: Machine) -> DieFactors:
     return DieFactors(machine.array_speeds, machine.hbm_rates / machine.hbm_bytes_per_ns)
 
 
-def slowed(times: GemmTimes, clock: float) -> GemmTimes:
-    """The times on an array at ``clock``, a share of its full one: all but waiting for bytes and launches, which have
-    clocks of their own, takes longer.
+def slowed(times: GemmTimes, clock: float | np.ndarray) -> GemmTimes:
+    """The times on an array at ``clock``, a share of its full one, float64[entry] where arrays differ: all but waiting
+    for bytes and launches, which have clocks of their own, takes longer.
     """
     by = 1 / clock
     more_ns = (times.compute_ns - times.bytes_ns - times.started_ns) * (by - 1)

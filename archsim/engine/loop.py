@@ -495,7 +495,7 @@ class Balancer:
             np.zeros((*shape, engine.machine.dies), np.int64),
             np.zeros(shape),
             engine.costs,
-            engine.machine.array_speeds if engine.scenario.policy.needs_speeds("rebalancing") else None,
+            engine.array_speeds(DECODE) if engine.scenario.policy.needs_speeds("rebalancing") else None,
         )
         for step, results in enumerate(self._steps):
             for result in results:

@@ -59,12 +59,12 @@ class WorkBuilder:
     def build(
         self, layer: int, row: int, plan: Plan, placement: Placement, origins: np.ndarray | None, top_k: int,
         cp_en: np.ndarray | None, memory: Memory, routing: Routing | None = None, residents: np.ndarray | None = None,
-        clock: float = 1.0,
+        clock: float | np.ndarray = 1.0,
     ) -> Work:
         """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert];
         ``cp_en``: uint8[die, expert] or None; ``routing``: of the same tokens, None if only counts are known;
         ``residents``: tokens that live on a die, int[die], if other than ``origins`` / ``top_k``; ``clock``: of the
-        arrays, a share of the full one.
+        arrays, a share of the full one; float64[die] where dies have clocks of their own.
 
         A die reads an expert from its nearest holder: itself, if it is one.
         """
@@ -106,7 +106,9 @@ class WorkBuilder:
     def _take_time(self, entries, local, arrived, clock):
         """How long the array holds a slice of each entry, and a launch delays the first one."""
         times = self.gemm.of(entries["tokens"], entries["routed"], entries["read_bytes"], entries["die"], arrived)
-        if clock != 1.0:
+        if np.ndim(clock):
+            times = slowed(times, clock[entries["die"]])
+        elif clock != 1.0:
             times = slowed(times, clock)
         _set_all(local, launch_ns=times.launch_ns, launched_ns=times.launch_ns)
         block_ns = self._blocks.service_ns(np.where(entries["routed"], *self._slice_bytes)) if self._blocks else 0.0

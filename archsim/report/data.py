@@ -177,6 +177,7 @@ class Die:
     power_w: float | None = None
     temperature_c: float | None = None
     hbm_temperature_c: float | None = None
+    clock: float | None = None  # in decode, a share of the full one
     # of a machine as it is built: its number as made, and factors of its array and HBM
     site: int | None = None
     speeds: tuple[float, float] = (1.0, 1.0)
@@ -479,7 +480,7 @@ def _die(where: str, row: dict[str, str]) -> Die:
             for phase in ("prefill", "decode")
             if row.get(f"{phase}_tokens") and row.get(f"{phase}_hbm_bytes")
         },
-        **{name: float(row[name]) for name in ("power_w", "temperature_c", "hbm_temperature_c") if row.get(name)},
+        **{name: float(row[name]) for name in (*_KELVIN, "power_w", "clock") if row.get(name)},
     )
 
 
@@ -495,6 +496,9 @@ def link_of_row(row: Mapping[str, Any]) -> Link:
 
 def _as_cells(row: Mapping[str, Any]) -> dict[str, str]:
     return {name: "" if value is None else str(value) for name, value in row.items()}
+
+
+_KELVIN = ("temperature_c", "hbm_temperature_c")
 
 
 def _link(where: str, row: dict[str, str]) -> Link:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from archsim.engine.loop import Outcome
     from archsim.iteration.memory import Fit
     from archsim.runs.run import Run
+    from archsim.specs.as_built import AsBuilt
     from archsim.specs.scenario import Scenario
     from archsim.workload import TokenSource
     from microarch.silicon.energy import Activity
@@ -99,7 +100,7 @@ class Finished:
     @cached_property
     def dies(self) -> dict[str, list]:
         """Columns over the dies, list[die] each; see ``archsim.runs.columns.DIES``."""
-        return measure_dies(self.outcome)
+        return measure_dies(self.outcome, self.run.system.built)
 
     @cached_property
     def links(self) -> dict[str, list]:
@@ -238,6 +239,15 @@ def copies(what: str) -> Callable[[Finished], int]:
 def power_of(field: str) -> Callable[[Finished], Any]:
     """A field of ``archsim.runs.power.PowerState``; None without limits."""
     return lambda run: None if run.outcome.power is None else getattr(run.outcome.power, field)
+
+
+def plans_by_speeds(run: Finished) -> int | None:
+    """1 where a rule sees dies that differ, as they are built or by their clocks; else None."""
+    unequal = np.ptp(run.outcome.machine.array_speeds) > 0 or np.ptp(run.outcome.machine.hbm_rates) > 0
+    power = run.outcome.power
+    unequal = unequal or (power is not None and any(np.ptp(each.die_clock) > 0 for each in power.classes.values()))
+    asks = any(run.run.policy.needs_speeds(part) for part in ("allocation", "rebalancing"))
+    return 1 if unequal and asks else None
 
 
 def clock_in(phase: int) -> Callable[[Finished], float | None]:
@@ -977,6 +987,7 @@ COLUMNS: tuple[Column, ...] = (
            over_roofline, "over its roofline", True, True, 4, "hbm_bandwidth_utilisation"),
     Column("clock", REAL, "share", "of the arrays in decode, of the full clock; empty for a system without power and cooling", clock_in(1), "clock", True, optional=True, since=7),
     Column("prefill_clock", REAL, "share", "of the arrays in the prefill, of the full clock; empty as clock", clock_in(0), page=True, optional=True, since=7),
+    Column("plans_by_speeds", INTEGER, "", "1 where the policy sees the speeds of dies that differ, and plans anew for them; else empty", plans_by_speeds, page=True, optional=True, since=7),
     Column("held_by", TEXT, "", "which limit holds the clock, in decode if any; empty: none, or no limits", power_of("held_by"), optional=True, since=7),
     Column("throttled_share", REAL, "share", "time in which the clock is below the full one; empty for a system without power and cooling", power_of("throttled_share"),
            "throttled", True, optional=True, since=7),
@@ -1029,6 +1040,11 @@ DIES: tuple[Column, ...] = (
     Column("power_w", REAL, "W", "mean of the run, with its HBM; empty for a system without power and cooling", None, optional=True),
     Column("temperature_c", REAL, "C", "of its hottest place, in the hotter of prefill and decode; empty without cooling", None, optional=True),
     Column("hbm_temperature_c", REAL, "C", "of its HBM, likewise", None, optional=True),
+    Column("site", INTEGER, "", "its number in the perfect machine; dead and spare dies have no row", None),
+    Column("array_speed", REAL, "share", "clock of its array over the nominal one, as it was built", None),
+    Column("hbm_speed", REAL, "share", "bandwidth of its HBM over the nominal one, as it was built", None),
+    *(Column(f"{prefix}clock", REAL, "share", f"to which limits lower the clock of its array in {phase}; empty for a system without power and cooling", None, optional=True)
+      for prefix, phase in (("", "decode"), ("prefill_", "the prefill"))),
     *(column for phase in ("prefill", "decode") for column in (
         Column(f"{phase}_hbm_bytes", INTEGER, "bytes", f"of hbm_bytes, in {phase}", None),
         Column(f"{phase}_tokens", INTEGER, "tokens", f"of tokens, in {phase}", None),
@@ -1170,8 +1186,8 @@ LLC_PORTS, HBM, ARRAYS = range(3)  # archsim.engine.state.UNITS, which loads num
 MOST_DIES = 32  # of a machine whose pairs of dies are kept: 992 rows a run
 
 
-def measure_dies(outcome: Outcome) -> dict[str, list]:
-    """Columns over the dies of a run, list[die] each."""
+def measure_dies(outcome: Outcome, built: AsBuilt | None = None) -> dict[str, list]:
+    """Columns over the dies of a run, list[die] each. ``built``: the machine as it is built; None: perfect."""
     from archsim.engine.loop import DECODE as DECODE_step_counts
     from archsim.engine.loop import PREFILL as PREFILL_step_counts
 
@@ -1202,6 +1218,12 @@ def measure_dies(outcome: Outcome) -> dict[str, list]:
     kelvin = [None if power is None else power.most(get) for get in (lambda each: each.heat and each.heat.die_c, lambda each: each.heat and each.heat.hbm_c)]
     columns["power_w"] = nothing if power is None or not power.classes else power.die_w
     columns |= {name: nothing if each is None else each for name, each in zip(("temperature_c", "hbm_temperature_c"), kelvin, strict=True)}
+    machine = outcome.machine
+    columns["site"] = np.arange(fabric.dies) if built is None else np.array(built.living)
+    columns["array_speed"], columns["hbm_speed"] = machine.array_speeds, machine.hbm_rates / machine.hbm_bytes_per_ns
+    for prefix, row in (("", DECODE_step_counts), ("prefill_", PREFILL_step_counts)):
+        known = power is not None and row in power.classes
+        columns[f"{prefix}clock"] = power.classes[row].die_clock if known else nothing
     for phase, row in (("prefill", PREFILL_step_counts), ("decode", DECODE_step_counts)):
         columns[f"{phase}_hbm_bytes"] = outcome.counts.hbm_bytes[row]
         columns[f"{phase}_tokens"] = outcome.counts.tokens[row]

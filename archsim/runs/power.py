@@ -3,7 +3,8 @@
 A limit is a closed loop: where it is exceeded the clock falls, with it the voltage (V ~ f down to a least one, so that
 an operation takes f² of its energy), then steps take longer, and power falls by both. The loop is solved for decode
 and for the prefill, each with one clock for all dies, in steps of a hundredth: the highest with which the simulated run
-exceeds no limit. So a higher limit and better cooling never lower a clock. Power is the mean over a class of steps,
+exceeds no limit. So a higher limit and better cooling never lower a clock. With ``clocks: each`` a die that exceeds a
+limit lowers its own clock (`_SearchEach`). Power is the mean over a class of steps,
 as regulators of GPUs average over milliseconds; it follows from the energy account (``archsim.runs.energy``), die by
 die. Without ``power`` and ``cooling`` in a system nothing here runs.
 """
@@ -38,7 +39,8 @@ LOWEST = 20  # of these; NVIDIA's driver goes down to 345 of 1,500 MHz
 CORE = ("compute", "llc")  # blocks whose energy follows the voltage of a die's array; PHYs and HBM have their own
 IDLE, STACKS = "idle", "hbm"
 PHASES = ("prefill", "decode")
-Clocks = tuple[int, int]  # in the prefill and in decode, in STEPS
+Clock = int | tuple[int, ...]  # of all dies, or of each, in STEPS
+Clocks = tuple[Clock, Clock]  # in the prefill and in decode
 FULL: Clocks = (STEPS, STEPS)
 MACHINE_POWER, DIE_POWER = "power of the machine", "power of a die"
 DIE_HEAT, HBM_HEAT = "temperature of a die", "temperature of HBM"
@@ -46,6 +48,20 @@ DIE_HEAT, HBM_HEAT = "temperature of a die", "temperature of HBM"
 
 NOMINAL = HeatEstimates()
 NO_PLACES: Mapping[tuple[str, str], str] = MappingProxyType({})
+
+
+def heat_with(changes: Mapping[str, float]) -> HeatEstimates:
+    """The coefficients of power and heat with a user's values. Raises SpecError for one that is not positive, and for
+    shares of the power of a die that waits that are more than all of it.
+    """
+    for name, value in changes.items():
+        if not value > 0:
+            raise SpecError(f"economics: {name} must be above 0, got {value!r}")
+    found = NOMINAL.changed(changes)
+    known = found.values()
+    if (shares := known["leakage_share"] + known["clock_share"]) > 1:
+        raise SpecError(f"economics: leakage_share and clock_share are {shares:g} together; expected at most 1")
+    return found
 
 
 class Load(NamedTuple):
@@ -56,9 +72,10 @@ class Load(NamedTuple):
 
 
 class ClassPower(NamedTuple):
-    """Dies in a class of steps: ``clock``: share of the full one; means over the class in W, float64[die] and of the
-    machine; ``heat``: None without cooling; ``core_joule``, ``idle_joule``: of all dies; ``exceeded``: by which share
-    each limit is exceeded, the worst first; ``held_by``: what holds the clock below the full one, '' for nothing.
+    """Dies in a class of steps: ``clock``: share of the full one, of the slowest die; ``die_clock``: float64[die];
+    means over the class in W, float64[die] and of the machine; ``heat``: None without cooling; ``core_joule``,
+    ``idle_joule``: of all dies; ``exceeded``: by which share each limit is exceeded, the worst first; ``held_by``: what
+    holds the clock below the full one, '' for nothing.
     """
 
     time_ns: float
@@ -68,11 +85,18 @@ class ClassPower(NamedTuple):
     core_joule: float
     idle_joule: float
     exceeded: tuple[tuple[str, float], ...]
+    die_clock: np.ndarray
+    die_exceeded: np.ndarray  # float64[die]: by which share the worst of its own limits is exceeded
     held_by: str = ""
 
     @property
     def machine_w(self) -> float:
         return float(self.die_w.sum())
+
+    @property
+    def within(self) -> bool:
+        """Whether no limit is exceeded."""
+        return not any(share > 0 for _, share in self.exceeded)
 
 
 @dataclass(frozen=True)
@@ -183,10 +207,12 @@ class Limits:
         self.system, self.costs, self._known = system, build_costs(system), estimates.values()
         self._heat = _heat_of(system, self.costs, estimates) if system.cooling is not None else None
 
-    def at(self, load: Load, clock: float) -> ClassPower:
-        """Power and temperatures with ``clock``, a share of the full one, at which ``load`` has been simulated."""
+    def at(self, load: Load, clock: float | np.ndarray) -> ClassPower:
+        """Power and temperatures with ``clock``, a share of the full one (or float64[die] of them), at which ``load``
+        has been simulated.
+        """
         known, seconds = self._known, load.time_ns / NS_PER_S
-        voltage = max(clock, known["lowest_voltage"])
+        voltage = np.maximum(clock, known["lowest_voltage"])
         blocks = {name: joule * (voltage**2 if name in CORE else 1.0) / seconds for name, joule in load.joule.items()}
         idle_w = blocks.pop(IDLE)
         leakage_w = known["leakage_share"] * idle_w * voltage
@@ -202,8 +228,16 @@ class Limits:
         core_w = np.sum([blocks[name] for name in CORE], axis=0)
         idle_now_w = die_w - sum(blocks[name] for name in blocks if name)
         idle_joule = float((idle_now_w - load.joule["decision"] / seconds).sum()) * seconds
-        exceeded = tuple(sorted(self._exceeded(die_w, heat), key=lambda each: -each[1]))
-        return ClassPower(load.time_ns, clock, die_w, heat, float(core_w.sum()) * seconds, idle_joule, exceeded)
+        of_dies = self._of_each(die_w, heat)
+        found = [(name, float(each.max())) for name, each in of_dies.items()]
+        if self.system.power is not None and self.system.power.limit_w is not None:
+            found.insert(0, (MACHINE_POWER, float(die_w.sum()) / self.system.power.limit_w - 1))
+        exceeded = tuple(sorted(found, key=lambda each: -each[1]))
+        die_exceeded = np.max([np.full(len(die_w), -np.inf), *of_dies.values()], axis=0)
+        return ClassPower(
+            load.time_ns, float(np.min(clock)), die_w, heat, float(core_w.sum()) * seconds, idle_joule, exceeded,
+            np.broadcast_to(clock, len(die_w)), die_exceeded,
+        )  # fmt: skip
 
     def _of_dies(self, blocks_w: Mapping[str, np.ndarray], stacks_w: np.ndarray, leakage_w: np.ndarray) -> Temperatures:
         """Temperatures of the dies in use; others draw nothing."""
@@ -222,20 +256,20 @@ class Limits:
         found = self._heat.of(blocks_w, on_sites(stacks_w), on_sites(leakage_w))
         return Temperatures(*(each[at] for each in found))
 
-    def _exceeded(self, die_w: np.ndarray, heat: Temperatures | None) -> list[tuple[str, float]]:
-        """By which share each limit is exceeded; heat as a share of what lies between the coolant and its limit."""
-        power, cooling, found = self.system.power, self.system.cooling, []
-        if power is not None and power.limit_w is not None:
-            found.append((MACHINE_POWER, float(die_w.sum()) / power.limit_w - 1))
+    def _of_each(self, die_w: np.ndarray, heat: Temperatures | None) -> dict[str, np.ndarray]:
+        """By which share each limit of a die is exceeded, float64[die]; heat as a share of what lies between the
+        coolant and its limit.
+        """
+        power, cooling, found = self.system.power, self.system.cooling, {}
         if power is not None and power.die_limit_w is not None:
-            found.append((DIE_POWER, float(die_w.max()) / power.die_limit_w - 1))
+            found[DIE_POWER] = die_w / power.die_limit_w - 1
         if cooling is not None and heat is not None:
             for name, celsius, limit_c in (
                 (DIE_HEAT, heat.die_c, cooling.limit_c),
                 (HBM_HEAT, heat.hbm_c, cooling.hbm_limit_c),
             ):
                 if not np.isnan(celsius).any():
-                    found.append((name, float(celsius.max() - limit_c) / (limit_c - cooling.coolant_c)))
+                    found[name] = (celsius - limit_c) / (limit_c - cooling.coolant_c)
         return found
 
     def idle(self) -> ClassPower:
@@ -340,17 +374,17 @@ def full_load(limits: Limits, arrays: float, bandwidths: float) -> tuple[ClassPo
         )  # fmt: skip
         load = Load(NS_PER_S, {name: np.full(system.dies, float(each)) for name, each in joule.items()})
         above, found = found, limits.at(load, clock / STEPS)
-        if not any(share > 0 for _, share in found.exceeded):
+        if found.within:
             return found._replace(held_by=above.exceeded[0][0] if above else ""), True
     assert found is not None
     return found, False
 
 
-def full_load_told(system: SystemSpec) -> Iterator[str]:
-    """A sentence for each of WORKS: the clock of a machine with limits at full load."""
+def full_load_told(system: SystemSpec, estimates: HeatEstimates = NOMINAL) -> Iterator[str]:
+    """A sentence for each of WORKS: the clock of a machine with limits at full load, one for all dies."""
     if not limited(system):
         return
-    limits = Limits(system)
+    limits = Limits(system, estimates)
     for what, (arrays, bandwidths) in WORKS.items():
         found, within = full_load(limits, arrays, bandwidths)
         heat = "" if found.heat is None else f", dies at {found.heat.die_c.max():.0f} C"
@@ -370,34 +404,48 @@ def within_limits(scenario: Scenario, run: Callable[[Clocks], Outcome]) -> tuple
 
     Raises CapacityError for work that exceeds a limit at the lowest clock.
     """
-    outcome = run(FULL)
     limits = Limits(scenario.system)
-    outcomes = {FULL: outcome}
-    searches = {phase: _Search() for phase in loads_of(scenario, outcome, limits.costs)}
-    clocks = FULL
-    while True:
-        loads = loads_of(scenario, outcomes[clocks], limits.costs)
-        for phase, search in searches.items():
-            if not search.done:
-                search.add(clocks[phase], loads[phase], limits)
-        if all(search.done for search in searches.values()):
-            break
-        clocks = _with(searches)
+    outcomes: dict[Clocks, Outcome] = {}
+
+    def loads_at(clocks: Clocks) -> Mapping[int, Load]:
         if clocks not in outcomes:
             outcomes[clocks] = run(clocks)
+        return loads_of(scenario, outcomes[clocks], limits.costs)
+
+    searches: dict[int, _Search] = _searched({phase: _Search() for phase in loads_at(FULL)}, loads_at, limits)
     for phase, search in searches.items():
         if search.best is None:
             raise CapacityError(
                 limits.told(search.worst, f"in the {PHASES[phase]}" if phase == PREFILL else "in decode")
             )
+    if scenario.system.power is not None and scenario.system.power.clocks == "each":
+        each = {phase: _SearchEach(search) for phase, search in searches.items()}
+        searches = {**_searched(each, loads_at, limits)}
     clocks = _with(searches)
-    outcome = outcomes[clocks] if clocks in outcomes else run(clocks)
-    loads = loads_of(scenario, outcome, limits.costs)
+    loads = loads_at(clocks)
     held = {phase: search.held_by for phase, search in searches.items()}
     classes = {
-        phase: limits.at(load, clocks[phase] / STEPS)._replace(held_by=held[phase]) for phase, load in loads.items()
+        phase: limits.at(load, share_of(clocks[phase]))._replace(held_by=held[phase]) for phase, load in loads.items()
     }
-    return outcome, clocks, PowerState(classes, *_factors(loads, classes))
+    return outcomes[clocks], clocks, PowerState(classes, *_factors(loads, classes))
+
+
+def _searched(
+    searches: Mapping[int, _Search], loads_at: Callable[[Clocks], Mapping[int, Load]], limits: Limits
+) -> dict[int, _Search]:
+    """The same, done."""
+    while not all(search.done for search in searches.values()):
+        clocks = _with(searches)
+        loads = loads_at(clocks)
+        for phase, search in searches.items():
+            if not search.done:
+                search.add(clocks[phase], loads[phase], limits)
+    return dict(searches)
+
+
+def share_of(clock: Clock) -> float | np.ndarray:
+    """A clock as a share of the full one; float64[die] where each has its own."""
+    return np.array(clock) / STEPS if isinstance(clock, tuple) else clock / STEPS
 
 
 def set_clocks(engine: EventEngine, clocks: Clocks) -> None:
@@ -406,13 +454,15 @@ def set_clocks(engine: EventEngine, clocks: Clocks) -> None:
         raise SpecError(
             f"{engine.scenario.system.name}: power and cooling need an execution whose products follow a clock: "
             "weight_streaming, expert_parallel, or one of your own with an attribute clocks: (prefill, decode), shares "
-            f"of the full one; {engine.scenario.assumptions.execution} has none"
+            "of the full one, each a number or, with clocks: each, float64[die]; "
+            f"{engine.scenario.assumptions.execution} has none"
         )
-    engine.execution.clocks = tuple(each / STEPS for each in clocks)
+    engine.execution.clocks = tuple(map(share_of, clocks))
+    engine.clocks = engine.execution.clocks
 
 
 def _with(searches: Mapping[int, _Search]) -> Clocks:
-    found = [searches[phase].guess if phase in searches else STEPS for phase in (PREFILL, DECODE)]
+    found: list[Clock] = [searches[phase].guess if phase in searches else STEPS for phase in (PREFILL, DECODE)]
     return found[0], found[1]
 
 
@@ -432,20 +482,22 @@ class _Search:
     """
 
     def __init__(self) -> None:
-        self.guess, self.held_by, self._above = STEPS, "", STEPS + 1
+        self.guess: Clock = STEPS
+        self.held_by, self._above = "", STEPS + 1
         self.best: int | None = None
         self.worst: ClassPower
-        self._loads: dict[int, Load] = {}
+        self.loads: dict[int, Load] = {}
 
     @property
     def done(self) -> bool:
         return self._above == (self.best or LOWEST - 1) + 1
 
-    def add(self, clock: int, load: Load, limits: Limits) -> None:
+    def add(self, clock: Clock, load: Load, limits: Limits) -> None:
         """What was simulated with the clock of ``guess``."""
-        self._loads[clock] = load
+        assert isinstance(clock, int)
+        self.loads[clock] = load
         found = limits.at(load, clock / STEPS)
-        if any(share > 0 for _, share in found.exceeded):
+        if not found.within:
             self._above, self.held_by, self.worst = clock, found.exceeded[0][0], found
         else:
             self.best = clock
@@ -456,7 +508,7 @@ class _Search:
         while low < high:  # the highest that is predicted to be within
             middle = (low + high + 1) // 2
             found = limits.at(self._predicted(middle), middle / STEPS)
-            if any(share > 0 for _, share in found.exceeded):
+            if not found.within:
                 high = middle - 1
             else:
                 low = middle
@@ -464,12 +516,109 @@ class _Search:
 
     def _predicted(self, clock: int) -> Load:
         """The load at a clock that was not simulated: as that of the nearest, in the time that two of them give."""
-        near = sorted(self._loads, key=lambda each: abs(each - clock))[:2]
-        load = self._loads[near[0]]
+        near = sorted(self.loads, key=lambda each: abs(each - clock))[:2]
+        load = self.loads[near[0]]
         if len(near) == 1:
             return load
-        one, other = (self._loads[each].time_ns for each in near)
+        one, other = (self.loads[each].time_ns for each in near)
         inverse = [1 / each for each in (*near, clock)]
         time_ns = one + (other - one) * (inverse[2] - inverse[0]) / (inverse[1] - inverse[0])
         share = max(time_ns, 1e-3 * load.time_ns) / load.time_ns
         return Load(load.time_ns * share, {**load.joule, IDLE: load.joule[IDLE] * share})
+
+
+class _SearchEach(_Search):
+    """Clocks of their own, where a die that exceeds one of its limits lowers its clock alone, and an exceeded limit of
+    the machine lowers the highest clocks.
+
+    Power is a mean over time, so for a time that is assumed the clocks follow (`_clocks_in`), and the longer the time,
+    the higher they are; with these clocks the run takes a time. The time that is assumed rises, by bisection, as long
+    as the run takes no less and nothing is exceeded. What one clock for all gives is kept where it is faster.
+    """
+
+    ROUNDS = 8  # of bisection: a 256th of what lies between the full clock and the first guess
+    HALVES = 4  # of what clocks are raised above one for all dies
+
+    def __init__(self, common: _Search) -> None:
+        super().__init__()
+        assert common.best is not None
+        self.best, self.held_by, self.loads = common.best, common.held_by, common.loads
+        self.guess = self._fastest = common.best
+        self._time_ns, self._load = self.loads[common.best].time_ns, self.loads[STEPS]
+        self._low_ns, self._high_ns, self._assumed_ns = [self._load.time_ns] * 3
+        self._rounds = self._halves = 0
+        self._known: dict[Clock, tuple[bool, float]] = {}  # clocks: whether nothing is exceeded, and the time
+        self._done = common.best == STEPS
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    def add(self, clock: Clock, load: Load, limits: Limits) -> None:
+        """See ``_Search.add``; what is added first is known: one clock for all."""
+        within = limits.at(load, share_of(clock)).within
+        self._known[clock] = within, load.time_ns
+        if within and load.time_ns <= self._time_ns:
+            self._fastest, self._time_ns = clock, load.time_ns
+        while self._rounds < self.ROUNDS:
+            self.guess = self._clocks_in(self._assumed_ns, limits)
+            if self.guess not in self._known:
+                return
+            within, took_ns = self._known[self.guess]
+            if not within:
+                self._high_ns = self._assumed_ns
+            elif self._rounds == 0:
+                self._high_ns = max(took_ns, self._assumed_ns)
+            if within:
+                self._low_ns = self._assumed_ns
+                self._high_ns = max(self._low_ns, min(self._high_ns, took_ns))
+            self._rounds += 1
+            self._assumed_ns = (self._low_ns + self._high_ns) / 2
+        if isinstance(self._fastest, int) and self._halves < self.HALVES:  # from one clock up, as far as is within
+            raised = np.array(self._clocks_in(self._time_ns, limits)) - self._fastest
+            while self._halves < self.HALVES:
+                more = np.maximum(raised, 0) // 2**self._halves
+                self._halves += 1
+                self.guess = _told_apart(self._fastest + np.broadcast_to(more, limits.system.dies))
+                if self.guess not in self._known:
+                    return
+        self.guess, self._done = self._fastest, True
+
+    def _clocks_in(self, time_ns: float, limits: Limits) -> Clock:
+        """The clocks with which a class of steps that takes so long exceeds nothing, each die's its own.
+
+        From full clocks down, all dies that exceed a limit of their own at a time, so that a die counts on the heat of
+        its neighbours as they end up; a die that its neighbours heat even at its lowest clock lowers theirs. While
+        leakage runs away, no die has a temperature: those that draw most are lowered, and raised again where they can.
+        """
+        longer = time_ns / self._load.time_ns
+        load = Load(time_ns, {**self._load.joule, IDLE: self._load.joule[IDLE] * longer})
+        clocks, ran_away = np.full(limits.system.dies, STEPS), False
+        while not (found := limits.at(load, clocks / STEPS)).within:
+            above = clocks > LOWEST
+            if not np.isfinite(found.die_exceeded).all() and np.isinf(found.exceeded[0][1]):
+                ran_away, steps = True, 4
+                lower = above & (found.die_w >= 0.95 * found.die_w[above].max(initial=0.0))
+            else:
+                lower, over = above & (found.die_exceeded > 0), found.die_exceeded
+                if not lower.any():  # of the machine, or by heat of neighbours
+                    lower, over = above & (clocks == clocks.max()), found.exceeded[0][1]
+                steps = np.maximum(1, np.floor(STEPS / 8 * np.clip(over, 0.0, 1.0))).astype(int)  # power falls faster
+            if not lower.any():
+                return _told_apart(clocks)
+            clocks = np.where(lower, np.maximum(clocks - steps, LOWEST), clocks)
+        for die in np.argsort(found.die_exceeded, kind="stable") if ran_away else ():
+            low, high = int(clocks[die]), STEPS
+            while low < high:
+                clocks[die] = (low + high + 1) // 2
+                if not limits.at(load, clocks / STEPS).within:
+                    high = int(clocks[die]) - 1
+                else:
+                    low = int(clocks[die])
+            clocks[die] = low
+        return _told_apart(clocks)
+
+
+def _told_apart(clocks: np.ndarray) -> Clock:
+    """One clock where all dies have the same."""
+    return int(clocks[0]) if (clocks == clocks[0]).all() else tuple(clocks.tolist())

@@ -404,7 +404,8 @@ AS_BUILT = ("dies_as_built", "links_as_built", "spares", "drawn")  # keys
 
 class PowerSpec(Spec):
     """What a machine and each of its dies may draw, HBM included; at a limit clock and voltage fall
-    (``archsim.runs.power``). A decode iteration and a prefill each have their own clock, which all dies share.
+    (``archsim.runs.power``). A decode iteration and a prefill each have their own clock, which all dies share, or with
+    ``clocks: each`` a clock for each die.
     """
 
     LIMITS: ClassVar[tuple[str, ...]] = ("limit", "die_limit")
@@ -417,10 +418,12 @@ class PowerSpec(Spec):
     limit_w: Annotated[float, quantity(POWER, "1 W", "1000 MW")] | None = Field(None, alias="limit")
     # Of the die that draws most, with its HBM
     die_limit_w: Annotated[float, quantity(POWER, "1 W", "1 MW")] | None = Field(None, alias="die_limit")
+    # One clock for all dies; or each die lowers its own clock where it draws too much or gets too hot.
+    clocks: Literal["common", "each"] = "common"
 
     @model_validator(mode="after")
     def _limits(self) -> PowerSpec:
-        if self.limit_w is None and self.die_limit_w is None:
+        if self.limit_w is None and self.die_limit_w is None and self.clocks == "common":
             raise ValueError("says no limit; expected power: {limit: 17 kW}, {die_limit: 600 W}, or both")
         return self
 
@@ -524,6 +527,13 @@ class SystemSpec(Spec):
         self.topology.refuse_unconnected(self.sites)
         refuse_impossible(self)
         self._refuse_heat_between_packages()
+        power = self.power
+        if power is not None and power.limit_w is None and power.die_limit_w is None and not self.cooling:
+            raise KeyProblem(
+                ("power", "clocks"),
+                "no limit lowers a clock; give power a limit or a die_limit, or the system cooling: {coolant: 30 C, "
+                "resistance: 0.2 K/W per die}",
+            )
         return self
 
     def _refuse_heat_between_packages(self) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from archsim.runs.notes import LUCK, policy_notes
 from archsim.runs.plan import prepare, select
 from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_experiment, load_planned
@@ -53,9 +54,6 @@ def test_what_is_as_it_was_meant_changes_nothing(engine):
 
 
 POLICIES = ("ep", "allo", "allo-paper", "lplb")
-# A rule that sees speeds plans anew at every speed; a greedy plan for a slower die may be the luckier one.
-LUCK = 0.03
-
 
 @pytest.mark.parametrize("which", [0, 4])
 @pytest.mark.parametrize("part", ["array", "hbm"])
@@ -78,6 +76,13 @@ def test_a_rule_that_sees_a_faster_die_loses_no_more_than_luck(part):
         factors[4][part == "hbm"] = speed
         times += decode_ns(policies=(SPEEDS,), **table(*factors))
     assert times[1] <= times[0] * (1 + LUCK) and times[2] <= times[1] * (1 + LUCK)
+
+
+def test_what_luck_may_cost_a_rule_that_sees_speeds_is_said_where_dies_differ():
+    unequal = [each["row"] for each in rows(policies=("allo", SPEEDS), **table((0.8, 1.0)))]
+    (note,) = [each for each in policy_notes(unequal) if "luckier" in each]
+    assert note.startswith("fast: ") and "up to 3%" in note
+    assert not [each for each in policy_notes([each["row"] for each in rows(policies=(SPEEDS,))]) if "luckier" in each]
 
 
 @pytest.mark.parametrize("engine", ["analytical", "event"])

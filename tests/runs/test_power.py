@@ -46,7 +46,11 @@ def measured(folder):
             known[key] = run_once(experiment, batch=batch, policy=policy)
         return known[key]
 
-    return lambda *overrides, **chosen: of(*overrides, **chosen).runs.rows[0]
+    def row(*overrides, **chosen):
+        return of(*overrides, **chosen).runs.rows[0]
+
+    row.dies = lambda *overrides, **chosen: of(*overrides, **chosen).dies.rows
+    return row
 
 
 def limit(text):
@@ -282,3 +286,60 @@ def test_heat_between_packages_is_refused(folder):
     )
     with pytest.raises(SpecError, match=r"cooling.lateral: heat flows .* give lateral: none"):
         load_experiment(file)
+
+
+EACH = "systems.0.power={clocks: each}"
+
+
+def own_clocks(measured, resistance, *more, policy="ep", clocks="each", coolant=30):
+    """(row, clock of every die in decode) of the cooled wafer."""
+    heat = f"{{coolant: {coolant} C, resistance: {resistance} K/W per die, limit: 85 C}}"
+    chosen = cooling(heat), *((EACH,) if clocks == "each" else ()), *more
+    row = measured(*chosen, policy=policy)
+    return row, [each["clock"] for each in measured.dies(*chosen, policy=policy)]
+
+
+def test_a_die_that_gets_too_hot_lowers_its_own_clock_alone(measured):
+    """The most loaded die is the hottest; others run faster, and the run takes no longer than with one clock."""
+    common, same = own_clocks(measured, 0.42, clocks="common")
+    row, own = own_clocks(measured, 0.42)
+    assert len(set(same)) == 1 and same[0] == common["clock"] < 1
+    assert max(own) > min(own) == row["clock"] and min(own) >= common["clock"]
+    assert row["decode_ns"] <= common["decode_ns"] and row["prefill_ns"] <= common["prefill_ns"]
+    assert row["die_temperature_max_c"] <= 85
+
+
+def test_more_cooling_slows_no_run_with_clocks_of_their_own(measured):
+    """Nor does it lower the least clock. That of another die may fall, which has less time for the same work then."""
+    found = [own_clocks(measured, resistance) for resistance in (0.46, 0.42, 0.38, 0.1)]
+    for (worse, before), (better, after) in zip(found, found[1:], strict=False):
+        assert min(before) <= min(after) and better["decode_ns"] <= worse["decode_ns"]
+    assert max(found[2][1]) > min(found[2][1]) and found[-1][1] == [1] * 6
+
+
+def test_a_faster_die_slows_no_run_with_clocks_of_their_own(measured):
+    def times(speed):
+        speeds = [[1, 1]] * 2 + [[speed, 1]] + [[1, 1]] * 3
+        return own_clocks(measured, 0.42, f"systems.0.dies_as_built={{speed: {{table: {speeds}}}}}")[0]["decode_ns"]
+
+    slow, nominal, fast = times(0.8), times(1.0), times(1.2)
+    assert nominal <= slow * 1.005 and fast <= nominal * 1.005
+
+
+def test_a_rule_that_sees_speeds_sees_clocks_of_dies(folder):
+    names = ("plain", "asks")
+    policies = ("policies=[{name: plain, allocation: copy_aware}, "
+                "{name: asks, allocation: {name: copy_aware, needs: speeds}}]")  # fmt: skip
+    free = "assumptions=[{set: physical, decision_cost: free}]"
+    experiment = load_experiment(folder / "tiny.yaml", ["engine=analytical", *SLOWEST[1:], policies, free])
+    runs = [select(choose(experiment, batch=2000, policy=name)).runs()[0] for name in names]
+    slow = (100, (50, 100, 100, 100, 100, 100))
+    replays = [Simulator()._replay(run, slow) for run in runs]
+    assert replays[1].engine.array_speeds(1).tolist() == [0.5, 1, 1, 1, 1, 1]
+    plain, asks = (replay.run().decode_ns for replay in replays)
+    assert asks < plain
+
+
+def test_clocks_of_dies_need_a_limit(measured):
+    with pytest.raises(SpecError, match="no limit lowers a clock; give power a limit"):
+        measured(EACH)

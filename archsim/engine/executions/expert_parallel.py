@@ -80,7 +80,7 @@ class Ranks:
         if not factors.equal:
             peaks = system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
             self._law = self._law.on(factors.rates(*peaks))
-        self.clock = 1.0  # of the arrays, a share of the full one
+        self.clock: float | np.ndarray = 1.0  # of the arrays, a share of the full one; or float64[die]
         self._shared, self._shared_ns_per_token = (), 0.0
         self._count = model.shared_experts if scenario.assumptions.weights == "all" else 0
         if self._count:
@@ -102,7 +102,8 @@ class Ranks:
         """
         pairs = np.bincount(plan.die, plan.tokens, self._dies) * share
         active = np.minimum(np.bincount(plan.die, minlength=self._dies).astype(float), pairs)
-        used = np.flatnonzero(pairs)
+        used, slow = np.flatnonzero(pairs), bool(np.any(self.clock != 1.0))
+        clock = np.broadcast_to(self.clock, self._dies)
         causes = {cause: np.zeros(self._dies) for cause in PARTS}
         causes[Cause.LAUNCH][:] = self._law.idle_ns
         low_ns, high_ns, extrapolated_ns = np.zeros(self._dies), np.zeros(self._dies), 0.0
@@ -111,8 +112,8 @@ class Ranks:
             at = self._law.times(*(np.maximum(each, 1.0) for each in load), used)
             for cause, parts in PARTS.items():
                 causes[cause][used] = sum(getattr(at, part) for part in parts)
-                if cause in OF_ARRAYS and self.clock != 1.0:
-                    causes[cause][used] /= self.clock
+                if cause in OF_ARRAYS and slow:
+                    causes[cause][used] /= clock[used]
             if not self._gpu:
                 causes[Cause.LAUNCH][used] += launch_ns(active[used], self._clock_hz)
             low_ns[used], high_ns[used] = at.ns * at.low, at.ns * at.high
@@ -123,9 +124,9 @@ class Ranks:
         if self._speeds is not None:
             multiply_ns = multiply_ns / self._speeds
         multiply_ns = np.minimum(multiply_ns, shared_ns)
-        if self.clock != 1.0:
-            shared_ns = shared_ns + multiply_ns * (1 / self.clock - 1)
-            multiply_ns = multiply_ns / self.clock
+        if slow:
+            shared_ns = shared_ns + multiply_ns * (1 / clock - 1)
+            multiply_ns = multiply_ns / clock
         lost = 1 - np.divide(multiply_ns, shared_ns, out=np.ones(self._dies), where=shared_ns > 0)
         return RankTimes(kernel_ns, causes, low_ns, high_ns, shared_ns, lost, pairs, active, extrapolated_ns)
 
