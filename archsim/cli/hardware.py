@@ -13,7 +13,8 @@ from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_json, add_out
 from archsim.cli.printing import console, grid, print_notes
 from archsim.report.decision_cost import families, words
 from archsim.runs.energy import Coefficients, Machine, build_costs, carrier_note, full_load_w, price_ranges
-from archsim.runs.power import full_load_told
+from archsim.runs.power import NOMINAL as HEAT
+from archsim.runs.power import full_load_told, heat_with
 from archsim.specs.decision import DecisionSpec
 from archsim.specs.library import MANIFEST, load_experiment
 from archsim.specs.model import ModelSpec
@@ -33,10 +34,11 @@ from microarch.silicon.area import (
     global_clock_hz,
     parts_of,
     published_row,
+    speeds_part,
     total,
     total_note,
 )
-from microarch.silicon.cost import CARRIER_MM2
+from microarch.silicon.cost import CARRIER_MM2, Estimate
 
 # ---- area
 
@@ -70,15 +72,17 @@ def run_area(args: argparse.Namespace) -> int:
     experiment = load_experiment(folder / MANIFEST if folder else args.file, args.overrides)
     chosen, changes = TECHNOLOGIES[args.technology], parse_design(args.design)
     out = console()
+    asks = any(policy.needs_speeds(part) for policy in experiment.policies for part in ("allocation", "rebalancing"))
     args.result = {"technology": chosen.title, "systems": []}
     for system in experiment.systems:
         built = design_of(system, changes)
+        found = (*decision_parts(system.decision, built, chosen), *([speeds_part(system, chosen)] if asks else []))
         parts = [
             {"name": part.name, "copies": part.copies, "area_mm2": part.cost.area_mm2, "power_mw": part.cost.power_mw}
-            for part in decision_parts(system.decision, built, chosen)
+            for part in found
         ]
         args.result["systems"].append({"name": system.name, "decided_by": words(system.decision), "parts": parts})
-        _print_configured(out, system, experiment.models, built, chosen)
+        _print_configured(out, system, experiment.models, built, chosen, found)
         _print_published(out, system, published_design(system, changes), chosen)
     _print_synthesised(out, experiment.systems)
     out.print(_memories_table(experiment.systems[0]))
@@ -90,11 +94,11 @@ def run_area(args: argparse.Namespace) -> int:
 
 
 def _print_configured(
-    out, system: SystemSpec, models: Sequence[ModelSpec], built: TableDesign, technology: Technology
+    out, system: SystemSpec, models: Sequence[ModelSpec], built: TableDesign, technology: Technology,
+    parts: Sequence[Part],
 ) -> None:
-    """The hardware that the system's ``decision`` asks for."""
+    """The hardware that the system's ``decision`` asks for, and a policy that sees speeds."""
     decision = system.decision
-    parts = decision_parts(decision, built, technology)
     clocks = f"{_ghz(built.clock_hz)} on the dies"
     if decision.executor in ("fsm", "firmware"):
         clocks += f", {_ghz(global_clock_hz(decision))} in the Global CP"
@@ -301,7 +305,10 @@ def add_cost(parser: argparse.ArgumentParser) -> None:
 def run_cost(args: argparse.Namespace) -> int:
     """Print area and price of every system. Raises SpecError for an unknown coefficient."""
     experiment = load_experiment(args.file, args.overrides)
-    middle = Coefficients().changed(named_numbers("--coefficient", args.coefficient))
+    given = named_numbers("--coefficient", args.coefficient)
+    heat = HEAT.named()
+    middle = Coefficients().changed({name: value for name, value in given.items() if name not in heat})
+    limits = heat_with({name: value for name, value in given.items() if name in heat})
     ends = [middle.at("low"), middle.at("high")]
     out, args.result = console(), {}
     for system in experiment.systems:
@@ -312,14 +319,15 @@ def run_cost(args: argparse.Namespace) -> int:
         out.print(_carrier(value), soft_wrap=True)
         watts = [full_load_w(machine, each) for machine, each in zip((value, low, high), (middle, *ends), strict=True)]
         out.print("At full load (peak FLOP, HBM and links at once) {:,.0f} W, {:,.0f} to {:,.0f}.".format(*watts))
-        for line in full_load_told(system):
+        for line in full_load_told(system, limits):
             out.print(line, soft_wrap=True)
         title = f"{system.name}: {system.dies} dies, USD"
         out.print(_table(title, value.usd, low.usd, high.usd, "{:,.0f}"))
         out.print(_decisive(price_ranges(system, middle)), soft_wrap=True)
         print_notes(filter(None, [carrier_note(system.name, value.carrier_share)]))
     if args.sources:
-        out.print(_sources(middle))
+        out.print(_sources("coefficients", middle.named()))
+        out.print(_sources("coefficients of power and cooling", limits.named()))
     return OK
 
 
@@ -347,11 +355,11 @@ def _table(title: str, value: Mapping[str, float], low: Mapping[str, float], hig
     return made
 
 
-def _sources(coefficients: Coefficients):
-    made = grid("coefficient", title="coefficients", numbers=("value", "low", "high"))
+def _sources(title: str, known: Mapping[str, Estimate]):
+    made = grid("coefficient", title=title, numbers=("value", "low", "high"))
     made.add_column("unit")
     made.add_column("source")
-    for name, each in coefficients.named().items():
+    for name, each in known.items():
         made.add_row(name, *(f"{number:.4g}" for number in (each.value, each.low, each.high)), each.unit, each.source)
     return made
 

@@ -468,12 +468,17 @@ def _refuse_unknown_links(system: SystemSpec) -> None:
     for keys, (a, b) in system.links_as_built.named:
         at = ("links_as_built", *keys)
         pair, written = (min(a, b), max(a, b)), ".".join(map(str, at))
-        if max(pair) >= system.sites or a == b:
-            problem = "links a die to itself" if a == b else f"there is no die {pair[1]}"
-            raise KeyProblem(at, f"[{a}, {b}]: {problem}; {system.shape_as_made} has dies 0 to {system.sites - 1}")
+        missing = [site for site in (a, b) if site >= system.sites]
+        linked = sorted({other for each in pairs or () for other in each if a in each and other != a})
+        near = min(linked, key=lambda other: (abs(other - b), other)) if linked else None
+        if missing or a == b:
+            problem = f"there is no die {missing[0]}" if missing else "links a die to itself"
+            raise KeyProblem(
+                at,
+                f"[{a}, {b}]: {problem}; {system.shape_as_made} has dies 0 to {system.sites - 1}"
+                + (f"; the nearest link is [{a}, {near}]" if linked else ""),
+            )
         if pairs is not None and pair not in pairs:
-            linked = sorted({other for each in pairs for other in each if a in each and other != a})
-            near = min(linked, key=lambda other: (abs(other - b), other)) if linked else None
             raise KeyProblem(
                 at,
                 f"no link between dies {a} and {b} of {system.shape_as_made}; die {a} is linked to "

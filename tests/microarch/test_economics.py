@@ -27,6 +27,7 @@ from microarch.silicon.cost import (
     machine_cost,
 )
 from microarch.silicon.energy import EnergyEstimates, run_energy
+from microarch.silicon.heat import HeatEstimates
 
 ACTIVITY = Activity(
     time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0,
@@ -242,3 +243,14 @@ def test_command_prints_blocks_parts_and_sources(capsys):
     assert "compute" in printed and "bonding" in printed and "set by the user" in printed and "MICRO 2017" in printed
     assert main(["cost", "configs/dojo.yaml", "--coefficient", "wafer_usd"]) == 2
     assert "expected KEY=VALUE" in capsys.readouterr().err
+
+
+def test_command_prints_and_changes_coefficients_of_power_and_heat(capsys):
+    assert main(["cost", "configs/power.yaml", "--sources"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in HeatEstimates().named())
+    for change, told in (("leakage_share=0.9", "are 1.34 together"), ("stack_share=-1", "stack_share must be above 0")):
+        assert main(["cost", "configs/power.yaml", "--coefficient", change]) == 2
+        assert told in capsys.readouterr().err
+    assert main(["cost", "configs/power.yaml", "--coefficient", "lowest_voltage=0.9"]) == 0
+    assert capsys.readouterr().out != printed

@@ -19,6 +19,7 @@ from archsim.engine.machine import build_memory
 from archsim.iteration.memory import refuse_misfit
 from archsim.policies.placement import Placement
 from archsim.specs.library import load_assumptions
+from archsim.specs.system import CoolingSpec, PowerSpec
 from archsim.studies.optimum import (
     MOST_DIES,
     Bounds,
@@ -211,6 +212,15 @@ def test_page_and_command_say_what_an_allocation_could_gain(tmp_path, capsys):
     assert f"Farthest from the bound is {far}, {1 + of[far]:.3g}×" in page
     body = re.sub(r"<script.*?</script>", "", page.partition("<body>")[2], flags=re.S)
     assert "hbm" not in body
+
+
+@pytest.mark.parametrize(("key", "limits"), [
+    ("power", PowerSpec(limit="5 kW")), ("cooling", CoolingSpec(coolant="30 C", resistance="0.2 K/W per die")),
+])  # fmt: skip
+def test_bounds_refuse_limits_that_may_lower_the_clock(key, limits):
+    system = small_system(2, 2, **{key: limits})
+    with pytest.raises(ArchsimError, match=f"bounds are at the full clock, and {key} may lower it; omit {key}"):
+        ProblemBuilder(scenario_of(system, small_model(), policy("ep"), load_assumptions("physical")), False, 1)
 
 
 def test_bounds_support_a_limited_number_of_dies():
