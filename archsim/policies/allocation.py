@@ -28,8 +28,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from archsim.base.compiled import GOLDEN, inner, kernel, mix_bits, unsigned
+from archsim.laws.wafer import SPEED_BITS, SPEED_FRACTION
 from archsim.policies.lplb import lplb as share_out
-from archsim.specs.decision import SPEED_BITS, SPEED_FRACTION
 from archsim.specs.model import SLICES
 
 # ---- rules

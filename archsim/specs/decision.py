@@ -30,9 +30,6 @@ from archsim.specs.calibration_files import calibration_named
 Clock = Annotated[float, quantity(CLOCK, "1 MHz", "20 GHz")]
 Latency = Annotated[float, quantity(TIME, "1e-3 ns", "1 s", zero=True)]
 
-# A state machine multiplies a cost by how slow a die is, nominal speed over its own (microarch.rtl.allocator).
-SPEED_BITS, SPEED_FRACTION = 16, 12  # of that factor, and of them behind the point: speeds of 1/16 and more, to 0.03 %
-
 
 class FsmSpec(Spec):
     """Datapath of the Global CP as a state machine."""

@@ -22,7 +22,7 @@ from math import ceil
 
 from amaranth.hdl import Array, Assert, Assume, Cat, Const, Elaboratable, Module, Mux, Signal, signed
 
-from archsim.specs.decision import SPEED_BITS, SPEED_FRACTION
+from archsim.laws.wafer import SPEED_BITS, SPEED_FRACTION
 
 # ---- allocator
 

@@ -18,7 +18,7 @@ from amaranth.hdl import Const, Elaboratable, Fragment, Signal
 from amaranth.hdl._ast import ArrayProxy, Assign, Concat, Operator, Part, Slice, Statement, Switch, SwitchValue, Value
 from amaranth.sim import Simulator
 
-from archsim.specs.decision import SPEED_BITS, SPEED_FRACTION
+from archsim.laws.wafer import SPEED_BITS, SPEED_FRACTION
 from microarch.blocks.global_cp import sorting_cycles
 from microarch.rtl import allocator, atu, heatmap, pdu, select, sorter, tables
 

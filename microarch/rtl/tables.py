@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.compiled import kernel
+from archsim.laws.wafer import SPEED_FRACTION
 from archsim.policies.allocation import NO_SPEEDS, Costs, Plan, StepView, knows_speeds, paper, slowness
 from archsim.policies.heatmap import add_words, hot_rows
-from archsim.specs.decision import SPEED_FRACTION
 from archsim.specs.model import SLICES
 from microarch.blocks import atu as atu_block
 from microarch.blocks import pdu as pdu_block

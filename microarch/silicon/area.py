@@ -15,7 +15,8 @@ from dataclasses import dataclass, fields, replace
 from math import log2, pi, sqrt
 from types import MappingProxyType
 
-from archsim.specs.decision import SPEED_BITS, DecisionSpec, FsmSpec
+from archsim.laws.wafer import SPEED_BITS
+from archsim.specs.decision import DecisionSpec, FsmSpec
 from archsim.specs.system import SystemSpec
 from microarch.blocks.table_sizes import Storage, Table, TableDesign, bits_to_count, tables_of
 
