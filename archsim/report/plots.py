@@ -240,7 +240,7 @@ class Figure:
         names = list(dict.fromkeys(row[self.panel] for row in rows)) if self.panel else [None]
         across = min(2, max(len(names), 1))
         down = -(-max(len(names), 1) // across)
-        with mpl.rc_context({**_PRINT}):
+        with mpl.rc_context(dict(_PRINT)):
             canvas = Canvas(figsize=(COLUMN_IN * across, self.print_height_in(rows) * down), layout="constrained")
             every = canvas.subplots(down, across, squeeze=False).ravel()
             for axes in every[len(names) :]:
@@ -272,7 +272,7 @@ class Figure:
         canvas = self.matplotlib()
         import matplotlib as mpl
 
-        with mpl.rc_context({**_PRINT} | {"svg.hashsalt": self.question}):
+        with mpl.rc_context(_PRINT | {"svg.hashsalt": self.question}):
             metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[file.suffix[1:]]
             canvas.savefig(file, bbox_inches="tight", dpi=300, metadata=metadata)
         return file
@@ -720,7 +720,7 @@ class DieMap(Figure):
 
     def params(self) -> list[dict[str, Any]]:
         names = [metric.field for metric in self.metrics]
-        found = [
+        found: list[dict[str, Any]] = [
             {
                 "name": "show",
                 "value": names[0],
@@ -734,7 +734,13 @@ class DieMap(Figure):
         ]
         if self.moments:
             most = max(row["moment"] for row in self.moments)
-            bind = {"input": "range", "min": 0, "max": most, "step": 1, "name": "step (0: the whole run) "}
+            bind: dict[str, Any] = {
+                "input": "range",
+                "min": 0,
+                "max": most,
+                "step": 1,
+                "name": "step (0: the whole run) ",
+            }
             found.append({"name": "moment", "value": 0, "bind": bind})
         return found
 
@@ -798,7 +804,7 @@ class DieMap(Figure):
             )
         for name, mark in (("switches", "circle"), ("dead", "point")):
             if getattr(self, name):
-                drawn = {"type": mark, "size": 260, "color": "--soft"} | (
+                drawn: dict[str, Any] = {"type": mark, "size": 260, "color": "--soft"} | (
                     {"shape": "cross", "angle": 45} if name == "dead" else {}
                 )
                 layers.append(
@@ -843,7 +849,11 @@ class DieMap(Figure):
             layers.append(
                 {"data": now["data"], "transform": [*now["transform"], *known], "mark": frame, "encoding": box}
             )
-            ends = {"x": x | {"field": "link_x"}, "y": y | {"field": "link_y"}, "x2": {"field": "link_x_to"}}
+            at_link: dict[str, Any] = {
+                "x": x | {"field": "link_x"},
+                "y": y | {"field": "link_y"},
+                "x2": {"field": "link_x_to"},
+            }
             rule = {"type": "rule", "color": "--link", "strokeWidth": 6}
             known = [{"filter": "isValid(datum.link_x)"}]
             layers.append(
@@ -851,7 +861,7 @@ class DieMap(Figure):
                     "data": now["data"],
                     "transform": [*now["transform"], *known],
                     "mark": rule,
-                    "encoding": ends | {"y2": {"field": "link_y_to"}},
+                    "encoding": at_link | {"y2": {"field": "link_y_to"}},
                 }
             )
             words = {"type": "text", "align": "left", "color": "--ink", "baseline": "bottom", "fontSize": 12}
@@ -1004,7 +1014,7 @@ def colours() -> Mapping[str, str]:
     return MappingProxyType(named)
 
 
-_PRINT: Mapping[str, Any] = MappingProxyType({"font.size": FONT_PT, "pdf.fonttype": 42, "axes.axisbelow": True})
+_PRINT: Any = MappingProxyType({"font.size": FONT_PT, "pdf.fonttype": 42, "axes.axisbelow": True})
 _FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 _CONFIG = MappingProxyType(
     {
