@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import DIMENSIONS, SIZE, Dimension, Spec, as_written, describe, format_quantity, parse_quantity
@@ -32,6 +32,9 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import RULE_TYPES, PolicySpec
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # ---- axis_values
 # The values of a sweep axis: a list, or a range with a count or to be sampled.
@@ -92,6 +95,21 @@ class Range:
         if self.whole:
             return float(self.value(share))
         return self._rounded(self.low + share * (self.high - self.low))
+
+    def numbers(self, shares: "np.ndarray") -> list[float]:
+        """`number` of each of ``shares: float64[n]``: a sample has hundreds of thousands."""
+        import numpy as np
+
+        if self.whole:
+            return list(map(self.number, shares.tolist()))
+        if self.log:  # numpy's power may differ in the last bit
+            ratio = self.high / self.low
+            numbers = np.array([self.low * ratio**share for share in shares.tolist()])
+        else:
+            numbers = self.low + shares * (self.high - self.low)
+        whole, as_text = np.rint(numbers) + 0.0, f"%.{_DIGITS}g"
+        rounded = [float(as_text % number) for number in numbers.tolist()]
+        return np.where(np.abs(numbers - whole) <= _WHOLE, whole, rounded).tolist()
 
     def _rounded(self, number: float) -> float:
         if self.whole or abs(number - round(number)) <= _WHOLE:
@@ -221,7 +239,7 @@ class Drawn(Sequence):
 
     def numbers(self) -> list[float] | None:
         """All values of a range in the base unit, without writing any as text; None where values are listed."""
-        return list(map(self._of.number, self._shares.tolist())) if isinstance(self._of, Range) else None
+        return self._of.numbers(self._shares) if isinstance(self._of, Range) else None
 
     @cached_property
     def telling(self) -> list[int]:

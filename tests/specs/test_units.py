@@ -1,9 +1,11 @@
 """Units that are not those of a quantity, and digits that are none: refused, with what to write instead."""
 
+import numpy as np
 import pytest
 
 from archsim.base.errors import SpecError
 from archsim.base.fields import BANDWIDTH, COMPUTE, SIZE, TIME, parse_quantity
+from archsim.specs.axes import read_range
 from archsim.specs.library import load_experiment
 from archsim.specs.serving_files import load_serving
 
@@ -41,3 +43,17 @@ LENGTHS = {"input": {"fixed": 8}, "output": {"fixed": 8}}
 def test_full_width_digits_are_refused_alike(read):
     with pytest.raises(SpecError, match="[０-９]: write digits as 0 to 9"):
         read()
+
+
+RANGES = [
+    {"from": "1 TB/s", "to": "4 TB/s"}, {"from": "50 ns", "to": "240 ns", "scale": "log"}, {"from": 1, "to": 64},
+    {"from": -0.001, "to": 0.002}, {"from": 0.25, "to": 1e6, "scale": "log"}, {"from": "1 KiB", "to": "3 MiB"},
+    {"from": 1, "to": 4096, "scale": "log"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", RANGES, ids=str)
+def test_numbers_of_a_sample_are_those_of_its_values_one_by_one(given):
+    of, shares = read_range(given), np.append(np.random.default_rng(1).random(300), [0.0, 1 / 3, 0.5, 0.9999999])
+    found, alone = of.numbers(shares), [of.number(share) for share in shares.tolist()]
+    assert list(map(repr, found)) == list(map(repr, alone))
