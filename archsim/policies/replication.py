@@ -71,14 +71,19 @@ def table_of_paths(load: np.ndarray, accuracy: float, generator: np.random.Gener
 
 def libra(
     layer: LayerView, slots: int = 8, local_share: float = 0.5, accuracy: float = 0.87, rule: str = "literal",
-    seed: int = 0,
+    seed: int = 0, host_ns: float = 0.0, local_pair_ns: float = 0.0,
 ) -> Replicas:
-    """Libra's Algorithm 1 on what the look-ahead predicts: ``slots`` experts a die, some for its own tokens."""
+    """Libra's Algorithm 1 on what the look-ahead predicts: ``slots`` experts a die, some for its own tokens.
+
+    ``host_ns``: of broadcasting, metadata and sharding for a layer, which run beside a die's local experts. The layer
+    waits for what these do not hide, at ``local_pair_ns`` for every pair of token and expert that a die holds itself.
+    """
     predicted = look_ahead(layer.origins, accuracy, np.random.default_rng([seed, layer.step, layer.layer]))
     holds = libra_plan(predicted, layer.home, slots, int(slots * local_share), rule).holds.T > 0
     dies, experts = predicted.shape
     operations = dies * experts * ceil(log2(max(2, experts))) + slots * dies * (dies + experts)
-    return Replicas(holds & ~layer.holders, _effort(operations, experts))
+    hidden_ns = local_pair_ns * float((layer.origins * (holds | layer.holders).T).sum(axis=1).min(initial=2**62))
+    return Replicas(holds & ~layer.holders, _effort(operations, experts), max(0.0, host_ns - hidden_ns))
 
 
 def lina(

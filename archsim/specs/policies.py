@@ -167,6 +167,8 @@ REPLICATION: Mapping[str, Rule] = {
         "local_share": Parameter(0.5, 0, 1, "share of the slots for the die's own tokens (alpha)", float),
         "accuracy": Parameter(0.87, 0, 1, "share of pairs that the look-ahead predicts rightly", float),
         "rule": Choice("literal", ("literal", "prose"), "Algorithm 1 as printed, or section 3.2"),
+        "host_ns": Parameter(0, 0, 1e9, "ns of broadcasting, metadata and sharding of a layer, which run beside a die's local experts", float),
+        "local_pair_ns": Parameter(0, 0, 1e6, "ns that local experts take for a pair of token and expert, and hide of `host_ns`", float),
         "seed": _SEED,
     }),
     "lina": Rule("every die fetches experts for the next layer, predicted from the paths of tokens so far (Lina)", {

@@ -12,7 +12,7 @@ from archsim.engine.engine import Balancing, EventEngine, WeightMover, advance
 from archsim.engine.network.flows import simulate_flows
 from archsim.engine.state import UNITS, new_tally
 from archsim.policies.placement import moves_between
-from archsim.policies.replication import LayerView, lina, table_of_paths
+from archsim.policies.replication import LayerView, libra, lina, table_of_paths
 from archsim.specs.library import load_assumptions
 from archsim.specs.policies import PRESETS
 
@@ -172,3 +172,15 @@ def test_a_table_that_is_rarely_right_replicates_what_is_popular_elsewhere():
     assert (copied(0.05, 0) == copied(0.05, 7)).all()
     predicted = table_of_paths(load, 0.3, np.random.default_rng(0))
     assert predicted.sum() == pytest.approx(load.sum()) and (predicted >= 0.3 * load).all()
+
+
+def test_the_host_of_libra_is_hidden_behind_local_experts():
+    """The die with the fewest pairs for its own experts hides the least; nothing below zero is left."""
+    origins = np.array([[9, 1, 1, 1], [6, 2, 2, 2]], np.int32)
+    holders = np.array([[1, 0], [1, 0], [0, 1], [0, 1]], bool)
+    view = LayerView(origins, np.zeros(4, np.float32), np.array([0, 0, 1, 1]), holders, 0, 0)
+    found = libra(view, slots=1, host_ns=100.0, local_pair_ns=2.0)
+    fewest = (origins * (found.holds | holders).T).sum(axis=1).min()
+    assert found.in_sight_ns == 100 - 2 * fewest > 0
+    assert libra(view, slots=1, host_ns=100.0, local_pair_ns=100.0).in_sight_ns == 0
+    assert libra(view, slots=1).in_sight_ns == 0
