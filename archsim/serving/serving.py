@@ -334,6 +334,8 @@ def _longer(serving: Serving, deployment: Deployment, requests: Requests, served
     time to grow; as many as a closed loop serves by default. Experts stay as they were at the end. None where the file
     serves enough, or has no more.
     """
+    if deployment.faults:  # which are of this run
+        return None
     count, clients = ENOUGH, requests.concurrency
     if clients:
         count = REQUESTS_A_CLIENT * clients

@@ -688,6 +688,9 @@ class ServeSpec(Spec):
         self._refuse_shared_prompts()
         if self.kv_store != "none" and not self.scheduler.prefix_caching:
             raise KeyProblem(("kv_store",), "keeps prefixes, and scheduler.prefix_caching is false; leave one out")
+        if self.kv_store != "none" and self.disaggregated != "none" and self.disaggregated.prefill == "none":
+            what = "keeps KV of prompts, and disaggregated.prefill: none brings it with the requests; leave it out"
+            raise KeyProblem(("kv_store",), what)
         if self.kv_store != "none" and drawn:
             what = "keeps prefixes, and these requests share none; give requests.sessions or prefixes, or a trace"
             raise KeyProblem(("kv_store",), what)

@@ -287,6 +287,7 @@ def test_experts_of_a_rank_that_fails_are_on_the_others():
         ({"scheduler": {"name": "vllm_v1", "order": "deadline"}}, "limits `ttft` that differ"),
         ({"requests": {"classes": [{"name": "a", "share": 0.5}]}}, "add up to 1"),
         ({"kv_store": {"capacity": "1 TB"}, "scheduler": {"prefix_caching": False}}, "prefix_caching is false"),
+        ({"disaggregated": {"prefill": "none", "decode": {}}, "kv_store": {"capacity": "1 TB"}}, "brings it with"),
         ({"requests": {"sessions": None}, "kv_store": {"capacity": "1 TB"}}, "share none"),
     ],
 )
@@ -340,3 +341,13 @@ def test_json_says_why(tmp_path, monkeypatch):
     assert main(["serve", str(tmp_path / "mine.yaml"), "--json"]) == 0
     row, = lines[0]
     assert "a rank runs 1 requests at a time" in row["why_slow"][0] and row["why_slow"][0] in row["notes"]
+
+
+def test_a_run_says_when_times_are_as_before_a_fault():
+    requests = {"arrivals": {"rate": "40/s"}, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 1200,
+                "sessions": None}  # fmt: skip
+    faults = [{"at": "10 s", "recovery": "5 s"}]
+    outcome = serve(changed(requests=requests, faults=faults))
+    told, = (each for each in outcome.notes if each.startswith("fault after 10.0 s"))
+    assert "computed anew; times to first token are as before after " in told
+    assert 5 < float(told.rpartition(" after ")[2].split()[0]) < 15
