@@ -473,7 +473,7 @@ def test_sources_are_printed_for_every_coefficient(tmp_path, capsys):
     assert main(["area", str(tiny_file(tmp_path)), "--sources"]) == 0
     out = capsys.readouterr().out
     coefficients = dict(named_coefficients(N5))
-    assert len(coefficients) == 32
+    assert len(coefficients) == 34
     for name, coefficient in coefficients.items():
         assert name in out and f"{coefficient.value:g}" in out, name
         assert coefficient.source and coefficient.unit

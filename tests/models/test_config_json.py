@@ -437,7 +437,7 @@ def test_a_dense_config_gives_the_shipped_model(name, tmp_path):
     (GEMMA_4["text_config"], {"num_kv_shared_layers": 20}, "num_kv_shared_layers = 20: .*not counted"),
     (STEP["text_config"], {"moe_layers_enum": "all"}, "moe_layers_enum is 'all'; expected numbers of layers"),
     (QWEN_3, {"layer_types": ["linear_attention"] * 94}, "layer_types has linear_attention"),
-    (LLAMA_4, {"no_rope_layers": [0] * 5}, "no_rope_layers has 5 layers of 48"),
+    (LLAMA_4["text_config"], {"no_rope_layers": [0] * 5}, "no_rope_layers has 5 layers of 48"),
     (QWEN_3, {"layer_types": ["full_attention"] * 9}, "layer_types has 9 layers of 94"),
     (QWEN_3, {"layer_types": ["sliding_attention"] * 94}, "no sliding_window is used"),
     (GLM_5, {"mlp_layer_types": ["banded"] * 78}, "mlp_layer_types has banded"),

@@ -219,7 +219,7 @@ def test_measures_are_those_of_the_machine(tmp_path):
     (3, "  grid:\n    mesh: [2x2, 0x2]", "sweep.grid.mesh.1.x: 0 is out of range; expected 1 to 64"),
     (4, "  grid:\n    mesh:\n    - two by two", "expected two sides such as 5x5, or {x: 5, y: 5}, not the text 'two by two'"),
     (2, "  grid: {topology: [torus, rign]}", "unknown value 'rign'; did you mean 'ring'?"),
-    (2, "  grid: {model: [deepseek-v4]}", "unknown model 'deepseek-v4'; did you mean 'deepseek-v3'?"),
+    (2, "  grid: {model: [deepseek-v9]}", "unknown model 'deepseek-v9'; did you mean 'deepseek-v3'?"),
     (2, "  grid: {workload.batch: [8, many]}", "sweep.grid.workload.batch.1: expected a batch, an integer from 1 to 10000000, not the text 'many'"),
     (2, "  grid: {engine: [evnet]}", "unknown value 'evnet'; did you mean 'event'?"),
     (2, "  grid: {policy.allocation.block_token: [8]}", "no policy of the experiment has the parameter 'block_token'; did you mean 'block_tokens'?"),

@@ -73,6 +73,7 @@ CASES = [
     ("assumptions.weights", "routed", {"model": {"shared_experts": 0}}),
     ("assumptions.numbering", "column_major", {"system": RING}),
     ("assumptions.endpoint", "as_measured", {"system": H100}),
+    ("system.d2d.measured_factor", 2.0, {}),
     ("system.d2d.off_carrier.bandwidth", "1 GB/s", {"assumptions": {"carriers": "one"}}),
     *[("system.decision." + key, value, {}) for key, value in
       (("firmware.clock", "1 GHz"), ("firmware.core", "a72"), ("firmware.ipc", 0.5), ("firmware.per_candidate", 99),
