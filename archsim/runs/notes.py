@@ -334,7 +334,7 @@ def _slower(rows: list[Mapping[str, Any]]) -> list[str]:
             compared.setdefault(str(row["policy"]), []).append(row)
     worse = {name: [row for row in those if row["speedup_vs_ep"] < SLOWER] for name, those in compared.items()}
     columns = ("point", "system", "model", "batch", "assumptions")
-    reference = {tuple(row.get(column) for column in columns): row for row in rows if row["policy"] == "ep"}
+    reference = {tuple(row.get(column) for column in columns): row for row in rows if row.get("policy") == "ep"}
     slower = sorted((name for name in worse if worse[name]), key=lambda name: -len(worse[name]) / len(compared[name]))
     notes = []
     for name in slower[:MOST_NAMED_POLICY_NOTES]:

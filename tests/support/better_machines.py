@@ -90,7 +90,8 @@ def random_case(number: int, execution: str = "weight_streaming", gemm: str | No
     gemm = (gemm or str(rng.choice(GEMM))) if streaming else "grouped"
     variant = dict(_one(rng, STREAMING if streaming else GROUPS))
     free = {"decision_cost": "free", "heatmap_update": "free", "execution": execution, "memory": "experts"}
-    assumptions = load_assumptions("physical", **(free | {"gemm": gemm} | variant))
+    # One carrier: with more HBM or LLC a machine may need a second, whose links are slower, and is another machine.
+    assumptions = load_assumptions("physical", **({"carriers": "one"} | free | {"gemm": gemm} | variant))
     hidden, ffn, experts, top_k, shared = _one(rng, SHAPES)
     if rng.random() < 0.5:
         experts = int(_one(rng, [each for each in (8, 16, 32, 64) if each > top_k]))
