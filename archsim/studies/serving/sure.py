@@ -220,7 +220,7 @@ def _way(serving: Serving, table: str) -> str:
     calibration = calibration_named(system.compute.calibration)
     precision = serving.spec.precision.dtypes(system.compute.dtype)
     stand = with_stand_ins(calibration, serving.model, precision.products, precision.experts)
-    if getattr(calibration, "scaled", None) is not None and table in calibration.scaled.sections:
+    if calibration.scaled is not None and table in calibration.scaled.sections:
         return "scaled"
     if table == "moe":
         own = [each for each in calibration.moe if each.dtype == stand.experts]
@@ -452,8 +452,8 @@ def _section(found: ServedSure) -> dict[str, Any]:
 
 def _whiskers(found: ServedSure) -> Bars | None:
     """The headline of every run; None where no run has one above 0."""
-    options = [
-        (each.name, tuple(each.intervals[found.judged]), significant(each.intervals[found.judged].p50),
+    options: list[tuple[str, tuple[float, float, float], str, str]] = [
+        (each.name, each.intervals[found.judged], significant(each.intervals[found.judged].p50),
          headline_told(each, found.judged))
         for each in found.options if found.judged in each.intervals
     ]  # fmt: skip
