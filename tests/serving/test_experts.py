@@ -105,7 +105,7 @@ def test_policies_serve_the_same_requests_and_are_compared(tmp_path):
     assert [each.serving.policy.name for each in found] == ["ep", "craft"]
     assert np.array_equal(found[0].served.requests["input"], found[1].served.requests["input"])
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert 'href="craft/index.html"' in page and "Balance of ranks" in page
+    assert 'href="craft/index.html"' in page and "How evenly are ranks loaded?" in page
     assert (tmp_path / "craft" / "bench.json").is_file()
 
 

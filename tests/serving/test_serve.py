@@ -250,8 +250,9 @@ def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, 
     assert len(members) == len(served) and set(members) == {each.choice for each in served}
     assert members[0] == found[0].choice
     best = next(best_told(serving, found))
-    assert best.startswith(f"best: goodput {found[0].measures.goodput_per_s:.3f} requests/s on 2 devices, ")
-    assert best.endswith(f"within TTFT 2 s, TPOT 50 ms: {found[0].choice.name}")
+    assert best.startswith("Serve qwen3-30b-a3b with ") and " engines on 2 devices (2 x TP 1)" in best
+    assert f"answers up to {found[0].highest_rate:.2f} requests a second" in best
+    assert best.endswith("of them within TTFT 2 s, TPOT 50 ms.")
     assert main(["serve", str(file), "--search"]) == 0
     said = capsys.readouterr().out
     assert said.startswith(best) and "2 or 64 seqs, 2048 or 4096 tokens" in said and "requests.arrivals.rate" in said
