@@ -269,7 +269,7 @@ class _Fields(AttributeTemplate):
 
 
 @intrinsic
-def reference(typing_context, of):  # type: ignore[no-untyped-def]
+def _reference(typing_context, of):  # type: ignore[no-untyped-def]
     """A `Reference` to a named tuple, which lives until the kernel that asks for it returns."""
     if isinstance(of, Reference):
         return of(of), lambda context, builder, signature, arguments: arguments[0]
@@ -283,6 +283,9 @@ def reference(typing_context, of):  # type: ignore[no-untyped-def]
         return builder.asm(nothing, "", "=r,0,~{memory}", [address], side_effect=True)
 
     return Reference(of)(of), store
+
+
+reference: Any = _reference  # for a type checker, which takes it for a function of the typing context, too
 
 
 @lower_getattr_generic(Reference)

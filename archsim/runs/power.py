@@ -543,7 +543,8 @@ class _SearchEach(_Search):
         super().__init__()
         assert common.best is not None
         self.best, self.held_by, self.loads = common.best, common.held_by, common.loads
-        self.guess = self._fastest = common.best
+        self._fastest: Clock = common.best
+        self.guess = self._fastest
         self._time_ns, self._load = self.loads[common.best].time_ns, self.loads[STEPS]
         self._low_ns, self._high_ns, self._assumed_ns = [self._load.time_ns] * 3
         self._rounds = self._halves = 0
@@ -597,12 +598,12 @@ class _SearchEach(_Search):
         while not (found := limits.at(load, clocks / STEPS)).within:
             above = clocks > LOWEST
             if not np.isfinite(found.die_exceeded).all() and np.isinf(found.exceeded[0][1]):
-                ran_away, steps = True, 4
+                ran_away, steps = True, np.full(len(clocks), 4)
                 lower = above & (found.die_w >= 0.95 * found.die_w[above].max(initial=0.0))
             else:
                 lower, over = above & (found.die_exceeded > 0), found.die_exceeded
                 if not lower.any():  # of the machine, or by heat of neighbours
-                    lower, over = above & (clocks == clocks.max()), found.exceeded[0][1]
+                    lower, over = above & (clocks == clocks.max()), np.asarray(found.exceeded[0][1])
                 steps = np.maximum(1, np.floor(STEPS / 8 * np.clip(over, 0.0, 1.0))).astype(int)  # power falls faster
             if not lower.any():
                 return _told_apart(clocks)

@@ -193,7 +193,8 @@ def _pools(run: Chosen, holds: Callable[[Any], bool]) -> bool:
 def _drawn_at_random(run: Chosen) -> bool:
     requests = _serving(run).requests
     sessions, prefixes = requests.sessions, requests.prefixes
-    lengths = [requests.input, requests.output, sessions and sessions.turns, prefixes and prefixes.tokens]
+    turns, shared = sessions.turns if sessions else None, prefixes.tokens if prefixes else None
+    lengths = (requests.input, requests.output, turns, shared)
     if requests.arrivals is not None or any(each is not None and each.fixed is None for each in lengths):
         return True
     if sessions is not None and sessions.think_ns and sessions.think_cv:

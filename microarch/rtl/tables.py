@@ -113,9 +113,9 @@ class AllocatorTable:
 
         near = [die for reach in range(furthest + 1) for die in np.flatnonzero(distance == reach).tolist()]
         last = tokens - (-(-tokens // block_tokens) - 1) * block_tokens
-        works = (_quanta(costs.flop_per_token * size / costs.flop_per_ns, costs) for size in (block_tokens, last))
+        full, rest = (_quanta(costs.flop_per_token * size / costs.flop_per_ns, costs) for size in (block_tokens, last))
         factor = slowness(speeds[0])[near].tolist()
-        return Placing(near, [_quanta(read_ns(die), costs) for die in near], tokens, *works, factor)
+        return Placing(near, [_quanta(read_ns(die), costs) for die in near], tokens, full, rest, factor)
 
 
 def _quanta(ns: float, costs: Costs) -> int:
@@ -185,7 +185,7 @@ def random_view(rng: np.random.Generator, dies: int, experts: int, speeds: bool 
         pair = rng.choice([200.0, 400.0, 900.0], pair.shape)
     of_dies = rng.choice([0.5, 0.8, 0.97, 1.0, 1.03], (2, dies)) if speeds else NO_SPEEDS
     return StepView(
-        tokens, np.zeros(0, np.int16), home, copied, mesh.hops, costs, 0, 1, holders, *pair, speeds=of_dies
+        tokens, np.zeros(0, np.int16), home, copied, mesh.hops, costs, 0, 1, holders, pair[0], pair[1], speeds=of_dies
     )
 
 

@@ -220,7 +220,7 @@ def _combine_all(s, end, queued):
         for die in range(s.machine.dies):
             row = s.dies[die]
             if row.results > 0.0 and (first < 0 or row.results < s.dies[first].results):
-                first = die
+                first = np.int64(die)
         if first < 0:
             break
         end = max(end, _combine(s, first, s.dies[first].results, queued))
