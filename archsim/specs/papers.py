@@ -122,7 +122,8 @@ class ClaimRow(Spec):
     at: dict[str, Any] = Field(default_factory=dict)
     # The null model: what a reader would say without archsim. Null: that of the group.
     guess: float | Text | None = None
-    # By how much the published value was rounded, at most, in its unit. Null: that of the group.
+    # By how much the published value was rounded, at most, in its unit: half of its last printed digit; 0 for a count
+    # and for what is no number of its own. Null: that of the group.
     rounded: Annotated[float, number(0, 1e9)] | None = None
     # Of all values: null, that of the group.
     take: Literal["mean", "most", "least", "total"] | None = None
@@ -157,7 +158,8 @@ class ClaimGroup(Spec):
     compared with, all else equal; null: that column may differ. ``within`` (of the unit), ``within_percent``: how far
     off is met. ``sign``: of the change must be right, too. ``take``: of the values of all rows; ``total``: the quantity
     of their sums. A mapping in ``against`` is looked up with the row's own value. ``guess``: the null
-    model: a number, or arithmetic on published values (by id) and on values of ``at``. ``signs``: pairs of its rows,
+    model: a number, or arithmetic on published values (by id) and on values of ``at``. ``rounded``: half of the last
+    printed digit, so that the published value is an interval, for the null model as well. ``signs``: pairs of its rows,
     whose order is judged as a row of its own.
     """
 

@@ -189,10 +189,14 @@ class Judged(NamedTuple):
         if isinstance(published, Bound):
             low = -math.inf if published.less_than is not None else published.value
             high = math.inf if published.more_than is not None else published.value
-        else:
-            low, high = published if isinstance(published, tuple) else (published, published)
-        rounded = self.row.rounded if self.row.rounded is not None else self.group.rounded
-        return min(max(value, low - rounded), high + rounded)
+            return min(max(value, low), high)
+        low, high = published if isinstance(published, tuple) else (published, published)
+        return min(max(value, low - self.rounded), high + self.rounded)
+
+    @property
+    def rounded(self) -> float:
+        """By how much the published value was rounded, at most; an inequality is not rounded."""
+        return self.row.rounded if self.row.rounded is not None else self.group.rounded
 
     @property
     def kind(self) -> str:
@@ -669,8 +673,8 @@ def published(judged: Judged, unit: str = "") -> str:
     if isinstance(value, Bound):
         return f"{'less' if value.less_than is not None else 'more'} than {value.value:g}{_gap(unit)}"
     low, high = value if isinstance(value, tuple) else (value, None)
-    rounded = judged.row.rounded if judged.row.rounded is not None else judged.group.rounded
-    return f"{low:g}{'' if high is None else f' to {high:g}'}{f' ± {rounded:g}' if rounded else ''}{_gap(unit)}"
+    rounded = f" ± {judged.rounded:g}" if judged.rounded else ""
+    return f"{low:.10g}{'' if high is None else f' to {high:.10g}'}{rounded}{_gap(unit)}"
 
 
 def place_of(judged: Judged) -> str:

@@ -1,6 +1,7 @@
 """Claims: rows of papers' files, judged by one evaluator, for sweeps and for serving; their pages."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import yaml
 
 import archsim as ar
 from archsim.base.errors import SpecError
+from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_planned
 from archsim.specs.papers import (
     NO_ROOM,
@@ -88,6 +90,8 @@ def test_a_quantity_is_arithmetic_on_columns_alone(text):
         ({"less_than": 2.0}, 1.9, {}, "as null"), ({"less_than": 2.0}, 2.1, {}, "missed"),
         ({"more_than": 2.0}, 2.1, {}, "better"), ({"more_than": 2.0}, 1.9, {}, "missed"),
         (2.0, 2.6, {"rounded": 0.5}, "better"), (2.0, 2.8, {"rounded": 0.5}, "missed"),
+        (1.3, 1.3, {"rounded": 0.25}, "as null"),  # the null model has the same interval
+        ({"less_than": 2.0}, 2.1, {"rounded": 0.5}, "missed"), ({"more_than": 2.0}, 1.9, {"rounded": 0.5}, "missed"),
     ],
 )  # fmt: skip
 def test_a_row_is_met_within_its_tolerance_and_with_its_sign_and_only_if_the_null_model_does_not_meet_it(
@@ -177,6 +181,32 @@ def test_every_number_has_a_row_or_a_reason_and_the_published_value(shared):
             assert stated == RESTATED.get(each.id, value), each.id
 
 
+# a count of tokens; "within 10 %", which is an inequality
+NOT_ROUNDED = {"h406", "h396"}
+
+
+def test_every_number_is_an_interval_as_wide_as_the_rounding_of_its_last_printed_digit():
+    """A table that prints 2.00 may have a narrower interval than a 2.0 of its file, never a wider one."""
+    for name in PAPERS:
+        paper = load_paper(name)
+        written = dict(_as_written((shipped_configs() / "papers" / f"{name}.yaml").read_text()))
+        for group, each in paper.rows():
+            if isinstance(each.published, str | Bound):
+                continue
+            rounded = each.rounded if each.rounded is not None else group.rounded
+            if each.id in NOT_ROUNDED:
+                assert rounded == 0, each.id
+                continue
+            digits = max(len(text.partition(".")[2]) for text in re.findall(r"[0-9.]+", written[each.id]))
+            exponent = -math.log10(2 * rounded)
+            assert exponent == pytest.approx(round(exponent)) and round(exponent) >= digits, each.id
+
+
+def _as_written(text: str) -> list[tuple[str, str]]:
+    """Id and published number, as the file has it."""
+    return re.findall(r"id: (h\d{3}), published: (\[[^]]*\]|[^,}]+)", text)
+
+
 def test_the_wafer_papers_rules_end_in_the_published_set():
     plan = load_planned(load_paper("wafer").runs["v2"].sweep, load_paper("wafer").overrides("v2", 9))
     assert [each.label for each in plan.assumptions] == ["published"] and plan.engine == "event"
@@ -203,6 +233,7 @@ STATED = [
     ("craft", "maximum prefill chunk size 4096", "5.1", r"chunk.*not stated"),
     ("libra", "implemented in Cython", "4", r"Cython.*not stated"),
     ("wafer_scale", "3.7×-4.4×", "V-D", r"hops.*not stated"),
+    ("wafer_scale", "over 3.7× higher overhead", "V-F", r"= 3.7|exactly 3.7"),
     ("waterfill_lplb", "appears only as overhead", "Evaluation, figure 4", r"overhead.*not stated"),
     ("waterfill_lplb", "two Hopper GPU nodes, 16 GPUs total", "Evaluation", r"hardware.*not stated|GPUs.*not stated"),
 ]
