@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from archsim.base.errors import ArchsimError
+
 GALLERY = sorted((Path(__file__).resolve().parents[1] / "examples" / "gallery").glob("*.ipynb"))
 
 
@@ -30,6 +32,23 @@ def test_a_notebook_asks_answers_and_its_claims_hold(file, tmp_path, monkeypatch
     assert 0 < opening.find("**Question.**") < opening.find("**Answer.**")
     *code, last = cells_of(file, "code")
     assert sum(isinstance(node, ast.Assert) for node in ast.parse(last).body) >= 3
+    run_cells((*code, last))
+
+
+def test_the_own_policy_is_what_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (file,) = (file for file in GALLERY if file.stem == "10_own_policy")
+    fails = "    raise ValueError('mine was called')\n    load = np"
+    with pytest.raises(ArchsimError, match="mine was called"):
+        run_cells(cell.replace("    load = np", fails) for cell in cells_of(file, "code"))
+
+
+def run_cells(cells):
+    """Run cells in the current directory; ``%%writefile NAME`` writes the rest of its cell there."""
     names: dict = {}
-    for cell in (*code, last):
-        exec(compile(cell, file.name, "exec"), names)
+    for cell in cells:
+        first, _, rest = cell.partition("\n")
+        if first.startswith("%%writefile "):
+            Path(first.split()[1]).write_text(rest + "\n", encoding="utf-8")
+        else:
+            exec(compile(cell, "cell", "exec"), names)

@@ -14,7 +14,10 @@ def add_list(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    from archsim.specs.describe import listing
+    from archsim.cli.progress import begins
+
+    begins(f"reading the {args.what} that there are")
+    from archsim.specs.describe import listing  # takes a second to load
 
     print(listing(args.what))
     args.result = {"what": args.what, "names": _names("" if args.what == "experiments" else args.what)}

@@ -177,7 +177,9 @@ class Die:
     power_w: float | None = None
     temperature_c: float | None = None
     hbm_temperature_c: float | None = None
-    clock: float | None = None  # in decode, a share of the full one
+    # to which limits lower the clock of its array, as a share; None without limits, and in a phase without steps
+    clock: float | None = None  # in decode
+    prefill_clock: float | None = None
     # of a machine as it is built: its number as made, and factors of its array and HBM
     site: int | None = None
     speeds: tuple[float, float] = (1.0, 1.0)
@@ -480,7 +482,8 @@ def _die(where: str, row: dict[str, str]) -> Die:
             for phase in ("prefill", "decode")
             if row.get(f"{phase}_tokens") and row.get(f"{phase}_hbm_bytes")
         },
-        **{name: float(row[name]) for name in (*_KELVIN, "power_w", "clock") if row.get(name)},
+        **{name: float(row[name]) for name in (*_KELVIN, "power_w", "clock", "prefill_clock") if row.get(name)},
+        speeds=(float(row.get("array_speed") or 1.0), float(row.get("hbm_speed") or 1.0)),
     )
 
 

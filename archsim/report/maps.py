@@ -128,7 +128,7 @@ def die_map(
     names = runs[0].chosen if runs else {}
     filters = {name: runs[0].chosen[name] for name in names}
     found = _metrics(rows)
-    tips = [("die", "die"), *((each.field, each.label) for each in found), *_EXTRA_TIPS]
+    tips = [("die", "die"), *((each.field, each.label) for each in found), *_alike(rows), *_EXTRA_TIPS]
     return DieMap(
         question=question,
         rows=rows,
@@ -173,9 +173,11 @@ _METRICS = (
     ("power", "power with HBM, W", 0.0, None),
     ("heat", "hottest place, °C", None, None),
     ("hbm_heat", "HBM, °C", None, None),
-    ("clock", "array, % of its clock", None, None),
+    ("clock", "clock of its array in decode, % of the nominal", None, None),
+    ("prefill_clock", "clock of its array in the prefill, % of the nominal", None, None),
     ("speed", "HBM as built, %", None, None),
 )
+_FACTORS = ("clock", "prefill_clock", "speed")  # the same for all dies, they colour nothing
 
 
 def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
@@ -183,11 +185,18 @@ def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
     found = []
     for field, label, low, high in _METRICS:
         values = [row[field] for row in rows if row.get(field) is not None]
-        if not values or (field in ("clock", "speed") and min(values) == max(values)):
+        if not values or (field in _FACTORS and min(values) == max(values)):
             continue
         ends = min(values) if low is None else low, max(values) if high is None else high
         found.append(Metric(field, label, *ends, ".2f" if field == "load" else ".0f"))
     return found
+
+
+def _alike(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Factors that are the same for all dies, but not the nominal: field and label of a tooltip."""
+    known = {field: {row[field] for row in rows if row.get(field) is not None} for field in _FACTORS}
+    labels = {field: label for field, label, *_ in _METRICS}
+    return [(field, labels[field]) for field, values in known.items() if len(values) == 1 and values != {100.0}]
 
 
 def _die_row(die: Die, dies: Sequence[Die]) -> dict[str, Any]:
@@ -204,7 +213,8 @@ def _die_row(die: Die, dies: Sequence[Die]) -> dict[str, Any]:
         "power": die.power_w,
         "heat": die.temperature_c,
         "hbm_heat": die.hbm_temperature_c,
-        "clock": 100 * die.speeds[0],
+        "clock": 100 * die.speeds[0] * (die.clock or 1.0),
+        "prefill_clock": 100 * die.speeds[0] * (die.prefill_clock or 1.0) if die.clock or die.prefill_clock else None,
         "speed": 100 * die.speeds[1],
     }
     if die.site is not None:

@@ -9,6 +9,7 @@ from support.tiny import tiny_file
 from support.waiting import wait_for
 
 from archsim.cli import run
+from archsim.cli.list import add_list, run_list
 from archsim.cli.progress import LONG_S, LONG_SILENT_S, Beside, Heard, Lines, doing, heartbeat
 
 SILENT_S = 2.5
@@ -129,3 +130,19 @@ def test_a_run_names_its_phase_with_an_estimate(monkeypatch, tmp_path):
     said = written.getvalue().splitlines()[-1]
     assert said.startswith("  simulating about ") and " on 1 core when compiled" in said
     assert said.endswith(": for 2 s")
+
+
+def test_a_list_names_its_phase(monkeypatch):
+    heard_, written, now = heard()
+
+    def listed(what):
+        now[0] = SILENT_S
+        heard_.beat()
+        return what
+
+    monkeypatch.setattr(sys, "stderr", heard_)
+    monkeypatch.setattr("archsim.specs.describe.listing", listed)
+    parser = argparse.ArgumentParser()
+    add_list(parser)
+    run_list(parser.parse_args(["models"]))
+    assert written.getvalue() == "  reading the models that there are: for 2 s\n"

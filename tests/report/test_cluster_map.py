@@ -1,10 +1,12 @@
 """Maps of clusters: every GPU, port and NIC is drawn once, with the utilisation of its fuller direction."""
 
+from dataclasses import replace
+
 import pytest
 from support.clusters import cluster
 
 from archsim.engine.machine import build_fabric
-from archsim.report.data import Die, Link, nodes_of
+from archsim.report.data import Die, Link, die_of_row, nodes_of
 from archsim.report.maps import Placed, die_map, port_utilisation
 
 
@@ -41,3 +43,30 @@ def test_which_systems_are_nodes_of_gpus():
     assert nodes_of({"fabric": {"levels": [level, {"switch": 3}]}}) == 3
     assert nodes_of({"fabric": {"levels": [{"ring": 8}]}}) is None
     assert nodes_of({"mesh": {"x": 5, "y": 5}}) is None
+
+
+def test_a_die_tells_its_own_clock():
+    """As built, and as limits lower it in decode; what is alike for all dies is told, but has no colours."""
+    dies = [
+        Die(at, at, 0, 0.5, 0.5, 0.0, clock=clock, prefill_clock=0.9, speeds=(speed, 1.0))
+        for at, (speed, clock) in enumerate([(1.0, 0.8), (0.5, 0.9)])
+    ]
+    found = die_map("map", [Placed({}, dies, [])])
+    assert [row["clock"] for row in found.rows] == pytest.approx([80, 45])
+    assert [row["prefill_clock"] for row in found.rows] == pytest.approx([90, 45])
+    alike = die_map("map", [Placed({}, [replace(die, speeds=(1.0, 0.9), clock=0.8) for die in dies], [])])
+    tips = {field for field, _ in alike.tips}
+    assert {"clock", "prefill_clock", "speed"} <= tips
+    assert not {"clock", "prefill_clock", "speed"} & {each.field for each in alike.metrics}
+    perfect = [replace(die, speeds=(1.0, 1.0), clock=None, prefill_clock=None) for die in dies]
+    nominal = die_map("map", [Placed({}, perfect, [])])
+    assert not {"clock", "prefill_clock", "speed"} & {field for field, _ in nominal.tips}
+
+
+def test_the_table_of_dies_gives_every_die_its_clock():
+    row = {
+        "die": 3, "x": 1, "y": 0, "hbm_utilisation": 0.5, "compute_utilisation": 0.25, "activation_bytes": 0,
+        "clock": 0.8, "prefill_clock": None, "array_speed": 0.9, "hbm_speed": 0.95,
+    }  # fmt: skip
+    die = die_of_row(row)
+    assert (die.clock, die.prefill_clock, die.speeds) == (0.8, None, (0.9, 0.95))

@@ -155,7 +155,7 @@ def test_page_shows_units_and_the_range_of_a_price(found):
     )
     assert f"cost {value('cost', best.values['cost'])} ({low} to {high})" in page
     assert "best throughput with cost ≤ 4900 USD" in page and "-0.0" not in page
-    assert "energy (mJ/token, logarithmic)" in page or "energy (µJ/token, logarithmic)" in page
+    assert "energy, mJ/token" in page or "energy, µJ/token" in page  # the title of an axis
     assert with_units("cost <= 3 and power <= cost") == "cost <= 3 and power <= cost (cost in USD, power in W)"
 
 
@@ -250,7 +250,8 @@ def test_a_model_that_the_event_engine_did_not_reach_has_estimates():
 def test_an_effect_between_single_designs_is_not_certain():
     one_each = designs([1.0, 1.1], [{"llc": "1"}, {"llc": "2"}])
     (llc,) = effects(one_each, "throughput")
-    assert llc.error == np.inf and not llc.shown and "one design a level" in tornado(one_each, "throughput")
+    assert llc.error == np.inf and not llc.shown
+    assert {row["error"].partition(":")[0] for row in tornado(one_each, "throughput").rows} == {"one design a level"}
     axes = [{"llc": each} for each in ("1", "1", "2", "2", "3")]
     (pooled,) = effects(designs([1.0, 2.0, 1.0, 2.0, 2.0], axes), "throughput")  # 3 is within what 1 and 2 vary
     assert pooled.most == "3" and not pooled.shown
