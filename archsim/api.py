@@ -1,4 +1,8 @@
-"""The public functions of ``import archsim as ar``; an experiment is a loaded one, a path, or a mapping."""
+"""The public functions of ``import archsim as ar``; an experiment is a loaded one, a path, or a mapping.
+
+Examples in docstrings run ``ar.api.EXAMPLE``, an experiment of milliseconds. Those that end in ``SKIP`` are not run by
+tests, because they take long or need files of yours.
+"""
 
 from __future__ import annotations
 
@@ -70,6 +74,24 @@ if TYPE_CHECKING:
 # ---- loading
 # ``ar.load``: files and mappings as typed values.
 
+EXAMPLE: Mapping[str, Any] = {
+    "name": "example",
+    "systems": [{
+        "name": "die4", "source": "made up", "mesh": {"x": 2, "y": 2}, "launch": "local_cp",
+        "hbm": {"bandwidth": "1 TB/s", "capacity": "80 GB"}, "d2d": {"bandwidth": "200 GB/s", "hop_latency": "200 ns"},
+        "compute": {"peak": "200 TFLOP/s", "dtype": "fp8"},
+    }],
+    "models": [{
+        "name": "toy", "source": "made up", "layers": 3, "moe_layers": {"first": 1, "last": 2}, "hidden": 512,
+        "expert_ffn": 256, "experts": 16, "top_k": 2, "shared_experts": 1, "vocabulary": 1000, "dense_ffn": 512,
+        "attention": {"heads": 8, "kv_heads": 2, "head_dim": 64},
+    }],
+    "workload": {"trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 64, "context": 0, "decode_steps": 2},
+    "policies": ["base", "ep"], "assumptions": "physical",
+}  # fmt: skip
+"""Two policies of a made-up model on four made-up dies, for examples and first trials."""
+
+
 Overrides = Sequence[str] | Mapping[str, Any]
 """``["workload.batch=[64]"]`` as after ``--set``, or ``{"workload.batch": [64]}``."""
 
@@ -106,6 +128,11 @@ def load(source: Source, overrides: Overrides = ()) -> Any:
     overrides: ``["systems.0.hbm.bandwidth=4 TB/s"]`` or ``{"workload.batch": [64]}``, applied before validation.
 
     Raises SpecError with one line per problem: where, what was found, what was expected.
+
+    >>> ar.load(ar.api.EXAMPLE)
+    ExperimentSpec('example', 2 runs of toy on die4 by base, ep)
+    >>> ar.load(ar.api.EXAMPLE, ["workload.batch=[8, 16, 32]"]).runs
+    6
     """
     changes = override_texts(overrides)
     kind = kind_of(library.tree_of(source).data)
@@ -127,6 +154,9 @@ def check(source: Source, overrides: Overrides = (), say: Callable[[str], None] 
 
     source, overrides: as in ``load``. say: told of work that takes a while. Raises ArchsimError for a file that is not
     valid, and for runs that do not fit, have no traffic or no calibration.
+
+    >>> print(str(ar.check(ar.api.EXAMPLE)).splitlines()[0].partition(";")[0])
+    ok, 1 system × 1 model × 1 batch × 2 policies × 1 assumption set = 2 runs
     """
     from archsim.studies import checking
 
@@ -137,6 +167,8 @@ def figure(report: str | os.PathLike[str], name: str, out: str | os.PathLike[str
     """Draw a figure of a finished report for print, and return its path. ``name``: as ``archsim sweep --figure REPORT``
     lists them; ``out``: ends in .pdf, .png or .svg (default: NAME.pdf). Raises ArchsimError for a name that the report
     does not have.
+
+    >>> ar.figure("report", "speedups", "speedups.pdf")  # of a report that was written  # doctest: +SKIP
     """
     from archsim.report.printed import write_figure
 
@@ -234,6 +266,10 @@ def run(
 
     Raises ArchsimError for a name that the experiment does not have, or a step or layer that the run does not have;
     CapacityError if the weights do not fit; SpecError and TraceError for invalid files.
+
+    >>> (row,) = ar.run(ar.api.EXAMPLE, policy="ep").runs.rows
+    >>> row["policy"], row["batch"], row["decode_ns"] > 0
+    ('ep', 64, True)
     """
     from archsim.base.files import refuse_unwritable
     from archsim.report.timeline import write_step_timeline
@@ -273,6 +309,9 @@ def run_phase(
 
     Raises ArchsimError for an unknown phase or law, a law of another topology, and assumptions under which no hidden
     vectors move; else as `run`.
+
+    >>> ar.run_phase(ar.api.EXAMPLE, "dispatch", policy="ep").to_pandas().shape[0]  # iterations × MoE layers
+    4
     """
     from archsim.runs.phase import time_phase
     from archsim.runs.plan import choose, select
@@ -301,6 +340,9 @@ def sweep(
 
     Raises SpecError, TraceError and CapacityError before anything is simulated; ArchsimError at the end if runs failed;
     with ``out`` the others are kept.
+
+    >>> [row["policy"] for row in ar.sweep(ar.api.EXAMPLE, jobs=1).runs.rows]
+    ['base', 'ep']
     """
     from archsim.runs.plan import select
     from archsim.runs.sweep import Unwatched, sweep_selected
@@ -346,6 +388,8 @@ def ablate(
     and the runs; None: nothing is written. jobs: parallel processes (default: available cores).
 
     Raises ArchsimError for an unknown set, equal sets, or an experiment without policy ``base``; otherwise as `sweep`.
+
+    >>> ar.ablate("dojo").to_pandas()  # takes minutes  # doctest: +SKIP
     """
     from archsim.studies import ablation
     from archsim.studies.ablation import write_ablation
@@ -374,6 +418,8 @@ def explore(
     overrides: as of `load`.
 
     Raises SpecError without ``sweep:`` or ``explore:``; otherwise as `sweep`.
+
+    >>> ar.explore("explore_dojo", "report").front  # takes minutes  # doctest: +SKIP
     """
     from archsim.runs.sweep import Unwatched
     from archsim.studies.exploration.search import explore as explore_points
@@ -405,6 +451,8 @@ def sure(
     (default: available cores). overrides: as of `load`. scheduler: address of a Dask cluster, in place of jobs.
 
     Raises ArchsimError for too few samples; otherwise as `sweep`.
+
+    >>> print(ar.sure(ar.api.EXAMPLE, 16).sentence)  # takes seconds  # doctest: +SKIP
     """
     from archsim.runs.plan import select
     from archsim.runs.sweep import Unwatched
@@ -453,6 +501,9 @@ def optimum(
     spread. told: called for every finished run. overrides: as of `load`.
 
     Raises ArchsimError for more than 128 dies, CapacityError if the weights do not fit.
+
+    >>> bool((ar.optimum(ar.api.EXAMPLE).to_pandas()["distance"] >= 0).all())
+    True
     """
     from archsim.studies.optimum import measure_optimum, write_optimum
 
@@ -476,6 +527,9 @@ def compare(
     ``comparison.csv``; None: nothing is written. overrides: ``["workload.decode_steps=1"]``, of both.
 
     Raises ArchsimError for a name that is not there, or two equal designs; otherwise as `run`.
+
+    >>> ar.compare("base", "ep", inside=ar.api.EXAMPLE).to_pandas().empty
+    False
     """
     from archsim.studies import designs
     from archsim.studies.designs import loaded, name_of, side_of, write_comparison_page
@@ -496,6 +550,9 @@ def engines(experiment: Experiment, sample: int = 40, steps: int = 3, watcher: W
 
     sample: runs drawn at random, always the same ones; steps: decode steps per run, at most. watcher: receives
     progress. Raises as `run`.
+
+    >>> len(ar.engines(ar.api.EXAMPLE, sample=2, steps=1).to_pandas())
+    2
     """
     from archsim.runs.plan import select
     from archsim.studies import comparison
@@ -519,6 +576,9 @@ def why(
     ``assumptions``, as for `run`.
 
     Raises ArchsimError for a step that the run does not have; otherwise as `run`.
+
+    >>> len(ar.why(ar.api.EXAMPLE, policy="ep", worst=3).rows)
+    3
     """
     from archsim.studies.why import explain
 
@@ -534,6 +594,8 @@ def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Wa
     report: its folder, or its ``manifest.yaml``. jobs: parallel processes. watching: as of ``explore``.
 
     Raises ArchsimError for a manifest, result or own function that is not that of its digest, and for other traces.
+
+    >>> ar.verify("report").moved  # of a report that was written  # doctest: +SKIP
     """
     from archsim.runs.sweep import Unwatched
     from archsim.studies.verify import report_of
@@ -586,6 +648,11 @@ def place(
 
     Raises TraceError for loads that cannot be read or are of another model; PlacementError for slots that do not divide
     or are fewer than the experts, and unknown policies; CapacityError if the experts do not fit; SpecError.
+
+    >>> import numpy as np
+    >>> np.save("loads.npy", np.random.default_rng(0).integers(1, 99, (4, 16, 64)))  # matrix, layer, expert
+    >>> ar.place("loads.npy", "olmoe-1b-7b", "h200_node", slots=8).to_pandas().empty
+    False
     """
     from archsim.specs.library import load_model, load_system
     from archsim.studies.place import place_experts, read_history, write_placed
@@ -623,6 +690,8 @@ def worth(
     it gains where what laws are off is drawn so often.
 
     Raises as ``place`` and ``serve``; PlacementError for loads of one matrix, which leave nothing to judge on.
+
+    >>> ar.worth("eplb", "loads.npz", "serve_olmoe").verdict  # takes minutes  # doctest: +SKIP
     """
     from archsim.studies.worth import worth as judged
 
@@ -647,6 +716,8 @@ def block_worth(
 
     Raises SpecError for an unknown block, for policies of which no two differ in it alone, and for systems whose GPUs
     decide; otherwise as `sweep`.
+
+    >>> ar.block_worth("prediction", "dojo").verdict  # takes minutes  # doctest: +SKIP
     """
     from archsim.runs.results import Results
     from archsim.specs.library import MANIFEST
@@ -682,6 +753,8 @@ def serve(
     of KV. Of a file with ``sweep:``, its first point is served.
 
     Raises SpecError, TraceError, CapacityError; LawMissing for what no calibration has.
+
+    >>> ar.serve("serve_olmoe").measures  # takes seconds  # doctest: +SKIP
     """
     from archsim.report.timeline import MOST_ITERATIONS
     from archsim.serving.serving import serve as served
@@ -699,7 +772,10 @@ def serve(
 def serve_policies(
     source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True
 ) -> list[Outcome]:
-    """As ``serve``, under every policy of the file's ``policies:``, with the same requests; not for files with axes."""
+    """As ``serve``, under every policy of the file's ``policies:``, with the same requests; not for files with axes.
+
+    >>> [each.measures for each in ar.serve_policies("serve_olmoe")]  # takes seconds  # doctest: +SKIP
+    """
     return list(serve_plan(source, overrides, out=out, around=around).outcomes)
 
 
@@ -715,6 +791,8 @@ def serve_plan(
     the first point. watcher: as of ``ar.sweep``.
 
     Raises as ``serve``; points of a file with axes that cannot run are rows that say why.
+
+    >>> ar.serve_plan("serve_olmoe", out="report").outcomes  # takes seconds  # doctest: +SKIP
     """
     from archsim.studies.serving.runs import serve_plan as planned
     from archsim.studies.serving.served import serve_all, serve_into
@@ -737,6 +815,8 @@ def serve_sure(
     again. watcher: as of ``ar.sweep``.
 
     Raises ArchsimError for too few samples; otherwise as ``serve``.
+
+    >>> print(ar.serve_sure("serve_olmoe", 16).sentence)  # takes minutes  # doctest: +SKIP
     """
     from archsim.studies.serving.runs import serve_plan as planned
     from archsim.studies.serving.sure import find_sure, write_sure
@@ -752,6 +832,8 @@ def search_serving(
 ) -> Searched:
     """Parallel sizes and batch limits of a file's ``search:``, most goodput first. jobs: processes. told: how far it
     is. Raises as ``serve``.
+
+    >>> ar.search_serving("serve_h200", jobs=2)  # takes minutes  # doctest: +SKIP
     """
     from archsim.specs.serving_files import load_serving
     from archsim.studies.serving.search import Searched, search
@@ -778,6 +860,8 @@ def recommend(
     ``.probability`` that it is the best, ``.usd_per_million``, ``.upkeep``), ``.measures`` of the best under load,
     ``.started``; ``.to_pandas()`` has one row a configuration. Raises SpecError, also where nothing is within the
     limits.
+
+    >>> ar.recommend("olmoe-1b-7b", "h200:8", tpot="20ms").best  # takes minutes  # doctest: +SKIP
     """
     from archsim.base.host import available_cores
     from archsim.studies.serving.recommend import asked_of, write_recommendation
@@ -793,7 +877,10 @@ def recommend(
 def compare_serving(
     source: Source, measured: str | os.PathLike[str], overrides: Sequence[str] = ()
 ) -> ServedComparison:
-    """A JSON of ``vllm bench serve`` beside the simulation of a file. Raises as ``serve``."""
+    """A JSON of ``vllm bench serve`` beside the simulation of a file. Raises as ``serve``.
+
+    >>> ar.compare_serving("serve_olmoe", "bench.json")  # needs a measurement  # doctest: +SKIP
+    """
     from archsim.specs.serving_files import load_serving
     from archsim.studies.serving.calibrate import compare_bench
 
@@ -806,6 +893,8 @@ def calibrate_serving(
 ) -> Calibrated:
     """The host's constants that a measured run implies (JSON of ``vllm bench serve``, AIPerf or InferenceX), and how
     far the half that was not fitted is off. told: which simulation is next. Raises as ``serve``.
+
+    >>> ar.calibrate_serving("serve_olmoe", "bench.json")  # needs a measurement  # doctest: +SKIP
     """
     from archsim.specs.serving_files import load_serving
     from archsim.studies.serving.calibrate import calibrate_host
@@ -830,6 +919,8 @@ def validate_served(
 
     Returns a `ServedAccuracy`: ``.judged`` (every point, measured and simulated), ``.cells`` (medians of errors by
     engine, GPU, model and precision), ``.refused``, ``.worsened``. Raises TraceError for files of no format, SpecError.
+
+    >>> ar.validate_served("results", page="served.md").cells  # needs measurements  # doctest: +SKIP
     """
     from archsim.base.host import available_cores
     from archsim.studies.serving.accuracy import validate_served as validated
@@ -895,6 +986,8 @@ def calibrate(
     only: sections to fit, such as ``["moe"]``, in the files that there are; the others stay. Empty: all.
 
     Raises CalibrationError if no measurement can be used, or if one GPU must be chosen; SpecError for an invalid rate.
+
+    >>> ar.calibrate("measurements", "h100.yaml", gpu="h100")  # needs measurements  # doctest: +SKIP
     """
     from archsim.laws.tables import SECTIONS
     from calibration.fit.fit import calibrate_gpus
@@ -915,6 +1008,8 @@ def validate(
     None: nothing is written. quick: only evaluate the calibration; no held-out fits.
 
     Raises CalibrationError if there are no measurements of the calibrated GPU; SpecError for an invalid file.
+
+    >>> ar.validate("measurements", "h100", "page")  # needs measurements  # doctest: +SKIP
     """
     from archsim.studies.validation.validation import validate_calibration
 
@@ -934,6 +1029,8 @@ def calibrate_meshes(
     for every machine with its file, or None.
 
     Raises CalibrationError for a file that is not as expected; its message has the file, the line and the column.
+
+    >>> ar.calibrate_meshes("measurements", out="fabrics")  # needs measurements  # doctest: +SKIP
     """
     from archsim.specs.calibration_files import write_fabric_calibration
     from calibration.fit.mesh import fit_meshes
@@ -959,6 +1056,8 @@ def validate_meshes(
 
     Raises CalibrationError for a file that is not as expected, and for a case of a topology on which its law was not
     measured; SpecError for an unknown calibration.
+
+    >>> ar.validate_meshes("measurements", calibration="blackhole")  # needs measurements  # doctest: +SKIP
     """
     from archsim.specs.calibration_files import fabric_calibration
     from archsim.studies.validation import mesh
@@ -1014,6 +1113,9 @@ def claims(
     the values that were recorded with this version (configs/papers/recorded.json).
 
     Raises SpecError, TraceError and CapacityError before anything is simulated; FailedRuns at the end if runs failed.
+
+    >>> [each.paper.paper for each in ar.claims(["wafer"], "claims", recorded=True)]
+    ['wafer']
     """
     from archsim.base.files import own_folder, write_text
     from archsim.runs.sweep import Unwatched

@@ -1,5 +1,7 @@
 """The public Python API on a tiny experiment: what functions return, print, write and refuse."""
 
+import doctest
+import inspect
 import json
 import subprocess
 import sys
@@ -318,3 +320,16 @@ def test_check_and_figure_are_doors_of_python_too(tmp_path, capsys):
     ar.sweep(file, out=tmp_path / "report")
     assert ar.figure(tmp_path / "report", "speedup", tmp_path / "s.svg").read_text(encoding="utf-8").startswith("<?xml")
     capsys.readouterr()
+
+
+# docstrings
+
+
+def test_every_function_has_an_example_and_the_examples_run():
+    functions = {name: getattr(ar, name) for name in ar.__all__ if inspect.isfunction(getattr(ar, name))}
+    finder, runner, said = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner(verbose=False), []
+    for name, function in functions.items():
+        (found,) = finder.find(function, name, globs={"ar": ar, name: function})
+        assert found.examples, f"{name} has no example"
+        runner.run(found, out=said.append)
+    assert len(functions) > 30 and not said, "".join(said)

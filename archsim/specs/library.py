@@ -94,6 +94,9 @@ def load_experiment(source: Source, overrides: Sequence[str] = ()) -> Experiment
 
     Of a file with ``sweep:``, each axis has its first value, and ``unread`` says so. Raises SpecError with one line per
     problem.
+
+    >>> ar.load_experiment("dojo").name
+    'dojo'
     """
     read = read_experiment(source, overrides)
     if read.plan is not None:
@@ -269,19 +272,31 @@ def _stand_in(tree: Tree, axis: Axis) -> None:
 
 
 def load_system(name: str | os.PathLike[str]) -> SystemSpec:
-    """Load a system by name or path, as in an experiment's ``systems``. Raises SpecError."""
+    """Load a system by name or path, as in an experiment's ``systems``. Raises SpecError.
+
+    >>> ar.load_system("dojo").dies
+    25
+    """
     tree = _reference("systems", os.fspath(name))
     return validate(SystemSpec, tree, ("systems", 0))
 
 
 def load_model(name: str | os.PathLike[str]) -> ModelSpec:
-    """Load a model by name or path, as in an experiment's ``models``. Raises SpecError."""
+    """Load a model by name or path, as in an experiment's ``models``. Raises SpecError.
+
+    >>> ar.load_model("olmoe-1b-7b").experts
+    64
+    """
     tree = _reference("models", os.fspath(name))
     return validate(ModelSpec, tree, ("models", 0))
 
 
 def load_assumptions(name: str = DEFAULT_ASSUMPTIONS, **changes: str) -> AssumptionsSpec:
-    """Load a named assumption set with some fields changed. Raises SpecError."""
+    """Load a named assumption set with some fields changed. Raises SpecError.
+
+    >>> ar.load_assumptions("physical").label
+    'physical'
+    """
     tree = Tree({"assumptions": [{"set": name, **changes}]}, {(): Place("assumptions")})
     References(tree, None).expand_all()
     return validate(AssumptionsSpec, tree, ("assumptions", 0))
