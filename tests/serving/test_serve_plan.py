@@ -93,7 +93,7 @@ def test_a_killed_plan_resumes_and_gives_the_same_bytes(tmp_path, monkeypatch):
     strict = tmp_path / "strict"
     ar.serve_plan(FILE | {"slo": {"ttft": "1 ms"}}, out=strict)
     assert "asks for higher ones" not in (strict / "index.html").read_text()
-    assert page.count('class="l1"') and "stroke-dasharray" in page  # goodput and throughput, which may be equal
+    assert '"goodput"' in page and '"throughput"' in page  # lines of a figure
     ran.clear()
     ar.serve_plan(FILE, out=killed)
     assert not ran and read(killed, names) == read(whole, names)

@@ -103,9 +103,9 @@ def test_sides_apart_draw_what_is_known_of_each():
     found = ar.serve_sure(apart, 16)
     assert found.options[0].intervals["ttft_mean_ms"].width > 0
     serving = load_serving(apart)
-    assert {name for side in ("prefill", "decode") for name, _ in off_of(serving.on(side), load_widths()).factors} > {
-        "products", "attention"
-    }  # fmt: skip
+    sides = {side: off_of(serving.on(side), load_widths()).factors for side in ("prefill", "decode")}
+    names = {side: {name for name, _ in factors} for side, factors in sides.items()}
+    assert names == {"prefill": {"decodes", "prompts", "ttft"}, "decode": {"decodes", "prompts"}}  # ttft: once
 
 
 def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_path):

@@ -221,6 +221,8 @@ def write_points_page(plan: ServePlan, table: Table, folder: Path) -> Path:
     keys = ("point", *serving.axes, "policy")
     context = {
         "model": serving.model.name, "system": serving.system.name, "points": len(plan.points),
+        "answer": "", "title": "Points, most goodput first",
+        "files": ("results.csv", "results.parquet", "manifest.yaml"),
         "policies": ", ".join(policy.name for policy in serving.policies),
         "headers": [*keys, *(header for _, header in SHOWN), "note"],
         "rows": [cells(row, keys) for row in ordered(table.rows)],

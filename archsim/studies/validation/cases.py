@@ -351,6 +351,7 @@ def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
     width = _width(size_bytes)
     sizes = {"hidden": width, "expert_ffn": size_bytes // width, "top_k": 1}
     free = {"activations": "replicated", "decision_cost": "free", "gemm": "roofline", "reads": "together"}
+    free["carriers"] = "one"  # the dies are stand-ins of GPUs, without an area
     one = np.ones((1, 1), np.int64)
     return float(steps_ns(machine, sizes, "base", one, **free, memory="experts")[0]) / SLICES
 
