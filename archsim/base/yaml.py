@@ -309,7 +309,7 @@ class _Builder:
 
 S = TypeVar("S", bound=Spec)
 _MISSING = "required key is missing"
-_TAG = re.compile(r"\[key\]|<.*>|(dict|list|tuple)\[.*\]|function-.*|is-instance\[.*\]")
+_TAG = re.compile(r"\[key\]|<.*>|(dict|list|tuple|literal)\[.*\]|function-.*|is-instance\[.*\]")
 _TOO_SHORT = "needs at least one item"
 
 
@@ -344,20 +344,34 @@ def _follows(at: Keys, problem: str, found: list[tuple[Keys, str]]) -> bool:
 
 
 def _problems(kind: type[Spec], error: ValidationError) -> Iterator[tuple[Keys, str]]:
-    for each in error.errors(include_url=False):
-        # Tags of unions, <like this> or of pydantic's own, are not keys.
-        at = tuple(key for key in each["loc"] if not (isinstance(key, str) and _TAG.fullmatch(key)))
+    listed = error.errors(include_url=False)
+    # Tags of unions, <like this> or of pydantic's own, are not keys.
+    places = [tuple(key for key in each["loc"] if not _is_tag(key)) for each in listed]
+    # A word in place of a mapping: whoever wrote a mapping is told of the mapping alone, anybody else of both.
+    words = {
+        at: each["ctx"]["expected"].replace("'", "")
+        for at, each in zip(places, listed, strict=True)
+        if each["type"] == "literal_error" and _is_tag(each["loc"][-1])
+    }
+    for at, each in zip(places, listed, strict=True):
         cause = each.get("ctx", {}).get("error")
         if isinstance(cause, KeyProblem):
             yield at + cause.keys, str(cause)
         elif isinstance(cause, ValueError):
             yield at, str(cause)
+        elif each["type"] == "literal_error" and _is_tag(each["loc"][-1]):
+            if all(other is each or other_at[: len(at)] != at for other_at, other in zip(places, listed, strict=True)):
+                yield at, _problem(kind, at, each)
         elif each["type"] != "default_factory_not_called":
-            yield at, _problem(kind, at, each)
+            yield at, _problem(kind, at, each, words.get(at, ""))
 
 
-def _problem(kind: type[Spec], at: Keys, error: Any) -> str:
-    """pydantic's errors in archsim's wording."""
+def _is_tag(key: object) -> bool:
+    return isinstance(key, str) and _TAG.fullmatch(key) is not None
+
+
+def _problem(kind: type[Spec], at: Keys, error: Any, word: str = "") -> str:
+    """pydantic's errors in archsim's wording. word: what may stand in place of a mapping, such as none."""
     found = error["input"]
     match error["type"]:
         case "extra_forbidden":
@@ -379,7 +393,7 @@ def _problem(kind: type[Spec], at: Keys, error: Any) -> str:
         case "model_type" | "model_attributes_type" | "dict_type":
             keys = keys_of(_type_at(kind, at))
             listed = f" with the keys {', '.join(keys)}" if keys else ""
-            return f"expected a mapping{listed}, not {describe(found)}"
+            return f"expected a mapping{listed}{f', or {word}' if word else ''}, not {describe(found)}"
         case "too_short":
             return _TOO_SHORT
         case "string_too_short":

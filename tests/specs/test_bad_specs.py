@@ -116,6 +116,18 @@ def test_values_of_a_key_that_may_be_null_are_listed():
         ar.load("serve_h200", {"precision.experts": "fp7"})
 
 
+@pytest.mark.parametrize(("value", "told"), [
+    ({"prefill": "none", "decode": {"count": 2}}, r"decode.count: unknown key \(known: system, parallel, [a-z_, ]*\)"),
+    ({"prefill": "non", "decode": {}}, "prefill: expected a mapping with the keys .*, or none, not the text 'non'"),
+    ("nonee", ": expected a mapping with the keys prefill, .*, or none, not the text 'nonee'"),
+])  # fmt: skip
+def test_a_mapping_or_a_word_is_one_problem(value, told):
+    with pytest.raises(SpecError) as caught:
+        ar.load("serve_h200", {"disaggregated": value})
+    (line,) = str(caught.value).splitlines()
+    assert re.search(f"{told}$", line), line
+
+
 def test_problem_in_a_named_file_names_that_file_and_line(tmp_path):
     system = GOOD.partition("- name: small\n")[2].partition("models:")[0].replace("bandwidth: 1", "bandwith: 1")
     (tmp_path / "systems").mkdir()
