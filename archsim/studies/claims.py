@@ -689,9 +689,11 @@ def moved(judged: Judged) -> str:
 
 
 def ends(judged: Judged, unit: str) -> str:
-    """The values for both ends of a fitted constant's interval; empty where it has none."""
+    """The values for both ends of a fitted constant's interval, OOM first; empty where it has none."""
     found = interval(judged)
-    return f"{significant(found[0])} to {significant(found[-1])}{_gap(unit)}" if found else ""
+    texts = dict.fromkeys(each for each in (judged.simulated, *judged.ends) if isinstance(each, str) and judged.ends)
+    values = dict.fromkeys(significant(each) for each in (*found[:1], *found[-1:]))
+    return f"{' to '.join([*texts, *values])}{_gap(unit)}" if texts or found else ""
 
 
 def interval(judged: Judged) -> list[float]:

@@ -108,6 +108,11 @@ def test_a_row_is_met_only_for_the_whole_interval_of_a_fitted_constant(ends, kin
     assert (claims.verdict(found) == "not met for all values of the fitted constant") == (kind == "missed")
 
 
+def test_an_end_of_the_interval_that_does_not_fit_is_told_and_is_not_met():
+    found = Judged(group(), row(), {0: NO_ROOM}, {0: "physical"}, 1.0, (NO_ROOM, 2.6))
+    assert found.kind == "missed" and claims.ends(found, "×") == "OOM to 2.60×"
+
+
 @pytest.mark.parametrize("values", [
     (4.0, 3.0, 5.0), (3.0, 4.0, 5.0), (3.0, 3.0, 5.0), (4.0, NO_ROOM, 5.0), (4.0, 3.0, 3.5),
 ])
