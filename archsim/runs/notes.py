@@ -502,7 +502,7 @@ def layer_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _layers_told(model: str, ran: int, every: int, errors: list[tuple[float, str]]) -> str:
-    began = f"{ran} of the {every} MoE layers of {model} ran; throughput and times of a step are scaled to all"
+    began = f"{ran} of the {every} MoE layers of {model} ran; tokens_per_s and times of a step are scaled to all"
     if not errors:
         return f"{began}, and one layer does not tell how far that is off: `workload.layers: 2` or more does"
     most, least = max(errors), min(errors)

@@ -156,7 +156,9 @@ class Run:
 
     def summary(self, row: Mapping[str, Any]) -> str:
         """Its result, for a line."""
-        return f"decode {row['decode_ns'] / 1e6:.3f} ms"
+        ran, every = row.get("layers"), row.get("model_layers")
+        of_layers = f" of {ran} of {every} layers" if ran and every and ran < every else ""
+        return f"decode {row['decode_ns'] / 1e6:.3f} ms{of_layers}"
 
     @property
     def name(self) -> str:

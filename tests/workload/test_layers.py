@@ -77,7 +77,9 @@ def test_the_standard_error_covers_what_the_layers_left_out_would_change(tmp_pat
     one = record(one_run(tmp_path, "engine=analytical", "workload.layers=1", policy="ep"))["row"]
     assert one["layers_error"] is None
     for layers in (4, 5, 6):
-        row = record(one_run(tmp_path, "engine=analytical", f"workload.layers={layers}", policy="ep"))["row"]
+        run = one_run(tmp_path, "engine=analytical", f"workload.layers={layers}", policy="ep")
+        row = record(run)["row"]
+        assert run.summary(row).endswith(f" ms of {layers} of 7 layers") and run.summary(whole).endswith(" ms")
         off = row["decode_step_ns"] / whole["decode_step_ns"] - 1
         assert abs(off) <= 3 * row["layers_error"] and row["model_layers"] == 7
 
@@ -88,7 +90,7 @@ def test_fewer_layers_are_told_wherever_results_are(tmp_path):
         for policy, layers, error in (("ep", 2, 0.05), ("base", 2, 0.01), ("ep", 1, None), ("ep", 7, 0.0))
     ]
     two, one = result_notes(rows, [])
-    assert two.startswith("2 of the 7 MoE layers of toy ran; ")
+    assert two.startswith("2 of the 7 MoE layers of toy ran; tokens_per_s and times of a step are scaled to all")
     assert "a standard error of 1.0% (base) to 5.0% (ep), which 2 layers know badly" in two
     assert one.startswith("1 of the 7 MoE layers of toy ran; ") and "one layer does not tell" in one
 
