@@ -721,9 +721,14 @@ def host_for(serving: Serving, pool: str = "", dp: int = 1) -> Host:
 
 
 def _host_for(serving: Serving, pool: str, dp: int) -> Host:
+    """``pool``: of two sides. Engines to which requests bring their KV have the constants of those that do both: no
+    router stands between them and an engine that prefills.
+    """
     spec = serving.spec
     gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
     products = spec.precision.products or serving.system.compute.dtype
+    if spec.disaggregated != "none" and spec.disaggregated.prefill == "none":
+        pool = ""
     found = host_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pool=pool, dp=dp)
     given = spec.host
     if given is None:
