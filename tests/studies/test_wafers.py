@@ -108,6 +108,6 @@ def test_the_map_shows_dead_dies_and_clocks(tmp_path, capsys):
     report = tmp_path / "report"
     assert main(["sweep", written(tmp_path, experiment(systems=[system])), "--out", str(report), "--jobs", "1"]) == 0
     page = (report / "results.html").read_text() + (report / "index.html").read_text()
-    assert "die 4: dead" in page and '"site"' in page and "array, % of its clock" in page
+    assert "die 4: dead" in page and '"site"' in page and "clock of its array in decode, % of the nominal" in page
     assert main(["check", written(tmp_path, experiment(systems=[system]))]) == 0
     assert "5 of 6 dies work (die 4 dead)" in capsys.readouterr().out
