@@ -346,10 +346,22 @@ def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
 
 # ---- sure
 
+def print_causes(indices) -> None:
+    """What the variance of an answer in worlds hangs on, with the error of each share."""
+    from archsim.report.units import percent
+    from archsim.studies.sure import SHOWN
+
+    told = [
+        f"{each.name} {percent(each.total)} ± {percent(2 * each.total_error)}"
+        for each in indices[:SHOWN] if each.total > 0.005
+    ]  # fmt: skip
+    print(f"  hangs on: {', '.join(told) or 'no number that was drawn'} (of the variance)")
+
+
 def print_sure(found) -> None:
     """The sentence of every place, a table of its options, what it hangs on, and what to measure."""
     from archsim.report.units import TIME_UNITS, percent, scaled
-    from archsim.studies.sure import SHOWN, measured_told, order_told
+    from archsim.studies.sure import measured_told, order_told
 
     for place in found.places:
         table = grid("", numbers=("median", "5 %", "95 %", "fastest in"), title=place.name)
@@ -360,11 +372,7 @@ def print_sure(found) -> None:
         for each in (*place.pairs, *place.further):
             print(f"  {each.faster} over {each.slower}: {each.ratio.p50:.3f} × ({each.ratio.p05:.3f}–"
                   f"{each.ratio.p95:.3f}); {order_told(each)}")  # fmt: skip
-        told = [
-            f"{each.name} {percent(each.total)} ± {percent(2 * each.total_error)}"
-            for each in place.indices[:SHOWN] if each.total > 0.005
-        ]  # fmt: skip
-        print(f"  hangs on: {', '.join(told) or 'no number that was drawn'} (of the variance)")
+        print_causes(place.indices)
         for each in place.measurements:
             print(f"  {measured_told(each, place)}")
         print(place.told)

@@ -156,10 +156,9 @@ def _print_measures(outcome) -> None:
 
 def _print_sure(found) -> None:
     """Headlines with their intervals, the order, what it hangs on, and what to measure."""
-    from archsim.cli.printing import console, grid, print_notes
+    from archsim.cli.printing import console, grid, print_causes, print_notes
     from archsim.report.units import percent, significant
     from archsim.studies.serving.sure import HEADLINES
-    from archsim.studies.sure import SHOWN
 
     table = grid("", title=f"in {found.samples} worlds: median (5 % to 95 %)", numbers=("best in",))
     for unit, name in HEADLINES.values():
@@ -171,11 +170,7 @@ def _print_sure(found) -> None:
         ]  # fmt: skip
         table.add_row(option.name, percent(option.best), *cells)
     console().print(table)
-    told = [
-        f"{each.name} {percent(each.total)} ± {percent(2 * each.total_error)}"
-        for each in found.indices[:SHOWN] if each.total > 0.005
-    ]  # fmt: skip
-    print(f"  hangs on: {', '.join(told) or 'no number that was drawn'} (of the variance)")
+    print_causes(found.indices)
     for each in found.measurements:
         print(f"  {found.measured_told(each)}")
     print(f"{found.sentence}.")

@@ -436,12 +436,15 @@ def measured_told(each: Measurement, place: Place) -> str:
             return f"{found.p05:.{digits}f}–{found.p95:.{digits}f}"
         return f"{scaled(found.p05, TIME_UNITS)}–{scaled(found.p95, TIME_UNITS)}"
 
-    said = (
-        f"measuring {each.command.of} (`{each.command.run}`, {each.command.minutes:g} minutes) would narrow "
-        f"{write(place.ratio)} to {write(each.narrowed)}"
-    )
+    said = narrowing_told(each, write(place.ratio), write(each.narrowed))
     gain = f"; choosing better then is worth {percent(each.worth)} of throughput" if each.worth >= _LEAST_WORTH else ""
     return said + gain
+
+
+def narrowing_told(each: Measurement, before: str, after: str) -> str:
+    """What a measurement would narrow an interval to; ``before``, ``after``: as written."""
+    command = f"`{each.command.run}`, {each.command.minutes:g} minutes"
+    return f"measuring {each.command.of} ({command}) would narrow {before} to {after}"
 
 
 def _notes(runs: Sequence[Run], found: Sequence[InWorlds], worlds: Worlds) -> Iterable[str]:
@@ -469,18 +472,19 @@ def _notes(runs: Sequence[Run], found: Sequence[InWorlds], worlds: Worlds) -> It
 def _row(place: Place, option: Option) -> dict[str, Any]:
     kind = "policy" if "system" in place.of else "option"
     row: dict[str, Any] = {key: str(value) for key, value in place.of.items()} | {kind: option.name}
-    row |= {"decode_ns": option.value_ns} | _columns("decode_ns", option.ns)
+    row |= {"decode_ns": option.value_ns} | ends_of("decode_ns", option.ns)
     row |= {"throughput_tokens_per_s": option.value_tokens_per_s}
-    row |= _columns("throughput_tokens_per_s", option.tokens_per_s)
+    row |= ends_of("throughput_tokens_per_s", option.tokens_per_s)
     ratio = next((each for each in place.pairs if each.slower == option.name), None)
-    row |= _columns("time_over_fastest", Interval(1.0, 1.0, 1.0) if ratio is None else ratio.ratio)
+    row |= ends_of("time_over_fastest", Interval(1.0, 1.0, 1.0) if ratio is None else ratio.ratio)
     for name in ECONOMICS:
         value, spread = option.economics.get(name, (None, None))
-        row |= {name: value} | _columns(name, spread)
+        row |= {name: value} | ends_of(name, spread)
     return row | {"fastest_share": option.fastest, "slower_share": 0.0 if ratio is None else ratio.probability}
 
 
-def _columns(name: str, found: Interval | None) -> dict[str, float | None]:
+def ends_of(name: str, found: Interval | None) -> dict[str, float | None]:
+    """``name_p05``, ``name_p50`` and ``name_p95`` of an interval; None where there is none."""
     return {f"{name}_{end}": None if found is None else getattr(found, end) for end in Interval._fields}
 
 
@@ -489,13 +493,13 @@ def _plain(place: Place) -> dict[str, Any]:
         "of": dict(place.of), "told": place.told, "options": [_row(place, each) for each in place.options],
         "pairs": [
             {"faster": each.faster, "slower": each.slower, "probability": each.probability, "reverse": each.reverse,
-             "sure": each.sure, "told": order_told(each)} | _columns("ratio", each.ratio)
+             "sure": each.sure, "told": order_told(each)} | ends_of("ratio", each.ratio)
             for each in (*place.pairs, *place.further)
         ],
         "indices": [each._asdict() for each in place.indices],
         "measure": [
             {"run": each.command.run, "minutes": each.command.minutes, "draws": list(each.names),
-             "worth": each.worth, "told": measured_told(each, place)} | _columns("narrowed", each.narrowed)
+             "worth": each.worth, "told": measured_told(each, place)} | ends_of("narrowed", each.narrowed)
             for each in place.measurements
         ],
     }  # fmt: skip
@@ -505,10 +509,17 @@ def write_sure(found: Sure, folder: Path) -> Path:
     """Write ``sure.html``, ``sure.csv`` and ``sure.json``; returns the path of the page. Equal results give equal
     bytes.
     """
+    return write_files(found.table(), found.plain(), {"found": found, **section_of(found)}, folder)
+
+
+def write_files(table: Table, plain: Mapping[str, Any], context: Mapping[str, Any], folder: Path) -> Path:
+    """The three files of worlds, of runs or of served requests. ``plain``: as JSON; ``context``: of the page, as
+    `section_of` has it.
+    """
     own_folder(folder)
-    found.table().write_csv(folder / FILE)
-    write_text(folder / JSON, json.dumps(found.plain(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
-    write_text(folder / PAGE, rendered("sure.html.j2", {"found": found, **section_of(found)}))
+    table.write_csv(folder / FILE)
+    write_text(folder / JSON, json.dumps(plain, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    write_text(folder / PAGE, rendered("sure.html.j2", context))
     return folder / PAGE
 
 
@@ -524,17 +535,22 @@ def section_of(found: Sure) -> dict[str, Any]:
             }
             for place in found.places
         ],
-        "sure_quantities": [
-            (each.key, _written(each.value, each.unit), _written(each.distribution.low, each.unit),
-             _written(each.distribution.high, each.unit), each.distribution.shape, each.draws_as, each.source)
-            for each in found.quantities
-        ],
+        "sure_quantities": quantity_rows(found.quantities),
         "sure_exact": found.exact, "sure_notes": found.notes, "sure_samples": found.samples,
     }  # fmt: skip
 
 
-def _written(value: float, unit: str) -> str:
-    return f"{significant(value, 4)} {unit}".strip()
+def quantity_rows(quantities: Iterable[Quantity]) -> list[tuple[str, ...]]:
+    """What the page tells of quantities: key, value, ends, shape, the name of the draw, source."""
+
+    def written(value: float, unit: str) -> str:
+        return f"{significant(value, 4)} {unit}".strip()
+
+    return [
+        (each.key, written(each.value, each.unit), written(each.distribution.low, each.unit),
+         written(each.distribution.high, each.unit), each.distribution.shape, each.draws_as, each.source)
+        for each in quantities
+    ]  # fmt: skip
 
 
 # ---- pictures

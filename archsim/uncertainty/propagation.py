@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -96,7 +97,7 @@ def propagate(
     simulated = partial(simulate_all, jobs=jobs or available_cores(), traces=traces, verb="row")
     if scheduler is not None:
         simulated = partial(simulate_on_cluster, address=scheduler, verb="row")
-    shares = _Shares(watcher, len(every))
+    shares = Shares(watcher, len(every))
     records = complete(every, simulated, RecordStore(folder), shares, failures, kept_from_s=KEPT_FROM_S)
     cache.remove_oldest()
     if failures:
@@ -106,7 +107,7 @@ def propagate(
     return _over_layers(_over_traffic(found, worlds, records), traces)
 
 
-class _Shares(Unwatched):
+class Shares(Unwatched):
     """Tells a watcher how much of many short runs is done, and not each of them."""
 
     def __init__(self, watcher: Watcher, runs: int) -> None:
@@ -116,11 +117,11 @@ class _Shares(Unwatched):
         self._done += runs
         self._say()
 
-    def finished(self, run: Run, record: Record) -> None:
+    def finished(self, run: Any, record: Any) -> None:
         self._done += 1
         self._say()
 
-    def failed(self, run: Run, failure: Failure) -> None:
+    def failed(self, run: Any, failure: Failure) -> None:
         self._watcher.failed(run, failure)
 
     def _say(self) -> None:

@@ -18,7 +18,6 @@ as any other.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -30,10 +29,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError, FailedRuns
-from archsim.base.files import own_folder, write_text
+from archsim.base.files import own_folder
 from archsim.base.tables import REAL, TEXT, Shown, Table
 from archsim.report.figures import intervals
-from archsim.report.page import rendered
 from archsim.report.plots import Bars
 from archsim.report.units import percent, significant
 from archsim.runs.store import RecordStore
@@ -48,7 +46,16 @@ from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import UncertaintySpec, load_widths
 from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.studies.serving.runs import ServePlan, ServeRun, Simulator
-from archsim.studies.sure import Measurement, measurements, tornado_of, written_range
+from archsim.studies.sure import (
+    Measurement,
+    ends_of,
+    measurements,
+    narrowing_told,
+    quantity_rows,
+    tornado_of,
+    write_files,
+    written_range,
+)
 from archsim.uncertainty.estimate import (
     SURE,
     Index,
@@ -61,13 +68,14 @@ from archsim.uncertainty.estimate import (
     order,
     pair,
 )
+from archsim.uncertainty.propagation import Shares
 from archsim.uncertainty.quantities import Distribution, Quantity
 from archsim.uncertainty.worlds import Found, drawn, draws_of, measurable, quantities_of, refuse_few, value_of
 
 if TYPE_CHECKING:
     import pandas
 
-FILE, JSON, PAGE, FOLDER = "sure.csv", "sure.json", "sure.html", "worlds"
+FOLDER = "worlds"
 # Columns of results that have an interval, their unit, and their name in a sentence.
 HEADLINES: Mapping[str, tuple[str, str]] = MappingProxyType({
     "ttft_mean_ms": ("ms", "TTFT"), "tpot_mean_ms": ("ms", "TPOT"), "e2e_mean_ms": ("ms", "E2E"),
@@ -157,10 +165,7 @@ class ServedSure(Shown):
     def measured_told(self, each: Measurement) -> str:
         """``measuring … would narrow 1.02–1.68 to 1.20–1.40``."""
         before = self.pairs[0].ratio if self.pairs else self.options[0].intervals[self.judged]
-        return (
-            f"measuring {each.command.of} (`{each.command.run}`, {each.command.minutes:g} minutes) would narrow "
-            f"{written_range(before)} to {written_range(each.narrowed)}"
-        )
+        return narrowing_told(each, written_range(before), written_range(each.narrowed))
 
 
 # ---- what is off
@@ -244,7 +249,7 @@ def find_sure(plan: ServePlan, samples: int, folder: Path | None, watcher: Watch
     watcher, widths = watcher or Unwatched(), load_widths()
     own_folder(folder)
     runs = [replace(run, whole=False) for run in plan.runs()]
-    off = {run.key: {side: off_of(run.serving.on(side), widths) for side in _sides(run.serving)} for run in runs}
+    off = {run.key: {side: off_of(run.serving.on(side), widths) for side in run.serving.spec.sides} for run in runs}
     every = {
         quantity.key: quantity
         for sides in off.values() for each in sides.values()
@@ -255,7 +260,7 @@ def find_sure(plan: ServePlan, samples: int, folder: Path | None, watcher: Watch
     asked = {each.key: each for run in runs for each in (run, *worlds[run.key])}
     watcher.phase(f"{samples} worlds: {len(asked):,} runs of the requests")
     failures: list[str] = []
-    simulator, told = Simulator(not plan.has_axes), _Told(watcher, len(asked))
+    simulator, told = Simulator(not plan.has_axes), Shares(watcher, len(asked))
     records = complete(list(asked.values()), simulator, RecordStore(folder / FOLDER), told, failures)  # type: ignore
     if failures:
         raise FailedRuns("\n".join([f"{len(failures)} of {len(asked)} runs failed; the others are kept", *failures]))
@@ -269,10 +274,6 @@ def find_sure(plan: ServePlan, samples: int, folder: Path | None, watcher: Watch
     if not found:
         raise ArchsimError("no run of the plan can be served; see archsim serve without --samples")
     return _answer(plan, samples, found, every, draws)
-
-
-def _sides(serving: Serving) -> tuple[str, ...]:
-    return tuple(serving.spec.sides)
 
 
 def _names(plan: ServePlan, runs: Sequence[ServeRun]) -> Iterator[str]:
@@ -297,23 +298,6 @@ def _world(run: ServeRun, off: Mapping[str, _Off], draws: Mapping[str, np.ndarra
             serving = serving._replace(system=drawn(run.serving.system, each.machine, draws, at))
     given = {side: MappingProxyType(own) for side, own in factors.items()}
     return replace(run, serving=serving._replace(machines=MappingProxyType(machines), off=MappingProxyType(given)))
-
-
-class _Told(Unwatched):
-    """Tells a watcher how much of many short runs is done, and not each of them."""
-
-    def __init__(self, watcher: Watcher, runs: int) -> None:
-        self._watcher, self._runs, self._done = watcher, runs, 0
-
-    def kept(self, runs: int) -> None:
-        self._add(runs)
-
-    def finished(self, run: Any, record: Any) -> None:
-        self._add(1)
-
-    def _add(self, runs: int) -> None:
-        self._done += runs
-        self._watcher.at(f"{self._runs:,} runs in many worlds", self._done / self._runs)
 
 
 def _answer(
@@ -409,9 +393,8 @@ def headline_told(option: Option, column: str) -> str:
 def _row(option: Option) -> dict[str, Any]:
     row: dict[str, Any] = {"option": option.name}
     for column, value in option.values.items():
-        found = option.intervals.get(column)
         row[column] = None if value is None else float(value)
-        row |= {f"{column}_{end}": None if found is None else getattr(found, end) for end in Interval._fields}
+        row |= ends_of(column, option.intervals.get(column))
     return row | {"best_share": option.best}
 
 
@@ -419,11 +402,7 @@ def write_sure(found: ServedSure, folder: Path) -> Path:
     """Write ``sure.html``, ``sure.csv`` and ``sure.json``; returns the path of the page. Equal results give equal
     bytes.
     """
-    own_folder(folder)
-    found.table().write_csv(folder / FILE)
-    write_text(folder / JSON, json.dumps(found.plain(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
-    write_text(folder / PAGE, rendered("sure.html.j2", {"found": found, **_section(found)}))
-    return folder / PAGE
+    return write_files(found.table(), found.plain(), {"found": found, **_section(found)}, folder)
 
 
 def _section(found: ServedSure) -> dict[str, Any]:
@@ -439,14 +418,9 @@ def _section(found: ServedSure) -> dict[str, Any]:
         ],
         "measure": [found.measured_told(each) for each in found.measurements],
     }  # fmt: skip
-    drawn_ = [
-        (each.key, significant(each.value, 4), significant(each.distribution.low, 4),
-         significant(each.distribution.high, 4), each.distribution.shape, each.draws_as, each.source)
-        for each in found.quantities
-    ]  # fmt: skip
     return {
-        "sure_places": [place], "sure_quantities": drawn_, "sure_exact": (), "sure_notes": found.notes,
-        "sure_samples": found.samples,
+        "sure_places": [place], "sure_quantities": quantity_rows(found.quantities), "sure_exact": (),
+        "sure_notes": found.notes, "sure_samples": found.samples,
     }  # fmt: skip
 
 
