@@ -101,14 +101,22 @@ def fetch_shared(s, chain, now):
 
 
 @inner
-def stored_shared(s, chain):
-    """When the slice has been written to the LLC it fills and to the HBM that keeps it."""
-    machine, entry, fetch = s.machine, entry_of(s, chain), s.fetches[chain]
+def filled_ns(s, chain):
+    """When the slice is there, and has been written to the LLC that it fills."""
+    machine, fetch = s.machine, s.fetches[chain]
     end = fetch.last
     if fetch.way == FROM_HBM:
-        end = fetch.last + machine.llc_write_ns
+        end += machine.llc_write_ns
     elif fetch.way == FROM_HOME_HBM:
-        end = max(end, fetch.time + machine.slice_bytes / machine.hbm_rates[entry.home] + machine.llc_write_ns)
+        home = entry_of(s, chain).home
+        end = max(end, fetch.time + machine.slice_bytes / machine.hbm_rates[home] + machine.llc_write_ns)
+    return end
+
+
+@inner
+def stored_shared(s, chain):
+    """When the slice has been written to the LLC it fills and to the HBM that keeps it."""
+    machine, entry, fetch, end = s.machine, entry_of(s, chain), s.fetches[chain], filled_ns(s, chain)
     if fetch.kept:
         written = book(s, fetch.last, entry.die, entry.die, True, False, machine.slice_bytes)
         if not machine.copies_in_background:

@@ -204,19 +204,24 @@ def take_next(s, die):
         at = max(first, row.tokens) if entry_of(s, chain).routed else first
         if at < ready or (at == ready and first < ready_first):
             best, ready, ready_first = place, at, first
-    row.taken, done = best, np.inf
-    if best >= 0:
-        chain = s.flying[die, best]
-        row.held += max(0.0, ready - max(row.free, ready_first))
-        entry, fetch = entry_of(s, chain), s.fetches[chain]
-        tokens = row.tokens if entry.routed else 0.0
-        launched = tokens + s.work.local[die].launch_ns if entry.routed else 0.0
-        taken = max(row.free, ready)
-        row.from_ns = max(taken, launched)
-        row.launch += row.from_ns - taken
-        row.began = begun_ns(row.free, max(fetch.asked, tokens), launched)
-        row.free = multiplied_ns(entry, row.began, row.from_ns)
-        done = max(row.free, fetch.last + entry.drain_ns, fetch.asked + entry.alone_ns)
-        if s.machine.array_waits:
-            row.free = done
+    row.taken = best
+    return array_takes(s, die, s.flying[die, best]) if best >= 0 else np.inf
+
+
+@inner
+def array_takes(s, die, chain):
+    """The compute array takes a slice; returns when it is done with it."""
+    row, entry, fetch = s.dies[die], entry_of(s, chain), s.fetches[chain]
+    tokens = row.tokens if entry.routed else 0.0
+    ready = max(fetch.first, tokens)
+    row.held += max(0.0, ready - max(row.free, fetch.first))
+    launched = tokens + s.work.local[die].launch_ns if entry.routed else 0.0
+    taken = max(row.free, ready)
+    row.from_ns = max(taken, launched)
+    row.launch += row.from_ns - taken
+    row.began = begun_ns(row.free, max(fetch.asked, tokens), launched)
+    row.free = multiplied_ns(entry, row.began, row.from_ns)
+    done = max(row.free, fetch.last + entry.drain_ns, fetch.asked + entry.alone_ns)
+    if s.machine.array_waits:
+        row.free = done
     return done

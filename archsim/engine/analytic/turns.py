@@ -13,14 +13,13 @@ passed a resource takes at least its bytes over its rate.
 import numpy as np
 
 from archsim.base.compiled import inner, kernel, outer
-from archsim.engine.analytic.bookings import find, passed_together, receive, tokens_arrive
+from archsim.engine.analytic.bookings import filled_ns, find, passed_together, receive, tokens_arrive
 from archsim.engine.analytic.slices import (
     ARRAYS,
-    FROM_HBM,
-    FROM_HOME_HBM,
     FROM_HOME_LLC,
     FROM_LLC,
     HBMS,
+    array_takes,
     bytes_of,
     entry_of,
     leave_copies,
@@ -31,9 +30,7 @@ from archsim.engine.analytic.slices import (
 from archsim.engine.state import (
     COMBINE,
     DISPATCH,
-    begun_ns,
     link_at,
-    multiplied_ns,
     room_for_slices,
     room_of,
     room_to_ask,
@@ -103,29 +100,13 @@ def _multiply(s, die):
     """The array takes the die's next slice; returns when all that it starts has ended."""
     row, local, machine = s.dies[die], s.work.local[die], s.machine
     chain = s.work.chains[row.taken]
-    entry, fetch = entry_of(s, chain), s.fetches[chain]
-    tokens = row.tokens if entry.routed else 0.0
-    ready = max(fetch.first, tokens)
-    row.held += max(0.0, ready - max(row.free, fetch.first))
-    launched = tokens + local.launch_ns if entry.routed else 0.0
-    taken = max(row.free, ready)
-    row.from_ns = max(taken, launched)
-    row.launch += row.from_ns - taken
-    row.began = begun_ns(row.free, max(fetch.asked, tokens), launched)
-    row.free = multiplied_ns(entry, row.began, row.from_ns)
-    done = max(row.free, fetch.last + entry.drain_ns, fetch.asked + entry.alone_ns)
-    if machine.array_waits:
-        row.free = done
+    entry, fetch, done = entry_of(s, chain), s.fetches[chain], array_takes(s, die, chain)
     row.array = max(row.array, done)
     row.busy += entry.compute_ns
     row.taken += 1
     row.done = max(row.done, done)
     store(s, chain)
-    end = max(done, fetch.last)
-    if fetch.way == FROM_HBM:
-        end = max(end, fetch.last + machine.llc_write_ns)
-    elif fetch.way == FROM_HOME_HBM:
-        end = max(end, fetch.time + machine.slice_bytes / machine.hbm_rates[entry.home] + machine.llc_write_ns)
+    end = max(done, filled_ns(s, chain))
     if fetch.kept:
         hbm = HBMS * machine.dies + die
         written = _serve_one(s, hbm, fetch.last, 0.0, _ns_of(s, hbm, machine.slice_bytes))
