@@ -13,7 +13,6 @@ Prints, for one core and after compilation,
   ``rate_updates: per_round_trip`` with what that changes of step times.
 """
 
-import heapq
 import sys
 import time
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from reference.published import PublishedSimulator
 from support.small_runs import replay
-from timing import reference_s
+from timing import heap_events_per_s, reference_s
 
 from archsim.engine.demand import build_run_demand
 from archsim.policies.heatmap import PortedHeatmap
@@ -42,7 +41,6 @@ MODEL, BATCH, DECODE_STEPS = "deepseek-v3", 4096, 6
 STRATEGIES = ("base", "ep", "allo", "pred", "allo+pred")
 MACHINES_ON = {"decision_cost": "charged", "heatmap_update": "limited", "tables": "finite"}
 REPEATS = 3  # the fastest one counts
-PYTHON_EVENTS = 300_000
 
 
 def policy(name):
@@ -130,24 +128,13 @@ class HeatmapClock:
         return timed
 
 
-def bare_heap_events_per_s():
-    """Pops and pushes of (time, sequence) in plain Python, without any work per event."""
-    heap = [(float(i % 97), i) for i in range(1000)]
-    heapq.heapify(heap)
-    begin = time.perf_counter()
-    for sequence in range(PYTHON_EVENTS):
-        now, _ = heapq.heappop(heap)
-        heapq.heappush(heap, (now + sequence % 89, sequence))
-    return PYTHON_EVENTS / (time.perf_counter() - begin)
-
-
 def reference_events_per_s():
     model = dict(hidden=7168, ffn=2048, experts=256, u=0.9, v=[(None, 0.7)])
     simulator = PublishedSimulator(model, 5, 5, "base")
-    begin = time.perf_counter()
+    begin = time.process_time()
     for layer in range(20):
         simulator.step(simulator.calendar.latest, layer, [128] * 256, list(range(256)), None)
-    return simulator.calendar.processed / (time.perf_counter() - begin)
+    return simulator.calendar.processed / (time.process_time() - begin)
 
 
 def rate(runs, heatmap=0):
@@ -176,7 +163,7 @@ def heatmap_of_demand_s(model, steps):
 
 def main():
     model = load_model(MODEL)
-    heap, slow = bare_heap_events_per_s(), reference_events_per_s()
+    heap, slow = heap_events_per_s(), reference_events_per_s()
     print(f"reference kernel: {reference_s() * 1e3:.2f} ms (ref below)")
     print(f"plain Python: bare heap loop {heap / 1e6:.2f} M events/s, the same rules {slow / 1e6:.2f} M events/s")
     print(f"\nreserved ({MODEL}, batch {BATCH}, 5 x 5 dies, one core, end to end), M events/s")

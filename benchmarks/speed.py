@@ -27,7 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from timing import least_s, reference_s
+from timing import heap_events_per_s, least_s, reference_s
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE, PAGE = ROOT / "docs" / "speed.csv", ROOT / "docs" / "speed.md"
@@ -156,12 +156,12 @@ def requests() -> Iterator[Point]:
 
 def ratios() -> Iterator[Point]:
     """Events and steps a second, each over another way to do the same, in this process."""
-    from event_engine import bare_heap_events_per_s, reference_events_per_s
+    from event_engine import reference_events_per_s
 
     run, _ = one_run("event reserved", MESH * MESH, 16, BATCH)
     ours = int(run().tally.events[0]) / least_s(run)
     yield Point("ratio", "events/s of `contention: reserved`, plan and work included", 0, ours)
-    yield Point("ratio", "the same over a bare loop of `heapq` in Python", 0, ours / bare_heap_events_per_s())
+    yield Point("ratio", "the same over a bare loop of `heapq` in Python", 0, ours / heap_events_per_s())
     yield Point("ratio", "the same over the published rules in plain Python", 0, ours / reference_events_per_s())
     if (theirs := simpy_events_per_s()) is not None:
         yield Point("ratio", "the same over SimPy, a resource held and a timeout an event", 0, ours / theirs)

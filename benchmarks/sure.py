@@ -4,28 +4,18 @@
 machines differ, the time is also printed as events of a bare heap in plain Python that take as long here.
 """
 
-import heapq
 import resource
 import sys
 import time
 from tempfile import TemporaryDirectory
+
+from timing import heap_events_per_s
 
 import archsim as ar
 from archsim.runs.sweep import Unwatched
 
 MOST_S, MOST_BYTES, SAMPLES = 300.0, 1.5e9, 256
 CHOSEN = {"model": "deepseek-v3", "batch": 8192, "assumptions": "physical"}
-
-
-def heap_events_per_s() -> float:
-    """Pops and pushes of (time, sequence) in plain Python, a processor second."""
-    heap = [(float(at % 97), at) for at in range(1000)]
-    heapq.heapify(heap)
-    begin, events = time.process_time(), 300_000
-    for sequence in range(events):
-        now, _ = heapq.heappop(heap)
-        heapq.heappush(heap, (now + sequence % 89, sequence))
-    return events / (time.process_time() - begin)
 
 
 class First(Unwatched):

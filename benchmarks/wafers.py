@@ -11,10 +11,11 @@ in plain Python, measured before and after.
 """
 
 import argparse
-import heapq
 import resource
 import time
 from collections import Counter
+
+from timing import heap_events_per_s
 
 from archsim.runs.plan import select
 from archsim.runs.simulator import Simulator
@@ -34,7 +35,7 @@ def main() -> None:
         f"systems.0.drawn.wafers={WAFERS}", f"workload.batch=[{args.batch}]", f"models=[{args.model}]",
     )  # fmt: skip
     plan = load_planned("wafer_as_built", changes)
-    before_s = reference_s()
+    before_s = EVENTS / heap_events_per_s(EVENTS)
     begin = time.process_time()
     selection = select(plan)
     drawn_s = time.process_time() - begin
@@ -56,7 +57,7 @@ def main() -> None:
     work = len(runs) // policies
     whole_s = drawn_s + CORES * first_s * len(sizes) + each_s * work
     gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    event_s = min(before_s, reference_s())
+    event_s = min(before_s, EVENTS / heap_events_per_s(EVENTS))
     for name, seconds in took.items():
         print(f"{name}: {sum(seconds) / len(seconds):.2f} s a wafer")
     print(f"drawing and checking {WAFERS} wafers: {drawn_s:.1f} s; {work} work, with {len(sizes)} numbers of dies")
@@ -64,17 +65,6 @@ def main() -> None:
     print(f"all five: {each_s:.2f} s a wafer")
     print(f"all on {CORES} cores: {whole_s / CORES:.0f} s (bar {BAR_S}); {gb:.2f} GB a process (bar {BAR_GB})")
     print(f"processor time of all: {whole_s / event_s:,.0f} times that of a million heap operations ({event_s:.2f} s)")
-
-
-def reference_s() -> float:
-    """Processor time of a million pops and pushes of a heap in plain Python."""
-    heap = [(float(i % 97), i) for i in range(1000)]
-    heapq.heapify(heap)
-    begin = time.process_time()
-    for sequence in range(EVENTS):
-        now, _ = heapq.heappop(heap)
-        heapq.heappush(heap, (now + sequence % 89, sequence))
-    return time.process_time() - begin
 
 
 if __name__ == "__main__":
