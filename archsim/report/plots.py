@@ -84,6 +84,10 @@ class Figure:
         """Room for the labels on the left of a panel."""
         return 58.0
 
+    def names_px(self, field: str, most: float = 240.0) -> float:
+        """Room for the names that rows have in a field, which stand on the left of a panel."""
+        return min(14 + CHARACTER * max((len(str(row[field])) for row in self.rows), default=0), most)
+
     def datasets(self) -> dict[str, Sequence[Row]]:
         return {"rows": self.rows}
 
@@ -308,7 +312,7 @@ class Bars(Figure):
         return {"step": 18}
 
     def left_px(self) -> float:
-        return min(14 + CHARACTER * max((len(str(row[self.y])) for row in self.rows), default=0), 240.0)
+        return self.names_px(self.y)
 
     def _totals(self) -> dict[tuple[Any, ...], float]:
         totals: dict[tuple[Any, ...], float] = {}
@@ -319,13 +323,11 @@ class Bars(Figure):
     def _key(self, row: Row) -> tuple[Any, ...]:
         return tuple(row.get(name) for name in (self.y, self.panel, *self.filters) if name)
 
-    def _end(self, row: Row) -> float:
-        ends = [row.get(self.x.field) or 0.0, row.get(self.high) or 0.0, row.get(self.begin) or 0.0]
-        return max(ends) if self.begin else max(self._totals()[self._key(row)], *ends[:2])
-
     def datasets(self) -> dict[str, Sequence[Row]]:
+        """The rows, with ``end``, where the label stands; of stacked bars, the last has it."""
         if self.begin:
-            return {"rows": [{**row, "end": self._end(row)} for row in self.rows]}
+            ends = (self.x.field, self.high, self.begin)
+            return {"rows": [{**row, "end": max(row.get(name) or 0.0 for name in ends)} for row in self.rows]}
         totals, last = self._totals(), {self._key(row): at for at, row in enumerate(self.rows)}
         return {
             "rows": [
@@ -449,7 +451,7 @@ class Points(Figure):
     def left_px(self) -> float:
         if not self.named:
             return 64.0
-        return min(14 + CHARACTER * max((len(str(row[self.named])) for row in self.rows), default=0), 300.0)
+        return self.names_px(self.named, 300.0)
 
     def height(self) -> Any:
         return {"step": 22} if self.named else 300
@@ -561,7 +563,7 @@ class Ranges(Figure):
         return {"step": 22}
 
     def left_px(self) -> float:
-        return min(14 + CHARACTER * max((len(str(row[self.y])) for row in self.rows), default=0), 240.0)
+        return self.names_px(self.y)
 
     def layers(self) -> list[dict[str, Any]]:
         ends = [
