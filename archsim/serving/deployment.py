@@ -727,7 +727,7 @@ def _with_dispatch(laws: IterationLaws, engine: Engine) -> tuple[IterationLaws, 
     found = moved_alike(engine.calibration, how, sizes, model.expert_width, n_bytes, parallel.ranks, tokens)
     layers = len(model.moe_layer_ids)
     moved = {DISPATCH: layers * found.dispatch, COMBINE: layers * found.combine}
-    beyond = sum(moved.values()) if " not measured on " in found.told else 0.0
+    beyond = sum(moved.values()) if found.carried else 0.0
     by = {**laws.by, TOKENS: {**laws.by[TOKENS], **moved}}
     outside = {**laws.outside, TOKENS: laws.outside[TOKENS] + beyond}
     return replace(laws, by=by, outside=outside), found.told

@@ -412,12 +412,14 @@ def _going_on(law: PortLaw, other: PortLaw) -> PortLaw:
 # Dispatch and combine where all experts are equally popular, of any number of ranks: the laws above, without a plan.
 
 class Alike(NamedTuple):
-    """``dispatch``, ``combine``: float64[tokens of a rank] ns of one layer; ``told``: whose laws they are, and how far
-    off they are where a measured number of ranks is left out.
+    """``dispatch``, ``combine``: float64[tokens of a rank] ns of one layer; ``carried``: whether they were measured on
+    another number of ranks, GPU or shape; ``told``: whose laws they are, and how far off they are where a measured
+    number of ranks is left out.
     """
 
     dispatch: np.ndarray
     combine: np.ndarray
+    carried: bool
     told: str
 
 
@@ -450,11 +452,11 @@ def moved_alike(
             ns = np.maximum(ns, beyond.fixed_ns + beyond.busy(tokens * sent * each))
         found.append(np.where(tokens > 0, ns, 0.0))
     prepare = np.where(tokens > 0, prepare_ns(inner, DISPATCH, dispatch, None, size), 0.0)
-    carried = [name for name, law in every.items() if law.carried or law.gpu != calibration.gpu]
+    carried = any(law.carried or law.gpu != calibration.gpu for law in every.values())
     told = f"dispatch and combine of {ranks} ranks: {'; '.join(every)}"
     if carried:
         told += f" (not measured on {ranks} ranks of {calibration.gpu}{_off_told(inner, dispatch, shape, size)})"
-    return Alike(found[0] + prepare, found[1], told)
+    return Alike(found[0] + prepare, found[1], carried, told)
 
 
 def _nearest_kernels(calibration: CalibrationSpec, dispatch: str, size: int, nodes: int) -> tuple[str, str]:
