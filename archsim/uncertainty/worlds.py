@@ -19,6 +19,7 @@ from archsim.base.errors import ArchsimError
 from archsim.base.fields import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension, Spec, dimension_of_field
 from archsim.engine.cluster.moves import grid_of, kernels_carried
 from archsim.engine.gemm import law_of_ranks
+from archsim.engine.machine import carriers_needed
 from archsim.laws.die import Vectors, kernel_bounds
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import MoeSizes
@@ -98,8 +99,13 @@ def _unread(scenario: Scenario, engine: str) -> list[str]:
 
 
 def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintySpec) -> Iterator[Found]:
-    """Numbers with a range of their own, and those whose kind has a default."""
+    """Numbers with a range of their own, and those whose kind has a default; without those of links between carriers,
+    where one carrier has room for all dies.
+    """
+    alone = carriers_needed(system) == 1
     for key, path, spec, name, dimension in _numbers(system):
+        if alone and key.startswith("system.d2d.off_carrier."):
+            continue
         value, own = float(getattr(spec, name)), spec.ranges.get(name)
         distribution, group, source = None, _cause(key), ""
         if own is not None and own.distribution.centre == value:

@@ -11,6 +11,7 @@ from archsim.engine.engine import EventEngine
 from archsim.engine.loop import Replay
 from archsim.engine.machine import build_fabric, carriers_needed
 from archsim.specs.library import load_assumptions, load_system
+from archsim.uncertainty.worlds import quantities_of, ranges_of
 
 MODEL = small_model(layers=4, moe_layers=small_model().moe_layers.model_copy(update={"last": 3}))
 
@@ -74,6 +75,18 @@ def test_machines_on_unlike_numbers_of_carriers_are_walked_together():
     alone = [Replay(AnalyticalEngine(scenario(peak), demand.layer_ids), demand).run() for peak in peaks]
     assert walked.decode_ns.tolist() == [each.decode_ns for each in alone]
     assert walked.prefill_ns.tolist() == [each.prefill_ns for each in alone]
+
+
+@pytest.mark.parametrize(("name", "needed"), [("dojo", 1), ("dojo_enhanced", 2)])
+def test_what_links_between_carriers_may_be_counts_where_there_are_any(name, needed):
+    """A quantity that no run reads would take a share of the variance by chance."""
+    system = load_system(name)
+    scenario = scenario_of(system, MODEL, policy("ep"), load_assumptions("physical"))
+    drawn = {each.quantity.key for each in quantities_of(scenario)}
+    listed = {each.key for each in ranges_of(system)}
+    assert carriers_needed(system) == needed and "system.d2d.hop_latency" in drawn
+    for keys in (drawn, listed):
+        assert any(key.startswith("system.d2d.off_carrier.") for key in keys) == (needed > 1)
 
 
 def test_check_says_so(capsys):
