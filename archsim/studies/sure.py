@@ -429,7 +429,8 @@ def order_told(each: Pair) -> str:
 
 def measured_told(each: Measurement, place: Place) -> str:
     """``measuring grouped expert kernels of your die (`…`, 40 minutes) would narrow 1.02–1.68 to 1.20–1.40``."""
-    digits = max(2, 1 - int(np.floor(np.log10(max(place.ratio.width - each.narrowed.width, 1e-4)))))
+    less = place.ratio.width - each.narrowed.width
+    digits = max(2, 1 - int(np.floor(np.log10(max(less, 1e-4))))) if less > 0 else 2
 
     def write(found: Interval) -> str:
         if place.headline:
@@ -437,14 +438,16 @@ def measured_told(each: Measurement, place: Place) -> str:
         return f"{scaled(found.p05, TIME_UNITS)}–{scaled(found.p95, TIME_UNITS)}"
 
     said = narrowing_told(each, write(place.ratio), write(each.narrowed))
-    gain = f"; choosing better then is worth {percent(each.worth)} of throughput" if each.worth >= _LEAST_WORTH else ""
-    return said + gain
+    if each.worth < _LEAST_WORTH:
+        return said
+    return f"{said}; choosing better then is worth {percent(each.worth, 1)} of throughput"
 
 
 def narrowing_told(each: Measurement, before: str, after: str) -> str:
     """What a measurement would narrow an interval to; ``before``, ``after``: as written."""
     command = f"`{each.command.run}`, {each.command.minutes:g} minutes"
-    return f"measuring {each.command.of} ({command}) would narrow {before} to {after}"
+    what = f"leave {before} as it is" if before == after else f"narrow {before} to {after}"
+    return f"measuring {each.command.of} ({command}) would {what}"
 
 
 def _notes(runs: Sequence[Run], found: Sequence[InWorlds], worlds: Worlds) -> Iterable[str]:

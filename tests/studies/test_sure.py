@@ -3,6 +3,7 @@
 import json
 import math
 from copy import deepcopy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from archsim.cli.main import main
 from archsim.runs.plan import select
 from archsim.runs.sweep import Unwatched
 from archsim.specs.config_files import shipped_configs
+from archsim.studies.sure import measured_told
 from archsim.uncertainty import propagation
+from archsim.uncertainty.estimate import Interval
 from archsim.uncertainty.worlds import Worlds, quantities_of
 
 TOY = {
@@ -266,3 +269,14 @@ def test_measured_transfers_are_drawn_and_one_factor_slows_them():
         system = {"like": "h100_node", "name": "mine", "d2d": {"bandwidth": "450 GB/s", "measured_factor": factor}}
         times.append(ar.run(CLUSTER | {"systems": [system]}).runs.rows[0]["decode_ns"])
     assert times[1] > 1.01 * times[0]
+
+
+def test_a_measurement_that_narrows_nothing_says_so_and_what_choosing_is_worth():
+    command = SimpleNamespace(of="reads of your HBM", run="measure memory", minutes=5)
+    place = SimpleNamespace(ratio=Interval(1.27, 1.3, 1.35), headline=True)
+    same = SimpleNamespace(command=command, narrowed=place.ratio, worth=0.0008)
+    said = measured_told(same, place).replace("\N{NO-BREAK SPACE}", " ")
+    assert said.startswith("measuring reads of your HBM (`measure memory`, 5 minutes) would leave 1.27–1.35 as it is; ")
+    assert said.endswith("choosing better then is worth 0.1 % of throughput")
+    less = SimpleNamespace(command=command, narrowed=Interval(1.28, 1.3, 1.34), worth=0.0)
+    assert measured_told(less, place).endswith("would narrow 1.270–1.350 to 1.280–1.340")
