@@ -503,7 +503,7 @@ class SystemSpec(Spec):
     cooling: CoolingSpec | None = None
 
     def in_tables(self) -> SystemSpec:
-        """The system with tables in the place of RTL, which gives the same numbers (``tests/rtl/test_engine.py``)."""
+        """The system with tables in the place of RTL, which gives the same numbers (``tests/rtl/test_lockstep.py``)."""
         blocks = tuple(block for block in self.blocks if not block.name.startswith("microarch.rtl.blocks:"))
         if blocks == self.blocks and not self.decision.fsm.components:
             return self

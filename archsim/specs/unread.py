@@ -2,7 +2,7 @@
 """Keys that a file gives and no run of it reads: one table says under which choices a key is not read, and why.
 
 `ROWS` holds for experiments, `SERVED` for files of ``archsim serve``. A law test changes the key of every row under its
-condition and finds equal results (``tests/specs/test_unread.py``), so that the table says nothing that is false. Only
+condition and finds equal results (``tests/specs/test_bad_specs.py``), so that the table says nothing that is false. Only
 what the user wrote is named: in the file, in a file of their own that it refers to, or by ``--set``; neither default
 values nor those of a shipped file.
 """

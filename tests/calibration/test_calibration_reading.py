@@ -2,17 +2,38 @@
 
 import gzip
 
+import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.made_up_measurements import gemm
+from support.made_up_measurements import written as set_in
 
+from archsim.base.units import DTYPES
 from archsim.cli.main import main
+from archsim.laws.attention import AttentionSizes, work_of
+from archsim.laws.laws import Laws, MoeSizes
 from archsim.laws.moe import BY_CHANCE, moe_ns
 from archsim.laws.transfers import law_of
+from archsim.specs.calibration_files import load_calibration, read_calibration
+from archsim.specs.system import SystemSpec
 from calibration.fit.gemm import without_quantisation
 from calibration.fit.moe import fit_moe
+from calibration.fit.parameters import write_calibration
 from calibration.fit.transfers import fit_transfers
 from calibration.measurements.adapters.not_fitted import ATTENTION
-from calibration.measurements.reading import UNKNOWN_LAYOUT, CalibrationError, read_measurements
-from calibration.measurements.schema import GEMM, TABLES, describe, gpu_key
+from calibration.measurements.reading import (
+    MOST_APART,
+    PLAINLY_SLOWER,
+    UNKNOWN_LAYOUT,
+    CalibrationError,
+    consensus,
+    kinds_of,
+    note_of,
+    read_measurements,
+)
+from calibration.measurements.schema import DATASHEETS, GEMM, TABLES, describe, fingerprints, gpu_key, in_fit
 
 HEAD = "run_id,gpu_name,library,library_version,dtype,quant_included,groups,m,n,k,latency_us_median"
 ROWS = [
@@ -486,3 +507,440 @@ def test_shared_measurements_are_read_without_a_problem(shared):
     assert not any(UNKNOWN_LAYOUT in each.skipped.values() for each in found)
     kinds = {kind for each in found for kind in each.tables}
     assert kinds == {"gemm", "moe", "quantisation", "attention"}
+
+
+# ---- Layouts of the Blackwell set: a few rows of each, read into the schema; dtypes of four bits; siblings.
+
+FILES = {
+    "gemm/aic_gemm_grid_b200.csv": (
+        "gpu,dtype,n,k,m,latency_us_trtllm_1_3_0rc20,latency_us_trtllm_1_3_0rc10,latency_us_vllm_0_24_0,latency_us_vllm_0_19_0",
+        "B200-SXM,nvfp4,4096,4096,1,13.735,13.073,9.088,8.359",
+        "B200-SXM,fp8_block,4096,4096,1,9.338,13.292,,17.2",
+    ),
+    "moe/aic_moe_fused_b200.csv": (
+        "gpu,model,dtype,framework,framework_version,kernel_source,distribution,tp,ep,num_tokens,repeat,suspect,latency_us",
+        "B200-SXM,gpt-oss-120b,w4a16_mxfp4,trtllm,1.3.0rc20,moe_torch_flow,balanced,1,1,64,0,0,50",
+        "B200-SXM,gpt-oss-120b,w4a16_mxfp4,trtllm,1.3.0rc20,moe_torch_flow,balanced,1,1,64,1,0,51",
+        "B200-SXM,gpt-oss-120b,w4a16_mxfp4,trtllm,1.3.0rc20,moe_torch_flow,balanced,1,1,128,0,1,50",
+        "B200-SXM,Kimi-K2,int4_wo,sglang,0.5.14,sglang_marlin_moe,balanced,1,8,64,0,0,150",
+    ),
+    "attention/aic_gqa_context_b200.csv": (
+        "gpu,framework,framework_version,kernel_source,attn_dtype,kv_dtype,q_heads,kv_heads,head_dim,window,batch,input_tokens,latency_us",
+        "B200-SXM,sglang,0.5.9,flashinfer,bfloat16,bfloat16,4,1,128,0,1,1,14.48",
+    ),
+    "attention/aic_mla_module_blackwell.csv": (
+        "gpu,framework,framework_version,kernel_source,scope,model,phase,mla_dtype,kv_cache_dtype,gemm_type,num_heads,tp_size,batch_size,isl,step,repeat,latency_us",
+        "B200-SXM,sglang,0.5.10,trtllm_mla,wideep_module,DeepSeek-V3,context,fp8_block,fp8,fp8_block,16,1,1,64,0,0,554.6",
+        "B200-SXM,trtllm,1.3.0rc20,default,module,DeepSeek-V3,generation,bfloat16,fp8,nvfp4,16,1,4,1,1024,0,60.6",
+    ),
+    "attention/aic_mla_kernels_blackwell.csv": (
+        "gpu,framework,framework_version,kernel_source,phase,mla_dtype,kv_cache_dtype,num_heads,tp_size,batch_size,isl,step,repeat,latency_us",
+        "B200-SXM,sglang,0.5.10,trtllm_mla,context,bfloat16,bfloat16,1,64,1,16,0,0,13.056",
+    ),
+    "attention/aic_mla_bmm_blackwell.csv": (
+        "gpu,framework,framework_version,op,kernel_source,dtype,num_heads,num_tokens,latency_us",
+        "B200-SXM,trtllm,1.3.0rc20,mla_gen_pre,trtllm_bmm_out,bfloat16,128,64,6.685",
+    ),
+    "comm/aic_nccl_collectives_blackwell.csv": (
+        "gpu,nccl_version,nccl_version_in_file,op,dtype,num_gpus,message_bytes,repeat,latency_us",
+        "GB300-NVL72,2.27,2.29.2,alltoall,half,2,512,0,8.41",
+        "GB300-NVL72,2.27,2.29.2,alltoall,half,2,512,1,8.51",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("blackwell")
+    for name, lines in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("\n".join(lines) + "\n")
+    return folder, read_measurements(folder)
+
+
+def test_products_of_engines_are_the_newest_version_that_has_the_dtype(read):
+    rows = read[1].table("gemm", "b200")
+    found = set(zip(rows["library"], rows["library_version"], rows["dtype"], rows["latency_us_median"], strict=True))
+    assert found == {
+        ("trtllm", "1.3.0rc20", "nvfp4", 13.735), ("trtllm", "1.3.0rc20", "fp8_block", 9.338),
+        ("vllm", "0.24.0", "nvfp4", 9.088), ("vllm", "0.19.0", "fp8_block", 17.2),
+    }  # fmt: skip
+    assert set(rows["quant_included"]) == {"1"}
+
+
+def test_suspect_layers_are_left_out_and_repeats_are_runs(read):
+    rows = read[1].table("moe", "b200")
+    assert set(zip(rows["model"], rows["dtype"], rows["run_id"], rows["tokens_total"], strict=True)) == {
+        ("gpt-oss-120b", "mxfp4", "1.3.0rc20", 64), ("gpt-oss-120b", "mxfp4", "1.3.0rc20 run 2", 64),
+        ("Kimi-K2", "int4", "0.5.14", 64),
+    }  # fmt: skip
+    assert any("1 rows from this line on are not used: marked suspect" in each.reason for each in read[1].problems)
+
+
+def test_attention_has_versions_and_blocks_their_projections(read):
+    rows = read[1].table("attention", "b200").set_index("kind").sort_index()
+    assert rows.loc["gqa", "library_version"] == "0.5.9" and rows.loc["mla", "library"] == "sglang"
+    blocks = rows.loc["mla_block"].set_index("library")
+    assert blocks["products"].to_dict() == {"sglang-wideep": "fp8_block", "trtllm": "nvfp4"}
+    assert blocks.loc["trtllm", ["tokens", "batch", "kv_dtype"]].tolist() == [1025, 4, "fp8"]
+    assert rows.loc["mla_pre", ["heads", "batch", "phase"]].tolist() == [128, 64, "decode"]
+
+
+def test_one_section_reads_the_files_of_its_kind_alone(read):
+    found = read_measurements(read[0], kinds=kinds_of(["collectives"]))
+    assert set(found.tables) == {"collective"} and len(found.table("collective", "gb300")) == 2
+
+
+def test_the_work_of_a_block_is_that_of_attention_and_of_its_projections():
+    kernel, block = (AttentionSizes(16, 1, 576, kind=kind) for kind in ("mla", "mla_block"))
+    (flop, moved), (all_flop, all_moved) = (
+        work_of("decode", sizes, 4, 1, 1000, "bf16", products)
+        for sizes, products in ((kernel, ""), (block, "nvfp4"))
+    )
+    weights = 7168 * 2112 + 16 * (1536 * 192 + 512 * 256 + 128 * 7168)
+    assert all_flop - flop == 2 * 4 * weights and all_moved - moved == pytest.approx(weights * 0.5625)
+    twice = [work_of("decode", AttentionSizes(h, 1, 576, kind="mla_pre"), 8, 1, 1, "bf16") for h in (4, 8)]
+    assert np.allclose(np.array(twice[1]), 2 * np.array(twice[0]))
+
+
+@pytest.mark.parametrize("gpu", ["b200", "gb200", "b300", "gb300"])
+def test_blackwell_has_its_own_tables(gpu):
+    laws = Laws(load_calibration(gpu))
+    for dtype in ("bf16", "fp8", "fp8_block", "nvfp4"):
+        assert not laws.gemm(64, 4096, 7168, dtype=dtype).extrapolated
+        layer = laws.fused_moe(4096, 8, dtype=dtype, model="Qwen3.5-397B-A17B")
+        assert not layer.extrapolated and not layer.table.scaled_from
+    for kind, products in (("mla", ""), ("mla_block", "nvfp4")):
+        how = {"heads": 16, "kv_heads": 1, "head_dim": 576, "kind": kind, "products": products}
+        assert not laws.attention(1, 4096, 32, dtype="bf16", kv_dtype="fp8", **how).table.scaled_from
+    assert laws.collective("all_gather", 2**20, ranks=4).ns > 0 and laws.collective("all_to_all", 2**20, ranks=4).ns > 0
+    own = MoeSizes(5120, 1536, 160, 8)  # of no measured model: the nearest one's law, flagged
+    times = laws.fused_moe([64, 4096], 8, dtype="fp8_block", sizes=own, library="trtllm")
+    assert times.extrapolated.all() and 0 < times.ns[0] < times.ns[1] and times.table.hidden == 5120
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_systems_take_every_dtype_and_count_its_bytes(dtype):
+    system = SystemSpec.model_validate(
+        {"name": "x", "source": "x", "mesh": {"x": 1, "y": 1}, "compute": {"peak": "9 PFLOP/s", "dtype": dtype},
+         "hbm": {"bandwidth": "8 TB/s", "capacity": "180 GB"}, "d2d": {"bandwidth": "1 TB/s"}},
+        by_alias=True, by_name=False,
+    )  # fmt: skip
+    assert system.compute.bytes_of(1024) == 1024 * DTYPES[dtype].weight
+    assert all(dtype == "fp16" or dtype in DATASHEETS[gpu].peak_flop_per_s for gpu in ("b200", "gb300"))
+
+
+# ---- Measurements that pass every check of a row and are wrong as a whole: units, throttled runs, and what is lost.
+
+SHAPES = [(n, k) for n in (2048, 4096, 8192) for k in (2048, 7168)]
+SIZES = (1, 16, 64, 256, 1024, 4096)
+
+
+def on(gpu, factor=1.0, run="1", efficiency=0.7):
+    """Rows of GEMMs near the roofline of a GPU's datasheet."""
+    sheet = DATASHEETS[gpu]
+    peak, memory = sheet.peak_flop_per_s["bf16"] / 1e6, sheet.hbm_bytes_per_s / 1e6
+
+    def us(m, n, k):
+        return 4 + max(2 * m * n * k / peak, 2 * (n * k + m * k + m * n) / memory) / efficiency
+
+    return [
+        f"{run},NVIDIA {gpu.upper()},torch,2.8,bf16,0,1,{m},{n},{k},{factor * us(m, n, k):.9f}"
+        for n, k in SHAPES
+        for m in SIZES
+    ]
+
+
+def of_runs(factors):
+    return [row for run, factor in factors.items() for row in on("h100", factor, run)]
+
+
+def copies(sizes, factor=1.0, gpu="NVIDIA H100", bytes_per_us=2e5):
+    return [
+        f"1,{gpu},nccl,2.25,intra_node,0,1,nccl,uni,1,{int(size * factor)},{10 + size / bytes_per_us:.4f}"
+        for size in sizes
+    ]
+
+
+POWERS = [2**power for power in range(10, 28)]
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100", "h200", "b200", "h20", "mi300x"])
+def test_a_whole_file_in_another_unit_is_refused(tmp_path, gpu):
+    assert read_measurements(set_in(tmp_path / "good", gemm=on(gpu))).problems == []
+    for name, factor in {"ns": 1e3, "ms": 1e-3}.items():
+        found = read_measurements(set_in(tmp_path / name, gemm=on(gpu, factor)))
+        assert not found.tables and found.problems[0].kind == "refused"
+        assert "another unit" in found.problems[1].reason
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e-3], ids=["ns", "ms"])
+@pytest.mark.parametrize("runs", [2, 3])
+def test_a_run_in_another_unit_leaves_the_others(tmp_path, factor, runs):
+    odd = {str(run): factor if run == 1 else 1.0 for run in range(runs)}
+    found = read_measurements(set_in(tmp_path / "one", gemm=of_runs(odd)))
+    assert set(found.table("gemm")["run_id"]) == set(odd) - {"1"}
+    assert len(found.problems) == len(on("h100")) and "run '1' is far from the other runs" in found.problems[0].reason
+
+
+def test_a_run_in_another_unit_is_found_among_files_and_on_gpus_without_datasheet(tmp_path):
+    good, odd = (
+        [row.replace("H100", "X900") for row in on("h100", factor, run)] for factor, run in ((1, "1"), (200, "2"))
+    )
+    found = read_measurements(set_in(tmp_path, gemm_1=good, gemm_2=odd))
+    assert set(found.table("gemm")["run_id"]) == {"1"}
+    assert [(each.file, each.line) for each in found.problems] == [("gemm_2.csv", 2)]
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA H100", "NVIDIA B200", "X900"])
+def test_copies_in_kib_are_refused(tmp_path, gpu):
+    fast = 8e5 if "B200" in gpu else 2e5
+    assert read_measurements(set_in(tmp_path / "good", p2p=copies(POWERS, 1, gpu, fast))).problems == []
+    found = read_measurements(set_in(tmp_path / "kib", p2p=copies(POWERS, 1 / 1024, gpu, fast)))
+    assert not found.tables and "time rises with size as on no link of a node" in found.problems[1].reason
+
+
+def test_copies_of_small_sizes_and_slow_links_stay(tmp_path):
+    for name, rows in {"small": copies(POWERS[:6]), "slow": copies(POWERS, 1, "X900", 1e3)}.items():
+        assert read_measurements(set_in(tmp_path / name, p2p=rows)).problems == []
+
+
+def test_one_throttled_run_of_five_is_not_used(tmp_path):
+    runs = {str(run): 1.4 if run == 0 else 1 + run / 200 for run in range(5)}
+    found = read_measurements(set_in(tmp_path, gemm=of_runs(runs)))
+    assert set(found.table("gemm")["run_id"]) == {"1", "2", "3", "4"}
+    (problem,) = found.problems
+    assert "run '0' takes 1.38 times as long as the 4 others of its kind, which agree" in problem.reason
+
+
+@pytest.mark.parametrize("slow", [0, 1], ids=["older", "newer"])
+def test_of_two_runs_that_differ_the_faster_one_is_the_table(tmp_path, capsys, slow):
+    runs = {str(run): 1.4 if run == slow else 1.0 for run in range(2)}
+    out = tmp_path / "h100.yaml"
+    assert main(["calibrate", str(set_in(tmp_path / "2", gemm=of_runs(runs))), "--out", str(out)]) == 0
+    told = f"NVIDIA H100, torch 2.8: run '{slow}' takes 1.40 times as long as run '{1 - slow}', at 36 points: not used"
+    assert told in capsys.readouterr().err
+    (table,) = read_calibration(out).gemm
+    assert table.sweeps == (f"2.8/{1 - slow}",)
+
+
+def test_of_runs_that_all_differ_the_fastest_counts_and_a_majority_counts_before_it(tmp_path):
+    found = read_measurements(set_in(tmp_path / "all", gemm=of_runs({"0": 1.4, "1": 1, "2": 2})))
+    assert set(found.table("gemm")["run_id"]) == {"1"} and len(found.problems) == 2
+    found = read_measurements(set_in(tmp_path / "one", gemm=of_runs({"0": 1.0, "1": 1.01, "2": 0.8})))
+    assert set(found.table("gemm")["run_id"]) == {"0", "1"}
+    (problem,) = found.problems
+    assert "run '2' takes 0.80 times as long as the 2 others" in problem.reason
+
+
+def test_versions_that_differ_are_both_kept(tmp_path):
+    new = [row.replace(",2.8,", ",2.9,") for row in on("h100", 1.4, "1")]
+    found = read_measurements(set_in(tmp_path, gemm=on("h100", 1, "0") + new))
+    assert set(found.table("gemm")["library_version"]) == {"2.8", "2.9"} and found.problems == []
+
+
+def test_many_rows_faster_than_the_peak_refuse_a_file(tmp_path, capsys):
+    own = [row.replace("NVIDIA H100", "X900") for row in on("h100", 0.5)]
+    good, fast = set_in(tmp_path / "good", gemm=on("h100")), set_in(tmp_path / "fast", gemm=own)
+    assert main(["calibrate", str(good), "--out", str(tmp_path / "h100.yaml")]) == 0
+    assert "faster than its peak" not in capsys.readouterr().err
+    asked = ["calibrate", str(fast), "--peak", "bf16=989TFLOP/s", "--out", str(tmp_path / "x900.yaml")]
+    assert main(asked) == 2
+    told = "refused: 13 of 36 rows of x900 in bf16 are faster than its peak of 989 TFLOP/s, up to 1.4 times"
+    assert told in capsys.readouterr().err
+
+
+def test_a_single_row_faster_than_the_peak_is_left_out(tmp_path):
+    rows = on("h100")
+    rows[35] = f"{rows[35].rpartition(',')[0]},100"
+    found = read_measurements(set_in(tmp_path, gemm=rows))
+    assert len(found.table("gemm")) == 35
+    (problem,) = found.problems
+    assert (problem.line, problem.kind) == (37, "quarantined") and "times its peak (1 of 36 rows" in problem.reason
+
+
+def test_a_layer_faster_than_the_peak_is_left_out(tmp_path):
+    """24 layers at 0.7 of the peak, and one at 1.1 of it."""
+    peak_us = [6 * 2**size * 8 * 4096 * 1536 / 989e6 for size in range(25)]
+    times = [us / 0.7 + 20 for us in peak_us[:-1]] + [peak_us[-1] / 1.1]
+    rows = [
+        f"1,NVIDIA H100,torch,2.8,own,bf16,4096,1536,128,8,1,1,balanced,{2**size},{us:.4f}"
+        for size, us in enumerate(times)
+    ]
+    found = read_measurements(set_in(tmp_path, moe=rows))
+    assert len(found.table("moe")) == 24
+    (problem,) = found.problems
+    assert (problem.line, problem.kind) == (26, "quarantined")
+    assert "1.1 times its peak (1 of 25 rows of h100 in bf16" in problem.reason
+
+
+def memory(share, op="read"):
+    head = "run_id,gpu_name,library,library_version,level,op,working_set_bytes,quantity,value"
+    rows = [f"1,NVIDIA H100,torch,2.8,any,{op},{2**size},bytes_per_s,{share * 3.35e12}" for size in range(20, 33)]
+    return "\n".join([head, *rows]) + "\n"
+
+
+def test_memory_is_compared_with_the_datasheet(tmp_path):
+    found = {}
+    for share in (0.9, 0.3, 1.2):
+        (tmp_path / "memory.csv").write_text(memory(share))
+        found[share] = read_measurements(tmp_path)
+    assert found[0.9].problems == [] and len(found[0.3].table("memory")) == 13 and not found[1.2].tables
+    (slow,), (fast,) = found[0.3].problems, found[1.2].problems
+    assert slow.kind == "warning" and "HBM of h100: read at 30% of its 3.35 TB/s" in slow.reason
+    assert fast.kind == "refused" and "3 of 3 rows of h100, read, are faster than its HBM of 3.35 TB/s" in fast.reason
+
+
+def test_swapped_columns_are_refused(tmp_path):
+    def swapped(row):
+        *head, m, n, k, us = row.split(",")
+        return ",".join([*head, n, m, k, us])
+
+    found = read_measurements(set_in(tmp_path, gemm=[swapped(row) for row in on("h100")]))
+    assert not found.tables and found.problems[0].kind == "refused"
+    assert "are the columns m (rows, tokens) and n (output features) swapped?" in found.problems[0].reason
+
+
+@pytest.mark.parametrize("rows", [gemm(m=(1, 64), shapes=[(4096, 7168)]), gemm(m=(1,)), gemm(m=(1, 4096))])
+def test_too_few_points_for_a_law_are_refused(tmp_path, capsys, rows):
+    folder, out = set_in(tmp_path, gemm=rows, p2p=copies(POWERS)), tmp_path / "h100.yaml"
+    assert main(["calibrate", str(folder), "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert "no law can be judged" in said and "python -m calibration.measure gemm" in said
+    assert "not complete: gemm.csv refused" in said and not read_calibration(out).gemm
+    assert len(read_measurements(folder).table("gemm")) == len(rows)  # validation may compare few points
+
+
+def test_shapes_with_few_sizes_are_told(tmp_path, capsys):
+    rows = gemm(m=(1, 16, 256, 4096), shapes=[(4096, 7168)]) + gemm(shapes=[(512, 1024), (2048, 1024)])
+    assert main(["calibrate", str(set_in(tmp_path, gemm=rows)), "--out", str(tmp_path / "h100.yaml")]) == 0
+    assert "1 of 3 shapes have fewer than 5 sizes of m (n 4096, k 7168 has 4)" in capsys.readouterr().err
+
+
+def test_a_refused_file_fails_and_never_takes_a_table_away(tmp_path, capsys):
+    out, folder = tmp_path / "h100.yaml", tmp_path / "measured"
+    set_in(folder, gemm=gemm(), p2p=copies(POWERS))
+    assert main(["calibrate", str(folder), "--out", str(out)]) == 0
+    before = out.read_bytes()
+    set_in(folder, gemm=[row.replace(",torch,", ",torch,", 1).rpartition(",")[0] + ",5 us" for row in gemm()])
+    assert main(["calibrate", str(folder), "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert "h100.yaml: is kept, as these measurements cover less (gemm torch bf16 apart: no table)" in said
+    assert out.read_bytes() == before
+    assert main(["calibrate", str(folder), "--out", str(tmp_path / "other.yaml"), "--gpu", "h100"]) == 2
+    said = capsys.readouterr().err
+    assert "not complete: gemm.csv refused" in said and (tmp_path / "other.yaml").is_file()
+    with pytest.raises(CalibrationError, match="no such file"):
+        read_measurements(tmp_path / "nothing")
+
+
+def test_a_second_table_of_one_name_is_no_loss_and_fewer_points_are(tmp_path, capsys):
+    out, data = tmp_path / "h100.yaml", tmp_path / "measured"
+    assert main(["calibrate", str(set_in(data, gemm=on("h100"))), "--out", str(out)]) == 0
+    before = read_calibration(out)
+    write_calibration(before.model_copy(update={"gemm": before.gemm * 2}), out)
+    assert main(["calibrate", str(data), "--out", str(out)]) == 0
+    assert len(read_calibration(out).gemm) == 1
+    capsys.readouterr()
+    fewer = [row for row in on("h100") if ",2048,7168," not in row and ",4096,4096,7168" not in row]
+    assert main(["calibrate", str(set_in(data, gemm=fewer)), "--out", str(out)]) == 2
+    assert "cover less (gemm torch bf16 apart: without 2048x7168)" in capsys.readouterr().err
+    fewer = [row for row in on("h100") if int(row.split(",")[-4]) < 4096]
+    assert main(["calibrate", str(set_in(data, gemm=fewer)), "--out", str(out)]) == 2
+    assert "m 1 to 1024 instead of 1 to 4096" in capsys.readouterr().err
+    other = [row.replace(",2.8,", ",2.9,") for row in on("h100")]
+    assert main(["calibrate", str(set_in(data, gemm=other)), "--out", str(out)]) == 0
+
+
+def test_a_shape_that_is_slow_in_one_run_is_told_and_not_averaged(tmp_path, capsys):
+    def slow(row):
+        head, _, us = row.rpartition(",")
+        return f"{head},{10 * float(us)}" if ",2048,7168," in row else row
+
+    out, good = tmp_path / "h100.yaml", on("h100", 1, "0")
+    folder = set_in(tmp_path / "two", gemm=good + [slow(row) for row in on("h100", 1, "1")])
+    assert main(["calibrate", str(folder), "--out", str(out)]) == 0
+    told = "note: h100 gemm torch bf16 apart, version 2.8: sweeps are over 1.5 times apart at 6 of 36 points"
+    assert told in capsys.readouterr().err
+    fast = tmp_path / "fast.yaml"
+    assert main(["calibrate", str(set_in(tmp_path / "one", gemm=good)), "--out", str(fast), "--gpu", "h100"]) == 0
+    assert read_calibration(out).gemm[0].shapes == read_calibration(fast).gemm[0].shapes
+
+
+def test_fits_are_written_with_six_digits_and_exact_sizes(tmp_path):
+    folder, out = set_in(tmp_path / "measured", gemm=gemm(), p2p=copies(POWERS)), tmp_path / "h100.yaml"
+    assert main(["calibrate", str(folder), "--out", str(out)]) == 0
+    found = read_calibration(out)
+    laws = [value for table in found.gemm for value in dict(table.law).values()]
+    slopes = [slope for table in found.p2p for slope in table.ns_per_byte]
+    assert laws and slopes and all(float(f"{value:.6g}") == value for value in laws + slopes)
+    assert found.p2p[0].last_bytes == POWERS[-1]
+
+
+# ---- Sweeps of one release: what counts where they disagree, and which times a table is known to be fitted to.
+
+TIMES = st.floats(1.0, 1e6)
+
+
+def sweeps_of(*columns):
+    """Sweeps of one row of cells: ln us, the newest first; None where not measured."""
+    index = pd.MultiIndex.from_product([[1.0], range(len(columns[0]))], names=["ep", "tokens"])
+    logs = [np.log(np.array(column, float)) for column in columns]
+    return pd.DataFrame(dict(zip("cba", logs, strict=False)), index=index)
+
+
+@given(st.lists(TIMES, min_size=1, max_size=3), st.floats(1.0, MOST_APART - 0.001))
+def test_sweeps_that_agree_count_by_their_median(times, factor):
+    sweeps = sweeps_of(times, [time * factor for time in times], [None] * len(times))
+    assert np.exp(consensus(sweeps)).tolist() == pytest.approx([time * factor**0.5 for time in times])
+    assert note_of(sweeps) == ""
+
+
+@given(TIMES, st.floats(MOST_APART + 0.001, 100))
+def test_of_two_that_disagree_the_newer_counts(time, factor):
+    for newest, other in ((time, time * factor), (time * factor, time)):
+        sweeps = sweeps_of([newest, 1.0], [other, 1.0])
+        assert np.exp(consensus(sweeps)).tolist() == pytest.approx([newest, 1.0])
+        assert "apart at 1 of 2 points" in note_of(sweeps) and note_of(sweeps).endswith("as in c")
+
+
+@given(TIMES, st.floats(PLAINLY_SLOWER + 0.001, 100), st.booleans())
+def test_of_two_of_one_version_the_faster_counts_at_each_point(time, factor, swapped):
+    columns = [time, time * factor, time], [time * factor, time, time]
+    sweeps = sweeps_of(*columns[:: -1 if swapped else 1]).rename(columns={"c": "2.8/2", "b": "2.8/1"})
+    assert np.exp(consensus(sweeps)).tolist() == pytest.approx([time] * 3)
+    assert "apart at 2 of 3 points" in note_of(sweeps)
+
+
+@given(TIMES, st.floats(2.3, 100), st.permutations(range(3)))
+def test_of_three_those_that_agree_count(time, factor, order):
+    times = np.array([time, time * 1.01, time * factor])[list(order)]
+    sweeps = sweeps_of(*([each] for each in times))
+    assert np.exp(consensus(sweeps)).tolist() == pytest.approx([time * 1.01**0.5])
+    odd = "cba"[list(order).index(2)]
+    assert note_of(sweeps).endswith("as in " + ", ".join(name for name in "cba" if name != odd))
+
+
+@given(st.lists(st.one_of(st.none(), TIMES), min_size=1, max_size=20))
+def test_a_fitted_time_is_known_and_a_missing_one_is_not(times):
+    sweeps = sweeps_of(times, [None] * len(times))
+    logs = np.log(np.array(times, float))
+    at = np.arange(len(times))
+    known = in_fit(fingerprints(sweeps), np.zeros(len(times), int), at, np.nan_to_num(logs))
+    assert known.tolist() == [time is not None for time in times]
+    assert not in_fit(fingerprints(sweeps), np.full(len(times), -1), at, logs).any()
+    assert not in_fit((), np.zeros(len(times), int), at, logs).any()
+
+
+def test_other_times_are_taken_for_fitted_ones_once_in_four_thousand():
+    times = np.geomspace(1, 1e6, 4000)
+    prints = fingerprints(sweeps_of(times))
+    cells = np.zeros(len(times), int), np.arange(len(times))
+    assert in_fit(prints, *cells, np.log(times)).all()
+    mistaken = [in_fit(prints, *cells, np.log(times * factor)).sum() for factor in (1.0001, 1.01, 2.0)]
+    assert max(mistaken) <= 6
+
+
+def test_fingerprints_forgive_the_last_digits_of_a_logarithm():
+    logs = sweeps_of(np.geomspace(1, 1e6, 1000))
+    assert fingerprints(logs) == fingerprints(logs * (1 + 1e-15))

@@ -1,13 +1,31 @@
 """What ``archsim calibrate --validate`` says of measurements that are seen, unseen, or of no table."""
 
+import itertools
+from functools import lru_cache
+
 import numpy as np
 import pandas as pd
 import pytest
+from support.made_up_layers import layers as made_up
 from support.made_up_measurements import SHAPES, gemm, written
 
+from archsim.base.yaml import read_yaml
+from archsim.base.yaml import validate as yaml_validate
 from archsim.cli.main import main
-from archsim.laws.tables import CalibrationSpec, MoeTable
-from archsim.studies.validation.errors import choice_notes
+from archsim.laws.tables import SECTIONS, CalibrationSpec, MoeTable
+from archsim.laws.transfers import nodes_away
+from archsim.specs.calibration_files import calibration_named
+from archsim.specs.uncertainty import UncertaintySpec, load_widths
+from archsim.studies.validation import errors as validate
+from archsim.studies.validation.audit import audit, page_of
+from archsim.studies.validation.cases import calibrations_shipped, moved
+from archsim.studies.validation.errors import AIM, AIM_OF, choice_notes, layer_groups
+from archsim.studies.validation.page import Judged, sections, unread
+from archsim.studies.validation.page import main as write_shipped
+from archsim.uncertainty.quantities import KNOTS, Quantiles
+from calibration.fit.coverage import BEGIN, END, LEVELS, Residuals, bounds, judged, levels_of, with_table, with_widths
+from calibration.fit.gemm import apart, spread_of
+from calibration.fit.moe import fit_moe
 from calibration.measurements.reading import CASES, Measurements, read_measurements, release
 
 
@@ -221,3 +239,259 @@ def test_a_release_is_what_candidates_are_of():
     versions = ("1.3.0rc10", "1.3.0", "2.1-rc1", "0.5.10rc2.post1", "search-7", "arc")
     assert [release(version) for version in versions] == ["1.3.0", "1.3.0", "2.1", "0.5.10", "search-7", "arc"]
     assert np.all([release(version) == version for version in ("vidur", "unknown", "xla")])
+
+
+# ---- The errors that a calibration is allowed, on public sweeps, shapes and EP sizes that its fit has not seen.
+
+DTYPES = ["bf16", "fp8"]
+FOLDS = 5  # of shapes; the command takes 16, which is a little easier
+ERRORS_CASES = {"fp8": 112 / 117, "bf16": 105 / 117}
+# One library and one of seven models, as each takes half a minute: the one with the closest limit. `archsim calibrate
+# --validate` judges all.
+MODELS = {"DeepSeek-V3"}
+# Fits take time in proportion to the number of M; `archsim calibrate --validate` judges the others between
+JUDGED_M = {2**i for i in range(17)}
+MEAN_OF_ALL_M = {"fp8": 0.025, "bf16": 0.04}
+
+
+@pytest.fixture(scope="module")
+def measurements(shared) -> Measurements:
+    folder = shared / "data" / "calibration"
+    gemm = read_measurements(folder / "gemm").table("gemm", "h100")
+    gemm = gemm[(gemm["library"] == "trtllm") & gemm["dtype"].isin(DTYPES) & gemm["m"].isin(JUDGED_M)]
+    layers = read_measurements(folder / "moe").table("moe", "h100")
+    layers = layers[(layers["dtype"] == "fp8_block") & layers["model"].isin(MODELS) & (layers["library"] == "trtllm")]
+    layers = layers[layers["library_version"] == layers["library_version"].max()]
+    return Measurements({"gemm": gemm, "moe": layers})
+
+
+@pytest.fixture(scope="module")
+def sweeps(measurements):
+    return validate.sweep_out_cases(measurements, "h100")
+
+
+@pytest.fixture(scope="module")
+def shapes(measurements):
+    return validate.shape_out_cases(measurements, "h100", FOLDS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_experts_on_sweeps_left_out(sweeps, dtype):
+    """Not all nine shapes were measured in two sweeps; the limits are shares of 117."""
+    cases = validate.expert_cases(sweeps[sweeps["dtype"] == dtype])
+    found = validate.summary(cases)
+    assert found.cases >= 100 and found.under >= ERRORS_CASES[dtype] * found.cases
+    assert cases["floor"].notna().all()
+
+
+def test_fp8_experts_of_deepseek_and_qwen_all(sweeps):
+    cases = validate.expert_cases(sweeps[sweeps["dtype"] == "fp8"])
+    assert cases["error"].abs().max() < validate.UNDER
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_m_on_sweeps_left_out(sweeps, dtype):
+    assert validate.summary(sweeps[sweeps["dtype"] == dtype]).mean <= MEAN_OF_ALL_M[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shapes_left_out(shapes, dtype):
+    found = validate.summary(shapes[shapes["dtype"] == dtype])
+    assert found.cases > 3_000
+    assert found.mean <= 0.04 and found.p95 <= 0.10
+
+
+@pytest.fixture(scope="module")
+def groups(measurements):
+    return layer_groups(validate.rank_out_cases(measurements, "h100"))
+
+
+def test_ep_sizes_left_out_of_every_group(groups):
+    """Per model, routing and version, not only on average; skewed routing is drawn again for every point."""
+    assert set(groups["model"]) == MODELS and set(groups["distribution"]) == {"balanced", "power_law_1.2"}
+    assert (groups["mean"] <= AIM).all()
+    assert (groups["met"] != "no").all()
+
+
+def test_ep_sizes_left_out_of_deepseek(groups):
+    balanced = groups.loc[groups["distribution"] == "balanced", "mean"]
+    assert (balanced <= AIM_OF["DeepSeek-V3"]).all()
+    assert groups.groupby(["library", "version"])["mean"].mean().max() <= AIM_OF["DeepSeek-V3"]
+
+
+# ---- Widths of laws are learned from points that no fit saw, and cover what they say they do.
+
+def tables(common, own, tails=0.0, count=60, points=40, seed=0):
+    """Residuals of two levels; ``tails``: share of points whose own part is five times as wide."""
+    rng = np.random.default_rng(seed)
+    wide = np.where(rng.random((count, points)) < tails, 5.0, 1.0)
+    of = rng.normal(0.1, common, (count, 1)) + own * wide * rng.normal(size=(count, points))
+    return [Residuals("moe", "scaled", f"table {at}", row) for at, row in enumerate(of)]
+
+
+@pytest.mark.parametrize(("common", "own", "tails"), [(0.2, 0.05, 0.0), (0.02, 0.2, 0.0), (0.1, 0.1, 0.15)])
+def test_learned_intervals_cover_other_tables(common, own, tails):
+    found = judged(tables(common, own, tails))
+    assert found.within == pytest.approx(LEVELS, abs=0.08)
+    low, high = bounds(*levels_of(tables(common, own, tails, seed=1)), 0.9)
+    assert low < 0.1 < high and np.exp(high - low) == pytest.approx(found.width, rel=0.3)
+
+
+def test_what_tables_have_in_common_is_told_from_what_points_have():
+    wide, narrow = levels_of(tables(0.3, 0.03))
+    assert np.ptp(np.log(wide)) > 3 * np.ptp(np.log(narrow))
+    narrow, wide = levels_of(tables(0.03, 0.3))
+    assert np.ptp(np.log(wide)) > 3 * np.ptp(np.log(narrow))
+
+
+def test_quantiles_are_those_given_and_draws_ascend():
+    found = Quantiles.of([0.7, 0.9, 1.1, 1.2, 1.9])
+    assert found.at(np.array(KNOTS)) == pytest.approx([0.7, 0.9, 1.1, 1.2, 1.9])
+    assert (np.diff(found.at(np.linspace(0, 1, 99))) >= 0).all()
+    assert found.times(2).at(np.array([0.5]))[0] == pytest.approx(2.2)
+    with pytest.raises(ValueError, match="ascending"):
+        Quantiles.of([0.7, 0.9, 0.8, 1.2, 1.9])
+
+
+def test_widths_are_put_into_the_file_that_runs_read(tmp_path):
+    file = tmp_path / "widths.yaml"
+    text = (load_file()).read_text(encoding="utf-8")
+    file.write_text(with_widths(text, {("moe", "scaled"): tables(0.2, 0.05)}), encoding="utf-8")
+    found, before = yaml_validate(UncertaintySpec, read_yaml(file, "widths.yaml")), load_widths()
+    levels = found.measured["moe"]["scaled"]
+    assert levels.points == 2400
+    assert levels.level("common").at(np.array([0.5]))[0] == pytest.approx(1.105, rel=0.1)
+    assert found.measured["gemm"] == before.measured["gemm"] and found.defaults == before.defaults
+
+
+def test_a_page_keeps_what_is_around_its_table():
+    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    found = with_table(page, [judged(tables(0.1, 0.1))])
+    assert found.startswith("before") and found.endswith("after\n")
+    assert "| moe | scaled |" in found and "old" not in found
+
+
+def load_file():
+    from archsim.specs.config_files import search_folders
+
+    return search_folders("uncertainty", None)[0] / "widths.yaml"
+
+
+# ---- Sections of error by law, and what no law reads.
+
+HEADER = (
+    "gpu,nodes,num_gpus,hidden_size,topk,num_experts,comm_sms,tokens_per_rank,dispatch_transmit_us,dispatch_notify_us,"
+    "combine_transmit_us,combine_notify_us\n"
+)
+
+
+def test_four_nodes_without_a_table_are_judged(tmp_path):
+    """As fast as NICs of 44 GB/s behind 90 us: within a fifth of what the engine takes."""
+    away = nodes_away(4, 8, 256) * np.array([7392, 14336])
+    rows = [
+        f"H100-SXM5-80GB,4,32,7168,8,256,24,{tokens},{40 + tokens * away[0] / 44e3:.2f},46,"
+        f"{60 + tokens * away[1] / 42e3:.2f},50"
+        for tokens in (1024, 4096)
+    ]
+    (tmp_path / "four.csv").write_text(HEADER + "\n".join(rows) + "\n")
+    found = list(moved("h100", read_measurements(tmp_path / "four.csv"), "h100"))
+    assert [(each.of["op"], each.of["nodes"]) for each in found] == [("combine", 4), ("dispatch", 4)]
+    assert all(np.abs(each.error).max() < 0.2 for each in found)
+
+
+def test_sections_pool_and_unread_lists():
+    found = [
+        Judged("attention", "gqa", "trtllm", 2, np.array([0.1, -0.3])),
+        Judged("attention", "gqa", "trtllm", 2, np.array([0.0, 0.2])), Judged("attention", "gqa", "vllm 1", 7, None),
+    ]
+    (row,) = sections(found).itertuples()
+    assert (row.points, row.worst, row.within_25) == (4, 0.3, 0.75)
+    assert unread(found, Measurements(skipped={"odd.csv": "why"})) == [
+        "attention gqa of vllm 1 (7 points)", "odd.csv: why",
+    ]  # fmt: skip
+
+
+def test_the_page_of_shipped_calibrations(tmp_path, capsys):
+    folder = written(tmp_path / "mine", gemm=gemm())
+    write_shipped([str(folder), str(tmp_path / "page.md"), "h100"])
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "## h100" in page and "| law | points |" in page
+    assert main(["validate", "--quick", "--with", "h100", str(folder), "--out", str(tmp_path / "out")]) in (0, 3)
+
+
+# ---- The audit finds a point that stands apart, and no step between kernels; fits of fused layers leave it out.
+
+NOISE = 0.01
+
+
+def rows(**changed):
+    """Ten rows of twenty points that scatter by NOISE; one point of the first is moved."""
+    found = [NOISE * np.random.default_rng(at).standard_normal(20) for at in range(10)]
+    for at, by in changed.get("moved", {}).items():
+        found[0][at] += by
+    return found
+
+
+@pytest.mark.parametrize("at", [0, 7, 19])
+def test_a_point_far_from_its_neighbours_stands_apart_wherever_it_is(at):
+    found = rows(moved={at: 0.3})
+    assert np.flatnonzero(apart(found[0], spread_of(found))).tolist() == [at]
+    assert not any(apart(row, spread_of(found)).any() for row in found[1:])
+
+
+def test_a_step_between_kernels_and_what_sweeps_differ_by_are_no_findings():
+    stepped = rows(moved=dict.fromkeys(range(10, 20), 0.5))
+    assert not apart(stepped[0], spread_of(stepped)).any()
+    little = rows(moved={7: 0.045})
+    assert not apart(little[0], spread_of(little)).any()
+
+
+def test_a_fit_leaves_out_what_one_sweep_alone_measured():
+    measured = made_up()
+    at = measured.index[(measured["ep"] == 4) & (measured["tokens_total"] == 64)]
+    measured.loc[at, "latency_us_median"] *= 1.5
+    (left_out,) = fit_moe(measured)
+    again = measured.assign(run_id="2", latency_us_median=measured["latency_us_median"] * 1.001)
+    (kept,) = fit_moe(pd.concat([measured, again], ignore_index=True))
+    place = left_out.tokens.index(64.0)
+    assert abs(left_out.ranks["4x1"][place]) < 500 < kept.ranks["4x1"][place]  # 10000 ln
+
+
+def test_the_command_names_every_section_and_writes_the_page(tmp_path, capsys):
+    assert main(["validate", "--audit", "--with", "a100", "--out", str(tmp_path / "audit.md")]) == 0
+    said, page = capsys.readouterr().out, (tmp_path / "audit.md").read_text(encoding="utf-8")
+    assert "a100 moe: 53 tables with " in said and "a100 collectives: 30 tables" in said
+    assert page == page_of([calibration_named("a100")]) and "| a100 | moe | 53 | 13,821 | " in page
+    assert main(["validate"]) == 2
+    assert "missing DIR and --with (or --audit)" in capsys.readouterr().err
+
+
+# vLLM 0.24.0's FP8 products are 520 to 540 of them, with the quantisation and without: its kernels change from shape to
+# shape. The README of the set warns of B200's column, whose spikes it dropped and which is within the bound; it says
+# nothing of these three, so that leaving the sweep out has no source yet.
+STAND_APART = {("b300", "gemm"): 675, ("gb200", "gemm"): 639, ("gb300", "gemm"): 697}
+
+
+@lru_cache
+def audited(gpu):
+    return {each.section: each for each in audit(calibration_named(gpu)) if each.points}
+
+
+@pytest.mark.parametrize(("gpu", "section"), [
+    pytest.param(
+        *place,
+        marks=[pytest.mark.xfail(strict=True, reason=f"{STAND_APART[place]} points stand apart, mostly vLLM's FP8")]
+        if place in STAND_APART
+        else [],
+    )
+    for gpu in sorted(calibrations_shipped())
+    for place in itertools.product((gpu,), SECTIONS)
+])
+def test_few_points_of_shipped_tables_stand_apart(gpu, section):
+    if each := audited(gpu).get(section):
+        assert len(each.found) <= max(0.002 * each.points, 1)
+
+
+@pytest.mark.parametrize(("place", "most"), STAND_APART.items())
+def test_no_more_stand_apart_than_are_known(place, most):
+    assert len(audited(place[0])[place[1]].found) <= most

@@ -1,16 +1,34 @@
 """Commands parse, call and print; those of one topic share a module, imported only when one of them is invoked."""
 
 import ast
+import errno
 import importlib
 import inspect
+import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from support.explorations import EXPLORED
+from support.tiny import TINY, tiny_file
+from support.tiny import archsim as tiny_archsim
 
 import archsim.cli
+import archsim.cli.new
+from archsim.base.files import write_text
+from archsim.cli import compile as compiling
+from archsim.cli import printing
+from archsim.cli.list import SCRIPTS, completions
 from archsim.cli.main import COMMANDS, OLD, every_command, main, parser_of
+from archsim.report.units import BYTE_UNITS, TIME_UNITS, scaled
+from archsim.runs.plan import select
+from archsim.specs.library import load_planned
+from archsim.specs.serving_files import load_serving
+from archsim.studies.designs import SCALES
 
 FOLDER = Path(archsim.cli.__file__).parent
 EVERY = dict(every_command())
@@ -98,3 +116,228 @@ def test_version(capsys):
     with pytest.raises(SystemExit) as ended:
         archsim.cli.main.main(["--version"])
     assert ended.value.code == 0 and capsys.readouterr().out == f"archsim {archsim.__version__}\n"
+
+
+# ---- Completion of commands, options and names, as the scripts of the shells ask for it.
+
+@pytest.mark.parametrize(("line", "found"), [
+    ("swe", ["sweep"]), ("sweep explo", ["explore_dojo", "explore_spares"]), ("sweep dojo --sched", ["--scheduler"]),
+    ("trace im", ["import"]), ("list sys", ["systems"]), ("new mo", ["model"]),
+    ("run dojo --policy allo-", ["allo-paper", "allo-lp"]),
+    ("run dojo --model deepseek-v3", ["deepseek-v3", "deepseek-v3.2"]),
+    ("place x.npz --system isca26_d", ["isca26_dojo"]), ("validate --with h2", ["h20", "h200"]), ("nothing he", []),
+])
+def test_a_word_is_completed(line, found):
+    words = line.split()
+    assert completions(words, len(words)) == found
+
+
+def test_a_new_word_after_the_last():
+    assert {"import", "synth"} <= set(completions(["trace"], 2))
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_a_script_is_valid(shell, capsys):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "archsim list --completion --words" in script
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_bash_completes(tmp_path):
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("needs bash")
+    (tmp_path / "archsim").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m archsim.cli.main "$@"\n')
+    (tmp_path / "archsim").chmod(0o755)
+    asked = "COMP_WORDS=(archsim swe); COMP_CWORD=1; _archsim; echo ${COMPREPLY[@]}"
+    code = f'PATH="{tmp_path}:$PATH"; source <(archsim list --completion bash); {asked}'
+    ended = subprocess.run([bash, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert ended.stdout.split() == ["sweep"], ended.stderr
+
+
+def test_a_shell_is_needed(capsys):
+    assert main(["completion"]) == 2
+    assert "bash, zsh or fish" in capsys.readouterr().err
+
+
+# ---- ``--json``: the result alone on stdout, what is said beside it on stderr.
+
+FEW = ("--set", "workload.batch=[12]", "--set", "workload.decode_steps=2")
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("json")
+    (folder / "tiny.yaml").write_text(TINY)
+    (folder / "explored.yaml").write_text(EXPLORED)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "has"),
+    [
+        (("run", "tiny.yaml", "--policy", "ep", *FEW), lambda found: found["policy"] == "ep"),
+        (("sweep", "tiny.yaml", "--jobs", "1", *FEW), lambda found: len(found) == 10),
+        (("why", "tiny.yaml", *FEW), lambda found: found["rows"][0]["time_ns"] > 0 and found["levers"] is None),
+        (("compare", "ep", "base", "--in", "tiny.yaml", *FEW), lambda found: found["a"] == "ep"),
+        (("optimum", "tiny.yaml", "--steps", "2", *FEW), lambda found: "distance" in found[0]),
+        (("engines", "tiny.yaml", "--sample", "2", *FEW), lambda found: len(found) == 2),
+        (("hardware", "area", "tiny.yaml"), lambda found: found["systems"][0]["parts"][0]["area_mm2"] > 0),
+        (("list", "systems"), lambda found: "dojo" in found["names"]),
+        (("cost", "tiny.yaml"), lambda found: found["small"]["low"]["usd"] != found["small"]["high"]["usd"]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_stdout_is_the_result(here, words, has):
+    done = tiny_archsim(here, *words, "--json")
+    assert done.returncode == 0, done.stderr
+    assert has(json.loads(done.stdout))
+
+
+# ---- Tables in a narrow terminal.
+
+@pytest.mark.parametrize(
+    ("width", "left_out"), [(120, ""), (40, "topology, bandwidth"), (24, "rate, topology, bandwidth")]
+)
+def test_a_narrow_terminal_keeps_the_first_columns(monkeypatch, capsys, width, left_out):
+    monkeypatch.setattr(printing, "console", lambda: Console(width=width))
+    table = printing.grid("point", "model", numbers=("rate",))
+    table.add_column("topology")
+    table.add_column("bandwidth")
+    table.add_row("17", "deepseek-v3", "416,197", "fully_connected", "826.002 GB/s")
+    printing.print_fitting(table, kept=2)
+    printed = capsys.readouterr().out
+    assert "point" in printed and "model" in printed and ("bandwidth" in printed.splitlines()[1]) == (not left_out)
+    assert printed.rstrip().endswith(f"left out, as the terminal is narrow: {left_out}" if left_out else "GB/s")
+
+
+def test_nothing_has_the_plain_unit():
+    assert [scaled(0, units).split("\u00a0") for units in (BYTE_UNITS, TIME_UNITS, SCALES)] == [
+        ["0", "B"], ["0", "ns"], ["0", ""],
+    ]  # fmt: skip
+
+
+# ---- ``--out`` into a folder that archsim did not make: refused, and nothing there is touched, unless ``--force``.
+
+FOREIGN_COMMANDS = (
+    "sweep tiny.yaml", "ablate tiny.yaml --set assumptions=[published]", "optimum tiny.yaml", "compare dojo h200_node",
+    "serve serve_h200", "serve serve_h200 --search", "place loads.npz --model deepseek-v3 --system h200_node",
+    "trace profile loads.npz --model deepseek-v3", "explore explore_dojo",
+)
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A folder of the user's with results of another program."""
+    monkeypatch.chdir(tmp_path)
+    tiny_file(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "results.csv").write_text("of another program\n")
+    return tmp_path / "mine"
+
+
+@pytest.mark.parametrize("command", FOREIGN_COMMANDS, ids=str)
+def test_files_of_others_are_not_touched(mine, capsys, command):
+    assert main([*command.split(), "--out", "mine"]) == 2
+    assert "mine: has files that archsim did not make, such as 'results.csv'" in capsys.readouterr().err
+    assert [each.name for each in mine.iterdir()] == ["results.csv"]
+    assert (mine / "results.csv").read_text() == "of another program\n"
+
+
+def test_force_writes_among_them(mine):
+    (mine / "notes.txt").write_text("mine\n")
+    assert main(["sweep", "tiny.yaml", "--set", "policies=[ep]", "--out", "mine", "--force", "--jobs", "1"]) == 0
+    assert (mine / "notes.txt").read_text() == "mine\n" and (mine / "index.html").exists()
+    assert main(["sweep", "tiny.yaml", "--set", "policies=[ep]", "--out", "mine", "--jobs", "1"]) == 0
+
+
+def test_a_report_without_its_lock_is_a_report(mine):
+    (mine / "results.csv").write_text("")
+    (mine / "manifest.yaml").write_text("manifest:\n  version: 0.1.0\nname: tiny\n")
+    assert main(["sweep", "tiny.yaml", "--set", "policies=[ep]", "--out", "mine", "--jobs", "1"]) == 0
+
+
+# ---- A full disk, a read-only or a removed folder end a command with a sentence, not with a traceback.
+
+FULL = "/dev/full"
+
+
+@pytest.mark.parametrize("number, file, said", [
+    (errno.ENOSPC, None, "mine.yaml: No space left on device; what was finished before is kept: make room"),
+    (errno.EROFS, "other.yaml", "other.yaml: cannot be read or written: Read-only file system"),
+    (errno.ENOENT, None, "mine.yaml: cannot be read or written: No such file or directory"),
+])
+def test_what_the_machine_refuses_is_said_in_a_sentence(monkeypatch, capsys, tmp_path, number, file, said):
+    def fail(args):
+        raise OSError(number, os.strerror(number), file)
+
+    monkeypatch.setattr(archsim.cli.new, "run_new", fail)
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "system", "mine", "--out", "mine.yaml"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_error_without_a_number_is_a_defect(monkeypatch):
+    def fail(args):
+        raise OSError("a message of the program")
+
+    monkeypatch.setattr(archsim.cli.new, "run_new", fail)
+    with pytest.raises(OSError, match="a message of the program"):
+        main(["new", "system", "mine"])
+
+
+@pytest.mark.skipif(not os.path.exists(FULL), reason=f"this system has no {FULL}")
+def test_a_full_disk_behind_the_output():
+    with open(FULL, "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "archsim", "list", "policies"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 2 and "No space left on device" in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_a_draft_that_cannot_be_removed_hides_no_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError) as raised:
+        write_text(tmp_path / "file" / "below.txt", "text")
+    assert raised.value.errno == errno.ENOTDIR
+
+
+# ---- `archsim compile`: small commands that need all kernels, each in a process of its own.
+
+@pytest.fixture
+def asked(monkeypatch):
+    commands = []
+
+    def run(command, *, env, **_):
+        commands.append((command[3:], env["ARCHSIM_CACHE"]))
+        return subprocess.CompletedProcess(command, 3 if "reserved" in run.fails else 0, "", "no such thing")
+
+    run.fails = ""
+    monkeypatch.setattr(compiling.subprocess, "run", run)
+    return commands, run
+
+
+def test_each_part_runs_in_a_process_that_finds_no_results(asked, capsys):
+    commands, _ = asked
+    assert main(["compile", "--jobs", "1"]) == 0
+    told = capsys.readouterr().out
+    assert all(what in told for what in compiling.RUNS) and "functions in" in told
+    assert len({cache for _, cache in commands}) == len(commands) == len(compiling.RUNS)
+
+
+def test_a_part_that_fails_is_told(asked, capsys):
+    asked[1].fails = "reserved"
+    assert main(["compile", "--jobs", "1"]) == 2
+    assert "ended with 3: no such thing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", compiling.RUNS)
+def test_parts_are_small_and_their_keys_exist(what):
+    verb, file, *changes = compiling.RUNS[what]
+    if verb == "serve":
+        assert load_serving(file, changes).given["requests"]["count"] <= 20
+        return
+    runs = select(load_planned(file, changes)).runs()
+    assert 5 <= len(runs) <= 10 and all(run.demand.selections < 1000 for run in runs)

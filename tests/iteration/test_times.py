@@ -6,15 +6,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
+import archsim
 from archsim.base.errors import SpecError
-from archsim.iteration.layers import CAUSES, Product, counted, program
-from archsim.iteration.times import all_reduce_ns, batches_of, fastest_all_reduce_ns, iteration_laws, iteration_times
+from archsim.iteration.experts import ByChance, FusedLaw
+from archsim.iteration.layers import CAUSES, PROJECTIONS, ROUTER, Product, counted, program
+from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, Layer, Rest, Sms, compose, of_halves
+from archsim.iteration.times import (
+    NODE,
+    all_reduce_ns,
+    batches_of,
+    fastest_all_reduce_ns,
+    gathered_ns,
+    gathered_told,
+    iteration_laws,
+    iteration_times,
+)
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
+from archsim.runs.plan import prepare
+from archsim.runs.simulator import Simulator
+from archsim.serving.deployment import with_stand_ins
+from archsim.serving.serving import serve
 from archsim.specs.calibration_files import calibration_named
-from archsim.specs.deployment import Parallelism, Precision
-from archsim.specs.library import load_model
+from archsim.specs.deployment import ALONE, Parallelism, Precision
+from archsim.specs.library import load_experiment, load_model
 from archsim.specs.model import LayerSet, ModelSpec
+from archsim.specs.serving_files import load_serving
 
 FP8 = Precision("fp8_block", "bf16", "fp8", "fp8_block")
 EIGHT = Parallelism(tp=8, ep=8)
@@ -208,3 +225,240 @@ def test_sizes_that_do_not_divide_are_refused(parallel, told):
     bare = load_model("qwen3-235b-a22b").model_copy(update={"attention": None})
     with pytest.raises(SpecError, match="need attention"):
         iteration_laws(bare, calibration_named("h100"))
+
+
+# ---- All-gathers of any number of ranks follow one law: measured times where there are some, no refusal beyond them.
+
+SIZES = np.array([1e4, 1e6, 5e7])
+
+
+@pytest.fixture(scope="module")
+def laws():
+    return Laws(calibration_named("h100"))
+
+
+def of(laws, ranks, size=SIZES):
+    return gathered_ns(laws, "all_gather", size, ranks)
+
+
+def test_measured_numbers_of_ranks_keep_their_times(laws):
+    for ranks in (2, 4, 8):
+        assert np.array_equal(of(laws, ranks), laws.collective("all_gather", SIZES, ranks=ranks).ns)
+        assert gathered_told(laws, "all_gather", ranks) == ""
+
+
+def test_between_two_measured_numbers_lies_their_geometric_mean(laws):
+    share = np.log(6 / 4) / np.log(2)
+    assert of(laws, 6) == pytest.approx(of(laws, 4) ** (1 - share) * of(laws, 8) ** share)
+
+
+def test_between_nodes_each_rank_sends_its_part_around_the_nodes(laws):
+    copies = laws.copy(SIZES / 16, placement="inter_node").ns
+    assert of(laws, 16) == pytest.approx(of(laws, NODE) + copies)
+    assert "by one law of its 2, 4, 8 measured ranks, which is " in gathered_told(laws, "all_gather", 16)
+    assert "copies between nodes of 8 are those of h100" in gathered_told(laws, "all_gather", 16)
+
+
+def test_in_one_domain_latency_grows_and_bytes_follow_their_share():
+    """GB200 was measured on 2, 4 and 8 of the 72 GPUs of its domain: no node lies between 32 of them."""
+    laws = Laws(calibration_named("gb200"))
+    eight, four = of(laws, 8, 1.0), of(laws, 4, 1.0)
+    growth = float(np.clip(np.log(eight / four) / np.log(2), 0, 1))
+    latency = float(eight) * 4**growth
+    moved = (of(laws, 8) - float(eight)) * (31 / 32) / (7 / 8)
+    assert of(laws, 32) == pytest.approx(latency + moved, rel=1e-6)
+    assert "nodes" not in gathered_told(laws, "all_gather", 32)
+
+
+def test_times_grow_with_the_ranks(laws):
+    times = np.array([of(laws, ranks) for ranks in (2, 3, 4, 6, 8, 16, 32, 64)])
+    assert (np.diff(times, axis=0) >= 0).all()
+
+
+# ---- Two batches never beat their kernels; whole iterations are the sum of their parts and of their layers.
+
+FREE = Sms(), Sms()
+NS = st.floats(0, 1e6, allow_subnormal=False)
+PHASES = st.sampled_from([DECODES, PROMPTS])
+SCENARIO = {
+    "name": "laws",
+    "systems": [{"like": "h20_cluster", "name": "h20"}],
+    "models": ["deepseek-v3"],
+    "workload": {
+        "trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 4096, "decode_steps": 2, "layers": 2, "context": 900,
+    },
+    "policies": ["ep"],
+    "assumptions": {
+        "set": "physical", "execution": "expert_parallel", "gemm": "grouped", "dispatch": "per_rank", "combine": "bf16",
+        "transfer_software": "charged", "migration": "free", "capacity": "unbounded",
+    },
+    "engine": "analytical",
+}  # fmt: skip
+PARTS = ("attention", "projections", "dense", "experts", "transfers", "all_reduce", "head", "host")
+
+
+def two_batches(*parts):
+    return compose(HOW["two_batch"], *parts)
+
+
+@given(NS, NS, NS, NS, NS, NS, PHASES, st.floats(0, 0.5))
+def test_two_batches_take_at_least_their_kernels_and_their_transfers(d, s, k, c, first, then, phase, share):
+    half, rest, sms = Layer(d, s, k, c), Rest(first, then), (Sms(share=share), Sms(share=share))
+    found = two_batches(Layer(2 * d, 2 * s, 2 * k, 2 * c), half, (s, k), rest, sms, phase)
+    assert found.shared >= 2 * s and found.experts >= 2 * k and found.dispatch >= 0 and found.combine >= 0
+    assert found.total + 2 * sum(rest) >= max(2 * (d + c), d + s + k + c + sum(rest)) * (1 - 1e-9)
+    most = 2 * (d + c) + 2 * (s + k) / (1 - share)
+    assert found.total <= most + 1e-9 * (most + sum(rest))
+
+
+@given(NS, NS, PHASES)
+def test_without_transfers_two_batches_are_their_kernels(s, k, phase):
+    whole = Layer(0.0, s, k, 0.0)
+    found = two_batches(whole, Layer(0.0, s / 2, k / 2, 0.0), (s, k), Rest(3.0, 5.0), FREE, phase)
+    assert tuple(found) == pytest.approx(tuple(whole), abs=1e-6)
+
+
+def test_kernels_that_hide_a_transfer_hide_all_of_it():
+    half = Layer(10.0, 0.0, 100.0, 20.0)
+    assert two_batches(half, half, (0.0, 0.0), Rest(100.0, 100.0), FREE, DECODES).total == pytest.approx(200)
+    taking = two_batches(half, half, (0.0, 0.0), Rest(100.0, 100.0), (Sms(ns=4.0), Sms(ns=6.0)), DECODES)
+    assert taking.dispatch + taking.combine == pytest.approx(2 * (4 + 6))  # SMs that send and receive compute nothing
+
+
+def test_transfers_longer_than_all_kernels_are_what_counts():
+    half = Layer(1000.0, 1.0, 2.0, 3000.0)
+    assert two_batches(half, half, (0.0, 0.0), NOTHING, FREE, PROMPTS).total >= 2 * 4000
+
+
+def test_halves_are_never_faster_than_the_whole():
+    assert of_halves(100.0, 40.0) == 100
+    assert of_halves(100.0, 60.0, 30.0, 0.25) == 120 + 2 * 10
+
+
+def rows_of(*overrides):
+    simulator = Simulator()
+    return [simulator.record(run)["row"] for run in prepare(load_experiment(SCENARIO, overrides)).runs]
+
+
+@pytest.fixture(scope="module")
+def overlapped():
+    """Row by overlap, of a decode."""
+    return {each: rows_of(f"assumptions.overlap={each}")[0] for each in ("none", "shared_expert", "two_batch")}
+
+
+@pytest.mark.parametrize("overlap", ["none", "shared_expert", "two_batch"])
+def test_parts_sum_to_the_iteration_and_layers_to_their_part(overlapped, overlap):
+    row = overlapped[overlap]
+    assert sum(row[f"iteration_{part}_ns"] for part in PARTS) == pytest.approx(row["iteration_ns"])
+    layers = row["decode_ns"] / 2 * 58 / 2  # two steps, two of 58 layers
+    assert row["iteration_experts_ns"] + row["iteration_transfers_ns"] == pytest.approx(layers, rel=0.01)
+
+
+def test_no_part_is_below_what_its_kernels_take_undivided(overlapped):
+    alone = overlapped["none"]
+    for overlap in ("shared_expert", "two_batch"):
+        for part in ("attention", "projections", "dense", "experts", "head"):
+            assert overlapped[overlap][f"iteration_{part}_ns"] >= alone[f"iteration_{part}_ns"] * (1 - 1e-9)
+        assert overlapped[overlap]["iteration_transfers_ns"] <= alone["iteration_transfers_ns"]
+
+
+POLICIES = (
+    "ep",
+    {"name": "eplb", "placement": {"name": "redundant", "slots": 2}, "allocation": "even",
+     "rebalancing": {"name": "eplb", "every_steps": 0}},
+    {"name": "waterfill", "allocation": "even", "shared": "waterfill"},
+    {"name": "lplb", "allocation": "lplb"},
+)  # fmt: skip
+
+
+DRAWS, BATCHES = 12, 6  # of traffic; of batches under each, with every policy
+
+
+def gains(rng, overlap):
+    """[(layer, iteration)]: decode and iteration of `ep` over those of other policies, by batch, under one traffic."""
+    batches = sorted({int(each) for each in 2 ** rng.uniform(6, 13, BATCHES)})
+    traffic = f"{{prompt_tokens: 0, popularity_skew: {rng.uniform(0, 1.5):.2f}, seed: {rng.integers(1 << 20)}}}"
+    overrides = (
+        f"assumptions.overlap={overlap}", f"workload.batch={batches}", f"workload.trace.synthetic={traffic}",
+        "workload.layers=1", "workload.decode_steps=1",
+    )  # fmt: skip
+    simulator = Simulator()
+    runs = prepare(load_experiment(SCENARIO | {"policies": POLICIES}, overrides)).runs
+    rows = [simulator.record(run)["row"] for run in runs]
+    alone = {row["batch"]: row for row in rows if row["policy"] == "ep"}
+    pairs = [(alone[row["batch"]], row) for row in rows if row["policy"] != "ep"]
+    return [tuple(ep[name] / row[name] - 1 for name in ("decode_ns", "iteration_ns")) for ep, row in pairs]
+
+
+@pytest.mark.parametrize("seed", range(DRAWS))
+def test_layer_and_iteration_agree_on_who_gains(seed):
+    overlap = ("none", "shared_expert", "two_batch")[seed % 3]
+    found = np.array(gains(np.random.default_rng(seed), overlap))
+    assert len(found) == BATCHES * (len(POLICIES) - 1)  # 216 draws in all
+    large = np.abs(found).max(axis=1) >= 0.005
+    assert np.array_equal(np.sign(found[large, 0]), np.sign(found[large, 1]))
+
+
+def test_pages_show_the_prefill_as_the_decodes():
+    row = archsim.run(
+        load_experiment(SCENARIO, ["workload.trace.synthetic.prompt_tokens=64", "workload.batch=256"])
+    ).runs.rows[0]
+    assert row["prefill_iteration_ns"] > row["iteration_ns"] > 0
+
+
+# ---- Experts that do nothing, experts on latent vectors, and experts without a gate: served by laws.
+
+ODD_SIZES = 257
+
+
+def changed(**fields):
+    return load_model("olmoe-1b-7b").model_copy(update={"name": "odd", **fields})
+
+
+def times(model):
+    found = with_stand_ins(calibration_named("h200"), model, "bf16", "bf16")
+    return ByChance().times(Laws(found.calibration), model, ALONE, "bf16", ODD_SIZES).ns, found.notes
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return times(changed())[0]
+
+
+def test_experts_that_do_nothing_take_no_time(usual):
+    """With as many of them, half of the pairs do nothing: what is left is between none and all of the time."""
+    half, most = (times(changed(zero_experts=count))[0] for count in (64, 10_000))
+    assert np.all(half[1:] <= usual[1:]) and np.all(most[1:] <= half[1:]) and half[256] > usual[256] / 3
+    operators = counted(program(changed(zero_experts=64), ALONE))
+    assert {each.n for each in operators if isinstance(each, Product) and each.cause == ROUTER} == {128}
+    with pytest.raises(SpecError, match="odd: zero_experts: 64 experts do nothing"):
+        FusedLaw().times(Laws(calibration_named("h200")), changed(zero_experts=64), ALONE, "bf16", ODD_SIZES)
+
+
+def test_experts_without_a_gate_have_two_matrices(usual):
+    model = changed(gated=False)
+    found, notes = times(model)
+    assert model.slices == 2 and any("without a gate" in note for note in notes)
+    assert np.all(found[1:] <= usual[1:]) and found[256] >= usual[256] / 2
+
+
+def test_experts_on_latent_vectors_are_narrower_and_have_products_around_them(usual):
+    model = changed(expert_hidden=1024)
+    latent = {
+        (each.n, each.k): count for each, count in counted(program(model, ALONE)).items()
+        if isinstance(each, Product) and each.cause == PROJECTIONS and 1024 in (each.n, each.k)
+    }  # fmt: skip
+    assert latent == {(1024, 2048): 16, (2048, 1024): 16}
+    assert times(model)[0][256] < usual[256]
+
+
+def test_they_are_served_and_not_run_by_the_engine():
+    model = load_model("olmoe-1b-7b").model_dump(mode="json", by_alias=True, exclude_none=True)
+    file = {
+        "system": "h200_node", "model": model | {"name": "odd", "zero_experts": 64, "gated": False},
+        "engine": "none", "precision": {"products": "bf16", "experts": "bf16"},
+        "requests": {"concurrency": 4, "input": {"fixed": 100}, "output": {"fixed": 4}, "count": 8},
+    }  # fmt: skip
+    assert serve(load_serving(file)).measures.tpot.mean > 0
+    with pytest.raises(SpecError, match=r"odd: zero_experts: .*serve it with routing: uniform"):
+        serve(load_serving(file | {"routing": {"like": "olmoe-1b-7b", "layers": 1}, "precision": {}}))

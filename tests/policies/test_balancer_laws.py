@@ -8,8 +8,22 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from support.examples import examples
+from support.small_runs import step_view
 
 from archsim import balancers
+from archsim.base.compiled import GOLDEN, mix_bits
+from archsim.engine.machine import policy_costs
+from archsim.policies import allocation
+from archsim.policies.allocation import NO_ORIGINS, Costs, StepView, copy_aware, home, plan_of
+from archsim.policies.lina import uniform_split
+from archsim.policies.linear_programme import lp
+from archsim.policies.placement_rules import linear
+from archsim.policies.prediction import rates
+from archsim.specs.decision import FirmwareSpec, FsmSpec
+from archsim.specs.library import load_model, load_system
+from archsim.specs.policies import PolicySpec
+from microarch.blocks.global_cp import Counts, State, firmware_ns, fsm_ns
+from microarch.fabric.topology import build_mesh
 
 quick = settings(max_examples=examples(60), derandomize=True)
 small = st.integers(1, 6)
@@ -436,3 +450,188 @@ def test_balancedness_is_one_over_imbalance(load):
     assert ratio * balancers.imbalance(load) == pytest.approx(np.ones(3))
     assert ((ratio > 0) & (ratio <= 1 + 1e-12)).all()
     assert balancers.balancedness(np.zeros(4)) == balancers.imbalance(np.zeros(4)) == 1.0
+
+
+# ---- Allocations among holders against the same rules token by token and expert by expert.
+
+def drawn_step(seed, experts=40, dies=12):
+    """A step of random loads, some 0, on random holders, one or more."""
+    rng = np.random.default_rng(seed)
+    held = rng.random((experts, dies)) < 0.3
+    held[np.arange(experts), rng.integers(dies, size=experts)] = True
+    tokens = rng.integers(0, 50, experts) * (rng.random(experts) < 0.7)
+    known = dict.fromkeys(StepView._fields) | {"layer": 3, "step": 5, "origins": NO_ORIGINS}
+    return StepView(**known | {"tokens": tokens.astype(np.int32), "holders": held})
+
+
+def evenly(step):
+    given = np.zeros(step.holders.shape, np.int64)
+    for expert in np.flatnonzero(step.tokens):
+        dies = np.flatnonzero(step.holders[expert])
+        given[expert, dies] = uniform_split(int(step.tokens[expert]), len(dies))
+    return given
+
+
+def by_hash(step):
+    given, token = np.zeros(step.holders.shape, np.int64), 0
+    place = mix_bits(np.array([step.step << 32 | step.layer], np.uint64))
+    for expert, tokens in enumerate(step.tokens):
+        dies = np.flatnonzero(step.holders[expert])
+        for _ in range(tokens):
+            drawn = mix_bits(np.array([token], np.uint64) * GOLDEN + place) >> np.uint64(32)
+            given[expert, dies[int(drawn[0]) % len(dies)]] += 1
+            token += 1
+    return given
+
+
+@pytest.mark.parametrize("rule, slowly", [(allocation.even, evenly), (allocation.hashed, by_hash)])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rule_is_that_of_single_experts(rule, slowly, seed):
+    step = drawn_step(seed)
+    expected, found = plan_of(slowly(step)), rule(step)
+    assert len(found.expert) > 20
+    for name in ("expert", "die", "tokens"):
+        one, other = getattr(expected, name), getattr(found, name)
+        assert one.dtype == other.dtype == np.int32 and one.tolist() == other.tolist()
+
+
+# ---- Laws of the allocation by linear programming: every token once, the same plan again, no worse than home, an
+# honest price.
+
+COSTS = policy_costs(load_system("dojo"), load_model("deepseek-v3"))
+
+
+def step_of(seed, mesh, experts, most, copies):
+    rng = np.random.default_rng(seed)
+    dies = mesh[0] * mesh[1]
+    tokens = rng.integers(0, most + 1, experts).astype(np.int32)
+    copied = (rng.integers(0, 4, (experts, dies)) * (rng.random((experts, dies)) < 0.2) * copies).astype(np.int8)
+    seen = np.full(experts, -1, np.int16)
+    return step_view(tokens, seen, linear(experts, dies), copied, build_mesh(*mesh).hops, COSTS)
+
+
+def arrays_ns(step, plan):
+    """Compute time of every die."""
+    return np.bincount(plan.die, plan.tokens, len(step.hops)) * COSTS.flop_per_token / COSTS.flop_per_ns
+
+
+@settings(max_examples=examples(40), derandomize=True)
+@given(
+    st.integers(0, 999), st.sampled_from([(1, 1), (2, 1), (3, 3), (5, 5)]), st.integers(1, 40),
+    st.sampled_from([0, 1, 7, 3000]), st.booleans(),
+)
+def test_every_token_is_given_out_once_to_a_candidate_in_order(seed, mesh, experts, most, copies):
+    step = step_of(seed, mesh, experts, most, copies)
+    plan = lp(step)
+    assert (np.bincount(plan.expert, plan.tokens, experts) == step.tokens).all()
+    assert (plan.tokens > 0).all()
+    assert (np.diff(plan.expert) >= 0).all()
+    assert len(set(zip(plan.expert.tolist(), plan.die.tolist(), strict=True))) == len(plan.expert)
+    near = step.hops[step.home[plan.expert], plan.die] <= 1
+    assert (near | (step.copied_slices[plan.expert, plan.die] == 3)).all()
+    again = lp(step)
+    assert all((a == b).all() for a, b in zip(plan[:3], again[:3], strict=True))
+    assert plan.effort.operations == again.effort.operations
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_compute_decides_the_fullest_die_has_less_to_do_than_at_home(seed):
+    step = step_of(seed, (5, 5), 256, 1200, False)
+    at_home, planned = arrays_ns(step, home(step)), arrays_ns(step, lp(step))
+    assert planned.max() < at_home.max() * 0.9
+    assert planned.max() >= planned.mean()
+
+
+def test_light_steps_stay_at_home():
+    """HBM reads of the homes bound the step whatever is done: nothing is fetched for nothing."""
+    step = step_of(1, (5, 5), 250, 8, False)
+    assert (lp(step).die == home(step).die).all()
+
+
+def test_the_solver_is_charged():
+    effort = lp(step_of(1, (5, 5), 256, 1200, False)).effort
+    counts = Counts(25, 256, True, 256, 256, effort.candidates, effort.blocks, 256, 0, 0)
+    solved = counts._replace(operations=effort.operations)
+    fsm, firmware = FsmSpec(), FirmwareSpec.model_validate({})
+    assert effort.operations > 1_000_000
+    more_ns = fsm_ns(solved, fsm) - fsm_ns(counts, fsm)
+    assert more_ns[State.EVALUATE] == pytest.approx(effort.operations / fsm.lanes / fsm.clock_hz * 1e9, rel=1e-6)
+    more_ns = firmware_ns(solved, firmware) - firmware_ns(counts, firmware)
+    assert more_ns[State.EVALUATE] == pytest.approx(
+        effort.operations * firmware.per_operation / (firmware.ipc * firmware.clock_hz) * 1e9
+    )
+
+
+# ---- The allocation that uses copies, and the rates from which admission expects reads.
+
+DIES, EXPERTS = 6, 18
+COPIES_COSTS = Costs(2**20, 6e6, 1000.0, 2000.0, 1000.0, 300.0, 200.0)
+HOPS = np.abs(np.arange(DIES)[:, None] - np.arange(DIES)).astype(np.int32)
+HOME = (np.arange(EXPERTS) % DIES).astype(np.int32)
+
+
+def view(tokens, copied=None):
+    copied = np.zeros((EXPERTS, DIES), np.int8) if copied is None else copied
+    return step_view(np.asarray(tokens, np.int32), np.arange(EXPERTS, dtype=np.int16), HOME, copied, HOPS, COPIES_COSTS)
+
+
+def remote(step, plan):
+    """Entries whose die neither holds the expert by placement nor has a complete copy."""
+    whole = step.holders | (step.copied_slices == 3)
+    return int(np.count_nonzero(~whole[plan.expert, plan.die]))
+
+
+def test_balanced_experts_stay_at_home():
+    step = view(np.full(EXPERTS, 40))
+    plan, at_home = copy_aware(step), home(step)
+    assert (plan.die == at_home.die).all() and (plan.tokens == at_home.tokens).all()
+    assert len(plan.effort.blocks) == EXPERTS and remote(step, plan) == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_token_is_given_out_once_and_the_fullest_die_is_not_fuller_than_at_home(seed):
+    rng = np.random.default_rng(seed)
+    step = view(rng.integers(0, 2000, EXPERTS) * (rng.random(EXPERTS) < 0.8))
+    plan = copy_aware(step)
+    assert (np.bincount(plan.expert, plan.tokens, EXPERTS) == step.tokens).all() and (plan.tokens > 0).all()
+    assert (np.diff(plan.expert) >= 0).all()
+    loads = [np.bincount(each.die, each.tokens, DIES).max() for each in (plan, home(step))]
+    assert loads[0] <= loads[1]
+
+
+def test_a_hot_expert_runs_where_its_copies_are():
+    """Without copies its tokens are fetched elsewhere; dies with a complete copy take them without a fetch."""
+    tokens = np.full(EXPERTS, 20)
+    tokens[7] = 4000
+    bare = view(tokens)
+    copied = np.zeros((EXPERTS, DIES), np.int8)
+    copied[7, 3:] = 3
+    held = view(tokens, copied)
+    assert remote(bare, copy_aware(bare)) > 0
+    plan = copy_aware(held)
+    assert set(plan.die[plan.expert == 7]) >= {3, 4, 5} and remote(held, plan) < remote(bare, copy_aware(bare))
+
+
+def test_where_every_die_holds_everything_nothing_is_fetched():
+    step = view(np.arange(EXPERTS) * 100, np.full((EXPERTS, DIES), 3, np.int8))
+    assert remote(step, copy_aware(step)) == 0
+
+
+def test_rates_are_drawn_to_the_mean_as_far_as_chance_explains_differences():
+    same = np.random.default_rng(0).binomial(32, 0.2, (40, 10)).astype(float)
+    alike = rates(same, 32.0)
+    mean = same.mean(axis=1, keepdims=True) / 32
+    assert np.ptp(alike - mean) < np.ptp(same / 32 - mean) / 10
+    apart = np.zeros((40, 10))
+    apart[:, 0] = 32
+    assert rates(apart, 32.0)[:, 0] == pytest.approx(1.0, abs=0.15) and rates(apart, 32.0)[:, 1:].max() < 0.05
+    for ran in (same, apart):
+        assert (rates(ran, 32.0) >= 0).all() and (rates(ran, 32.0) <= 1).all()
+
+
+def test_an_unknown_admission_is_refused_with_the_known_ones():
+    spec = {"name": "x", "allocation": "first_seen", "prediction": {"name": "heatmap", "admission": "rereads"}}
+    with pytest.raises(ValueError, match=r"expected reread, not the text 'rereads'; did you mean 'reread'\?"):
+        PolicySpec.model_validate(spec)
+    with pytest.raises(ValueError, match="expected reread, not the number 3"):
+        PolicySpec.model_validate(spec | {"prediction": {"name": "heatmap", "admission": 3}})

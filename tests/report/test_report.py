@@ -2,21 +2,39 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.clusters import cluster
 from support.html_page import Page
 from support.report_folder import read_csv, write_csv, write_folder
 
-from archsim.report import data, figures
-from archsim.report.data import ReportError, read_report, told
+from archsim.base.yaml import dump_yaml
+from archsim.cli.main import main
+from archsim.engine.machine import build_fabric
+from archsim.report import data, decision_cost, figures
+from archsim.report.data import HOST_TIMES, Die, Link, ReportError, die_of_row, nodes_of, read_report, told
+from archsim.report.decision_cost import added_mm2, families, section, step_exposed_ns, words
 from archsim.report.figures import BOUND_NAMES
+from archsim.report.maps import Placed, die_map, port_utilisation
 from archsim.report.page import PAGES, render, render_all, write_report
-from archsim.report.sections import beyond_memory, copied, sentences
+from archsim.report.sections import balancers_section, beyond_memory, copied, distance, reached, reason, sentences
 from archsim.report.tables import results, ties
-from archsim.report.units import BYTE_UNITS, factor, plain_factor, prefixed, scaled, signed_percent, significant
+from archsim.report.units import (
+    BYTE_UNITS,
+    factor,
+    percent,
+    plain_factor,
+    prefixed,
+    scaled,
+    signed_percent,
+    significant,
+)
 from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
-from archsim.specs.library import load_assumptions
+from archsim.specs.library import load_assumptions, load_experiment, load_system
+from archsim.specs.policies import PRESETS
+from archsim.specs.system import SystemSpec
 
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
 
@@ -401,3 +419,375 @@ def test_numbers_are_written_for_people():
     assert [signed_percent(change).replace("\u00a0", " ") for change in (0.031, -0.0042, 0)] == [
         "+3.1 %", "−0.42 %", "0 %"
     ]
+
+
+# ---- The section on balancers: winners, distance to the bound, and reasons why one does not pay.
+
+def row(policy, throughput, load, **more):
+    of_run = {"system": "dojo", "model": "toy", "trace": "made up", "batch": 64, "assumptions": "physical"}
+    found = {"policy": policy, "throughput_tokens_per_s": throughput, "load_max_over_mean": load}
+    return (
+        of_run | found | {"load_ceiling_slots": 1.2, "decode_ns": 1000.0, "prefill_ns": 0.0, "decode_steps": 4} | more
+    )
+
+
+EP = row("ep", 100.0, 2.0)
+
+
+def test_the_winner_executes_every_pair_and_its_share_of_the_ceiling_is_told():
+    rows = [EP, row("eplb", 150.0, 1.4), row("capacity_drop", 200.0, 1.3, pairs_lost=7, gate_mass_lost=0.02)]
+    found = balancers_section(rows)
+    (win,) = found["wins"]
+    assert (win.winner, win.gain, win.reached) == ("eplb", "1.50×", "75\u00a0%")
+    assert [cell.text for cell in win.cells] == ["1.50*", "2.00"] and all(cell.step == 4 for cell in win.cells)
+    assert found["policies"] == ["eplb", "capacity_drop"] and found["places"] == 1
+    assert found["costs"][0].pays == "1 of 1" and found["costs"][1].lost == "2.0\u00a0%"
+
+
+def test_there_is_no_section_without_ep_or_without_a_balancer():
+    assert balancers_section([row("eplb", 150.0, 1.4)]) is None
+    assert balancers_section([EP, row("base", 50.0, 1.1)]) is None
+    assert balancers_section([EP, row("my-own", 50.0, 1.1, migrated_bytes=8)]) is not None
+
+
+@pytest.mark.parametrize(("changes", "why"), [
+    ({"migration_exposed_ns": 100.0}, "waits for moves"),
+    ({"decision_exposed_ns": 100.0, "prefetch_exposed_ns": 50.0}, "waits for decisions"),
+    ({"load_max_over_mean": 2.1}, "does not balance"),
+    ({}, "load does not bound the step"),
+])
+def test_a_balancer_that_does_not_pay_has_a_reason(changes, why):
+    slow = row("eplb", 90.0, 1.5) | changes
+    assert reason(slow, EP) == why
+    assert balancers_section([EP, slow])["costs"][0].why == f"{why}: 1"
+
+
+def test_distance_and_share_of_the_ceiling():
+    assert distance(row("eplb", 1.0, 1.8)) == pytest.approx(1.5)
+    assert distance(row("eplb", 1.0, None)) is None
+    assert reached(row("eplb", 1.0, 1.2), EP) == pytest.approx(1.0) and reached(EP, EP) == 0.0
+    assert reached(EP, row("ep", 1.0, 1.2)) is None  # nothing to remove
+
+
+def test_a_glance_names_the_fastest_of_every_machine_traffic_and_model():
+    rows = [
+        row(policy, throughput, load, system=system, trace=trace, **more)
+        for system, speed in (("dojo", 1.0), ("node", 2.0))
+        for trace in ("synthetic seed=0 skew=1", "synthetic seed=0 drift=1")
+        for policy, throughput, load, more in (
+            ("ep", 100.0, 2.0, {}), ("eplb", 100.0 * speed, 1.4, {"migrated_bytes": 8e9}),
+            ("harmoeny", 110.0, 1.2, {"remote_hbm_read_bytes": 4e9}), ("capacity_drop", 900.0, 1.0, {"pairs_lost": 5}),
+        )
+    ]
+    found = balancers_section(rows)
+    told = {each.shared: (each.best, each.gain, each.wins, each.nothing) for each in found["glances"]}
+    assert told["dojo"] == ("harmoeny", "1.10×", "2 of 2", "0 of 2") and told["node"][:2] == ("eplb", "2.00×")
+    assert set(told) == {"dojo", "node", "synthetic skew=1", "synthetic drift=1"}
+    dojo = next(each for each in found["glances"] if each.shared == "dojo")
+    assert dojo.others == "ep 1.00×, eplb 1.00×" and dojo.moved.startswith("1") and dojo.reached.startswith("100")
+    assert not balancers_section(rows[:4])["glances"]
+
+
+def test_places_are_shown_together_by_the_imbalance_that_there_is_to_remove():
+    """At an even load nothing pays; the range of a load is told."""
+    rows = []
+    for batch, load, speed in ((1, 1.05, 100.5), (2, 1.2, 104.0), (3, 1.25, 108.0), (4, 2.0, 150.0)):
+        rows += [row("ep", 100.0, load, batch=batch), row("eplb", speed, 1.0, batch=batch)]
+    glances = [each for each in balancers_section(rows)["glances"] if each.shared.startswith("load of ep")]
+    assert [(each.shared, each.nothing) for each in glances] == [
+        ("load of ep below 1.1", "1 of 1"), ("load of ep 1.1 to 1.3", "0 of 2"), ("load of ep above 1.6", "0 of 1"),
+    ]  # fmt: skip
+    assert glances[1].gain == "1.06×"
+    even = [row(*run, batch=each) for each in (1, 2) for run in (("ep", 100.0, 2.0), ("eplb", 120.0, 1.4))]
+    assert not any(each.shared.startswith("load of ep") for each in balancers_section(even)["glances"])
+
+
+# ---- The report's section on decisions: what it shows of which systems, and that its numbers are those of the runs.
+
+DECISIONS_POLICIES = ("base", "allo", "allo+pred")
+VARIANTS = {
+    "dojo-host": {"executor": "host", "host": {"time": "60 us"}},
+    "dojo-timed": {"executor": "host", "host": {"pcie_latency": "1 us", "source": "a calibration"}},
+    "dojo-a72": {"executor": "firmware", "firmware": {"core": "a72"}},
+    "dojo-slow": {"fsm": {"clock": "500 MHz"}},
+    "dojo-narrow": {"fsm": {"lanes": 1}},
+    "dojo-narrow-slow": {"fsm": {"lanes": 1, "clock": "500 MHz"}},
+    "dojo-port64": {"fsm": {"heatmap_port_bits": 64}},
+    "dojo-atu64": {"atu_entries": 64},
+}
+# System → overhead in percent of its runs; what it exposes a step follows, for a step of 400 us.
+OVERHEAD = {
+    "dojo": 0.5, "dojo-host": 20.0, "dojo-timed": 20.0, "dojo-a72": 4.0, "dojo-slow": 0.9, "dojo-narrow": 1.5,
+    "dojo-narrow-slow": 3.0,
+}
+STEP_NS, DECODE_STEPS, LAYERS = 400e3, 2, 58
+
+
+def policy(name):
+    return {part: {"name": rule} if isinstance(rule, str) else rule for part, rule in PRESETS[name].items()}
+
+
+def system_of(name):
+    raw = load_system("dojo").model_dump(mode="json", by_alias=True)
+    return raw | {"name": name, "decision": VARIANTS.get(name, {})}
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory):
+    """The runs of dojo, again for every variant, with what decisions cost them."""
+    decided = write_folder(
+        tmp_path_factory.mktemp("decisions"), policies=DECISIONS_POLICIES, decode_steps=DECODE_STEPS, prefill_ns=0,
+        assumptions=(load_assumptions("physical"),),
+    )  # fmt: skip
+    for name in ("results", "dies", "links"):
+        rows = read_csv(decided / f"{name}.csv")
+        every = [
+            row | {"system": system, "run": f"{row['run']}{system}"} for system in ("dojo", *VARIANTS) for row in rows
+        ]
+        write_csv(decided / f"{name}.csv", [row | _costs(row) for row in every] if name == "results" else every)
+    manifest = load_experiment(decided / "manifest.yaml").resolved()
+    specs = [SystemSpec.model_validate(system_of(name)) for name in ("dojo", *VARIANTS)]
+    manifest["systems"] = [spec.model_dump(mode="json", by_alias=True) for spec in specs]
+    (decided / "manifest.yaml").write_text(dump_yaml({"manifest": {"version": "0.1.0"}} | manifest))
+    return decided
+
+
+def _costs(row):
+    percent = OVERHEAD.get(row["system"], OVERHEAD["dojo"])
+    rate = float(row["throughput_tokens_per_s"]) / (1 + percent / 100)
+    names = ("decision_overhead_percent", "decision_overhead_percent_p50", "decision_overhead_percent_p99")
+    exposed_ns = percent / 100 * STEP_NS * DECODE_STEPS * LAYERS
+    host_ns = 60e3 * DECODE_STEPS * LAYERS if row["system"] in ("dojo-host", "dojo-timed") else 0.0
+    timed = (41e3, 58e3, 72e3, 95.5e3) if row["system"] == "dojo-timed" else [""] * len(HOST_TIMES)
+    dropped = 1234 if row["system"] == "dojo-port64" else 0
+    return dict.fromkeys(names, percent) | {
+        "decision_exposed_ns": exposed_ns, "exposed_evaluate_ns": host_ns, "throughput_tokens_per_s": rate, "heatmap_dropped": dropped,  # noqa: E501
+        **dict(zip(HOST_TIMES, timed, strict=True)),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def report(decided):
+    return read_report(decided)
+
+
+@pytest.fixture(scope="module")
+def decided_page(decided):
+    return Page(write_report(decided).read_text(encoding="utf-8"))
+
+
+def test_panels_are_of_one_system_of_a_family(report, decided_page):
+    assert report.families() == [("dojo", *VARIANTS)]
+    assert {place.system for place in report.places()} == {"dojo"}
+    assert decided_page.text.count("How much faster than base is each policy?") == 2  # and what is read aloud
+    whole = Page(render_all(report)["results.html"])
+    assert whole.row("dojo-host", "deepseek-v3", "4,096", "allo", "physical")
+
+
+def test_no_section_where_decisions_are_free(tmp_path):
+    write_folder(tmp_path)
+    assert section(read_report(tmp_path)) is None
+    assert "Cost of decisions" not in write_report(tmp_path).read_text(encoding="utf-8")
+
+
+def test_host_beside_the_published_range(report, decided_page):
+    row = decided_page.row("dojo-host", "deepseek-v3", "4,096", "allo", "60.0", "80.0")
+    assert (
+        row[4] == "60.0\u00a0µs"
+        and row[6] == "20.0\u00a0%"
+        and row[9:11] == ["5.2 to 6.4\u00a0%", "not met: 14 points above"]
+    )
+    # 80 us are exposed, 20 of them not the host's: 5.2 % of 400 us are 20.8 us.
+    assert row[11] == "800\u00a0ns to 5.60\u00a0µs host decision time, or a step 3.12× to 3.85× as long"
+    assert "800\u00a0ns to 5.60\u00a0µs at batch 4,096 on dojo" in decided_page.text
+    assert "dojo-host: 0 of 2 in the published range; 2 above it by 14 points." in decided_page.text
+
+
+def test_a_host_that_was_timed_has_its_distribution_and_says_where_its_path_is_from(decided_page):
+    row = decided_page.row("dojo-timed", "deepseek-v3", "4,096", "allo", "41.0", "80.0")
+    assert row[4] == "41.0\u00a0µs, 58.0\u00a0µs, 72.0\u00a0µs, 95.5\u00a0µs"
+    assert (
+        row[11] == "800\u00a0ns to 5.60\u00a0µs host decision time, or a step 3.12× to 3.85× as long"
+    )  # by the mean of the timed calls
+    assert decided_page.row("dojo-timed", "timed during the run")[-1] == "a calibration"
+
+
+def test_misses_are_told_in_points():
+    def at(simulated):
+        return decision_cost.Comparison(5.0, 6.0, simulated, "", (0.0, 0.0))
+
+    assert decision_cost.misses([at(5.5), at(7.0), at(20.0), at(4.5)]) == (
+        "1 of 4 in the published range; 2 above it by 1.0 to 14 points; 1 below it by 0.50 points"
+    )
+
+
+@pytest.mark.parametrize(("simulated", "kind"), [(5.0, "below"), (5.2, "met"), (6.4, "met"), (6.5, "above")])
+def test_a_published_range_includes_its_ends(report, simulated, kind):
+    run = next(run for run in report.runs if (run.place.system, run.policy) == ("dojo-host", "allo"))
+    changed = replace(run, numbers={**run.numbers, "decision_overhead_percent": simulated})
+    system = families(report)[0].systems["dojo-host"]
+    assert decision_cost.compare_run(report, changed, system).kind == kind
+
+
+def test_nothing_was_published_for_another_batch(report):
+    run = next(run for run in report.runs if (run.place.system, run.policy) == ("dojo-host", "allo"))
+    system = families(report)[0].systems["dojo-host"]
+    assert decision_cost.compare_run(report, run, system) is not None
+    assert decision_cost.compare_run(report, replace(run, batch=1024), system) is None
+
+
+def test_where_a_decision_disappears(report, decided_page):
+    (allo, _) = section(report)["datapaths"]
+    assert allo.title == "allo, deepseek-v3 on dojo, batch 4,096"
+    assert [(lanes, [cell.text for cell in cells]) for lanes, cells in allo.rows] == [
+        (1, ["3.0\u00a0%", "1.5\u00a0%"]), (8, ["0.90\u00a0%", "0.50\u00a0%"]),
+    ]  # fmt: skip
+    assert [[cell.share is None for cell in cells] for _, cells in allo.rows] == [[False, False], [True, True]]
+    assert "Hidden from 8 lanes at 0.5 GHz or 8 lanes at 0.85 GHz on." in decided_page.text
+
+
+def test_firmware_and_tables(decided_page):
+    assert decided_page.row("dojo", "deepseek-v3", "4,096", "allo", "2.00")[6:] == [
+        "firmware on Cortex-A72 at 2.5 GHz", "16.0\u00a0µs", "4.0\u00a0%", "96.6\u00a0%", "no",
+    ]  # fmt: skip
+    assert decided_page.row("dojo", "deepseek-v3", "4,096", "allo+pred", "64")[5] == "1,234"
+
+
+def test_what_prediction_costs_stands_beside_what_it_is_worth(report, decided_page):
+    (family,) = families(report)
+    rows = list(decision_cost.rows(report, family))
+    assert {(row["run"].policy, row["against"]) for row in rows} == {("allo+pred", "allo")}
+    assert {row["run"].place.system for row in rows} == set(family.systems)
+    row = next(row for row in rows if row["run"].place.system == "dojo")
+    system, run = family.systems["dojo"], row["run"]
+    mm2 = added_mm2(system, policy("allo+pred")) - added_mm2(system, policy("allo"))
+    assert row["mm2"] == f"{significant(mm2, 2)} mm²" and float(row["mw"].split()[0]) > 100
+    gain = run["throughput_tokens_per_s"] / report.find(run.place, run.batch, "allo")["throughput_tokens_per_s"]
+    assert row["throughput"] == percent(gain, 1) and row["gains"] == (gain > 1)
+    assert decided_page.row("dojo", "deepseek-v3", "4,096", "allo+pred", "allo")[6:8] == [row["mm2"], row["ppm"]]
+
+
+def test_area_of_a_report_joins_what_prediction_costs_and_is_worth(report, capsys):
+    assert main(["area", str(report.folder)]) == 0
+    said = capsys.readouterr().out.replace("\u00a0", " ")
+    row = next(row for row in decision_cost.rows(report, families(report)[0]) if row["run"].place.system == "dojo")
+    wanted = [row[name].replace("\u00a0", " ") for name in ("mm2", "ppm", "mw", "throughput")]
+    line = next(line for line in said[said.index("prediction in ") :].splitlines() if line.split()[:1] == ["dojo"])
+    assert all(each in line for each in ("4,096", "allo+pred", *wanted))
+    assert main(["area", str(report.folder), "--set", "systems.0.mesh.x=2"]) == 2
+    assert "is a report, whose runs are made" in capsys.readouterr().err
+
+
+def test_front_has_what_no_other_point_beats(report):
+    (family,) = families(report)
+    points = decision_cost.points_of(report, family, report.places()[0])
+    best = decision_cost.front(points)
+    assert len(points) == 2 * (1 + len(VARIANTS)) and 0 < len(best) < len(points)
+    at = {(point.mm2, point.speedup) for point in points}
+    undominated = {one for one in at if not any(o != one and o[0] <= one[0] and o[1] >= one[1] for o in at)}
+    assert {(point.mm2, point.speedup) for point in best} == undominated
+
+
+def test_added_area_orders_designs(report):
+    (family,) = families(report)
+    area = {name: added_mm2(system, policy("allo")) for name, system in family.systems.items()}
+    assert area["dojo-host"] < area["dojo-narrow"] < area["dojo"] == area["dojo-slow"] < area["dojo-a72"]
+    assert area["dojo-atu64"] < area["dojo"]
+    assert added_mm2(family.systems["dojo"], policy("allo+pred")) > area["dojo"]
+    assert added_mm2(family.systems["dojo"], policy("base")) == 0
+    assert words(family.systems["dojo-narrow"].decision) == "state machine, 1 lane at 0.85 GHz"
+
+
+def test_page_is_the_same_again_and_complete(decided, decided_page):
+    text = write_report(decided).read_text(encoding="utf-8")
+    ids = {attrs["id"] for _, attrs in decided_page.tags if "id" in attrs}
+    assert "decisions" in ids
+    assert not re.search(r"\bnan\b|None", re.sub(r"<(style|script).*?</\1>", "", text, flags=re.S))
+
+
+def test_exposed_a_step_does_not_depend_on_how_many_layers_ran(decided, report, tmp_path):
+    """Three layers of 58 have three decisions an iteration; folders without the column are of all layers."""
+    for name in ("manifest.yaml", "dies.csv", "links.csv"):
+        (tmp_path / name).write_bytes((decided / name).read_bytes())
+    rows, part = read_csv(decided / "results.csv"), 3 / LAYERS
+    scaled = ("decision_exposed_ns", "exposed_evaluate_ns", "decode_ns")
+    write_csv(
+        tmp_path / "results.csv",
+        [row | {name: float(row[name]) * part for name in scaled} | {"layers": 3} for row in rows],
+    )
+    few = read_report(tmp_path)
+    assert [step_exposed_ns(few, run) for run in few.runs] == pytest.approx(
+        [step_exposed_ns(report, run) for run in report.runs]
+    )
+    hosts = [section(each)["hosts"] for each in (few, report)]
+    assert [row["exposed"] for row in hosts[0]] == [row["exposed"] for row in hosts[1]]
+    assert [row["claim"] and row["claim"].verdict for row in hosts[0]] == [
+        row["claim"] and row["claim"].verdict for row in hosts[1]
+    ]
+    write_csv(tmp_path / "results.csv", [{key: value for key, value in row.items() if key != "layers"} for row in rows])
+    old = read_report(tmp_path)
+    assert [step_exposed_ns(old, run) for run in old.runs] == [step_exposed_ns(report, run) for run in report.runs]
+
+
+# ---- Maps of clusters: every GPU, port and NIC is drawn once, with the utilisation of its fuller direction.
+
+def drawn(nodes, per="gpu"):
+    fabric = build_fabric(cluster(nodes, per), "row_major")
+    dies = tuple(Die(each, None, None, 0.5, 0.1, 0.0) for each in range(fabric.dies))
+    ends = zip(fabric.link_src.tolist(), fabric.link_dst.tolist(), strict=True)
+    links = tuple(Link(src, dst, None, None, False, src / fabric.nodes) for src, dst in ends)
+    return fabric, dies, links
+
+
+@pytest.mark.parametrize(
+    ("nodes", "per", "nics", "shared"), [(2, "gpu", 16, 0), (64, "gpu", 512, 0), (8, "group", 0, 8)]
+)
+def test_every_port_is_there_once(nodes, per, nics, shared):
+    _, dies, links = drawn(nodes, per)
+    found = port_utilisation(links, len(dies), nodes)
+    assert [len(each) for each in found] == [8 * nodes, nics, shared]
+    rows = die_map("map", [Placed({}, dies, links)], nodes=nodes).rows
+    assert len({(row["x_at"], row["y_at"]) for row in rows}) == 8 * nodes == len({row["die"] for row in rows})
+    assert {row["node"] for row in rows} == set(range(nodes)) and all("nic" in row and "port" in row for row in rows)
+
+
+def test_a_port_has_the_colour_of_its_fuller_direction():
+    fabric, dies, links = drawn(2)
+    inner, nics, _ = port_utilisation(links, len(dies), 2)
+    assert inner[0] == 16 / fabric.nodes  # the switch of node 0 sends to it
+    assert nics[9] == (18 + 1) / fabric.nodes  # rail 1
+
+
+def test_which_systems_are_nodes_of_gpus():
+    level = {"switch": 8, "bandwidth": "1 GB/s"}
+    assert nodes_of({"fabric": {"levels": [level]}}) == 1
+    assert nodes_of({"fabric": {"levels": [level, {"switch": 3}]}}) == 3
+    assert nodes_of({"fabric": {"levels": [{"ring": 8}]}}) is None
+    assert nodes_of({"mesh": {"x": 5, "y": 5}}) is None
+
+
+def test_a_die_tells_its_own_clock():
+    """As built, and as limits lower it in decode; what is alike for all dies is told, but has no colours."""
+    dies = [
+        Die(at, at, 0, 0.5, 0.5, 0.0, clock=clock, prefill_clock=0.9, speeds=(speed, 1.0))
+        for at, (speed, clock) in enumerate([(1.0, 0.8), (0.5, 0.9)])
+    ]
+    found = die_map("map", [Placed({}, dies, [])])
+    assert [row["clock"] for row in found.rows] == pytest.approx([80, 45])
+    assert [row["prefill_clock"] for row in found.rows] == pytest.approx([90, 45])
+    alike = die_map("map", [Placed({}, [replace(die, speeds=(1.0, 0.9), clock=0.8) for die in dies], [])])
+    tips = {field for field, _ in alike.tips}
+    assert {"clock", "prefill_clock", "speed"} <= tips
+    assert not {"clock", "prefill_clock", "speed"} & {each.field for each in alike.metrics}
+    perfect = [replace(die, speeds=(1.0, 1.0), clock=None, prefill_clock=None) for die in dies]
+    nominal = die_map("map", [Placed({}, perfect, [])])
+    assert not {"clock", "prefill_clock", "speed"} & {field for field, _ in nominal.tips}
+
+
+def test_the_table_of_dies_gives_every_die_its_clock():
+    row = {
+        "die": 3, "x": 1, "y": 0, "hbm_utilisation": 0.5, "compute_utilisation": 0.25, "activation_bytes": 0,
+        "clock": 0.8, "prefill_clock": None, "array_speed": 0.9, "hbm_speed": 0.95,
+    }  # fmt: skip
+    die = die_of_row(row)
+    assert (die.clock, die.prefill_clock, die.speeds) == (0.8, None, (0.9, 0.95))

@@ -1,21 +1,32 @@
 """Components beside their tables: random and recorded stimulus, and planted errors that must be found."""
 
+import csv
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+from support.rtl_mutants import SHOWN, caught, mutants, why_equivalent
 from support.small_runs import demand_of, policy, replay, small_model, small_system
+from support.tiny import TINY
 
+from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.engine.interpreted.engine import InterpretedEngine
+from archsim.specs.decision import FsmSpec
 from archsim.specs.library import load_assumptions
+from archsim.specs.model import LayerSet
+from microarch.blocks.global_cp import State
+from microarch.rtl import lockstep as rtl_lockstep
+from microarch.rtl import pdu
+from microarch.rtl.activity import Watched
+from microarch.rtl.lockstep import lockstep
+from microarch.silicon.energy import energy_of
+from microarch.silicon.synthesis import read_result
 
 pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
 
-from support.rtl_mutants import SHOWN, caught, mutants, why_equivalent  # noqa: E402
-
-from microarch.rtl.lockstep import lockstep  # noqa: E402
 
 SMALL = [  # at every commit: one of each kind
     *[("allocator", 60, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in ((4, 3), (8, 0))],
@@ -154,3 +165,183 @@ def test_command_refuses_unknown_blocks_and_parameters(capsys):
     assert "allocator" in capsys.readouterr().err
     assert main(["rtl", "lockstep", "pdu", "--set", "expert=3"]) == 2
     assert "experts" in capsys.readouterr().err
+
+
+# ---- Clocked and toggled bits of a component, counted beside its registers, and the energy that follows from them.
+
+WORDS = 32  # of a PDU's bits
+
+
+def activity_of(stimulus):
+    watched = Watched(pdu.Pdu(pdu.Parameters()))
+
+    async def bench(ctx):
+        for given in stimulus:
+            await rtl_lockstep.cycle(ctx, watched, given)
+
+    rtl_lockstep.simulate(watched, bench)
+    return watched.activity
+
+
+def test_bits_that_are_written_are_clocked_and_those_that_change_toggle():
+    always = 2  # answered, keep
+    idle = activity_of([(0,) * 7] * 10)
+    assert (idle.cycles, idle.clocked, idle.toggled) == (10, 10 * always, 0)
+    zeros = activity_of([(1, 0, 0, 0, 0, 0, 0)] * 2 * WORDS)
+    counter = 5 + 1  # which word; loading
+    assert zeros.clocked == 2 * WORDS * (16 + counter + always) + 2 * 512
+    ones = activity_of([(1, 2**16 - 1, 0, 0, 0, 0, 0)] * 2 * WORDS)
+    assert ones.toggled - zeros.toggled == 512 + 512  # once into the second register, once into the one in use
+    placed = activity_of([(0, 0, 0, 0, 1, 7, 1)] * 3)
+    assert (placed.clocked, placed.toggled) == (3 * (1 + always), 1)
+
+
+def test_a_gated_clock_takes_less_and_a_free_one_what_table_ii_has():
+    found = read_result("pdu")
+    busy, idle = (energy_of(found, bits, bits / 4, 2e9) for bits in (400, 4))
+    assert idle.free == busy.free == pytest.approx(found.flip_flops * 1.17, rel=0.01)
+    assert idle.gated < busy.gated < busy.free and idle.changes < busy.changes
+    tables_mw = found.free_running_fj / found.flip_flops * 1024 * 25 * 0.7 * 2.5e9 * 1e-12
+    assert tables_mw == pytest.approx(55.75, rel=0.1)  # table II, prediction tables
+
+
+def test_commands_take_the_stimulus_of_a_run(tmp_path, capfd):
+    file = tmp_path / "small.yaml"
+    text = TINY.replace("assumptions: published", "assumptions: physical")
+    text = text.replace("policies: [base, ep, allo, pred, allo+pred]", "policies: [ep, allo-paper]")
+    file.write_text(text.replace("batch: [12, 40]", "batch: 12"), encoding="utf-8")
+    assert main(["rtl", "lockstep", "sorter", "--events", "60", "--run", str(file)]) == 0
+    assert "recorded in small toy batch 12 allo-paper" in (out := capfd.readouterr().out) and "0 differences" in out
+    assert main(["rtl", "energy", "sorter", "--events", "40", "--run", str(file)]) == 0
+    assert "sorter" in capfd.readouterr().out
+    assert main(["rtl", "lockstep", "select", "--run", str(file)]) == 2
+    assert "no run has a stimulus for select: it needs prediction" in capfd.readouterr().err
+
+
+# ---- Runs with components in RTL give the files of runs with tables, byte for byte; what has no RTL is refused.
+
+FILES = ("results.csv", "results.parquet")
+PREDICTING = "{name: predicting, allocation: {name: paper, block_tokens: 4}, prediction: {name: heatmap, top_n: 3}}"
+ENGINE_SMALL = (
+    TINY.replace("batch: [12, 40], decode_steps: 4", "batch: 30, decode_steps: 5")
+    .replace("[base, ep, allo, pred, allo+pred]", f"[ep, allo-paper, {PREDICTING}]")
+    .replace("assumptions: published", "assumptions: physical\nengine: interpreted")
+)
+MODEL = small_model(experts=6, top_k=2, hidden=512, expert_ffn=384, moe_layers=LayerSet(first=0, last=1))
+RTL = "systems.0.decision.fsm.implementation=rtl"
+SYSTEM = "systems.0.decision={atu_entries: 8, atu_ways: 4, fsm: {implementation: %s}}"
+BLOCKS = "systems.0.blocks=['microarch.rtl.blocks:Atu', 'microarch.rtl.blocks:Pdu']"
+
+
+def experiment(folder, *changes):
+    folder.mkdir()
+    file = folder / "small.yaml"
+    text = ENGINE_SMALL.replace(ENGINE_SMALL[ENGINE_SMALL.index("- name: square") : ENGINE_SMALL.index("models:")], "")
+    for one, other in changes:
+        assert one in text
+        text = text.replace(one, other)
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def files_of(folder, *changes):
+    """The files of a run."""
+    overrides = [each for change in changes for each in ("--set", change)]
+    file = experiment(folder)
+    assert main(["sweep", file, "--out", str(folder / "out"), "--jobs", "1", *overrides]) == 0
+    return [(folder / "out" / name).read_bytes() for name in FILES]
+
+
+def test_a_run_in_rtl_gives_the_same_files(tmp_path):
+    table = files_of(tmp_path / "table", SYSTEM % "table")
+    assert files_of(tmp_path / "rtl", SYSTEM % "rtl", BLOCKS) == table
+    rows = list(csv.DictReader(table[0].decode().splitlines()))
+    assert len(rows) == 3 and float(rows[2]["local_hbm_write_bytes"]) > 0 and float(rows[2]["atu_misses"]) > 0
+    assert float(rows[1]["decision_exposed_ns"]) > float(rows[0]["decision_exposed_ns"]) > 0
+
+
+UNEQUAL = "systems.0.dies_as_built={speed: {table: [[0.5, 1], [1.1, 0.8], [1, 1], [0.7, 1], [1, 1], [1, 1]]}}"
+SLOW_LINK = "systems.0.links_as_built={degraded: [{link: [0, 1], bandwidth: 20 %}]}"
+ASKS = "{name: asks, allocation: {name: paper, block_tokens: 4, needs: speeds}}"
+
+
+def test_an_allocator_in_rtl_sees_speeds_of_dies_and_links_as_its_table(tmp_path):
+    """Speeds change plans, the multiplier takes a cycle a block, and components do both as tables do."""
+    def run(name, made, change=""):
+        ask = (ENGINE_SMALL[ENGINE_SMALL.index("[ep, allo-paper"):].partition("\n")[0], f"[allo-paper, {ASKS}]")
+        file, out = experiment(tmp_path / name, ask), tmp_path / name / "out"
+        changes = [SYSTEM % made, *((UNEQUAL, SLOW_LINK) if change else ())]
+        overrides = [each for one in changes for each in ("--set", one)]
+        assert main(["sweep", file, "--out", str(out), "--jobs", "1", *overrides]) == 0
+        return (out / "results.csv").read_bytes()
+
+    equal, unequal = run("equal", "rtl"), run("rtl", "rtl", "unequal")
+    assert unequal == run("table", "table", "unequal") and unequal != equal
+    rows = list(csv.DictReader(equal.decode().splitlines()))
+    assert float(rows[1]["decision_ns"]) > float(rows[0]["decision_ns"])
+
+
+def test_a_component_that_decides_otherwise_changes_the_run(monkeypatch):
+    from microarch.rtl import lockstep
+
+    def decided():
+        fsm = {"fsm": FsmSpec(implementation="rtl")}
+        system, spec = small_system(2, 2, decision=fsm), policy("allo-paper")
+        demand = demand_of(MODEL, system, spec, batch=12, decode_steps=2)
+        run = replay(system, MODEL, spec, load_assumptions("physical"), demand, engine=InterpretedEngine)
+        return run.run().decision
+
+    place, shipped = lockstep.place, decided()
+
+    async def late(*given):
+        entries, cycles = await place(*given)
+        return entries, [cycles[0], cycles[1] + 1, cycles[2]]
+
+    monkeypatch.setattr(lockstep, "place", late)
+    changed = decided()
+    more_ns = changed.states_ns - shipped.states_ns
+    assert more_ns[State.EVALUATE] == pytest.approx(len(shipped.by_step) / 0.85) and more_ns.sum() > 0
+
+
+def test_a_store_in_rtl_counts_and_halves_as_its_table():
+    from archsim.engine.interpreted.rtl_decision import RtlHeatmap
+    from archsim.policies.heatmap import COUNTER_LIMIT, _take_in
+
+    rng = np.random.default_rng(3)
+    experts = np.array([rng.choice(20, 4, replace=False) for _ in range(60)], np.int16)
+    last, request, same = experts[:6].copy(), rng.integers(0, 6, 60), rng.random(60) < 0.5
+    same[0] = False
+    start = (COUNTER_LIMIT - rng.integers(0, 6, (20, 20))).astype(np.uint16)
+    done = []
+    for count in (_take_in, RtlHeatmap(20, 64)):
+        heat, bound, changed = start.copy(), np.full(20, COUNTER_LIMIT), np.zeros(20, np.bool_)
+        pairs = np.arange(60)
+        halved = count(pairs, same, request, experts, last, heat, bound, changed, np.int64(4))
+        done.append((int(halved), heat.tolist(), changed.tolist()))
+    assert done[0] == done[1] and done[0][0] > 5
+    twice = np.array([[1, 1]], np.int16)
+    with pytest.raises(ArchsimError, match="a token has expert 1 twice"):
+        RtlHeatmap(20, 64)(pairs[:1], same, request, twice, twice, heat, bound, changed, np.int64(4))
+
+
+@pytest.mark.parametrize(("change", "key", "said"), [
+    (("engine: interpreted", "engine: event"), "", "engine: interpreted alone, not event"),
+    (("assumptions: physical", "assumptions: published"), "", "needs decision_cost: charged, not free"),
+    (("allo-paper", "allo"), "", "an allocator for allocation: paper, not for isca26 of allo"),
+    ((), "comparators=24", "a power of two of comparators, not 24"),
+    ((), "heatmap_port_bits=24", "heatmap_port_bits that is a multiple of 16, not 24"),
+])
+def test_what_has_no_rtl_is_refused_by_check_as_by_run(tmp_path, capsys, change, key, said):
+    file = experiment(tmp_path / "refused", *([change] if change else []))
+    further = ["--set", f"systems.0.decision.fsm.{key}"] if key else []
+    for command in ("check", "sweep"):
+        assert main([command, file, "--set", RTL, *further]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_sets_of_an_atu_that_no_component_has_are_refused(tmp_path, capsys):
+    file = experiment(tmp_path / "odd")
+    odd = "systems.0.decision={atu_entries: 6, atu_ways: 2}"
+    for command in ("check", "sweep"):
+        assert main([command, file, "--set", odd, "--set", BLOCKS]) == 2
+        assert "Atu: expected entries / ways to be a power of two" in capsys.readouterr().err

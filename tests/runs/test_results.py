@@ -2,21 +2,49 @@
 
 import csv
 import json
+from pathlib import Path
 
+import numpy as np
 import pandas
 import pytest
-from support.tiny import tiny
+from support.tiny import archsim as tiny_archsim
+from support.tiny import tiny, tiny_file
+from support.trace_files import save_npz
 
 import archsim
-from archsim.base.causes import Cause
-from archsim.base.errors import ArchsimError
+import archsim as ar
+from archsim.base.causes import CAUSES, Cause
+from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.files import read_sealed
 from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
 from archsim.engine import loop
-from archsim.runs.columns import COLUMNS, DIE_COLUMNS, DIES, LINK_COLUMNS, RUN_COLUMNS
-from archsim.runs.plan import choose, select
+from archsim.engine.state import CAUSE_OF
+from archsim.runs.columns import (
+    BY_NAME,
+    COLUMNS,
+    DIE_COLUMNS,
+    DIES,
+    LAYOUT,
+    LINK_COLUMNS,
+    LINKS,
+    PAIRS,
+    RUN_COLUMNS,
+    STEP_COLUMNS,
+    STEPS,
+    columns_with,
+    shown_columns,
+)
+from archsim.runs.feasibility import rooms, uncounted
+from archsim.runs.notes import calibration_notes, die_of, memory_notes, result_notes, written_die
+from archsim.runs.plan import choose, prepare, select
 from archsim.runs.results import REFERENCES, Results
 from archsim.runs.simulator import Simulator
+from archsim.runs.sweep import sweep
+from archsim.specs.explore import OBJECTIVES
+from archsim.specs.library import load_experiment, load_system
+from microarch.blocks.global_cp import CRITICAL
+from microarch.blocks.global_cp import State as decided
+from microarch.blocks.request import State
 
 CALIBRATION = ("decode_ns_low", "decode_ns_high", "gemm_extrapolated", "copies_extrapolated")
 OPTIONAL = {column.name for column in (*COLUMNS, *DIES) if column.optional}
@@ -250,3 +278,272 @@ def test_every_column_has_one_kind(swept):
     assert len(list((folder / "runs").glob("*.json"))) == len(results.runs)
     kept = json.loads(read_sealed(folder / "runs" / f"{results.runs.rows[0]['run']}.json"))
     assert set(kept["record"]["row"]) | {"run", "speedup_vs_base", "speedup_vs_ep"} == set(RUN_COLUMNS)
+
+
+# ---- The table of columns: what reads it agrees, and a user adds a column with a function and a line of YAML.
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = '''\
+def longest_step_ns(outcome, scenario) -> float:
+    """The longest step of any layer.
+
+    More."""
+    return outcome.step_ns.max()
+
+def experts_of_a_die(outcome, scenario) -> int:
+    return scenario.model.experts // scenario.system.dies
+
+def first_word(outcome, scenario) -> str:
+    return scenario.policy.name.split("+")[0]
+
+def fails(outcome, scenario) -> float:
+    raise RuntimeError("no idea")
+
+def decode_ns(outcome, scenario) -> float:
+    return 0.0
+
+def pairs(outcome, scenario) -> tuple:
+    return ()
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder with the user's module ``own_columns``, outside the package."""
+    (tmp_path / "own_columns.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "own_columns", raising=False)
+    columns_with.cache_clear()
+    return tmp_path
+
+
+def test_every_column_says_what_it_is():
+    assert len(BY_NAME) == len(COLUMNS) > 60
+    without = [column.name for column in COLUMNS if not column.meaning]
+    assert without == []
+    assert {column.kind for column in COLUMNS} == {INTEGER, REAL, TEXT}
+    assert [column.name for column in COLUMNS if column.measure is None] == ["speedup_vs_base", "speedup_vs_ep", "run"]
+    assert {column.since for column in COLUMNS} == set(range(1, LAYOUT + 1))
+    units = {"_ns": "ns", "_bytes": "bytes", "_mm2": "mm²", "_percent": "percent"}
+    told = {
+        column.name: column.unit
+        for column in COLUMNS
+        if column.name.endswith(tuple(units)) and column.name != "hop_bytes"
+    }
+    assert told == {name: units[f"_{name.rpartition('_')[2]}"] for name in told} and len(told) > 20
+
+
+def test_names_of_states_are_those_of_the_blocks():
+    exposed = [name for name in RUN_COLUMNS if name.startswith("exposed_")]
+    assert exposed == [f"exposed_{state.name.lower()}_ns" for state in (decided.READ, decided.UPDATE, *CRITICAL)]
+    assert len(CAUSE_OF) == len(State) and set(CAUSE_OF.tolist()) <= set(Cause)
+
+
+def test_causes_have_one_table():
+    """Columns, steps and the glossary have the causes of the table, by name."""
+    names = [cause.column for cause in Cause]
+    assert list(CAUSES) == list(Cause) and len({about.colour for about in CAUSES.values()}) == len(Cause)
+    assert [name for name in RUN_COLUMNS if name.startswith("bound_")] == [f"bound_{name}" for name in names]
+    assert [name for name in STEP_COLUMNS if name.startswith("bound_")] == [f"bound_{name}_ns" for name in names]
+    glossary = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    for cause, about in CAUSES.items():
+        assert f"| **{about.label}** | `bound_{cause.column}` | {about.meaning} |" in glossary
+
+
+def test_objectives_are_columns_with_units():
+    assert {objective.column for objective in OBJECTIVES.values()} <= set(RUN_COLUMNS)
+    assert all(BY_NAME[objective.column].unit for objective in OBJECTIVES.values())
+
+
+def test_shown_columns_stand_behind_what_they_belong_to():
+    names = [column.name for column in shown_columns()]
+    at = names.index("decode_ns")
+    assert names[at : at + 4] == ["decode_ns", "decode_ns_low", "decode_ns_high", "gemm_extrapolated"]
+    assert sorted(names) == sorted(column.name for column in COLUMNS if column.header)
+
+
+def test_dies_and_links_are_measured_as_declared(tmp_path):
+    results = ar.run(tiny(tmp_path))
+    for name, columns in (("dies", DIES), ("links", LINKS), ("pairs", PAIRS), ("steps", STEPS)):
+        assert set(getattr(results, name).rows[0]) == {column.name for column in columns}
+
+
+def test_a_user_adds_columns(own):
+    """Two touch points: a function in a file of the user's, and its name in the experiment."""
+    columns = "columns=[own_columns:longest_step_ns, own_columns:experts_of_a_die, own_columns:first_word]"
+    experiment = tiny(own, columns, "workload.batch=12", "systems.0.mesh={x: 4, y: 2}")
+    plain = sweep(tiny(own, "workload.batch=12", "systems.0.mesh={x: 4, y: 2}"), "plain", jobs=1)
+    results = sweep(experiment, "out", jobs=2)
+    assert list(results.runs.columns)[-3:] == ["longest_step_ns", "experts_of_a_die", "first_word"]
+    frame = results.runs.to_pandas()
+    assert (frame["longest_step_ns"] > 0).all() and (
+        frame["longest_step_ns"] <= frame["prefill_ns"] + frame["decode_ns"]
+    ).all()
+    assert set(frame["experts_of_a_die"]) == {2, 4} and set(frame["first_word"]) == {"base", "ep", "allo", "pred"}
+    assert Results.load("out") == results
+    for row, same in zip(results.runs.rows, plain.runs.rows, strict=True):
+        assert {name: row[name] for name in RUN_COLUMNS if name != "run"} == {
+            name: same[name] for name in RUN_COLUMNS if name != "run"
+        }
+        assert row["run"] != same["run"], "a run that measures more is kept as another"
+    column = columns_with(("own_columns:longest_step_ns",))[-1]
+    assert (column.kind, column.unit, column.meaning) == (REAL, "ns", "The longest step of any layer.")
+
+
+def test_a_users_column_is_in_the_manifest_and_the_command(own):
+    swept = tiny_archsim(
+        own, "sweep", tiny_file(own), "--set", "columns=[own_columns:longest_step_ns]", "--set", "workload.batch=12",
+        "--out", "out",
+    )
+    assert swept.returncode == 0, swept.stderr
+    again = tiny_archsim(own, "sweep", "out/manifest.yaml", "--out", "again")
+    assert again.returncode == 0, again.stderr
+    assert (own / "out" / "results.csv").read_text() == (own / "again" / "results.csv").read_text()
+    assert (own / "out" / "results.csv").read_text().splitlines()[0].endswith(",layers_error,longest_step_ns")
+
+
+@pytest.mark.parametrize(("function", "error", "problem"), [
+    ("decode_ns", SpecError, "columns: 'decode_ns' is a column of the results already"),
+    ("pairs", SpecError, "columns: own_columns:pairs: returns <class 'tuple'>; a column holds int, float or str"),
+    ("fails", ArchsimError, "own_columns:fails: RuntimeError: no idea"),
+    ("faults", SpecError, "has no function 'faults'; did you mean 'fails'?"),
+])
+def test_what_is_wrong_with_a_users_column_is_told(own, function, error, problem):
+    with pytest.raises(error) as told:
+        sweep(tiny(own, f"columns=[own_columns:{function}]", "workload.batch=12"), "out", jobs=1)
+    assert problem in str(told.value)
+
+
+# ---- The context of requests that a recorded trace or a preset alone knows.
+
+MODEL = {"name": "toy", "source": "made up", "layers": 2, "moe_layers": {"first": 0, "last": 1}, "hidden": 64}
+MODEL |= {"expert_ffn": 64, "experts": 8, "top_k": 2, "vocabulary": 100}
+ATTENTION = {"attention": {"heads": 4, "kv_heads": 2, "head_dim": 16}}
+LENGTHS = ((5, 4), (9, 1), (2, 9))
+
+
+def run_of(trace, batch, model=None, assumptions="physical", **workload):
+    return prepare(
+        load_experiment({
+            "name": "x", "systems": ["dojo"], "models": [model or MODEL | ATTENTION],
+            "workload": {"trace": trace, "batch": batch} | workload, "policies": ["ep"], "assumptions": assumptions,
+        })
+    ).runs[0]
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Requests with prompts of 5, 9 and 2 tokens, and 4, 1 and 9 decode steps."""
+    rng, requests = np.random.default_rng(0), {}
+    for name, (prompt, decode) in enumerate(LENGTHS):
+        iteration = np.r_[np.zeros(prompt, int), np.arange(1, decode + 1)]
+        requests[name] = rng.random((len(iteration), 2, 8)).argsort(axis=2)[:, :, :2], iteration
+    return str(save_npz(tmp_path / "recorded.npz", requests, [0, 1]))
+
+
+@pytest.mark.parametrize(("batch", "steps", "tokens"), [(1, 127, 9), (2, 127, 10), (3, 127, 11), (3, 1, 10)])
+def test_of_a_recorded_trace_it_is_that_of_the_longest_request_of_the_batch(recorded, batch, steps, tokens):
+    run = run_of(recorded, batch, decode_steps=steps)
+    (room,) = rooms([run])
+    assert room.fit.context == run.workload.context == tokens and run.context_from == "longest request"
+    assert uncounted([room]) == [
+        "workload.context is not given: requests hold as much KV cache as the longest of their batch"
+    ]
+
+
+def test_what_is_written_counts(recorded):
+    given = run_of(recorded, 3, context=7)
+    assert given.workload.context == 7 and given.context_from == "workload"
+    assert run_of(recorded, 3).key != given.key
+    assert run_of(recorded, 3, model=MODEL).workload.context is None
+    assert run_of(recorded, 3, assumptions="published").workload.context is None
+
+
+def test_of_a_preset_it_is_that_of_the_longest_request_drawn():
+    few, many = (
+        run_of({"synthetic": {"like": "mixtral-8x7b"}}, batch, "mixtral-8x7b", decode_steps=9) for batch in (1, 50)
+    )
+    assert 9 < few.workload.context <= many.workload.context
+    asked = {"synthetic": {"like": "mixtral-8x7b", "prompt_tokens": 30, "decode_steps": 5}}
+    assert run_of(asked, 3, "mixtral-8x7b").workload.context == 35
+
+
+@pytest.mark.parametrize("like", [{}, {"like": "gpt-oss-20b"}])
+def test_requests_without_prompts_say_nothing(like):
+    run = run_of({"synthetic": like | {"prompt_tokens": 0}}, 3, "gpt-oss-20b")
+    with pytest.raises(SpecError, match=r"^workload\.context: "):
+        list(rooms([run]))
+
+
+def test_a_note_tells_it():
+    row = {"model": "a", "hbm_all_counted": 1, "context_from": "longest request"}
+    (note,) = memory_notes([row | {"context_tokens": tokens} for tokens in (5, 9)])
+    assert note.startswith("workload.context is not given") and "(up to 9)" in note
+
+
+# ---- What was not measured says so wherever its results stand, and whose law it takes.
+
+SYSTEMS = ("mi355x_node", "vr_nvl144", "cloudmatrix384")
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_pages_say_that_nothing_was_measured(name):
+    system = load_system(name)
+    (note,) = [
+        each
+        for each in calibration_notes([{"system": name, "gemm_extrapolated": 1.0}], [(name, die_of(system))])
+        if "datasheet only" in each
+    ]
+    assert note.startswith(f"{name}: datasheet only: nothing was measured there")
+    assert written_die(system.model_dump(mode="json", by_alias=True)) == die_of(system)
+
+
+def test_measured_systems_do_not():
+    die = die_of(load_system("h100_node"))
+    notes = calibration_notes([{"system": "h100_node", "gemm_extrapolated": 0.0}], [("h100_node", die)])
+    assert not any("datasheet only" in each for each in notes)
+
+
+@pytest.fixture(scope="module")
+def row():
+    changes = ["systems=[mi355x_node]", "models=[qwen3-30b-a3b]", "workload.batch=[64]", "workload.layers=2"]
+    return ar.run(load_experiment("configs/wafer_or_cluster.yaml", changes)).runs.rows[0]
+
+
+def test_every_time_of_it_is_extrapolated(row):
+    assert row["gemm_extrapolated"] == 1.0
+
+
+def test_energy_of_a_whole_iteration_holds_more_than_moe_layers(row):
+    """Attention, the head and waiting come on top; the ends of the coefficients lie around it."""
+    assert row["energy_per_token_j"] < row["iteration_energy_per_token_j"]
+    low, high = row["iteration_energy_per_token_j_low"], row["iteration_energy_per_token_j_high"]
+    assert low < row["iteration_energy_per_token_j"] < high
+
+
+@pytest.mark.parametrize(
+    ("system", "model", "told"),
+    [
+        ("h100_node", "qwen3-30b-a3b", []),
+        ("h100_node", "olmoe-1b-7b", ["fused layers of", "dispatch and combine of"]),
+        ("dojo", "olmoe-1b-7b", ["GEMMs take the times of h100", "fused layers of"]),
+    ],
+)
+def test_a_stand_in_counts_as_extrapolated_and_names_whose_law_it_is(system, model, told):
+    changes = [f"systems=[{system}]", f"models=[{model}]", "workload.batch=[64]", "workload.layers=1"]
+    row = ar.run(load_experiment("configs/wafer_or_cluster.yaml", changes)).runs.rows[0]
+    pieces = row["stand_ins"].split(" | ") if row["stand_ins"] else []
+    assert len(pieces) == len(told) and all(piece.startswith(each) for piece, each in zip(pieces, told, strict=True))
+    assert (row["gemm_extrapolated"] == 1.0) == any("dispatch" not in each for each in told)
+    assert row["transfer_extrapolated"] in (None, float(any("dispatch" in each for each in told)))
+    notes = calibration_notes([row], [(system, die_of(load_system(system)))])
+    assert all(any(note.startswith(piece) and "counts as extrapolated" in note for note in notes) for piece in pieces)
+
+
+def test_a_step_of_more_requests_that_takes_less_time_says_that_its_plan_is_another():
+    row = {"system": "x", "model": "m", "policy": "base", "engine": "event", "assumptions": "physical"}
+    rows = [row | {"batch": batch, "decode_step_ns": ns} for batch, ns in ((64, 100.0), (128, 80.0), (256, 120.0))]
+    (note,) = [each for each in result_notes(rows, []) if "another plan" in each]
+    assert note.startswith("a decode step of 128 requests takes 20% less time than one of 64 under policy base")
+    assert not any("another plan" in each for each in result_notes(rows[1:], []))

@@ -20,16 +20,24 @@ from support.waiting import wait_for
 import archsim as ar
 from archsim.base.errors import ArchsimError, CapacityError, TraceError
 from archsim.base.files import drafted, read_sealed, sole_writer, write_sealed
+from archsim.cli.main import main
+from archsim.engine.loop import Replay
+from archsim.engine.machine import build_fabric, extent_of
 from archsim.runs import pool as schedule_module
 from archsim.runs import simulator as simulator_module
 from archsim.runs.columns import RUN_COLUMNS
-from archsim.runs.plan import prepare
+from archsim.runs.feasibility import cost_of, refuse_unheld, told
+from archsim.runs.plan import plan_of, prepare
 from archsim.runs.pool import Schedule
-from archsim.runs.simulator import Simulator
+from archsim.runs.results import NO_DETAILS
+from archsim.runs.simulator import Remembered, Simulator
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, sweep
-from archsim.specs.library import load_experiment
+from archsim.specs.assumptions import ASSUMPTIONS, ONLY_OF_GROUPS
+from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
+from archsim.specs.workload import SyntheticSpec
 from archsim.workload import demand
+from archsim.workload.generated import SyntheticTraffic
 
 SETS = ["published", "[physical, {set: published, hops: all, weights: all}]"]
 SLOW = "policies=[ep, {name: slow, allocation: slow:slowly}, allo]"
@@ -592,3 +600,192 @@ signal.pause()
         for pid in workers:
             kill(pid, "archsim")
         assert len(workers) == 2 and ready and errors.read() == b""
+
+
+# ---- Runs that differ only in how results are counted share a simulation, and have the results of their own.
+
+POLICIES = "policies=[ep, allo, allo+pred, eplb]"
+SENT = {"transfer_software", "dispatch", "combine"}
+COUNTED = {"hops", "throughput", "overlap"}
+SHARED = {
+    "published": COUNTED
+    | {"arbitration", "reads", "rate_updates", "dispatch", "combine", "transfer_software", "migration"},
+    "physical": COUNTED | {"ties", "migration"},
+    "groups": COUNTED - {"overlap"} | {"ties", "migration"},
+}
+BASES = {"groups": ("physical", {"execution": "expert_parallel", "transfer_software": "free"})}  # others: shipped
+OF_PREDICTORS = {"heatmap_update", "prediction_rows", "copy_writes", "tables"}
+
+
+def changed(name):
+    """The set, and every set in which one field has another of its values that any system can run."""
+    shipped, changes = BASES.get(name, (name, {}))
+    base = load_assumptions(shipped, **changes).model_copy(update={"set": name})
+    skipped = {"execution", "gemm", "memory"} | (set() if name == "published" else {"arbitration", "reads"} | SENT)
+    others = [
+        base.model_copy(update={"set": f"{field}-{value}", field: value})
+        for field, values in ASSUMPTIONS.items()
+        for value in values
+        if field not in skipped and value not in (getattr(base, field), *ONLY_OF_GROUPS)
+    ]
+    return base, others
+
+
+@pytest.fixture(scope="module", params=sorted(SHARED))
+def made(request, tmp_path_factory):
+    """The name of a set, and its runs with those of all changed sets."""
+    base, others = changed(request.param)
+    experiment = tiny(tmp_path_factory.mktemp("shared"), POLICIES).model_copy(update={"assumptions": (base, *others)})
+    return request.param, prepare(experiment)
+
+
+def test_only_fields_that_count_are_shared(made):
+    name, prepared = made
+    own = {(run.policy.name, run.batch, run.system.name): run for run in prepared.runs if run.assumptions.set == name}
+    alike: dict[str, set[str]] = {}
+    for run in prepared.runs:
+        if run.simulation == own[run.policy.name, run.batch, run.system.name].simulation:
+            alike.setdefault(run.policy.name, set()).add(run.assumptions.set.partition("-")[0])
+    expected = SHARED[name] | {name}
+    plain = expected | OF_PREDICTORS
+    assert alike == {"ep": plain, "allo": plain, "allo+pred": expected, "eplb": plain - {"migration"}}
+
+
+def test_results_are_those_of_simulations_of_their_own(made, monkeypatch):
+    _, prepared = made
+    groups: dict[str, list] = {}
+    for run in prepared.runs:
+        groups.setdefault(run.simulation, []).append(run)
+    twins = [runs for runs in groups.values() if len(runs) > 1 and runs[0].batch == prepared.runs[0].batch]
+    assert len(twins) >= 3
+    own = [[Simulator(prepared.traces).record(run) for run in runs] for runs in twins]
+    ran = []
+    run_once = Replay.run
+    monkeypatch.setattr(Replay, "run", lambda replay: ran.append(1) or run_once(replay))
+    simulator = Simulator(prepared.traces)
+    shared = [[simulator.record(run) for run in runs] for runs in twins]
+    assert [without_host(runs) for runs in shared] == [without_host(runs) for runs in own]
+    assert len(ran) == len(twins)
+
+
+def test_a_row_is_the_record_without_details(made):
+    run = made[1].runs[0]
+    whole, row = without_host([Simulator().record(run), Simulator().row(run)])
+    assert all(whole[name] for name in ("dies", "links", "pairs", "steps"))
+    assert row == {**whole, **NO_DETAILS}
+
+
+def test_generated_traffic_is_drawn_once_for_demands_that_read_it_one_after_the_other():
+    class Counted(SyntheticTraffic):
+        drawn = 0
+
+        def steps(self, requests, decode_steps):
+            Counted.drawn += 1
+            return super().steps(requests, decode_steps)
+
+    model, spec = load_model("qwen3-235b-a22b"), SyntheticSpec(prompt_tokens=0, decode_steps=2)
+    traffic, streams, requests = Counted(model, spec, 3), {}, np.arange(3)
+
+    def read(most):
+        pieces = Remembered(traffic, ("three",), streams, most).steps(requests, 2)
+        return [(piece.iteration, piece.experts.tolist()) for piece in pieces]
+
+    selections = 3 * 2 * 94 * 8
+    first = read(selections)
+    assert read(selections) == first and Counted.drawn == 1 and len(first) == 2
+    streams.clear()
+    assert read(selections - 1) == read(selections - 1) == first and Counted.drawn == 3 and not streams
+    next(Remembered(traffic, ("three",), streams).steps(requests, 2))  # left before its end
+    assert not streams
+    remembered = Remembered(traffic, ("three",), streams)
+    assert (remembered.digest, remembered.request_digest) == (traffic.digest, traffic.request_digest)
+
+
+def without_host(records):
+    """Records without times of the machine that simulates."""
+    return [
+        {**each, "host": None, "row": {name: value for name, value in each["row"].items() if name[:5] != "host_"}}
+        for each in records
+    ]
+
+
+# ---- What a sweep takes is told before it is spent; what this machine cannot hold is refused.
+
+def plan(**changes):
+    """A small experiment; ``engine``, ``assumptions``, ``batch``, ``side`` or ``topology`` changed."""
+    side, topology = changes.pop("side", 4), changes.pop("topology", "mesh")
+    workload = {"trace": {"synthetic": {"like": "model", "prompt_tokens": 0}}, "batch": [changes.pop("batch", 64)]}
+    system = {"like": "dojo", "name": "square", "mesh": {"x": side, "y": side}, "topology": topology}
+    own = {"name": "small", "systems": [system], "models": ["olmoe-1b-7b"], "policies": ["ep"]}
+    workload |= {"context": 64, "decode_steps": 2, "layers": 2}
+    return plan_of(ar.load_experiment(own | {"workload": workload} | changes))
+
+
+@pytest.mark.parametrize("system", ["dojo", "dojo_x4", "h200_node", "h200_cluster", "gb200_nvl72", "tsmc_sow", "sow_x"])
+def test_links_are_counted_without_the_fabric(system):
+    spec = load_system(system)
+    links, route_links = extent_of(spec)
+    fabric = build_fabric(spec, "row_major")
+    assert (links, round(route_links)) == (fabric.links, len(fabric.route_links))
+
+
+def test_more_of_anything_costs_more():
+    physical = {"assumptions": ["physical"]}
+    least = cost_of(plan(**physical).point(0))
+    for changes in ({"batch": 256}, {"side": 6}):
+        more = cost_of(plan(**physical | changes).point(0))
+        assert more.events > least.events and more.host_ns > least.host_ns and more.host_bytes >= least.host_bytes
+    published = cost_of(plan(assumptions=["published"]).point(0))
+    assert published.events < least.events and published.host_bytes < least.host_bytes
+    assert cost_of(plan(engine="analytical").point(0)).events == 0
+
+
+def test_events_are_those_of_a_run_within_a_factor_of_two():
+    for assumptions in ("published", "physical"):
+        planned = plan(assumptions=[assumptions])
+        (row,) = ar.run(planned.experiment).runs.rows
+        assert 0.5 < cost_of(planned.point(0)).events / row["events"] < 2
+
+
+def test_what_the_machine_cannot_hold_is_refused_with_what_fits():
+    point = plan(side=16, assumptions=["physical"]).point(0)
+    needed = int(cost_of(point).host_bytes)
+    refuse_unheld(point, lambda: needed + 1)
+    refuse_unheld(point, lambda: None)
+    with pytest.raises(CapacityError, match=r"square: simulating 256 dies .* about 15 × 15 dies fit"):
+        refuse_unheld(point, lambda: needed - 1_000_000)
+
+
+@pytest.mark.parametrize(("assumptions", "side", "measured_gb"), [
+    ("physical", 24, 0.72), ("physical", 32, 1.81), ("physical", 40, 4.12), ("published", 24, 0.46),
+    ("published", 32, 1.04),
+])
+def test_links_of_fully_connected_dies_take_memory(assumptions, side, measured_gb):
+    """Measured: ``benchmarks/big_fabrics.py --topology fully_connected``."""
+    point = plan(side=side, topology="fully_connected", assumptions=[assumptions]).point(0)
+    assert measured_gb / 1.34 < cost_of(point).host_bytes / 1e9 < measured_gb * 1.34
+
+
+def test_a_refusal_names_all_that_it_counts():
+    point = plan(side=64, topology="fully_connected", assumptions=["physical"]).point(0)
+    counts = "about 24 GiB of memory: for 16.8 million links, 16.8 million pairs of dies and 16.8 million links on"
+    with pytest.raises(CapacityError, match=counts):
+        refuse_unheld(point, lambda: 16 * 2**30)
+
+
+def test_a_sentence_says_runs_events_time_and_memory():
+    said = told(plan(batch=64), 2)
+    assert said.startswith("about ") and " events, 1 s on 1 core when compiled, 0.3 GB a process" in said
+
+
+def test_check_and_dry_run_say_it(capsys, tmp_path):
+    file = tmp_path / "one.yaml"
+    file.write_text(
+        "name: one\nsystems: [dojo]\nmodels: [olmoe-1b-7b]\npolicies: [ep]\nengine: analytical\n"
+        "workload: {trace: {synthetic: {like: model}}, batch: 64, decode_steps: 2, layers: 1}\n"
+        "sweep: {grid: {workload.batch: {from: 1, to: 200, linear: 200}}}\n"
+    )
+    for command in ("check", "sweep --dry-run"):
+        assert main([*command.split(), str(file)]) == 0
+        told = capsys.readouterr().out
+        assert "200 points" in told and "no events, " in told and "runs, no events" not in told

@@ -1,14 +1,17 @@
 """Experts from traffic while serving: times by the engine, policies, migrations, wafers, timelines."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import archsim as ar
-from archsim.base.errors import ArchsimError
+from archsim.base.errors import ArchsimError, CapacityError, SpecError, TraceError
+from archsim.cli.main import main
+from archsim.iteration.overlap import micro_batched
 from archsim.iteration.times import batches_of, iteration_times
-from archsim.serving.serving import decodes_alone, deploy
+from archsim.serving.serving import busy_of, decodes_alone, deploy, machines_of, rooms_told, serve
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving_files import load_serving
 
@@ -217,3 +220,263 @@ def test_engines_that_only_decode_take_low_latency_kernels_between_nodes():
     named = load_serving("configs/serve_wide_ep_decode.yaml", ["assumptions={dispatch: per_rank}"])
     assert decodes_alone(named, wide) is named
     assert decodes_alone(serving, wide).spec.assumptions["overlap"] == "two_batch"
+
+
+# ---- Attention–FFN disaggregation: experts on devices of their own, and pools on machines of different kinds.
+
+APART_FILE = {
+    "system": "h200_node",
+    "model": "olmoe-1b-7b",
+    "engine": "none",
+    "disaggregated": {
+        "prefill": "none",
+        "decode": {
+            "parallel": {"attention": {"dp": 2}},
+            "experts_on": {"system": "dojo", "micro_batches": 3, "links": {"bandwidth": "50 GB/s", "latency": "2 us"}},
+        },
+    },
+    "routing": {"like": "model", "layers": 1, "requests": 8, "steps": 4},
+    "requests": {"concurrency": 32, "input": {"fixed": 1000}, "output": {"fixed": 4}, "count": 32},
+    "scheduler": {"max_num_seqs": 16, "max_num_batched_tokens": 16},
+}
+APART = "disaggregated.decode.experts_on"
+
+
+def served(*overrides):
+    return serve(load_serving(APART_FILE, overrides))
+
+
+def scheduled_ns(parts, layers, stages):
+    """When the last micro-batch ends, of a list schedule: every stage serves one at a time, in order of arrival."""
+    free, at = np.zeros(len(stages)), np.zeros(parts)
+    for _ in range(layers):
+        for part in range(parts):
+            for stage, ns in enumerate(stages):
+                at[part] = free[stage] = max(at[part], free[stage]) + ns
+    return at.max()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_closed_form_is_the_longest_path_of_the_schedule(seed):
+    """Own stages and links differ; with alike micro-batches the order of arrival is that of the batch."""
+    draw = np.random.default_rng(seed)
+    for _ in range(40):
+        parts, layers, stages = int(draw.integers(1, 9)), int(draw.integers(1, 30)), draw.exponential(100.0, 4)
+        found = micro_batched.py_func(parts, layers, *(layers * stages))
+        assert found == pytest.approx(scheduled_ns(parts, layers, stages), rel=1e-12)
+
+
+def test_by_hand():
+    """Two layers of three micro-batches; attention 4, there 1, experts 5, back 2 ns: the experts set the pace. The
+    first vectors arrive at 5, six turns of 5 ns end at 35, the last goes back until 37.
+    """
+    assert micro_batched.py_func(3, 2, 8.0, 2.0, 10.0, 4.0) == 37.0
+    assert micro_batched.py_func(1, 2, 8.0, 2.0, 10.0, 4.0) == 24.0  # nothing overlaps
+
+
+@pytest.mark.parametrize(
+    ("attention_ns", "experts_ns", "fixed_ns", "there_ns"),
+    [(400.0, 0.10, 20.0, 0.01), (900.0, 0.20, 100.0, 0.02), (100.0, 0.05, 600.0, 0.01), (500.0, 0.05, 10.0, 0.20)],
+)
+def test_the_best_ratio_is_that_of_the_published_analysis(attention_ns, experts_ns, fixed_ns, there_ns):
+    """arXiv 2601.21351: of r attention devices to one with experts, the best r for throughput a device is the largest
+    of where experts, or the link, take as long as attention, and sqrt(fixed / (slope x batch)).
+    """
+    batch, parts, layers = 100, 4, 1000
+    ratios = np.arange(1, 200)
+    throughput = [
+        ratio * batch * parts / (ratio + 1)
+        / micro_batched.py_func(parts, layers, attention_ns, there_ns * ratio * batch,
+                                experts_ns * ratio * batch + fixed_ns, there_ns * ratio * batch)
+        for ratio in ratios
+    ]  # fmt: skip
+    best = ratios[int(np.argmax(throughput))]
+    by_experts = (attention_ns - fixed_ns) / (experts_ns * batch)
+    by_link = attention_ns / (there_ns * batch)
+    peak = np.sqrt(fixed_ns / (experts_ns * batch))
+    # A stage that is shorter than attention at some ratio bounds it from there on: the least of those that bind.
+    published = max(min(by_experts, by_link), peak)
+    assert abs(best - published) <= max(0.1 * published, 1)
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    return served()
+
+
+def test_what_is_printed_is_the_longest_path(outcome):
+    """Every token takes an iteration; its layers are those of the closed form, once the head is taken off."""
+    built = outcome.deployment.prefill
+    busy = busy_of(built, outcome.served.experts[-1], 16, 1002.0)
+    assert max(busy) == pytest.approx(1.0, abs=0.15) and min(busy) > 0
+    assert outcome.deployment.told == "2 devices of h200_node and 25 of dojo"
+    assert any("experts apart, 3 micro-batches of 16 requests a rank" in note for note in outcome.notes)
+
+
+def test_a_side_has_its_own_memory(outcome):
+    """The attention side gains exactly what the experts took: 16 layers of 64 experts, on two ranks."""
+    beside = {"prefill": "none", "decode": {"parallel": {"attention": {"dp": 2}}}}
+    together = load_serving(APART_FILE | {"disaggregated": beside, "system": "h200_node"})
+    apart, model = load_serving(APART_FILE), together.model
+    rooms = [int(rooms_told(each)[0].split()[2].replace(",", "")) for each in (together, apart)]
+    experts = 64 * 16 * 3 * model.hidden * model.expert_ffn / 2
+    assert rooms[1] - rooms[0] == pytest.approx(experts / (16 * 2 * 16 * 128 * 2), rel=1e-3)
+    assert machines_of(together) == (("h200_node", 2),)
+
+
+def test_nothing_made_better_is_slower(outcome):
+    """Nor faster than the slowest stage allows: the dead zone, where attention grows with context and experts idle."""
+    tpot = outcome.measures.tpot.mean
+    for better in (f"{APART}.links.bandwidth=100 TB/s", f"{APART}.links.latency=0 us"):
+        assert served(better).measures.tpot.mean <= tpot
+    assert served(f"{APART}.links.bandwidth=50 MB/s").measures.tpot.mean > 1.5 * tpot
+    shares = []
+    for context in (500, 4_000):
+        found = served(f"requests.input.fixed={context}", "precision={kv: bf16}")
+        shares.append(busy_of(found.deployment.prefill, found.served.experts[-1], 16, float(context)))
+    assert shares[1].attention > shares[0].attention and shares[1].experts < shares[0].experts
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("routing=uniform", "routing: {like: model}"),
+        ("speculation={draft_tokens: 1, acceptance: 0.5}", "speculation: none"),
+        ("disaggregated.decode.instances=2", "one engine with more ranks"),
+        ("disaggregated.decode.parallel={attention: {dp: 2}, experts: {ep: 2}}", "experts_on"),
+        ("disaggregated.prefill={experts_on: {system: dojo}}", "prompts on two sides"),
+        ("assumptions={overlap: two_batch}", "micro_batches"),
+        ("precision={products: fp8_block, experts: bf16}", "compute.dtype"),
+        ("model=qwen3-32b", "has no experts"),
+        (f"{APART}.system=dojoo", "dojo"),
+        (f"{APART}.micro_batches=0", "micro_batches"),
+        ("disaggregated.decode.parallel={attention: {dp: 16}}", "h200_node has 8 devices"),
+    ],
+)
+def test_what_nobody_runs_is_refused_by_name(override, told):
+    with pytest.raises(ArchsimError, match="(?s).*".join(map(str, [told.replace("{", r"\{").replace("}", r"\}")]))):
+        deploy(load_serving(APART_FILE, [override]))
+
+
+def test_experts_that_do_not_fit_say_what_would():
+    small = {"like": "dojo", "name": "small", "hbm": {"capacity": "1 GB"}}
+    overrides = [f"{APART}.system={small}", "model=deepseek-v3", "disaggregated.decode.parallel.attention.dp=8"]
+    with pytest.raises(CapacityError, match=r"does not fit on small: its experts need .* or more instead of 25"):
+        deploy(load_serving(APART_FILE, overrides))
+
+
+def test_an_axis_compares_places_of_experts():
+    """The shipped question: experts on the same devices, or on others."""
+    places = [None, APART_FILE["disaggregated"]["decode"]["experts_on"]]
+    file = APART_FILE | {"sweep": {"grid": {APART: places}}}
+    file["disaggregated"] = {"prefill": "none", "decode": {"parallel": {"attention": {"dp": 2}}}}
+    apart = [load_serving(file, cell={APART: place}).spec.experts_on for place in places]
+    assert apart[0] is None and apart[1].system == "dojo"
+    assert [machines_of(load_serving(file, cell={APART: place})) for place in places] == [
+        (("h200_node", 2),), (("h200_node", 2), ("dojo", 25)),
+    ]  # fmt: skip
+
+
+def test_pools_of_two_kinds(capsys):
+    """Prompts on H200, decodes on a wafer: each with its own memory, and the KV over the links between them."""
+    pools = {
+        "prefill": {"parallel": {"attention": {"dp": 2}}},
+        "decode": {"system": "dojo", "parallel": {"attention": {"dp": 25}}},
+        "transfer": {"bandwidth": "50 GB/s"},
+    }
+    serving = load_serving(APART_FILE | {"disaggregated": pools, "scheduler": {"max_num_seqs": 16}})
+    assert machines_of(serving) == (("h200_node", 2), ("dojo", 25))
+    deployment = deploy(serving)
+    assert deployment.decode is not None and deployment.decode.pool.ranks == 25
+    assert [each.partition(":")[0] for each in rooms_told(serving)] == ["prefill", "decode"]
+    with pytest.raises(SpecError, match="dojo has 25 devices"):
+        machines_of(load_serving(APART_FILE | {"disaggregated": pools | {"decode": {"system": "dojo", "instances": 2,
+                                                                              "parallel": {"attention": {"dp": 25}}}}}))
+
+
+# ---- Wide expert parallelism as it is deployed, by the command alone, against published tokens a second and node.
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+# SGLang, large-scale EP on 96 H100 (LMSYS, May 2025): EP72 at 256 requests a GPU with 2,000 tokens; EP32, 16,384 a GPU.
+DECODES = {"two_batch": 22_310, "none": 22_310 / 1.255}
+PREFILLS = {1024: 57_674, 4096: 50_302}
+FEW = "routing={like: model, layers: 1, requests: 64, steps: 128, every: 100000}"
+
+
+def wide_served(capsys, name, *changes):
+    """The one row that ``archsim serve --json`` prints."""
+    overrides = [part for each in changes for part in ("--set", each)]
+    assert main(["serve", str(CONFIGS / f"{name}.yaml"), "--json", *overrides]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    return row
+
+
+@pytest.mark.parametrize("overlap", DECODES)
+def test_decode_on_9_nodes(capsys, overlap):
+    changes = f"assumptions.overlap={overlap}", "requests.output.fixed=8", FEW
+    row = wide_served(capsys, "serve_wide_ep_decode", *changes)
+    assert row["output_tokens_per_s"] / 9 == pytest.approx(DECODES[overlap], rel=0.2)
+
+
+@pytest.mark.parametrize("prompt", PREFILLS)
+def test_prefill_on_4_nodes(capsys, prompt):
+    fewer = "requests.count=1024", "requests.concurrency=1024"
+    row = wide_served(capsys, "serve_wide_ep_prefill", f"requests.input.fixed={prompt}", *fewer)
+    assert row["total_tokens_per_s"] / 4 == pytest.approx(PREFILLS[prompt], rel=0.2)
+
+
+def test_ranks_that_do_not_divide_the_experts_are_served_with_replicas():
+    """256 experts on 72 ranks: 32 replicas, of EPLB, unless a file names policies."""
+    file = {
+        "system": "gb200_nvl72", "model": "deepseek-v3", "routing": {"like": "model"}, "engine": "sglang",
+        "requests": {"concurrency": 1, "input": {"fixed": 8}, "output": {"fixed": 2}},
+    }  # fmt: skip
+    wide, even = ({"parallel": {"attention": {"dp": ranks}}} for ranks in (72, 64))
+    (found,) = load_serving(file | wide).policies
+    assert (found.name, found.placement.params["slots"]) == ("eplb", 0)
+    assert [load_serving(file | each).policy.name for each in (even, wide | {"policies": ["ep"]})] == ["ep", "ep"]
+
+
+def test_what_comes_with_its_kv_needs_a_token_to_decode():
+    with pytest.raises(TraceError, match="one token"):
+        serve(load_serving(CONFIGS / "serve_wide_ep_decode.yaml", ["requests.output.fixed=1", FEW]))
+
+
+def decodes_on(system, ranks, **changes):
+    """Decodes of engines of their own, whose requests come with their KV."""
+    return {
+        "system": system, "model": "deepseek-v3", "engine": "sglang",
+        "precision": {"products": "fp8_block", "experts": "fp8_block", "kv": "fp8"},
+        "disaggregated": {"prefill": "none", "decode": {"parallel": {"attention": {"dp": ranks}}}},
+        "requests": {"concurrency": 64 * ranks, "input": {"fixed": 1024}, "output": {"fixed": 8}, "count": 64 * ranks},
+    } | changes  # fmt: skip
+
+
+def moved_ns(file, tokens=64):
+    """Dispatch and combine of all layers, of so many tokens of a rank, and the notes."""
+    found = deploy(load_serving(file))
+    table = found.prefill.pool.table
+    return float(table.dispatch[tokens] + table.combine[tokens]), " ".join(found.notes)
+
+
+def test_wide_groups_dispatch_between_and_beyond_measured_ranks():
+    """16 and 64 ranks of an NVL72 were measured; 32 lie between, and nobody gathers the tokens of all of them."""
+    times = {ranks: moved_ns(decodes_on("gb200_nvl72", ranks)) for ranks in (16, 32, 64)}
+    assert times[16][0] < times[32][0] < times[64][0] < 1.2 * times[16][0]
+    assert times[32][0] / 58 == pytest.approx(60e3, rel=0.1)  # one layer
+    assert "not measured on 32 ranks of gb200; 16 ranks left out, " in times[32][1]
+    assert "not measured on" not in times[64][1].split("combine of 64 ranks")[1]
+
+
+def test_wide_groups_between_nodes_of_gpus_without_kernels_take_those_of_another():
+    ns, told = moved_ns(decodes_on("b200_cluster", 16))
+    assert "h100 deepep low_latency on 2 nodes" in told and 58 * 100e3 < ns < 58 * 300e3
+
+
+@pytest.mark.parametrize("experts", ["fp8_block", "nvfp4"])
+def test_traffic_and_chance_compose_dispatch_alike(experts):
+    """Experts that all are equally popular: traffic takes as long as chance, in any dtype of the GPU."""
+    even = {"synthetic": {"popularity_skew": 0}, "layers": 1, "requests": 64, "steps": 64, "every": 100000}
+    file = decodes_on("gb200_nvl72", 32, precision={"products": "fp8_block", "experts": experts, "kv": "fp8"})
+    tpot = [serve(load_serving(file | each)).measures.tpot.mean for each in ({}, {"routing": even})]
+    assert tpot[1] == pytest.approx(tpot[0], rel=0.35)

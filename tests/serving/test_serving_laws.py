@@ -1,15 +1,21 @@
 """Laws of serving: tokens and KV blocks are conserved, time runs forward, requests come in order, nothing is random."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import serving_oracle
 from support.examples import examples
 from support.serving import MS, closed, opened, pool
 
-from archsim.base.errors import TraceError
+import archsim as ar
+from archsim.base.errors import ArchsimError, TraceError
+from archsim.iteration.times import NO_DRAFTS, of
 from archsim.serving import loop
 from archsim.serving import simulate as simulation
+from archsim.serving.kv import with_outputs
 from archsim.serving.measures import Slo, measure, times_ns
 from archsim.serving.records import Transfer
 from archsim.serving.requests import Requests, gamma_arrivals, lengths, refuse_too_long, without_hashes
@@ -347,3 +353,201 @@ def test_a_client_sends_its_next_request_when_it_has_seen_the_last_token():
     requests = found.requests
     assert np.all(np.diff(requests["arrival_ns"]) >= 0)
     assert requests["arrival_ns"][4:] == pytest.approx(np.sort(requests["last_ns"])[:36])
+
+
+# ---- The compiled loop against a slow and obvious one: every time, hit and preemption of random cases is the same.
+# ``ARCHSIM_ORACLE_CASES=1000`` runs as many; each commit runs a sample of the three schedulers.
+
+CASES = int(os.environ.get("ARCHSIM_ORACLE_CASES", "24"))
+
+
+def case(seed):
+    """(rows of (arrival, prompt, output, ids), rules, blocks of a rank, ranks, instances, clients)."""
+    draw = np.random.default_rng(seed)
+    name = sorted(SCHEDULERS)[seed % len(SCHEDULERS)]
+    block = int(draw.choice([1, 4, 16]))
+    rules = {
+        "name": name, "max_num_seqs": int(draw.integers(1, 12)), "max_num_batched_tokens": int(draw.integers(8, 200)),
+        "chunked_prefill": bool(draw.random() < (0.5 if name == "trtllm" else 0.9)),
+        "prefix_caching": bool(draw.random() < 0.5), "block_tokens": block,
+        "reserve_full_isl": int(draw.random() < 0.7), "poll_every": int(draw.choice([1, 1, 5])),
+        "kept_share": float(draw.choice([0.0, 0.7, 1.0])),
+    }  # fmt: skip
+    longest = 150 if rules["chunked_prefill"] else rules["max_num_batched_tokens"] // 2
+    count, clients = int(draw.integers(2, 40)), int(draw.choice([0, 0, 3]))
+    rows, known = [], []
+    for at in range(count):
+        prompt, output = int(draw.integers(1, longest + 1)), int(draw.integers(1, 40 if longest > 40 else longest + 1))
+        full = prompt // block
+        ids = list(range(1000 * at, 1000 * at + full))
+        if known and draw.random() < 0.6:  # as an earlier prompt begins
+            like = known[draw.integers(len(known))]
+            kept = int(draw.integers(0, len(like) + 1))
+            ids = [*like[:kept], *ids][:full]
+        known.append(ids)
+        rows.append((0 if clients else int(draw.integers(0, 400)) * 1_000_000, prompt, output, ids))
+    rows.sort(key=lambda row: row[0])
+    most = max(-(-(prompt + output) // block) for _, prompt, output, _ in rows)
+    return rows, rules, int(most * draw.uniform(1, 4)), int(draw.integers(1, 3)), int(draw.integers(1, 3)), clients
+
+
+def asked(rows, block, clients):
+    """A block that is not full has an id of its own, which nothing shares."""
+    own = iter(range(10**6, 2 * 10**6))
+    ids = [[*row[3], *([next(own)] if row[1] % block else [])] for row in rows]
+    flat = np.array([each for row in ids for each in row], np.int64)
+    first = np.cumsum([0, *map(len, ids)])
+    dense = np.unique(flat, return_inverse=True)[1].astype(np.int64)
+    arrival, prompt, output = (np.array([row[at] for row in rows]) for at in range(3))
+    return Requests(arrival.astype(float), prompt, output, dense, first, block, clients)
+
+
+def with_ids_of_outputs(rows, block, clients):
+    """The rows with the ids of full blocks of outputs that later turns repeat (test_hand_cases.py has hand cases)."""
+    chains = with_outputs(asked(rows, block, clients))
+    ids = [chains.ids[chains.first[r] :][: tokens // block].tolist() for r, tokens in enumerate(chains.tokens)]
+    return [(*row[:3], each) for row, each in zip(rows, ids, strict=True)]
+
+
+def oracle_served(rows, rules, blocks, ranks, instances, clients):
+    known = SCHEDULERS[rules["name"]].parameters
+    params = {key: rules[key] for key in known}
+    names = [key for key in rules if key in Scheduler._fields]
+    scheduler = Scheduler(**{key: rules[key] for key in names}, balance="least_loaded", params=params)
+    machine = pool(blocks, instances, ranks, attention_ns=1.0)
+    return simulate(asked(rows, rules["block_tokens"], clients), scheduler, machine).requests
+
+
+FIELDS = {"arrival_ns": "arrival", "scheduled_ns": "scheduled", "first_ns": "first", "last_ns": "last", "hit": "hit",
+          "preempted": "preempted"}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_every_request_is_served_as_the_rules_say(part):
+    wrong = {}
+    for seed in range(part, CASES, 3):
+        rows, rules, *sizes, clients = case(seed)
+        fast = oracle_served(rows, rules, *sizes, clients)
+        known = with_ids_of_outputs(rows, rules["block_tokens"], clients)
+        slow = serving_oracle.serve(known, rules, *sizes, clients)
+        off = [name for name, other in FIELDS.items() if fast[name].tolist() != [getattr(each, other) for each in slow]]
+        if off:
+            wrong[seed] = rules["name"], off
+    assert not wrong, f"{len(wrong)} of {len(range(part, CASES, 3))}: {dict(list(wrong.items())[:5])}"
+
+
+# ---- Laws of speculation and of the cadence of prompts.
+
+DRAFTED = [(at * 3.0, 20 + 13 * at % 90, 5 + 7 * at % 40) for at in range(40)]
+FILE = {
+    "system": "h200_node",
+    "model": "qwen3-30b-a3b",
+    "parallel": {"attention": {"tp": 4}},
+    "requests": {"concurrency": 4, "input": {"fixed": 200}, "output": {"fixed": 64}, "count": 12},
+}
+
+
+def drafted(speculation=NO_DRAFTS, name="vllm_v1", rows=DRAFTED, ranks=1, blocks=400, layers=10, **more):
+    return simulate(
+        opened(rows), Scheduler(name, **SMALL, **more), pool(blocks, 1, ranks), speculation=speculation, layers=layers
+    )
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULERS))
+@pytest.mark.parametrize("drafts", [1, 3])
+def test_all_drafts_accepted_are_so_many_more_tokens_an_iteration(name, drafts):
+    row = [(0.0, 50, 1 + 24)]
+    plain, fast = drafted(name=name, rows=row), drafted(of(drafts, 1.0, 0, 0), name, row)
+    assert (plain.totals["iterations"], fast.totals["iterations"]) == (25, 1 + 24 // (drafts + 1))
+    assert fast.totals["accepted"] == fast.totals["drafted"] == 24 - 24 // (drafts + 1)
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_no_draft_accepted_gains_nothing_and_costs_the_drafts(layers):
+    plain, slow = drafted(), drafted(of(3, 0.0, layers, 0))
+    assert slow.totals["accepted"] == 0 and np.array_equal(slow.requests["made"], plain.requests["made"])
+    assert slow.totals["now_ns"] > plain.totals["now_ns"]
+    if layers:
+        assert slow.totals["now_ns"] > drafted(of(3, 0.0, 0, 0)).totals["now_ns"]
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(sorted(SCHEDULERS)), st.integers(1, 4), st.floats(0, 1), st.integers(30, 100))
+def test_tokens_and_blocks_are_conserved_with_drafts(name, drafts, rate, blocks):
+    found = drafted(of(drafts, rate, 1, 3), name, blocks=blocks)
+    requests = found.requests
+    assert np.array_equal(requests["made"], requests["output"]) and requests["blocks"].sum() == 0
+    assert np.all(requests["computed"] == requests["input"] + requests["output"] - 1)
+    assert np.all(requests["last_ns"] >= requests["first_ns"])
+
+
+def test_prompts_pass_the_layer_that_drafts():
+    """One of ten: a tenth longer at most, and nothing where drafts come from n-grams."""
+    plain, ngram, mtp = (
+        float(drafted(each, rows=[(0.0, 100, 2)]).requests["first_ns"][0])
+        for each in (NO_DRAFTS, of(2, 1.0, 0, 0), of(2, 1.0, 1, 0))
+    )
+    assert plain == ngram and plain < mtp <= 1.1 * plain
+
+
+def test_more_accepted_is_faster():
+    row = [(0.0, 50, 200)]
+    ends = [float(drafted(of(3, rate, 1, 0), rows=row).totals["now_ns"]) for rate in (0.0, 0.3, 0.6, 0.9, 1.0)]
+    assert ends == sorted(ends, reverse=True) and len(set(ends)) == 5
+
+
+def test_rates_of_each_draft_and_the_mean_of_tokens():
+    assert of(3, 0.5, 0, 0).tokens == pytest.approx(1 + 0.5 + 0.25 + 0.125)
+    assert of(2, (0.8, 0.5), 0, 0).tokens == pytest.approx(1 + 0.8 + 0.4)
+    found = drafted(of(2, (0.8, 0.5), 0, 0), rows=[(0.0, 50, 4000)])
+    assert found.totals["iterations"] == pytest.approx(4000 / (1 + 0.8 + 0.4), rel=0.05)
+
+
+def test_a_tree_accepts_one_draft_a_depth_and_verifies_all():
+    """Two depths of 4 and 8 drafts: 12 rows are verified beside the next token, and 2 at most are accepted."""
+    tree, chain = of(2, 1.0, 1, 0, (4, 8)), of(2, 1.0, 1, 0)
+    assert (tree.drafts, chain.drafts, tree.tokens) == (12, 2, chain.tokens)
+    row = [(0.0, 50, 1 + 24)]
+    wide, narrow = drafted(tree, rows=row), drafted(chain, rows=row)
+    assert wide.totals["iterations"] == narrow.totals["iterations"] == 1 + 24 // 3
+    assert wide.totals["accepted"] == narrow.totals["accepted"] == 16 and wide.totals["drafted"] > 4 * 16
+    assert wide.totals["now_ns"] > narrow.totals["now_ns"]  # of the same acceptance, more rows are no faster
+    likelier = drafted(of(2, 0.9, 1, 0, (2, 2)), rows=[(0.0, 50, 400)]).totals["now_ns"]
+    assert likelier < drafted(of(2, 0.5, 1, 0), rows=[(0.0, 50, 400)]).totals["now_ns"]
+    one_each = drafted(of(2, 0.7, 1, 0, (1, 1)), rows=row)
+    assert one_each.totals["now_ns"] == drafted(of(2, 0.7, 1, 0), rows=row).totals["now_ns"]
+
+
+def test_a_file_speculates():
+    plain, fast, slow = (
+        ar.serve(FILE | {"speculation": each})
+        for each in ("none", {"draft_tokens": 3, "acceptance": 0.8}, {"draft_tokens": 3, "acceptance": [0, 0, 0]})
+    )
+    tpot = [each.measures.tpot.mean for each in (fast, plain, slow)]
+    assert tpot == sorted(tpot) and tpot[0] < 0.7 * tpot[1]
+    assert any("speculation" in note for note in fast.notes)
+    with pytest.raises(ArchsimError, match="2 depths for 3 draft_tokens"):
+        ar.serve(FILE | {"speculation": {"draft_tokens": 3, "acceptance": 0.5, "tree": [4, 4]}})
+    with pytest.raises(ArchsimError, match="2 rates for 3 drafts"):
+        ar.serve(FILE | {"speculation": {"draft_tokens": 3, "acceptance": [0.5, 0.4]}})
+
+
+def test_prompts_of_ranks_that_wait_for_each_other_are_grouped():
+    """Some rank has a prompt in most iterations; grouped, most gaps are those of decodes alone."""
+    rows = [(at * 4.0, 20, 20) for at in range(300)]
+    machine = pool(2000, 1, 4, token_ns=1e5)
+    found = {
+        rule: simulate(opened(rows), Scheduler(**SMALL, prefill=rule, prefill_every=8), machine)
+        for rule in ("free", "spaced", "together")
+    }
+    gaps = {rule: measure(each, 4).itl.percentiles[0] for rule, each in found.items()}
+    ttft = {rule: times_ns(each)["ttft"].mean() / MS for rule, each in found.items()}
+    for rule in ("spaced", "together"):
+        assert gaps[rule] <= gaps["free"] and ttft[rule] > ttft["free"]
+        assert found[rule].totals["prompts"] < found["free"].totals["prompts"]
+        assert np.array_equal(found[rule].requests["made"], found[rule].requests["output"])
+    assert gaps["spaced"] < 0.9 * gaps["free"]
+
+
+def test_one_iteration_between_prompts_is_free():
+    assert drafted(prefill="spaced", prefill_every=1).requests.tobytes() == drafted().requests.tobytes()

@@ -1,22 +1,29 @@
 """Systems of levels, and systems whose fabric a user's function builds: written, refused, run, shown."""
 
+import shutil
+
 import numpy as np
 import pytest
 import yaml
 from support.html_page import whole_report
-from support.tiny import TINY, apart, archsim, tiny
+from support.tiny import TINY, apart, archsim, tiny, tiny_file
 
 from archsim.base.errors import SpecError
+from archsim.base.yaml import dump_yaml
 from archsim.engine.event.flows import flow_network
 from archsim.engine.machine import build_fabric, build_machine
 from archsim.engine.state import HIDDEN, UNITS
+from archsim.laws.host import path_of
+from archsim.laws.tables import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
 from archsim.report.data import read_report
 from archsim.report.maps import places
 from archsim.report.page import write_report
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep
-from archsim.specs.library import load_experiment
+from archsim.specs.config_files import shipped_configs
+from archsim.specs.decision import HostSpec
+from archsim.specs.library import check_file, load_experiment, load_planned
 from archsim.specs.system import SystemSpec
 from microarch.fabric.fabric import narrowest
 
@@ -243,3 +250,233 @@ def test_the_networks_of_a_machine_of_levels_have_all_links(tmp_path):
     machine, fabric = build_machine(prepare(experiment).runs[0].scenario)
     assert len(flow_network(machine, fabric, np.arange(0)).resources) == fabric.dies + fabric.links
     assert machine.link_resources == fabric.links and np.array_equal(machine.route_ns, fabric.pair_ns)
+
+
+# ---- Files of calibrations: found beside the experiment or system that names them, and part of a run's key by what
+# is in them.
+
+EXPERIMENT = """
+name: mine
+systems: [{system}]
+models: [qwen3-235b-a22b]
+workload: {{trace: {{synthetic: {{}}}}, batch: 1}}
+policies: [base]
+{more}
+"""
+SYSTEM = (
+    "{{like: dojo, name: own, compute: {{peak: 989 TFLOP/s, dtype: bf16, calibration: {compute}}}, d2d: {{bandwidth: "
+    "450 GB/s, calibration: {d2d}}}}}"
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with calibrations in ``fits``; the current directory is another."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "fits").mkdir(parents=True)
+    here.mkdir()
+    for name in ("h100", "a100"):
+        shipped = shipped_configs() / "calibrations"
+        shutil.copy(shipped / f"{name}.yaml", there / "fits" / f"my_{name}.yaml")
+        shutil.copytree(shipped / name, there / "fits" / name)
+    monkeypatch.chdir(here)
+    return there
+
+
+def experiment(folder, system, more=""):
+    file = folder / "experiment.yaml"
+    file.write_text(EXPERIMENT.format(system=system, more=more))
+    return file
+
+
+def test_a_calibration_lies_beside_the_experiment(folder):
+    file = experiment(folder, SYSTEM.format(compute="fits/my_a100.yaml", d2d="fits/my_h100.yaml"))
+    system = load_experiment(file).systems[0]
+    assert system.compute.calibration == "../there/fits/my_a100.yaml"
+    assert system.d2d.copies.bandwidth_bytes_per_s == 450e9 and system.d2d.source.startswith("calibration ../there")
+
+
+def test_a_calibration_lies_beside_the_system_that_names_it(folder):
+    own = folder / "machines" / "own.yaml"
+    own.parent.mkdir()
+    text = (
+        (shipped_configs() / "systems" / "dojo.yaml")
+        .read_text()
+        .replace("calibration: h100", "calibration: ../fits/my_h100.yaml")
+    )
+    own.write_text(text)
+    assert check_file(own).compute.calibration == "../there/fits/my_h100.yaml"
+    for system in ("machines/own.yaml", "{like: machines/own.yaml, name: other}"):
+        assert (
+            load_experiment(experiment(folder, system)).systems[0].compute.calibration == "../there/fits/my_h100.yaml"
+        )
+
+
+def test_an_axis_may_be_files_beside_the_experiment(folder):
+    more = "sweep: {grid: {compute.calibration: [fits/my_h100.yaml, h100]}}"
+    plan = load_planned(experiment(folder, SYSTEM.format(compute="h200", d2d="h100"), more))
+    assert [point.system.compute.calibration for point in plan.points({})] == ["../there/fits/my_h100.yaml", "h100"]
+
+
+@pytest.mark.parametrize(("axis", "given"), [
+    ("compute", "{{peak: 989 TFLOP/s, dtype: bf16, calibration: {}}}"),
+    ("d2d", "{{bandwidth: 450 GB/s, calibration: {}}}"),
+    ("hbm", "{{bandwidth: 3.35 TB/s, capacity: 80 GB, calibration: {}}}"),
+])
+def test_an_axis_may_be_mappings_with_files_beside_the_experiment(folder, axis, given):
+    more = "sweep: {{grid: {{{}: [{}]}}}}"
+    system = SYSTEM.format(compute="h200", d2d="a100")
+    plan = load_planned(experiment(folder, system, more.format(axis, given.format("fits/my_h100.yaml"))))
+    named = load_planned(experiment(folder, system, more.format(axis, given.format("h100"))))
+    found, wanted = (getattr(next(iter(each.points({}))).system, axis) for each in (plan, named))
+    same = {"calibration": "h100"} if axis == "compute" else {"source": wanted.source}
+    assert found.model_copy(update=same) == wanted and found != wanted
+    file = experiment(folder, system, more.format(axis, given.format("fits/none.yaml")))
+    with pytest.raises(
+        SpecError, match=rf"experiment.yaml:\d+: .*{axis}.0.calibration: no such file: 'fits/none.yaml' \(searched"
+    ):
+        load_planned(file)
+
+
+def test_a_file_that_is_nowhere_is_told_with_where_it_was_looked_for(folder):
+    with pytest.raises(SpecError, match=(
+        r"experiment.yaml:3: systems.0.compute.calibration: no such file: 'fits/none.yaml' \(searched the current "
+        r"directory, "
+    )):
+        load_experiment(experiment(folder, SYSTEM.format(compute="fits/none.yaml", d2d="h100")))
+
+
+def test_the_content_of_a_calibration_is_part_of_the_key(folder):
+    file = experiment(folder, SYSTEM.format(compute="fits/my_h100.yaml", d2d="fits/my_h100.yaml"))
+    fit = folder / "fits" / "h100" / "gemm.yaml"
+
+    def key():
+        return prepare(load_experiment(file)).runs[0].key
+
+    first, text = key(), fit.read_text()
+    assert key() == first
+    fit.write_text(text.replace("launch_ns: ", "launch_ns: 1", 1))
+    assert key() != first
+    fit.write_text(text)
+    assert key() == first
+
+
+def test_a_dtype_that_nothing_knows_is_refused_with_its_line(folder):
+    file = folder / "fits" / "my_a100.yaml"
+    file.write_text(file.read_text().replace("bf16: ", "bf61: ", 1))
+    with pytest.raises(SpecError, match=r"my_a100.yaml:\d+: reference.peak_flop_per_s.bf61: unknown dtype 'bf61'"):
+        check_file(file)
+
+
+# ---- The path to a host from a calibration: what is taken of its laws, and what is said where it lacks something.
+
+FITTED = {"library": "made up", "version": "1", "source": "none"}
+
+
+def transfer(
+    direction, *, latency_ns=2000.0, bytes_per_s=50e9, first=64, last=2**30, method="ce", pinned="1", law=None
+):
+    law = law or {"from_bytes": (first,), "latency_ns": (latency_ns,), "ns_per_byte": (1e9 / bytes_per_s,)}
+    return TransferTable(
+        **FITTED, of={"direction": direction, "method": method, "pinned": pinned}, **law, first_bytes=first, last_bytes=last,  # noqa: E501
+        residuals=Quantiles(p05=0, p50=0, p95=0, points=1),
+    )  # fmt: skip
+
+
+def launch(kind, value):
+    return ScalarTable(**FITTED, of={"kind": kind}, unit="ns", value=value, low=value, high=value)
+
+
+def calibration(pcie, launches=(("stream", 2500.0),)):
+    reference = Reference(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)
+    return CalibrationSpec(gpu="mine", reference=reference, pcie=pcie, launch=[launch(*each) for each in launches])
+
+
+def test_a_straight_law_gives_its_own_latency_and_bandwidth():
+    path = path_of(
+        calibration(
+            [transfer("d2h"), transfer("h2d", latency_ns=3000.0)], [("stream", 2500.0), ("launch_to_sync", 6000.0)]
+        )
+    )
+    assert path.pcie_latency_ns == pytest.approx(2500) and path.pcie_bandwidth_bytes_per_s == pytest.approx(50e9)
+    assert (path.launch_ns, path.sync_ns) == (2500.0, 3500.0) and path.missing == {}
+
+
+def test_noticing_takes_another_launch_where_it_was_not_measured():
+    assert path_of(calibration([transfer("d2h"), transfer("h2d")])).sync_ns == 2500.0
+
+
+def test_small_messages_decide_and_large_ones_do_not():
+    """Up to 1 MiB the law is another than above."""
+    pieces = {"from_bytes": (64, 2**21), "latency_ns": (2000.0, 9000.0), "ns_per_byte": (0.02, 0.5)}
+    path = path_of(calibration([transfer("d2h", law=pieces), transfer("h2d", law=pieces)]))
+    assert path.pcie_latency_ns == pytest.approx(2000) and path.pcie_bandwidth_bytes_per_s == pytest.approx(50e9)
+
+
+def test_the_best_of_several_laws_is_taken():
+    slow = [
+        transfer(way, bytes_per_s=1e9, **other)
+        for way in ("d2h", "h2d")
+        for other in ({"method": "sm"}, {"pinned": "0"}, {"first": 2**20})
+    ]
+    path = path_of(calibration([*slow, transfer("d2h"), transfer("h2d")]))
+    assert path.pcie_bandwidth_bytes_per_s == pytest.approx(50e9)
+
+
+@pytest.mark.parametrize("pcie, launches, lacks", [
+    ([transfer("d2h")], [("stream", 1.0)], {"pcie_latency", "pcie_bandwidth"}),
+    ([transfer("d2h", first=2**29, last=2**29), transfer("h2d")], [("stream", 1.0)], {"pcie_latency"}),
+    ([transfer("d2h"), transfer("h2d")], [("graph_node", 1.0)], {"launch", "sync"}),
+])
+def test_what_a_calibration_does_not_have_is_not_made_up(pcie, launches, lacks):
+    path = path_of(calibration(pcie, launches))
+    assert set(path.missing) == lacks
+    values = {
+        "pcie_latency": path.pcie_latency_ns, "pcie_bandwidth": path.pcie_bandwidth_bytes_per_s,
+        "launch": path.launch_ns, "sync": path.sync_ns,
+    }
+    assert {key for key, value in values.items() if value is None} == lacks
+
+
+def test_a_manifest_has_the_numbers_and_where_they_are_from(tmp_path):
+    text = "{executor: host, host: {calibration: h100, pcie_latency: 2.1 us}}"
+    tiny_file(tmp_path)
+    experiment = load_experiment(tmp_path / "tiny.yaml", [f"systems.0.decision={text}"])
+    host = experiment.systems[0].decision.host
+    assert host.calibration is None and host.pcie_latency_ns == 2100.0 and host.launch_ns == 2534.0
+    assert host.source.startswith("calibration h100: d2h sm by nvbandwidth") and host.source.endswith(
+        "; given: pcie_latency"
+    )
+    assert host.pcie_bandwidth_bytes_per_s == 42.24e9  # of both directions
+    manifest = tmp_path / "manifest.yaml"
+    manifest.write_text(dump_yaml(experiment.resolved()))
+    assert load_experiment(manifest).systems[0].decision.host == host
+
+
+@pytest.mark.parametrize("host, problem", [
+    ("{calibration: h10}", "unknown calibration 'h10'; did you mean 'h100'?"),
+    ("{calibration: nowhere.yaml}", "no such file: 'nowhere.yaml' (searched the current directory, "),
+    (
+        "{calibration: h100}",
+        "'h100' has no transfers of at most 64 KiB (hostpath.csv); the smallest is 512 MiB; give pcie_latency here",
+    ),
+    (
+        "{calibration: a100, pcie_latency: 2 us, pcie_bandwidth: 50 GB/s}",
+        "'a100' has no launch on a stream (launch.csv); it has grid_sync; give launch and sync here",
+    ),
+    (
+        "{calibration: h100, pcie_latency: 2 us, pcie_bandwidth: 1 GB/s, launch: 2 us, sync: 2 us}",
+        "are all given; omit",
+    ),
+    ("{calibration: 100}", "expected text, not the number 100"),
+    ("{calibraton: h100}", "unknown key; did you mean 'calibration'?"),
+])
+def test_a_calibration_that_cannot_be_used_is_told_with_its_place(tmp_path, host, problem):
+    tiny_file(tmp_path)
+    with pytest.raises(SpecError) as told:
+        load_experiment(tmp_path / "tiny.yaml", [f"systems.0.decision={{executor: host, host: {host}}}"])
+    assert problem in str(told.value) and "host.calibrat" in str(told.value)
+
+
+def test_python_may_name_a_calibration_too():
+    assert HostSpec(calibration="h200", pcie_latency_ns=2000.0, pcie_bandwidth_bytes_per_s=50e9).launch_ns == 2534.0

@@ -6,19 +6,34 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 import archsim
+from archsim.base.errors import SpecError
 from archsim.base.fields import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity, with_ranges
-from archsim.base.yaml import dump_yaml, parse_yaml, resolve_scalar
+from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml, resolve_scalar
 from archsim.cli.main import main
+from archsim.models.files import write_model
 from archsim.specs.assumptions import ASSUMPTIONS, published_utilisation, shipped_sets
+from archsim.specs.axes import read_range
 from archsim.specs.config_files import named_files, shipped_configs
-from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
+from archsim.specs.describe import summary
+from archsim.specs.library import (
+    EXPERIMENT,
+    TRAFFIC,
+    kind_of,
+    load_assumptions,
+    load_experiment,
+    load_model,
+    load_system,
+)
+from archsim.specs.model import read_kind
 from archsim.specs.policies import PRESETS, RULES
+from archsim.specs.serving_files import load_serving
 from archsim.specs.system import D2DSpec, SystemSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -550,3 +565,202 @@ def test_public_names():
 
 def test_shipped_configs_are_found():
     assert (shipped_configs() / "dojo.yaml").is_file()
+
+
+# ---- A file is known by its keys: which kind it is, and where a file of another kind than asked for belongs.
+
+@pytest.mark.parametrize(("file", "message"), [
+    ("systems/dojo.yaml", "this is a system; an experiment names it under `systems:`"),
+    ("models/kimi-k2.yaml", "this is a model; an experiment names it under `models:`"),
+    ("assumptions/physical.yaml", "this is an assumption set; an experiment names it under `assumptions:`"),
+    ("calibrations/h100.yaml", "this is a calibration; a system names it under `compute.calibration`"),
+    ("papers/craft.yaml", "this is a paper; `archsim compare --papers` takes it"),
+    (
+        "traffic/deepseek-v3.yaml",
+        "this is a traffic preset; an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
+    ),
+])
+def test_a_file_of_another_kind_is_recognised(file, message):
+    path = shipped_configs() / file
+    with pytest.raises(SpecError) as caught:
+        load_experiment(path)
+    assert str(caught.value) == f"{path}: {message}"
+
+
+def test_every_shipped_file_is_of_the_kind_of_its_folder():
+    kinds = {
+        "systems": "system", "models": "model", "assumptions": "assumption set", "calibrations": "calibration",
+        "traffic": TRAFFIC, "papers": "paper", "fabrics": "calibration of a fabric",
+        "uncertainty": "file of widths",
+    }
+    every = sorted(file for file in shipped_configs().rglob("*.yaml") if file.parent.parent.name != "calibrations")
+    # those of `archsim serve` are its own
+    files = [file for file in every if file.parent.name != "serving" and not file.stem.startswith("serve_")]
+    folders = {file: file.relative_to(shipped_configs()).parts[0] for file in files}
+    assert {kinds.get(folder, EXPERIMENT) for folder in folders.values()} == {*kinds.values(), EXPERIMENT}
+    for file, folder in folders.items():
+        assert kind_of(read_yaml(file).data) == kinds.get(folder, EXPERIMENT), file
+
+
+# ---- Units that are not those of a quantity, and digits that are none: refused, with what to write instead.
+
+@pytest.mark.parametrize(("text", "dimension", "told"), [
+    ("12 Tb/s", BANDWIDTH, "these are bits: write '1.5 TB/s', or '12 TB/s' if bytes"),
+    ("80 Gb", SIZE, "these are bits: write '10 GB', or '80 GB' if bytes"), ("400 Gbps", BANDWIDTH, "write '50 GB/s'"),
+    ("400 Gbit/s", BANDWIDTH, "write '50 GB/s'"), ("64 Mibit", SIZE, "write '8 MiB'"), ("8 Gib", SIZE, "write '1 GiB'"),
+    ("100 GBps", BANDWIDTH, "write '100 GB/s'"), ("3 kilobits", SIZE, "write '375 B', or '3 kB'"),
+    ("1 Tbit/sec", BANDWIDTH, "write '125 GB/s'"), ("12 gigabytes", SIZE, "write '12 GB'"),
+    ("80 gb", SIZE, "'10 GB', or '80 GB'"),
+    ("12 Tb", BANDWIDTH, "expected a bandwidth"), ("12 Tb/s", TIME, "expected a time"),
+    ("900 TFLOPS", COMPUTE, "did you mean 'TFLOP/s'"),
+    ("８0 GB", SIZE, "８: write digits as 0 to 9"), ("٣ ns", TIME, "٣: write digits as 0 to 9"),
+])  # fmt: skip
+def test_a_unit_of_bits_is_refused_with_the_bytes_to_write(text, dimension, told):
+    with pytest.raises(ValueError) as refused:
+        parse_quantity(text, dimension)
+    assert told in str(refused.value)
+
+
+SERVE = {"system": "h200_node", "model": "qwen3-235b-a22b"}
+LENGTHS = {"input": {"fixed": 8}, "output": {"fixed": 8}}
+
+
+@pytest.mark.parametrize("read", [
+    lambda: load_serving(SERVE | {"requests": LENGTHS | {"arrivals": {"rate": "４/s"}}}),
+    lambda: load_serving(SERVE | {"requests": LENGTHS | {"concurrency": "４"}}),
+    lambda: load_serving("serve_h200", ["requests.count=４"]), lambda: load_serving("serve_h200", ["slo.ttft=４ s"]),
+    lambda: load_experiment("dojo", ["systems.0.mesh=５x5"]),
+    lambda: load_experiment("dojo", ["workload.batch=[６４]"]),
+    lambda: load_experiment("dojo", ["systems.0.hbm.capacity=３２ GB"]),
+    lambda: load_experiment("dojo", ["systems.0.hbm.reserved=１０ %"]),
+])  # fmt: skip
+def test_full_width_digits_are_refused_alike(read):
+    with pytest.raises(SpecError, match="[０-９]: write digits as 0 to 9"):
+        read()
+
+
+RANGES = [
+    {"from": "1 TB/s", "to": "4 TB/s"}, {"from": "50 ns", "to": "240 ns", "scale": "log"}, {"from": 1, "to": 64},
+    {"from": -0.001, "to": 0.002}, {"from": 0.25, "to": 1e6, "scale": "log"}, {"from": "1 KiB", "to": "3 MiB"},
+    {"from": 1, "to": 4096, "scale": "log"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", RANGES, ids=str)
+def test_numbers_of_a_sample_are_those_of_its_values_one_by_one(given):
+    of, shares = read_range(given), np.append(np.random.default_rng(1).random(300), [0.0, 1 / 3, 0.5, 0.9999999])
+    found, alone = of.numbers(shares), [of.number(share) for share in shares.tolist()]
+    assert list(map(repr, found)) == list(map(repr, alone))
+
+
+# ---- Where values were given, over other files, and of how many a file may be.
+
+PLACES_EXPERIMENT = """\
+name: x
+systems:
+- like: dojo
+  name: mine
+  mesh: 0x5
+models: [olmoe-1b-7b]
+workload: {trace: {synthetic: {}}, batch: [8]}
+policies: [ep]
+"""
+
+
+def test_a_value_over_a_shipped_mapping_is_named_by_its_own_line(tmp_path):
+    (tmp_path / "x.yaml").write_text(PLACES_EXPERIMENT)
+    with pytest.raises(SpecError, match=r"x\.yaml:5: systems\.0\.mesh\.x: 0 is out of range"):
+        load_experiment(tmp_path / "x.yaml")
+
+
+def test_many_keys_are_no_alias_and_aliases_of_aliases_are_refused():
+    assert len(parse_yaml("\n".join(f"k{n}: {n}" for n in range(60_000)), "x").data) == 60_000
+    bomb = "a: &a [1,2,3,4,5,6,7,8,9]\n"
+    for below, name in zip("abcde", "bcdef", strict=True):
+        bomb += f"{name}: &{name} [{', '.join([f'*{below}'] * 9)}]\n"
+    with pytest.raises(SpecError, match="aliases repeat what they name"):
+        parse_yaml(bomb, "x")
+
+
+# ---- Attention geometry of models: published parameter counts, hand cases of the KV cache, and what is refused.
+
+# Published parameters in 1e9. Model cards on Hugging Face; of Kimi-K2 its safetensors index (its report has 1.04 T).
+# None counts heads of multi-token prediction but GLM-4.5's, whose layer is 1.4 % of it.
+PUBLISHED = {
+    "deepseek-v2-lite": 15.7, "deepseek-v3": 671, "deepseek-v3.2": 671.9, "glm-4.5": 355, "glm-4.5-air": 106.85,
+    "glm-5": 744, "kimi-linear-48b-a3b": 49.1, "qwen3-next-80b-a3b": 79.67, "qwen3.5-397b-a17b": 397,
+    "gpt-oss-20b": 20.9, "kimi-k2": 1026, "llama-4-maverick": 400, "mixtral-8x7b": 46.7, "olmoe-1b-7b": 6.92,
+    "qwen1.5-moe-a2.7b": 14.3, "qwen3-235b-a22b": 235, "deepseek-v4-flash": 284,
+}
+GROUPED = {"heads": 8, "kv_heads": 2, "head_dim": 64}
+LATENT = {"heads": 8, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_the_published_count(name):
+    model = load_model(name)
+    assert model.missing_geometry == ()
+    assert model.all_weights == pytest.approx(PUBLISHED[name] * 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "file"), [("deepseek-r1", "deepseek-v3"), ("MiniMax-M2", "minimax-m2.5")])
+def test_a_model_has_its_other_names(name, file):
+    assert load_model(name) == load_model(file)
+
+
+def test_kv_cache_of_a_token_by_hand():
+    assert load_model("deepseek-v3").kv_bytes_per_token() == (512 + 64) * 61 * 2 == 70_272
+    assert load_model("qwen3-235b-a22b").kv_bytes_per_token() == 2 * 4 * 128 * 94 * 2 == 192_512
+    assert load_model("qwen3-235b-a22b").kv_bytes_per_token(1) == 96_256
+
+
+def test_attention_weights_of_deepseek_v3_by_hand():
+    """7168·1536 + 1536·128·192 queries, 7168·576 + 512·128·256 keys and values, 128·128·7168 output; 61 layers."""
+    layer = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
+    assert load_model("deepseek-v3").attention_weights == 61 * layer
+
+
+def test_windowed_layers_keep_no_more_than_the_window():
+    model = load_model("gpt-oss-20b")
+    assert model.kv_bytes(100) == 100 * model.kv_bytes_per_token()
+    assert model.kv_bytes(1128) == (12 * 1128 + 12 * 128) * (2 * 8 * 64) * 2
+
+
+@given(name=st.sampled_from(sorted(PUBLISHED)), context=st.integers(0, 10**6), more=st.integers(0, 10**5))
+def test_a_longer_context_never_takes_less(name, context, more):
+    model = load_model(name)
+    assert model.kv_bytes(context) <= model.kv_bytes(context + more) <= (context + more) * model.kv_bytes_per_token()
+
+
+def test_a_model_without_geometry_is_valid_and_says_what_is_missing():
+    model = load_model("deepseek-v3").model_copy(update={"attention": None, "dense_ffn": None, "vocabulary": None})
+    assert model.missing_geometry == ("attention", "vocabulary", "dense_ffn")
+    with pytest.raises(SpecError, match="deepseek-v3: without `attention:`"):
+        model.kv_bytes_per_token()
+    with pytest.raises(SpecError, match="lacks attention, vocabulary, dense_ffn"):
+        _ = model.dense_weights
+
+
+@pytest.mark.parametrize(("given_keys", "problem"), [
+    ({"heads": 8, "kv_heads": 2}, "head_dim\n  Field required"),
+    ({**LATENT, "v_head_dim": None}, "v_head_dim\n  .* expected an integer"),
+    ({**LATENT, "kv_heads": 2}, "unknown key of latent attention"),
+    ({**GROUPED, "kind": "groped"}, "unknown kind 'groped'; did you mean 'grouped'"),
+    ({**GROUPED, "kind": "archsim.specs.model:ModelSpec"}, "is not a kind of attention"),
+    ({**GROUPED, "kv_heads": 3}, "3 KV heads do not divide 8 heads"),
+])
+def test_refuses(given_keys, problem):
+    with pytest.raises(ValueError, match=problem):
+        read_kind(given_keys)
+
+
+def test_check_tells_what_a_model_holds(tmp_path):
+    model = load_model("deepseek-v3")
+    told = "671.0 billion parameters (36.6 used by a token), KV cache of 70.3 kB a token in BF16"
+    assert summary(model).endswith(told)
+    bare = model.model_copy(update={"attention": None})
+    assert summary(bare).endswith("without attention: of its memory, experts alone are counted")
+    write_model(bare, tmp_path / "bare.yaml")
+    assert load_model(str(tmp_path / "bare.yaml")).missing_geometry == ("attention",)
+    write_model(model, tmp_path / "whole.yaml")
+    assert load_model(str(tmp_path / "whole.yaml")).all_weights == model.all_weights

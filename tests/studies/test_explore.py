@@ -3,12 +3,18 @@
 import csv
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from support.browser import run_in
 from support.explorations import EXPLORED, SWEPT
 from support.tiny import TINY
 
+import archsim as ar
 from archsim.base.errors import SpecError
 from archsim.base.tables import INTEGER, read_parquet
 from archsim.cli.main import main
@@ -16,32 +22,41 @@ from archsim.runs.columns import RUN_COLUMNS
 from archsim.runs.energy import Coefficients, build_costs
 from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.explore import OBJECTIVES, ExploreSpec
+from archsim.specs.explore import OBJECTIVES, ExploreSpec, sense_of, with_expressions
 from archsim.specs.library import load_exploration
 from archsim.studies.exploration.analysis import (
     SHOWN,
     Candidate,
     Exploration,
     as_costs,
+    break_evens,
     collapse_told,
     collapsed,
     effects,
+    fronts,
+    hypervolume,
+    idle_axes,
     levels_of_axis,
     objectives_of,
     pareto,
+    unit_of,
     view_of,
     wanted,
+    what_matters,
+    what_pays,
 )
 from archsim.studies.exploration.page import (
     answer_heading,
     csv_of,
+    named,
     render,
     tornado,
+    unmet_budgets,
     value,
     with_units,
     write_exploration,
 )
-from archsim.studies.exploration.search import explore
+from archsim.studies.exploration.search import explore, search, search_each
 
 
 @contextmanager
@@ -350,3 +365,258 @@ def test_objectives_over_worlds_that_are_not_known_are_refused():
         ExploreSpec(objectives=("cost.p10",))
     with pytest.raises(ValueError, match="p1 to p99"):
         ExploreSpec(objectives=("throughput.p0",))
+
+
+# ---- Fronts, volumes and the search with two fidelities, checked against definitions and exhaustive answers.
+
+POINTS = st.integers(1, 3).flatmap(lambda m: st.lists(st.tuples(*[st.integers(0, 6)] * m), min_size=1, max_size=40))
+
+
+def dominates(one, other) -> bool:
+    return all(a <= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
+
+
+@given(POINTS)
+def test_front_is_what_nothing_dominates(points):
+    costs = np.array(points, float)
+    expected = [not any(dominates(other, point) for other in points) for point in points]
+    assert pareto(costs).tolist() == expected
+
+
+def test_blocks_of_points_change_nothing():
+    costs = np.random.default_rng(3).random((1700, 2))
+    order = np.lexsort(costs.T[::-1])
+    best = np.minimum.accumulate(costs[order][:, 1])
+    expected = np.zeros(1700, bool)
+    expected[order] = np.append(True, costs[order][1:, 1] < best[:-1])
+    assert (pareto(costs) == expected).all()
+
+
+def test_unknown_and_failed_are_never_on_a_front():
+    costs = as_costs(np.array([[1.0, 5.0], [np.nan, 9.0], [2.0, 4.0]]), ("min", "max"))
+    assert costs[0].tolist() == [1.0, -5.0] and pareto(costs).tolist() == [True, False, False]
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 4)] * 3), min_size=1, max_size=12))
+def test_volume_is_the_number_of_unit_cubes_that_are_dominated(points):
+    cubes = {(x, y, z) for px, py, pz in points for x in range(px, 5) for y in range(py, 5) for z in range(pz, 5)}
+    assert hypervolume(np.array(points, float), np.full(3, 5.0)) == pytest.approx(len(cubes))
+
+
+def test_volume_ignores_what_is_beyond_the_reference():
+    assert hypervolume(np.array([[1.0, 9.0]]), np.array([5.0, 5.0])) == 0.0
+
+
+def space(seed: int, points: int = 500):
+    """Throughput (to maximise), energy and area; estimates have an error per family and noise; area is exact."""
+    rng = np.random.default_rng(seed)
+    families = rng.integers(0, 5, points)
+    area = rng.lognormal(0, 0.6, points)
+    speed = area**0.7 * rng.lognormal(0, 0.35, points)
+    energy = speed**0.4 / area**0.2 * rng.lognormal(0, 0.25, points)
+    true = np.stack([-speed, energy, area], axis=1)
+    error = np.exp(rng.normal(0, 0.15, (5, 2))[families] + rng.normal(0, 0.05, (points, 2)))
+    return true * np.concatenate([error, np.ones((points, 1))], axis=1), true, families
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_search_finds_the_front_with_few_runs(seed):
+    """At least 99 % of the volume of the exhaustive front with 15 % of the runs, about the size of the front."""
+    cheap, true, families = space(seed)
+    asked = []
+
+    def run(points):
+        asked.extend(points)
+        return true[points]
+
+    found = search(cheap, families, run, budget=75)
+    reference = true.max(axis=0) + 1e-9
+    best, reached = hypervolume(true[pareto(true)], reference), hypervolume(true[found.front], reference)
+    assert len(asked) == len(set(asked)) == found.known.sum() <= 75
+    assert reached >= 0.99 * best
+    assert (found.values[found.known] == true[found.known]).all() and found.known[found.front].all()
+
+
+def test_an_exact_estimate_needs_its_front_and_samples_only():
+    _, true, families = space(1)
+    found = search(true, families, lambda points: true[points], budget=500)
+    assert found.stable and (found.front == pareto(true)).all()
+    assert found.known.sum() <= pareto(true).sum() + 2 * 5
+
+
+def test_failed_runs_are_skipped():
+    cheap, true, families = space(2)
+    broken = true.copy()
+    broken[::3] = np.nan
+    found = search(cheap, families, lambda points: broken[points], budget=200)
+    assert found.front.any() and not found.front[::3].any()
+
+
+def test_budget_is_kept_and_reported():
+    cheap, true, families = space(0)
+    found = search(cheap, families, lambda points: true[points], budget=20)
+    assert found.known.sum() == 20 and not found.stable
+
+
+def test_every_model_has_its_own_front():
+    """The points of one model never keep those of another off the front, and the budget holds for all together."""
+    cheap, true, families = space(3)
+    models = ["small" if at % 3 else "large" for at in range(len(true))]
+    larger = np.array([model == "large" for model in models])
+    true[larger], cheap[larger] = true[larger] + 100.0, cheap[larger] + 100.0  # dominated by every small one
+    asked = []
+
+    def run(points):
+        asked.extend(points)
+        return true[points]
+
+    found = search_each(cheap, families + 5 * larger, models, run, budget=120)
+    assert len(asked) == len(set(asked)) == found.known.sum() <= 120
+    assert found.front[larger].any() and found.front[~larger].any() and found.known[found.front].all()
+    best = fronts(true, models)
+    assert best[larger].sum() == pareto(true[larger]).sum() and best[~larger].sum() == pareto(true[~larger]).sum()
+
+
+def test_search_is_deterministic():
+    cheap, true, families = space(4)
+    one, other = (search(cheap, families, lambda points: true[points], budget=75, seed=9) for _ in range(2))
+    assert (one.known == other.known).all() and (one.front == other.front).all()
+
+
+# ---- Objectives that are expressions of others: their sense, unit and values, and what is refused.
+
+@pytest.mark.parametrize(("text", "sense", "unit"), [
+    ("throughput", "max", "tokens/s"), ("throughput / area", "max", "tokens/s/mm²"),
+    ("throughput / (cost + 20000)", "max", "tokens/s/USD"), ("energy / throughput", "min", "J/token/tokens/s"),
+    ("2 * time * power", "min", "ns·W"),
+])
+def test_an_expression_has_a_sense_and_a_unit(text, sense, unit):
+    assert (sense_of(text), unit_of(text)) == (sense, unit)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("throughput * area", "more of one part is better and of the other worse"),
+    ("area / cost", "more of one part is better and of the other worse"),
+    ("throughputt / area", "unknown objective 'throughputt'; did you mean 'throughput'"),
+    ("throughput /", "expected a number, a name or '('"),
+    ("3 + 4", "names no result"),
+])
+def test_what_has_no_sense_is_refused(text, said):
+    tree = yaml.safe_load(SWEPT) | {"explore": {"objectives": [text, "cost"]}}
+    with pytest.raises(SpecError) as refused:
+        ar.load(tree)
+    assert said in str(refused.value)
+
+
+def test_values_of_expressions_are_those_of_their_parts():
+    values = {"throughput": 100.0, "area": 8.0, "cost": 0.0}
+    found = with_expressions(values, ["throughput", "throughput / area", "throughput / cost"])
+    assert found["throughput / area"] == 12.5 and found["throughput / cost"] != found["throughput / cost"]
+    assert set(found) == {*values, "throughput / area", "throughput / cost"}
+
+
+def test_an_exploration_by_an_expression(tmp_path, monkeypatch):
+    """The best by throughput per area is the point of which that ratio is largest; the page and the CSV name it."""
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / ".cache"))
+    tree = yaml.safe_load(SWEPT)
+    tree["explore"] = {"objectives": ["throughput / area", "cost"], "event_runs": 1.0}
+    tree |= {"policies": ["ep"], "systems": tree["systems"][:1]}
+    tree["workload"] |= {"batch": [40], "decode_steps": 2}
+    found = ar.explore(tree, tmp_path / "out", jobs=1)
+    ratios = {point.index: point.values["throughput"] / point.values["area"] for point in found.points}
+    assert found.best(None, "throughput / area").index == max(ratios, key=ratios.__getitem__)
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "throughput / area (max)" in page
+    assert "throughput / area (tokens/s/mm²)" in (tmp_path / "out" / "front.csv").read_text(encoding="utf-8")
+
+
+# ---- Where a step of an axis pays, by pairs of designs that are equal otherwise; the answer of an exploration's
+# page.
+
+LLC, HBM = ("32 MiB", "64 MiB"), ("1 TB/s", "2 TB/s", "4 TB/s")
+
+
+def _found(objective="throughput"):
+    """An LLC of twice the size costs 1 %; it gains 5 % if HBM is below 4 TB/s. HBM gains 50 % a step, for 2 %."""
+    points = []
+    for llc in LLC:
+        for at, hbm in enumerate(HBM):
+            rate = 100.0 * 1.5**at * (1.05 if llc == LLC[1] and at < 2 else 1.0)
+            values = {"throughput": rate, "time": 1e6 / rate, "cost": 1000 * 1.02**at * (1.01 if llc == LLC[1] else 1)}
+            values |= {"energy": 1.0, "power": 1.0, "area": 1.0}
+            axes, front = {"llc": llc, "hbm": hbm}, len(points) in (0, 5)
+            points.append(
+                Candidate(
+                    len(points), axes, values, values, "event", front, True, ("hbm", 0.9), None, f"r{len(points)}", "m"
+                )
+            )
+    spec = ExploreSpec(objectives=[objective, "cost"])
+    return Exploration("made", spec, tuple(points), 6, {}, 6, True, (), ("physical",), (), {"m": ((1,), 1)})
+
+
+@pytest.mark.parametrize("objective", ["throughput", "time"])
+def test_a_step_pays_where_the_objective_gains_more_than_the_price_grows(objective):
+    """A time that falls is the same gain as a throughput that rises."""
+    llc, *hbm = break_evens(_found(objective))
+    assert (llc.axis, llc.before, llc.after) == ("llc", *LLC)
+    assert llc.told.startswith("pays below hbm 4 TB/s, up to 2 TB/s (2 of 3 pairs of designs): ")
+    assert llc.told.endswith("0 to +5.0\u00a0% for price +1.0\u00a0%") and llc.paying == 2
+    assert [each.told.startswith("pays everywhere") for each in hbm] == [True, True]
+
+
+def test_an_axis_without_an_order_has_no_above_and_below():
+    """Policies where an HBM bandwidth was: named, not counted up to."""
+    found, policies = _found(), dict(zip(HBM, ("ep", "allo", "base"), strict=True))
+    points = [
+        Candidate(**{**vars(each), "axes": {"llc": each.axes["llc"], "policy": policies[each.axes["hbm"]]}})
+        for each in found.points
+    ]
+    told = break_evens(Exploration(**{**vars(found), "points": tuple(points)}))[0].told
+    assert told.startswith("pays with policy ep or allo (2 of 3 pairs of designs): ")
+
+
+def test_an_objective_with_a_price_in_it_is_taken_as_it_is():
+    found = _found("throughput")
+    points = [
+        Candidate(**{**vars(each), "cheap": {**each.cheap, "throughput / cost": each.cheap["throughput"]}})
+        for each in found.points
+    ]
+    spec = ExploreSpec(objectives=["throughput / cost", "cost"])
+    told = break_evens(Exploration(**{**vars(found), "spec": spec, "points": tuple(points)}))[0].told
+    assert "price" not in told and "(throughput / cost)" in told
+
+
+def test_the_answer_names_what_matters_and_the_break_evens():
+    found = _found()
+    assert "hbm (2." in what_matters(found) and "between 1 TB/s and 4 TB/s" in what_matters(found)
+    assert what_pays(break_evens(found)) == "Break-evens: llc 32 MiB → 64 MiB pays below hbm 4 TB/s, up to 2 TB/s"
+
+
+def test_a_budget_that_no_design_keeps_is_told_with_what_there_is():
+    found = _found()
+    spec = ExploreSpec(objectives=["throughput", "cost"], budgets=["cost <= 1000", "cost <= 900"])
+    told = unmet_budgets(Exploration(**{**vars(found), "spec": spec}))
+    assert told == ["No design is within cost ≤ 900 USD: cost is 1.00 k USD to 1.05 k USD."]
+
+
+def test_points_are_named_by_their_axes():
+    note = "policy base is slower, at worst 0.2× (point 3: dojo.050e010ca2, toy, batch 4)"
+    assert named(_found(), note) == "policy base is slower, at worst 0.2× (point 3 (64 MiB 1 TB/s), toy, batch 4)"
+
+
+def test_a_pareto_point_has_its_numbers_and_nothing_is_cut(tmp_path):
+    page = render(_found(), {}, {})
+    (tmp_path / "index.html").write_text(page, encoding="utf-8")
+    fits = run_in(tmp_path / "index.html", "return document.documentElement.scrollWidth <= innerWidth", 400)
+    assert fits is True and '>64 MiB</td><td>4 TB/s</td>' in page
+
+
+# ---- An axis that changes no number says so; one that changes any does not.
+
+def test_an_axis_that_changes_no_number_is_told():
+    groups = [SimpleNamespace(axes=[SimpleNamespace(name=name)]) for name in ("dead", "alive")]
+    points = [SimpleNamespace(choice=(dead, alive)) for dead in range(2) for alive in range(2)]
+    rows = [{"policy": "ep", "run": str(at), "decode_ns": 1.0 + each.choice[1]} for at, each in enumerate(points)]
+    plan = SimpleNamespace(sweep=SimpleNamespace(groups=groups))
+    assert [note.partition(":")[0] for note in idle_axes(plan, points, rows)] == ["dead"]
+    assert list(idle_axes(plan, points[:1], rows[:1])) == []

@@ -1,27 +1,42 @@
 # ruff: noqa: E501  (one row a case: a table is read across)
+
 """Imports: every source gives the same store, damage is named and leaves what was there, what was stopped goes on."""
 
+import csv
 import gzip
 import io
 import json
 import shutil
 import tarfile
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.examples import examples
 from support.stores import LAYERS, NAMES, Quiet, contents, imported
+from support.tiny import TINY, archsim
 from support.trace_files import TOY, save_npz, toy_requests, write_tree
 
-from archsim.base.errors import TraceError
+import archsim as ar
+from archsim.base.errors import ArchsimError, TraceError
+from archsim.cli.main import main
+from archsim.engine.demand import build_run_demand
+from archsim.laws.mesh import quantities
+from archsim.policies import routing
+from archsim.policies.routing import Pass
+from archsim.specs.calibration_files import fabric_calibration
 from archsim.specs.library import load_model
-from archsim.workload import open_trace
+from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.workload.formats import batches, json_request, readers
 from archsim.workload.formats import json_tree as tree
 from archsim.workload.formats.json_request import scan
-from archsim.workload.formats.readers import import_sources
-from archsim.workload.store import open_store
-from archsim.workload.store_writer import write_selection
+from archsim.workload.formats.readers import import_sources, open_trace
+from archsim.workload.store import open_store, verify
+from archsim.workload.store_writer import merge, slice_entries, write_selection
+from archsim.workload.trace import some_layers
 
 
 @pytest.fixture
@@ -383,3 +398,312 @@ def test_the_exact_reader_refuses_what_json_would_swallow(source):
     data[1]["1"] = [[True, 2]]
     with pytest.raises(TraceError, match="expert id True at rank 0"):
         json_request.read_request(json.dumps(data).encode(), origin, TOY, None)
+
+
+# ---- Recorded routing as matrices of assignments: import, dispatch and combine alone.
+
+SENT = np.random.default_rng(5).multinomial(256, [1 / 8] * 8, size=8)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("matrices")
+    write(folder / "mine_source_destination.csv", SENT)
+    counts = [np.random.default_rng(c).multinomial(SENT[:, c].sum(), [1 / 16] * 16) for c in range(8)]
+    with (folder / "mine_expert_counts.csv").open("w", newline="") as stream:
+        out = csv.writer(stream)
+        out.writerow(["case", "expert_slot", "chip", "assignments"])
+        out.writerows(["one", 16 * c + n, c, counts[c][n]] for c in range(8) for n in range(16))
+    command = ["trace", "import", str(folder / "mine_source_destination.csv"), "--model", "mistral-small-4"]
+    assert main([*command, "--out", str(folder / "store")]) == 0
+    return folder, np.concatenate(counts)
+
+
+def write(file, sent):
+    with file.open("w", newline="") as stream:
+        out = csv.writer(stream)
+        out.writerow(["case", "source_chip", *(f"to_chip_{d}" for d in range(len(sent)))])
+        out.writerows(["one", s, *row] for s, row in enumerate(sent))
+
+
+def experiment(store, **changed):
+    return {
+        "name": "replay", "systems": ["blackhole_ring8"], "models": ["mistral-small-4"], "policies": ["ep"],
+        "workload": {"trace": str(store / "store"), "batch": 8, "decode_steps": 1},
+        "assumptions": [{"set": "physical", "dispatch": "per_token_expert", "memory": "experts"}],
+    } | changed  # fmt: skip
+
+
+def test_a_trace_has_the_sums_of_the_files(store):
+    folder, counts = store
+    trace = open_trace(str(folder / "store"), ar.load_model("mistral-small-4"))
+    found = np.asarray(trace.experts)[:, 0]
+    assert len(found) == 8 * 64 and trace.subject_names == ("one",)
+    assert (np.bincount(found.ravel(), minlength=128) == counts).all()
+    for source in range(8):
+        chips = found[64 * source : 64 * source + 64].ravel() // 16
+        assert (np.bincount(chips, minlength=8) == SENT[source]).all()
+    assert all(len(set(row)) == 4 for row in found.tolist())
+
+
+@pytest.mark.parametrize("phase", ["dispatch", "combine"])
+def test_a_phase_alone_has_the_vectors_of_the_matrix_and_the_time_of_the_law(store, phase):
+    found = ar.run_phase(experiment(store[0]), phase, law="blackhole/replay-2026-09-11")
+    (layer,) = found.layers
+    law = fabric_calibration("blackhole").law(phase, "replay-2026-09-11")
+    assert layer.vectors == SENT.sum() - np.trace(SENT)
+    assert layer.law_ns == law.time_ns(quantities(SENT, (8,), (True,), phase), 8192)
+    assert 0 < layer.ns < layer.law_ns and list(found.to_pandas()["bytes"]) == [layer.n_bytes]
+
+
+def test_at_the_command_line(store, tmp_path, capsys):
+    import yaml
+
+    (tmp_path / "e.yaml").write_text(yaml.safe_dump(experiment(store[0])))
+    assert main(["run", str(tmp_path / "e.yaml"), "--phase", "combine", "--law", "blackhole/replay-2026-09-11"]) == 0
+    said = capsys.readouterr().out
+    assert "combine alone:" in said and "law, us" in said
+
+
+@pytest.mark.parametrize("phase, law, systems, says", [
+    ("combine", "blackhole/replay-2026-09-11", ["blackhole_line8"], r"was measured on the topology ring; .* 'linear'"),
+    ("combine", "blackhole/replay-2026", ["blackhole_ring8"], r"no combine kernel of version 'replay-2026'.*known: "),
+    ("combine", "replay", ["blackhole_ring8"], r"expected MACHINE/VERSION"),
+    ("gather", None, ["blackhole_ring8"], r"unknown phase 'gather' \(known: dispatch, combine\)"),
+])  # fmt: skip
+def test_a_law_that_does_not_fit_is_refused(store, phase, law, systems, says):
+    with pytest.raises(ArchsimError, match=says):
+        ar.run_phase(experiment(store[0], systems=systems), phase, law=law)
+
+
+def test_counts_that_do_not_fit_the_matrix_are_refused(tmp_path, store):
+    folder, counts = store
+    off = SENT.copy()
+    off[0, :2] += 1, -1
+    write(tmp_path / "mine_source_destination.csv", off)
+    (tmp_path / "mine_expert_counts.csv").write_bytes((folder / "mine_expert_counts.csv").read_bytes())
+    command = ["trace", "import", str(tmp_path / "mine_source_destination.csv"), "--model", "mistral-small-4"]
+    assert main([*command, "--out", str(tmp_path / "store")]) == 2
+
+
+def test_a_whole_layer_takes_the_time_of_the_measured_kernels(store):
+    """execution: expert_parallel on a system that names its measured endpoint: dispatch and combine are the law's."""
+    ends = {"set": "physical", "dispatch": "per_token_expert", "memory": "experts", "execution": "expert_parallel"}
+    sets = [ends, ends | {"endpoint": "as_measured"}]
+    given = experiment(store[0], assumptions=sets, engine="analytical")
+    law = {phase: ar.run_phase(given, phase, law="blackhole/replay-2026-09-11") for phase in ("dispatch", "combine")}
+    found = ar.load(given)
+    links, measured = (ar.run(found, assumptions=each.label).runs.rows[0] for each in found.assumptions)
+    whole = sum(each.layers[0].law_ns for each in law.values())
+    assert links["prefill_ns"] < measured["prefill_ns"] > whole
+    assert measured["prefill_ns"] - links["prefill_ns"] == pytest.approx(
+        whole - sum(each.layers[0].ns for each in law.values()), rel=0.05
+    )
+
+
+# ---- Gate scores in traces: read from every format that carries them, kept by stores, and what routing then uses.
+
+SCORES_NAMES = ["a/0", "a/1", "b/2"]
+
+
+@pytest.fixture
+def requests():
+    return toy_requests(SCORES_NAMES)
+
+
+@pytest.fixture
+def scores(requests):
+    """float32[token, layer, k] of all requests, falling by rank."""
+    experts = np.concatenate([experts for experts, _ in requests.values()])
+    return -np.sort(-np.random.default_rng(1).random(experts.shape, np.float32), axis=2)
+
+
+@pytest.fixture
+def npz(tmp_path, requests, scores):
+    return save_npz(tmp_path / "scored.npz", requests, LAYERS, scores=scores, model="toy")
+
+
+def test_npz_lines_and_stores_carry_scores(tmp_path, npz, requests, scores):
+    lines, first = [], 0
+    for experts, iteration in requests.values():
+        own = scores[first : first + len(experts)]
+        first += len(experts)
+        prompt = int((iteration == 0).sum())
+        line = {"topk_ids": experts.tolist(), "topk_weights": own.tolist(), "prompt_tokens": prompt}
+        lines.append(json.dumps(line))
+    (tmp_path / "scored.jsonl").write_text("\n".join(lines))
+    imported(npz, tmp_path / "store")
+    verify(open_store(tmp_path / "store"))
+    for source in (npz, tmp_path / "scored.jsonl", tmp_path / "store"):
+        trace = open_trace(source, TOY)
+        assert np.array_equal(trace.scores, scores) and trace.scores.dtype == np.float32, source
+
+
+def test_parts_and_merged_stores_keep_scores(tmp_path, npz, scores):
+    imported(npz, tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    write_selection(store, slice_entries(store, 0, 1, []), tmp_path / "one", 1)
+    write_selection(store, slice_entries(store, 1, None, []), tmp_path / "others", 1)
+    merge([tmp_path / "one", tmp_path / "others"], tmp_path / "both", 1)
+    assert np.array_equal(open_trace(tmp_path / "both", TOY).scores, scores)
+
+
+def test_stores_with_and_without_scores_do_not_mix(tmp_path, npz):
+    imported(npz, tmp_path / "scored")
+    imported(save_npz(tmp_path / "plain.npz", toy_requests(["c/7"]), LAYERS, request_id=[7]), tmp_path / "plain")
+    with pytest.raises(TraceError, match="scores"):
+        merge([tmp_path / "scored", tmp_path / "plain"], tmp_path / "both", 1)
+
+
+def test_scores_are_part_of_a_traces_identity(tmp_path, npz, requests, scores):
+    plain = open_trace(save_npz(tmp_path / "plain.npz", requests, LAYERS), TOY)
+    other = open_trace(save_npz(tmp_path / "other.npz", requests, LAYERS, scores=scores / 2), TOY)
+    assert len({plain.digest, other.digest, open_trace(npz, TOY).digest}) == 3
+    assert plain.scores is None
+
+
+def test_some_layers_have_their_scores(npz, scores):
+    some = some_layers(open_trace(npz, TOY), 2)
+    (piece,) = some.steps(np.array([0]), 0)
+    assert np.array_equal(piece.scores, scores[: len(piece.request), some.columns])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [(lambda s: s[..., :1], "shape"), (lambda s: -s, "finite scores"), (lambda s: s * np.nan, "finite scores")],
+)
+def test_bad_scores_are_refused(tmp_path, requests, scores, change, told):
+    file = save_npz(tmp_path / "bad.npz", requests, LAYERS, scores=change(scores))
+    with pytest.raises(TraceError, match=f"bad.npz: scores: .*{told}"):
+        open_trace(file, TOY)
+
+
+@pytest.mark.parametrize(("name", "rule"), [
+    ("capacity_drop", {"name": "drop", "gamma": 0.5}), ("capacity_reroute", {"name": "reroute", "gamma": 0.5}),
+    ("expert_drop", {"name": "expert_drop", "share": 0.5}),
+])
+def test_lost_mass_is_that_of_recorded_scores(npz, name, rule):
+    """Scores of 1 for rank 0 and 0 for others: what is lost is the share of tokens that lose their first expert."""
+    recorded = open_trace(npz, TOY)
+    first_only = np.zeros_like(recorded.scores)
+    first_only[:, :, 0] = 1.0
+    trace = replace(recorded, scores=first_only)
+    spec = PolicySpec(name="own", **(dict(PRESETS[name]) | {"routing": rule | {"pass_tokens": 100}}))
+    demand = build_run_demand(trace, 3, 3, 0, shaped_by=spec)
+    assert demand.lost_mass.max() > 0
+    tokens = demand.tokens_of_step
+    whole = demand.lost_mass * tokens[:, None]
+    assert whole == pytest.approx(np.rint(whole))
+
+
+@given(seed=st.integers(0, 2**16), tokens=st.integers(1, 60), gamma=st.floats(0.3, 2.0))
+@settings(max_examples=examples(40))
+def test_no_rule_executes_more_than_was_chosen_or_a_worse_pair_first(seed, tokens, gamma):
+    rng = np.random.default_rng(seed)
+    experts = rng.random((tokens, 8)).argsort(axis=1)[:, :3].astype(np.int16)
+    scores = rng.random((tokens, 3))
+    batch = Pass(experts, 8, (0, 0, seed), scores)
+    dropped = routing.drop_rule(batch, gamma)
+    assert dropped.chosen_mass == pytest.approx(scores.sum())
+    assert dropped.executed_mass == pytest.approx(scores[dropped.experts >= 0].sum())
+    for expert in range(8):
+        chosen, kept = experts == expert, dropped.experts == expert
+        lost = chosen & ~kept
+        assert not lost.any() or scores[kept].min(initial=np.inf) >= scores[lost].max()
+    again = routing.reroute_rule(batch, gamma, rounds=2)
+    assert again.executed_mass <= again.chosen_mass * (1 + 1e-12)
+    ids = np.sort(again.experts, axis=1)
+    assert not ((ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] >= 0)).any()
+
+
+# ---- A user's own trace format: read as the built-in ones are, in runs and imports; what it gives is checked.
+
+READER = '''
+import numpy as np
+
+def read(path, model):
+    """One request a line: prompt tokens, then expert ids of every token, layer and rank."""
+    for line in path.read_text().splitlines():
+        prompt, *ids = map(int, line.split())
+        yield np.array(ids).reshape(-1, len(model.moe_layer_ids), model.top_k), prompt
+
+def broken(path, model):
+    raise RuntimeError("no such luck")
+
+def outside(path, model):
+    yield np.full((2, len(model.moe_layer_ids), model.top_k), model.experts), 1
+
+def unlike(path, model):
+    yield np.zeros((2, len(model.moe_layer_ids), model.top_k)), 1
+
+def empty(path, model):
+    return iter(())
+'''
+
+
+@pytest.fixture
+def own_requests():
+    """Three requests of the toy model: (experts, iteration)."""
+    return toy_requests(["a/0", "a/1", "a/2"])
+
+
+@pytest.fixture
+def own_source(tmp_path, monkeypatch, own_requests):
+    """A file of the requests in a format that only the reader beside it knows."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_format.py").write_text(READER)
+    lines = [
+        f"{(iteration == 0).sum()} {' '.join(map(str, experts.ravel()))}" for experts, iteration in own_requests.values()
+    ]
+    file = tmp_path / "routing.txt"
+    file.write_text("\n".join(lines))
+    return file
+
+
+def test_own_reader_gives_what_it_read(own_source, own_requests):
+    trace = open_trace(own_source, TOY, "my_format:read")
+    assert np.array_equal(trace.experts, np.concatenate([experts for experts, _ in own_requests.values()]))
+    assert np.array_equal(trace.iteration, np.concatenate([iteration for _, iteration in own_requests.values()]))
+
+
+def test_json_lines_are_opened_as_they_are_imported(tmp_path, own_source, own_requests):
+    lines = [
+        {"topk_ids": experts.tolist(), "prompt_tokens": int((iteration == 0).sum())}
+        for experts, iteration in own_requests.values()
+    ]
+    file = tmp_path / "log.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    assert open_trace(file, TOY).digest == open_trace(own_source, TOY, "my_format:read").digest
+
+
+def test_sweep_and_import_read_it(tmp_path, own_source):
+    rows = [" ".join(["1", *(str(i % 16) for i in range(r, r + 5 * 2 * 2))]) for r in range(6)]
+    (tmp_path / "tiny.txt").write_text("\n".join(rows))
+    text = TINY.replace("trace: {synthetic: {prompt_tokens: 3}}", "trace: tiny.txt, reader: my_format:read").replace(
+        "[12, 40]", "[4]"
+    )
+    (tmp_path / "own.yaml").write_text(text)
+    swept = archsim(tmp_path, "sweep", "own.yaml", "--jobs", "1")
+    assert swept.returncode == 0, swept.stderr
+    own = ("trace", "import", "routing.txt", "--model", "toy.yaml", "--reader", "my_format:read", "--out", "store")
+    imported = archsim(tmp_path, *own)
+    assert imported.returncode == 2 and "toy.yaml" in imported.stderr  # there is no such model file yet
+    (tmp_path / "toy.yaml").write_text(
+        "{name: toy, source: made up, layers: 5, moe_layers: {first: 1, last: 4}, hidden: 8, expert_ffn: 8, experts: "
+        "6, top_k: 2}"
+    )
+    imported = archsim(tmp_path, *own)
+    assert imported.returncode == 0, imported.stderr
+    assert np.array_equal(
+        open_trace(tmp_path / "store", TOY).experts, open_trace(own_source, TOY, "my_format:read").experts
+    )
+
+
+@pytest.mark.parametrize(("function", "said"), [
+    ("broken", r"RuntimeError: no such luck \(.*my_format.py:\d+\)"), ("outside", "expert id 6"),
+    ("unlike", "expected integers"), ("empty", "yields no requests"), ("missing", "has no function 'missing'"),
+])
+def test_what_a_reader_does_wrong_is_named(own_source, function, said):
+    with pytest.raises(TraceError, match=said):
+        open_trace(own_source, TOY, f"my_format:{function}")

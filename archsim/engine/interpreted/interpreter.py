@@ -8,7 +8,7 @@ dictionaries and lists here, queues are Python's ``heapq``, rates come from a ma
 What follows an event is nowhere written but in the tables. Blocks (``archsim.engine.interpreted.blocks``) choose
 between events and say how long they hold a request; ``Reserved`` and ``Shared`` (modules of their names) tell what a
 stage waits for. A new state needs a table that leads to it, and a subclass that says the same of it
-(``tests/microarch/test_extend_block.py``); a block of one's own needs one class.
+(``tests/microarch/test_blocks.py``); a block of one's own needs one class.
 """
 
 from __future__ import annotations

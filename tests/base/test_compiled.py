@@ -5,13 +5,15 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numba
 import numpy as np
 import pytest
+from support.from_python import from_python
 
 from archsim.base.code_digest import seconds_left
-from archsim.base.compiled import allocating, kernel, pointer
+from archsim.base.compiled import allocating, inner, kernel, outer, pointer, reference
 
 
 def twice(number):
@@ -110,3 +112,87 @@ def test_what_compiles_now_is_told_with_the_time_that_it_takes(tmp_path, monkeyp
     assert 0 < seconds_left() <= 7
     (tmp_path / "walk._walk_held-151.py311.1.nbc").touch()
     assert seconds_left() == 0
+
+
+# ---- Functions of kernels: called by kernels, refused in Python.
+
+@pytest.mark.parametrize("decorate", [inner, outer])
+def test_python_is_told_that_a_function_is_for_kernels(decorate):
+    @decorate
+    def twice(number):
+        return 2 * number
+
+    assert from_python(twice)(21) == 42
+    with pytest.raises(TypeError, match=r"twice is for kernels alone; in Python call twice\.py_func"):
+        twice(21)
+    assert twice.py_func(21) == 42
+
+
+# ---- References of kernels: a named tuple that is handed on as one address.
+
+ROW = np.dtype([("real", "f8"), ("whole", "i8")], align=True)
+
+
+class Inside(NamedTuple):
+    values: np.ndarray  # float64[n]
+    each: int
+    wanted: bool
+
+
+class Outside(NamedTuple):
+    inside: Inside
+    rows: np.ndarray  # ROW[n]
+    pair: tuple
+    table: np.ndarray  # int64[n, 2]
+
+
+@inner
+def _value(inside, at):
+    return inside.values[at]
+
+
+@outer
+def _work(s, at):
+    s.inside.values[at] += s.inside.each
+    if s.inside.wanted:
+        s.rows[at].real += 1.5
+        s.rows[at].whole -= at
+    s.table[at, 1] += len(s.pair[0]) + s.pair[1]
+    return _value(s.inside, at)
+
+
+@kernel
+def by_value(s):
+    total = 0.0
+    for at in range(len(s.rows)):
+        total += _work(s, at)
+    return total
+
+
+@kernel
+def by_reference(s):
+    s = reference(reference(s))
+    total = 0.0
+    for at in range(len(s.rows)):
+        total += _work(s, at)
+    return total
+
+
+def test_a_kernel_reads_through_a_reference_what_it_would_read_of_the_tuple():
+    def state():
+        inside = Inside(np.arange(4.0), 3, True)
+        return Outside(inside, np.zeros(4, ROW), (np.zeros(3), 2), np.zeros((4, 2), np.int64))
+
+    one, other = state(), state()
+    assert by_value(one) == by_reference(other) == 18.0
+    assert other.inside.values.tolist() == [3.0, 4.0, 5.0, 6.0] and other.table[:, 1].tolist() == [5] * 4
+    assert other.rows.tolist() == one.rows.tolist() == [(1.5, -at) for at in range(4)]
+
+
+def test_two_references_in_one_kernel_are_apart():
+    @kernel
+    def both(one, other):
+        one, other = reference(one), reference(other)
+        return one.each * 10 + other.each
+
+    assert both(Inside(np.zeros(1), 1, True), Inside(np.zeros(1), 2, False)) == 12
