@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from archsim.base.fields import DIMENSIONS, FRACTION, Spec, format_quantity
 from archsim.base.files import write_text
 from archsim.runs.columns import COLUMNS, DIES, LINKS, PAIRS, STEPS, TIMINGS, Column
-from archsim.specs.assumptions import ASSUMPTIONS, OPEN, AssumptionsSpec, NamedSet
+from archsim.specs.assumptions import ASSUMPTIONS, OPEN, AssumptionsSpec, NamedSet, shipped_sets
+from archsim.specs.config_files import shipped_docs
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import OBJECTIVES, ExploreSpec
 from archsim.specs.model import ModelSpec
@@ -509,7 +510,21 @@ def _as_an_experiment(made: JsonSchema) -> None:
 
 
 # ---- files
-# The generated files: ``docs/reference.md``, ``docs/results.md`` and ``docs/schemas/*.schema.json``.
+# The generated files: ``docs/reference.md``, ``docs/results.md`` and ``docs/schemas/*.schema.json``, and the items of
+# ``docs/assumptions.md``.
+
+def assumptions_page() -> str:
+    """``docs/assumptions.md``: below the heading of every field its values, and behind them what the page has there."""
+    head, *sections = (shipped_docs() / "assumptions.md").read_text(encoding="utf-8").split("\n## `")
+    prose = {text.split("`")[0]: re.sub(r"(?m)^- `\w+`.*\n", "", text.partition("\n")[2]).strip("\n") for text in sections}
+    for field, values in ASSUMPTIONS.items():
+        head += f"\n## `{field}`\n\n"
+        for value, meaning in values.items():
+            sets = ", ".join(name for name, each in shipped_sets().items() if getattr(each, field) == value)
+            head += f"- `{value}`{f' ({sets})' if sets else ''}: {meaning}\n"
+        head += f"\n{prose[field]}\n" if prose.get(field) else ""
+    return head
+
 
 def generated() -> dict[str, str]:
     """Path below ``docs`` → text."""
@@ -520,7 +535,9 @@ def generated() -> dict[str, str]:
         f"schemas/{kind}.schema.json": json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
         for kind, schema in schemas.items()
     }
-    return {"reference.md": reference(told), "results.md": results_page(), **files}
+    return {
+        "reference.md": reference(told), "results.md": results_page(), "assumptions.md": assumptions_page(), **files,
+    }  # fmt: skip
 
 
 def write_reference(docs: Path) -> None:
