@@ -26,25 +26,40 @@ class Cause(IntEnum):
 
 
 class About(NamedTuple):
-    """``label``: on pages; ``meaning``: before "takes 12 % of the critical path"; ``colour``: CSS class."""
+    """``label``: on pages; ``meaning``: before "takes 12 % of the critical path"; ``doing``: after "A step spends 12 %
+    of its time"; ``colour``: CSS class.
+    """
 
     label: str
     meaning: str
+    doing: str
     colour: str
 
 
 CAUSES = MappingProxyType(
     {
-        Cause.COMPUTE: About("multiply", "multiplying (FLOP of measured kernels at the die's peak)", "k-compute"),
-        Cause.INEFFICIENCY: About("kernel inefficiency", "what measured kernels lose against peak", "k-loss"),
-        Cause.PERMUTE: About("permute and finalise", "permuting, quantising and finalising tokens", "k-permute"),
-        Cause.LAUNCH: About("launch", "launching kernels", "k-launch"),
-        Cause.BLOCKS: About("own blocks", "passing the system's own blocks", "k-block"),
-        Cause.HBM: About("HBM", "HBM", "k-hbm"),
-        Cause.LINK: About("links", "moving weights over links", "k-link"),
-        Cause.LLC: About("LLC", "the LLC", "k-llc"),
-        Cause.ACTIVATIONS: About("dispatch and combine", "dispatching and combining hidden vectors", "k-act"),
-        Cause.DECISION: About("decision", "deciding", "k-dec"),
+        Cause.COMPUTE: About(
+            "multiply", "multiplying (FLOP of measured kernels at the die's peak)",
+            "multiplying", "k-compute",
+        ),
+        Cause.INEFFICIENCY: About(
+            "kernel inefficiency", "what measured kernels lose against peak",
+            "in kernels that stay below the peak", "k-loss",
+        ),
+        Cause.PERMUTE: About(
+            "permute and finalise", "permuting, quantising and finalising tokens",
+            "permuting and finalising tokens", "k-permute",
+        ),
+        Cause.LAUNCH: About("launch", "launching kernels", "launching kernels", "k-launch"),
+        Cause.BLOCKS: About("own blocks", "passing the system's own blocks", "in your own blocks", "k-block"),
+        Cause.HBM: About("HBM", "HBM", "waiting for HBM", "k-hbm"),
+        Cause.LINK: About("links", "moving weights over links", "waiting for links", "k-link"),
+        Cause.LLC: About("LLC", "the LLC", "waiting for the LLC", "k-llc"),
+        Cause.ACTIVATIONS: About(
+            "dispatch and combine", "dispatching and combining hidden vectors",
+            "dispatching and combining hidden vectors", "k-act",
+        ),
+        Cause.DECISION: About("decision", "deciding", "waiting for decisions", "k-dec"),
     }
 )  # in the order of columns and bars
 

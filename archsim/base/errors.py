@@ -78,6 +78,11 @@ def counted(number: float) -> str:
     return f"{number / 1e6:,.1f} million" if number >= 1e6 else f"{number:,.0f}"
 
 
+def sentence(text: str) -> str:
+    """The text with a full stop at its end, where it has none."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """One line a row, its cells below those of the first."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.code_digest import nothing_compiled
-from archsim.base.errors import ArchsimError, SpecError
+from archsim.base.errors import ArchsimError, SpecError, sentence
 from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
 from archsim.cli.arguments import INTERRUPTED
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
@@ -44,7 +44,7 @@ def console():
 def print_notes(notes: Iterable[str]) -> None:
     """Caveats of results, one line each, on stderr."""
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {sentence(note)}", file=sys.stderr)
 
 
 def print_json(result: Any) -> None:
@@ -79,23 +79,28 @@ def print_result_notes(rows: Iterable[Mapping[str, Any]], systems) -> None:
 
 
 def print_engine_errors(compared) -> None:
-    """One line per assumption set, then the runs outside the limit.
+    """A table with a row for each assumption set, then the runs outside the limit.
 
     compared: ``archsim.runs.engine_comparison.Compared``.
     """
     from archsim.report.units import signed_percent
     from archsim.runs.engine_comparison import OUTSIDE, errors
 
+    compared = tuple(compared)
+    numbers = ("runs", "median", "p95", "largest", "signed median", "rank correlation")
+    table = grid("error of decode time", numbers=numbers)
     for each in errors(compared):
         rank = "–" if each.rank is None else f"{each.rank:.3f}"
-        print(
-            f"  {each.assumptions}: {each.runs} runs, error of decode time: median {each.median:.1%}, "
-            f"p95 {each.p95:.1%}, max {each.largest:.1%}, signed median {signed_percent(each.signed_median)}; "
-            f"rank correlation {rank}"
-        )
+        table.add_row(
+            each.assumptions, str(each.runs), f"{each.median:.1%}", f"{each.p95:.1%}", f"{each.largest:.1%}",
+            signed_percent(each.signed_median), rank,
+        )  # fmt: skip
+    console().print(table)
     outside = sorted((each for each in compared if abs(each.error) > OUTSIDE), key=lambda each: -abs(each.error))
+    if outside:
+        print(f"The engines differ by more than {OUTSIDE:.0%} in {len(outside)} of {len(compared)} runs:")
     for each in outside:
-        print(f"  outside {OUTSIDE:.0%}: {each.run}: {signed_percent(each.error)}; {each.reason}")
+        print(f"  {each.run}: {signed_percent(each.error)} ({each.reason})")
 
 
 def print_compiling() -> None:
@@ -106,7 +111,7 @@ def print_compiling() -> None:
 
 def print_kept(folder: Path) -> int:
     """Say where an interrupted command resumes; returns its exit code."""
-    print(f"\ninterrupted; finished runs are kept in {folder}: the same command resumes there", file=sys.stderr)
+    print(f"\nInterrupted. Finished runs are kept in {folder}. The same command resumes there.", file=sys.stderr)
     return INTERRUPTED
 
 
@@ -133,7 +138,7 @@ def print_fitting(table, kept: int) -> None:
         left.insert(0, str(table.columns.pop().header))
     out.print(table)
     if left:
-        print(f"left out, as the terminal is narrow: {', '.join(left)}")
+        print(f"The terminal is too narrow for these columns: {', '.join(left)}.")
 
 
 def natural_width(table) -> int:
@@ -161,7 +166,7 @@ def print_measurement_problems(measurements) -> None:
             print(problem, file=sys.stderr)
     for file, count in counts.items():
         if count > MOST_PROBLEMS:
-            print(f"{file}: and {count - MOST_PROBLEMS} more", file=sys.stderr)
+            print(f"{file}: {count - MOST_PROBLEMS} more such rows are not listed", file=sys.stderr)
     for file, why in measurements.skipped.items():
         print(f"{file}:1: skipped: {why}", file=sys.stderr)
 
@@ -221,7 +226,8 @@ def print_points(selection: Selection) -> None:
         table.add_row(str(number), *parts, *cells)
     print_fitting(table, kept=4)
     if len(shown) < len(selection.kept):
-        print(f"and {len(selection.kept) - len(shown):,} more; `--point N` prints one as an experiment")
+        left = len(selection.kept) - len(shown)
+        print(f"{left:,} more points follow. `--point N` prints point N as an experiment of its own.")
 
 
 def print_dropped(selection: Selection, verb: str = "run") -> None:
@@ -232,11 +238,15 @@ def print_dropped(selection: Selection, verb: str = "run") -> None:
     asked = kept + selection.dropped.total
     if asked < every:
         error = (kept * (asked - kept) / asked) ** 0.5 / asked
-        print(f"{asked:,} points were drawn and checked: about {kept / asked:.0%} ± {2 * error:.0%} of all {verb}")
-    parts = [f"{count:,} dropped by `{text}`" for text, count in selection.dropped.by_constraint.items()]
+        print(
+            f"{asked:,} points were drawn and checked. Of these, {kept / asked:.0%} ± {2 * error:.0%} {verb}, and so "
+            f"does about the same share of all {every:,}."
+        )
+    print(f"{kept:,} of {asked:,} points {verb}.")
+    for text, count in selection.dropped.by_constraint.items():
+        print(f"  {count:,} are dropped by `{text}`")
     if selection.dropped.repeats:
-        parts.append(f"{selection.dropped.repeats:,} repeat another")
-    print("; ".join([f"{kept:,} of {asked:,} points {verb}", *parts]))
+        print(f"  {selection.dropped.repeats:,} repeat another point")
 
 
 def print_speedups(results: Results, policies: Iterable[str]) -> None:
@@ -253,7 +263,7 @@ def print_speedups(results: Results, policies: Iterable[str]) -> None:
         varying = [name for name in _OF_RUNS if len({row[name] for row in rows}) > 1]
         table = _speedups(rows, varying or ["model"], policies, reference)
     if reference:
-        print(f"decode throughput over that of {reference}:")
+        print(f"Decode throughput relative to {reference}:")
     console().print(table)
 
 
@@ -286,7 +296,7 @@ def print_best(plan: SweepPlan, folder: Path) -> None:
         numbers = ("–", "–") if rate is None else (f"{rate:,.0f}", f"{step_ns / 1e6:.3g}")
         parts = str(point.index), point.variants["model"].name, str(point.batch), point.variants["policy"].name
         best.add_row(*parts, *numbers, f"{row['die_utilisation']:.0%}", *_cells(plan, point))
-    print("highest decode throughput, of all MoE layers of the model:")
+    print("The points with the highest decode throughput, scaled to all MoE layers of the model:")
     print_fitting(best, kept=7)
 
 
@@ -341,25 +351,28 @@ def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
         return
     same_name = experiment is not None and there.get("name") == experiment["name"]
     settings = ", which had other settings" if same_name else ""
-    print(f"replaces the report of {there.get('name')} in {folder}{settings}", file=sys.stderr)
+    print(f"This replaces the report of {there.get('name')} in {folder}{settings}.", file=sys.stderr)
 
 
 # ---- sure
 
 def print_causes(indices) -> None:
-    """What the variance of an answer in worlds hangs on, with the error of each share."""
+    """A table of what the variance of an answer in worlds depends on, with the error of each share."""
     from archsim.report.units import percent
     from archsim.studies.sure import SHOWN
 
-    told = [
-        f"{each.name} {percent(each.total)} ± {percent(2 * each.total_error)}"
-        for each in indices[:SHOWN] if each.total > 0.005
-    ]  # fmt: skip
-    print(f"  hangs on: {', '.join(told) or 'no number that was drawn'} (of the variance)")
+    large = [each for each in indices[:SHOWN] if each.total > 0.005]
+    if not large:
+        print("The answer depends on none of the numbers that were drawn.")
+        return
+    table = grid("the answer depends on", numbers=("share of the variance", "±"))
+    for each in large:
+        table.add_row(each.name, percent(each.total), percent(2 * each.total_error))
+    console().print(table)
 
 
 def print_sure(found) -> None:
-    """The sentence of every place, a table of its options, what it hangs on, and what to measure."""
+    """The sentence of every place, tables of its options and of what it depends on, and what to measure."""
     from archsim.report.units import TIME_UNITS, percent, scaled
     from archsim.studies.sure import measured_told, order_told
 
@@ -369,11 +382,14 @@ def print_sure(found) -> None:
             times = (scaled(each, TIME_UNITS) for each in (option.ns.p50, option.ns.p05, option.ns.p95))
             table.add_row(option.name, *times, percent(option.fastest))
         console().print(table)
-        for each in (*place.pairs, *place.further):
-            print(f"  {each.faster} over {each.slower}: {each.ratio.p50:.3f} × ({each.ratio.p05:.3f}–"
-                  f"{each.ratio.p95:.3f}); {order_told(each)}")  # fmt: skip
+        if pairs := (*place.pairs, *place.further):
+            table = grid("faster", "slower", "order", numbers=("by", "5 %", "95 %"))
+            for each in pairs:
+                by = (f"{end:.3f}×" for end in (each.ratio.p50, each.ratio.p05, each.ratio.p95))
+                table.add_row(each.faster, each.slower, order_told(each), *by)
+            console().print(table)
         print_causes(place.indices)
         for each in place.measurements:
-            print(f"  {measured_told(each, place)}")
+            print(measured_told(each, place))
         print(place.told)
     print_notes(list(found.notes))

@@ -56,7 +56,7 @@ def run_why(args: argparse.Namespace) -> int:
     if given:
         print(repr(found))
         return OK
-    from archsim.studies.why import HEADS, table_of
+    from archsim.studies.why import HEADS, MORE, table_of
 
     table = grid(*HEADS, title=found.run)
     for cells in table_of(found.rows):
@@ -64,13 +64,13 @@ def run_why(args: argparse.Namespace) -> int:
     console().print(table)
     first = found.rows[0]
     if found.clock:
-        print(f"clock: {found.clock}")
+        print(found.clock)
     if picked:
         where = {"step": first["step"], "layer": first["layer"]}
         args.result = helped = ar.why(experiment, **where, worst=args.worst, told=doing, **chosen)
         print(f"This is the fastest run of the report at its largest batch. {sentence(helped)}")
     else:
-        print(f"What would help the first: the same command with --step {first['step']} --layer {first['layer']}")
+        print(f"{MORE}, add --step {first['step']} --layer {first['layer']} to this command.")
     return OK
 
 
@@ -114,8 +114,9 @@ def _print_run(measured) -> None:
 
     mean, p95, worst = (percent(share, 1) for share in measured.summary())
     parts = ", ".join(f"{name} {percent(share, 1)}" for name, share in measured.parts.items())
-    far = f"above the bound: mean {mean} ({parts}), p95 {p95}, worst {worst}"
-    print(f"{measured.run.name}: {far}; {len(measured.steps)} steps", flush=True)
+    steps = len(measured.steps)
+    said = f"{measured.run.name}: {mean} above the bound ({parts})"
+    print(f"{said}, p95 {p95} and worst {worst} of {steps} steps" if steps > 1 else said, flush=True)
 
 
 # ---- ablate
@@ -165,7 +166,12 @@ def _print(found) -> None:
 
     for fall in found.waterfalls:
         large = [each for each in fall.effects if abs(each.factor - 1) > 5e-3]
-        steps = ", ".join(f"{each.link.field} {factor(each.factor)}" for each in large)
-        place = f"{fall.system} {fall.model} batch {fall.batch} {fall.policy}"
-        print(f"{place}: {factor(fall.start)} → {factor(fall.end)} ({steps}){endpoint_told(fall, found)}")
-    print("the chain closes, bit for bit" if found.closes else "THE CHAIN DOES NOT CLOSE: this is a bug")
+        place = f"{fall.model} on {fall.system}, batch {fall.batch:,}: the speed-up of {fall.policy} over base"
+        start, end = (f"{factor(by)} under {of.label}" for by, of in ((fall.start, found.start), (fall.end, found.end)))
+        print(f"{place} is {start} and {end}.")
+        for each in large:
+            print(f"  {each.link.field:<16} {each.link.before} → {each.link.after}: {factor(each.factor)}")
+        if beyond := endpoint_told(fall, found):
+            print(f" {beyond}")
+    if not found.closes:
+        print("The effects of the assumptions do not multiply to the whole change. This is a bug; please report it.")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from archsim.base.errors import sentence
 from archsim.base.fields import CLOCK, parse_quantity
 from archsim.base.files import write_text
 from archsim.report import data, decision_cost, figures, glossary, sections, tables
@@ -33,9 +34,9 @@ def rendered(
     """The text of a page; one with figures has at its end what draws them. Raises jinja2.UndefinedError for a name
     that ``context`` lacks.
 
-    Every template has the filters ``plot`` (a figure), ``svg`` (a drawing, unescaped) and ``breakable`` (a label that
-    may break after each +), and ``filters``. ``folder``: the folder of the template, if not this package's. ``finish``:
-    changes the text of the page before the scripts are added.
+    Every template has the filters ``plot`` (a figure), ``svg`` (a drawing, unescaped), ``breakable`` (a label that may
+    break after each +) and ``sentence`` (a text that ends in a full stop), and ``filters``. ``folder``: the folder of
+    the template, if not this package's. ``finish``: changes the text of the page before the scripts are added.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup, escape
@@ -47,6 +48,7 @@ def rendered(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["sentence"] = sentence
     environment.filters["svg"] = Markup
     environment.filters["plot"] = lambda figure: Markup(figure.html())
     environment.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))

@@ -109,14 +109,8 @@ def _places(report: Report) -> list[Place]:
 
 # What a policy is called where a sentence compares with it.
 _EP = "expert parallelism (ep)"
-# Cause (`BOUND_NAMES`) → what a step does meanwhile.
-_DOING = {
-    "multiply": "multiplying", "kernel inefficiency": "in kernels that stay below the peak",
-    "permute and finalise": "permuting and finalising tokens", "launch": "launching kernels",
-    "own blocks": "in your own blocks", "HBM": "waiting for HBM", "links": "waiting for links",
-    "LLC": "waiting for the LLC", "dispatch and combine": "dispatching and combining hidden vectors",
-    "decision": "waiting for decisions",
-}  # fmt: skip
+# Label of a cause (`BOUND_NAMES`) → what a step does meanwhile.
+_DOING = {about.label: about.doing for about in CAUSES.values()}
 
 
 def _won(system: str, places: Mapping[Place, list[Winner]]) -> str:

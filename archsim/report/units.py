@@ -79,6 +79,13 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def less_or_more(change: float, nothing: float = 0.001) -> str:
+    """``45 % less``, ``3.1 % more``, ``no less``: a relative change in words; below ``nothing`` there is none."""
+    if abs(change) < nothing:
+        return "no less"
+    return f"{significant(100 * abs(change), 2)}{NO_BREAK}% {'less' if change < 0 else 'more'}"
+
+
 def signed_percent(change: float) -> str:
     """``+3.1 %``, ``−0.4 %``, ``0 %``: a relative change, two significant digits."""
     if change == 0:

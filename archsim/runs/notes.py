@@ -11,7 +11,7 @@ from archsim.base.fields import BANDWIDTH, COMPUTE, format_quantity, parse_quant
 from archsim.laws.tables import HBM, CalibrationSpec
 from archsim.runs.columns import GEMMS_OF, STAND_INS_APART
 from archsim.runs.energy import carrier_note
-from archsim.runs.run import LONGEST, point_told
+from archsim.runs.run import LONGEST
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.plan import is_variant
 from archsim.specs.system import SystemSpec
@@ -53,10 +53,10 @@ def written_die(system: Mapping[str, Any]) -> Die:
 
 
 def datasheet_note(systems: Iterable[str]) -> str:
-    """Of systems on which nothing was measured."""
+    """A note on systems on which nothing was measured."""
     return (
-        f"{_listed(systems)}: datasheet only: nothing was measured there; laws are another GPU's, scaled by nominal "
-        "rates, and every time is extrapolated"
+        f"Nothing was measured on {_listed(systems)} (datasheet only). The fitted laws are those of another GPU, "
+        "scaled by nominal rates, so every time is extrapolated."
     )
 
 
@@ -75,26 +75,26 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
     notes = [datasheet_note(unmeasured)] if unmeasured else []
     if unnamed:
         notes.append(
-            f"compute.calibration is not given ({_listed(unnamed)}): GEMMs take the times of {DEFAULT_CALIBRATION}, "
-            "scaled to the die's peak and HBM"
+            f"No compute.calibration is given for {_listed(unnamed)}. GEMMs take the times of {DEFAULT_CALIBRATION}, "
+            "scaled to the die's peak and HBM bandwidth."
         )
     notes += _table_notes(dies)
     told = set(unnamed) | set(unmeasured)  # above
     outside = [row["gemm_extrapolated"] for row in calibrated if row["gemm_extrapolated"] > 0 and not _scaled(row)]
     if outside:
         notes.append(
-            f"{len(outside)} of {len(calibrated)} runs use a GEMM calibration outside the measured sizes, for up "
-            f"to {max(outside):.1%} of their GEMM time (column gemm_extrapolated)"
+            f"{_runs(len(outside), len(calibrated), 'uses', 'use')} the GEMM calibration outside the measured sizes, "
+            f"for up to {max(outside):.1%} of the GEMM time (column gemm_extrapolated)."
         )
     notes += _stand_in_notes(row for row in rows if row.get("system") not in told or not _scaled(row))
     moved = {(str(row["system"]), str(row["transfer_law"])) for row in rows if ON_PORTS in str(row.get("transfer_law"))}
-    notes += [f"hidden vectors on {system} move as measured: {law}" for system, law in sorted(moved)]
+    notes += [f"Hidden vectors on {system} take the measured times of {law}." for system, law in sorted(moved)]
     linked = [row for row in rows if row.get("copies_extrapolated") is not None]
     beyond = sum(row["copies_extrapolated"] > 0 for row in linked)
     if beyond:
         notes.append(
-            f"{beyond} of {len(linked)} runs read slices of a size at which the copies of the calibration in d2d were "
-            "not measured (column copies_extrapolated)"
+            f"{_runs(beyond, len(linked), 'copies', 'copy')} slices of a size that the calibration named in d2d did "
+            "not measure (column copies_extrapolated)."
         )
     return notes
 
@@ -111,7 +111,7 @@ def _stand_in_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         for each in filter(None, str(row.get("stand_ins") or "").split(STAND_INS_APART)):
             systems.setdefault(each, []).append(_numbered(str(row["system"]), row.get("point")))
     return [
-        f"{each} ({_listed(named)}): that was not measured, and all of its time counts as extrapolated"
+        f"On {_listed(named)}, {each}. This combination was not measured, so all of its time counts as extrapolated."
         for each, named in sorted(systems.items())
     ]
 
@@ -123,7 +123,7 @@ def _table_notes(dies: list[tuple[str, Die]]) -> list[str]:
     for system, die in dies:
         for said in _of_table(die, read):
             systems.setdefault(said, []).append(system)
-    return [f"{said} ({_listed(named)})" for said, named in systems.items()]
+    return [f"On {_listed(named)}, {said}." for said, named in systems.items()]
 
 
 def _of_table(die: Die, read: Callable[[str | None], CalibrationSpec]) -> list[str]:
@@ -137,7 +137,7 @@ def _of_table(die: Die, read: Callable[[str | None], CalibrationSpec]) -> list[s
         return []
     said = _of_reference(name, calibration, table.dtype, die)
     if table.quantisation == "included":
-        said.append(f"GEMM times of {table.dtype} in calibration {name} include the quantisation of activations")
+        said.append(f"the {table.dtype} GEMM times of calibration {name} include the quantisation of activations")
     return said
 
 
@@ -148,11 +148,11 @@ def _of_reference(name: str, calibration: CalibrationSpec, dtype: str, die: Die)
         (HBM, die.hbm_bytes_per_s, reference.hbm_bytes_per_s, BANDWIDTH),
     ):
         if rate in reference.fitted and measured and abs(mine / measured - 1) > SAME:
-            what, fitted = ("HBM", "--hbm") if rate == HBM else (f"{rate} peak", "--peak")
+            what, fitted = ("HBM bandwidth", "--hbm") if rate == HBM else (f"{rate} peak", "--peak")
             said.append(
-                f"calibration {name} has no nominal {what} (archsim calibrate {fitted}): GEMMs are scaled from the "
-                f"fitted "
-                f"{format_quantity(float(f'{measured:.4g}'), dimension)} to another one of the die"
+                f"GEMMs are scaled from the fitted {what} of calibration {name}, "
+                f"{format_quantity(float(f'{measured:.4g}'), dimension)}, to that of the die. The calibration has no "
+                f"nominal {what}: give one with `archsim calibrate {fitted}`"
             )
     return said
 
@@ -163,10 +163,24 @@ def _numbered(system: str, point: int | None) -> str:
 
 
 def _listed(systems: Iterable[str]) -> str:
-    systems = list(dict.fromkeys(systems))
-    left = len(systems) - MOST_NAMED
-    others = f" and {left} other{'s' if left > 1 else ''}" if left > 0 else ""
-    return f"{', '.join(systems[:MOST_NAMED])}{others}"
+    """``a, b and c``; beyond MOST_NAMED, how many others there are."""
+    names = list(dict.fromkeys(systems))
+    left = len(names) - MOST_NAMED
+    if left > 0:
+        names = [*names[:MOST_NAMED], f"{left} other{'s' if left > 1 else ''}"]
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def _runs(some: int, of: int, one: str, many: str) -> str:
+    """``The run uses``, ``1 of 4 runs uses``, ``3 of 4 runs use``: a subject and its verb."""
+    return f"The run {one}" if of == 1 else f"{some} of {of} runs {one if some == 1 else many}"
+
+
+def _place(row: Mapping[str, Any], system: bool = True) -> str:
+    """``deepseek-v3 on dojo at batch 64``; ``system``: whether the system is named."""
+    on = f" on {row['system']}" if system else ""
+    at = f" (point {row['point']})" if row.get("point") is not None else ""
+    return f"{row['model']}{on} at batch {int(row['batch']):,}{at}"
 
 
 # ---- drawn_notes
@@ -174,7 +188,7 @@ def _listed(systems: Iterable[str]) -> str:
 
 MOST_NAMED_HERE = 4  # batches
 HOW = {
-    "shifted": "copies of the {recorded} recorded ones, each from another of its decode steps on",
+    "shifted": "copies of the {recorded} recorded ones, and each copy begins at another decode step",
     "fitted": "generated from a traffic model that is fitted to the {recorded} recorded ones",
 }
 
@@ -187,23 +201,25 @@ def drawn_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
             drawn.setdefault((int(row["batch"]), int(row["drawn_from"]), row.get("extend") or "redraw"), row)
     notes = [_told(*found, row) for found, row in list(drawn.items())[:MOST_NAMED_HERE]]
     if len(drawn) > MOST_NAMED_HERE:
-        notes.append(f"so are {len(drawn) - MOST_NAMED_HERE} other batches (column drawn_from)")
+        left = len(drawn) - MOST_NAMED_HERE
+        others = "1 other batch is" if left == 1 else f"{left} other batches are"
+        notes.append(f"{others} larger than the trace, too (column drawn_from).")
     return notes
 
 
 def _told(batch: int, recorded: int, extend: str, row: Mapping[str, Any]) -> str:
     if extend in HOW:
-        return f"{batch:,} requests are {HOW[extend].format(recorded=recorded)} (workload.extend: {extend})"
+        return f"The {batch:,} requests are {HOW[extend].format(recorded=recorded)} (workload.extend: {extend})."
     note = (
-        f"{batch:,} requests are drawn from the {recorded} that there are, with replacement (by workload.seed): copies "
-        "choose the same experts at every step"
+        f"The {batch:,} requests are drawn with replacement from the {recorded} of the trace, by workload.seed. All "
+        "copies of a request choose the same experts at every step."
     )
     active, distinct = row.get("active_experts"), row.get("active_if_distinct")
     if active is None or distinct is None:
         return note
     return (
-        f"{note}. A step has {active:.0f} active experts a layer, where {batch:,} different requests would have up to "
-        f"{distinct:.0f}; `workload.extend: shifted` or `fitted` comes closer to them"
+        f"{note} On average {active:.0f} experts of a layer are active in a step. With {batch:,} different requests it "
+        f"would be up to {distinct:.0f}. `workload.extend: shifted` or `fitted` comes closer to that."
     )
 
 
@@ -216,21 +232,24 @@ def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """
     rows = list(rows)
     odd = {str(row.get("model")): str(row["approximate"]) for row in rows if row.get("approximate")}
-    notes = [f"{model} is approximate: {what}" for model, what in odd.items()]
+    notes = [f"The model {model} is approximate: {what}." for model, what in odd.items()]
     notes += dict.fromkeys(str(row["attention_law"]) for row in rows if row.get("attention_law"))
     if any(row.get("context_tokens") == 0 for row in rows):
-        notes.append("HBM holds no KV cache: workload.context is 0; real requests leave less room for copies")
+        notes.append(
+            "workload.context is 0, so HBM holds no KV cache. With real requests there is less room for copies of "
+            "experts."
+        )
     derived = [row for row in rows if row.get("context_from") == LONGEST]
     if derived:
         most = max(int(row["context_tokens"]) for row in derived)
         notes.append(
-            f"workload.context is not given: every request is taken to hold as much KV cache as the longest of its "
-            f"batch has tokens in the trace or preset, prompt and decode steps (up to {most:,})"
+            "workload.context is not given. Every request therefore holds as many tokens of KV cache as the longest "
+            f"request of its batch has in the trace or preset, prompt and output together (up to {most:,})."
         )
     lacking = dict.fromkeys(str(row.get("model")) for row in rows if row.get("hbm_all_counted") == 0)
     notes += [
-        f"HBM of {model} holds experts alone: without attention, vocabulary and dense_ffn, its KV cache and attention "
-        f"are not counted"
+        f"Only the experts of {model} are counted in HBM. Its file lacks attention, vocabulary or dense_ffn, so its KV "
+        "cache and attention weights cannot be counted."
         for model in lacking
     ]
     return notes
@@ -251,15 +270,15 @@ def policy_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     rows = list(rows)
     uncharged = dict.fromkeys((str(row["policy"]), str(row["uncharged"])) for row in rows if row.get("uncharged"))
     notes = [
-        f"policy {policy} decides in no time: {functions} returns no Effort, so that nothing is charged for it"
+        f"Decisions of policy {policy} take no time, because {functions} returns no Effort."
         for policy, functions in uncharged
     ]
     asking = list(dict.fromkeys(str(row["policy"]) for row in rows if row.get("plans_by_speeds")))
     if asking:
         notes.append(
-            f"{', '.join(asking)}: a policy that sees speeds plans anew for every machine, and its plan for slower "
-            f"dies may be the luckier one: between two machines, a faster die was seen to cost up to {LUCK:.0%}; "
-            "compare the mean of several wafers or draws of the traffic"
+            f"Policies that see the speeds of dies ({_listed(asking)}) make another plan for every machine. By luck, "
+            f"the plan for slower dies may be better: a faster die was seen to make a step up to {LUCK:.0%} longer. "
+            "To compare two machines, compare means over several wafers or several draws of the traffic."
         )
     return [*notes, *_slower(rows), *_endpoints(rows), *_plans(rows)]
 
@@ -283,9 +302,9 @@ def _plans(rows: list[Mapping[str, Any]]) -> list[str]:
             share, few, more = min(pairs, default=(1.0, 0, 0))
             if share < LESS_FOR_MORE:
                 notes.append(
-                    f"a decode step of {more} requests takes {1 - share:.0%} less time than one of {few} under policy "
-                    f"{policy} on {system}, {model}: other loads lead to another plan, with other transfers; with the "
-                    "plan held fixed, more requests take no less"
+                    f"For {model} on {system} under {policy}, a decode step of {more:,} requests takes {1 - share:.0%} "
+                    f"less time than a decode step of {few:,}. The reason is that the policy makes another plan for "
+                    "other loads. Under the same plan, more requests never take less time."
                 )
     return notes
 
@@ -307,10 +326,9 @@ def _endpoints(rows: list[Mapping[str, Any]]) -> list[str]:
     for label, those in pairs.items():
         free, limited = max(those, key=lambda pair: pair[0]["speedup_vs_base"])
         notes.append(
-            f"if the controller of a die sends and receives only what that of a measured chip does (endpoint: "
-            f"as_measured), the largest speed-up over base under {label} is {limited['speedup_vs_base']:.2f}× "
-            f"instead of {free['speedup_vs_base']:.2f}× ({free['policy']} on {free['system']}, {free['model']}, batch "
-            f"{int(free['batch'])})"
+            f"The largest speed-up over base under {label} is {free['speedup_vs_base']:.2f}×, reached by "
+            f"{free['policy']} with {_place(free)}. It is {limited['speedup_vs_base']:.2f}× if a die's controller "
+            "sends and receives only as fast as that of a measured chip (endpoint: as_measured)."
         )
     return notes
 
@@ -339,24 +357,25 @@ def _slower(rows: list[Mapping[str, Any]]) -> list[str]:
     notes = []
     for name in slower[:MOST_NAMED_POLICY_NOTES]:
         least = min(worse[name], key=lambda row: row["speedup_vs_ep"])
-        where = f"{point_told(least.get('point'))}{least['system']}, {least['model']}, batch {int(least['batch'])}"
         ep = reference.get(tuple(least.get(column) for column in columns))
         grew = grown(least, ep, 1 / least["speedup_vs_ep"]) if ep else None
         notes.append(
-            f"policy {name} is slower than ep in {len(worse[name])} of {len(compared[name])} runs, at worst "
-            f"{least['speedup_vs_ep']:.2f}× of its throughput ({where}, {least['assumptions']})"
-            + (f"; there, most of the added time goes to {CAUSES[grew[0]].meaning}" if grew else "")
+            f"Policy {name} is slower than ep in {len(worse[name])} of {len(compared[name])} runs. At worst, its "
+            f"throughput is {least['speedup_vs_ep']:.2f}× that of ep ({_place(least)}, {least['assumptions']})."
+            + (f" Most of the added time there goes to {CAUSES[grew[0]].meaning}." if grew else "")
         )
-    if len(slower) > MOST_NAMED_POLICY_NOTES:
-        others = ", ".join(slower[MOST_NAMED_POLICY_NOTES:])
-        notes.append(f"so are, in some runs, {others} (column speedup_vs_ep)")
+    if others := slower[MOST_NAMED_POLICY_NOTES:]:
+        are = "Policies {} are" if len(others) > 1 else "Policy {} is"
+        notes.append(f"{are.format(_listed(others))} slower than ep in some runs, too (column speedup_vs_ep).")
     return notes
 
 
 # ---- roofline_notes
 # Notes on times that neither peak FLOP/s nor HBM bandwidth explain.
 
-FAR = 3.0  # times of its roofline, from which a run is told
+FAR = 3.0  # times its roofline, from which on a note is made of a run
+ROOFLINE = "the least time in which evenly loaded dies could do the same FLOP and move the same bytes of HBM"
+LEAST_TOLD = 0.01  # share of the time; smaller causes are not named
 MOST_TOLD = 3  # systems one by one
 ROOFLINE_COLUMNS = ("over_roofline", "mfu", "hbm_bandwidth_utilisation", "decode_step_ns", "load_max_over_mean")
 TOLD = 3  # largest causes of a run
@@ -383,29 +402,37 @@ def roofline_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _sentence(where: str, row: Mapping[str, Any], beside: list[Mapping[str, Any]]) -> str:
     far = sum(each["over_roofline"] > FAR for each in beside)
-    name = point_told(row.get("point")) + ("" if row["system"] == where else f"{row['system']}, ")
-    name += f"{row['model']}, batch {int(row['batch'])}, {row['policy']}, {row['assumptions']}"
-    step = row.get("decode_step_ns")
-    took = f"a decode step of {step / 1e6:.3g} ms is " if step else "the time is "
-    use = f"MFU {row['mfu']:.1%}, HBM bandwidth {row['hbm_bandwidth_utilisation']:.1%}"
-    count = f"{far} of {len(beside)} runs" if len(beside) > 1 else "the run"
-    return (
-        f"{count} on {where} {'take' if far > 1 else 'takes'} over {FAR:.0f} times the roofline "
-        "(FLOP and HBM bytes on evenly loaded dies); "
-        f"farthest, {name}: {took}"
-        f"{row['over_roofline']:.1f} times it, {use}{_why(row)}"
-    )
+    over, step = f"{row['over_roofline']:.1f}", row.get("decode_step_ns")
+    took = f"takes {step / 1e6:.3g} ms, which is {over} times its roofline" if step else f"takes {over} times as long"
+    if len(beside) == 1:
+        of_it = f"A decode step of {_place(row)} {took}" if step else f"The run of {_place(row)} {took} as its roofline"
+        said = f"{of_it}, {ROOFLINE}."
+    else:
+        runs = _runs(far, len(beside), "takes", "take")
+        which = f"{_place(row, row['system'] != where)} under {row['policy']} ({row['assumptions']})"
+        said = (
+            f"On {where}, {runs} more than {FAR:.0f} times as long as the roofline allows. The roofline is {ROOFLINE}. "
+            f"The run that is farthest from it is {which}. Its "
+            + (f"decode step {took}." if step else f"time is {over} times its roofline.")
+        )
+    use = f"Its MFU is {row['mfu']:.1%}, and it uses {row['hbm_bandwidth_utilisation']:.1%} of the HBM bandwidth."
+    return " ".join([said, *_why(row), use])
 
 
-def _why(row: Mapping[str, Any]) -> str:
+def _why(row: Mapping[str, Any]) -> list[str]:
+    """Sentences on what the time goes to."""
     shares = {cause: row.get(f"bound_{cause.column}") or 0.0 for cause in CAUSES}
-    largest = sorted((cause for cause in shares if shares[cause]), key=shares.__getitem__, reverse=True)[:TOLD]
-    reasons = [", ".join(f"{CAUSES[cause].meaning} takes {shares[cause]:.0%}" for cause in largest)] if largest else []
+    named = (cause for cause in shares if shares[cause] >= LEAST_TOLD)
+    largest = sorted(named, key=shares.__getitem__, reverse=True)[:TOLD]
+    said = []
+    if largest:
+        goes = _listed(f"{CAUSES[cause].meaning} ({shares[cause]:.0%})" for cause in largest)
+        said.append(f"The time goes to {goes}." if len(largest) > 1 else f"Nearly all of the time goes to {goes}.")
     if largest[:1] == [Cause.ACTIVATIONS]:
-        reasons.append("on systems with `launch: gpu` that is a GPU's measured kernels; `launch: local_cp` has none")
+        said.append("With `launch: gpu`, a GPU's measured kernels take it; with `launch: local_cp`, there are none.")
     if (load := row.get("load_max_over_mean") or 0.0) >= UNBALANCED:
-        reasons.append(f"the busiest die has {load:.1f} times the mean load")
-    return f"; {', and '.join(reasons)}" if reasons else ""
+        said.append(f"The busiest die has {load:.1f} times the mean load.")
+    return said
 
 
 # ---- limit_notes
@@ -432,14 +459,15 @@ def _limit_told(system: str, rows: list[Mapping[str, Any]], of: int) -> str:
         names = [name for name in ("clock", "prefill_clock") if row.get(name) is not None]
         clocks.setdefault(row["policy"], []).extend(row[name] for name in names)
     said = ", ".join(
-        f"{policy} {min(each):.0%}" if min(each) == max(each) else f"{policy} {min(each):.0%} to {max(each):.0%}"
+        f"{min(each):.0%} (policy {policy})" if min(each) == max(each)
+        else f"{min(each):.0%} to {max(each):.0%} (policy {policy})"
         for policy, each in clocks.items()
     )
-    what = " and the ".join(dict.fromkeys(row["held_by"] for row in rows if row["held_by"]))
+    limits = list(dict.fromkeys(row["held_by"] for row in rows if row["held_by"]))
     some = "" if len(rows) == of else f" in {len(rows)} of {of} runs"
     return (
-        f"{system}: the {what} limits the clock{some}, to shares of the full one: {said}; a higher limit or better "
-        "cooling raises it"
+        f"On {system}, the {' and the '.join(limits)} {'limit' if len(limits) > 1 else 'limits'} the clock{some}. It "
+        f"runs at {said} of the full clock. A higher limit or better cooling raises it."
     )
 
 
@@ -471,9 +499,10 @@ def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Di
 # Notes on traffic: what generated routing is not, the prefill that a preset brings, and layers that did not run.
 
 THREE_NUMBERS = (
-    "the routing is generated from three numbers (popularity, taste, stickiness: medians of recorded traces of other "
-    "models) and is not that of these models: the busiest die has 1.6 to 1.8 times the mean load where recorded "
-    "routing has 2.5 to 3.0, so speed-ups come out too high; `like: model` takes the traffic preset of each model"
+    "The routing is not that of these models. It is generated from three numbers (popularity, taste and stickiness), "
+    "which are medians over recorded traces of other models. Speed-ups come out too high: the busiest die has 1.6 to "
+    "1.8 times the mean load, where recorded routing gives 2.5 to 3.0 times. `like: model` takes the traffic preset of "
+    "each model instead."
 )
 
 
@@ -502,30 +531,30 @@ def layer_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _layers_told(model: str, ran: int, every: int, errors: list[tuple[float, str]]) -> str:
-    began = f"{ran} of the {every} MoE layers of {model} ran; tokens_per_s and times of a step are scaled to all"
-    if not errors:
-        return f"{began}, and one layer does not tell how far that is off: `workload.layers: 2` or more does"
-    most, least = max(errors), min(errors)
-    few = f", which {ran} layers know badly" if ran < _FEW_LAYERS else ""
-    if most[1] == least[1]:
-        return (
-            f"{began}, with a standard error of {most[0]:.1%}{few}, as of layers drawn by chance (column layers_error)"
-        )
-    return (
-        f"{began}, with a standard error of {least[0]:.1%} ({least[1]}) to {most[0]:.1%} ({most[1]}){few}, as of "
-        "layers drawn by chance (column layers_error); policies that differ by less may change places with other layers"
+    began = (
+        f"Only {ran} of the {every} MoE layers of {model} ran. The throughput and the times of a step are scaled to "
+        "all of them."
     )
+    if not errors:
+        return f"{began} One layer cannot tell how large the error is: `workload.layers: 2` or more can."
+    most, least = max(errors), min(errors)
+    said = f"{began} The standard error is {least[0]:.1%}"
+    said += " (column layers_error)." if most[1] == least[1] else (
+        f" (policy {least[1]}) to {most[0]:.1%} (policy {most[1]}); see column layers_error. Policies that differ by "
+        "less may change places with other layers."
+    )
+    return f"{said} It is itself uncertain, as only {ran} layers ran." if ran < _FEW_LAYERS else said
 
 
 def prefill_told(synthetic: Mapping[str, Any]) -> str:
-    """What generated requests begin with."""
+    """A sentence on the prefill that generated requests begin with."""
     tokens, like = synthetic.get("prompt_tokens"), synthetic.get("like")
     if tokens == 0:
-        return "no prefill: `prompt_tokens: 0`"
+        return "There is no prefill (`prompt_tokens: 0`)."
     if tokens is not None or like is None:
-        return f"every request begins with a prefill of {PROMPT_TOKENS if tokens is None else tokens} prompt tokens"
-    whose = "of each model's preset" if like == OF_MODEL else f"of the preset {like}"
+        return f"Every request begins with a prefill of {PROMPT_TOKENS if tokens is None else tokens} prompt tokens."
+    whose = "each model's preset" if like == OF_MODEL else f"the preset {like}"
     return (
-        f"every request begins with a prefill, of the prompt lengths {whose}: `prompt_tokens: N` sets one length, "
-        "`prompt_tokens: 0` leaves the prefill out"
+        f"Every request begins with a prefill, whose length is drawn from {whose}. `prompt_tokens: N` sets one length, "
+        "and `prompt_tokens: 0` leaves the prefill out."
     )

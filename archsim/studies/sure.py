@@ -23,7 +23,7 @@ from archsim.base.tables import REAL, TEXT, Shown, Table
 from archsim.report.figures import option_times, variance_shares
 from archsim.report.page import rendered
 from archsim.report.plots import Bars
-from archsim.report.units import TIME_UNITS, percent, scaled, significant
+from archsim.report.units import TIME_UNITS, listed, percent, scaled, significant
 from archsim.runs.energy import Coefficients, activity_of, build_costs, energy_of
 from archsim.runs.feasibility import cost_of
 from archsim.runs.plan import Selection, select
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 SAMPLES = 256
 _LEAST_WORTH = 0.0005  # share of throughput
+_NEVER = 0.005  # share of worlds that reads as 0 %
 SHOWN = 10  # draws of a tornado
 LAYERS = "layers that did not run"
 FILE, JSON, PAGE = "sure.csv", "sure.json", "sure.html"
@@ -144,7 +145,8 @@ class Sure(Shown):
         if len(self.places) == 1:
             return first
         won = sum(place.headline is not None and not _ties(place) for place in self.places)
-        return f"{self.places[0].name}: {first} {won} of {len(self.places)} cases have a sure winner."
+        many = f"{won or 'none'} {'has' if won < 2 else 'have'}"
+        return f"{self.places[0].name}: {first} Of {len(self.places)} cases, {many} a sure winner."
 
     def table(self) -> Table:
         """One row for each option, with ``_p05``, ``_p50`` and ``_p95`` beside every value."""
@@ -227,7 +229,7 @@ def _answer(
     every = planned(runs, worlds)
     watcher.phase(_estimate(point, every, samples))
     found = propagate(runs, worlds, folder / _FOLDER, traces, jobs, watcher, scheduler)
-    watcher.phase("what the answer hangs on")
+    watcher.phase("finding what the answer depends on")
     named = {each.quantity.key: each.quantity for run in runs for each in worlds.quantities(run.scenario, run.engine)}
     places = tuple(_place(of, options, worlds, named) for of, options in places_of(found))
     exact = dict.fromkeys(key for run in runs for key in exact_of(run.system) if key not in named)
@@ -265,8 +267,8 @@ def _estimate(point: Point, every: Sequence[Run], samples: int) -> str:
     seconds = sum(ns[run.engine, run.workload.layers] for run in every) / 1e9
     fast = sum(run.engine == FAST for run in every)
     return (
-        f"{samples} worlds: {fast:,} runs of the analytical engine and {len(every) - fast:,} of others, "
-        f"about {spoken(max(seconds, 1))} of processor time"
+        f"simulating {samples} worlds, which takes {fast:,} runs on the analytical engine and {len(every) - fast:,} on "
+        f"others, about {spoken(max(seconds, 1))} of processor time"
     )
 
 
@@ -390,22 +392,27 @@ def _told(
     if not ties and not rest:
         ns = options[0].ns
         return (
-            f"{names[0]} takes {scaled(options[0].value_ns, TIME_UNITS)} (90 %: {scaled(ns.p05, TIME_UNITS)} to "
-            f"{scaled(ns.p95, TIME_UNITS)})."
+            f"{names[0]} takes {scaled(options[0].value_ns, TIME_UNITS)}. In 90 % of {samples} worlds it takes "
+            f"{scaled(ns.p05, TIME_UNITS)} to {scaled(ns.p95, TIME_UNITS)}."
         )
     sure = ""
     if rest:
-        sure = f"{rest[0].ratio.p50:.2f} × faster than {rest[0].slower} (90 %: {written_range(rest[0].ratio)})"
+        low, high = written_range(rest[0].ratio).split("–")
+        by = f"{rest[0].ratio.p50:.2f}×"
+        sure = f"{by} faster than {rest[0].slower}, and {low}× to {high}× in 90 % of the worlds"
     if not ties:
-        return f"{names[0]} is the fastest in {percent(options[0].fastest)} of {samples} worlds: {sure}."
-    others = ", ".join(each.slower for each in ties)
+        most = f"{names[0]} is the fastest in {percent(options[0].fastest)} of {samples} worlds"
+        return f"{most}. It is {sure}."
     closest = ties[0]
-    said = (
-        f"{names[0]} and {others} are a tie: {names[0]} is faster than {closest.slower} in "
-        f"{percent(closest.probability)} of {samples} worlds and slower in {percent(closest.reverse)} "
-        f"({written_range(closest.ratio)} ×)"
-    )
-    return f"{said}. {names[0]} is {sure}." if rest else f"{said}."
+    tied = listed([names[0], *(each.slower for each in ties)])
+    if max(closest.probability, closest.reverse) < _NEVER:
+        said = f"{tied} are a tie: {names[0]} and {closest.slower} take the same time in all {samples} worlds."
+    else:
+        said = (
+            f"{tied} are a tie: {names[0]} is faster than {closest.slower} in {percent(closest.probability)} of "
+            f"{samples} worlds and slower in {percent(closest.reverse)}."
+        )
+    return f"{said} {names[0]} is {sure}." if rest else said
 
 
 def written_range(ratio: Interval) -> str:
@@ -428,7 +435,7 @@ def order_told(each: Pair) -> str:
 
 
 def measured_told(each: Measurement, place: Place) -> str:
-    """``measuring grouped expert kernels of your die (`…`, 40 minutes) would narrow 1.02–1.68 to 1.20–1.40``."""
+    """``Measuring grouped expert kernels of your die takes 40 minutes (`…`). It would narrow 1.02–1.68 to 1.2–1.4.``"""
     less = place.ratio.width - each.narrowed.width
     digits = max(2, 1 - int(np.floor(np.log10(max(less, 1e-4))))) if less > 0 else 2
 
@@ -440,33 +447,39 @@ def measured_told(each: Measurement, place: Place) -> str:
     said = narrowing_told(each, write(place.ratio), write(each.narrowed))
     if each.worth < _LEAST_WORTH:
         return said
-    return f"{said}; choosing better then is worth {percent(each.worth, 1)} of throughput"
+    return f"{said} The better choice that it allows is worth {percent(each.worth, 1)} of throughput."
 
 
 def narrowing_told(each: Measurement, before: str, after: str) -> str:
     """What a measurement would narrow an interval to; ``before``, ``after``: as written."""
-    command = f"`{each.command.run}`, {each.command.minutes:g} minutes"
+    minutes = f"{each.command.minutes:g} minute{'' if each.command.minutes == 1 else 's'}"
     what = f"leave {before} as it is" if before == after else f"narrow {before} to {after}"
-    return f"measuring {each.command.of} ({command}) would {what}"
+    return f"Measuring {each.command.of} takes {minutes} (`{each.command.run}`). It would {what}."
 
 
 def _notes(runs: Sequence[Run], found: Sequence[InWorlds], worlds: Worlds) -> Iterable[str]:
     """What the intervals leave out, and what is in them beside numbers with a range."""
     if not worlds.traffics:
-        yield "traffic is one draw of its generator, or one sample of recorded requests; its spread is left out"
+        yield "The traffic is a single draw of generated or recorded requests. The intervals leave its spread out."
     elif isinstance(runs[0].workload.trace, str):
-        yield "traffic: other requests of the recorded trace are drawn; what other subjects would ask is not known"
+        yield (
+            "Worlds draw other requests of the recorded trace. How the routing of requests on other subjects would "
+            "differ is not known."
+        )
     layers, every = runs[0].workload.layers, len(runs[0].model.moe_layer_ids)
     if layers is not None and layers < every:
         error = max(each.layers for each in found)
-        said = "which is in the intervals" if layers > 1 else "and one layer does not tell how far the others differ"
-        yield f"{layers} of {every} MoE layers ran: a standard error of up to {percent(error)}, {said}"
+        began = f"Only {layers} of {every} MoE layers ran."
+        if layers > 1:
+            yield f"{began} The standard error is up to {percent(error)}, which the intervals include."
+        else:
+            yield f"{began} One layer cannot tell how much the others differ, so the intervals leave that out."
     told = [(each.agreement, each.run) for each in found if each.agreement is not None]
     least, run = min(told, key=lambda each: each[0], default=(1.0, runs[0]))
     if least < 0.9:
         yield (
-            f"the analytical engine tells {percent(least)} of how {run.policy.name} varies on the {run.engine} engine; "
-            "the rest is taken from the worlds that both ran"
+            f"The analytical engine explains {percent(least)} of how the time of {run.policy.name} varies on the "
+            f"{run.engine} engine. The rest is estimated from the worlds that both engines ran."
         )
 
 

@@ -1,4 +1,6 @@
-"""Why a step takes its time: its cause, hottest link, busiest die and expert, and what would make it shorter."""
+"""Why a step takes as long as it does: its causes, its hottest link, its busiest die and expert, and what would make
+it shorter.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from archsim.base.errors import ArchsimError, aligned
 from archsim.base.fields import as_written
 from archsim.base.tables import Shown
 from archsim.engine.loop import Replay
-from archsim.report.units import BYTE_UNITS, NO_BREAK, TIME_UNITS, percent, scaled, signed_percent, significant
+from archsim.report.units import (
+    BYTE_UNITS,
+    NO_BREAK,
+    TIME_UNITS,
+    less_or_more,
+    listed,
+    percent,
+    scaled,
+    significant,
+)
 from archsim.runs.notes import calibration_notes, die_of
 from archsim.runs.plan import Selection, choose, select
 from archsim.runs.simulator import Simulator
@@ -40,6 +51,10 @@ class Lever:
     what: str
     time_ns: float
 
+    @property
+    def with_it(self) -> str:
+        """``with HBM twice as fast``, ``under policy ep``."""
+        return f"{'under' if self.what.startswith('policy ') else 'with'} {self.what}"
 
 @dataclass(frozen=True)
 class Why(Shown):
@@ -68,18 +83,23 @@ class Why(Shown):
         even = row["tokens"] / self.dies or 1
         expert = row["tokens"] / self.experts or 1
         hot = (
-            f"{row['link_src']} → {row['link_dst']}: busy {percent(row['link_busy_ns'] / row['time_ns'])} of the step, "
-            f"{scaled(row['link_bytes'], BYTE_UNITS)}"
+            f"The busiest link is {row['link_src']} → {row['link_dst']}. It is busy for "
+            f"{percent(row['link_busy_ns'] / row['time_ns'])} of the step and carries "
+            f"{scaled(row['link_bytes'], BYTE_UNITS)}."
         )
         return [
-            ("cause", f"{causes_told(row)} of {scaled(row['time_ns'], TIME_UNITS)}"),
-            ("link", "none was busy" if row["link"] is None else hot),
-            ("die", f"{row['die']}: {row['die_tokens']:,} tokens, {significant(row['die_tokens'] / even)}× the mean"),
+            ("cause", f"The step spends {doing_told(row)}. It takes {scaled(row['time_ns'], TIME_UNITS)}."),
+            ("link", "No link was busy." if row["link"] is None else hot),
+            (
+                "die",
+                f"The busiest die is {row['die']}. It executes {_counted(row['die_tokens'])}, "
+                f"{significant(row['die_tokens'] / even)}× the mean.",
+            ),
             (
                 "expert",
-                f"{row['expert']}: {row['expert_tokens']:,} tokens, "
-                f"{significant(row['expert_tokens'] / expert)}× the mean, "
-                f"{percent(row['expert_tokens'] / row['tokens'])} of all",
+                f"The busiest expert is {row['expert']}. It has {_counted(row['expert_tokens'])}, "
+                f"{significant(row['expert_tokens'] / expert)}× the mean and "
+                f"{percent(row['expert_tokens'] / row['tokens'])} of all.",
             ),
             *([("clock", self.clock)] if self.clock else []),
             ("help", self._help()),
@@ -87,23 +107,32 @@ class Why(Shown):
 
     def _help(self) -> str:
         if not self.levers:
-            return "not tried; give a step and a layer" if self.levers is None else "nothing that could be tried"
+            tried = "Nothing was tried: give a step and a layer." if self.levers is None else "Nothing could be tried."
+            return tried
         time_ns = self.rows[0]["time_ns"]
         best = sorted(self.levers, key=lambda each: each.time_ns)
-        return "; ".join(f"{each.what} {_change(each.time_ns / time_ns - 1)}" for each in best) + " (simulated)"
+        said = listed(f"{_change(each.time_ns / time_ns - 1)} time {each.with_it}" for each in best)
+        return f"The step would take {said}. Each change was simulated."
 
     def __repr__(self) -> str:
         first = self.rows[0]
         if self.levers is None:
-            more = f"What would help the first: the same with step {first['step']} and layer {first['layer']}"
-            told = [f"clock: {self.clock}"] if self.clock else []
+            more = f"{MORE}, give step {first['step']} and layer {first['layer']}."
+            told = [self.clock] if self.clock else []
             return "\n".join([self.run, aligned([HEADS, *table_of(self.rows)]), *told, more])
         step = f"{self.run}, iteration {first['step']}, layer {first['layer']}"
         return "\n".join([step, *(f"  {name:<7}{text}" for name, text in self.lines())])
 
 
+MORE = "To see what would make the first of these steps shorter"
+
+
 def _change(share: float) -> str:
-    return signed_percent(share) if abs(share) >= NOTHING else "nothing"
+    return less_or_more(share, NOTHING)
+
+
+def _counted(tokens: int) -> str:
+    return f"{tokens:,} token{'' if tokens == 1 else 's'}"
 
 
 def shares_of(row: Row) -> dict[Cause, float]:
@@ -116,6 +145,14 @@ def causes_told(row: Row, most: int = 3) -> str:
     """``links 61 %, HBM 22 %``."""
     shares = list(shares_of(row).items())[:most]
     return ", ".join(f"{CAUSES[cause].label} {percent(share)}" for cause, share in shares if share >= LEAST)
+
+
+def doing_told(row: Row, most: int = 3) -> str:
+    """``61 % of its time waiting for links and 22 % multiplying``."""
+    shares = [(cause, share) for cause, share in list(shares_of(row).items())[:most] if share >= LEAST]
+    (first, share), *others = shares
+    rest = [f"{percent(other)} {CAUSES[cause].doing}" for cause, other in others]
+    return listed([f"{percent(share)} of its time {CAUSES[first].doing}", *rest])
 
 
 def explain(
@@ -157,18 +194,18 @@ def run_that_matters(report: Path) -> dict[str, Any]:
 
 
 def sentence(found: Why) -> str:
-    """``Its slowest step takes 120 µs, of which HBM takes 55 %. What would help most is HBM twice as fast: −21 %.``"""
+    """``Its slowest step takes 120 µs and spends 55 % of its time waiting for HBM. It would take 21 % less time with
+    HBM twice as fast, which helps most of all that was tried.``
+    """
     row = found.rows[0]
-    (cause, share), *_ = shares_of(row).items()
-    took = scaled(row["time_ns"], TIME_UNITS)
-    said = f"Its slowest step takes {took}, of which {CAUSES[cause].label} takes {percent(share)}."
+    said = f"Its slowest step takes {scaled(row['time_ns'], TIME_UNITS)} and spends {doing_told(row, 1)}."
     best = min(found.levers or (), key=lambda each: each.time_ns, default=None)
     if best is None:
         return said
     change = best.time_ns / row["time_ns"] - 1
     if change > -NOTHING:
         return f"{said} Nothing that was tried would make it shorter."
-    return f"{said} What would help most is {best.what}: {_change(change)}."
+    return f"{said} It would take {_change(change)} time {best.with_it}, which helps most of all that was tried."
 
 
 def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:
@@ -179,7 +216,10 @@ def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:
     (run,), simulator = selection.runs(), Simulator(selection.maker.traces)
     record = store.find(run, details=True) or simulator.record(run)
     if not record["steps"]:
-        raise ArchsimError(f"{run.name}: steps are kept of runs of at most 12,000; set workload.layers or decode_steps")
+        raise ArchsimError(
+            f"{run.name}: this run has more than 12,000 steps, and steps are kept of shorter runs only. Set "
+            "workload.layers or workload.decode_steps to a smaller number"
+        )
     found = collect([record])
     return found.steps.rows, found.runs.rows[0]
 
@@ -190,9 +230,9 @@ def _clock_told(row: Row) -> str:
     if row.get("throttled_share") is None:
         return ""
     if not row["throttled_share"]:
-        return "full: no limit of power or heat is reached"
-    clocks = [f"{percent(row[name])} in {phase}" for name, phase in _CLOCKS if (row[name] or 1) < 1]
-    return f"{', '.join(clocks)} of the full one, limited by the {row['held_by']}"
+        return "The clock is full, as no limit of power or heat is reached."
+    clocks = listed(f"{percent(row[name])} in {phase}" for name, phase in _CLOCKS if (row[name] or 1) < 1)
+    return f"Of the full clock, dies run at {clocks}. The limit is the {row['held_by']}."
 
 
 _CLOCKS = ("prefill_clock", "the prefill"), ("clock", "decode")
@@ -201,10 +241,10 @@ _CLOCKS = ("prefill_clock", "the prefill"), ("clock", "decode")
 def _absent(rows: tuple[Row, ...], step: int | None, layer: int) -> str:
     steps, layers = ({row[name] for row in rows} for name in ("step", "layer"))
     if step is not None and step not in steps:
-        return f"step {step}: the run has no such step; it has iterations {min(steps)} to {max(steps)} (0: the prefill)"
+        return f"step {step}: the run has no such step. It has iterations {min(steps)} to {max(steps)} (0: the prefill)"
     near = sorted(sorted(layers, key=lambda each: abs(each - layer))[:_NEAR])
-    listed = ", ".join(map(str, near)) + f", the nearest of {len(layers)}" * (len(layers) > _NEAR)
-    return f"layer {layer}: the run simulates no such MoE layer; it has {listed}"
+    has = ", ".join(map(str, near)) + f" (the nearest of {len(layers)})" * (len(layers) > _NEAR)
+    return f"layer {layer}: the run simulates no such MoE layer. It has {has}"
 
 
 def _levers(

@@ -450,7 +450,8 @@ def test_a_die_that_is_scaled_from_fitted_rates_is_reported(gpu_fit, tmp_path):
     row = {"system": "mine", "gemm_extrapolated": 0.0}
     for more, said in (
         (("--peak", "bf16=600TFLOP/s", "--hbm", "2.4 TB/s"), []),
-        ((), ["bf16 peak (archsim calibrate --peak)", "HBM (archsim calibrate --hbm)"]),
+        ((), ["bf16 peak: give one with `archsim calibrate --peak`.",
+              "HBM bandwidth: give one with `archsim calibrate --hbm`."]),
     ):
         reference = gpu_fit(*more)[0].reference
         same = Die(path, None, "bf16", reference.peak_flop_per_s["bf16"], reference.hbm_bytes_per_s)
@@ -458,6 +459,7 @@ def test_a_die_that_is_scaled_from_fitted_rates_is_reported(gpu_fit, tmp_path):
         other = same._replace(peak_flop_per_s=900e12, hbm_bytes_per_s=3e12)
         notes = calibration_notes([row], [("mine", same), ("mine", other)])
         assert len(notes) == len(said) and all(
-            f"calibration {path} has no nominal {each}" in note for note, each in zip(notes, said, strict=True)
+            f"calibration {path}, " in note and f"no nominal {each}" in note
+            for note, each in zip(notes, said, strict=True)
         )
-        assert all(note.endswith("to another one of the die (mine)") for note in notes)
+        assert all(note.startswith("On mine, GEMMs are scaled from the fitted ") for note in notes)

@@ -210,7 +210,7 @@ def test_a_narrow_terminal_keeps_the_first_columns(monkeypatch, capsys, width, l
     printing.print_fitting(table, kept=2)
     printed = capsys.readouterr().out
     assert "point" in printed and "model" in printed and ("bandwidth" in printed.splitlines()[1]) == (not left_out)
-    assert printed.rstrip().endswith(f"left out, as the terminal is narrow: {left_out}" if left_out else "GB/s")
+    assert printed.rstrip().endswith(f"is too narrow for these columns: {left_out}." if left_out else "GB/s")
 
 
 def test_nothing_has_the_plain_unit():

@@ -80,9 +80,9 @@ def test_a_rule_that_sees_a_faster_die_loses_no_more_than_luck(part):
 
 def test_what_luck_may_cost_a_rule_that_sees_speeds_is_said_where_dies_differ():
     unequal = [each["row"] for each in rows(policies=("allo", SPEEDS), **table((0.8, 1.0)))]
-    (note,) = [each for each in policy_notes(unequal) if "luckier" in each]
-    assert note.startswith("fast: ") and "up to 3%" in note
-    assert not [each for each in policy_notes([each["row"] for each in rows(policies=(SPEEDS,))]) if "luckier" in each]
+    (note,) = [each for each in policy_notes(unequal) if "By luck" in each]
+    assert "(fast)" in note and "up to 3%" in note
+    assert not [each for each in policy_notes([each["row"] for each in rows(policies=(SPEEDS,))]) if "By luck" in each]
 
 
 @pytest.mark.parametrize("engine", ["analytical", "event"])

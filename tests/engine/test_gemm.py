@@ -459,26 +459,27 @@ def test_notes_name_systems_without_a_calibration_and_runs_that_extrapolate():
     ]
     notes = calibration_notes(rows, [("mine", PLAIN), ("old", PLAIN)])
     assert notes == [
-        "compute.calibration is not given (mine): GEMMs take the times of h100, scaled to the die's peak and HBM",
-        "1 of 2 runs use a GEMM calibration outside the measured sizes, for up to 25.0% of their GEMM time "
-        "(column gemm_extrapolated)",
+        "No compute.calibration is given for mine. GEMMs take the times of h100, scaled to the die's peak and HBM "
+        "bandwidth.",
+        "1 of 2 runs uses the GEMM calibration outside the measured sizes, for up to 25.0% of the GEMM time "
+        "(column gemm_extrapolated).",
     ]
     assert calibration_notes(rows[:1], [("mine", PLAIN._replace(calibration="h100"))]) == []
     numbered = [rows[0] | {"system": "dojo.0123456789", "point": at} for at in (4, 6)]
-    assert "(dojo.0123456789 (point 4))" in calibration_notes(numbered, [("dojo.0123456789", PLAIN)])[0]
+    assert "for dojo.0123456789 (point 4)." in calibration_notes(numbered, [("dojo.0123456789", PLAIN)])[0]
     many = [{"system": f"s{number}", "gemm_extrapolated": 0.0} for number in range(11)]
     assert (
         "s0, s1" in (note := calibration_notes(many, [(f"s{number}", PLAIN) for number in range(11)])[0])
-        and "s7 and 3 others)" in note
+        and "s7 and 3 others." in note
     )
-    assert "s7 and 1 other)" in calibration_notes(many[:9], [(f"s{number}", PLAIN) for number in range(9)])[0]
+    assert "s7 and 1 other." in calibration_notes(many[:9], [(f"s{number}", PLAIN) for number in range(9)])[0]
 
 
 def test_notes_name_runs_whose_slices_are_outside_of_the_measured_copies():
     rows = [{"system": "mine", "gemm_extrapolated": None, "copies_extrapolated": share} for share in (0.0, 1.0, None)]
     assert calibration_notes(iter(rows), [("mine", PLAIN)]) == [
-        "1 of 2 runs read slices of a size at which the copies of the calibration in d2d were not measured (column "
-        "copies_extrapolated)"
+        "1 of 2 runs copies slices of a size that the calibration named in d2d did not measure (column "
+        "copies_extrapolated)."
     ]
     assert calibration_notes([rows[0], rows[2]], [("mine", PLAIN)]) == []
 
@@ -487,7 +488,7 @@ def test_notes_say_where_times_hold_the_quantisation_of_activations():
     row = {"system": "mine", "gemm_extrapolated": 0.0}
     block, plain = (PLAIN._replace(calibration="h100", dtype=dtype) for dtype in ("fp8_block", "fp8"))
     assert calibration_notes([row], [("mine", block)]) == [
-        "GEMM times of fp8_block in calibration h100 include the quantisation of activations (mine)"
+        "On mine, the fp8_block GEMM times of calibration h100 include the quantisation of activations."
     ]
     gone, other = block._replace(calibration="gone.yaml"), block._replace(calibration="a100")
     assert calibration_notes([row], [("mine", plain), ("not run", block), ("mine", gone), ("mine", other)]) == []
@@ -594,7 +595,7 @@ def test_runs_whose_slices_are_outside_of_the_measured_copies_say_so(tmp_path, c
     assert [(row["model"], row["copies_extrapolated"]) for row in rows] == [
         ("copy_of_64_MiB", 0.0), ("copy_of_256_MiB", 1.0)
     ]
-    said = "1 of 2 runs read slices of a size at which the copies of the calibration in d2d were not measured"
+    said = "1 of 2 runs copies slices of a size that the calibration named in d2d did not measure"
     write_report(tmp_path)
     assert said in text_of_report(tmp_path)
 
@@ -602,7 +603,7 @@ def test_runs_whose_slices_are_outside_of_the_measured_copies_say_so(tmp_path, c
     kept = [line for line in text.splitlines() if "{name: copy_of_" not in line or "256_MiB" in line]
     (tmp_path / "points.yaml").write_text("\n".join(kept))
     assert main(["sweep", str(tmp_path / "points.yaml"), "--out", str(tmp_path / "points"), "--jobs", "1"]) == 0
-    said = said.replace("1 of 2", "2 of 2")
+    said = said.replace("1 of 2 runs copies", "2 of 2 runs copy")
     assert said in text_of_report(tmp_path / "points")
     assert f"note: {said}" in capsys.readouterr().err
 

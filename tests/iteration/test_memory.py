@@ -199,7 +199,7 @@ def test_notes_of_pages():
         {"model": "c", "hbm_all_counted": None, "context_tokens": None},
     ]
     first, second = memory_notes(rows)
-    assert "workload.context is 0" in first and second.startswith("HBM of b holds experts alone: without attention")
+    assert "workload.context is 0" in first and second.startswith("Only the experts of b are counted in HBM.")
     assert memory_notes(rows[2:]) == []
 
 

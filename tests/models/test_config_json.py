@@ -473,7 +473,7 @@ def test_fifteen_published_models_within_a_thousandth():
 
 def test_a_page_says_what_is_not_modelled():
     rows = [{"model": "a", "approximate": "x = 1 is not read"}, {"model": "b", "approximate": None}]
-    assert memory_notes(rows) == ["a is approximate: x = 1 is not read"]
+    assert memory_notes(rows) == ["The model a is approximate: x = 1 is not read."]
 
 
 @pytest.mark.parametrize(("scaling", "positions"), [

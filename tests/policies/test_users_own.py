@@ -193,9 +193,9 @@ def test_own_functions_without_effort_are_told(tmp_path, monkeypatch, capsys):
     text = re.sub("policies: .*", f"policies: {mine}", TINY).replace("assumptions: published", "assumptions: physical")
     (tmp_path / "tiny.yaml").write_text(text.replace("[12, 40]", "12"))
     assert main(["sweep", "tiny.yaml", "--jobs", "1"]) == 0
-    note = "policy silent decides in no time: test_users_own:states_no_effort returns no Effort"
+    note = "Decisions of policy silent take no time, because test_users_own:states_no_effort returns no Effort"
     said, page = capsys.readouterr().err, text_of_report(tmp_path / "reports/tiny")
-    assert note in said and note in page and "policy told decides" not in said + page
+    assert note in said and note in page and "Decisions of policy told" not in said + page
 
 
 def test_policies_that_are_slower_than_ep_are_told():
@@ -205,14 +205,14 @@ def test_policies_that_are_slower_than_ep_are_told():
 
     ep, slow = {"bound_hbm": 0.9, "bound_link": 0.1}, {"bound_hbm": 0.4, "bound_link": 0.6}
     (told,) = policy_notes([row("ep", 1, 1.0, **ep), row("base", 1, 0.5, **slow)])
-    assert told.endswith("physical); there, most of the added time goes to moving weights over links")
+    assert told.endswith("physical). Most of the added time there goes to moving weights over links.")
     rows = [row("ep", 1, 1.0), row("allo", 1, 1.2), row("allo", 2, 0.7), row("allo", 4, 0.9), row("pred", 1, 0.995)]
     (note,) = policy_notes(rows)
-    assert note.startswith("policy allo is slower than ep in 2 of 3 runs, at worst 0.70×")
-    assert "(s, m, batch 2, physical)" in note
-    assert "(point 7: s, m, batch 1, physical)" in policy_notes([row("allo", 1, 0.5, point=7)])[0]
+    assert note.startswith("Policy allo is slower than ep in 2 of 3 runs. At worst, its throughput is 0.70×")
+    assert "(m on s at batch 2, physical)" in note
+    assert "(m on s at batch 1 (point 7), physical)" in policy_notes([row("allo", 1, 0.5, point=7)])[0]
     many = [row(name, 1, 0.5) for name in "abcdef"]
-    assert policy_notes(many)[-1] == "so are, in some runs, e, f (column speedup_vs_ep)"
+    assert policy_notes(many)[-1] == "Policies e and f are slower than ep in some runs, too (column speedup_vs_ep)."
     assert policy_notes([row("allo", 1, None), row("allo", 1, 1.0)]) == []
 
 

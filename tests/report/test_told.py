@@ -4,6 +4,7 @@ from dataclasses import fields
 
 import pytest
 from support.explorations import EXPLORED
+from support.html_page import Page
 from support.made_up_measurements import gemm, written
 from support.tiny import TINY
 
@@ -33,9 +34,9 @@ def test_a_report_of_another_experiment_is_not_replaced_in_silence(here, capsys)
     assert sweep() == 0 and "replaces" not in capsys.readouterr().err
     assert sweep() == 0 and "replaces" not in capsys.readouterr().err  # the same again
     assert sweep("--set", "workload.seed=1") == 0
-    assert "replaces the report of tiny in reports/tiny, which had other settings\n" in capsys.readouterr().err
+    assert "This replaces the report of tiny in reports/tiny, which had other settings.\n" in capsys.readouterr().err
     assert sweep("--set", "name=other", "--out", "reports/tiny") == 0
-    assert "replaces the report of tiny in reports/tiny\n" in capsys.readouterr().err
+    assert "This replaces the report of tiny in reports/tiny.\n" in capsys.readouterr().err
 
 
 def test_an_exploration_has_a_folder_of_its_own_and_is_repeated_from_its_manifest(here, capsys):
@@ -56,10 +57,10 @@ def test_an_exploration_has_a_folder_of_its_own_and_is_repeated_from_its_manifes
 
 
 def test_a_batch_that_is_larger_than_its_trace_is_reported(here, capsys):
-    note = "12 requests are drawn from the 5 that there are, with replacement (by workload.seed)"
+    note = "The 12 requests are drawn with replacement from the 5 of the trace, by workload.seed."
     assert sweep("--set", "workload.trace.synthetic.requests=5") == 0
     assert f"note: {note}" in capsys.readouterr().err
-    assert note in (here / "reports" / "tiny" / "index.html").read_text(encoding="utf-8")
+    assert note in Page((here / "reports" / "tiny" / "index.html").read_text(encoding="utf-8")).text
     assert main(["run", "tiny.yaml", "--set", "workload.trace.synthetic.requests=12"]) == 0
     assert "drawn" not in capsys.readouterr().err
 
@@ -69,8 +70,8 @@ def test_notes_of_many_batches_are_few():
     notes = drawn_notes(rows)
     assert (
         len(notes) == 5
-        and notes[0].startswith("6 requests")
-        and notes[-1] == "so are 10 other batches (column drawn_from)"
+        and notes[0].startswith("The 6 requests")
+        and notes[-1] == "10 other batches are larger than the trace, too (column drawn_from)."
     )
     assert drawn_notes(rows[:6]) == []
 

@@ -245,7 +245,7 @@ def test_a_bad_key_or_unit_is_refused_at_its_place(folder, key, value, said):
 def test_pages_and_commands_say_what_limits_the_clock(folder, capsys, measured):
     row = measured(limit(f"{{limit: {0.85 * measured()['power_w']:.6f} W}}"))
     (told,) = limit_notes([row, dict(row, policy="base")])
-    assert told.startswith("small: the power of the machine limits the clock, to shares") and "ep " in told
+    assert told.startswith("On small, the power of the machine limits the clock. It runs at") and "(policy ep)" in told
     assert limit_notes([measured(), measured(limit("{limit: 1 MW}"))]) == []
     assert all(BY_NAME[name].page or name in WORDS for name in LIMITED)  # pages read these columns alone
     file, watt = folder / "said.yaml", f"{0.85 * measured()['power_w']:.6f}"

@@ -60,7 +60,7 @@ def runs_of(experiment):
 
 def test_an_answer_has_an_interval_an_order_and_what_it_hangs_on(found):
     (place,) = found.places
-    assert place.told.replace("\N{NO-BREAK SPACE}", " ").startswith("ep is the fastest in 100 % of 32 worlds: 1.")
+    assert place.told.replace("\N{NO-BREAK SPACE}", " ").startswith("ep is the fastest in 100 % of 32 worlds. It is 1.")
     assert place.headline.sure
     low, middle, high = place.headline.ratio
     assert 1 < low < middle < high
@@ -276,7 +276,7 @@ def test_a_measurement_that_narrows_nothing_says_so_and_what_choosing_is_worth()
     place = SimpleNamespace(ratio=Interval(1.27, 1.3, 1.35), headline=True)
     same = SimpleNamespace(command=command, narrowed=place.ratio, worth=0.0008)
     said = measured_told(same, place).replace("\N{NO-BREAK SPACE}", " ")
-    assert said.startswith("measuring reads of your HBM (`measure memory`, 5 minutes) would leave 1.27–1.35 as it is; ")
-    assert said.endswith("choosing better then is worth 0.1 % of throughput")
+    assert said.startswith("Measuring reads of your HBM takes 5 minutes (`measure memory`). It would leave 1.27–1.35 ")
+    assert said.endswith("The better choice that it allows is worth 0.1 % of throughput.")
     less = SimpleNamespace(command=command, narrowed=Interval(1.28, 1.3, 1.34), worth=0.0)
-    assert measured_told(less, place).endswith("would narrow 1.270–1.350 to 1.280–1.340")
+    assert measured_told(less, place).endswith("would narrow 1.270–1.350 to 1.280–1.340.")

@@ -34,7 +34,10 @@ def test_without_a_step_the_worst_ones_are_shown(tmp_path):
     title, *lines, last = repr(found).splitlines()
     assert title == found.run and len(lines) == 1 + 3 and "nothing" not in repr(found)
     first = found.rows[0]
-    assert last == f"What would help the first: the same with step {first['step']} and layer {first['layer']}"
+    assert last == (
+        "To see what would make the first of these steps shorter, "
+        f"give step {first['step']} and layer {first['layer']}."
+    )
 
 
 def test_of_a_report_the_run_that_matters_is_explained_and_helped(here):
@@ -48,7 +51,7 @@ def test_of_a_report_the_run_that_matters_is_explained_and_helped(here):
     title, last = done.stdout.strip().splitlines()[0], " ".join(done.stdout.split())
     assert f"{best['system']} toy batch 40 {best['policy']} published" in title
     assert "This is the fastest run of the report at its largest batch. Its slowest step takes" in last
-    assert "What would help most is" in last or "Nothing that was tried" in last
+    assert "which helps most of all that was tried" in last or "Nothing that was tried" in last
 
 
 def test_the_five_lines_of_a_step(here):
@@ -57,7 +60,7 @@ def test_the_five_lines_of_a_step(here):
     title, *lines = done.stdout.splitlines()
     assert title == "small toy batch 40 base published, iteration 2, layer 2"
     assert [line.split()[0] for line in lines] == ["cause", "link", "die", "expert", "help"]
-    assert "× the mean" in lines[2] and "policy ep" in lines[4]
+    assert "× the mean" in lines[2] and "under policy ep" in lines[4]
 
 
 def test_a_lever_is_the_step_of_the_changed_machine(tmp_path):
@@ -80,7 +83,7 @@ def test_one_of_step_and_layer_is_the_slowest_of_it(tmp_path):
 
 
 def test_a_step_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ArchsimError, match="the run has no such step; it has iterations 0 "):
+    with pytest.raises(ArchsimError, match="the run has no such step. It has iterations 0 "):
         ar.why(tiny_file(tmp_path), step=17, layer=30)
-    with pytest.raises(ArchsimError, match="layer 30: the run simulates no such MoE layer; it has 1, 2"):
+    with pytest.raises(ArchsimError, match="layer 30: the run simulates no such MoE layer. It has 1, 2"):
         ar.why(tiny_file(tmp_path), step=1, layer=30)

@@ -545,9 +545,9 @@ def test_fewer_layers_are_told_wherever_results_are(tmp_path):
         for policy, layers, error in (("ep", 2, 0.05), ("base", 2, 0.01), ("ep", 1, None), ("ep", 7, 0.0))
     ]
     two, one = result_notes(rows, [])
-    assert two.startswith("2 of the 7 MoE layers of toy ran; tokens_per_s and times of a step are scaled to all")
-    assert "a standard error of 1.0% (base) to 5.0% (ep), which 2 layers know badly" in two
-    assert one.startswith("1 of the 7 MoE layers of toy ran; ") and "one layer does not tell" in one
+    assert two.startswith("Only 2 of the 7 MoE layers of toy ran. The throughput and the times of a step are scaled ")
+    assert "error is 1.0% (policy base) to 5.0% (policy ep)" in two and two.endswith("uncertain, as only 2 layers ran.")
+    assert one.startswith("Only 1 of the 7 MoE layers of toy ran. ") and "One layer cannot tell" in one
 
 
 @pytest.mark.parametrize("engine", ENGINES)
