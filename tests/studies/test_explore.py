@@ -392,6 +392,15 @@ def test_blocks_of_points_change_nothing():
     assert (pareto(costs) == expected).all()
 
 
+@pytest.mark.parametrize("objectives", [2, 3, 4])
+@pytest.mark.parametrize("levels", [6, 40, 10**9])
+def test_many_points_have_the_front_that_comparing_each_with_all_finds(objectives, levels):
+    costs = np.random.default_rng(objectives).integers(0, levels, (900, objectives)).astype(np.float64)
+    costs[::50, 0] = np.inf
+    beaten = [((costs <= own).all(axis=1) & (costs < own).any(axis=1)).any() for own in costs]
+    assert (pareto(costs) == ~np.array(beaten) & np.isfinite(costs).all(axis=1)).all()
+
+
 def test_unknown_and_failed_are_never_on_a_front():
     costs = as_costs(np.array([[1.0, 5.0], [np.nan, 9.0], [2.0, 4.0]]), ("min", "max"))
     assert costs[0].tolist() == [1.0, -5.0] and pareto(costs).tolist() == [True, False, False]

@@ -511,7 +511,8 @@ def _between(shares: Sequence[float]) -> str:
 # ---- front
 # Pareto fronts and the volume that they dominate. All objectives are minimised; see :func:`as_costs`.
 
-LARGEST_BLOCK = 512  # points compared with all others at once, to bound memory
+LARGEST_BLOCK = 256  # points compared with all others at once, to bound memory
+PIVOTS = 32  # of many points: good ones that are held against all others first
 
 
 def as_costs(values: np.ndarray, senses: Sequence[str]) -> np.ndarray:
@@ -527,19 +528,63 @@ def as_costs(values: np.ndarray, senses: Sequence[str]) -> np.ndarray:
 def pareto(costs: np.ndarray) -> np.ndarray:
     """bool[point]: whether a point is Pareto-optimal; of equal points, all or none are.
 
-    ``costs: float64[point, objective]``. A point with an infinite cost is never on the front.
+    ``costs: float64[point, objective]``. A point with an infinite cost is never on the front. Takes n log n for up to
+    three objectives that differ (Kung, Luccio, Preparata: On Finding the Maxima of a Set of Vectors, JACM 22(4), 1975).
     """
-    candidates = np.flatnonzero(np.isfinite(costs).all(axis=1))
-    candidates = candidates[np.lexsort(costs[candidates].T[::-1])]  # only earlier points can dominate a point
-    kept = np.zeros((0, costs.shape[1]))
     front = np.zeros(len(costs), bool)
-    for first in range(0, len(candidates), LARGEST_BLOCK):
-        block = candidates[first : first + LARGEST_BLOCK]
-        block = block[~_dominated(costs[block], kept)]
-        block = block[~_dominated(costs[block], costs[block])]
-        front[block] = True
-        kept = np.concatenate([kept, costs[block]])
+    finite = np.flatnonzero(np.isfinite(costs).all(axis=1))
+    if not len(finite):
+        return front
+    order = np.lexsort(costs[finite].T[::-1])  # only earlier points can dominate a point
+    ranked = costs[finite[order]]
+    ranked = ranked[:, (ranked != ranked[0]).any(axis=0)]  # a cost that is equal for all tells none apart
+    fresh = np.ones(len(ranked), bool)
+    fresh[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
+    front[finite[order]] = _front_of(ranked[fresh])[np.cumsum(fresh) - 1]
     return front
+
+
+def _front_of(costs: np.ndarray) -> np.ndarray:
+    """bool[point]: `pareto` of points that are all different and ordered by their costs, the first cost first."""
+    count, objectives = costs.shape
+    if objectives < 2:
+        return np.arange(count) == 0
+    if objectives == 2:
+        least = np.minimum.accumulate(costs[:, 1])
+        return np.concatenate([[True], costs[1:, 1] < least[:-1]])
+    left = np.arange(count)
+    if count > LARGEST_BLOCK:
+        rank = np.argsort(np.argsort(costs, axis=0), axis=0).sum(axis=1)
+        for pivot in np.argpartition(rank, PIVOTS)[:PIVOTS]:
+            left = left[(costs[left] < costs[pivot]).any(axis=1) | (left == pivot)]
+    front = np.zeros(count, bool)
+    front[left[_recursive(costs[left])]] = True
+    return front
+
+
+def _recursive(costs: np.ndarray) -> np.ndarray:
+    """Indices of the front: that of the first half, and of what it leaves of the second half."""
+    if len(costs) <= LARGEST_BLOCK:
+        return np.flatnonzero(~_dominated(costs, costs))
+    half = len(costs) // 2
+    first = _recursive(costs[:half])
+    rest = half + np.flatnonzero(~_covered(costs[half:], costs[first]))
+    return np.concatenate([first, rest[_recursive(costs[rest])]])
+
+
+def _covered(costs: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """bool[point]: whether any of ``by``, which all precede these points in their order, is nowhere worse."""
+    if costs.shape[1] == 3:
+        order = np.argsort(by[:, 1], kind="stable")
+        least = np.concatenate([[np.inf], np.minimum.accumulate(by[order, 2])])
+        return least[np.searchsorted(by[order, 1], costs[:, 1], side="right")] <= costs[:, 2]
+    found = np.zeros(len(costs), bool)
+    for begin in range(0, len(by), LARGEST_BLOCK):
+        left = np.flatnonzero(~found)
+        for at in range(0, len(left), LARGEST_BLOCK):
+            own = left[at : at + LARGEST_BLOCK]
+            found[own] = (by[None, begin : begin + LARGEST_BLOCK, 1:] <= costs[own, None, 1:]).all(axis=2).any(axis=1)
+    return found
 
 
 def fronts(costs: np.ndarray, groups: Sequence[str]) -> np.ndarray:

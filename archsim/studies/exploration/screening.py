@@ -279,11 +279,15 @@ def nearest(costs: np.ndarray, front: np.ndarray, count: int) -> np.ndarray:
     which no point of the front is better in all; of a large front, an even sample of it is asked.
     """
     members = np.flatnonzero(front)
+    if len(members) >= count:
+        return members[:count]
     members = members[np.linspace(0, len(members) - 1, min(len(members), _MEMBERS)).astype(np.int64)]
     lacking = np.zeros(len(costs))
     for begin in range(0, len(costs), _AT_ONCE):
-        own = costs[begin : begin + _AT_ONCE, None, :]
-        share = (own - costs[None, members, :]) / np.maximum(np.abs(own), np.finfo(np.float64).tiny)
-        lacking[begin : begin + _AT_ONCE] = share.min(axis=2).max(axis=1)
+        share = np.full((len(costs[begin : begin + _AT_ONCE]), len(members)), np.inf)
+        for own, member in zip(costs[begin : begin + _AT_ONCE].T, costs[members].T, strict=True):
+            size = np.maximum(np.abs(own), np.finfo(np.float64).tiny)
+            np.minimum(share, (own[:, None] - member) / size[:, None], out=share)
+        lacking[begin : begin + _AT_ONCE] = share.max(axis=1)
     lacking[front] = -np.inf
     return np.sort(np.argsort(lacking, kind="stable")[:count])
