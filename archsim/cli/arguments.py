@@ -2,7 +2,9 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from archsim.base.errors import SpecError, did_you_mean
@@ -27,8 +29,13 @@ class Parser(argparse.ArgumentParser):
         self._options = [*getattr(self, "_options", ()), *long]
         return action
 
+    def spelled_before(self, old: str, now: str) -> None:
+        """``old``: what the option ``now`` was called in version 0.1; it works until version 0.3."""
+        self._before = getattr(self, "_before", {}) | {old: now}
+
     def parse_known_args(self, args=None, namespace=None):
         """Exits with a message if an argument is left over: the command knows its options, its parents do not."""
+        args = [self._as_spelled_now(word) for word in (sys.argv[1:] if args is None else args)]
         found, left = super().parse_known_args(args, namespace)
         if left:
             word = left[0].partition("=")[0]
@@ -36,10 +43,24 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
         return found, left
 
+    def _as_spelled_now(self, word: str) -> str:
+        old, equals, value = word.partition("=")
+        now = getattr(self, "_before", {}).get(old)
+        if now is None:
+            return word
+        tell_renamed(f"{self.prog} {old}", f"{self.prog} {now}")
+        return f"{now}{equals}{value}"
+
     def error(self, message: str) -> Any:
         if choice := _CHOICE.search(message):
             message += did_you_mean(choice["given"], re.findall(r"[\w.+-]+", choice["choices"]))
         super().error(message)
+
+
+def tell_renamed(old: str, now: str) -> None:
+    """Tell a terminal that a spelling has changed; scripts that read stderr are not told."""
+    if sys.stderr.isatty():
+        print(f"note: `{old}` is `{now}` now; the old spelling works until version 0.3", file=sys.stderr)
 
 
 def add_experiment(parser: argparse.ArgumentParser, meaning: str = "experiment") -> None:
@@ -63,15 +84,46 @@ def add_chosen(parser: argparse.ArgumentParser, default: str = "its first") -> N
         parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=told)
 
 
+# ``--out`` follows one rule:
+#
+# - a command that makes a page writes it into ``reports/NAME`` or ``reports/NAME-KIND`` (`add_report`);
+# - a command whose result is a file of data writes it into the current folder, named after what it is made from
+#   (`add_file`); what stands there already is left as it is;
+# - a command that answers in the terminal writes nothing (`add_out`).
+#
+# ``--out`` names another place, in each of the three.
+
 def add_report(parser: argparse.ArgumentParser, default: str) -> None:
-    """``--out``; default: as shown in the help."""
-    add_out(parser, f"folder of the report (default: {default})")
+    """``--out`` of a page. default: as shown in the help, ``reports/NAME-KIND``."""
+    add_out(parser, f"folder of the page (default: {default})")
 
 
-def add_out(parser: argparse.ArgumentParser, meaning: str, required: bool = False) -> None:
+def add_out(parser: argparse.ArgumentParser, meaning: str) -> None:
     """``--out`` of a folder, and ``--force``, which `archsim.cli.main` heeds."""
-    parser.add_argument("--out", metavar="DIR", required=required, help=meaning)
+    parser.add_argument("--out", metavar="DIR", help=meaning)
     parser.add_argument("--force", action="store_true", help="write into --out although it holds files of others")
+
+
+def add_file(parser: argparse.ArgumentParser, meaning: str, default: str, metavar: str = "FILE") -> None:
+    """``--out`` of a file of data, or of a folder of such files; without it: `file_out`. default: as in the help."""
+    parser.add_argument("--out", metavar=metavar, help=f"{meaning} (default: {default} in the current folder)")
+
+
+def file_out(out: str | None, default: str) -> Path:
+    """``--out``, or ``default`` in the current folder. Raises SpecError if something has that name already: only a
+    place that was asked for is written again.
+    """
+    if out is not None:
+        return Path(out)
+    path = Path(re.sub(r"[^\w.+=-]+", "_", default))
+    if path.exists():
+        raise SpecError(f"{path} exists already and is left as it is; give --out to write there or elsewhere")
+    return path
+
+
+def stem_of(source: str) -> str:
+    """A name for what is made from a file or folder: ``requests`` of ``data/requests.tar.gz``."""
+    return Path(source).resolve().name.partition(".")[0] or "archsim"
 
 
 def add_jobs(parser: argparse._ActionsContainer, meaning: str = "runs in parallel") -> None:
@@ -92,9 +144,9 @@ def add_samples(parser: argparse.ArgumentParser, default: int | None = None) -> 
     )  # fmt: skip
 
 
-def add_store_out(parser: argparse.ArgumentParser) -> None:
+def add_store_out(parser: argparse.ArgumentParser, default: str) -> None:
     """``--out``, ``--replace`` and ``--jobs`` of a command that writes a store."""
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the store")
+    add_file(parser, "folder of the store", default, "DIR")
     parser.add_argument(
         "--replace", action="store_true", help="replace an existing store, once all input has been read"
     )

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from archsim.base.files import claim
-from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, UNREAD, USER_ERROR, add_jobs, add_json, positive
+from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, UNREAD, USER_ERROR, Parser, add_jobs, positive
 from archsim.laws.tables import SECTIONS
 
 # ---- calibrate
@@ -18,8 +18,8 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="YAML file, named after the GPU; or a folder, for one file per GPU or measured mesh (default: "
-        "configs/calibrations, of meshes configs/fabrics)",
+        help="YAML file, named after the GPU; or a folder, for one file per GPU or measured mesh (default: GPU.yaml "
+        "in the current folder)",
     )
     parser.add_argument("--gpu", metavar="NAME", help="fit only this GPU of the measurements, such as h100")
     parser.add_argument(
@@ -57,15 +57,18 @@ def run_calibrate(args: argparse.Namespace) -> int:
     from calibration.measurements.reading import fittable, kinds_of, read_measurements
     from calibration.measurements.schema import Nominal
 
-    args.out = args.out or "configs/calibrations"
+    args.out = args.out or "."
     is_calibration_file(args.out)  # a wrong name is refused before measurements are read
     peaks = Peaks(Nominal(dict(args.peak), args.hbm), args.gpu)
     measurements = fittable(read_measurements(args.measurements, peaks, kinds_of(args.only)))
     print_measurement_problems(measurements)
     written: list[str] = []
 
+    args.result = {}
+
     def report(fitted) -> None:
         written.extend([] if fitted.path is None else [str(fitted.path)])
+        args.result[fitted.gpu] = {"file": fitted.path, "tables": fitted.tables}
         _print_fitted(fitted)
 
     try:
@@ -88,13 +91,16 @@ def _meshes(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.studies.validation.mesh import law_lines
 
+    args.result = {}
+
     def report(fitted, path) -> None:
+        args.result[fitted.machine] = {"file": path}
         for line in law_lines([fitted]):
             print(line)
         print(f"{path}: {fitted.machine}, laws: endpoint {len(fitted.endpoint)}, link rate {len(fitted.link_rate)}, "
               f"hop latency {len(fitted.hop_latency)}")  # fmt: skip
 
-    return OK if ar.calibrate_meshes(args.measurements, out=args.out or "configs/fabrics", told=report) else USER_ERROR
+    return OK if ar.calibrate_meshes(args.measurements, out=args.out or ".", told=report) else USER_ERROR
 
 
 def _print_fitted(fitted) -> None:
@@ -138,12 +144,14 @@ def _hbm(text: str) -> float:
 _MOST_SETS = 12  # printed sets of transfers
 
 
-def add_validate(parser: argparse.ArgumentParser) -> None:
+def add_validate(parser: Parser) -> None:
     parser.add_argument("measurements", metavar="DIR", nargs="?", help="folder of CSV files, or one file")
     parser.add_argument("--with", dest="calibration", metavar="FILE", help="calibration by name or file")
     parser.add_argument(
-        "--out", metavar="DIR", help="folder of the page and the CSV files (default: reports/calibration-GPU)"
-    )
+        "--out", metavar="DIR", help="folder of the page and the CSV files (default: reports/GPU-validation); with "
+        "--audit, --mesh or --served: a page as a Markdown file (default: none is written)",
+    )  # fmt: skip
+    parser.spelled_before("--page", "--out")
     parser.add_argument(
         "--force", dest="over", action="store_true", help="write into --out although it holds files of others"
     )
@@ -151,7 +159,7 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
         "--audit",
         action="store_true",
         help="instead: points of the calibration (default: of every shipped one) that stand apart from those beside "
-        "them; --out names the page",
+        "them",
     )
     parser.add_argument(
         "--mesh",
@@ -159,7 +167,7 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="instead: measured meshes of chips, CSV files of one folder or several, beside what the calibrations of "
         "fabrics say (--with: one of them by name or file) and beside null models; without a folder: residuals of the "
-        "calibrations; --out names the page, a Markdown file",
+        "calibrations",
     )
     parser.add_argument("--quick", action="store_true", help="only evaluate the file; no held-out fits")
     served = parser.add_argument_group("measured serving")
@@ -175,11 +183,9 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
     served.add_argument("--time-unit", choices=("s", "ms", "us", "ns"), help="of the times of the results "
                         "(default: that of the format, if their rates agree)")  # fmt: skip
     served.add_argument("--most-clients", type=positive, metavar="N", help="leave closed loops of more clients out")
-    served.add_argument("--page", metavar="FILE.md", help="write a page, and beside it the table of its cells")
-    served.add_argument("--against", metavar="FILE.csv", help="table of an earlier --page: fail where the median "
+    served.add_argument("--against", metavar="FILE.csv", help="table beside an earlier page: fail where the median "
                         "error of a cell grew by 2 points and by 10 %%")  # fmt: skip
     add_jobs(served, "processes of --served")
-    add_json(served)
 
 
 def run_validate(args: argparse.Namespace) -> int:
@@ -214,7 +220,7 @@ def run_validate(args: argparse.Namespace) -> int:
     _print_layers(found)
     _print_power(found)
     _print_copies(found, args.calibration)
-    folder = Path(args.out or f"reports/calibration-{found.calibration.gpu}")
+    folder = Path(args.out or f"reports/{found.calibration.gpu}-validation")
     if args.over:
         claim(folder)
     page = found.write(folder)
@@ -244,12 +250,12 @@ def _audit(args: argparse.Namespace) -> int:
 
     names = [args.calibration] if args.calibration else sorted(calibrations_shipped())
     calibrations = [load_calibration(name) for name in names]
-    for calibration in calibrations:
-        for line in told(calibration):
-            print(line)
+    args.result = {name: list(told(each)) for name, each in zip(names, calibrations, strict=True)}
+    for lines in args.result.values():
+        print(*lines, sep="\n")
     if args.out:
         Path(args.out).write_text(page_of(calibrations), encoding="utf-8")
-        print(f"page: {args.out}")
+        print(f"report: {args.out}")
     return OK
 
 
@@ -264,7 +270,7 @@ def _served(args: argparse.Namespace) -> int:
     found = ar.validate_served(
         args.served, args.deployment, format=args.format, time_unit=args.time_unit, most_clients=args.most_clients,
         against=args.against,
-        page=args.page, jobs=args.jobs, told=doing,
+        page=args.out, jobs=args.jobs, told=doing,
     )  # fmt: skip
     args.result = {
         "summary": summary(found), "points": [row_of(each) for each in found.judged], "worsened": found.worsened,
@@ -282,8 +288,8 @@ def _served(args: argparse.Namespace) -> int:
         print(line)
     for why, count in found.refused.items():
         print(f"{count} points not simulated: {why}")
-    if args.page:
-        print(f"page: {args.page}")
+    if args.out:
+        print(f"report: {args.out}")
     for line in found.worsened:
         print(f"worse: {line}")
     return FAILED_RUNS if found.worsened else OK
@@ -296,18 +302,18 @@ def _mesh(args: argparse.Namespace) -> int:
     fabrics = [fabric_calibration(args.calibration)] if args.calibration else shipped_fabrics()
     folders = [*args.mesh, *([args.measurements] if args.measurements else [])]
     if not folders:
-        for line in law_lines(fabrics):
-            print(line)
+        args.result = {"laws": list(law_lines(fabrics))}
+        print(*args.result["laws"], sep="\n")
         return OK
     import archsim as ar
 
     found = ar.validate_meshes(*folders, calibration=args.calibration)
-    for line in (*case_lines(found), *told(found)):
-        print(line)
+    args.result = {"cases": found.judged, "told": [*case_lines(found), *told(found)]}
+    print(*args.result["told"], sep="\n")
     if args.out:
         Path(args.out).write_text(page_of(found, fabrics), encoding="utf-8")
         Path(args.out).with_suffix(".csv").write_text(cases_of(found), encoding="utf-8")
-        print(f"page: {args.out}")
+        print(f"report: {args.out}")
     return OK if found.judged else UNREAD
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import NO_CODE, without_code
-from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_jobs, add_json
+from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_jobs
 
 # ---- check
 
@@ -18,7 +18,6 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"import no module that the file names: what only its code can say is not checked (also: {NO_CODE}=1)",
     )
-    add_json(parser)
 
 
 def run_check(args: argparse.Namespace) -> int:
@@ -50,7 +49,6 @@ _SHOWN = 20  # columns that moved
 def add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("report", metavar="REPORT", help="folder of a sweep, serve or explore, or its manifest.yaml")
     add_jobs(parser)
-    add_json(parser)
 
 
 def run_verify(args: argparse.Namespace) -> int:

@@ -13,10 +13,10 @@ from archsim.cli.arguments import (
     CHOSEN,
     DIFFERS,
     OK,
+    Parser,
     add_chosen,
     add_experiment,
     add_jobs,
-    add_json,
     add_out,
     add_report,
     add_samples,
@@ -43,7 +43,6 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_out(parser, "folder of the page (default: reports/A-B-…)")
     add_samples(parser)
-    add_json(parser)
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -110,10 +109,10 @@ def _print(found) -> None:
 # ---- engines
 # ``archsim compare --engines``: run a sample of an experiment on two engines, print how they differ.
 
-def add_engines(parser: argparse.ArgumentParser) -> None:
+def add_engines(parser: Parser) -> None:
     add_experiment(parser)
-    add_json(parser)
-    parser.add_argument("--sample", type=positive, metavar="N", default=40, help="runs drawn at random (default: 40)")
+    parser.add_argument("--runs", type=positive, metavar="N", default=40, help="runs drawn at random (default: 40)")
+    parser.spelled_before("--sample", "--runs")
     parser.add_argument(
         "--interpreted", action="store_true", help="compare with engine: interpreted, in every column (slow)"
     )
@@ -135,7 +134,7 @@ def run_engines(args: argparse.Namespace) -> int:
     if args.interpreted:
         return _interpreted(planned, args)
     with watcher() as watching:
-        found = ar.engines(planned, args.sample, args.steps, watching)
+        found = ar.engines(planned, args.runs, args.steps, watching)
     kind = "points" if isinstance(planned, SweepPlan) else "runs"
     steps = f"at most {found.decode_steps} decode {'step' if found.decode_steps == 1 else 'steps'}"
     args.result = found.to_pandas().to_dict("records")
@@ -152,7 +151,7 @@ def _interpreted(planned: ExperimentSpec | SweepPlan, args: argparse.Namespace) 
     from archsim.runs.simulator import Simulator
 
     selection = select(planned)
-    points = map(selection.plan.point, sample(selection.kept, args.sample))
+    points = map(selection.plan.point, sample(selection.kept, args.runs))
     runs = [shortened(run, args.steps) for run in selection.maker.runs(points)]
     worst, args.result = 0.0, []
     for each in compare_interpreted(runs, Simulator(selection.maker.traces)):
@@ -178,7 +177,6 @@ def add_claims(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_report(parser, FOLDER)
     add_jobs(parser)
-    add_json(parser)
 
 
 def run_claims(args: argparse.Namespace) -> int:
@@ -249,7 +247,6 @@ def add_worth(parser: argparse.ArgumentParser) -> None:
     add_out(parser, "of a balancer: folder of the files to deploy (default: nothing is written)")
     add_samples(parser)
     add_jobs(parser)
-    add_json(parser)
 
 
 def run_worth(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from archsim.base.code_digest import functions_compiled
 from archsim.base.errors import ArchsimError
-from archsim.cli.arguments import OK, positive
+from archsim.cli.arguments import OK, add_jobs
 
 SMALL = (
     "workload.layers=1", "workload.batch=[25]", "workload.decode_steps=1", "models=[deepseek-v3]", "systems=[dojo]",
@@ -30,16 +30,17 @@ RUNS: dict[str, Sequence[str]] = {
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--jobs", type=positive, metavar="N", help="processes (default: number of cores)")
+    add_jobs(parser, "processes")
 
 
 def run_compile(args: argparse.Namespace) -> int:
     """Compile, and print what each part took. Raises ArchsimError where a part fails."""
     from archsim.base.host import available_cores
 
-    begin = time.monotonic()
+    begin, args.result = time.monotonic(), {}
     with TemporaryDirectory(prefix="archsim-") as folder, ThreadPoolExecutor(args.jobs or available_cores()) as pool:
         for what, took_s in pool.map(lambda what: _compile(what, Path(folder)), RUNS):
+            args.result[what] = {"seconds": took_s}
             print(f"{what:<30} {took_s:5.0f} s", flush=True)
     where = os.environ.get("NUMBA_CACHE_DIR", "the caches of numba")
     print(f"{functions_compiled()} functions in {where}, {time.monotonic() - begin:.0f} s")

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
-from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_json, add_out, named_numbers, positive
+from archsim.base.files import refuse_foreign
+from archsim.cli.arguments import (
+    DIFFERS,
+    OK,
+    Parser,
+    add_experiment,
+    add_out,
+    named_numbers,
+    positive,
+)
 from archsim.cli.printing import console, grid, print_notes
 from archsim.report.decision_cost import families, words
 from archsim.runs.energy import Coefficients, Machine, build_costs, carrier_note, full_load_w, price_ranges
@@ -61,7 +70,6 @@ def add_area(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--technology", choices=("n5", "scaled"), default="n5", help="coefficients (default: n5)")
     parser.add_argument("--sources", action="store_true", help="print every coefficient and its source")
-    add_json(parser)
 
 
 def run_area(args: argparse.Namespace) -> int:
@@ -291,7 +299,6 @@ DECISIVE = 3  # coefficients that are named
 
 def add_cost(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
-    add_json(parser)
     parser.add_argument(
         "--coefficient",
         action="append",
@@ -367,10 +374,13 @@ def _sources(title: str, known: Mapping[str, Estimate]):
 # ---- blocks
 # ``archsim hardware blocks``: tables, parameters and state diagrams of the hardware blocks.
 
-def add_blocks(parser: argparse.ArgumentParser) -> None:
+def add_blocks(parser: Parser) -> None:
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="one block, such as pdu (default: all)")
     parser.add_argument("--diagram", metavar="FILE", help="write the block's state diagram as SVG")
-    parser.add_argument("--diagram-dir", metavar="DIR", help="write the diagrams of all blocks, or of BLOCK")
+    parser.add_argument(
+        "--out", metavar="DIR", help="write the diagrams of all blocks, or of BLOCK (default: nothing is written)"
+    )
+    parser.spelled_before("--diagram-dir", "--out")
 
 
 def run_blocks(args: argparse.Namespace) -> int:
@@ -382,16 +392,18 @@ def run_blocks(args: argparse.Namespace) -> int:
 
     block = args.block and known_block(args.block)
     if args.diagram and block is None:
-        raise SpecError("--diagram needs the name of a block; --diagram-dir writes all of them")
-    if args.diagram_dir:
+        raise SpecError("--diagram needs the name of a block; --out DIR writes all of them")
+    if args.out:
         names = [block] if block else [*DIAGRAMS]
-        write_diagrams(Path(args.diagram_dir), names)
-        print(f"{len(names)} diagrams: {args.diagram_dir}")
+        write_diagrams(Path(args.out), names)
+        print(f"{len(names)} diagrams: {args.out}")
     if args.diagram:
         Path(args.diagram).write_text(diagram_of(block), encoding="utf-8")
         print(f"diagram: {args.diagram}")
-    if not args.diagram and not args.diagram_dir:
-        print(full_text(block) if block else overview())
+    text = full_text(block) if block else overview()
+    args.result = {"block": block, "text": text}
+    if not args.diagram and not args.out:
+        print(text)
     return OK
 
 
@@ -502,8 +514,11 @@ def run_rtl_energy(args: argparse.Namespace) -> int:
     made = grid("component", title="registers and clock, cells of ASAP7; logic, wires and memories are not counted")
     for name in COLUMNS:
         made.add_column(name, justify="right")
+    args.result = {"columns": COLUMNS, "rows": {}}
     for block in [known_block(args.block)] if args.block else benches():
-        made.add_row(block, *_row(block, args))
+        row = _row(block, args)
+        args.result["rows"][block] = row
+        made.add_row(block, *row)
     console().print(made)
     return OK
 
@@ -550,7 +565,7 @@ def add_rtl_export(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of the stimulus (default: 0)")
     parser.add_argument("--liberty", nargs="+", default=[], metavar="FILE", help="cell library, .lib or .lib.xz")
-    add_out(parser, "folder of the files", required=True)
+    add_out(parser, "folder of the files (default: BLOCK-rtl in the current folder)")
     add_run(parser)
     add_parameters(parser)
 
@@ -579,8 +594,10 @@ def run_rtl_export(args: argparse.Namespace) -> int:
     parameters_of(block, changes)
     library = None if lacking else read_libraries(paths)
     made = export(block, args.events, args.seed, changes, of_run and of_run.given, library)
-    folder = Path(args.out)
+    folder = Path(args.out or f"{block}-rtl")
+    refuse_foreign(folder)
     write(made, folder)
+    args.result = {"folder": str(folder), "files": list(made.files), "events": made.events, "cycles": made.cycles}
     print(f"{block}: {made.events:,} events in {made.cycles:,} cycles; in {folder}: {', '.join(made.files)}")
     if made.timing is None:
         print("no netlist, and no arrival of addresses in the constraints: they need a cell library (--liberty)")
@@ -611,12 +628,13 @@ def run_rtl_formal(args: argparse.Namespace) -> int:
 
     if args.block and args.block not in PROPERTIES:
         raise SpecError(f"nothing is claimed of {args.block!r} (of: {', '.join(PROPERTIES)})")
-    failed = 0
+    failed, args.result = 0, []
     for block in [args.block] if args.block else PROPERTIES:
         for changes in PROPERTIES[block].SIZES:
             proof = prove(block, changes)
             said = " ".join(f"{key}={value}" for key, value in changes.items())
             told = f"proved by induction over {proof.steps} steps" if proof.proved else "not proved"
+            args.result.append({"block": block, "parameters": changes, "claim": proof.claim, "proved": proof.proved})
             print(f"{block} {said}: {proof.claim}: {told}", flush=True)
             if not proof.proved:
                 print(f"  {proof.counterexample}")
@@ -631,13 +649,14 @@ NAMED = 5  # of what a stimulus did not cover
 LANES = {"allocator": {"lanes": (1, 4, 8, 16)}}  # that run where none are given
 
 
-def add_rtl_lockstep(parser: argparse.ArgumentParser) -> None:
+def add_rtl_lockstep(parser: Parser) -> None:
     parser.add_argument("block", metavar="BLOCK", help="allocator, select, sorter, pdu, atu or heatmap")
     parser.add_argument(
-        "--events", "--blocks", dest="events", type=positive, default=1000, metavar="N",
+        "--events", type=positive, default=1000, metavar="N",
         help="blocks of tokens, cycles, look-ups or words at random, at least, after the corners (default: 1000)",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of the stimulus (default: 0)")
+    parser.spelled_before("--blocks", "--events")
     parser.add_argument("--lanes", metavar="N[,N]", help="of the allocator, as --set lanes=N (default: 1,4,8,16)")
     add_run(parser)
     add_parameters(parser)
@@ -647,7 +666,7 @@ def run_rtl_lockstep(args: argparse.Namespace) -> int:
     """Print what was compared, by parameters, and the first difference of each. Raises SpecError for an unknown block
     or parameter.
     """
-    block, differences = known_block(args.block), 0
+    block, differences, args.result = known_block(args.block), 0, []
     given = [*args.changes, *([f"lanes={args.lanes}"] if args.lanes else [])]
     of_run = recorded_in(args.recorded, block, args.events) if args.recorded else None
     if of_run:
@@ -659,6 +678,10 @@ def run_rtl_lockstep(args: argparse.Namespace) -> int:
 
         found = lockstep(block, args.events, args.seed, changes, given=of_run and of_run.given, cover=True)
         said = " ".join(f"{key}={value}" for key, value in changes.items())
+        args.result.append(
+            {"block": block, "parameters": changes, "events": found.events, "cycles": found.cycles,
+             "differences": found.differences, "missed": list(found.coverage.missed)}
+        )  # fmt: skip
         print(
             f"{block} {said}{' ' if said else ''}seed {args.seed}: {found.events:,} events, {found.cycles:,} cycles, "
             f"{found.differences} differences; covered {found.coverage}",
@@ -679,7 +702,7 @@ def run_rtl_lockstep(args: argparse.Namespace) -> int:
 def add_rtl_synth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="one component (default: all)")
     parser.add_argument("--liberty", nargs="+", default=[], metavar="FILE", help="cell library, .lib or .lib.xz")
-    parser.add_argument("--out", metavar="DIR", help="write a JSON file a component here")
+    parser.add_argument("--out", metavar="DIR", help="write a JSON file a component here (default: nothing is written)")
     add_parameters(parser)
 
 
@@ -710,10 +733,12 @@ def run_rtl_synth(args: argparse.Namespace) -> int:
     )
     for name in columns:
         made.add_column(name, justify="right")
+    args.result = []
     for block in blocks:
         for changes in combinations(block, args.changes if args.block else [], {}):
             component = built(block, changes)
             found = synthesise(block, component, Path(inspect.getfile(type(component))), library)
+            args.result.append(found)
             if args.out:
                 folder = Path(args.out)
                 folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from archsim.cli.arguments import OK, add_json
+from archsim.cli.arguments import OK
 
 # ---- list
 
@@ -10,7 +10,6 @@ def add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what", choices=("experiments", "systems", "models", "policies", "assumptions", "calibrations", "traffic")
     )
-    add_json(parser)
 
 
 def run_list(args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from archsim.base.errors import ArchsimError, FailedRuns, printable
 from archsim.base.files import claim, refuse_foreign, refuse_no_place
 from archsim.base.own_code import code_told
-from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Parser
+from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Parser, add_json, tell_renamed
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -233,9 +233,7 @@ def _as_spelled_now(words: list[str]) -> list[str]:
     for old, now in OLD.items():
         known = old.split()
         if words[: len(known)] == known:
-            if sys.stderr.isatty():
-                told = f"note: `archsim {old}` is `archsim {now}` now; the old spelling works until version 0.3"
-                print(told, file=sys.stderr)
+            tell_renamed(f"archsim {old}", f"archsim {now}")
             return [*now.split(), *words[len(known) :]]
     return words
 
@@ -287,6 +285,8 @@ def _fill(
         name, _, action = (form or command).module.partition(":")
         module: Any = importlib.import_module(f"archsim.cli.{name}")
         getattr(module, f"add_{action or name}")(own)
+        if (form or command).module != "list:completion":  # its result is a script
+            add_json(own)
         own.set_defaults(run=getattr(module, f"run_{action or name}"))
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from archsim.base.errors import SpecError
-from archsim.cli.arguments import OK, natural
+from archsim.cli.arguments import OK, add_file, file_out, natural
 
 # ---- new
 
@@ -15,7 +15,7 @@ KINDS = ("system", "model", "experiment")
 def add_new(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("name", metavar="NAME", help="name of the system, model or experiment, or the file to write")
-    parser.add_argument("--out", metavar="FILE", help="file to write (default: NAME.yaml)")
+    add_file(parser, "file to write", "NAME.yaml")
 
 
 def run_new(args: argparse.Namespace) -> int:
@@ -28,6 +28,7 @@ def run_new(args: argparse.Namespace) -> int:
     file = Path(args.out or (args.name if name != args.name else f"{name}.yaml"))
     write_new(file, starting_text(args.kind, Path(name).name))
     use = f"archsim sweep {file}" if args.kind == "experiment" else f"{args.kind}s: [{file}] in an experiment"
+    args.result = {"file": str(file), "kind": args.kind}
     print(f"{file}: edit it; archsim check {file}; {use}")
     return OK
 
@@ -37,7 +38,7 @@ def run_new(args: argparse.Namespace) -> int:
 
 def add_model_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("graph", metavar="MODEL.onnx|config.json", help="ONNX graph, or config.json of Hugging Face")
-    parser.add_argument("--out", required=True, metavar="FILE", help="model file to write (YAML)")
+    add_file(parser, "model file to write (YAML)", "MODEL.yaml")
     parser.add_argument("--name", help="name of the model (default: that in config.json, or the graph's file name)")
     parser.add_argument(
         "--operators", metavar="FILE", help="write a CSV table of matrix products and attention operators"
@@ -68,21 +69,23 @@ def run_model_import(args: argparse.Namespace) -> int:
         model = import_config(Path(args.graph), args.name, given, args.accept_approximate)
         for line in model.approximate:
             print(f"approximate: {line}", file=sys.stderr)
-        return _written(model, args.out)
+        return _written(model, args)
     imported = import_model(Path(args.graph), args.name, given)
     print("\n".join(imported.found), file=sys.stderr)
-    _written(imported.spec, args.out)
+    _written(imported.spec, args)
     if args.operators:
         write_operators(imported.operators, Path(args.operators))
         print(f"operators: {args.operators}")
     return OK
 
 
-def _written(model, out: str) -> int:
+def _written(model, args: argparse.Namespace) -> int:
     from archsim.models.files import write_model
     from archsim.specs.describe import summary
 
-    write_model(model, Path(out))
+    out = file_out(args.out, f"{model.name}.yaml")
+    write_model(model, out)
+    args.result = {"file": str(out), "model": model}
     print(f"model: {out}: {summary(model)}")
     return OK
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from archsim.cli.arguments import OK, add_json, add_out, natural, positive
+from archsim.cli.arguments import OK, add_out, natural, positive
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,6 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=positive, metavar="N", help="EP size (default: the system's dies)")
     parser.add_argument("--tokens", type=positive, metavar="N", help="tokens a step, for loads summed over steps")
     add_out(parser, "folder of the engines' files (default: nothing is written)")
-    add_json(parser)
 
 
 def run_place(args: argparse.Namespace) -> int:

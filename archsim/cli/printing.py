@@ -149,12 +149,14 @@ def natural_width(table) -> int:
     return wide.measure(table).maximum
 
 
-def print_store(path: str) -> None:
-    """What the store at ``path`` contains."""
+def print_store(path: str | Path) -> dict[str, Any]:
+    """Print, and return, what the store at ``path`` contains."""
     from archsim.workload.store import facts_of, open_store
 
-    for name, value in (facts_of(open_store(path)) | {"store": path}).items():
+    facts = facts_of(open_store(str(path))) | {"store": str(path)}
+    for name, value in facts.items():
         print(f"{name:<9} {value}")
+    return facts
 
 
 def print_measurement_problems(measurements) -> None:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from archsim.cli.arguments import OK, add_jobs, add_json, add_out, named_numbers
+from archsim.cli.arguments import OK, add_jobs, add_out, named_numbers
 from archsim.cli.progress import doing
 
 
@@ -36,7 +36,6 @@ def add_recommend(parser: argparse.ArgumentParser) -> None:
                         help="recorded loads of experts, from which a placement is chosen; repeatable")  # fmt: skip
     add_jobs(parser, "processes")
     add_out(parser, "folder of the files to start it with (default: nothing is written)")
-    add_json(parser)
 
 
 def run_recommend(args: argparse.Namespace) -> int:

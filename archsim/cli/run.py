@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from archsim.cli.arguments import CHOSEN, OK, add_chosen, add_experiment, add_json, add_samples, natural
+from archsim.cli.arguments import CHOSEN, OK, add_chosen, add_experiment, add_samples, natural
 from archsim.cli.progress import begins
 
 NARROW = 120  # columns of a terminal
@@ -13,7 +13,6 @@ NARROW = 120  # columns of a terminal
 def add_run(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     add_chosen(parser)
-    add_json(parser)
     add_samples(parser)
     parser.add_argument(
         "--phase",

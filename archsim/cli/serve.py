@@ -2,9 +2,8 @@
 
 import argparse
 import sys
-from pathlib import Path
 
-from archsim.cli.arguments import OK, add_experiment, add_jobs, add_json, add_report, add_samples
+from archsim.cli.arguments import OK, add_experiment, add_jobs, add_report, add_samples, stem_of
 from archsim.cli.progress import doing
 
 SHOWN = 10  # rows of a search
@@ -13,8 +12,7 @@ MOST_POINTS = 30  # rows of a file with axes
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "deployment and requests")
-    add_report(parser, "nothing is written")
-    add_json(parser)
+    add_report(parser, "reports/NAME; reports/NAME-search of --search")
     add_jobs(parser, "processes of --search")
     add_samples(parser)
     parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the first policy's run, for Perfetto")
@@ -33,7 +31,7 @@ def run_serve(args: argparse.Namespace) -> int:
     _refuse_unwritten(args)
     print_compiling()
     if args.search:
-        args.result = _search(args.file, args.overrides, args.out, args.jobs)
+        args.result = _search(args)
     elif args.compare:
         print(f"simulating what {args.compare} measured ...", file=sys.stderr, flush=True)
         args.result = ar.compare_serving(args.file, args.compare, args.overrides)
@@ -51,20 +49,19 @@ def run_serve(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     import archsim as ar
-    from archsim.cli.printing import print_kept, print_notes
+    from archsim.cli.printing import print_kept, print_notes, report_folder
     from archsim.cli.progress import watcher
 
+    folder = report_folder(stem_of(args.file), args.out)
     try:
         with watcher() as watching:
             watching.phase("loading the simulator")
-            served = ar.serve_plan(args.file, args.overrides, out=args.out, watcher=watching)
+            served = ar.serve_plan(args.file, args.overrides, out=folder, watcher=watching)
             sure = None
             if args.samples is not None:
-                sure = ar.serve_sure(args.file, args.samples, args.overrides, out=args.out, watcher=watching)
+                sure = ar.serve_sure(args.file, args.samples, args.overrides, out=folder, watcher=watching)
     except KeyboardInterrupt:
-        if args.out is None:
-            raise
-        return print_kept(Path(args.out))
+        return print_kept(folder)
     rows = [dict(row) for row in served.table.rows]
     for row, outcome in zip(rows, served.outcomes, strict=False):  # none of a file with axes
         row |= {"why_slow": list(outcome.why_slow), "notes": list(outcome.notes)}
@@ -85,8 +82,7 @@ def _serve(args: argparse.Namespace) -> int:
     if args.timeline:
         ar.serve(args.file, args.overrides, timeline=args.timeline)
         print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
-    if args.out:
-        print(f"report: {args.out}/index.html")
+    print(f"report: {folder / 'index.html'}")
     return OK
 
 
@@ -199,13 +195,13 @@ def _print_comparison(compared) -> None:
     print_notes((*compared.advice, *compared.outcome.notes))
 
 
-def _search(file: str, overrides, out: str | None, jobs: int | None) -> dict:
-    """Print the configurations found. Returns the answer, the best as a file of `archsim serve`, and the rows. What
-    was found is kept in ``out`` when the search is ended.
+def _search(args: argparse.Namespace) -> dict:
+    """Print the configurations found, and write the page. Returns the answer, the best as a file of `archsim serve`,
+    and the rows. What was found is kept in the folder of the page when the search is ended.
     """
     from archsim.base.files import own_folder
     from archsim.base.host import available_cores
-    from archsim.cli.printing import console, grid, print_notes
+    from archsim.cli.printing import console, grid, print_notes, report_folder
     from archsim.specs.library import AXIS_UNREAD
     from archsim.specs.serving_files import load_serving
     from archsim.studies.serving.search import (
@@ -221,16 +217,14 @@ def _search(file: str, overrides, out: str | None, jobs: int | None) -> dict:
         write_search,
     )
 
-    serving = load_serving(file, overrides)
+    serving = load_serving(args.file, args.overrides)
+    folder = own_folder(report_folder(stem_of(args.file), args.out, "search"))
     print("searching ...", file=sys.stderr, flush=True)
-    if out is not None:
-        own_folder(Path(out))
 
     def keep(so_far) -> None:
-        if out is not None:
-            table_of(so_far).write_csv(Path(out) / "search.csv")
+        table_of(so_far).write_csv(folder / "search.csv")
 
-    found = search(serving, doing, jobs=jobs or available_cores(), kept=keep)
+    found = search(serving, doing, jobs=args.jobs or available_cores(), kept=keep)
     for sentence in best_told(serving, found):
         print(sentence)
     groups = alike(found)
@@ -244,9 +238,10 @@ def _search(file: str, overrides, out: str | None, jobs: int | None) -> dict:
         print(f"and {len(groups) - SHOWN:,} more rows")
     if groups:
         print(NOTATION)
-    if out is not None:
-        write_search(serving, found, Path(out))
-        print(f"report: {out}/index.html; the best as a file of `archsim serve`: {out}/best.yaml")
+    write_search(serving, found, folder)
+    print(f"report: {folder / 'index.html'}")
+    if groups:
+        print(f"the best as a file of `archsim serve`: {folder / 'best.yaml'}")
     print_notes((*serving.unread, *(f"{name} is not read: {AXIS_UNREAD}" for name in serving.axes)))
     refused = [each for each in found if each.measures is None]
     if refused:

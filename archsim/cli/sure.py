@@ -11,7 +11,6 @@ from archsim.cli.arguments import (
     add_chosen,
     add_experiment,
     add_jobs,
-    add_json,
     add_report,
     add_samples,
 )
@@ -26,7 +25,6 @@ def add_sure(parser: argparse.ArgumentParser) -> None:
     add_report(parser, "reports/NAME-sure")
     add_jobs(parser)
     parser.add_argument("--scheduler", metavar="ADDRESS", help="run on a Dask cluster, such as tcp://host:8786")
-    add_json(parser)
 
 
 def run_sure(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.host import available_cores
-from archsim.cli.arguments import OK, add_experiment, add_jobs, add_json, add_report, add_samples, natural
+from archsim.cli.arguments import OK, add_experiment, add_file, add_jobs, add_report, add_samples, natural
 
 if TYPE_CHECKING:
     from archsim.runs.plan import Selection
@@ -28,7 +28,6 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "experiment, or manifest.yaml of a report")
     add_report(parser, "reports/NAME")
     add_jobs(parser)
-    add_json(parser)
     add_samples(parser)
     parser.add_argument("--scheduler", metavar="ADDRESS", help="run on a Dask cluster, such as tcp://host:8786")
     parser.add_argument("--dry-run", action="store_true", help="print the runs and whether each fits in memory")
@@ -47,10 +46,10 @@ def run_sweep(args: argparse.Namespace) -> int:
     planned = load_planned(args.file, args.overrides)
     plan = planned if isinstance(planned, SweepPlan) else plan_without_axes(planned)
     if args.point is not None:
-        return _print_point(plan, args.point)
+        return _print_point(plan, args)
     if args.dry_run:
         print(f"{plan.experiment.name}: {_size(plan)}", flush=True)
-        return _dry_run(plan)
+        return _dry_run(plan, args)
     return _sweep(plan, args)
 
 
@@ -121,7 +120,7 @@ def _print_report(report: SweepReport, folder: Path | None) -> None:
     print(f"report: {report.page}")
 
 
-def _dry_run(plan: SweepPlan) -> int:
+def _dry_run(plan: SweepPlan, args: argparse.Namespace) -> int:
     """Print every run of an experiment and how it fits in memory; of a sweep with axes, the first points."""
     from archsim.cli.printing import print_dropped, print_points, print_rooms
     from archsim.runs.feasibility import told
@@ -129,22 +128,26 @@ def _dry_run(plan: SweepPlan) -> int:
 
     print(told(plan, available_cores()), flush=True)
     if not plan.sweep.axes:
-        print_rooms(select(plan, refuse=False).runs())
+        runs = select(plan, refuse=False).runs()
+        args.result = {"runs": [run.name for run in runs]}
+        print_rooms(runs)
         return OK
     among = drawn(plan, _SAMPLED) if plan.combinations > _MOST_CHECKED else None
     selection = select(plan, lambda text: print(text, file=sys.stderr, flush=True), among=among)
+    args.result = {"points": len(selection.kept), "of": plan.combinations, "dropped": selection.dropped.total}
     print_dropped(selection, "would run")
     print_points(selection)
     return OK
 
 
-def _print_point(plan: SweepPlan, point: int) -> int:
+def _print_point(plan: SweepPlan, args: argparse.Namespace) -> int:
     from archsim.base.errors import SpecError
     from archsim.base.yaml import dump_yaml
 
     if not plan.sweep.axes:
-        raise SpecError(f"--point {point}: the experiment has no `sweep:`")
-    sys.stdout.write(dump_yaml(plan.resolved(plan.point(point))))
+        raise SpecError(f"--point {args.point}: the experiment has no `sweep:`")
+    args.result = plan.resolved(plan.point(args.point))
+    sys.stdout.write(dump_yaml(args.result))
     return OK
 
 
@@ -170,7 +173,6 @@ def add_explore(parser: argparse.ArgumentParser) -> None:
     add_report(parser, "reports/NAME-exploration")
     add_jobs(parser)
     parser.add_argument("--samples", metavar="N", type=int, help="worlds, for objectives such as throughput.p10")
-    add_json(parser)
 
 
 def run_explore(args: argparse.Namespace) -> int:
@@ -241,7 +243,7 @@ def _print_front(found) -> None:
 def add_figure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("report", metavar="REPORT", help="folder of a sweep, serve or explore")
     parser.add_argument("name", metavar="NAME", nargs="?", help="a figure (default: list those that the report has)")
-    parser.add_argument("--out", metavar="FILE", help="as its ending says: .pdf, .png or .svg (default: NAME.pdf)")
+    add_file(parser, "file to write, as its ending says: .pdf, .png or .svg", "NAME.pdf")
 
 
 def run_figure(args: argparse.Namespace) -> int:
@@ -251,8 +253,11 @@ def run_figure(args: argparse.Namespace) -> int:
     from archsim.report.printed import names_of, write_figure
 
     if args.name is None and args.out is None:
-        for name, about in names_of(Path(args.report)).items():
+        args.result = {"figures": dict(names_of(Path(args.report)))}
+        for name, about in args.result["figures"].items():
             print(f"{name:<10} {about}")
         return OK
-    print(f"figure: {write_figure(Path(args.report), args.name or '', Path(args.out or f'{args.name}.pdf'))}")
+    written = write_figure(Path(args.report), args.name or "", Path(args.out or f"{args.name}.pdf"))
+    args.result = {"figure": str(written)}
+    print(f"figure: {written}")
     return OK

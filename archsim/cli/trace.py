@@ -3,7 +3,17 @@ import sys
 import time
 from pathlib import Path
 
-from archsim.cli.arguments import INTERRUPTED, OK, add_out, add_store_out, natural, positive
+from archsim.cli.arguments import (
+    INTERRUPTED,
+    OK,
+    add_file,
+    add_report,
+    add_store_out,
+    file_out,
+    natural,
+    positive,
+    stem_of,
+)
 
 # ---- import_store
 # ``archsim trace import``: read recorded routing into a store.
@@ -16,7 +26,7 @@ def add_import_store(parser: argparse.ArgumentParser) -> None:
         help="directory or .tar.gz of JSON requests, .npz, .json, .jsonl; or expert loads: .pt, .json, .jsonl, .csv, "
         ".npy, .npz, or a directory of rank*.safetensors",
     )
-    add_store_out(parser)
+    add_store_out(parser, "SRC-store")
     parser.add_argument("--model", metavar="NAME", help="model by name or file (default: the one named in SRC)")
     parser.add_argument("--reader", metavar="MODULE:FUNCTION", help="a reader for your own format (docs/traces.md)")
     parser.add_argument(
@@ -36,7 +46,8 @@ def run_import_store(args: argparse.Namespace) -> int:
     from archsim.workload.formats.readers import import_sources
 
     model = load_model(args.model) if args.model else None
-    sources, out, jobs = [Path(source) for source in args.sources], Path(args.out), args.jobs or available_cores()
+    sources, out = [Path(source) for source in args.sources], Path(args.out or f"{stem_of(args.sources[0])}-store")
+    jobs = args.jobs or available_cores()
     started = time.perf_counter()
     try:
         with import_watcher() as watcher:
@@ -49,7 +60,7 @@ def run_import_store(args: argparse.Namespace) -> int:
     print(f"{report.requests} requests{kept}, {report.size / 1e6:,.1f} MB in {seconds:.1f} s", file=sys.stderr)
     if report.problems:
         print(f"{len(report.problems)} damaged: left out, see above", file=sys.stderr)
-    print_store(args.out)
+    args.result = print_store(out)
     return OK
 
 
@@ -61,9 +72,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         "source", metavar="SRC", help="store, .npz or directory of JSON requests; or .npz of loads (counts, layer_ids)"
     )
     parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
-    parser.add_argument(
-        "--out", required=True, metavar="FILE", help=".yaml to write; its tables are written beside it as .npz"
-    )
+    add_file(parser, ".yaml to write; its tables are written beside it as .npz", "SRC-traffic.yaml")
     parser.add_argument("--seed", type=natural, default=0, metavar="N")
 
 
@@ -73,13 +82,15 @@ def run_fit(args: argparse.Namespace) -> int:
     from archsim.workload.traffic_model import TrafficSubjects, read_head
     from archsim.workload.traffic_presets import fit_preset
 
-    out = fit_preset(args.source, load_model(args.model), Path(args.out), args.seed)
+    to = file_out(args.out, f"{stem_of(args.source)}-traffic.yaml")
+    out = fit_preset(args.source, load_model(args.model), to, args.seed)
     head, _ = read_head(out)
+    args.result = {"file": str(out), "traffic": head}
     if isinstance(head, TrafficSubjects):
         print(f"a model of each of {len(head.subjects)} subjects; between them (standard deviation over the mean):")
         print("\n".join(f"  {name}: {value:g} %" for name, value in head.spread.items()))
         print("so uncertain is a subject that is not among them (`mix: {another: 1}` is like one of them, by its name)")
-    print(out)
+    print(f"traffic: {out}")
     return OK
 
 
@@ -88,15 +99,15 @@ def run_fit(args: argparse.Namespace) -> int:
 
 def add_head(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
-    parser.add_argument("-n", dest="rows", type=natural, default=5, metavar="N", help="number of tokens (default: 5)")
+    parser.add_argument("-n", "--rows", type=natural, default=5, metavar="N", help="number of tokens (default: 5)")
 
 
 def run_head(args: argparse.Namespace) -> int:
     """Print the rows. Raises TraceError for a store of loads."""
     from archsim.workload.store import head_of, open_store
 
-    for line in head_of(open_store(args.store), args.rows):
-        print(line)
+    args.result = list(head_of(open_store(args.store), args.rows))
+    print(*args.result, sep="\n")
     return OK
 
 
@@ -117,7 +128,7 @@ def run_info(args: argparse.Namespace) -> int:
 
         verify(open_store(args.store))
         print("all checksums match")
-    print_store(args.store)
+    args.result = print_store(args.store)
     return OK
 
 
@@ -126,7 +137,7 @@ def run_info(args: argparse.Namespace) -> int:
 
 def add_merge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("stores", nargs="+", metavar="STORE")
-    add_store_out(parser)
+    add_store_out(parser, "STORE-merged")
 
 
 def run_merge(args: argparse.Namespace) -> int:
@@ -135,8 +146,9 @@ def run_merge(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_store
     from archsim.workload.store_writer import merge
 
-    merge([Path(store) for store in args.stores], Path(args.out), args.jobs or available_cores(), args.replace)
-    print_store(args.out)
+    out = Path(args.out or f"{stem_of(args.stores[0])}-merged")
+    merge([Path(store) for store in args.stores], out, args.jobs or available_cores(), args.replace)
+    args.result = print_store(out)
     return OK
 
 
@@ -146,18 +158,23 @@ def run_merge(args: argparse.Namespace) -> int:
 def add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SRC", help="store, .npz or directory of JSON requests")
     parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
-    add_out(parser, "folder of the page", required=True)
+    add_report(parser, "reports/SRC-profile")
 
 
 def run_profile(args: argparse.Namespace) -> int:
     """Print the measured patterns and the verdicts on the published insights."""
+    from archsim.base.files import claim
+    from archsim.cli.printing import report_folder
     from archsim.report.profile_page import write_profile
     from archsim.specs.library import load_model
     from archsim.workload import open_trace
     from archsim.workload.profile import insights, profile
 
     found = profile(open_trace(args.source, load_model(args.model)))
-    page = write_profile(found, Path(args.out))
+    folder = report_folder(stem_of(args.source), args.out, "profile")
+    claim(folder)
+    page = write_profile(found, folder)
+    args.result = {"means": {name: found.mean(name) for name in found.layers}, "insights": insights(found)}
     for name in found.layers:
         print(f"{name:<24} {found.mean(name):.3f}")
     for each in insights(found):
@@ -171,9 +188,11 @@ def run_profile(args: argparse.Namespace) -> int:
 
 def add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
-    parser.add_argument("-n", dest="requests", type=positive, required=True, metavar="N", help="number of requests")
+    parser.add_argument(
+        "-n", "--requests", type=positive, required=True, metavar="N", help="number of requests"
+    )
     parser.add_argument("--seed", type=natural, default=0, metavar="N")
-    add_store_out(parser)
+    add_store_out(parser, "STORE-sample")
 
 
 def run_sample(args: argparse.Namespace) -> int:
@@ -185,8 +204,9 @@ def run_sample(args: argparse.Namespace) -> int:
 
     store = open_store(args.store)
     entries = sample_entries(store, args.requests, args.seed)
-    write_selection(store, entries, Path(args.out), args.jobs or available_cores(), args.replace)
-    print_store(args.out)
+    out = Path(args.out or f"{stem_of(args.store)}-sample")
+    write_selection(store, entries, out, args.jobs or available_cores(), args.replace)
+    args.result = print_store(out)
     return OK
 
 
@@ -200,7 +220,7 @@ def add_slice(parser: argparse.ArgumentParser) -> None:
         "--subject", dest="subjects", action="append", default=[], metavar="NAME",
         help="only requests of this subject; repeatable",
     )
-    add_store_out(parser)
+    add_store_out(parser, "STORE-slice")
 
 
 def run_slice(args: argparse.Namespace) -> int:
@@ -213,8 +233,9 @@ def run_slice(args: argparse.Namespace) -> int:
     store = open_store(args.store)
     first, last = args.requests
     entries = slice_entries(store, first, last, args.subjects)
-    write_selection(store, entries, Path(args.out), args.jobs or available_cores(), args.replace)
-    print_store(args.out)
+    out = Path(args.out or f"{stem_of(args.store)}-slice")
+    write_selection(store, entries, out, args.jobs or available_cores(), args.replace)
+    args.result = print_store(out)
     return OK
 
 
@@ -237,12 +258,15 @@ def add_synth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME", help="model by name or file (default: the preset's model)")
     parser.add_argument("--requests", type=positive, default=64, metavar="N", help="number of requests (default: 64)")
     parser.add_argument("--seed", type=natural, default=0, metavar="N")
-    parser.add_argument("--out", required=True, metavar="FILE", help=".npz to write")
+    add_file(parser, ".npz to write", "PRESET.npz")
 
 
 def run_synth(args: argparse.Namespace) -> int:
     from archsim.workload.traffic_presets import generate_trace
 
-    trace = generate_trace(args.preset or args.like, args.model, args.requests, args.seed, args.out)
-    print(f"{args.out}: {trace.requests} requests, {len(trace.experts)} tokens")
+    preset = args.preset or args.like
+    out = str(file_out(args.out, f"{stem_of(preset)}.npz"))
+    trace = generate_trace(preset, args.model, args.requests, args.seed, out)
+    args.result = {"file": out, "requests": trace.requests, "tokens": len(trace.experts)}
+    print(f"{out}: {trace.requests} requests, {len(trace.experts)} tokens")
     return OK

@@ -10,7 +10,6 @@ from archsim.cli.arguments import (
     add_chosen,
     add_experiment,
     add_jobs,
-    add_json,
     add_report,
     natural,
     positive,
@@ -28,7 +27,6 @@ def add_why(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", type=natural, metavar="N", help="iteration (0: prefill)")
     parser.add_argument("--layer", type=natural, metavar="N", help="layer, as the model numbers it")
     parser.add_argument("--worst", type=positive, default=_WORST, metavar="N", help=f"steps listed (default: {_WORST})")
-    add_json(parser)
 
 
 def run_why(args: argparse.Namespace) -> int:
@@ -80,7 +78,6 @@ def run_why(args: argparse.Namespace) -> int:
 def add_optimum(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     add_report(parser, "reports/NAME-optimum")
-    add_json(parser)
     parser.add_argument(
         "--steps", type=positive, default=200, metavar="N", help="steps per run to bound, evenly spread (default: 200)"
     )
@@ -130,7 +127,6 @@ def add_ablate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", dest="end", default="physical", metavar="SET", help="last set (default: physical)")
     add_report(parser, "reports/NAME-ablation")
     add_jobs(parser)
-    add_json(parser)
 
 
 def run_ablate(args: argparse.Namespace) -> int:

@@ -308,7 +308,8 @@ def test_ranks_with_all_tokens_divide_shared_experts_and_others_have_them_whole(
 
 
 @pytest.mark.parametrize("attention", ["{tp: 8}", "{tp: 2, dp: 4}", "{dp: 8}"])
-def test_check_run_and_serve_print_one_room(tmp_path, capsys, attention):
+def test_check_run_and_serve_print_one_room(tmp_path, capsys, monkeypatch, attention):
+    monkeypatch.chdir(tmp_path)
     parallel = f"parallel: {{attention: {attention}}}\nprecision: {{products: bf16, experts: fp8_block}}\n"
     seqs = 64 if "tp: 8" in attention else 16 if "tp: 2" in attention else 8
     experiment, serve = tmp_path / "experiment.yaml", tmp_path / "serve.yaml"

@@ -110,7 +110,7 @@ def test_command_refuses_unknown_blocks_and_a_diagram_of_none(tmp_path):
 @pytest.mark.parametrize("name", DIAGRAMS)
 def test_diagram_in_docs_is_up_to_date(name):
     assert (DOCS / f"{name}.svg").read_text(encoding="utf-8") == diagram_of(name), (
-        "archsim hardware blocks --diagram-dir docs/blocks"
+        "archsim hardware blocks --out docs/blocks"
     )
 
 

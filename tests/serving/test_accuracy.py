@@ -226,7 +226,7 @@ def test_pools_are_read_as_they_were_deployed(tmp_path):
 def test_the_command_simulates_says_how_far_and_fails_where_it_worsened(tmp_path, capsys):
     rows = written(tmp_path, "rows.csv", [ROW, ROW | {"backend": "mlc"}])
     at = tmp_path / "accuracy.md"
-    assert main(["validate", "--served", str(rows), "--page", str(at), "--jobs", "1"]) == 0
+    assert main(["validate", "--served", str(rows), "--out", str(at), "--jobs", "1"]) == 0
     said = capsys.readouterr().out
     assert "read as InferenceX rows, by its keys" in said and "Of 1 of 2 measured points the simulation misses" in said
     assert "1 points not simulated: the engine mlc is not simulated" in said and at.is_file()

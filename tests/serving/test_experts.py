@@ -162,7 +162,6 @@ def test_a_search_charges_experts_from_traffic_under_each_policy():
 
 
 def test_files_are_checked(capsys):
-    from archsim.cli.main import main
 
     assert main(["check", "serve_h200", "--set", "routing={like: model}"]) == 0
     said = capsys.readouterr().out
@@ -394,7 +393,7 @@ def test_pools_of_two_kinds(capsys):
                                                                               "parallel": {"attention": {"dp": 25}}}}}))
 
 
-# ---- Wide expert parallelism as it is deployed, by the command alone, against published tokens a second and node.
+# ---- Wide expert parallelism as it is deployed, against published tokens a second and node.
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 # SGLang, large-scale EP on 96 H100 (LMSYS, May 2025): EP72 at 256 requests a GPU with 2,000 tokens; EP32, 16,384 a GPU.
@@ -403,25 +402,23 @@ PREFILLS = {1024: 57_674, 4096: 50_302}
 FEW = "routing={like: model, layers: 1, requests: 64, steps: 128, every: 100000}"
 
 
-def wide_served(capsys, name, *changes):
-    """The one row that ``archsim serve --json`` prints."""
-    overrides = [part for each in changes for part in ("--set", each)]
-    assert main(["serve", str(CONFIGS / f"{name}.yaml"), "--json", *overrides]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+def wide_served(name, *changes):
+    """The one row of the run, without the loads of its page."""
+    (row,) = ar.serve_plan(CONFIGS / f"{name}.yaml", changes).table.rows
     return row
 
 
 @pytest.mark.parametrize("overlap", DECODES)
-def test_decode_on_9_nodes(capsys, overlap):
+def test_decode_on_9_nodes(overlap):
     changes = f"assumptions.overlap={overlap}", "requests.output.fixed=8", FEW
-    row = wide_served(capsys, "serve_wide_ep_decode", *changes)
+    row = wide_served("serve_wide_ep_decode", *changes)
     assert row["output_tokens_per_s"] / 9 == pytest.approx(DECODES[overlap], rel=0.2)
 
 
 @pytest.mark.parametrize("prompt", PREFILLS)
-def test_prefill_on_4_nodes(capsys, prompt):
+def test_prefill_on_4_nodes(prompt):
     fewer = "requests.count=1024", "requests.concurrency=1024"
-    row = wide_served(capsys, "serve_wide_ep_prefill", f"requests.input.fixed={prompt}", *fewer)
+    row = wide_served("serve_wide_ep_prefill", f"requests.input.fixed={prompt}", *fewer)
     assert row["total_tokens_per_s"] / 4 == pytest.approx(PREFILLS[prompt], rel=0.2)
 
 

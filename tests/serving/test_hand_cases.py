@@ -346,6 +346,7 @@ def test_json_says_why(tmp_path, monkeypatch):
     from archsim.cli.main import main
 
     lines = []
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("archsim.cli.printing.print_json", lines.append)
     given = {**GIVEN, "scheduler": {"name": "vllm_v1", "max_num_seqs": 1}}
     requests = {"concurrency": 4, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 12}

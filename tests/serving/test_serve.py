@@ -237,7 +237,8 @@ def test_configurations_that_tie_at_one_rate_are_told_apart_by_their_highest_one
     assert all(each.measures.goodput_per_s >= 0.99 * best for each in rated)
 
 
-def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, capsys, few_requests):
+def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, capsys, monkeypatch, few_requests):
+    monkeypatch.chdir(tmp_path)
     sizes = {"devices": 2, "max_num_seqs": [64, 2], "max_num_batched_tokens": [2048, 4096]}
     requests = {"arrivals": {"rate": "1/s"}, "input": {"fixed": 700}, "output": {"fixed": 20}, "count": 12}
     file = tmp_path / "mine.yaml"

@@ -262,7 +262,8 @@ def test_sides_apart_draw_what_is_known_of_each():
     assert names == {"prefill": {"decodes", "prompts", "ttft"}, "decode": {"decodes", "prompts"}}  # ttft: once
 
 
-def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_path):
+def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ArchsimError, match="at least 16"):
         ar.serve_sure(SURE_FILE, 15)
     import yaml
