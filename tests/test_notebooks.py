@@ -1,4 +1,6 @@
-"""The notebooks of ``examples/`` run from top to bottom, and their last cell checks what they claim."""
+"""The notebooks of ``examples/`` run from top to bottom, and their last cell checks what they claim. Each starts a
+Python of its own, which loads everything again: they run nightly, and those of the gallery at each commit.
+"""
 
 import ast
 import shutil
@@ -15,8 +17,6 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 LONGEST_CELL_S = 300  # a cell that hangs, not a measurement: the first one may compile
 TOPICS = ["1_first_sweep", "2_own_machine_and_policy", "3_calibrate", "4_what_limits_this_step", "5_a_policy_in_rtl"]
-# Each starts a Python of its own, which loads everything again: the others run nightly.
-RUN = [pytest.param(file, marks=[] if file.stem == TOPICS[0] else [pytest.mark.nightly]) for file in NOTEBOOKS]
 
 
 def read(file):
@@ -43,7 +43,8 @@ def test_notebook_asks_first_and_is_kept_without_outputs(file):
     assert {cell.execution_count for cell in code_cells(notebook)} == {None}
 
 
-@pytest.mark.parametrize("file", RUN, ids=lambda file: file.stem)
+@pytest.mark.nightly
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_notebook_runs_and_checks_its_claims(file, tmp_path):
     copy = tmp_path / file.name
     shutil.copy(file, copy)

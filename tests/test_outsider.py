@@ -215,6 +215,7 @@ def served(folder, name, scheduler="vllm_v1", model="qwen3-30b-a3b"):
     return json.loads((folder / name / "bench.json").read_text()), (folder / name / "index.html").read_text()
 
 
+@pytest.mark.nightly
 def test_an_outsider_adds_a_scheduler(folder):
     plain, _ = served(folder, "plain", "vllm_v1")
     mine, page = served(folder, "mine", "{name: 'mine:gentle', most: 1}")

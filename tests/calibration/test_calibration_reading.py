@@ -493,6 +493,7 @@ def test_a_layout_that_no_law_is_fitted_to_is_skipped_with_the_reason(tmp_path, 
 FIRST_SETS = ("attention", "gemm", "moe", "serving_gpu_profiles")  # of others: test_calibration_comm.py
 
 
+@pytest.mark.nightly
 def test_shared_measurements_are_read_without_a_problem(shared):
     """The first two sets; those of Blackwell and of attention kinds have two million rows, and tests of their own."""
     folders = [each for each in (shared / "data" / "calibration").iterdir() if each.name in FIRST_SETS]

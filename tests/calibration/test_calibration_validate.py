@@ -1,11 +1,11 @@
 """What ``archsim calibrate --validate`` says of measurements that are seen, unseen, or of no table."""
 
-import itertools
 from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.examples import sampled
 from support.made_up_layers import layers as made_up
 from support.made_up_measurements import SHAPES, gemm, written
 
@@ -247,7 +247,7 @@ DTYPES = ["bf16", "fp8"]
 FOLDS = 5  # of shapes; the command takes 16, which is a little easier
 ERRORS_CASES = {"fp8": 112 / 117, "bf16": 105 / 117}
 # One library and one of seven models, as each takes half a minute: the one with the closest limit. `archsim calibrate
-# --validate` judges all.
+# --validate` judges all. All but shapes that were left out run nightly.
 MODELS = {"DeepSeek-V3"}
 # Fits take time in proportion to the number of M; `archsim calibrate --validate` judges the others between
 JUDGED_M = {2**i for i in range(17)}
@@ -275,6 +275,7 @@ def shapes(measurements):
     return validate.shape_out_cases(measurements, "h100", FOLDS)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_experts_on_sweeps_left_out(sweeps, dtype):
     """Not all nine shapes were measured in two sweeps; the limits are shares of 117."""
@@ -284,11 +285,13 @@ def test_experts_on_sweeps_left_out(sweeps, dtype):
     assert cases["floor"].notna().all()
 
 
+@pytest.mark.nightly
 def test_fp8_experts_of_deepseek_and_qwen_all(sweeps):
     cases = validate.expert_cases(sweeps[sweeps["dtype"] == "fp8"])
     assert cases["error"].abs().max() < validate.UNDER
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_all_m_on_sweeps_left_out(sweeps, dtype):
     assert validate.summary(sweeps[sweeps["dtype"] == dtype]).mean <= MEAN_OF_ALL_M[dtype]
@@ -306,6 +309,7 @@ def groups(measurements):
     return layer_groups(validate.rank_out_cases(measurements, "h100"))
 
 
+@pytest.mark.nightly
 def test_ep_sizes_left_out_of_every_group(groups):
     """Per model, routing and version, not only on average; skewed routing is drawn again for every point."""
     assert set(groups["model"]) == MODELS and set(groups["distribution"]) == {"balanced", "power_law_1.2"}
@@ -313,6 +317,7 @@ def test_ep_sizes_left_out_of_every_group(groups):
     assert (groups["met"] != "no").all()
 
 
+@pytest.mark.nightly
 def test_ep_sizes_left_out_of_deepseek(groups):
     balanced = groups.loc[groups["distribution"] == "balanced", "mean"]
     assert (balanced <= AIM_OF["DeepSeek-V3"]).all()
@@ -329,7 +334,10 @@ def tables(common, own, tails=0.0, count=60, points=40, seed=0):
     return [Residuals("moe", "scaled", f"table {at}", row) for at, row in enumerate(of)]
 
 
-@pytest.mark.parametrize(("common", "own", "tails"), [(0.2, 0.05, 0.0), (0.02, 0.2, 0.0), (0.1, 0.1, 0.15)])
+@pytest.mark.parametrize(
+    ("common", "own", "tails"),
+    sampled([(0.2, 0.05, 0.0), (0.02, 0.2, 0.0), (0.1, 0.1, 0.15)], lambda case: case[2] > 0),
+)
 def test_learned_intervals_cover_other_tables(common, own, tails):
     found = judged(tables(common, own, tails))
     assert found.within == pytest.approx(LEVELS, abs=0.08)
@@ -469,6 +477,7 @@ def test_the_command_names_every_section_and_writes_the_page(tmp_path, capsys):
 # vLLM 0.24.0's FP8 products are 520 to 540 of them, with the quantisation and without: its kernels change from shape to
 # shape. The README of the set warns of B200's column, whose spikes it dropped and which is within the bound; it says
 # nothing of these three, so that leaving the sweep out has no source yet.
+AT_A_COMMIT = ("h100", "h20")
 STAND_APART = {("b300", "gemm"): 675, ("gb200", "gemm"): 639, ("gb300", "gemm"): 697}
 
 
@@ -477,15 +486,17 @@ def audited(gpu):
     return {each.section: each for each in audit(calibration_named(gpu)) if each.points}
 
 
+def marks_of(gpu, section):
+    """Those of an expected failure; at each commit the first GPUs and those that have one."""
+    if (gpu, section) in STAND_APART:
+        return [pytest.mark.xfail(strict=True, reason=f"{STAND_APART[gpu, section]} points stand apart, mostly FP8")]
+    return [] if gpu in AT_A_COMMIT else [pytest.mark.nightly]
+
+
 @pytest.mark.parametrize(("gpu", "section"), [
-    pytest.param(
-        *place,
-        marks=[pytest.mark.xfail(strict=True, reason=f"{STAND_APART[place]} points stand apart, mostly vLLM's FP8")]
-        if place in STAND_APART
-        else [],
-    )
+    pytest.param(gpu, section, marks=marks_of(gpu, section))
     for gpu in sorted(calibrations_shipped())
-    for place in itertools.product((gpu,), SECTIONS)
+    for section in SECTIONS
 ])
 def test_few_points_of_shipped_tables_stand_apart(gpu, section):
     if each := audited(gpu).get(section):

@@ -73,6 +73,7 @@ def test_sweep_of_the_manifest(swept):
     assert (again / "results.csv").read_bytes() == (first / "results.csv").read_bytes()
 
 
+@pytest.mark.nightly
 def test_terminal_gets_a_bar(tmp_path):
     """A pseudo-terminal as stderr: not one line per run, but a bar that counts them."""
     tiny_file(tmp_path)

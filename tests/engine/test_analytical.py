@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.html_page import text_of_report
 from support.random_points import HELD_OUT, random_point
-from support.small_runs import CASES, IDS, demand_of, engine_of, policy, replay, small_model, small_system
+from support.small_runs import IDS, SAMPLED, demand_of, engine_of, policy, replay, small_model, small_system
 from support.tiny import archsim as run_archsim
 from support.tiny import tiny, tiny_file
 
@@ -68,7 +68,7 @@ def test_one_slice_from_a_neighbour_is_exact(contention):
     assert analytical.step_ns == pytest.approx(event.step_ns, rel=1e-12)
 
 
-@pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
+@pytest.mark.parametrize(("name", "changes"), SAMPLED, ids=IDS)
 def test_counts_and_lower_bounds(name, changes):
     """What moves is conserved, no resource moves more than it can, and bounds explain all of the time."""
     system, model, spec = small_system(), small_model(), policy(name)

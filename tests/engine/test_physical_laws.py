@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.small_runs import CASES, IDS, STRATEGIES, demand_of, engine_of, policy, replay, small_model, small_system
+from support.small_runs import IDS, SAMPLED, STRATEGIES, demand_of, engine_of, policy, replay, small_model, small_system
 
 from archsim.base.causes import Cause
 from archsim.engine.moves import vector_bytes
@@ -36,7 +36,7 @@ def ran():
     return of
 
 
-@pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
+@pytest.mark.parametrize(("name", "changes"), SAMPLED, ids=IDS)
 def test_conservation_and_lower_bounds(ran, name, changes):
     run, outcome = ran(name, changes)
     demand, machine, tally = run.demands, run.engine.machine, outcome.tally
@@ -70,7 +70,7 @@ def watch_work(engine, see):
     engine.execution.builder.build = seen
 
 
-@pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
+@pytest.mark.parametrize(("name", "changes"), SAMPLED, ids=IDS)
 def test_what_is_dispatched_comes_back(name, changes):
     run = engine_of(small_system(), small_model(), policy(name), load_assumptions("physical", **changes))
     sent = np.zeros(2, np.int64)  # to other dies: dispatched, combined
@@ -97,7 +97,7 @@ def assert_arrays_are_busy_with_all_work_and_nothing_else(name, system, model, *
     assert arrays["busy_ns"] == pytest.approx(work_ns, rel=1e-9)
 
 
-@pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
+@pytest.mark.parametrize(("name", "changes"), SAMPLED, ids=IDS)
 def test_arrays_are_busy_with_all_work_and_nothing_else(name, changes):
     """Waiting for the end of a slice that has begun to arrive is no work."""
     assert_arrays_are_busy_with_all_work_and_nothing_else(
@@ -105,7 +105,7 @@ def test_arrays_are_busy_with_all_work_and_nothing_else(name, changes):
     )
 
 
-@pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
+@pytest.mark.parametrize(("name", "changes"), SAMPLED, ids=IDS)
 def test_runs_are_deterministic(ran, name, changes):
     first, second = ran(name, changes)[1], simulate(name, **changes)[1]
     assert first.step_ns.tobytes() == second.step_ns.tobytes()

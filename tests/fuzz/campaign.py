@@ -46,15 +46,15 @@ def fuzz(name, target, folder: Path, seed: int, first: int, count: int) -> Repor
     Raises ValueError if a file is refused before it is spoilt.
     """
     good = {file: file.read_bytes() for file in target.make(folder)}
-    for file in good:  # compiles what mutants use, too
+    chosen = {number: random.Random(f"{seed} {name} {number}") for number in range(first, first + count)}
+    spoilt = {number: rng.choice(list(good)) for number, rng in chosen.items()}
+    for file in sorted(set(spoilt.values())):  # compiles what mutants use, too
         status, said = _tried(target.command(file.relative_to(folder)), folder, COMPILE_S)
         if status != 0:
             raise ValueError(f"{name}: {file.name} is refused as it is: {said}")
     accepted, found = 0, []
-    for number in range(first, first + count):
-        rng = random.Random(f"{seed} {name} {number}")
-        file = rng.choice(list(good))
-        content = target.spoil(good[file], rng)
+    for number, file in spoilt.items():
+        content = target.spoil(good[file], chosen[number])
         file.write_bytes(content)
         command = target.command(file.relative_to(folder))
         status, said = _tried(command, folder, HANG_S)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.examples import examples
+from support.examples import examples, sampled
 
 import archsim
 from archsim.base.errors import SpecError
@@ -390,7 +390,7 @@ def gains(rng, overlap):
     return [tuple(ep[name] / row[name] - 1 for name in ("decode_ns", "iteration_ns")) for ep, row in pairs]
 
 
-@pytest.mark.parametrize("seed", range(DRAWS))
+@pytest.mark.parametrize("seed", sampled(range(DRAWS), lambda seed: seed < 3))
 def test_layer_and_iteration_agree_on_who_gains(seed):
     overlap = ("none", "shared_expert", "two_batch")[seed % 3]
     found = np.array(gains(np.random.default_rng(seed), overlap))

@@ -56,6 +56,7 @@ def test_a_cluster_gives_the_same_bytes(tmp_path, cluster):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
 
 
+@pytest.mark.nightly
 def test_a_cluster_gives_the_same_worlds(tmp_path, cluster):
     experiment = tiny(tmp_path, "policies=[ep]", "engine=analytical")
     for name, how in (("here", {"jobs": 1}), ("there", {"scheduler": cluster.address})):
@@ -117,8 +118,9 @@ def held_when_all_ended(cluster) -> dict[int, int]:
         return {pids[address]: len(keys) for address, keys in client.has_what().items()}
 
 
-def test_nobody_there_is_said_within_ten_seconds(tmp_path):
+def test_nobody_there_is_said_within_ten_seconds(tmp_path, monkeypatch):
     assert PATIENCE_S < 10
+    monkeypatch.setattr(dask_pool, "PATIENCE_S", 0.5)
     address = f"tcp://127.0.0.1:{free_port()}"
     done = archsim(tmp_path, "sweep", tiny_file(tmp_path), "--scheduler", address)
     assert done.returncode == 2 and f"--scheduler {address}: no Dask scheduler answers there" in done.stderr

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.examples import sampled
 from support.processes import kill
 from support.tiny import SLOW_POLICY, TINY, archsim, start, tiny, tiny_file
 from support.waiting import wait_for
@@ -68,9 +69,9 @@ class Heard(Unwatched):
         self.failures.append(failure)
 
 
-@pytest.mark.parametrize("assumptions", SETS)
+@pytest.mark.parametrize("assumptions", sampled(SETS, lambda each: each != "published"))
 def test_jobs_change_nothing(tmp_path, assumptions):
-    experiment = tiny(tmp_path, f"assumptions={assumptions}")
+    experiment = tiny(tmp_path, f"assumptions={assumptions}", "policies=[ep, allo+pred]")
     alone, beside = sweep(experiment, tmp_path / "1", jobs=1), sweep(experiment, tmp_path / "3", jobs=3)
     assert alone.runs == beside.runs and alone.dies == beside.dies and alone.links == beside.links
     assert files_of(tmp_path / "1") == files_of(tmp_path / "3")
@@ -170,7 +171,7 @@ def test_recorded_trace_from_another_folder(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     recorded(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
-    experiment = tiny(tmp_path, "workload.trace=data/recorded.npz", "workload.batch=[2, 7]")
+    experiment = tiny(tmp_path, "workload.trace=data/recorded.npz", "workload.batch=[2, 7]", "policies=[base]")
     results = sweep(experiment, "reports/x", jobs=1)
     assert {row["trace"] for row in results.runs.rows} == {"data/recorded.npz"}
     assert {row["decode_steps"] for row in results.runs.rows} == {3}
@@ -218,7 +219,7 @@ def test_key_names_nothing_else(tmp_path):
 
 
 def test_an_edited_policy_is_run_again(tmp_path):
-    _, arguments = slow_folder(tmp_path)
+    arguments = [*slow_folder(tmp_path)[1][:-1], "1"]
     assert archsim(tmp_path, *arguments).returncode == 0
     (tmp_path / "slow.py").write_text(SLOW_POLICY + "# edited")
     again = archsim(tmp_path, *arguments)
@@ -422,6 +423,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.nightly
 def test_killed_at_any_point_it_goes_on_from_there(tmp_path):
     """SIGKILL again and again: what had ended is not run again, and nothing that is there is half a file."""
     out, arguments = slow_folder(tmp_path)
@@ -459,6 +461,7 @@ def start_stuck(tmp_path: Path):
     return process, workers
 
 
+@pytest.mark.nightly
 def test_workers_end_with_their_parent_whatever_they_do(tmp_path):
     process, workers = start_stuck(tmp_path)
     process.kill()
@@ -477,6 +480,7 @@ def test_interrupted_it_keeps_what_has_ended_and_says_so(tmp_path):
     assert list(out.glob("runs/*.json")) and (out / "results.partial.csv").exists()
 
 
+@pytest.mark.nightly
 def test_unguarded_script_may_sweep_beside(tmp_path):
     """The API needs no `if __name__ == "__main__"`: workers do not import the caller's script."""
     (tmp_path / "tiny.yaml").write_text(TINY)

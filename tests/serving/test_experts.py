@@ -465,6 +465,7 @@ def test_wide_groups_dispatch_between_and_beyond_measured_ranks():
     assert "not measured on" not in times[64][1].split("combine of 64 ranks")[1]
 
 
+@pytest.mark.nightly
 def test_wide_groups_between_nodes_of_gpus_without_kernels_take_those_of_another():
     ns, told = moved_ns(decodes_on("b200_cluster", 16))
     assert "h100 deepep low_latency on 2 nodes" in told and 58 * 100e3 < ns < 58 * 300e3

@@ -142,6 +142,7 @@ SPREAD = {"parallel": {"attention": {"dp": 8}, "experts": {"ep": 8}}}
 CLI = "import sys; from archsim.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
+@pytest.mark.nightly
 def test_files_do_not_depend_on_how_many_processes_simulate(tmp_path):
     """To the byte: two runs, one after the other in this process, and at the same time in two others."""
     rates = {"slow": "3/s", "fast": "30/s"}

@@ -318,6 +318,7 @@ def small(monkeypatch, *words):
     return lines[0]
 
 
+@pytest.mark.nightly
 def test_pools_of_a_budget_with_loads_have_files_to_start(tmp_path, monkeypatch):
     loads = tmp_path / "loads.csv"
     rows = [f"{layer},{expert},{1 + (7 * expert + layer) % 50}" for layer in range(48) for expert in range(128)]

@@ -188,7 +188,7 @@ def sure_cache(tmp_path, monkeypatch):
 
 
 def test_a_measured_engine_has_the_residuals_of_its_measurements(tmp_path):
-    found = ar.serve_sure(SURE_FILE, 32, out=tmp_path / "one")
+    found = ar.serve_sure(SURE_FILE, 16, out=tmp_path / "one")
     (option,) = found.options
     assert {each.key.rpartition(".")[2] for each in found.quantities} == {"tpot", "ttft"}
     low, high = residual_of("vllm", load_serving(SURE_FILE).model, "h200", "bf16", "bf16").tpot

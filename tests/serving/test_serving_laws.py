@@ -34,7 +34,7 @@ def served(rows, name="vllm_v1", blocks=60, ranks=1, instances=1, **more):
     return simulate(opened(rows), Scheduler(name, **SMALL), pool(blocks, instances, ranks), **more)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, 12))
 @given(ROWS, NAMES, st.integers(24, 200), st.integers(1, 3), st.integers(1, 2))
 def test_tokens_are_conserved_and_time_runs_forward(rows, name, blocks, ranks, instances):
     found = served(rows, name, blocks, ranks, instances)

@@ -329,6 +329,7 @@ def test_samples_of_the_engines(shared):
         read_placement(folder / names[0], tiny, 5)
 
 
+@pytest.mark.nightly
 def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).resolve().parents[2] / "docs/place.md").read_text()
     commands = [line.split() for line in page.split("```sh\n")[1].split("```")[0].splitlines()]

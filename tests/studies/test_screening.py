@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
+from support.examples import examples
 from support.explorations import EXPLORED
 from support.small_runs import demand_of, policy, scenario_of, small_model, small_system
 
@@ -81,7 +82,7 @@ def test_every_rate_is_drawn():
     assert set(FIELDS) == RATES
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25, 6))
 @given(
     st.integers(0, 2**32),
     st.sampled_from(CHANGES),
