@@ -10,7 +10,8 @@ import pytest
 from archsim.base.fields import Spec
 from archsim.base.yaml import read_yaml
 from archsim.cli.main import main
-from archsim.report.reference import FILES, generated, schema_of, traffic_schema
+from archsim.report import reference
+from archsim.report.reference import FILES, schema_of, traffic_schema
 
 jsonschema = pytest.importorskip("jsonschema", reason="comes with nbformat: pip install -e '.[test]'")
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +31,9 @@ def validator(kind: str):
 
 def problems(kind: str, data: object) -> list[str]:
     return [error.message for error in validator(kind).iter_errors(data)]
+
+
+generated = cache(reference.generated)
 
 
 def test_generated_files_are_up_to_date():

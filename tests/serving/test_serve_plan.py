@@ -2,11 +2,11 @@
 
 import json
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from support.tiny import archsim
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
@@ -160,8 +160,7 @@ def test_a_page_links_every_other_file_of_its_folder_once(tmp_path):
 
 def test_the_command_prints_points(tmp_path):
     (tmp_path / "mine.yaml").write_text(json.dumps(AXES))
-    command = [sys.executable, "-m", "archsim.cli.main", "serve", "mine.yaml", "--out", "out"]
-    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    process = archsim(tmp_path, "serve", "mine.yaml", "--out", "out")
     assert process.returncode == 0, process.stderr
     assert "4 runs, most goodput first" in process.stdout and "2 runs refused" in process.stdout
     assert process.stderr.startswith("reading mine.yaml")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 from support.html_page import whole_report
-from support.tiny import TINY, apart, archsim, tiny, tiny_file
+from support.tiny import TINY, archsim, tiny, tiny_file
 
 from archsim.base.errors import SpecError
 from archsim.base.yaml import dump_yaml
@@ -182,7 +182,7 @@ def test_an_outsiders_builder_runs_end_to_end(tmp_path):
     again = archsim(tmp_path, "check", "out/manifest.yaml")
     assert again.returncode == 0, again.stderr
     (tmp_path / "mine.py").write_text(BUILDER.replace("(die, dies)", "(0, dies)"), encoding="utf-8")
-    broken = apart(tmp_path, "sweep", "tiny.yaml", "--out", "out2", "--jobs", "1", *arguments)
+    broken = archsim(tmp_path, "sweep", "tiny.yaml", "--out", "out2", "--jobs", "1", *arguments)
     assert (
         broken.returncode == 2
         and "mine:star: edges[0]: nodes 0 and 6 are linked more than once" in broken.stderr + broken.stdout
