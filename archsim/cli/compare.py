@@ -270,7 +270,7 @@ def _balancer(args: argparse.Namespace) -> int:
     out = None if args.out is None else Path(args.out)
     found = ar.worth(args.what, args.loads, args.deployment, args.overrides, out=out, samples=args.samples)
     args.result = found
-    print(f"{found.policy} is {found.verdict}")
+    print(found.verdict)
     if found.worlds is not None:
         print(found.worlds.told)
     _print_rows(found)
@@ -301,25 +301,26 @@ def _print_block(found) -> None:
     from archsim.cli.printing import console, grid
     from archsim.report.units import TIME_UNITS, scaled, signed_percent
     from archsim.studies.designs import usd
-    from archsim.studies.worth import UNITS
+    from archsim.studies.worth import WORDS
 
-    print(f"{found.block} is {found.verdict}")
+    print(found.verdict)
     for each in found.worlds:
         print(each.told)
     for cost in found.costs:
-        print(f"{cost.system} ({cost.decided}): {cost.mm2:,.3g} mm², {cost.w:,.3g} W, {usd(*cost.usd[::2])}")
+        takes = f"{cost.mm2:,.3g} mm², {cost.w:,.3g} W and {usd(*cost.usd[::2])}"
+        print(f"On {cost.system}, which decides by {cost.decided}, {found.block} takes {takes}.")
     numbers = ("batch", "saved a step", "throughput", "energy a token")
     table = grid("policy", "without it", "system", "model", "assumptions", title="simulated", numbers=numbers)
-    table.add_column("pays")
+    table.add_column("pays for its")
     for row in found.rows:
         saved = "0" if row.gain == 0 else scaled(row.saved_ns, TIME_UNITS)
         energy = "–" if row.energy is None else signed_percent(row.energy)
-        pays = ", ".join(f"a {UNITS[each]}" for each in row.pays) or "no"
+        pays = ", ".join(WORDS[each] for each in row.pays) or "no"
         where = row.policy, row.without, row.system, row.model, row.assumptions, f"{row.batch:,}"
         table.add_row(*where, saved, signed_percent(row.gain), energy, pays)
     console().print(table)
     for sentence in found.break_evens:
-        print(f"break-even  {sentence}")
+        print(sentence)
 
 
 def _print_rows(found) -> None:
@@ -338,11 +339,14 @@ def _print_rows(found) -> None:
 def _print_moves(found) -> None:
     cost, even = found.placed.cost, found.break_even
     print(
-        f"HBM         {cost.extra_bytes / 1e9:.2f} GB a rank for spares, {cost.hbm_share:.1%} of it\n"
-        f"rearranging {cost.moved:,} experts, {cost.busiest_bytes / 1e9:.2f} GB to the busiest rank: "
-        f"{found.stall_ms:,.1f} ms over its link, after {found.search_s:.2f} s of search on this host (measured)"
+        f"Spare slots take {cost.extra_bytes / 1e9:.2f} GB of HBM a rank, {cost.hbm_share:.1%} of it.\n"
+        f"A new placement moves {cost.moved:,} experts, of which {cost.busiest_bytes / 1e9:.2f} GB go to the busiest "
+        f"rank. That takes {found.stall_ms:,.1f} ms over its link, after a search of {found.search_s:.2f} s on this "
+        "host (measured)."
     )
-    often = "never" if even is None else f"at most every {even:,.0f} decode iterations: then it has paid for itself"
-    print(f"break-even  rearrange {often}")
+    if even is None:
+        print("Moving experts never pays for itself.")
+    else:
+        print(f"Moving experts pays for itself if the placement stays for {even:,.0f} decode iterations.")
     for file in found.placed.files:
-        print(f"deploy      {file}")
+        print(f"Written for deployment: {file}")

@@ -111,6 +111,9 @@ NARROW = MappingProxyType(
 )
 
 
+ATTENTION_STANDS_IN = "Attention on"  # how the note on attention of another GPU begins
+
+
 class StandIns(NamedTuple):
     """``products``, ``experts``: dtypes whose tables of ``calibration`` are to be used; ``notes``: why, in words."""
 
@@ -135,19 +138,22 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
     measured = any(table.library in ONE_SHOT for table in calibration.collectives)
     if calibration.gpu in NVLINK_BYTES_PER_S and not measured:
         calibration, whose = _with_one_shot(calibration)
-        notes.append(f"all-reduce of {calibration.gpu}: one-shot kernels of {whose}")
+        notes.append(f"All-reduces on {calibration.gpu} take the times of {whose}'s one-shot kernels.")
     if _lacks_attention(calibration, model):
         base = next(each for each in siblings_of(calibration) if not _lacks_attention(each, model))
         sections = ScaledSections(gpu=base.gpu, sections=("attention",))
         calibration = with_scaled(calibration.model_copy(update={"scaled": sections}), base)
-        notes.append(f"attention of {calibration.gpu}: that of {base.gpu}, scaled by rates")
+        notes.append(f"{ATTENTION_STANDS_IN} {calibration.gpu} takes the times of {base.gpu}, scaled by rates.")
     calibration, said = _served(calibration, experts)
     notes += said
     like_products, calibration = _narrowed(calibration, "gemm", products)
     like_experts, calibration = _narrowed(calibration, "moe", experts)
     for what, dtype, like in (("products", products, like_products), ("experts", experts, like_experts)):
         if dtype != like:
-            notes.append(f"{what} in {dtype}: {like} tables of {calibration.gpu}, with fewer bytes of weights")
+            notes.append(
+                f"{what.capitalize()} in {dtype} take the {like} tables of {calibration.gpu}, with fewer bytes of "
+                "weights."
+            )
     if not model.gated and model.experts > 1:
         calibration, said = _without_gate(calibration, like_experts)
         notes += said
@@ -156,7 +162,7 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
         calibration = calibration.model_copy(update={"moe": (*calibration.moe, *copies)})
         likes = sorted({f"{table.scaled_from} ({table.kernel})" for table in copies})
         if likes:
-            notes.append(f"experts of {model.name}: the laws of {', '.join(likes)}, with their own sizes")
+            notes.append(f"Experts of {model.name} take the laws of {' and '.join(likes)}, with their own sizes.")
     return StandIns(calibration, like_products, like_experts, tuple(notes))
 
 
@@ -190,9 +196,9 @@ def _served(calibration: CalibrationSpec, dtype: str) -> tuple[CalibrationSpec, 
         if table.dtype != dtype or (table.library, table.kernel, table.model) not in dropped
     ]
     notes = [
-        f"experts in {dtype}: {library}'s kernel {kernel} takes {np.median(ratios):.1f} times as long on "
-        f"{calibration.gpu} as its kernels of more bits, and is left out; its kernel {other} of {SIXTEEN_BITS} stands "
-        f"in, with the bytes of {dtype}"
+        f"For experts in {dtype}, {library}'s kernel {kernel} is left out, as it takes {np.median(ratios):.1f} times "
+        f"as long on {calibration.gpu} as kernels with more bits. Kernel {other} of {SIXTEEN_BITS} is used instead, "
+        f"with the bytes of {dtype}."
         for (library, kernel, other), ratios in said.items()
     ]
     return calibration.model_copy(update={"moe": (*kept, *added.values())}), notes
@@ -263,7 +269,9 @@ def _without_gate(calibration: CalibrationSpec, dtype: str) -> tuple[Calibration
         )
         for table in of_dtype
     ]
-    note = f"experts without a gate in {dtype}: kernels of {calibration.gpu} with a gate, with 2/3 of their weights"
+    note = (
+        f"Experts without a gate in {dtype} take kernels of {calibration.gpu} with a gate, with 2/3 of their weights."
+    )
     return calibration.model_copy(update={"moe": (*calibration.moe, *added)}), [note]
 
 
@@ -746,7 +754,8 @@ def with_host(
     """A pool from laws that are known."""
     overlap = engine.overlap if engine.parallel.stages == 1 else pipeline_of(engine, laws.sizes)
     if overlap.hops_of not in ("", engine.calibration.gpu):
-        notes = (*notes, f"copies between stages: those of {overlap.hops_of}, as {engine.calibration.gpu} has none")
+        own = f"as none were measured on {engine.calibration.gpu}"
+        notes = (*notes, f"Copies between stages take the times of {overlap.hops_of}, {own}.")
     if engine.shares_prompts:
         overlap = sharing_of(engine, laws.sizes)
     table, errors, extrapolated = prepare(
@@ -908,7 +917,8 @@ def gathered(engine: Engine, sizes: int, sums: str = "reduce_scatter") -> Gather
 # From a file to the groups of ranks that share its experts: their machine, their scenario, and their tokens.
 
 WITH_KERNELS = "gpu"  # launch of systems whose collectives and transfers were measured
-NOT_MOVED = "; every rank has every token (attention dp 1), so dispatch and combine take no time, whatever is assumed"
+FROM_TRAFFIC = "Experts are chosen as in traffic"  # how the note on routing begins
+NOT_MOVED = " Every rank has every token (attention dp 1), so dispatch and combine take no time under any assumption."
 
 
 class Groups(NamedTuple):
@@ -932,9 +942,9 @@ class Groups(NamedTuple):
         """What stands behind the times of experts."""
         layers, sampled = len(self.scenario.model.moe_layer_ids), len(self.pool.layer_ids)
         return (
-            f"experts from traffic ({self.pool.label}): {sampled} of {layers} MoE layers are simulated, with "
-            f"{len(self.pool.decodes):,} decoded and {len(self.pool.prompts):,} prompt tokens, drawn anew every "
-            f"{self.every} iterations" + (NOT_MOVED if self.alike else "")
+            f"{FROM_TRAFFIC} ({self.pool.label}). {sampled} of {layers} MoE layers are simulated. Every {self.every:,} "
+            f"iterations, tokens are drawn anew from {len(self.pool.decodes):,} decoded and "
+            f"{len(self.pool.prompts):,} prompt tokens." + (NOT_MOVED if self.alike else "")
         )
 
 

@@ -107,7 +107,7 @@ def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, longer: Served |
     saturated, unsteady = saturation(longer or served), unsteadiness(served, longer)
     steady = longer if longer and (saturated or unsteady) else served
     if longer and (saturated or unsteady):
-        whose = f"; rates are of {len(longer.requests):,} requests"
+        whose = f" The rates shown are those of {len(longer.requests):,} requests."
         saturated, unsteady = (each + whose if each else "" for each in (saturated, unsteady))
     requests, times = served.requests, times_ns(served)
     several = requests["output"] > 1
@@ -211,11 +211,11 @@ def unsteadiness(served: Served, longer: Served | None = None) -> str:
         here = float(times["tpot"][several].mean())
         there = float(times_ns(longer)["tpot"][longer.requests["output"] > 1].mean())
         if abs(here / there - 1) > LIKE_LONGER:
-            return _told(f"{n:,} requests", f"{len(longer.requests):,}", "time per output token", here, there)
+            return _told(f"{n:,} requests", f"{len(longer.requests):,}", "the time per output token", here, there)
     if 1 < n <= served.concurrency:
         return (
-            f"unsteady: a batch: as many clients as requests, {n:,}, send one each and no other, so that rates are "
-            "over the whole duration; give more requests (requests.count) for a steady state"
+            f"The run is a single batch: there are as many clients as requests ({n:,}), and each sends one. Rates are "
+            "therefore over the whole duration. Give more requests (requests.count) for a steady state."
         )
     late, whose = np.arange(n) >= n // 2, ("the first half of the requests", "the second")
     if min((several & ~late).sum(), (several & late).sum()) >= FEWEST // 2:
@@ -223,12 +223,12 @@ def unsteadiness(served: Served, longer: Served | None = None) -> str:
         apart = abs(float(one.mean() - other.mean()))
         chance = float(np.sqrt(one.var() / len(one) + other.var() / len(other)))
         if apart > max(HALVES * float(times["tpot"][several].mean()), CHANCE * chance):
-            return _told(*whose, "time per output token", float(one.mean()), float(other.mean()))
+            return _told(*whose, "the time per output token", float(one.mean()), float(other.mean()))
     if served.concurrency and n >= 2 * (FEWEST // 2):
         halves = [_time_per_token(times["e2e"][half], requests["output"][half]) for half in (~late, late)]
         (one, off), (other, other_off) = halves
         if abs(one - other) > max(HALVES_OF_CLIENTS * (one + other) / 2, CHANCE * float(np.hypot(off, other_off))):
-            return _told(*whose, "time from arrival to last token over output tokens", one, other)
+            return _told(*whose, "the time from arrival to last token, divided by the output tokens,", one, other)
     return ""
 
 
@@ -240,9 +240,9 @@ def _time_per_token(e2e: np.ndarray, output: np.ndarray) -> tuple[float, float]:
 
 def _told(one: str, other: str, what: str, here: float, there: float) -> str:
     return (
-        f"unsteady: {what} is {here / NS_PER_MS:,.2f} ms in {one} and {there / NS_PER_MS:,.2f} ms in {other}: the run "
-        "is too short, or requests come faster than this deployment sustains; give more requests (requests.count) or a "
-        "lower load"
+        f"The run is not steady: {what} is {here / NS_PER_MS:,.2f} ms in {one} and {there / NS_PER_MS:,.2f} ms in "
+        f"{other}. The run is too short, or requests come faster than this deployment sustains. Give more requests "
+        "(requests.count) or a lower load."
     )
 
 
@@ -282,7 +282,8 @@ def saturation(served: Served) -> str:
     if begun >= SATURATED or not growing:
         return ""
     return (
-        f"saturated: {1 - begun:.0%} of {len(requests):,} requests had no token when the last one came, and TTFT grows "
-        f"from {ttft[~late].mean() / NS_PER_S:.1f} s in the first half to {ttft[late].mean() / NS_PER_S:.1f} s in the "
-        "second; TTFT, E2E and goodput depend on the length of the trace"
+        f"The deployment is saturated: when the last of {len(requests):,} requests came, {1 - begun:.0%} of them had "
+        f"no token yet. TTFT grows from {ttft[~late].mean() / NS_PER_S:.1f} s in the first half of the trace to "
+        f"{ttft[late].mean() / NS_PER_S:.1f} s in the second. TTFT, E2E and goodput therefore depend on how long the "
+        "trace is."
     )

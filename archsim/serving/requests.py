@@ -262,8 +262,8 @@ def scaled_positions_told(requests: Requests, model: ModelSpec) -> str:
         return ""
     return (
         f"{longer:,} of {len(requests.input):,} requests are longer than the {model.positions:,} positions of "
-        f"{model.name}: an engine takes them only with scaled positions (such as YaRN), up to "
-        f"{model.extended_positions:,}"
+        f"{model.name}. An engine takes them only with scaled positions (such as YaRN), up to "
+        f"{model.extended_positions:,}."
     )
 
 
@@ -353,8 +353,10 @@ def read_requests(
         raise TraceError(f"{path}: no requests")
     unit, why = _unit_of(path, rows, chosen, named=name is not None, given=unit)
     unread = [key for key in _keys_of(path) if key not in (*chosen.columns, *chosen.others)]
-    told = f"{path.name} is read as {found}: {why}"
-    told += f"; not read: {', '.join(unread[:8])}{', ...' if len(unread) > 8 else ''}" if unread else ""
+    told = f"{path.name} is read as {found}: {why}."
+    if unread:
+        left = f" and {len(unread) - 8} more" if len(unread) > 8 else ""
+        told += f" These keys are not read: {', '.join(unread[:8])}{left}."
     return _as_arrays(rows, UNITS[unit], hash_tokens, told)
 
 
@@ -550,7 +552,7 @@ def _with_turns(found: Requests, rows: list[Row]) -> Requests:
                 begins[at] = begins[before]
         last[row.session] = at
     sessions = len(set(row.session for row in rows))
-    told = f"{found.told}; {sessions:,} sessions, whose turns wait for the answer before"
+    told = f"{found.told} It has {sessions:,} sessions, in which a turn waits for the answer to the turn before."
     found = found._replace(follower=follower, think_ns=think_ns, told=told)
     if found.hash_tokens:
         return found

@@ -158,10 +158,11 @@ class Outcome(Shown):
         longest = {"attention": "attention sets", "there": "the way to the experts sets", "experts": "the experts set",
                    "back": "the way back sets"}[stage]  # fmt: skip
         return (
-            f"experts apart, {apart.micro_batches} micro-batches of {decodes:,.0f} requests a rank at {context:,.0f} "
-            f"tokens: in a layer, attention is busy {busy.attention:.0%} of the time, the experts {busy.experts:.0%}, "
-            f"links to them {busy.there:.0%} and back {busy.back:.0%}; {longest} the pace"
-            + ("" if busy.experts > 0.5 or stage == "experts" else ": more or faster devices with experts gain nothing")
+            f"With experts on devices of their own, a rank decodes {apart.micro_batches} micro-batches of "
+            f"{decodes:,.0f} requests at {context:,.0f} tokens each. In a layer, attention is busy for "
+            f"{busy.attention:.0%} of the time, the experts for {busy.experts:.0%}, the links to them for "
+            f"{busy.there:.0%} and the links back for {busy.back:.0%}. {longest[0].upper()}{longest[1:]} the pace."
+            + ("" if busy.experts > 0.5 or stage == "experts" else " More or faster devices for experts gain nothing.")
         )
 
     @property
@@ -176,7 +177,7 @@ class Outcome(Shown):
         drafted = int(self.served.totals["drafted"])
         if drafted:
             share = self.served.totals["accepted"] / drafted
-            said = (*said, f"speculation: {share:.1%} of {drafted:,} drafts accepted; a token is verified for each")
+            said = (*said, f"Of {drafted:,} drafted tokens, {share:.1%} are accepted. Each takes one token to verify.")
         told = notes_of_requests(self.serving, self.requests)
         return (
             *said, *self.why_slow, *self._classes_told(), *self._events_told(), *told, *self.deployment.notes,
@@ -197,17 +198,22 @@ class Outcome(Shown):
         scheduler = self.deployment.scheduler
         running = _running_at_once(requests, self.deployment.prefill.pool)
         if measures.kv_peak > FULL or measures.preemptions:
-            cause = "the KV cache is full, so that requests wait for others to end; more devices or FP8 KV give room"
+            cause = (
+                "The KV cache is full, so requests wait until others end. More devices or an FP8 KV cache would give "
+                "room."
+            )
         elif running >= scheduler.max_num_seqs:
-            cause = f"a rank runs {scheduler.max_num_seqs} requests at a time (scheduler.max_num_seqs)"
+            most = scheduler.max_num_seqs
+            at_once = f"{most} request{'' if most == 1 else 's'} at a time"
+            cause = f"The reason is that a rank runs at most {at_once} (scheduler.max_num_seqs)."
         else:
             cause = (
-                f"prompts wait for prompts before them, of which an iteration of a rank takes "
-                f"{scheduler.max_num_batched_tokens:,} tokens (scheduler.max_num_batched_tokens)"
+                "The reason is that prompts wait for earlier prompts. A rank computes at most "
+                f"{scheduler.max_num_batched_tokens:,} tokens in an iteration (scheduler.max_num_batched_tokens)."
             )
         return (
-            f"{queued / measures.ttft.mean:.0%} of the time to first token ({queued:,.0f} of {measures.ttft.mean:,.0f} "
-            f"ms) passes before a request is admitted: {cause}"
+            f"A request waits {queued:,.0f} ms until it is admitted, which is {queued / measures.ttft.mean:.0%} of its "
+            f"time to first token of {measures.ttft.mean:,.0f} ms. {cause}"
         )
 
     def _stalls_told(self) -> str:
@@ -220,14 +226,15 @@ class Outcome(Shown):
             return ""
         ranks = self.deployment.prefill.pool.ranks
         told = (
-            f"a token takes {tpot:,.1f} ms, and an iteration of decodes alone {alone:,.1f} ms: "
-            f"{prompts / totals['iterations']:.0%} of the iterations compute prompts and take "
-            f"{float(totals['prompts_ns']) / prompts / NS_PER_MS:,.1f} ms"
+            f"A token takes {tpot:,.1f} ms on average, although an iteration without prompts takes {alone:,.1f} ms. "
+            f"The reason is that {prompts / totals['iterations']:.0%} of the iterations compute prompts, and these "
+            f"take {float(totals['prompts_ns']) / prompts / NS_PER_MS:,.1f} ms."
         )
         if ranks > 1:
             told += (
-                f"; a prompt on one of the {ranks} ranks holds up the decodes of all, so time per token may even fall "
-                "as load grows and prompts of ranks meet in one iteration (scheduler.prefill: spaced or together)"
+                f" A prompt on one of the {ranks} ranks delays the decodes on every rank. The time per token may even "
+                "fall as the load grows, because the prompts of several ranks then share an iteration "
+                "(scheduler.prefill: spaced or together)."
             )
         return told
 
@@ -239,8 +246,8 @@ class Outcome(Shown):
             if mine.any():
                 ttft, tpot = (np.percentile(times[name][mine], 90) / NS_PER_MS for name in ("ttft", "tpot"))
                 yield (
-                    f"class {each.name}: {within[mine].mean():.1%} of {mine.sum():,} requests within its limits; TTFT "
-                    f"{ttft:,.0f} ms and TPOT {tpot:,.1f} ms for nine in ten of them"
+                    f"Of the {mine.sum():,} requests of class {each.name}, {within[mine].mean():.1%} are within its "
+                    f"limits. Nine in ten of them have at most {ttft:,.0f} ms TTFT and {tpot:,.1f} ms TPOT."
                 )
 
     def _events_told(self) -> Iterator[str]:
@@ -248,12 +255,12 @@ class Outcome(Shown):
         totals, prompt = self.served.totals, int(self.requests.input.sum())
         if self.deployment.store is not None:
             loaded = int(totals["loaded_tokens"])
-            yield f"KV store: {loaded / prompt:.1%} of the prompt tokens were loaded from it and not computed again"
+            yield f"{loaded / prompt:.1%} of the prompt tokens were loaded from the KV store instead of being computed."
         requests = self.served.requests
         for each in self.served.failed:
             yield (
-                f"fault after {each.at_ns / NS_PER_S:,.1f} s: {each.lost:,} requests lost their KV and were computed "
-                f"anew; {_recovery_told(requests, each.at_ns)}"
+                f"A fault after {each.at_ns / NS_PER_S:,.1f} s cost {each.lost:,} requests their KV cache, which was "
+                f"computed again. {_recovery_told(requests, each.at_ns)}"
             )
 
 
@@ -274,16 +281,17 @@ def _recovery_told(requests: np.ndarray, at_ns: float) -> str:
     arrivals = np.sort(requests["arrival_ns"])
     before, after = ttft[arrivals < at_ns], np.flatnonzero(arrivals >= at_ns)
     if len(before) < RECOVERED or len(after) < RECOVERED:
-        return "too few requests come before or after it to say when times are as before"
+        return "Too few requests come before or after it to say when times are normal again."
     usual = float(np.percentile(before, 90))
     lots = [after[at : at + RECOVERED] for at in range(0, len(after) - RECOVERED + 1, RECOVERED)]
     high = [at for at, each in enumerate(lots) if np.percentile(ttft[each], 90) > 1.1 * usual]
     if high == [] or high[0] > 1:
-        return "times to first token stay as before"
+        return "Times to first token stay as they were."
     ends = next((at for at in range(high[0], len(lots)) if at not in high), None)
     if ends is None:
-        return "times to first token are longer until the end"
-    return f"times to first token are as before after {(arrivals[lots[ends][0]] - at_ns) / NS_PER_S:,.1f} s"
+        return "Times to first token stay longer until the end."
+    after_s = (arrivals[lots[ends][0]] - at_ns) / NS_PER_S
+    return f"Times to first token are normal again after {after_s:,.1f} s."
 
 
 def serve(serving: Serving, logged: int = 0) -> Outcome:
@@ -523,7 +531,7 @@ def machines_of(serving: Serving) -> tuple[tuple[str, int], ...]:
         has[system.name] = has.get(system.name, 0) + system.dies  # further ones, even of the same kind
     for name, devices in used.items():
         if devices > has[name]:
-            raise SpecError(f"{name} has {has[name]} devices, but {devices} are asked for; use fewer ranks")
+            raise SpecError(f"{name} has {has[name]} devices, but the file asks for {devices}. Use fewer ranks")
     return tuple(used.items())
 
 
@@ -661,8 +669,8 @@ def _offload_of(serving: Serving, parallel: ParallelSpec) -> Offload | None:
     missing = missing_of(model, ep, resident, pool)
     one = float(missing(np.array([1]))[0])
     told = (
-        f"expert_offload: {resident} of {model.experts // ep} experts of a layer stay in the HBM of a rank; one token "
-        f"lacks {one * ep:.2f} of its {model.top_k}"
+        f"A rank keeps {resident} of its {model.experts // ep} experts of a layer in HBM (expert_offload). A single "
+        f"token lacks {one * ep:.2f} of its {model.top_k} experts there, on average."
     )
     return Offload(resident, given.bandwidth_bytes_per_s, given.prefetch, missing, told)
 
@@ -768,17 +776,17 @@ def range_of(serving: Serving, measures: Measures) -> str:
     if spec.host is not None or (found is None and not pools):
         return ""
     if found is None:
-        return f"no range of means: {spec.engine} was not measured in such pools"
+        return f"There is no range for mean TTFT and TPOT, as {spec.engine} was not measured in such pools."
     whose = "any GPU" if found.gpu == "any" else f"{found.gpu} with {found.dtype}"
     whose += ", prompts and decodes on engines of their own" if pools else ""
     ranges = [
-        f"{name} {low * of.mean:,.1f} to {high * of.mean:,.1f} ms"
+        f"mean {name} would be {low * of.mean:,.1f} to {high * of.mean:,.1f} ms"
         for name, of, (low, high) in (("TTFT", measures.ttft, found.ttft), ("TPOT", measures.tpot, found.tpot))
         if of != UNDEFINED
     ]
     return (
-        f"80 % range of means: {', '.join(ranges)}, by {found.groups} groups of measurements of {spec.engine} on "
-        f"{whose}"
+        f"With 80 % probability, the measured {' and the measured '.join(ranges)}. These ranges come from "
+        f"{found.groups} groups of measurements of {spec.engine} on {whose}."
     )
 
 
@@ -814,27 +822,37 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
     found += plausibility_notes(serving.system.name, serving.system.model_dump(by_alias=True))
     found += serving.unread
     if serving.recipe:
-        found.append(f"not given in the file, and as {serving.spec.engine} is started: {'; '.join(serving.recipe)}")
-    found += [f"{model.name} is approximate: {each}" for each in model.approximate]
+        found.append(
+            f"The file leaves some settings out, which are taken as {serving.spec.engine} starts with: "
+            f"{'; '.join(serving.recipe)}."
+        )
+    found += [f"The model {model.name} is approximate: {each}." for each in model.approximate]
     found += [note for each in built for note in each.notes]
     worst = max(each.errors[1] for each in built)
-    found.append(f"step times: interpolated from laws, {prefill.errors[0]:.2%} off (median), {worst:.2%} at most")
+    found.append(
+        "The times of iterations are interpolated between values of the laws. The median error is "
+        f"{prefill.errors[0]:.2%} and the largest {worst:.2%}."
+    )
     beyond = max(each.extrapolated for each in built)
     if beyond > 0.01:
-        found.append(f"{beyond:.0%} of the time of typical iterations is from laws outside their measured sizes")
+        found.append(f"In typical iterations, {beyond:.0%} of the time comes from laws outside their measured sizes.")
     if prefill.pool.prefilled:
         found.append(
-            "requests come with their KV and first token (disaggregated.prefill: none): TTFT is not simulated"
+            "Requests arrive with their KV cache and first token (disaggregated.prefill: none), so TTFT is not "
+            "simulated."
         )
     if serving.spec.engine == NONE and serving.spec.host is None:
-        found.append("the host takes no time (engine: none)")
+        found.append("The host takes no time (engine: none).")
     return tuple(dict.fromkeys(found))
 
 
 # ---- checking
 # What ``archsim check`` asks of a file of ``archsim serve`` beside its keys: what serving would refuse, unserved.
 
-_LOADS = "these are loads, of experts and not of tokens, so that serving has none to draw; `archsim place` takes them"
+_LOADS = (
+    "the file holds loads of experts and no tokens, so there are no tokens to draw from. Give a recorded trace. Loads "
+    "are for `archsim place`"
+)
 
 
 def check_serving(serving: Serving) -> tuple[str, ...]:

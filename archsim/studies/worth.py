@@ -23,8 +23,9 @@ from archsim.base.errors import CapacityError, PlacementError, SpecError, did_yo
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.decision_cost import NEED_NO_ALLOCATOR, words
-from archsim.report.units import between, percent, signed_percent, significant
+from archsim.report.units import between, listed, percent, signed_percent, significant
 from archsim.runs.energy import MW_PER_W, Coefficients, build_costs
+from archsim.serving.deployment import FROM_TRAFFIC
 from archsim.serving.serving import Outcome
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.model import ModelSpec
@@ -67,8 +68,8 @@ DRAWS = 3  # of the traffic, of the range
 # Block → the part of a policy that uses it.
 BLOCKS = MappingProxyType({"prediction": "prediction", "allocator": "allocation", "speeds": "allocation"})
 SPEEDS = "speeds"  # what rules that ask for them see of dies and links
-UNITS = MappingProxyType({"mm2": "mm²", "w": "W", "usd": "USD"})
-RESOURCES = tuple(UNITS)
+WORDS = MappingProxyType({"mm2": "area", "w": "power", "usd": "price"})
+RESOURCES = tuple(WORDS)
 NOTHING_ADDED = Cost(0.0, 0.0)
 
 
@@ -118,11 +119,12 @@ class InWorlds:
 
     @property
     def told(self) -> str:
-        """``worth it in 96 % of 64 worlds (throughput +2 % to +9 %, 90 %)``; undecided with neither answer in 90 %."""
+        """``ep over base, …: worth it in 96 % of 64 worlds. In 90 % of them, throughput changes by +2 % to +9 %.``"""
         said = f"worth it in {percent(self.pays)} of {self.samples} worlds"
         if 1 - SURE < self.pays < SURE:
-            said = f"undecided: {said}"
-        return f"{self.of}: {said} ({between((self.gain.p05, self.gain.p95), signed_percent)}, 90 %)"
+            said = f"{said}, which decides nothing"
+        by = between((self.gain.p05, self.gain.p95), signed_percent)
+        return f"{self.of}: {said}. In 90 % of the worlds, throughput changes by {by}."
 
 
 @dataclass(frozen=True)
@@ -142,10 +144,10 @@ class BlockWorth(Shown):
 
     @property
     def verdict(self) -> str:
-        """One sentence, for each set of assumptions."""
+        """Sentences for each set of assumptions."""
         sets = list(dict.fromkeys(row.assumptions for row in self.rows))
-        told = [_verdict([row for row in self.rows if row.assumptions == name]) for name in sets]
-        return "; ".join(f"{each} under {name}" for name, each in zip(sets, told, strict=True))
+        own = ([row for row in self.rows if row.assumptions == name] for name in sets)
+        return " ".join(f"Under {name}, {self.block} {_verdict(rows)}" for name, rows in zip(sets, own, strict=True))
 
     @property
     def break_evens(self) -> tuple[str, ...]:
@@ -155,11 +157,14 @@ class BlockWorth(Shown):
     def _from_gain(self, cost: BlockCost) -> str:
         mm2, usd = (signed_percent(cost.share[name]) for name in ("mm2", "usd"))
         best = max(row.gain for row in self.rows if row.system == cost.system)
-        least = f"{cost.system}: pays a mm² above {mm2} and a USD above {usd} of throughput"
+        least = (
+            f"On {cost.system}, {self.block} pays for its area if throughput grows by more than {mm2}, and for its "
+            f"price if it grows by more than {usd}."
+        )
         if best <= 0:
-            return f"{least}; no run gains any"
+            return f"{least} It grows in no run."
         room = significant(best / cost.share["mm2"] * cost.mm2)
-        return f"{least}; at the best run's {signed_percent(best)} a block of up to {room} mm² on all dies pays"
+        return f"{least} The best run gains {signed_percent(best)}, which pays for up to {room} mm² on all dies."
 
     def _from_batch(self) -> Iterator[str]:
         groups: dict[tuple[str, ...], list[BlockRun]] = {}
@@ -167,12 +172,12 @@ class BlockWorth(Shown):
             groups.setdefault((row.system, row.model, row.assumptions, row.policy), []).append(row)
         for (system, model, assumptions, policy), rows in groups.items():
             for before, after in pairwise(sorted(rows, key=lambda row: row.batch)):
-                for verb, units in (("stops paying", _lost(before, after)), ("pays", _lost(after, before))):
+                for verb, units in (("stops", _lost(before, after)), ("starts", _lost(after, before))):
                     if units:
                         yield (
-                            f"{policy}, {model} on {system}, {assumptions}: {verb} {_units(units)} between batch "
-                            f"{before.batch:,} ({signed_percent(before.gain)}) and {after.batch:,} "
-                            f"({signed_percent(after.gain)})"
+                            f"For {model} on {system} under {policy} ({assumptions}), it {verb} paying for its "
+                            f"{listed(WORDS[name] for name in units)} between batch {before.batch:,} "
+                            f"({signed_percent(before.gain)}) and batch {after.batch:,} ({signed_percent(after.gain)})."
                         )
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -188,24 +193,22 @@ class BlockWorth(Shown):
 def _verdict(rows: Sequence[BlockRun]) -> str:
     draws = min(row.draws for row in rows)
     ends = [end for row in rows for end in (row.gains if row.draws > 1 else (row.gain,))]
-    gains = f"{between(ends, signed_percent)}, {f'{draws} draws' if draws > 1 else 'one draw: no range'}"
+    of = f"over {draws} draws of the traffic" if draws > 1 else "in a single draw of the traffic"
+    gains = f"It changes throughput by {between(ends, signed_percent)} {of}."
     paid = {name: sum(name in row.pays for row in rows) for name in RESOURCES}
+    every = "the run" if len(rows) == 1 else f"all {len(rows)} runs"
     if not any(paid.values()):
-        return f"not worth it: it pays in none of {len(rows)} runs (throughput {gains})"
+        none = "It does not pay in the run" if len(rows) == 1 else f"It pays in none of {len(rows)} runs"
+        return f"is not worth it. {none}. {gains}"
     if set(paid.values()) == {len(rows)}:
-        return f"worth it: it pays {_units(RESOURCES)} in all {len(rows)} runs (throughput {gains})"
-    each = ", ".join(f"a {UNITS[name]} in {count}" for name, count in paid.items())
-    return f"worth it in some: it pays {each} of {len(rows)} runs (throughput {gains})"
+        return f"is worth it. It pays for its {listed(WORDS.values())} in {every}. {gains}"
+    each = listed(f"for its {WORDS[name]} in {count or 'none'}" for name, count in paid.items())
+    return f"is worth it in part. Of {len(rows)} run{'s' * (len(rows) > 1)}, it pays {each}. {gains}"
 
 
 def _lost(before: BlockRun, after: BlockRun) -> tuple[str, ...]:
     return tuple(name for name in RESOURCES if name in before.pays and name not in after.pays)
 
-
-def _units(names: Sequence[str]) -> str:
-    """``a mm² and a W``."""
-    *others, last = (f"a {UNITS[name]}" for name in names)
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def pairs_of(block: str, policies: Sequence[PolicySpec]) -> list[tuple[PolicySpec, PolicySpec]]:
@@ -394,17 +397,22 @@ class Worth(Shown):
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """Sentences: whether it is worth it, and the range of changes."""
         gain = -self.tpot[1], -self.tpot[0]
         kept = any(row.goodput_per_s for row in self.rows)
-        goodput = f"goodput {_between(self.goodput)}" if kept else "goodput 0 (no request keeps the limits)"
-        how = f"TPOT {_between(self.tpot)}, {goodput}, TTFT {_between(self.ttft)}"
+        changes = [f"the time per token (TPOT) by {_between(self.tpot)}"]
+        changes += [f"goodput by {_between(self.goodput)}"] if kept else []
+        changes += [f"the time to first token (TTFT) by {_between(self.ttft)}"]
+        how = f"It changes {listed(changes)}."
+        how += "" if kept else " Goodput is 0, as no request keeps the limits."
         low, high = max(gain[0], self.goodput[0]), max(gain[1], self.goodput[1])
         if low >= PAYS:
             phase = "decode" if -self.tpot[0] >= -self.ttft[0] else "prefill"
-            return f"worth it, with {self.best.spares} spare slots a rank, most in {phase}: {how}"
-        told = "not worth it" if high < PAYS else "undecided: the range includes no gain"
-        return f"{told} ({how})"
+            slots = f"{self.best.spares} spare slot{'' if self.best.spares == 1 else 's'} a rank"
+            return f"{self.policy} is worth it, with {slots}. It gains most in {phase}. {how}"
+        if high < PAYS:
+            return f"{self.policy} is not worth it. {how}"
+        return f"Whether {self.policy} is worth it is undecided, as the range includes no gain. {how}"
 
     def __repr__(self) -> str:
         return f"Worth({self.policy}: {self.verdict})"
@@ -418,18 +426,21 @@ def worth(
     if policy not in POLICIES:
         known = [*POLICIES, *BLOCKS]
         raise SpecError(
-            f"worth: unknown {policy!r}{did_you_mean(policy, known)}; balancers: {', '.join(POLICIES)}; blocks, with "
-            f"--in: {', '.join(BLOCKS)}"
+            f"unknown balancer or block {policy!r}{did_you_mean(policy, known)} (balancers: {', '.join(POLICIES)}; "
+            f"blocks, with --in: {', '.join(BLOCKS)})"
         )
     serving = load_serving(deployment, overrides)
     if serving.axes or serving.spec.disaggregated != "none":
-        raise SpecError("worth: a deployment with sweep: or disaggregated: is not modelled here; give one engine's")
+        raise SpecError(
+            "the deployment has sweep: or disaggregated:. A balancer can only be judged on one engine: leave them out"
+        )
     model, ranks = serving.model, serving.spec.parallel.sizes(True).ep
     history = read_history(loads, model)
     placed = _candidates(policy, history, serving, ranks, held_out)
     first = next(iter(placed.values()))
     if not first.held_out:
-        raise PlacementError(f"{history.source} is one matrix: nothing is left to judge on; record passes or steps")
+        few = f"{history.source} is one matrix: nothing is left to judge on"
+        raise PlacementError(f"{few}. Record several passes or steps")
     later = history.counts[-first.held_out :][:MOST_STEPS]
     with TemporaryDirectory(prefix="archsim-worth-") as folder:
         files = {spares: Path(folder) / f"{spares}" for spares in placed}
@@ -455,10 +466,10 @@ def worth(
     link = serving.system.d2d
     stall_ns = kept.cost.busiest_bytes / (link.bandwidth_bytes_per_s * link.efficiency) * NS_PER_S
     tokens = (
-        f"served on tokens drawn from {len(later)} held-out matrices of {history.source}: loads say how often an "
-        "expert was chosen, not which were chosen together"
+        f"The tokens are drawn from {len(later)} held-out matrices of {history.source}. Loads say how often an expert "
+        "was chosen, but not which experts were chosen together."
     )
-    others = [note for note in outcomes[None].notes if not note.startswith("experts from traffic")]
+    others = [note for note in outcomes[None].notes if not note.startswith(FROM_TRAFFIC)]
     of_place = [note for note in kept.notes if note != NO_STEPS]  # times here are those of served requests
     return Worth(
         policy, tuple(rows), best, (low[0], high[0]), (low[1], high[1]), (low[2], high[2]), search_s,

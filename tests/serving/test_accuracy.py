@@ -310,7 +310,7 @@ def test_every_run_says_the_range_of_its_times():
     }  # fmt: skip
     serving = load_serving(file)
     outcome = serve(serving)
-    assert any(note.startswith("80 % range of means: TTFT") for note in outcome.notes)
+    assert any(note.startswith("With 80 % probability, the measured mean TTFT would be ") for note in outcome.notes)
     assert range_of(load_serving(file | {"host": {"iteration": "1 ms"}}), outcome.measures) == ""
     rows = host_file().residuals
     assert all(isinstance(each, ResidualRow) and each.tpot[0] < each.tpot[1] for each in rows) and rows

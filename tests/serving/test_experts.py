@@ -309,7 +309,7 @@ def test_what_is_printed_is_the_longest_path(outcome):
     busy = busy_of(built, outcome.served.experts[-1], 16, 1002.0)
     assert max(busy) == pytest.approx(1.0, abs=0.15) and min(busy) > 0
     assert outcome.deployment.told == "2 devices of h200_node and 25 of dojo"
-    assert any("experts apart, 3 micro-batches of 16 requests a rank" in note for note in outcome.notes)
+    assert any("a rank decodes 3 micro-batches of 16 requests" in note for note in outcome.notes)
 
 
 def test_a_side_has_its_own_memory(outcome):

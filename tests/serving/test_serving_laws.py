@@ -220,7 +220,7 @@ def test_rates_of_few_requests_on_a_saturated_engine_are_those_of_many():
     many, few = (served([(at * 0.5, 100, 20) for at in range(count)]) for count in (2000, 20))
     burst, told, steady = measure(few, 1), measure(few, 1, longer=many), measure(many, 1)
     assert told.requests_per_s == steady.requests_per_s and told.output_tokens_per_s == steady.output_tokens_per_s
-    assert told.ttft == burst.ttft and told.saturated.endswith("rates are of 2,000 requests")
+    assert told.ttft == burst.ttft and told.saturated.endswith("The rates shown are those of 2,000 requests.")
 
 
 def test_the_share_within_the_limits_is_of_the_run_whose_rates_count():
@@ -282,7 +282,7 @@ def test_prompts_that_wait_for_each_other_count_in_whole_rounds():
 def test_a_run_whose_halves_differ_says_so():
     rows = [(at * 4.0, 100, 40) for at in range(100)] + [(400 + at * 200.0, 100, 40) for at in range(100)]
     told = measure(served(rows, blocks=4000), 1).unsteady
-    assert told.startswith("unsteady: time per output token is ") and "requests.count" in told
+    assert told.startswith("The run is not steady: the time per output token is ") and "requests.count" in told
 
 
 def test_a_time_that_no_request_has_is_no_number():
@@ -525,7 +525,7 @@ def test_a_file_speculates():
     )
     tpot = [each.measures.tpot.mean for each in (fast, plain, slow)]
     assert tpot == sorted(tpot) and tpot[0] < 0.7 * tpot[1]
-    assert any("speculation" in note for note in fast.notes)
+    assert any("drafted tokens" in note for note in fast.notes)
     with pytest.raises(ArchsimError, match="2 depths for 3 draft_tokens"):
         ar.serve(FILE | {"speculation": {"draft_tokens": 3, "acceptance": 0.5, "tree": [4, 4]}})
     with pytest.raises(ArchsimError, match="2 rates for 3 drafts"):

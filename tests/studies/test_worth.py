@@ -54,8 +54,9 @@ def test_no_note_names_an_option_that_worth_lacks(found):
 
 
 @pytest.mark.parametrize(("tpot", "goodput", "said"), [
-    ((-0.05, -0.02), (0.0, 0.0), "worth it, with"), ((-0.004, 0.004), (0.0, 0.0), "not worth it"),
-    ((-0.05, 0.01), (-0.01, 0.0), "undecided"), ((0.02, 0.03), (0.02, 0.04), "worth it, with"),
+    ((-0.05, -0.02), (0.0, 0.0), "eplb is worth it, with"), ((-0.004, 0.004), (0.0, 0.0), "eplb is not worth it"),
+    ((-0.05, 0.01), (-0.01, 0.0), "Whether eplb is worth it is undecided"),
+    ((0.02, 0.03), (0.02, 0.04), "eplb is worth it, with"),
 ])
 def test_the_verdict_follows_from_the_range(found, tpot, goodput, said):
     assert replace(found, tpot=tpot, goodput=goodput).verdict.startswith(said)
@@ -78,7 +79,7 @@ def test_loads_of_one_matrix_are_refused(tmp_path):
 
 def test_a_goodput_of_nothing_is_told(found):
     rows = tuple(replace(row, goodput_per_s=0.0) for row in found.rows)
-    assert "goodput 0 (no request keeps the limits)" in replace(found, rows=rows).verdict
+    assert "Goodput is 0, as no request keeps the limits." in replace(found, rows=rows).verdict
 
 
 # ---- Whether a block of silicon pays: pairs that differ in it alone, costs as the area's, a verdict and break-evens.
@@ -121,30 +122,36 @@ def test_it_pays_a_resource_only_where_a_unit_yields_more():
     found = judge("prediction", DOJO, rows)
     assert [row.pays for row in found.rows] == [("mm2", "w", "usd"), (), ("mm2", "usd")]
     assert found.rows[0].gain == pytest.approx(0.011) and found.rows[1].gain == 0  # below NOTHING
-    assert found.verdict.startswith("worth it in some: it pays a mm² in 2, a W in 1, a USD in 2 of 3 runs")
-    assert any("stops paying a mm², a W and a USD between batch 64" in sentence for sentence in found.break_evens)
-    assert any("pays a mm² and a USD between batch 128" in sentence for sentence in found.break_evens)
-    assert "a block of up to" in found.break_evens[0]
+    assert found.verdict.startswith(
+        "Under physical, prediction is worth it in part. Of 3 runs, it pays for its area in 2, for its power in 1 and "
+        "for its price in 2."
+    )
+    assert any("it stops paying for its area, power and price between batch 64" in said for said in found.break_evens)
+    assert any("it starts paying for its area and price between batch 128" in said for said in found.break_evens)
+    assert "which pays for up to" in found.break_evens[0]
 
 
 def test_the_verdict_is_of_each_set_of_assumptions():
     run = BlockRun("dojo", "m", 64, "physical", "pred", "base", 0.0, 0.1, None, ("w",))
     runs = run, replace(run, assumptions="published", pays=(), gain=0.0)
     told = BlockWorth("prediction", (), runs).verdict
-    assert "a W in 1, a USD in 0 of 1 runs" in told and "under physical; not worth it: " in told
+    assert "for its power in 1 and for its price in none." in told
+    assert "Under published, prediction is not worth" in told
 
 
 @pytest.mark.parametrize(
     ("gains", "pays", "said"),
     [
-        ((0.1, 0.2), ("mm2", "w", "usd"), "worth it: "),
-        ((-0.1, 0.0), (), "not worth it: "),
-        ((0.1,), ("mm2",), "worth it in some: it pays a mm² in 1, a W in 0, a USD in 0 of 1 runs"),
+        ((0.1, 0.2), ("mm2", "w", "usd"), "is worth it. "),
+        ((-0.1, 0.0), (), "is not worth it. "),
+        ((0.1,), ("mm2",), "is worth it in part. Of 1 run, it pays for its area in 1, "),
     ],
 )  # fmt: skip
 def test_the_verdict_follows_from_the_runs(gains, pays, said):
     run = BlockRun("dojo", "m", 64, "physical", "pred", "base", 0.0, 0.0, None, pays)
-    assert BlockWorth("prediction", (), tuple(replace(run, gain=each) for each in gains)).verdict.startswith(said)
+    assert BlockWorth("prediction", (), tuple(replace(run, gain=each) for each in gains)).verdict.startswith(
+        f"Under physical, prediction {said}"
+    )
 
 
 @pytest.mark.parametrize(("block", "executor", "policies", "said"), [
@@ -160,9 +167,9 @@ def test_what_cannot_be_judged_is_refused_by_name(block, executor, policies, sai
 
 
 @pytest.mark.parametrize(("gains", "pays", "said"), [
-    ((0.00079, 0.0009, 0.0008), (), "not worth it: it pays in none of 1 runs"),
+    ((0.00079, 0.0009, 0.0008), (), "is not worth it. It does not pay in the run."),
     ((0.012, 0.03, 0.02), ("mm2", "usd"), ""),
-    ((0.03, -0.02, 0.02), (), "throughput -2 % to 3 %, 3 draws"),
+    ((0.03, -0.02, 0.02), (), "by -2 % to 3 % over 3 draws"),
 ])  # fmt: skip
 def test_it_pays_what_it_pays_in_every_draw_by_a_percent(gains, pays, said):
     draws = [_rows(("allo", 64, 100.0, 2.0), ("allo+pred", 64, 100.0 * (1 + each), 2.1)) for each in gains]

@@ -66,7 +66,7 @@ def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outco
 
 def _first(measures: Measures) -> str:
     """What a reader has to know with the first numbers."""
-    return " ".join(f"{each[0].upper()}{each[1:]}." for each in (measures.saturated, measures.unsteady) if each)
+    return " ".join(each for each in (measures.saturated, measures.unsteady) if each)
 
 
 class Line(NamedTuple):
@@ -245,7 +245,7 @@ def _order(row: Mapping[str, Any]) -> tuple:
 def cells(row: Mapping[str, Any], keys: Sequence[str], shown: Sequence[tuple[str, str]] = SHOWN) -> list[str]:
     """Of a row: ``keys``, columns ``shown``, and why it was refused or is saturated."""
     values = ["–" if row[name] is None else f"{row[name]:,.3g}" for name, _ in shown]
-    note = row["refused"] or ", ".join(row[key].partition(":")[0] for key in ("saturated", "unsteady") if row[key])
+    note = row["refused"] or ", ".join(key for key in ("saturated", "unsteady") if row[key])
     return [*(str(row[key]) for key in keys), *values, note]
 
 

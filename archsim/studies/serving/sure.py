@@ -36,7 +36,7 @@ from archsim.report.plots import Bars
 from archsim.report.units import percent, significant
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, Watcher, complete
-from archsim.serving.deployment import WITH_KERNELS, with_stand_ins
+from archsim.serving.deployment import ATTENTION_STANDS_IN, WITH_KERNELS, with_stand_ins
 from archsim.serving.hosts import DECODE
 from archsim.serving.serving import FIRST, measured_residual
 from archsim.specs.calibration_files import calibration_named
@@ -231,7 +231,7 @@ def _way(serving: Serving, table: str) -> str:
         own = [each for each in calibration.moe if each.dtype == stand.experts]
         shape = serving.model.expert_width, serving.model.expert_ffn
         return "fit" if any((each.hidden, each.ffn) == shape for each in own) else "nearest_shape"
-    if table == "attention" and any(note.startswith("attention of ") for note in stand.notes):
+    if table == "attention" and any(note.startswith(ATTENTION_STANDS_IN) for note in stand.notes):
         return "sibling_gpu"
     return "fit" if table == "collectives" else "nearest_shape"
 
