@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         worth,
     )
     from archsim.base.errors import ArchsimError
-    from archsim.engine.network.flows import simulate_flows
+    from archsim.engine.network import simulate_flows
     from archsim.policies.allocation import Effort, Plan, StepView
     from archsim.runs.results import Results
     from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
@@ -77,7 +77,7 @@ _NAMES = {
         "serve serve_plan serve_policies serve_sure sure sweep validate validate_meshes "
         "validate_served verify why worth ",
     "archsim.base.errors": "ArchsimError",
-    "archsim.engine.network.flows": "simulate_flows",
+    "archsim.engine.network": "simulate_flows",
     "archsim.policies.allocation": "Effort Plan StepView",
     "archsim.runs.results": "Results",
     "archsim.specs.library": "load_assumptions load_experiment load_model load_system",

@@ -21,8 +21,8 @@ from archsim.base.tables import Shown
 from archsim.laws.tables import CalibrationSpec
 from archsim.specs import library
 from archsim.specs.assumptions import NamedSet
+from archsim.specs.axes import ExploreSpec
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.explore import ExploreSpec
 from archsim.specs.library import EXPERIMENT, SERVE, TRAFFIC, Source, kind_of
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import SweepPlan
@@ -37,14 +37,13 @@ if TYPE_CHECKING:
     from archsim.specs.experiment import ExperimentSpec
     from archsim.specs.library import Source
     from archsim.studies.ablation import Ablation
-    from archsim.studies.checking import Checked
+    from archsim.studies.checking import Checked, Verified
     from archsim.studies.comparison import Comparison
     from archsim.studies.designs import DesignComparison
     from archsim.studies.exploration.analysis import Exploration
     from archsim.studies.optimum import Measured, Optimum
     from archsim.studies.serving.sure import ServedSure
     from archsim.studies.sure import Sure
-    from archsim.studies.verify import Verified
     from archsim.studies.why import Why
     from archsim.workload.generated import SeveralSubjects
     from archsim.workload.traffic_model import TrafficModel
@@ -60,9 +59,9 @@ if TYPE_CHECKING:
     from archsim.studies.serving.accuracy import ServedAccuracy
     from archsim.studies.serving.calibrate import Calibrated
     from archsim.studies.serving.calibrate import Comparison as ServedComparison
+    from archsim.studies.serving.page import ServedPlan
     from archsim.studies.serving.recommend import Recommendation
     from archsim.studies.serving.search import Searched
-    from archsim.studies.serving.served import ServedPlan
     from archsim.studies.validation.mesh import MeshValidation
     from archsim.studies.validation.validation import Validation
     from archsim.studies.worth import BlockWorth, Worth
@@ -170,7 +169,7 @@ def figure(report: str | os.PathLike[str], name: str, out: str | os.PathLike[str
 
     >>> ar.figure("report", "speedups", "speedups.pdf")  # of a report that was written  # doctest: +SKIP
     """
-    from archsim.report.printed import write_figure
+    from archsim.report.figures import write_figure
 
     file = Path(out or f"{name}.pdf")
     write_figure(Path(report), name, file)
@@ -346,7 +345,7 @@ def sweep(
     """
     from archsim.runs.plan import select
     from archsim.runs.sweep import Unwatched, sweep_selected
-    from archsim.studies.sweep_page import failures_on_page, write_sweep_report
+    from archsim.studies.comparison import failures_on_page, write_sweep_report
 
     watcher = watcher or Unwatched()
     selection = select(planned_of(overridden(experiment, overrides)), watcher.phase)
@@ -363,7 +362,7 @@ def sweep(
 def _report(selection: Selection, jobs: int | None, folder: Path) -> Path:
     """Write the report of runs that the cache has, or that are simulated again."""
     from archsim.runs.sweep import Unwatched, sweep_selected
-    from archsim.studies.sweep_page import write_sweep_report
+    from archsim.studies.comparison import write_sweep_report
 
     sweep_selected(selection, folder, jobs, Unwatched())
     return write_sweep_report(selection, folder).page
@@ -598,8 +597,8 @@ def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Wa
     >>> ar.verify("report").moved  # of a report that was written  # doctest: +SKIP
     """
     from archsim.runs.sweep import Unwatched
-    from archsim.studies.verify import report_of
-    from archsim.studies.verify import verify as verified
+    from archsim.studies.checking import report_of
+    from archsim.studies.checking import verify as verified
 
     folder, watching = report_of(Path(report)), watching or (lambda: nullcontext(Unwatched()))
     return verified(folder, lambda file, out: _again(file, out, jobs, watching))
@@ -656,7 +655,7 @@ def place(
     """
     from archsim.specs.library import load_model, load_system
     from archsim.studies.place import place_experts, read_history, write_placed
-    from archsim.workload.placements.physical import check_slots
+    from archsim.workload.placements import check_slots
 
     whose = load_model(model) if isinstance(model, str) else model
     machine = load_system(system) if isinstance(system, str) else system
@@ -794,8 +793,8 @@ def serve_plan(
 
     >>> ar.serve_plan("serve_olmoe", out="report").outcomes  # takes seconds  # doctest: +SKIP
     """
+    from archsim.studies.serving.page import serve_all, serve_into
     from archsim.studies.serving.runs import serve_plan as planned
-    from archsim.studies.serving.served import serve_all, serve_into
 
     plan = planned(source, overrides, first=first)
     return serve_all(plan, watcher) if out is None else serve_into(plan, Path(out), watcher, around)

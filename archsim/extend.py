@@ -28,7 +28,7 @@ from typing import Any
 _FROM = {
     "archsim.base.compiled": "kernel",
     "archsim.base.errors": "ArchsimError SpecError",
-    "archsim.engine.executions.execution": "Execution GemmTime Setup",
+    "archsim.engine.execution": "Execution GemmTime Setup",
     "archsim.iteration.attention": "Kind Product Work",
     "archsim.policies.allocation": "Effort NO_EFFORT Plan StepView home",
     "archsim.policies.placement": "Placement",
@@ -60,6 +60,7 @@ def __dir__() -> list[str]:
 
 # Paths of modules that the documentation of version 0.1 named → where they are now. They work until version 0.3.
 MOVED = {
+    "archsim.engine.executions.execution": "archsim.engine.execution",
     "archsim.engine.fabric": "archsim.engine.machine",
     "archsim.serving.scheduling": "archsim.serving.schedulers",
     "archsim.specs.loading.calibrations": "archsim.specs.calibration_files",

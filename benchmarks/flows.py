@@ -10,8 +10,7 @@ import numpy as np
 from numba import njit
 
 from archsim.engine.interpreted.shared import fair_rates as oracle_rates
-from archsim.engine.network.flows import _network, _port_rank
-from archsim.engine.network.rates import build_ports, enter, fair_rates, leave, round_robin_rates
+from archsim.engine.network import _network, _port_rank, build_ports, enter, fair_rates, leave, round_robin_rates
 from microarch.fabric.topology import build_mesh
 
 MESH = build_mesh(8, 8)

@@ -104,9 +104,9 @@ def one_run(series: str, dies: int, layers: int, batch: int, policy: str = "ep",
     from archsim.engine.analytic.engine import AnalyticalEngine
     from archsim.engine.demand import build_run_demand
     from archsim.engine.engine import EventEngine
+    from archsim.specs.experiment import SyntheticSpec
     from archsim.specs.library import load_assumptions, load_model, load_system
     from archsim.specs.policies import PRESETS, PolicySpec
-    from archsim.specs.workload import SyntheticSpec
     from archsim.workload.generated import SyntheticTraffic
 
     side = int(dies**0.5)
@@ -235,9 +235,8 @@ def dask_overhead(runs: int = 120) -> Iterator[Point]:
         return
     from support.dask_processes import Cluster
 
-    from archsim.runs.dask_pool import simulate_on_cluster
     from archsim.runs.plan import select
-    from archsim.runs.pool import simulate_all
+    from archsim.runs.pool import simulate_all, simulate_on_cluster
     from archsim.specs.library import load_planned
 
     plan = load_planned(ROOT / "configs" / "design_space.yaml", [f"sweep.sample.count={runs}"])

@@ -20,8 +20,7 @@ from archsim.engine.demand import build_run_demand
 from archsim.specs.library import load_model
 from archsim.workload import open_trace
 from archsim.workload.formats.readers import import_sources
-from archsim.workload.store import Entry, Shape, open_store, row_columns, write_frames
-from archsim.workload.store_writer import write_tokens, writing
+from archsim.workload.store import Entry, Shape, open_store, row_columns, write_frames, write_tokens, writing
 
 PROMPT, DECODE = 60, 128
 REQUESTS = 12

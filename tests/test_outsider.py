@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from archsim.base.errors import SpecError
-from archsim.engine.executions.execution import GemmTime
+from archsim.engine.execution import GemmTime
 from archsim.iteration.attention import Kind, Product, Work
 from archsim.policies.allocation import Plan
 from microarch.fabric.topology import FabricDescription, LinkClass

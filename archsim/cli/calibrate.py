@@ -245,8 +245,8 @@ def _print_sections(found) -> None:
 
 def _audit(args: argparse.Namespace) -> int:
     from archsim.specs.calibration_files import load_calibration
-    from archsim.studies.validation.audit import page_of, told
     from archsim.studies.validation.cases import calibrations_shipped
+    from archsim.studies.validation.validation import page_of, told
 
     names = [args.calibration] if args.calibration else sorted(calibrations_shipped())
     calibrations = [load_calibration(name) for name in names]

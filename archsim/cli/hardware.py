@@ -21,13 +21,20 @@ from archsim.cli.arguments import (
 )
 from archsim.cli.printing import console, grid, print_notes
 from archsim.report.decision_cost import families, words
-from archsim.runs.energy import Coefficients, Machine, build_costs, carrier_note, full_load_w, price_ranges
-from archsim.runs.power import NOMINAL as HEAT
-from archsim.runs.power import full_load_told, heat_with
-from archsim.specs.decision import DecisionSpec
+from archsim.runs.energy import NOMINAL as HEAT
+from archsim.runs.energy import (
+    Coefficients,
+    Machine,
+    build_costs,
+    carrier_note,
+    full_load_told,
+    full_load_w,
+    heat_with,
+    price_ranges,
+)
 from archsim.specs.library import MANIFEST, load_experiment
 from archsim.specs.model import ModelSpec
-from archsim.specs.system import SystemSpec
+from archsim.specs.system import DecisionSpec, SystemSpec
 from archsim.studies.silicon import misfits, named_coefficients, needed_by, parse_design, published_design
 from microarch.blocks.table_sizes import Storage, Table, TableDesign
 from microarch.silicon.area import (
@@ -524,7 +531,7 @@ def run_rtl_energy(args: argparse.Namespace) -> int:
 
 
 def _row(block: str, args: argparse.Namespace) -> list[str]:
-    from microarch.rtl.activity import Watched
+    from microarch.rtl.export import Watched
     from microarch.rtl.lockstep import lockstep
     from microarch.silicon.energy import energy_of
     from microarch.silicon.synthesis import side_by_side
@@ -581,7 +588,7 @@ def run_rtl_export(args: argparse.Namespace) -> int:
     if (lacking := missing("pyosys")) is not None:
         raise ArchsimError(lacking)
     from microarch.rtl.export import export, write
-    from microarch.silicon.liberty import find_libraries, read_libraries
+    from microarch.silicon.synthesis import find_libraries, read_libraries
 
     several = list(combinations(block, args.changes, {}))
     if len(several) > 1:
@@ -710,8 +717,7 @@ def run_rtl_synth(args: argparse.Namespace) -> int:
     """Print area, delay and energy of every component. Raises ArchsimError without a library or the extra ``rtl``."""
     blocks = [known_block(args.block)] if args.block else list(benches())
     from microarch.rtl import missing
-    from microarch.silicon.liberty import find_libraries, read_libraries
-    from microarch.silicon.synthesis import synthesise, written
+    from microarch.silicon.synthesis import find_libraries, read_libraries, synthesise, written
 
     paths, lacking = find_libraries(args.liberty)
     if lacking := missing("pyosys") or lacking:

@@ -97,8 +97,8 @@ HEADINGS: dict[str, tuple[Command | Group, ...]] = {
         )),
     ),
     "Decide": (
-        Command("recommend", "recommend", "what to serve a model with, within limits and a budget"),
-        Command("sure", "sure", "how sure an answer is, what it hangs on, and what to measure next"),
+        Command("recommend", "serve:recommend", "what to serve a model with, within limits and a budget"),
+        Command("sure", "why:sure", "how sure an answer is, what it hangs on, and what to measure next"),
         Command("place", "place", "the placement of experts to deploy, from recorded loads"),
     ),
     "Describe your own": (
@@ -108,7 +108,7 @@ HEADINGS: dict[str, tuple[Command | Group, ...]] = {
         Command("check", "check", "check any input file before you run it", (
             Form("--report", "verify", "check:verify", "simulate a report again, and say which numbers moved"),
         )),
-        Command("compile", "compile", "compile the kernels once, so that no later command waits for them"),
+        Command("compile", "list:compile", "compile the kernels once, so that no later command waits for them"),
         Command("list", "list", "list the names that an experiment may use", (
             Form("--completion", "completion", "list:completion", "a script that completes words in bash, zsh, fish"),
         )),

@@ -57,7 +57,7 @@ def add_model_import(parser: argparse.ArgumentParser) -> None:
 
 def run_model_import(args: argparse.Namespace) -> int:
     """Import and write. Raises ArchsimError for a graph that is not recognised."""
-    from archsim.models.files import write_operators
+    from archsim.models.config_json import write_operators
     from archsim.models.onnx import FLAGS, import_model
 
     given = {field: getattr(args, field) for field in FLAGS}
@@ -80,7 +80,7 @@ def run_model_import(args: argparse.Namespace) -> int:
 
 
 def _written(model, args: argparse.Namespace) -> int:
-    from archsim.models.files import write_model
+    from archsim.models.config_json import write_model
     from archsim.specs.describe import summary
 
     out = file_out(args.out, f"{model.name}.yaml")

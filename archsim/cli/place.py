@@ -22,7 +22,7 @@ def run_place(args: argparse.Namespace) -> int:
     """Place, and print what it gains and costs. Raises ArchsimError for what does not fit."""
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_notes
-    from archsim.workload.placements.files import ENGINES
+    from archsim.workload.placements import ENGINES
 
     print_compiling()
     placed = ar.place(

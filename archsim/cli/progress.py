@@ -28,9 +28,9 @@ from archsim.base.code_digest import functions_compiled, seconds_left
 from archsim.base.errors import spoken
 
 if TYPE_CHECKING:
+    from archsim.runs.pool import Failure
     from archsim.runs.results import Record
     from archsim.runs.run import Run
-    from archsim.runs.worker import Failure
 
 
 # ---- heartbeat

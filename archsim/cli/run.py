@@ -103,7 +103,7 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     from archsim.cli.printing import console, grid
     from archsim.report.tables import COLUMNS
     from archsim.report.units import percent
-    from archsim.specs.explore import OBJECTIVES
+    from archsim.specs.axes import OBJECTIVES
     from archsim.studies.designs import price_range, usd
     from archsim.studies.exploration.page import value
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from archsim.runs.plan import Selection
     from archsim.runs.results import Results
     from archsim.specs.plan import SweepPlan
-    from archsim.studies.sweep_page import SweepReport
+    from archsim.studies.comparison import SweepReport
 
 
 # ---- sweep
@@ -70,8 +70,8 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
             from archsim.runs.sweep import sweep_selected
 
             selection = select(plan, watching.phase)
+            from archsim.studies.comparison import failures_on_page, write_sweep_report
             from archsim.studies.sure import sure_into
-            from archsim.studies.sweep_page import failures_on_page, write_sweep_report
 
             with failures_on_page(plan.experiment.name, folder):
                 results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
@@ -250,7 +250,7 @@ def run_figure(args: argparse.Namespace) -> int:
     """Write the figure, or list their names. Raises ArchsimError for a name that the report does not have."""
     from pathlib import Path
 
-    from archsim.report.printed import names_of, write_figure
+    from archsim.report.figures import names_of, write_figure
 
     if args.name is None and args.out is None:
         args.result = {"figures": dict(names_of(Path(args.report)))}

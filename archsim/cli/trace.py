@@ -144,7 +144,7 @@ def run_merge(args: argparse.Namespace) -> int:
     """Merge and print the store. Raises TraceError for stores of different models."""
     from archsim.base.host import available_cores
     from archsim.cli.printing import print_store
-    from archsim.workload.store_writer import merge
+    from archsim.workload.store import merge
 
     out = Path(args.out or f"{stem_of(args.stores[0])}-merged")
     merge([Path(store) for store in args.stores], out, args.jobs or available_cores(), args.replace)
@@ -199,8 +199,7 @@ def run_sample(args: argparse.Namespace) -> int:
     """Sample and print the store. Raises TraceError for more requests than the store has."""
     from archsim.base.host import available_cores
     from archsim.cli.printing import print_store
-    from archsim.workload.store import open_store
-    from archsim.workload.store_writer import sample_entries, write_selection
+    from archsim.workload.store import open_store, sample_entries, write_selection
 
     store = open_store(args.store)
     entries = sample_entries(store, args.requests, args.seed)
@@ -227,8 +226,7 @@ def run_slice(args: argparse.Namespace) -> int:
     """Slice and print the store. Raises TraceError for requests that the store does not have."""
     from archsim.base.host import available_cores
     from archsim.cli.printing import print_store
-    from archsim.workload.store import open_store
-    from archsim.workload.store_writer import slice_entries, write_selection
+    from archsim.workload.store import open_store, slice_entries, write_selection
 
     store = open_store(args.store)
     first, last = args.requests

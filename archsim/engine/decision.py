@@ -1,7 +1,7 @@
 """What a decision costs a step: counts of work from the policy, time from the executor, and how much of it is exposed.
 
 The policy functions make the decision, whichever executor runs them; see ``microarch.blocks.global_cp`` for
-the states, and ``archsim.specs.decision`` for the executors.
+the states, and ``archsim.specs.system`` for the executors.
 """
 
 import time
@@ -15,12 +15,12 @@ from archsim.base.compiled import inner, kernel
 from archsim.engine.demand import send_statistics
 from archsim.engine.state import NO_NOTES, NOTE, STATISTICS, Machine, Tally
 from archsim.policies.allocation import NO_EFFORT, Charged, Effort, Plan, Rates, StepView, estimating
-from archsim.specs.scenario import Scenario
+from archsim.specs.experiment import Scenario
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import TABLE as GLOBAL_TABLE
 from microarch.blocks.global_cp import Counts, Reach, State
 from microarch.blocks.local_cp import TABLE as LOCAL_TABLE
-from microarch.blocks.state_machine import NOTHING, Table, codes
+from microarch.blocks.request import NOTHING, Table, codes
 from microarch.fabric.fabric import Fabric
 
 # ---- decision

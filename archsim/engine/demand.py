@@ -27,8 +27,8 @@ from archsim.engine.state import (
     Machine,
     Tally,
 )
-from archsim.policies.heatmap import FreeHeatmap, Predictor
 from archsim.policies.lina import PathForecast
+from archsim.policies.prediction import FreeHeatmap, Predictor
 from archsim.policies.registry import build_policy
 from archsim.policies.routing import Pass
 from archsim.policies.routing import Routing as RoutingRules

@@ -2,7 +2,7 @@
 
     StepDemand -> policy -> plan, cp_en bits -> execution -> StepTimes
 
-How a plan becomes work is a named strategy (``archsim.engine.executions``); how resources are shared is
+How a plan becomes work is a named strategy (``archsim.engine.execution``); how resources are shared is
 another (``contention``), implemented by the engine's kernel. The caller decides which step runs next and when:
 ``archsim.engine.loop`` goes through the demand of a run.
 """
@@ -24,21 +24,19 @@ from archsim.base.units import NS_PER_S
 from archsim.engine.decision import DecisionTotals, FreeDecision, NoLog, TransitionLog, build_decision, global_die
 from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
-from archsim.engine.executions.execution import FULL_CLOCKS, Execution, Kernel, Order, Setup, build_execution
+from archsim.engine.execution import FULL_CLOCKS, Execution, Kernel, Order, Setup, build_execution
 from archsim.engine.gemm import factors_of
-from archsim.engine.machine import build_machine, build_memory, cost_quantum_ns, policy_costs
-from archsim.engine.network.flows import simulate_flows
-from archsim.engine.own_blocks import refuse_engine
+from archsim.engine.machine import build_machine, build_memory, cost_quantum_ns, policy_costs, refuse_engine
+from archsim.engine.network import simulate_flows
 from archsim.engine.state import DATA_MESSAGES, NO_NOTES, REPLICAS, SLICES, UNITS, Machine, Tally, new_tally
 from archsim.iteration.memory import refuse_misfit
 from archsim.iteration.overlap import Rest
 from archsim.policies.allocation import NO_EFFORT, NO_ORIGINS, NO_SPEEDS, Effort, Plan, Rates, StepView
-from archsim.policies.heatmap import copy_bits
 from archsim.policies.placement import Placement, nearest_holders
-from archsim.policies.prediction import CopiesView
+from archsim.policies.prediction import CopiesView, copy_bits
+from archsim.policies.rebalancing import LayerView, Replication
 from archsim.policies.registry import NOMINAL, build_policy
-from archsim.policies.replication import LayerView, Replication
-from archsim.specs.scenario import Scenario
+from archsim.specs.experiment import Scenario
 from archsim.workload.demand import StepDemand
 from microarch.blocks.global_cp import COUNT_BYTES
 from microarch.blocks.hbm import count_anew, evict_beyond_room
@@ -85,7 +83,7 @@ class Charges:
         if missing:
             raise ArchsimError(
                 f"execution {type(self._execution).__name__} has no method {missing[0]!r}, by which a policy weighs "
-                "plans (archsim.engine.executions.execution.Execution); add it, or take an allocation that needs none"
+                "plans (archsim.engine.execution.Execution); add it, or take an allocation that needs none"
             )
 
 
@@ -556,7 +554,7 @@ class EventEngine:
 
     def array_speeds(self, phase: int) -> np.ndarray:
         """What a rule that asks for speeds sees of arrays, float64[die]: their factors, and in a phase
-        (``archsim.engine.executions.execution.phase_of``) the clocks that dies have of their own.
+        (``archsim.engine.execution.phase_of``) the clocks that dies have of their own.
         """
         clock = self.clocks[phase]
         return self.machine.array_speeds * clock if np.ndim(clock) else self.machine.array_speeds
@@ -590,7 +588,7 @@ class EventEngine:
         return CopiesView(copies.slices, copies.ring, room, free)
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
-        """Log of the last step, which began at ``begin_ns`` (``archsim.engine.event.steplog``)."""
+        """Log of the last step, which began at ``begin_ns`` (``archsim.engine.event.explained``)."""
         return self.execution.log(begin_ns)
 
     def transitions(self) -> dict[str, np.ndarray]:

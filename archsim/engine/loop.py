@@ -22,8 +22,8 @@ from archsim.engine.engine import BalancingTotals, EventEngine, StepTimes
 from archsim.engine.state import DIE, PARTS, UNITS, Machine, Memory, Tally
 from archsim.iteration.memory import Fit
 from archsim.policies.allocation import Plan
-from archsim.policies.heatmap import PortedHeatmap, Predictor, cycles_per_halving, cycles_per_transition
 from archsim.policies.placement import moves_between
+from archsim.policies.prediction import PortedHeatmap, Predictor, cycles_per_halving, cycles_per_transition
 from archsim.policies.rebalancing import History, Rebalanced
 from archsim.workload.demand import Predicted, StepDemand
 from archsim.workload.trace import StepTokens
@@ -325,7 +325,7 @@ class Outcome:
     and loads are those of the steps that count (``workload.warmup_steps``); elsewhere ``step_ns`` and ``load`` are 0.
     ``balancing``: what moving weights between steps cost. ``ceilings``: float64[step, layer, 3], the fields of
     `Ceilings` for every step; 0 where nothing ran. ``counts``: what every step counted. ``counted``: columns
-    of a user's own execution. ``power``: of a system with limits, its ``archsim.runs.power.PowerState``.
+    of a user's own execution. ``power``: of a system with limits, its ``archsim.runs.energy.PowerState``.
     """
 
     machine: Machine
@@ -648,7 +648,8 @@ class Replay:
         )
 
     def trace_step(self, step: int, layer: int) -> dict[str, np.ndarray]:
-        """Run up to a step and return its log (``archsim.engine.event.steplog``). ``layer`` counts the layers that run.
+        """Run up to a step and return its log (``archsim.engine.event.explained``). ``layer`` counts the layers that
+        run.
 
         Raises ArchsimError if the step has no demand.
         """

@@ -21,7 +21,7 @@ from microarch.blocks.hbm import SLICES, Copies
 from microarch.blocks.local_cp import NEXT as LOCAL_NEXT
 from microarch.blocks.local_cp import Event, State
 from microarch.blocks.request import State as RequestState
-from microarch.blocks.state_machine import codes
+from microarch.blocks.request import codes
 
 # ---- state
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from archsim.base.compiled import inner, kernel
 from archsim.engine.gemm import gemm_model, slowed
+from archsim.engine.machine import OwnBlocks
 from archsim.engine.moves import SENDS, Sizes, received_of_experts, send_once, vector_bytes
-from archsim.engine.own_blocks import OwnBlocks
 from archsim.engine.state import (
     COMBINE,
     DISPATCH,
@@ -23,7 +23,7 @@ from archsim.engine.state import (
 )
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
-from archsim.specs.scenario import Scenario
+from archsim.specs.experiment import Scenario
 from archsim.workload.demand import Routing
 from microarch.fabric.fabric import Fabric
 

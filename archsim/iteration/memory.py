@@ -19,14 +19,12 @@ import numpy as np
 
 from archsim.base.errors import CapacityError, SpecError
 from archsim.base.units import BF16_BYTES, WEIGHT_BYTES
-from archsim.policies.placement import Placement
-from archsim.policies.placement_rules import balanced
+from archsim.policies.placement import Placement, balanced
 from archsim.specs.assumptions import AssumptionsSpec, own_execution
 from archsim.specs.deployment import DeploymentSpec, Parallelism, Precision
+from archsim.specs.experiment import Scenario, WorkloadSpec
 from archsim.specs.model import AttentionKind, ModelSpec
-from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
-from archsim.specs.workload import WorkloadSpec
 from archsim.workload.demand import dies_of_requests
 
 # ---- account

@@ -9,11 +9,12 @@ iteration costs a few look-ups and its attention. Causes follow each other: what
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,15 +22,19 @@ from numpy.typing import ArrayLike
 from archsim.base.errors import SpecError
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.iteration.attention import DECODE, PREFILL, AttentionTimes, Kind
-from archsim.iteration.experts import BALANCED, Experts
 from archsim.iteration.layers import (
     ALL_REDUCE,
     ATTENTION,
     CAUSES,
     DECODES,
+    DENSE_FFN,
+    ELSEWHERE,
     EXPERTS,
     HOST,
     LM_HEAD,
+    OF_ROUTED,
+    ONCE,
+    PROJECTIONS,
     PROMPTS,
     ROUTER,
     SAMPLED,
@@ -40,17 +45,153 @@ from archsim.iteration.layers import (
     Routed,
     Stream,
     attentions,
+    before_attention,
     counted,
     program,
+    row_flop,
 )
+from archsim.iteration.layers import (
+    SHARED as SHARED_EXPERTS,
+)
+from archsim.iteration.overlap import NOTHING, TWO_BATCH, Layer, Rest, of_halves
 from archsim.laws.gemm import Rates, dense_product
-from archsim.laws.host import hbm_reads
-from archsim.laws.laws import Laws
+from archsim.laws.laws import Laws, MoeSizes
 from archsim.laws.tables import CalibrationSpec, LawMissing, TransferTable
-from archsim.laws.transfers import law_of
-from archsim.specs.calibration_files import siblings_of
+from archsim.laws.transfers import hbm_reads, law_of
+from archsim.specs.calibration_files import calibration_digest, calibration_named, siblings_of
 from archsim.specs.deployment import ALONE, BF16, Parallelism, Precision, refuse_uneven
+from archsim.specs.experiment import Scenario
 from archsim.specs.model import ModelSpec
+
+# ---- experts
+# Routed experts of all MoE layers, by tokens of a group of ranks: one protocol, whoever times them.
+#
+# ===========
+# ==========================================================================================================
+# `FusedLaw`   the fused MoE law of the calibration, under a distribution of routing that was measured
+# `ByChance`   every token draws its experts by chance, and engines tune: the fastest measured kernel at each size
+# ===========
+# ==========================================================================================================
+#
+# Experts that an engine runs (`archsim.engine`) or a measurement gives are told to `archsim.iteration.times` as ns.
+
+UNIFORM_TOLD = "uniform"
+NOT_GATED = "nongated"  # ending of kernels without the product of a gate
+# Kernels that vLLM, SGLang and TensorRT-LLM have in common, by whichever they were measured: FlashInfer packs those of
+# TensorRT-LLM (flashinfer/fused_moe: trtllm-gen, CUTLASS).
+SHARED = "flashinfer"
+
+
+class ExpertTimes(NamedTuple):
+    """``ns``: float64[tokens] of all MoE layers, from 0 tokens on; ``outside``: bool[tokens], extrapolated;
+    ``library``: whose times they are.
+    """
+
+    ns: np.ndarray
+    outside: np.ndarray
+    library: str
+
+
+class Experts(Protocol):
+    """Who times routed experts."""
+
+    def times(self, laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, sizes: int) -> ExpertTimes:
+        """Of 0 to ``sizes`` - 1 tokens of one group of tensor-parallel ranks. Raises LawMissing."""
+        ...
+
+
+class FusedLaw(NamedTuple):
+    """``routing``: of the law (``balanced``, ``power_law_1.2``, ...)."""
+
+    routing: str = "balanced"
+
+    def times(self, laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, sizes: int) -> ExpertTimes:
+        points = _points(sizes, 60)
+        if model.zero_experts:
+            raise SpecError(
+                f"{model.name}: zero_experts: {model.zero_experts} experts do nothing, and how often routers take them "
+                f"was not measured; give routing: {UNIFORM_TOLD}"
+            )
+        found = laws.fused_moe(
+            points * parallel.dp, parallel.ep, parallel.expert_tp, dtype=dtype, sizes=_shape(model),
+            distribution=self.routing,
+        )  # fmt: skip
+        beyond = _any_beside(points, found.extrapolated, sizes)
+        return ExpertTimes(_between(model, points, found.ns, sizes), beyond, found.table.library)
+
+
+BALANCED = FusedLaw()
+
+
+class ByChance(NamedTuple):
+    """Of the E / ep experts of a rank, (1 - top_k / E)^tokens stay idle; E includes experts that do nothing, which the
+    router takes as often as others (LongCat-Flash, arXiv 2509.01322, section 2.1, controls their share). ``library``:
+    an engine's, which takes its own kernels and FlashInfer's where they were measured; else those of all.
+    """
+
+    library: str | None = None
+
+    def times(self, laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, sizes: int) -> ExpertTimes:
+        points = _points(sizes, 80)
+        whole = points * parallel.dp
+        share = model.top_k / (model.experts + model.zero_experts)
+        taken = model.top_k * (model.experts / (model.experts + model.zero_experts))
+        active = model.experts / parallel.ep * (1 - (1 - share) ** whole)
+        kernels = _kernels(laws, model, dtype, self.library)
+        each = [
+            laws.fused_moe(
+                whole, parallel.ep, parallel.expert_tp, dtype=dtype, sizes=_shape(model),
+                pairs=whole * taken / parallel.ep, active_experts=active, library=library, kernel=kernel,
+            )
+            for library, kernel in kernels
+        ]  # fmt: skip
+        ns, outside = np.stack([found.ns for found in each]), np.stack([found.extrapolated for found in each])
+        fastest = ns.argmin(axis=0), np.arange(len(points))
+        beyond = _any_beside(points, outside[fastest], sizes)
+        libraries = ", ".join(sorted({library for library, _ in kernels}))
+        return ExpertTimes(_between(model, points, ns[fastest], sizes), beyond, libraries)
+
+
+def _points(sizes: int, count: int) -> np.ndarray:
+    return np.unique(np.rint(np.geomspace(1, sizes - 1, count)))
+
+
+def _any_beside(points: np.ndarray, outside: np.ndarray, sizes: int) -> np.ndarray:
+    """bool[tokens]: whether a point beside is extrapolated."""
+    return np.interp(np.arange(sizes), points, outside.astype(float)) > 0
+
+
+def _between(model: ModelSpec, points: np.ndarray, ns: np.ndarray, sizes: int) -> np.ndarray:
+    """All MoE layers at every size, interpolated in logarithms."""
+    at = np.arange(sizes)
+    found = np.exp(np.interp(np.log(np.maximum(at, 1)), np.log(points), np.log(ns)))
+    return np.where(at > 0, len(model.moe_layer_ids) * found, 0.0)
+
+
+def _shape(model: ModelSpec) -> MoeSizes:
+    return MoeSizes(model.expert_width, model.expert_ffn, model.experts, model.top_k)
+
+
+def _kernels(laws: Laws, model: ModelSpec, dtype: str, own: str | None) -> list[tuple[str, str]]:
+    """(library, kernel) of the measured ones of these sizes and dtype: SHARED ones and those of the library ``own``, if
+    it has any; else all. Raises LawMissing for none.
+    """
+    asked = (*_shape(model), dtype, "balanced")
+    there = {
+        (table.library, table.kernel)
+        for table in laws.calibration.moe
+        if (table.hidden, table.ffn, table.experts, table.top_k, table.dtype, table.distribution) == asked
+        and table.kernel.endswith(NOT_GATED) != model.gated
+    }
+    if not there:
+        raise LawMissing(
+            f"calibration {laws.calibration.gpu} has no fused MoE table of {dtype} for the experts of {model.name}"
+        )
+    known = any(library == own for library, _ in there)
+    return sorted(each for each in there if not known or each[0] == own or SHARED in each[1])
+
+
+# ---- times
 
 # ---- collectives
 # Collectives of an iteration: the fastest measured kernels inside a node, and nodes by copies between their NICs.
@@ -586,3 +727,142 @@ def draws(speculation: Speculation) -> np.ndarray:
     if not speculation.drafts:
         return np.zeros(1)
     return np.random.Generator(np.random.Philox(key=[speculation.seed, 77])).random(DRAWS)
+
+
+# ---- scenario
+# A whole iteration of an experiment: MoE layers as the engine ran them, and all else by the laws of iterations.
+#
+# Attention is parallel as the deployment says. Of a group of tensor-parallel ranks each dispatches its share of the
+# tokens, whatever the assumption ``dispatch``. What runs beside what: ``archsim.iteration.overlap``. The parts add
+# up: an
+# iteration is its MoE layers, as long as the engine says, and the rest.
+
+# Columns of a run and the causes that each sums.
+COLUMNS = MappingProxyType(
+    {
+        "attention": ("attention",),
+        "projections": ("projections",),
+        "dense": ("dense_ffn", "router", "elementwise"),
+        "experts": ("shared", "experts"),
+        "transfers": ("dispatch", "combine"),
+        "all_reduce": ("all_reduce",),
+        "head": ("lm_head", "sampling"),
+        "host": ("host",),
+    }
+)
+
+
+def laws_of(scenario: Scenario) -> IterationLaws | None:
+    """Laws of the rank's other work; None where the calibration or the model lacks them."""
+    system, model = scenario.system, scenario.model
+    if model.missing_geometry or model.attention is None:
+        return None
+    array, hbm = system.slowest  # ranks have equal shares of all this, and wait for each other
+    rates = Rates(system.compute.peak_flop_per_s * array, system.hbm.bandwidth_bytes_per_s * hbm)
+    name, sizes = system.compute.calibration, (scenario.parallel, scenario.precision)
+    return _laws(model.model_dump_json(by_alias=True), name, calibration_digest(name), *sizes, rates)
+
+
+@lru_cache(maxsize=16)
+def _laws(model: str, name: str | None, digest: str, parallel: Parallelism, precision: Precision, rates: Rates):
+    """As `laws_of`; ``model``: as JSON, ``digest``: of the calibration's file. Experts are timed elsewhere, and may be
+    replicated: here they are as many as divide.
+    """
+    given = ModelSpec.model_validate_json(model)
+    of = given.model_copy(update={"experts": -(-given.experts // parallel.ep) * parallel.ep})
+    try:
+        return iteration_laws(
+            of, calibration_named(name), parallel, precision, experts=None, rates=rates, moves=ELSEWHERE
+        )
+    except LawMissing:
+        return None
+
+
+def batch_of(scenario: Scenario, tokens: float, prompts: bool) -> Batches:
+    """One iteration of a rank, or group of tensor-parallel ranks, with ``tokens``: decodes of `context_tokens` each, or
+    the prompts of its requests, all alike.
+    """
+    one, none = np.ones(1), np.zeros(1)
+    if not prompts:
+        decodes = one * tokens
+        return Batches(decodes, one * max(scenario.workload.context_tokens or 1, 1), none, one, one, decodes)
+    requests = one * min(scenario.batch / scenario.parallel.dp, max(tokens, 1.0))
+    each = np.maximum(tokens / requests, 1.0)
+    return Batches(none, one, requests, each, each, requests)
+
+
+def rest_of(scenario: Scenario, sms_share: float) -> Callable[[float, bool], Rest]:
+    """What a rank computes in a layer beside experts for half of its tokens, by tokens of the rank and whether they are
+    prompts; ``sms_share``: of the SMs that transfers take as long as they run.
+    """
+    laws = laws_of(scenario)
+    if laws is None:
+        return lambda tokens, prompts: NOTHING
+    before = before_attention(laws.model, laws.parallel)
+
+    @lru_cache(maxsize=4096)
+    def of_half(tokens: float, prompts: bool) -> Rest:
+        batch = batch_of(scenario, tokens * scenario.parallel.tp, prompts)
+        found = rest_ns(scenario, laws, batch, sms_share)
+        first = before * found["projections"]
+        whole = sum(ns for cause, ns in found.items() if cause not in ONCE)
+        of_one = 1 / (2 * laws.model.layers)
+        return Rest(first * of_one, (whole - first) * of_one)
+
+    return of_half
+
+
+def runs_shared(scenario: Scenario) -> bool:
+    """Whether shared experts are among the experts that the engine runs."""
+    return scenario.assumptions.weights == "all" and scenario.model.shared_experts > 0
+
+
+def rest_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, sms_share: float) -> dict[str, float]:
+    """Cause → ns of an iteration without its experts; ``batch``: one iteration of a rank, or of a group of
+    tensor-parallel ranks; ``sms_share``: as in `rest_of`.
+    """
+    apart = runs_shared(scenario)
+    found = _of_one(laws, batch, apart)
+    if scenario.assumptions.overlap != TWO_BATCH:
+        return found
+    half = _of_one(laws, half_of(batch), apart)
+    multiply = _multiply_ns(scenario, laws, half_of(batch), apart)
+    return {
+        cause: ns if cause in ONCE else of_halves.py_func(ns, half[cause], multiply.get(cause, 0.0), sms_share)
+        for cause, ns in found.items()
+    }
+
+
+def iteration_ns(
+    scenario: Scenario, laws: IterationLaws, batch: Batches, layers: Layer, sms_share: float
+) -> dict[str, float]:
+    """Cause → ns of one iteration on its critical path. ``layers``: all MoE layers, as the engine has composed them;
+    ``batch``, ``sms_share``: as in `rest_ns`.
+    """
+    return rest_ns(scenario, laws, batch, sms_share) | layers._asdict()
+
+
+def _multiply_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, shared_apart: bool) -> dict[str, float]:
+    """Cause → ns at peak of the products of an iteration."""
+    found = dict.fromkeys((PROJECTIONS, DENSE_FFN, SHARED_EXPERTS), 0.0)
+    for (rows, cause), flop in row_flop(laws.model, laws.parallel).items():
+        if cause in found:
+            peak = scenario.system.compute.peak_flop_per_s * scenario.system.slowest[0]
+            found[cause] += flop * float(batch.rows(rows)[0]) / peak * NS_PER_S
+    return _with_shared(found, shared_apart)
+
+
+def half_of(batch: Batches) -> Batches:
+    """Half of the requests of an iteration."""
+    return batch._replace(decodes=batch.decodes / 2, chunks=batch.chunks / 2, sampled=batch.sampled / 2)
+
+
+def _of_one(laws: IterationLaws, batch: Batches, shared_apart: bool) -> dict[str, float]:
+    ns = iteration_times(laws, batch).ns
+    return _with_shared({cause: float(each[0]) for cause, each in ns.items() if cause not in OF_ROUTED}, shared_apart)
+
+
+def _with_shared(found: dict[str, float], shared_apart: bool) -> dict[str, float]:
+    """Shared experts as dense layers, unless the engine runs them."""
+    shared = found.pop(SHARED_EXPERTS)
+    return found if shared_apart else found | {DENSE_FFN: found[DENSE_FFN] + shared}

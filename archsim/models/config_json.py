@@ -7,6 +7,7 @@ attention, experts or layers. ``accept_approximate`` goes on without them and no
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable, Iterable, Mapping
 from math import ceil
@@ -16,8 +17,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from archsim.base.errors import SpecError
-from archsim.models.onnx import FLAGS
+from archsim.base.files import drafted, write_text
+from archsim.base.yaml import dump_yaml
+from archsim.models.onnx import FLAGS, OPERATOR_COLUMNS
 from archsim.specs.model import MOST_LAYERS, ModelSpec
+
+# ---- config_json
 
 # ---- config_keys
 # The keys of a ``config.json``: read with their types, and remembered, so that what nobody read can be refused.
@@ -951,3 +956,18 @@ def _model(keys: ConfigKeys, name: str | None, fields: Mapping[str, Any]) -> Mod
     except ValidationError as error:
         text = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise SpecError(f"{keys.path}: the keys found do not form a valid model: {text}") from error
+
+
+# ---- files
+# Imported models in files: the model as YAML, its operators as CSV.
+
+def write_model(model: ModelSpec, path: Path) -> None:
+    write_text(path, dump_yaml(model.model_dump(mode="json", by_alias=True, exclude={"aliases"}, exclude_none=True)))
+
+
+def write_operators(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write a table of the columns ``OPERATOR_COLUMNS`` as a whole."""
+    with drafted(path) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
+        table = csv.DictWriter(stream, OPERATOR_COLUMNS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)

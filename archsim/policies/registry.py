@@ -1,24 +1,208 @@
 """Policies by name: from a ``PolicySpec`` to the functions that decide, built in or a user's own."""
 
-from collections.abc import Callable
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from archsim.policies import allocation, libra, linear_programme, rebalancing, routing
-from archsim.policies import heatmap as prediction
-from archsim.policies import own_functions as own
-from archsim.policies import placement_rules as placement
-from archsim.policies import replication as replicating
+from archsim.base.errors import ArchsimError
+from archsim.base.own_code import import_function
+from archsim.policies import allocation, libra, linear_programme, placement, prediction, rebalancing, routing
+from archsim.policies import rebalancing as replicating
 from archsim.policies import waterfill as shared
-from archsim.policies.allocation import copy_aware
+from archsim.policies.allocation import Plan, StepView, copy_aware
 from archsim.policies.placement import Placement, from_file
 from archsim.policies.prediction import Admission, EveryPrediction, Reread
-from archsim.policies.rebalancing import Rebalancing
-from archsim.policies.replication import Replication
-from archsim.policies.routing import Routing
+from archsim.policies.rebalancing import History, LayerView, Rebalanced, Rebalancing, Replicas, Replication
+from archsim.policies.routing import Executed, Pass, Routing
 from archsim.specs.policies import EVERY_STEPS, NEEDS, PATHS
+
+# ---- own_functions
+# A user's own functions as rules of a policy: arguments are copies that they may change; results are checked.
+
+_COLUMNS = ("expert", "die", "tokens")
+
+
+def own_placement(target: str, params: Mapping[str, Any]) -> Callable[[int, int, int], Placement]:
+    """The placement ``package.module:function``. Raises ValueError if it cannot be imported.
+
+    It is called with the numbers of experts and of dies; and with ``layers=`` if it has a parameter of that name that
+    the policy does not set. It returns the homes, int[expert] (the same in every layer), or a `Placement`.
+    """
+    own = import_function(target)
+    function = partial(own, **params)
+    wants_layers = "layers" in inspect.signature(own).parameters and "layers" not in params
+
+    def place(layers: int, experts: int, dies: int) -> Placement:
+        given = _call(target, partial(function, layers=layers) if wants_layers else function, experts, dies)
+        if isinstance(given, Placement):
+            return _checked_placement(target, given, (layers, experts, dies))
+        home = _integers(target, "the homes", given)
+        if len(home) != experts:
+            raise ArchsimError(f"{target}: returns {len(home)} homes for {experts} experts")
+        outside = np.flatnonzero((home < 0) | (home >= dies))
+        if len(outside):
+            raise ArchsimError(
+                f"{target}: the home of expert {outside[0]} is die {home[outside[0]]}; the system has 0 to {dies - 1}"
+            )
+        return Placement.of_homes(home, layers, dies)
+
+    return place
+
+
+def own_rebalancing(target: str, params: Mapping[str, Any]) -> Callable[[History, Placement], Placement | Rebalanced]:
+    """The rebalancing ``package.module:function``. Raises ValueError if it cannot be imported."""
+    function = partial(import_function(target), **params)
+
+    def rebalance(history: History, placement: Placement) -> Placement | Rebalanced:
+        given = _call(target, function, history, placement)
+        if isinstance(given, Rebalanced):
+            _checked_placement(target, given.placement, placement.holds.shape)
+            return given
+        if not isinstance(given, Placement):
+            raise ArchsimError(
+                f"{target}: returns {type(given).__name__}; expected archsim.policies.placement.Placement"
+            )
+        return _checked_placement(target, given, placement.holds.shape)
+
+    return rebalance
+
+
+def _checked_placement(target: str, given: Placement, shape: tuple[int, ...]) -> Placement:
+    if given.holds.shape != shape:
+        found, expected = ("{} layers, {} experts and {} dies".format(*each) for each in (given.holds.shape, shape))
+        raise ArchsimError(f"{target}: the placement is of {found}; expected {expected}")
+    return given
+
+
+def own_allocation(target: str, params: Mapping[str, Any]) -> Callable[[StepView], Plan]:
+    """The allocation ``package.module:function``; it gets copies. Raises ValueError if it cannot be imported."""
+    function = partial(import_function(target), **params)
+
+    def allocate(step: StepView) -> Plan:
+        copies = (each.copy() if isinstance(each, np.ndarray) else each for each in step)
+        plan = _call(target, function, StepView(*copies))
+        if not isinstance(plan, Plan):
+            raise ArchsimError(
+                f"{target}: returns {type(plan).__name__}; expected archsim.policies.allocation.Plan"
+            )
+        columns = {name: _integers(target, f"{name} of the plan", getattr(plan, name)) for name in _COLUMNS}
+        if len({len(column) for column in columns.values()}) > 1:
+            sizes = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
+            raise ArchsimError(f"{target}: the columns of the plan differ in length: {sizes}")
+        expert = columns["expert"]
+        outside = np.flatnonzero((expert < 0) | (expert >= len(step.tokens)))
+        if len(outside):
+            raise ArchsimError(
+                f"{target}: the plan names expert {expert[outside[0]]}; the model has 0 to {len(step.tokens) - 1}"
+            )
+        return plan._replace(**{name: column.astype(np.int32) for name, column in columns.items()})
+
+    return allocate
+
+
+def own_routing(target: str, params: Mapping[str, Any]) -> Callable[[Pass], Executed]:
+    """The routing ``package.module:function``; it returns an `Executed`. Raises ValueError if it cannot be imported."""
+    function = partial(import_function(target), **params)
+
+    def route(batch: Pass) -> Executed:
+        given = _call(target, function, batch._replace(experts=batch.experts.copy()))
+        if not isinstance(given, Executed):
+            raise ArchsimError(
+                f"{target}: returns {type(given).__name__}; expected archsim.policies.routing.Executed"
+            )
+        experts, rows = np.asarray(given.experts), len(batch.experts)
+        if experts.ndim != 2 or len(experts) != rows or not np.issubdtype(experts.dtype, np.integer):
+            found = f"{experts.dtype}{list(experts.shape)}"
+            raise ArchsimError(f"{target}: experts are {found}; expected integers [{rows}, m]")
+        if experts.size and not -1 <= experts.min() <= experts.max() < batch.num_experts:
+            raise ArchsimError(
+                f"{target}: experts {experts.min()} to {experts.max()}; expected 0 to {batch.num_experts - 1}, or -1"
+            )
+        return given
+
+    return route
+
+
+def own_replication(target: str, params: Mapping[str, Any], slots: int) -> Callable[[LayerView], Replicas]:
+    """The replication ``package.module:function``; it returns bool[expert, die] or a `Replicas`. Raises ValueError if
+    it cannot be imported.
+    """
+    function = partial(import_function(target), **params)
+
+    def replicate(layer: LayerView) -> Replicas:
+        given = _call(target, function, layer._replace(holders=layer.holders.copy()))
+        given = given if isinstance(given, Replicas) else Replicas(np.asarray(given))
+        if given.holds.shape != layer.holders.shape or given.holds.dtype != np.bool_:
+            found = f"{given.holds.dtype}{list(given.holds.shape)}"
+            raise ArchsimError(f"{target}: returns {found}; expected bool{list(layer.holders.shape)}")
+        new = given.holds & ~layer.holders
+        if (most := int(new.sum(axis=0).max(initial=0))) > slots:
+            raise ArchsimError(f"{target}: replicates {most} experts on a die; it has {slots} slots")
+        return given._replace(holds=new)
+
+    return replicate
+
+
+def own_sharing(target: str, params: Mapping[str, Any]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """The rule of shared experts ``package.module:function``. Raises ValueError if it cannot be imported."""
+    function = partial(import_function(target), **params)
+
+    def share(tokens: np.ndarray, load: np.ndarray) -> np.ndarray:
+        given = np.asarray(_call(target, function, tokens.copy(), load.copy()))
+        expected = (len(tokens), len(tokens))
+        if given.shape != expected or not np.issubdtype(given.dtype, np.integer):
+            found = f"{given.dtype}{list(given.shape)}"
+            raise ArchsimError(f"{target}: returns {found}; expected integers {list(expected)}")
+        if (given < 0).any() or (given.sum(axis=1) != tokens).any():
+            raise ArchsimError(f"{target}: rows must add up to the tokens of each die")
+        return given.astype(np.int64)
+
+    return share
+
+
+def own_predictor(target: str, params: Mapping[str, Any]) -> Callable[..., None]:
+    """The predictor ``package.module:function``; it gets a copy of the heatmap. Raises ValueError if it cannot be
+    imported.
+    """
+    function = partial(import_function(target), **params)
+
+    def predict(heat: np.ndarray, changed: np.ndarray, out: np.ndarray) -> None:
+        _call(target, function, heat.copy(), changed.copy(), out)
+
+    return predict
+
+
+def _call(target: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a user's function; report what it raises, and where."""
+    try:
+        return function(*arguments)
+    except ArchsimError:
+        raise
+    except Exception as error:
+        if type(error).__module__.startswith("numba.") and any(getattr(each, "charged", None) for each in arguments):
+            raise ArchsimError(
+                f"{target}: a compiled function cannot take `step`; pass `step.compiled` to compiled functions"
+            ) from error
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = "" if place.filename == __file__ else f" ({place.filename}:{place.lineno})"
+        raise ArchsimError(f"{target}: {type(error).__name__}: {error}{where}") from error
+
+
+def _integers(target: str, what: str, given: Any) -> np.ndarray:
+    """``given`` as int64[n]."""
+    values = np.asarray(given)
+    if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
+        shape = f"{values.dtype} of shape {values.shape}"
+        raise ArchsimError(f"{target}: {what} must be a row of integers, got {shape}")
+    return values.astype(np.int64)
+
+
+# ---- registry
 
 PLACEMENTS = {"linear": placement.linear, "balanced": placement.balanced, "redundant": placement.redundant}
 ALLOCATIONS = {
@@ -85,13 +269,13 @@ def build_policy(spec, model=None) -> Policy:
     replication = _replication(spec.replication)
     return Policy(
         place=_with_buffers(_placement(spec.placement, model), replication),
-        allocate=_function(spec.allocation, ALLOCATIONS, own.own_allocation),
+        allocate=_function(spec.allocation, ALLOCATIONS, own_allocation),
         predictor=_predictor(spec.prediction),
         rebalancing=_rebalancing(spec.rebalancing),
         admission=ADMISSIONS[None if spec.prediction.is_function else spec.prediction.params.get(ADMISSION)],
         routing=_routing(spec.routing),
         replication=replication,
-        share=None if spec.shared.name == "local" else _function(spec.shared, SHARED, own.own_sharing),
+        share=None if spec.shared.name == "local" else _function(spec.shared, SHARED, own_sharing),
     )
 
 
@@ -102,7 +286,7 @@ def place_experts(spec, model, dies: int) -> Placement:
 
 def _placement(rule, model):
     if rule.is_function:
-        return own.own_placement(rule.name, rule.params)
+        return own_placement(rule.name, rule.params)
     if rule.name == "from_file":
         return lambda layers, experts, dies: from_file(model, dies, rule.params.get("file", ""))
     known = partial(PLACEMENTS[rule.name], **rule.params)
@@ -124,7 +308,7 @@ def _rebalancing(rule) -> Rebalancing | None:
     every, first, window = (rule.params.get(key) for key in (EVERY_STEPS, "first_steps", "window_steps"))
     if rule.is_function:
         params = {name: value for name, value in rule.params.items() if name not in (EVERY_STEPS, NEEDS)}
-        return Rebalancing(every, own.own_rebalancing(rule.name, params))
+        return Rebalancing(every, own_rebalancing(rule.name, params))
     params = {name: value for name, value in rule.params.items() if not name.endswith("_steps") and name != NEEDS}
     return Rebalancing(every, partial(REBALANCINGS[rule.name], **params), first, window)
 
@@ -134,7 +318,7 @@ def _routing(rule) -> Routing | None:
         return None
     params = {name: value for name, value in rule.params.items() if name != "pass_tokens"}
     pass_tokens = rule.params.get("pass_tokens", routing.PASS_TOKENS)
-    known = own.own_routing(rule.name, params) if rule.is_function else partial(ROUTINGS[rule.name], **params)
+    known = own_routing(rule.name, params) if rule.is_function else partial(ROUTINGS[rule.name], **params)
     return Routing(pass_tokens, known)
 
 
@@ -144,7 +328,7 @@ def _replication(rule) -> Replication | None:
     if rule.is_function:
         params = {name: value for name, value in rule.params.items() if name != "slots"}
         slots = rule.params.get("slots", 1)
-        return Replication(slots, own.own_replication(rule.name, params, slots))
+        return Replication(slots, own_replication(rule.name, params, slots))
     params = {name: value for name, value in rule.params.items() if name not in PATHS}
     return Replication(rule.params["slots"], partial(REPLICATIONS[rule.name], **params))
 
@@ -156,5 +340,5 @@ def _function(rule, known, own):
 
 def _predictor(rule):
     if rule.is_function:
-        return own.own_predictor(rule.name, rule.params)
+        return own_predictor(rule.name, rule.params)
     return PREDICTIONS[rule.name](**{name: value for name, value in rule.params.items() if name != ADMISSION})

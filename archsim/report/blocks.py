@@ -11,9 +11,8 @@ from statistics import fmean
 
 from archsim.base.errors import SpecError, did_you_mean
 from microarch.blocks import catalogue as blocks
-from microarch.blocks import state_machine
-from microarch.blocks.request import State
-from microarch.blocks.state_machine import Table
+from microarch.blocks import request
+from microarch.blocks.request import State, Table
 
 # ---- svg
 # Pieces of hand-written SVG. Colours are CSS classes, so that a page can be light or dark.
@@ -292,7 +291,7 @@ def full_text(name: str) -> str:
     if name == "request":
         return f"{importlib.import_module('microarch.blocks.request').__doc__.rstrip()}\n\n{blocks.REQUEST.describe()}"
     module, table = _module(name), _indented(DIAGRAMS[name].describe())
-    of_it = f"Parameters: {module.Parameters.__doc__}\n\n{_indented(state_machine.describe(module.Parameters))}"
+    of_it = f"Parameters: {module.Parameters.__doc__}\n\n{_indented(request.describe(module.Parameters))}"
     return f"{module.__doc__.rstrip()}\n\nTransitions:\n\n{table}\n\n{of_it}"
 
 

@@ -16,8 +16,8 @@ from archsim.runs.columns import COLUMNS, Column, columns_with
 from archsim.runs.columns import STEPS as STEP_TABLE
 from archsim.runs.columns import TEXT as WORDING
 from archsim.runs.notes import COLUMNS as NOTED
+from archsim.runs.plan import with_areas
 from archsim.runs.results import STEPS, layers_that_ran
-from archsim.runs.wafers import with_areas
 from archsim.specs.as_built import AsBuilt
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, columns_of
 from archsim.specs.fabric import FabricSpec

@@ -11,9 +11,8 @@ from archsim.report.data import HOST_TIMES, Place, Report, RunRow
 from archsim.report.figures import policy_colours
 from archsim.report.plots import Axis, Points
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain, scaled, significant
-from archsim.specs.decision import DecisionSpec
 from archsim.specs.library import load_system
-from archsim.specs.system import SystemSpec
+from archsim.specs.system import DecisionSpec, SystemSpec
 from microarch.silicon.area import CORES, WAFER_MM2, added_cost
 
 # ---- deciders

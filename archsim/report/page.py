@@ -2,23 +2,104 @@
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from archsim.base.errors import sentence
 from archsim.base.fields import CLOCK, parse_quantity
 from archsim.base.files import write_text
-from archsim.report import data, decision_cost, figures, glossary, sections, tables
+from archsim.report import data, decision_cost, figures, sections, tables
 from archsim.report.data import Report, read_report, shape_of
 from archsim.report.decision_cost import deciders
 from archsim.report.plots import scripts
 from archsim.report.sections import beyond_memory, copied
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_factor, scaled
 from archsim.runs.notes import COLUMNS, result_notes, traffic_notes, written_die
-from archsim.specs.plausible import plausibility_notes
+from archsim.specs.config_files import shipped_docs
 from archsim.specs.policies import PRESET_MEANINGS
+from archsim.specs.system import plausibility_notes
 from archsim.specs.unread import recorded_unread
 from microarch.silicon.synthesis import clock_note
+
+# ---- glossary
+# The glossary as a page beside a report, and links from the words of a page to it.
+
+FILE = "glossary.html"
+_ROW = re.compile(r"^(?:- (?P<item>\*\*.+?\*\*): (?P<meaning>.*)|\| (?P<words>\*\*.+?\*\*[^|]*?) \|(?P<rest>.*)\|)$")
+_BOLD, _CODE = re.compile(r"\*\*(.+?)\*\*"), re.compile(r"`([^`]+)`")
+_EMPHASIS = re.compile(r"\*([^*]+)\*")
+# Elements in which nothing is linked, and those whose text is.
+_SKIPPED = ("a", "svg", "script", "style", "code", "pre", "button", "title", "h1", "h2", "h3", "h4", "summary", "nav")
+_TOKEN = re.compile(r"<[^>]*>|[^<]+")
+_TAG = re.compile(r"<(/?)([a-zA-Z0-9]+)")
+_COMMON = ("run", "step", "point", "device", "request", "record", "link", "piece", "law", "study", "floor", "flow")
+_COMMON += ("copy", "node", "move", "block", "message", "axis", "scenario", "variant", "device", "system", "HBM")
+
+
+@lru_cache(maxsize=1)
+def glossary_sections() -> tuple[tuple[str, tuple[tuple[tuple[str, ...], str], ...]], ...]:
+    """(heading, ((words, meaning as HTML), …)) of docs/glossary.md."""
+    found: list[tuple[str, list]] = []
+    for line in (shipped_docs() / "glossary.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            found.append((line[3:], []))
+        elif (row := _ROW.match(line)) and found:
+            bold = _BOLD.findall(row["item"] or row["words"])
+            words = tuple(word.strip("` ") for part in bold for word in part.split(", "))
+            found[-1][1].append((words, _html((row["meaning"] or row["rest"]).strip())))
+    return tuple((heading, tuple(rows)) for heading, rows in found if rows)
+
+
+def anchor(word: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")
+
+
+@lru_cache(maxsize=1)
+def _words() -> tuple[re.Pattern[str], dict[str, str]]:
+    """(Pattern of all words and their plurals, lower-case word → anchor)."""
+    anchors = {word.lower(): anchor(words[0]) for _, rows in glossary_sections() for words, _ in rows for word in words}
+    anchors = {word: name for word, name in anchors.items() if len(word) > 2 and word not in _COMMON}
+    longest = sorted(anchors, key=len, reverse=True)
+    return re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, longest))})(s?)(?![\w-])", re.IGNORECASE), anchors
+
+
+def linked(page: str) -> str:
+    """The page, with the first use of every word of the glossary in each section a link to its meaning."""
+    pattern, anchors = _words()
+    out, depth, seen = [], 0, set()
+    stack: list[str] = []
+    for token in _TOKEN.findall(page):
+        tag = _TAG.match(token)
+        if tag is None:
+            out.append(token if depth or not stack else pattern.sub(lambda found: _link(found, anchors, seen), token))
+            continue
+        name = tag[2].lower()
+        if name == "section" and not tag[1]:
+            seen.clear()
+        if name in _SKIPPED and not token.endswith("/>"):
+            depth += -1 if tag[1] else 1
+        if name in ("p", "th", "dt", "li"):
+            stack = stack[:-1] if tag[1] else [*stack, name]
+        out.append(token)
+    return "".join(out)
+
+
+def _link(found: re.Match[str], anchors: dict[str, str], seen: set[str]) -> str:
+    to = anchors.get(found[1].lower())
+    if to is None or to in seen:
+        return found[0]
+    seen.add(to)
+    return f'<a class="term" href="{FILE}#{to}">{found[0]}</a>'
+
+
+def _html(text: str) -> str:
+    cells = " · ".join(part.strip() for part in text.split("|"))
+    return _EMPHASIS.sub(r"<em>\1</em>", _CODE.sub(r"<code>\1</code>", escape(cells, quote=False)))
+
+
+# ---- page
 
 # ---- rendering
 # Pages from Jinja templates: those in ``templates/``, and those of packages with their own pages.
@@ -62,7 +143,7 @@ def rendered(
 
 # ---- page
 
-PAGES = ("index.html", "results.html", "assumptions.html", "files.html", glossary.FILE)  # beside the results
+PAGES = ("index.html", "results.html", "assumptions.html", "files.html", FILE)  # beside the results
 
 
 def write_report(folder: Path) -> Path:
@@ -88,10 +169,10 @@ def render_all(report: Report) -> dict[str, str]:
         "written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent, "bytes": _bytes,
         "time": _time, "shape": shape_of,
     }
-    context, filters = _context(report), filters | {"anchor": glossary.anchor}
+    context, filters = _context(report), filters | {"anchor": anchor}
     templates = {name: "page.html.j2" if name == PAGES[0] else f"{name}.j2" for name in PAGES}
     return {
-        name: rendered(template, context, filters, finish=str if name == glossary.FILE else glossary.linked)
+        name: rendered(template, context, filters, finish=str if name == FILE else linked)
         for name, template in templates.items()
     }
 
@@ -116,7 +197,7 @@ def _context(report: Report) -> dict[str, Any]:
         "engines": sections.engines_section(report.folder), "sure": sections.sure_section(report.folder),
         "hidden_percent": decision_cost.HIDDEN_PERCENT, "deciders": deciders(report),
         "policies": [(name, PRESET_MEANINGS.get(name, "a policy of the experiment")) for name in report.policies],
-        "sentences": sections.sentences(report), "glossary": glossary.sections(), "picture": picture,
+        "sentences": sections.sentences(report), "glossary": glossary_sections(), "picture": picture,
         "compared": compared,
         "hops": figures.hops(runs), "traffic": figures.traffic(runs), "bounds": figures.limits(runs),
         "path": figures.critical_path(runs), "imbalance": figures.imbalance(runs), "replicas": figures.replicas(runs),

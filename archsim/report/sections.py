@@ -12,8 +12,7 @@ from typing import Any
 
 from archsim.base.causes import CAUSES
 from archsim.iteration.memory import memory_fit
-from archsim.policies.placement import Placement
-from archsim.policies.placement_rules import balanced
+from archsim.policies.placement import Placement, balanced
 from archsim.report.data import Place, Report, RunRow
 from archsim.report.figures import BOUND_NAMES, option_times
 from archsim.report.tables import CLOSE

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from archsim.iteration.memory import Fit
     from archsim.runs.run import Run
     from archsim.specs.as_built import AsBuilt
-    from archsim.specs.scenario import Scenario
+    from archsim.specs.experiment import Scenario
     from archsim.workload import TokenSource
     from microarch.silicon.energy import Activity
 
@@ -237,7 +237,7 @@ def copies(what: str) -> Callable[[Finished], int]:
 
 
 def power_of(field: str) -> Callable[[Finished], Any]:
-    """A field of ``archsim.runs.power.PowerState``; None without limits."""
+    """A field of ``archsim.runs.energy.PowerState``; None without limits."""
     return lambda run: None if run.outcome.power is None else getattr(run.outcome.power, field)
 
 
@@ -421,7 +421,7 @@ def copies_extrapolated(run: Finished) -> float | None:
 
 
 def drawn_from(run: Finished) -> float | None:
-    from archsim.workload.extended import recorded_requests
+    from archsim.workload.demand import recorded_requests
 
     recorded = recorded_requests(run.source)
     return float(recorded) if run.run.batch > recorded else None
@@ -532,7 +532,7 @@ def copy_room(run: Finished) -> int | None:
 # ``execution: expert_parallel``, and where attention of the GPU was not measured.
 
 DECODE, PREFILL = "decode", "prefill"
-# Columns, and what they say; the causes of each: archsim.iteration.scenario.COLUMNS.
+# Columns, and what they say; the causes of each: archsim.iteration.times.COLUMNS.
 PARTS_OF_ITERATION = MappingProxyType(
     {
         "attention": "attention",
@@ -548,10 +548,10 @@ PARTS_OF_ITERATION = MappingProxyType(
 
 
 def of_iteration(column: str, phase: str = DECODE) -> Callable[[Finished], float | None]:
-    """The ns of a column of `archsim.iteration.scenario.COLUMNS`."""
+    """The ns of a column of `archsim.iteration.times.COLUMNS`."""
 
     def measured(run: Finished) -> float | None:
-        from archsim.iteration.scenario import COLUMNS
+        from archsim.iteration.times import COLUMNS
 
         found = run.iteration[phase]
         return sum(found[cause] for cause in COLUMNS[column]) if found else None
@@ -579,7 +579,7 @@ def iteration_energy(bound: str) -> Callable[[Finished], float | None]:
 
 def attention_law(run: Finished) -> str | None:
     """What pages print of attention that was not measured."""
-    from archsim.iteration.scenario import laws_of
+    from archsim.iteration.times import laws_of
 
     laws = laws_of(run.scenario) if any(run.iteration.values()) else None
     return "; ".join(laws.notes) or None if laws else None
@@ -603,7 +603,7 @@ def _iteration(run: Finished, phase: int, ns: float, iterations: int, tokens: fl
     from archsim.engine.cluster.moves import sms_share
     from archsim.engine.loop import PREFILL as PROMPTS
     from archsim.iteration.overlap import Layer
-    from archsim.iteration.scenario import batch_of, iteration_ns, laws_of
+    from archsim.iteration.times import batch_of, iteration_ns, laws_of
 
     scenario, parts = run.scenario, run.outcome.counts.part_ns[phase]
     laws = laws_of(scenario) if parts.any() and iterations and ns else None

@@ -13,9 +13,9 @@ from archsim.runs.columns import GEMMS_OF, STAND_INS_APART
 from archsim.runs.energy import carrier_note
 from archsim.runs.run import LONGEST
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
+from archsim.specs.experiment import OF_MODEL, PROMPT_TOKENS
 from archsim.specs.plan import is_variant
 from archsim.specs.system import SystemSpec
-from archsim.specs.workload import OF_MODEL, PROMPT_TOKENS
 
 # ---- calibration_notes
 # Notes on the calibrations behind results: used by default, or outside the measured range.

@@ -16,7 +16,7 @@ from archsim.base.tables import Shown
 from archsim.engine.loop import Replay
 from archsim.engine.machine import measured_law, mesh_of
 from archsim.engine.moves import SENDS, Sizes, vector_bytes
-from archsim.engine.network.flows import simulate_flows
+from archsim.engine.network import simulate_flows
 from archsim.laws.mesh import DISPATCH, KERNELS, EndpointLaw, quantities
 
 if TYPE_CHECKING:

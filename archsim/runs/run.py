@@ -22,11 +22,10 @@ from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.calibration_files import calibration_digest, fabric_file
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.deployment import DeploymentSpec
+from archsim.specs.experiment import Scenario, WorkloadSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
-from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
-from archsim.specs.workload import WorkloadSpec
 from archsim.workload.traffic_presets import preset_digest
 
 KEY_DIGITS = 12
@@ -41,7 +40,7 @@ class DemandSpec:
 
     origin_dies: number of dies that tokens live on, or None if no run needs it. predicting: a policy whose predictor
     marks the hot experts, or None. Runs may use a demand with more than they need. stored_trace: name of the trace's
-    columns in the cache (``archsim.workload.column_cache``), '' where they are not there. routing: whether a run
+    columns in the cache (``archsim.workload.store``), '' where they are not there. routing: whether a run
     counts single tokens. shaped_by: a policy whose routing or replication the demand depends on; only runs of equal
     rules may use it.
     """

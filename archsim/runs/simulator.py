@@ -18,15 +18,14 @@ from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.loop import Outcome, Replay
 from archsim.engine.state import counted_in
 from archsim.policies.allocation import Plan
-from archsim.policies.heatmap import Predictor
+from archsim.policies.prediction import Predictor
 from archsim.policies.registry import build_policy
 from archsim.runs.columns import Finished, measured, packed
-from archsim.runs.power import FULL, Clocks, limited, set_clocks, within_limits
+from archsim.runs.energy import FULL, Clocks, limited, set_clocks, within_limits
 from archsim.runs.results import NO_DETAILS, Record
 from archsim.runs.run import DemandSpec, Run, generated_digest, plain_text
-from archsim.workload import StepTokens, TokenSource, Trace, column_cache, draw_requests, open_trace
-from archsim.workload.demand import built_together, cached_demand, missing, sum_together
-from archsim.workload.extended import extended
+from archsim.workload import StepTokens, TokenSource, Trace, draw_requests, open_trace, store
+from archsim.workload.demand import built_together, cached_demand, extended, missing, sum_together
 from archsim.workload.trace import Derived, is_first_of, some_layers
 from archsim.workload.traffic_presets import generated_traffic
 
@@ -139,7 +138,7 @@ class Simulator:
         Replay(engine, demand, routing).run()
 
     def _within_limits(self, run: Run) -> Outcome:
-        """The outcome at the clocks of the limits of the system; see ``archsim.runs.power``."""
+        """The outcome at the clocks of the limits of the system; see ``archsim.runs.energy``."""
         outcome, clocks, state = within_limits(run.scenario, lambda clocks: self._replay(run, clocks).run())
         self._clocks[run.key] = clocks
         return replace(outcome, power=state)
@@ -238,7 +237,7 @@ class Simulator:
             return Remembered(drawn, spec.key[:3], self._streams)
         key = workload.trace, spec.model.name
         if key not in self._traces:
-            stored = column_cache.load(spec.stored_trace)
+            stored = store.load(spec.stored_trace)
             self._traces[key] = stored or open_trace(workload.trace, spec.model, workload.reader)
         source = extended(self._traces[key], spec.batch, workload.extend, workload.seed)
         return some_layers(source, workload.layers)

@@ -42,7 +42,6 @@ from archsim.runs.columns import (
     columns_with,
     kinds_of,
 )
-from archsim.runs.manifest import seal, write_manifest
 from archsim.runs.plan import Selection
 from archsim.runs.results import (
     CSV,
@@ -52,13 +51,15 @@ from archsim.runs.results import (
     STEPS,
     Record,
     references_of,
+    seal,
     spread,
     with_speedups,
+    write_manifest,
 )
 from archsim.runs.run import Run
 from archsim.specs.plan import Point, SweepPlan
 from archsim.specs.unread import UNREAD
-from archsim.workload import column_cache
+from archsim.workload import store
 
 # ---- store
 
@@ -257,7 +258,7 @@ _ROW, _DETAILS = ("run", "row", "host"), ("run", "dies", "links", "pairs", "step
 
 
 def folder() -> Path:
-    return column_cache.folder().with_name("runs")
+    return store.folder().with_name("runs")
 
 
 def find(run: Run, details: bool) -> Record | None:

@@ -13,13 +13,11 @@ from archsim.base.errors import ArchsimError, FailedRuns
 from archsim.base.files import sole_writer
 from archsim.base.host import available_cores
 from archsim.runs import store as cache
-from archsim.runs.dask_pool import simulate_on_cluster
 from archsim.runs.plan import Selection, select
-from archsim.runs.pool import simulate_all
+from archsim.runs.pool import Failure, simulate_all, simulate_on_cluster
 from archsim.runs.results import NO_DETAILS, Record, Results
 from archsim.runs.run import Run
 from archsim.runs.store import PART_RUNS, RecordStore, SweepStore
-from archsim.runs.worker import Failure
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.plan import Point, SweepPlan
 

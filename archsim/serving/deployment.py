@@ -4,21 +4,24 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, TypedDict
+from typing import Annotated, NamedTuple, TypedDict
 
 import numpy as np
 
 from archsim.base.errors import CapacityError, SpecError
+from archsim.base.fields import TIME, Spec, count, quantity
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
+from archsim.base.yaml import read_yaml, validate
 from archsim.engine.cluster.laws import moved_alike
 from archsim.engine.cluster.moves import sms_share
 from archsim.engine.moves import Sizes, vector_bytes
 from archsim.iteration import memory
-from archsim.iteration.attention import DECODE, PHASES, PREFILL
-from archsim.iteration.experts import NOT_GATED, ByChance, Experts, FusedLaw
+from archsim.iteration.attention import DECODE as DECODE_PHASE
+from archsim.iteration.attention import PHASES
+from archsim.iteration.attention import PREFILL as PREFILL_PHASE
 from archsim.iteration.layers import (
     ACTIVATION_BYTES,
     ALL_REDUCE,
@@ -41,20 +44,24 @@ from archsim.iteration.layers import (
     has_experts,
     row_flop,
 )
-from archsim.iteration.overlap import HOW, MICRO_BATCHES, NONE, TWO_BATCH, micro_batched, of_halves
+from archsim.iteration.overlap import HOW, MICRO_BATCHES, TWO_BATCH, micro_batched, of_halves
+from archsim.iteration.overlap import NONE as NO_OVERLAP
 from archsim.iteration.times import (
     NODE,
+    NOT_GATED,
     NVLINK_RANKS,
     Batches,
+    ByChance,
+    Experts,
+    FusedLaw,
     IterationLaws,
     gathered_ns,
     iteration_laws,
     iteration_times,
     with_copies,
 )
-from archsim.laws.dominated import not_served
 from archsim.laws.gemm import Rates
-from archsim.laws.laws import Laws
+from archsim.laws.laws import Laws, not_served
 from archsim.laws.scaling import with_scaled
 from archsim.laws.tables import CalibrationSpec, GemmLaw, MoeTable, ScaledSections
 from archsim.laws.transfers import NVLINK_BYTES_PER_S
@@ -63,19 +70,21 @@ from archsim.serving.clock import OCTAVE, Beside, StepTable, times_of
 from archsim.serving.groups import DECODES as DECODE_ROW
 from archsim.serving.groups import Gathered, Group, Parts, Say, refuse_unserved, slots_of
 from archsim.serving.records import Transfer
+from archsim.serving.requests import TokenPool, token_pool
 from archsim.serving.simulate import KvUnits, Pool, Scheduler, Store
-from archsim.serving.traffic import TokenPool, token_pool
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.calibration_files import siblings_of
+from archsim.specs.config_files import search_folders
 from archsim.specs.deployment import Parallelism, ParallelSpec, Precision, refuse_cut_blocks
+from archsim.specs.experiment import Scenario, SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.specs.model import SLICES, UNMODELLED, ModelSpec
-from archsim.specs.scenario import Scenario
 from archsim.specs.serving import KvStoreSpec, RoutingSpec
 from archsim.specs.serving_files import EXPERTS_SIDE, Serving
 from archsim.specs.system import SystemSpec
-from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.workload import open_trace
 from archsim.workload.traffic_presets import preset_digest
+
+# ---- deployment
 
 # ---- stand_ins
 # Tables that stand in for what a calibration lacks: weights of 4 bits, and expert layers of other shapes.
@@ -85,7 +94,7 @@ from archsim.workload.traffic_presets import preset_digest
 # the rates at which their bytes and products would pass. An expert layer takes the law of the nearest measured shape,
 # with its own sizes, as dies do (``archsim.laws.die``). Kernels of fused layers that are slower than kernels of
 # more
-# bits of their library are not those that engines run (``archsim.laws.dominated``): the library's kernel of 16 bits
+# bits of their library are not those that engines run (``archsim.laws.laws``): the library's kernel of 16 bits
 # stands in, with the bytes of its own weights and the FLOP rate of their dtype. Where both were measured, the law of 16
 # bits is 5 to 8 % off FP8 (medians; TensorRT-LLM on H100, B200 and GB200, vLLM's Triton and FlashInfer kernels on B200
 # and GB200), that of FP8 in blocks 7 to 35 %.
@@ -382,7 +391,7 @@ class Overlap(NamedTuple):
     which they gather its keys and values, of all layers.
     """
 
-    how: str = NONE
+    how: str = NO_OVERLAP
     sms_share: float = 0.0
     flop_per_s: float = np.inf
     parts: int = 1
@@ -419,7 +428,7 @@ def _table(
     offloaded_ns: np.ndarray | float = 0.0,
 ) -> StepTable:
     """``attention``: as `_attention` gives it."""
-    ours = LOCAL if overlap.how == NONE else tuple(cause for cause in LOCAL if cause != SHARED)
+    ours = LOCAL if overlap.how == NO_OVERLAP else tuple(cause for cause in LOCAL if cause != SHARED)
     decode_up, prefill_up = (
         laws.ns(PROJECTIONS, ALL_REDUCE, rows=rows) + _more_of_halves(laws, overlap, rows, (PROJECTIONS,))
         for rows in (DECODES, PROMPTS)
@@ -468,7 +477,7 @@ def _more_of_halves(laws: IterationLaws, overlap: Overlap, rows: str, causes: Se
 
 
 def _beside(laws: IterationLaws, overlap: Overlap) -> Beside:
-    if overlap.how == NONE:
+    if overlap.how == NO_OVERLAP:
         return Beside(stages=np.float64(overlap.stages))
     model, parallel = laws.model, laws.parallel
     share = before_attention(model, parallel)
@@ -500,12 +509,12 @@ def _attention(laws: IterationLaws, most_requests: int, sharing: int = 1) -> tup
     as much before them.
     """
     batch, context = axis(most_requests), axis(MOST_CONTEXT)
-    decode = sum(layers * times.ns(batch[:, None], 1.0, context) for times, layers in laws.attention[DECODE])
+    decode = sum(layers * times.ns(batch[:, None], 1.0, context) for times, layers in laws.attention[DECODE_PHASE])
     chunks, new, ratio = axis(min(most_requests, MOST_CHUNKS)), axis(MOST_PROMPT), axis(2**13)
     seen = new[:, None] * ratio
     part = np.maximum(new[:, None] / sharing, 1.0)
     at = chunks[:, None, None], part, np.maximum(seen - new[:, None] / 2 + part / 2, part)
-    prefill = sum(layers * times.ns(*at) for times, layers in laws.attention[PREFILL])
+    prefill = sum(layers * times.ns(*at) for times, layers in laws.attention[PREFILL_PHASE])
     return np.log(np.maximum(decode, 1e-9)), np.log(np.maximum(prefill, 1e-9))
 
 
@@ -962,7 +971,7 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
     system = part_of(serving.system, parallel.ep)
     system = in_dtype(system, engine.precision.experts, engine.calibration)
     # The clock composes whole iterations (`archsim.iteration.overlap`), with the shared experts.
-    apart = {"overlap": NONE, "weights": "routed"}
+    apart = {"overlap": NO_OVERLAP, "weights": "routed"}
     assumptions = assumptions_of(serving, system, parallel.dp).model_copy(update=apart)
     scenario = Scenario(system, serving.model, assumptions, serving.policy, _WORKLOAD, 1)
     together = system.launch == WITH_KERNELS and (parallel.dp == 1 or assumptions.dispatch in GATHERING)
@@ -1011,7 +1020,7 @@ def groups_apart(serving: Serving, engine: Engine, built: Built, scheduler: Sche
             f"{system.compute.dtype}; leave it out, or give the machine another compute.dtype and peak"
         )
     straight = system.launch == WITH_KERNELS
-    changed = {"overlap": NONE, "weights": "all" if model.shared_experts else "routed"}
+    changed = {"overlap": NO_OVERLAP, "weights": "all" if model.shared_experts else "routed"}
     if straight:
         changed["activations"] = "ignored"
     assumptions = assumptions.model_copy(update=changed)
@@ -1152,7 +1161,7 @@ def _with_levels(system: SystemSpec, levels) -> SystemSpec:
 def overlap_of(serving: Serving, ranks: int, dp: int) -> Overlap:
     """What runs beside what on so many ranks. Raises SpecError where no kernels follow each other."""
     given = serving.assumptions
-    if given.overlap == NONE:
+    if given.overlap == NO_OVERLAP:
         return Overlap()
     if given.execution != "expert_parallel":
         raise SpecError(
@@ -1219,3 +1228,163 @@ def refuse_on_wafer(serving: Serving, parallel: ParallelSpec) -> None:
             f"routing: {serving.spec.routing}: fused layers were measured on GPUs; {system.name} runs experts by the "
             "engine: give routing: {like: model}, or {synthetic: {popularity_skew: 0}}"
         )
+
+
+# ---- hosts
+# Fitted constants of serving engines: the host's time, and how far scaled laws of experts are off.
+
+NONE, ANY = "none", "any"
+PREFILL, DECODE = "prefill", "decode"  # engines that only prefill, or only decode
+Time = Annotated[float, quantity(TIME, "0 ns", "1000 s", zero=True)]
+
+
+class HostRow(Spec):
+    """Constants of an engine with MoE or dense models. ``iteration``, and ``layer`` for each layer: of every iteration;
+    ``eager_layer``: of a layer, in one that no captured graph covers; ``captured``, ``front_end``: as in ``Host``;
+    ``first_after``: engines choose an iteration while the one before runs, and send its tokens when the next one is
+    over; ``handoff``: of a request that goes from an engine that prefills to one that decodes.
+    """
+
+    engine: str
+    experts: bool
+    iteration: Time
+    layer: Time
+    sequence: Time
+    eager_layer: Time
+    request: Time
+    front_end: Time
+    captured: Annotated[int, count(0, 1_000_000)]
+    first_after: Annotated[int, count(1, 1000)]
+    handoff: Time = 0.0
+
+
+class FactorRow(Spec):
+    """Times relative to their laws, of what has these keys, each a name or ``any``; rows multiply. ``dtype``: of
+    experts, or of a dense model's products; ``routed``: of routed experts; ``decodes``, ``prompts``: of all that laws
+    give in iterations without and with prompts; ``request``: of the engine's constant of that name.
+    """
+
+    engine: str = ANY
+    experts: bool
+    gpu: str = ANY
+    dtype: str = ANY
+    model: str = ANY
+    routed: float = 1.0
+    decodes: float = 1.0
+    prompts: float = 1.0
+    request: float = 1.0
+
+    def of(self, **keys: str | bool) -> bool:
+        """Whether the row is of what has these keys."""
+        return all(getattr(self, name) in (value, ANY) for name, value in keys.items())
+
+
+class PoolRow(Spec):
+    """Engines that prefill and others that decode, of what has these keys, each a name or ``any``; rows multiply.
+    ``decodes``: of all of an iteration of those that decode, relative to an engine's that does both; that of a GPU is
+    one of its kernels, and of what laws give those that prefill, too. In place of the engine's own, where they are
+    given: ``request``, ``handoff``, and ``first_after``, of iterations that decode: a first token comes with those of a
+    decoding engine, which streams several at a time.
+    """
+
+    engine: str = ANY
+    gpu: str = ANY
+    dtype: str = ANY
+    # Whether ranks have requests of their own; null: either.
+    data_parallel: bool | None = None
+    decodes: float = 1.0
+    request: Time | None = None
+    handoff: Time | None = None
+    first_after: Annotated[int | None, count(1, 1000, none=True)] = None
+
+    def of(self, dp: int, **keys: str) -> bool:
+        """Whether the row is of what has these keys, and so many ranks of data-parallel attention."""
+        same = self.data_parallel in (None, dp > 1)
+        return same and all(getattr(self, name) in (value, ANY) for name, value in keys.items())
+
+
+class ResidualRow(Spec):
+    """80 % of measured times, relative to simulated ones, of an engine with MoE or dense models on a GPU with experts
+    (products) of a dtype; ``any``: of the engine on all. ``groups``: of measurements, on which constants were fitted.
+    ``pools``: of engines that prefill and others that decode; else of those that do both.
+    """
+
+    engine: str
+    experts: bool
+    gpu: str
+    dtype: str
+    groups: Annotated[int, count(1, 1_000_000)]
+    ttft: tuple[float, float]
+    tpot: tuple[float, float]
+    pools: bool = False
+
+
+class HostFile(Spec):
+    """``groups``: of measurements, as many as the constants were fitted on."""
+
+    source: str
+    groups: int
+    hosts: tuple[HostRow, ...]
+    factors: tuple[FactorRow, ...]
+    pools: tuple[PoolRow, ...] = ()
+    residuals: tuple[ResidualRow, ...] = ()
+
+
+@lru_cache
+def host_file() -> HostFile:
+    """The shipped constants. Raises SpecError."""
+    for folder in search_folders("serving", None):
+        if (folder / "hosts.yaml").is_file():
+            return validate(HostFile, read_yaml(folder / "hosts.yaml", "configs/serving/hosts.yaml"))
+    raise SpecError("configs/serving/hosts.yaml is missing")
+
+
+def host_of(
+    engine: str, model: ModelSpec, gpu: str, experts: str, products: str, known: HostFile | None = None,
+    pool: str = "", dp: int = 1,
+) -> Host:  # fmt: skip
+    """The constants of an engine that serves a model on a GPU, with experts and products of these dtypes; zeros for the
+    engine ``none``. ``known``: in place of the shipped ones; ``pool``: PREFILL or DECODE of an engine that does one of
+    both, with ``dp`` ranks of data-parallel attention.
+    """
+    if engine == NONE:
+        return Host()
+    moe, known = has_experts(model), known or host_file()
+    row = next(each for each in known.hosts if (each.engine, each.experts) == (engine, moe))
+    dtype = experts if moe else products
+    factors = [
+        each for each in known.factors if each.of(engine=engine, experts=moe, gpu=gpu, dtype=dtype, model=model.name)
+    ]
+    pools = [each for each in known.pools if each.of(dp, engine=engine, gpu=gpu, dtype=dtype)] if pool else []
+    alone = prod(each.decodes for each in pools) if pool == DECODE else 1.0
+    kernels = prod(each.decodes for each in pools if each.gpu != ANY) if pool == PREFILL else 1.0
+
+    def own(name: str, otherwise: float) -> float:
+        return next((value for each in pools if (value := getattr(each, name)) is not None), otherwise)
+
+    return Host(
+        alone * (row.iteration + row.layer * model.layers),
+        alone * row.sequence,
+        row.eager_layer * model.layers,
+        own("request", row.request * prod(each.request for each in factors)),
+        row.front_end,
+        row.captured,
+        int(own("first_after", row.first_after)),
+        experts=prod(each.routed for each in factors),
+        decodes=alone * prod(each.decodes for each in factors),
+        prompts=kernels * prod(each.prompts for each in factors),
+        handoff_ns=own("handoff", row.handoff),
+    )
+
+
+def residual_of(
+    engine: str, model: ModelSpec, gpu: str, experts: str, products: str, pools: bool = False
+) -> ResidualRow | None:
+    """How far measurements of such an engine are from what is simulated: its own cell's, else the engine's, else, of
+    ``pools``, those of all. None where there are none.
+    """
+    moe = has_experts(model)
+    there = [row for row in host_file().residuals if row.pools == pools and row.experts == moe]
+    mine = [row for row in there if row.engine == engine] or [row for row in there if row.engine == ANY]
+    asked = (gpu, experts if moe else products)
+    return next((row for each in (asked, (ANY, ANY)) for row in mine if (row.gpu, row.dtype) == each), None)

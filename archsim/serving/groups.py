@@ -25,9 +25,9 @@ from archsim.policies.placement import Placement, moves_between
 from archsim.policies.rebalancing import History, Rebalanced
 from archsim.policies.routing import Pass
 from archsim.serving.records import EXPERTS
-from archsim.serving.traffic import TokenPool
+from archsim.serving.requests import TokenPool
+from archsim.specs.experiment import Scenario
 from archsim.specs.policies import PolicySpec
-from archsim.specs.scenario import Scenario
 from archsim.workload.demand import Routing, StepDemand
 
 Say = Callable[[str], None]

@@ -20,8 +20,7 @@ from archsim.serving.records import (
     State,
     Transfer,
 )
-from archsim.serving.routing import choose
-from archsim.serving.schedulers import empty, enqueue, is_prompt, preempt_last, sum_up
+from archsim.serving.schedulers import choose, empty, enqueue, is_prompt, preempt_last, sum_up
 
 ENDED, STUCK, PAUSED, FAILED = 0, 1, 2, 3
 

@@ -23,30 +23,35 @@ from archsim.laws.gemm import Rates
 from archsim.runs.notes import datasheet_note
 from archsim.serving import requests as drawn
 from archsim.serving.deployment import (
+    DECODE,
     LOW_LATENCY,
+    NONE,
+    PREFILL,
     WITH_KERNELS,
     Built,
     Engine,
     Host,
     Offload,
     Overlap,
+    ResidualRow,
     StaticBatch,
     build,
     busy_of,
     groups_apart,
     groups_of,
     handed_over,
+    host_of,
     kv_room,
     missing_of,
     overlap_of,
     part_of,
     pool_of,
     refuse_on_wafer,
+    residual_of,
     slots_of_rank,
     store_of,
 )
 from archsim.serving.groups import Fixed, refuse_unserved
-from archsim.serving.hosts import DECODE, NONE, PREFILL, ResidualRow, host_of, residual_of
 from archsim.serving.measures import (
     PERCENTILES,
     UNDEFINED,
@@ -62,10 +67,10 @@ from archsim.serving.requests import Requests, format_of, read_requests
 from archsim.serving.simulate import SILENT, Fault, Pool, Progress, Scheduler, Served, Store, simulate
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.deployment import ParallelSpec
-from archsim.specs.plausible import plausibility_notes
 from archsim.specs.serving import ExpertsOnSpec, RequestSpec, SideSpec, TransferSpec
 from archsim.specs.serving_files import EXPERTS_SIDE, Serving
-from archsim.workload.loads.reading import holds_loads
+from archsim.specs.system import plausibility_notes
+from archsim.workload.loads import holds_loads
 
 if TYPE_CHECKING:
     import pandas

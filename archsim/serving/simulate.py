@@ -50,8 +50,7 @@ from archsim.serving.records import (
     zeros,
 )
 from archsim.serving.requests import Requests, refuse_too_long
-from archsim.serving.routing import sessions_of
-from archsim.serving.schedulers import compiled
+from archsim.serving.schedulers import compiled, sessions_of
 from archsim.specs.serving import BY_HASHES, SCHEDULERS, SchedulerSpec, is_function, row_of
 
 # ---- progress

@@ -14,27 +14,287 @@
 Grid, groups and samples multiply each other and the experiment's own systems, models, batches, policies and
 assumption sets. A path starts with ``system``, ``model``, ``policy``, ``assumptions``, ``workload``, ``parallel``,
 ``precision`` or ``engine``; a key that only one of them has may also start it (``hbm.bandwidth``). Nested mappings are
-paths, too. Syntax of values: ``archsim.specs.axes``; constraints: ``archsim.specs.constraints``.
+paths, too. Syntax of values: ``archsim.specs.axes``; constraints: ``archsim.specs.axes``.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, reduce
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from pydantic import Field, field_validator
 
 from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.fields import DIMENSIONS, SIZE, Dimension, Spec, as_written, describe, format_quantity, parse_quantity
+from archsim.base.fields import (
+    DIMENSIONS,
+    SIZE,
+    Dimension,
+    KeyProblem,
+    Spec,
+    as_written,
+    count,
+    describe,
+    format_quantity,
+    parse_quantity,
+    refuse_duplicates,
+)
 from archsim.base.yaml import Keys, Place, Tree, keys_of
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.constraints import Constraint, parse_constraint
+from archsim.specs.experiment import WorkloadSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import RULE_TYPES, PolicySpec
 from archsim.specs.system import SystemSpec
-from archsim.specs.workload import WorkloadSpec
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+# ---- constraints
+# Constraints of a sweep: which points are kept. They have their own grammar; nothing is evaluated as code.
+#
+#     constraint := test { "and" test }
+#     test       := NAME "fits"  |  sum OP sum { OP sum }          OP: <= < >= > == !=
+#     sum        := product { ("+" | "-") product }
+#     product    := atom { ("*" | "/") atom }
+#     atom       := NUMBER [UNIT]  |  NAME  |  'text'  |  "(" sum ")"  |  "-" atom
+#
+# A NAME is a key of the experiment by its dotted path, or a measure of the machine that needs no run. Numbers with
+# units are compared in base units (B, B/s, FLOP/s, ns, Hz). Put blanks around operators, as names may contain ``-`` and
+# ``+``. A word that is not a name is text to the right of == and != (``system.topology.name == torus``). Text has no
+# other comparison.
+
+_COMPARE = {
+    "<=": operator.le,
+    "<": operator.lt,
+    ">=": operator.ge,
+    ">": operator.gt,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+_REAL = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+_UNITS = sorted({unit for dimension in DIMENSIONS for unit in dimension.units if unit}, key=len, reverse=True)
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)(?:\s*(?P<unit>"
+    + "|".join(map(re.escape, _UNITS))
+    + r")(?![\w/]))?"
+    r"|(?P<name>[A-Za-z_]\w*(?:[.+-]?\w+)*)|'(?P<text>[^']*)'|(?P<sign><=|>=|==|!=|[-+*/()<>]))",
+    re.ASCII,
+)
+
+MOST_WORDS = 200  # of a constraint: its parser descends with every bracket
+
+Lookup = Callable[[str], Any]
+"""Value of a name: number (base unit), text, boolean (for ``fits``), or None if the point has no such key."""
+
+
+class Absent(Exception):
+    """The point does not have the key, so the constraint does not apply to it."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """``text`` as written, its ``names``; ``words``: names that may be text; ``tests``: trees; all must hold."""
+
+    text: str
+    names: tuple[str, ...]
+    words: frozenset[str]
+    tests: tuple[tuple, ...]
+
+    def holds(self, lookup: Lookup) -> Any:
+        """Whether a point is kept; constraints on keys it lacks do not apply. Raises ValueError for bad comparisons.
+
+        Of many points, whose numbers are arrays: bool[point].
+        """
+        kept: Any = True
+        try:
+            for test in self.tests:
+                kept = kept & _test(test, lookup)
+                if not any_of(kept):
+                    break
+        except Absent:
+            pass
+        return kept
+
+
+def parse_constraint(text: str) -> Constraint:
+    """Parse a constraint. Raises ValueError that says where the text is invalid and what was expected."""
+    parser = _Parser(text)
+    tests = [parser.test()]
+    while parser.take("name", "and"):
+        tests.append(parser.test())
+    parser.end()
+    names = tuple(dict.fromkeys(name for test in tests for name in _names(test)))
+    words = {
+        sides[1][1]
+        for test in tests
+        if test[0] == "compare" and set(test[2]) <= {"==", "!="}
+        for sides in [test[1]]
+        if sides[1][0] == "name"
+    }
+    return Constraint(text, names, frozenset(words), tuple(tests))
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A sum of a constraint alone: ``text`` as written, the ``names`` in it, its ``tree``."""
+
+    text: str
+    names: tuple[str, ...]
+    tree: tuple
+
+    @property
+    def has_text(self) -> bool:
+        """Whether a word is quoted."""
+        return "'" in self.text
+
+    def value(self, lookup: Lookup) -> Any:
+        """NaN where a name has no value, and for a division by zero; of many points, float64[point]."""
+        try:
+            return 1.0 * _value(self.tree, lookup)
+        except (Absent, ValueError):
+            return math.nan
+
+
+def parse_expression(text: str) -> Expression:
+    """Parse a sum, such as ``throughput / area``. Raises ValueError as `parse_constraint` does."""
+    parser = _Parser(text)
+    tree = parser.sum()
+    parser.end()
+    return Expression(text, tuple(dict.fromkeys(_names(tree))), tree)
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[tuple[str, Any, int]] = []
+        at = 0
+        while text[at:].strip():
+            match = _TOKEN.match(text, at)
+            if match is None:
+                raise ValueError(f"{text!r}: not understood from {text[at:].strip()[:20]!r} on")
+            kind = str(match.lastgroup if match.lastgroup != "unit" else "number")
+            value = _quantity(match["number"], match["unit"]) if kind == "number" else match[kind]
+            self._tokens.append((kind, value, at))
+            at = match.end()
+            if len(self._tokens) > MOST_WORDS:
+                raise ValueError(f"{text[:40]!r}...: more than {MOST_WORDS} words and signs")
+        self._next = 0
+
+    def test(self) -> tuple:
+        first = self.sum()
+        if first[0] == "name" and self.take("name", "fits"):
+            return "fits", first[1]
+        sums, signs = [first], []
+        while (sign := self._one_of(_COMPARE)) is not None:
+            signs.append(sign)
+            sums.append(self.sum())
+        if not signs:
+            raise self._unexpected(f"one of {' '.join(_COMPARE)}")
+        return "compare", tuple(sums), tuple(signs)
+
+    def sum(self) -> tuple:
+        return self._chain(self._product, ("+", "-"))
+
+    def _product(self) -> tuple:
+        return self._chain(self._atom, ("*", "/"))
+
+    def _chain(self, part: Callable[[], tuple], signs: tuple[str, ...]) -> tuple:
+        tree = part()
+        while (sign := self._one_of(signs)) is not None:
+            tree = (sign, tree, part())
+        return tree
+
+    def _atom(self) -> tuple:
+        if self._one_of(("(",)):
+            tree = self.sum()
+            if not self._one_of((")",)):
+                raise self._unexpected("')'")
+            return tree
+        if self._one_of(("-",)):
+            return "-", ("number", 0.0), self._atom()
+        if self._next < len(self._tokens) and self._tokens[self._next][0] != "sign":
+            kind, value, _ = self._tokens[self._next]
+            self._next += 1
+            return kind, value
+        raise self._unexpected("a number, a name or '('")
+
+    def take(self, kind: str, value: str) -> bool:
+        found = self._next < len(self._tokens) and self._tokens[self._next][:2] == (kind, value)
+        self._next += found
+        return found
+
+    def _one_of(self, signs) -> str | None:
+        return next((sign for sign in signs if self.take("sign", sign)), None)
+
+    def end(self) -> None:
+        if self._next < len(self._tokens):
+            raise self._unexpected("the end, or `and`")
+
+    def _unexpected(self, expected: str) -> ValueError:
+        rest = self._text[self._tokens[self._next][2] :].strip() if self._next < len(self._tokens) else ""
+        return ValueError(f"{self._text!r}: expected {expected}{f' instead of {rest!r}' if rest else ' at the end'}")
+
+
+def any_of(found: Any) -> bool:
+    """Whether a truth holds; of many points, for any of them."""
+    return bool(found.any() if hasattr(found, "any") else found)
+
+
+def _quantity(number: str, unit: str | None) -> float:
+    if unit is None:
+        return float(number)
+    dimension = next(each for each in DIMENSIONS if unit in each.units)
+    return float(parse_quantity(f"{number} {unit}", dimension))
+
+
+def _names(tree: tuple) -> Iterator[str]:
+    if tree[0] in ("name", "fits"):
+        yield tree[1]
+    elif tree[0] == "compare":
+        for each in tree[1]:
+            yield from _names(each)
+    elif tree[0] in _REAL:
+        yield from _names(tree[1])
+        yield from _names(tree[2])
+
+
+def _test(test: tuple, lookup: Lookup) -> Any:
+    if test[0] == "fits":
+        return bool(_known(test[1], lookup))
+    _, sums, signs = test
+    values = [_value(each, lookup) for each in sums]
+    for sign, left, right in zip(signs, values, values[1:], strict=False):
+        if isinstance(left, str) != isinstance(right, str) or (isinstance(left, str) and sign not in ("==", "!=")):
+            raise ValueError(f"{left!r} {sign} {right!r}: cannot be compared with {sign}")
+    holding = (_COMPARE[sign](left, right) for sign, left, right in zip(signs, values, values[1:], strict=False))
+    return reduce(operator.and_, holding)
+
+
+def _value(tree: tuple, lookup: Lookup) -> Any:
+    if tree[0] == "name":
+        return _known(tree[1], lookup)
+    if tree[0] in ("number", "text"):
+        return tree[1]
+    left, right = _value(tree[1], lookup), _value(tree[2], lookup)
+    if isinstance(left, str) or isinstance(right, str):
+        raise ValueError(f"{left!r} {tree[0]} {right!r}: text has no arithmetic; compare it with == or !=")
+    if tree[0] == "/" and any_of(right == 0):
+        raise ValueError("division by zero")
+    return _REAL[tree[0]](left, right)
+
+
+def _known(name: str, lookup: Lookup) -> Any:
+    value = lookup(name)
+    if value is None:
+        raise Absent(name)
+    return value
+
+
+# ---- axes
 
 # ---- axis_values
 # The values of a sweep axis: a list, or a range with a count or to be sampled.
@@ -563,3 +823,232 @@ def _drawn(axes: tuple[Axis, ...], method: str, count: int, seed: int) -> tuple[
         values = Drawn(shares, first if isinstance(first, Range) else axis.values)
         drawn.append(Axis(axis.path, axis.place, values, Drawn(shares, axis.places)))
     return tuple(drawn)
+
+
+# ---- explore
+# ``explore:`` of an experiment with a ``sweep:``: what to optimise over its points.
+#
+# ::
+#
+#     explore:
+#       objectives: [throughput, energy, cost]     # or expressions, throughput / area; the first is optimised in
+# budgets
+#       where: [throughput >= 20000]               # checked on results; `sweep.where` is checked before anything runs
+#       budgets: [cost <= 40000, power <= 2000]    # the best design within each is reported, with its YAML
+#       event_runs: 15 %                           # of the points, or a number of runs; 0: the analytical engine alone
+#       analytical_runs: 20000                     # at most; a larger space is screened, or optuna chooses which
+#       samples: 64                                # worlds, for objectives such as throughput.p10
+#       screened_runs: 1000                        # of a screened space: points near its front that are run whole
+#       coefficients: {hbm_usd_per_gb: 20}         # for energy, area and price: `archsim hardware cost FILE --sources`
+
+EXPLORE_KEY = "explore"
+
+
+class Objective(NamedTuple):
+    """A column of the results (``archsim.runs.columns``), and its sense: ``max`` or ``min``."""
+
+    column: str
+    sense: str
+
+
+OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType({
+    "throughput": Objective("tokens_per_s", "max"),
+    "time": Objective("decode_ns", "min"),
+    "energy": Objective("energy_per_token_j", "min"),
+    "power": Objective("power_w", "min"),
+    "area": Objective("silicon_mm2", "min"),
+    "cost": Objective("cost_usd", "min"),
+})
+_OPPOSITE = {"max": "min", "min": "max"}
+
+
+class Risk(NamedTuple):
+    """An objective over many worlds: a ``quantile`` (0 to 1) of ``name``, or the probability that it is on one side of
+    a ``bound``, in its base unit.
+    """
+
+    name: str
+    quantile: float | None
+    above: bool = True
+    bound: float = 0.0
+
+    def of(self, values: Any) -> float:
+        """The value of the objective, from that of ``name`` in every world, float64[sample]. A probability counts half
+        a world more on either side: of few worlds, none says never.
+        """
+        import numpy as np
+
+        if self.quantile is not None:
+            return float(np.quantile(values, self.quantile))
+        kept = np.count_nonzero(values >= self.bound if self.above else values <= self.bound)
+        return (kept + 0.5) / (len(values) + 1)
+
+
+RISKY = ("throughput", "time")  # what is known in every world
+_QUANTILE = re.compile(r"(\w+)\.p(\d{1,2})")
+_PROBABILITY = re.compile(r"probability\(\s*(\w+)\s*(>=|<=)\s*([0-9.]+(?:e[+-]?\d+)?)\s*\)")
+
+
+def risk_of(objective: str) -> Risk | None:
+    """``throughput.p10`` and ``probability(throughput >= 40000)`` (tokens/s; time in ns); None for other objectives.
+    Raises ValueError for one of these of which the value in other worlds is not known.
+    """
+    quantile, probability = _QUANTILE.fullmatch(objective.strip()), _PROBABILITY.fullmatch(objective.strip())
+    name = (quantile or probability or {1: None})[1]
+    if name is None:
+        return None
+    if name not in RISKY:
+        hint = did_you_mean(name, RISKY)
+        raise ValueError(f"objective {objective!r}: {name!r} is not drawn{hint} (drawn: {', '.join(RISKY)})")
+    if quantile:
+        if not 1 <= int(quantile[2]) <= 99:
+            raise ValueError(f"objective {objective!r}: expected a quantile from p1 to p99")
+        return Risk(name, int(quantile[2]) / 100)
+    assert probability is not None
+    return Risk(name, None, probability[2] == ">=", float(probability[3]))
+
+
+def sense_of(objective: str) -> str:
+    """``max`` or ``min`` of a name of OBJECTIVES, an expression of them, or a risk (`risk_of`). Raises ValueError for
+    unknown names, and where parts of an expression disagree, as in ``throughput * area``.
+    """
+    if objective in OBJECTIVES:
+        return OBJECTIVES[objective].sense
+    if (risk := risk_of(objective)) is not None:
+        return OBJECTIVES[risk.name].sense if risk.quantile is not None else "max"
+    try:
+        found = parse_expression(objective)
+    except ValueError as error:
+        raise ValueError(f"unknown objective {objective!r}{_near(objective)}: {error}") from None
+    for name in found.names:
+        if name not in OBJECTIVES:
+            raise ValueError(f"unknown objective {name!r}{_near(name)}")
+    sense = _sense(found.tree, objective)
+    if sense is None:
+        raise ValueError(f"objective {objective!r} names no result{_near('')}")
+    return sense
+
+
+def with_expressions(
+    values: Mapping[str, float], objectives: Iterable[str], slower: Any = None
+) -> dict[str, float]:
+    """The values of OBJECTIVES, and of those objectives that are expressions of them, or risks. ``slower``:
+    float64[sample], by what the time of each world is longer; None where it is not known, where a risk has the value of
+    what it is a risk of, or 1 over it, so that better is better.
+    """
+    found: dict[str, float] = dict(values)
+    for name in objectives:
+        risk = risk_of(name) if name not in OBJECTIVES else None
+        if risk is None:
+            if name not in OBJECTIVES:
+                found[name] = parse_expression(name).value(values.get)
+        elif slower is not None:
+            found[name] = risk.of(values[risk.name] * slower if risk.name == "time" else values[risk.name] / slower)
+        else:
+            value = values[risk.name]
+            found[name] = value if risk.quantile is not None or risk.above else 1 / value
+    return found
+
+
+def _near(name: str) -> str:
+    known = f"known: {', '.join(OBJECTIVES)}, and expressions such as throughput / area"
+    return f"{did_you_mean(name, OBJECTIVES)} ({known})"
+
+
+def _sense(tree: tuple, text: str) -> str | None:
+    """Of a tree of ``parse_expression``; None of numbers."""
+    kind, *parts = tree
+    if kind == "name":
+        return OBJECTIVES[parts[0]].sense
+    if kind in ("number", "text"):
+        return None
+    left, right = (_sense(part, text) for part in parts)
+    if kind in ("-", "/") and right:
+        right = _OPPOSITE[right]
+    if left and right and left != right:
+        raise ValueError(f"objective {text!r}: more of one part is better and of the other worse; neither is optimised")
+    return left or right
+
+
+_MOST_RUNS = 1_000_000
+
+
+def _read_constraint(text: Any) -> str:
+    if not isinstance(text, str):
+        raise ValueError(f"expected a constraint such as 'cost <= 40000', not {describe(text)}")
+    for name in parse_constraint(text).names:
+        if name not in OBJECTIVES:
+            raise ValueError(
+                f"unknown result {name!r}{did_you_mean(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})"
+            )
+    return text
+
+
+class ExploreSpec(Spec):
+    """What ``archsim sweep --search`` optimises."""
+
+    objectives: tuple[str, ...] = Field(min_length=1, max_length=4)
+    where: tuple[str, ...] = ()
+    budgets: tuple[str, ...] = ()
+    # Maximum runs of the event engine: a share of the points, or a number.
+    event_runs: float | int = 0.15
+    # Maximum runs of the analytical engine; of more points, a screen or optuna decides. Twenty thousand take minutes.
+    analytical_runs: Annotated[int, count(1, _MOST_RUNS)] = 20_000
+    # Points of a screened space, on and nearest to its front, that the analytical engine runs whole.
+    screened_runs: Annotated[int, count(1, _MOST_RUNS)] = 1000
+    # Worlds in which an objective such as throughput.p10 is found (`archsim sure`), and how many designs are drawn.
+    samples: Annotated[int, count(16, 4096)] = 64
+    drawn_designs: Annotated[int, count(1, 10_000)] = 64
+    coefficients: dict[str, float] = Field(default_factory=dict)
+    seed: Annotated[int, count(0, 2**31)] = 0
+
+    @field_validator("objectives")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for place, name in enumerate(names):
+            try:
+                sense_of(name)
+            except ValueError as error:
+                raise KeyProblem((place,), str(error)) from None
+        refuse_duplicates("objective", list(names))
+        return names
+
+    @field_validator("where", "budgets", mode="before")
+    @classmethod
+    def _readable(cls, texts: Any) -> Any:
+        if not isinstance(texts, list | tuple):
+            raise ValueError(f"expected a list of constraints, not {describe(texts)}")
+        for place, text in enumerate(texts):
+            try:
+                _read_constraint(text)
+            except ValueError as error:
+                raise KeyProblem((place,), str(error)) from None
+        return texts
+
+    @field_validator("event_runs", mode="before")
+    @classmethod
+    def _share_or_number(cls, value: Any) -> float | int:
+        expected = "expected a share of the points such as 15 %, or a number of runs"
+        if isinstance(value, str) and value.strip().endswith("%"):
+            try:
+                value = float(value.strip()[:-1] if value.isascii() else "") / 100
+            except ValueError:
+                raise ValueError(f"{expected}, not {describe(value)}") from None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{expected}, not {describe(value)}")
+        if isinstance(value, float) and not 0 < value <= 1:
+            raise ValueError(f"{value!r}: a share must be above 0 and at most 1; {expected}")
+        if isinstance(value, int) and not 0 <= value <= _MOST_RUNS:
+            raise ValueError(f"{value!r}: {expected}")
+        return value
+
+    def most_runs(self, points: int) -> int:
+        """The maximum number of event runs for this many points; of a share at least 1."""
+        return self.event_runs if isinstance(self.event_runs, int) else max(1, round(self.event_runs * points))
+
+    @property
+    def senses(self) -> tuple[str, ...]:
+        return tuple(map(sense_of, self.objectives))
+
+    def constraints(self) -> tuple[Constraint, ...]:
+        return tuple(map(parse_constraint, self.where))

@@ -2,22 +2,267 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from archsim.base.errors import did_you_mean
-from archsim.base.fields import KeyProblem, Name, Spec, refuse_duplicates, with_ranges
+from archsim.base.errors import SpecError, did_you_mean
+from archsim.base.fields import KeyProblem, Name, Spec, count, number, refuse_duplicates, with_ranges
 from archsim.base.own_code import import_function
-from archsim.specs.assumptions import AssumptionsSpec, columns_of
+from archsim.specs.assumptions import AssumptionsSpec, columns_of, own_execution
 from archsim.specs.config_files import named_files
-from archsim.specs.deployment import DeploymentSpec, ParallelSpec, PrecisionSpec
+from archsim.specs.deployment import (
+    DeploymentSpec,
+    Parallelism,
+    ParallelSpec,
+    Precision,
+    PrecisionSpec,
+    refuse_cut_blocks,
+    refuse_uneven,
+)
 from archsim.specs.model import UNMODELLED, ModelSpec
-from archsim.specs.policies import PolicySpec
+from archsim.specs.policies import RULE_TYPES, PolicySpec
 from archsim.specs.system import SystemSpec
-from archsim.specs.workload import OF_MODEL, WorkloadSpec
 
+# ---- workload
+# The workload: a routing trace (or synthetic traffic), batch sizes and decode steps.
+
+# Iterations are int16 in traces; iteration 0 is the prefill.
+DecodeSteps = Annotated[int, count(1, 32766)]
+BatchSize = Annotated[int, count(1, 10_000_000)]
+Skew = Annotated[float, number(0, 10)]
+Seed = Annotated[int, count(0, 2**63 - 1)]
+# Of a generated request that does not say; small because a prefill is one step whatever its length.
+PROMPT_TOKENS = 16
+OF_MODEL = "model"  # `like: model`: the preset with the name of each model
+
+
+def known_preset(like: str | None) -> str | None:
+    """Return ``like`` unchanged. Raises ValueError for what is no traffic preset, file or `model`."""
+    known = named_files("traffic")
+    if like not in (None, OF_MODEL) and not like.endswith((".yaml", ".yml")) and like not in known:
+        raise ValueError(
+            f"unknown traffic preset {like!r}{did_you_mean(like, known)} (known: {', '.join(known)}; "
+            f"{OF_MODEL}, for the preset of each model's name; or the path of a YAML file)"
+        )
+    return like
+
+
+_Ratio = Annotated[float, number(1, 1e6)]
+Level = _Ratio | Annotated[tuple[_Ratio, ...], Field(min_length=1)] | None
+
+
+class ImbalanceSpec(Spec):
+    """A published imbalance that generated traffic is to have: one of four figures. Several values: of parts of the
+    model of equal depth, the first MoE layers first. Experts lie contiguously on the ranks.
+    """
+
+    # Pairs of the busiest rank over the mean.
+    max_over_mean: Level = None
+    # Pairs of the busiest rank over those of the least busy one.
+    max_over_min: Level = None
+    # Pairs of the busiest expert over the mean.
+    hottest_expert: Level = None
+    # Pairs of the busiest rank over those of the busiest after EPLB, placed by the same loads, with `slots`.
+    eplb_gain: Level = None
+    # Ranks of expert parallelism; not of hottest_expert.
+    ranks: Annotated[int | None, count(2, 100_000, none=True)] = None
+    # Further slots of a rank that EPLB fills.
+    slots: Annotated[int, count(0, 1024)] = 0
+
+    @model_validator(mode="after")
+    def _one(self) -> "ImbalanceSpec":
+        given = [name for name in _LEVELS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"expected one of {', '.join(_LEVELS)}; not {len(given)}")
+        if (self.ranks is None) != (given == ["hottest_expert"]):
+            raise KeyProblem(("ranks",), "is of the other three, not of hottest_expert" if self.ranks else "is missing")
+        if self.slots and given != ["eplb_gain"]:
+            raise KeyProblem(("slots",), "are those of eplb_gain")
+        return self
+
+    @property
+    def level(self) -> tuple[str, tuple[float, ...]]:
+        """The figure's name, and its value for each part of the model."""
+        name = next(name for name in _LEVELS if getattr(self, name) is not None)
+        value = getattr(self, name)
+        return name, value if isinstance(value, tuple) else (value,)
+
+    def __str__(self) -> str:
+        name, values = self.level
+        of = f"/{self.ranks}" if self.ranks else ""
+        return f"{name}{of}={'/'.join(f'{each:g}' for each in values)}{f' slots={self.slots}' if self.slots else ''}"
+
+
+_LEVELS = ("max_over_mean", "max_over_min", "hottest_expert", "eplb_gain")
+
+
+class SyntheticSpec(Spec):
+    """Generated routing, from a traffic preset (``like``) or from a few numbers.
+
+    Presets: archsim.workload.generated. The numbers, and the recorded routing from which their
+    defaults were measured: archsim.workload.generated.
+    """
+
+    # A preset of configs/traffic, the path of one (archsim trace fit), or `model`: for each model the preset of its own
+    # name. Null: the numbers below.
+    like: Annotated[str, Field(min_length=1)] | None = None
+    # With like: tasks and their weights; null: those of the preset. An unknown task is like a subject of the preset, or
+    # has its task `other`, or gets shares derived from its name.
+    mix: dict[Annotated[str, Field(min_length=1)], Annotated[float, number(0, 1e9)]] | None = None
+    # Number of requests; null: as many as the largest batch needs.
+    requests: Annotated[int | None, count(1, 10_000_000, none=True)] = None
+    # Prompt tokens of every request: the prefill, iteration 0. 0: no prefill. Null: 16, or with like the lengths of the
+    # preset, so that every request begins with a prefill.
+    prompt_tokens: Annotated[int | None, count(0, 1_000_000, none=True)] = None
+    # Decode steps of every request; null: as many as the workload requests, or with like the preset's.
+    decode_steps: Annotated[int | None, count(1, 32766, none=True)] = None
+    seed: Seed = 0
+    # Standard deviation of the log popularity of a layer's experts; 0: all equal. Several: of parts of equal depth, the
+    # first MoE layers first.
+    popularity_skew: Skew | Annotated[tuple[Skew, ...], Field(min_length=1)] = 0.7
+    # In place of popularity_skew: what the traffic is to measure; every layer's skew is fitted to it, for this seed.
+    imbalance: ImbalanceSpec | None = None
+    # Probability that a request rejects an expert it does not prefer; 0: requests are equal.
+    request_taste: Annotated[float, number(0, 1)] = 0.75
+    # Probability that a token keeps an expert of the previous token.
+    stickiness: Annotated[float, number(0, 1)] = 0.15
+    # By how much popularity drifts per decode step, in radians: its correlation with that of n steps before is
+    # cos(drift * n).
+    drift: Annotated[float, number(0, 1)] = 0
+    # The decode step with which every request changes its subject: other popular experts, other tastes; null: none.
+    switch_step: Annotated[int | None, count(1, 32766, none=True)] = None
+
+    @field_validator("like")
+    @classmethod
+    def _known_preset(cls, like: str | None) -> str | None:
+        return known_preset(like)
+
+    def preset_of(self, model: str) -> str | None:
+        """The preset for a model of this name: a name or path; None: the three numbers."""
+        return model if self.like == OF_MODEL else self.like
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> "SyntheticSpec":
+        if self.like is None:
+            if self.mix is not None:
+                raise KeyProblem(("mix",), "needs the tasks of a preset; give `like`")
+            if self.imbalance is not None and "popularity_skew" in self.model_fields_set:
+                raise KeyProblem(("popularity_skew",), "is what is fitted to `imbalance`; give one of them")
+            return self
+        for key in ("popularity_skew", "imbalance", "request_taste", "stickiness", "drift", "switch_step"):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise KeyProblem((key,), f"has no effect on traffic like {self.like!r}: the preset has its own")
+        if self.mix is not None and not sum(self.mix.values()) > 0:
+            raise KeyProblem(("mix",), "needs at least one task with a weight above 0")
+        return self
+
+
+class SyntheticTrace(Spec):
+    """``trace: {synthetic: {...}}``."""
+
+    synthetic: SyntheticSpec
+
+
+def _kind_of_trace(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "<path>"
+    return "<synthetic>" if isinstance(value, dict | SyntheticTrace) else None
+
+
+class WorkloadSpec(Spec):
+    """Which requests are served, and how many together."""
+
+    # The path of a trace, or synthetic traffic.
+    trace: Annotated[
+        Annotated[str, Field(min_length=1), Tag("<path>")] | Annotated[SyntheticTrace, Tag("<synthetic>")],
+        Discriminator(
+            _kind_of_trace,
+            custom_error_type="expected",
+            custom_error_message="expected the path of a trace, or {synthetic: {...}}",
+        ),
+    ]
+    # A user's own trace format, package.module:function; null: one of the shipped formats.
+    reader: Annotated[str, Field(min_length=1)] | None = None
+    # Batch N: the first N requests in file order; if a recorded trace has fewer, see `extend`.
+    batch: tuple[BatchSize, ...] = Field(min_length=1)
+    # Requests beyond the recorded ones (docs/traces.md).
+    extend: Literal["redraw", "shifted", "fitted"] = "redraw"
+    # Maximum; requests that end earlier stop contributing. 127 after the prefill, as in the published simulator.
+    decode_steps: DecodeSteps = 127
+    # Of these, the first that run but are not counted, nor is the prefill before them: caches and copies fill up.
+    warmup_steps: Annotated[int, count(0, 32765)] = 0
+    # Number of MoE layers that run, those that represent all of them; times are scaled, and their standard error is
+    # stated; null: all.
+    layers: Annotated[int | None, count(1, 10_000, none=True)] = None
+    # Seed of the draw with replacement.
+    seed: Seed = 0
+    # Tokens of KV cache that a request holds, under `memory: all`; 0 leaves the cache out. Null: docs/assumptions.md.
+    context: Annotated[int | None, count(0, 100_000_000, none=True)] = None
+    # Attention, dense layers, routers and embeddings: all of them on every die (data-parallel attention), or a share.
+    attention_weights: Literal["replicated", "sharded"] = "replicated"
+
+    @model_validator(mode="after")
+    def _reads_a_file(self) -> "WorkloadSpec":
+        if self.reader is not None and not isinstance(self.trace, str):
+            raise KeyProblem(("reader",), "needs a recorded trace; generated traffic needs no reader")
+        if self.extend != "redraw" and not isinstance(self.trace, str):
+            raise KeyProblem(("extend",), "needs a recorded trace; generated traffic has as many requests as asked for")
+        return self
+
+    @model_validator(mode="after")
+    def _counts_a_step(self) -> "WorkloadSpec":
+        if self.warmup_steps >= self.decode_steps:
+            raise KeyProblem(
+                ("warmup_steps",),
+                f"leaves none of the {self.decode_steps} decode steps to count; expected at most "
+                f"{self.decode_steps - 1}",
+            )
+        return self
+
+    @field_validator("batch", mode="before")
+    @classmethod
+    def _one_or_several(cls, batch: Any) -> Any:
+        return batch if isinstance(batch, list | tuple) else (batch,)
+
+    @field_validator("batch")
+    @classmethod
+    def _each_once(cls, batch: tuple[int, ...]) -> tuple[int, ...]:
+        refuse_duplicates("batch", list(batch))
+        return batch
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether requests begin with a prompt, as recorded ones do."""
+        return isinstance(self.trace, str) or self.trace.synthetic.prompt_tokens != 0
+
+    def drawn(self, at: int) -> "WorkloadSpec":
+        """With the ``at``-th draw of its traffic, or of requests of a recorded trace; 0: its own."""
+        if not at:
+            return self
+        changes: dict[str, Any] = {"seed": self.seed + at}
+        if not isinstance(self.trace, str):
+            synthetic = self.trace.synthetic.model_copy(update={"seed": self.trace.synthetic.seed + at})
+            changes["trace"] = self.trace.model_copy(update={"synthetic": synthetic})
+        return self.model_copy(update=changes)
+
+    @property
+    def context_tokens(self) -> int | None:
+        """`context`, else prompt and decode steps of generated requests: what they hold at their end. None if neither
+        says: requests without prompts, or of lengths that a preset or a recorded trace decides.
+        """
+        if self.context is not None or isinstance(self.trace, str):
+            return self.context
+        synthetic = self.trace.synthetic
+        if synthetic.like is not None or synthetic.prompt_tokens == 0:
+            return None
+        prompt = PROMPT_TOKENS if synthetic.prompt_tokens is None else synthetic.prompt_tokens
+        return prompt + min(self.decode_steps, synthetic.decode_steps or self.decode_steps)
+
+
+# ---- experiment
 
 class ExperimentSpec(Spec):
     """What ``archsim sweep`` runs, with every reference resolved."""
@@ -141,3 +386,84 @@ def layers_problem(model: ModelSpec, workload: WorkloadSpec) -> str | None:
     if workload.layers is None or workload.layers <= have:
         return None
     return f"{workload.layers} is out of range; {model.name} has {have} MoE layers"
+
+
+# ---- scenario
+# A scenario: one machine serving one model's traffic under one policy and one assumption set.
+
+@dataclass(frozen=True)
+class Scenario:
+    """What an engine simulates. ``batch``: requests served together, one of ``workload.batch``."""
+
+    system: SystemSpec
+    model: ModelSpec
+    assumptions: AssumptionsSpec
+    policy: PolicySpec
+    workload: WorkloadSpec
+    batch: int
+    deployment: DeploymentSpec = DeploymentSpec()
+
+    @property
+    def parallel(self) -> Parallelism:
+        """Parallel sizes; ``refuse_undeployed`` says whether the machine can have them."""
+        return self.deployment.sizes(self.system.dies)
+
+    @property
+    def precision(self) -> Precision:
+        """dtypes: those of the deployment, else of the system."""
+        return self.deployment.dtypes(self.system.compute.dtype)
+
+    def refuse_undeployed(self) -> None:
+        """Raise SpecError for a deployment that the machine cannot have, or that experiments do not model."""
+        if (own := getattr(own_execution(self.assumptions.execution), "refuse_undeployed", None)) is not None:
+            own(self)
+            return
+        parallel, system, given = self.parallel, self.system, self.deployment.precision
+        for key, ranks, what in (
+            ("pp", parallel.stages, "stages: pipeline parallelism"),
+            ("attention.context", parallel.context, "ranks share the tokens of a request: this"),
+        ):
+            if ranks > 1:
+                raise SpecError(
+                    f"parallel.{key}: {ranks} {what} is not modelled in an experiment, which runs one batch through "
+                    "all layers; leave it out, or serve the model (archsim serve)"
+                )
+        if self.deployment.parallel is not None and self.deployment.parallel.attention.prompts == "shared":
+            raise SpecError(
+                "parallel.attention.prompts: shared: ranks that share prompts are of engines that only prefill "
+                "(archsim serve, disaggregated.prefill); leave it out"
+            )
+        if parallel.ranks != system.dies:
+            raise SpecError(
+                f"parallel: attention tp {parallel.tp} x dp {parallel.dp} is {parallel.ranks} ranks, but {system.name} "
+                f"has {system.dies} dies, and an experiment uses all: give attention: {{tp: {parallel.tp}, dp: "
+                f"{max(system.dies // parallel.tp, 1)}}}, or a system of {parallel.ranks} dies"
+            )
+        if parallel.tp > 1:
+            refuse_uneven(self.model, parallel, experts=False)
+            refuse_cut_blocks(self.model, parallel, self.precision, experts=False)
+        if parallel.expert_tp > 1:
+            raise SpecError(
+                f"parallel.experts: tp {parallel.expert_tp}: experiments place whole experts; give ep: {system.dies}, "
+                "or serve the model (archsim serve) with routing: uniform"
+            )
+        if given.experts not in (None, system.compute.dtype):
+            raise SpecError(
+                f"precision.experts: {given.experts}: experts of an experiment have the dtype of the system, "
+                f"{system.compute.dtype}; give the system compute: {{dtype: {given.experts}, peak: ...}}"
+            )
+
+    @property
+    def own_functions(self) -> tuple[str, ...]:
+        """The users' own functions that run, each as ``package.module:function``."""
+        return own_functions(self.system, self.policy, self.assumptions)
+
+
+def own_functions(system: SystemSpec, policy: PolicySpec, assumptions: AssumptionsSpec) -> tuple[str, ...]:
+    """Users' own functions in a scenario: rules of the policy, topology and blocks of the system, the execution;
+    components in RTL.
+    """
+    rules = [rule.name for rule_type in RULE_TYPES if (rule := getattr(policy, rule_type)).is_function]
+    topology = [system.topology.name] if system.topology.is_function else []
+    executions = [assumptions.execution] if ":" in assumptions.execution else []
+    return (*rules, *topology, *executions, *(block.name for block in system.blocks), *system.decision.fsm.components)

@@ -13,11 +13,10 @@ from archsim.base.fields import Name, Spec
 from archsim.base.yaml import Place, Tree, keys_of, read_yaml, validate
 from archsim.laws.tables import CalibrationSpec
 from archsim.specs.assumptions import AssumptionsSpec, NamedSet
-from archsim.specs.axes import SWEEP_KEY, Axis, canonical, read_sweep, with_wafers
+from archsim.specs.axes import EXPLORE_KEY, SWEEP_KEY, Axis, ExploreSpec, canonical, read_sweep, with_wafers
 from archsim.specs.calibration_files import FabricFile, find_calibrations, with_sections
 from archsim.specs.config_files import display, named_files
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.explore import EXPLORE_KEY, ExploreSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.papers import PaperSpec
 from archsim.specs.plan import PLURAL, SweepPlan, plan_without_axes

@@ -18,14 +18,24 @@ from pydantic import ValidationError
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import Spec, describe, parse_quantity
 from archsim.base.yaml import Place, Tree, dump_yaml, keys_of, validate
-from archsim.specs.axes import DEPLOYED, KINDS, SWEEP_KEY, WAFER, Axis, Drawn, SweepSpec, canonical, dimension_of
+from archsim.specs.axes import (
+    DEPLOYED,
+    KINDS,
+    SWEEP_KEY,
+    WAFER,
+    Axis,
+    Constraint,
+    Drawn,
+    SweepSpec,
+    any_of,
+    canonical,
+    dimension_of,
+)
 from archsim.specs.calibration_files import with_calibrations_found
-from archsim.specs.constraints import Constraint, any_of
 from archsim.specs.deployment import DeploymentSpec
-from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.experiment import ExperimentSpec, WorkloadSpec
 from archsim.specs.policies import NEUTRAL, RULE_TYPES, RULES
 from archsim.specs.references import folders_around, found_trace, put, resolve
-from archsim.specs.workload import WorkloadSpec
 
 # ---- variants
 # Builds what a sweep's points consist of: systems, models, policies, assumption sets and workloads with axis values

@@ -21,8 +21,8 @@ from archsim.base.errors import did_you_mean
 from archsim.base.fields import BANDWIDTH, SIZE, TIME, KeyProblem, Spec, count, describe, fraction, number, quantity
 from archsim.base.own_code import import_function
 from archsim.specs.deployment import ParallelSpec, PrecisionSpec
+from archsim.specs.experiment import OF_MODEL, SyntheticSpec, known_preset
 from archsim.specs.policies import Parameter, check_parameters
-from archsim.specs.workload import OF_MODEL, SyntheticSpec, known_preset
 
 # ---- schedulers
 # How an engine fills its iterations: the shipped schedulers, one row each, and the ``scheduler:`` of a serve file.

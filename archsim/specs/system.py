@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_serializer, model_validator
@@ -24,15 +25,19 @@ from archsim.base.fields import (
     RESISTANCE,
     SIZE,
     TEMPERATURE,
+    TIME,
+    Dimension,
     KeyProblem,
     Name,
     Spec,
+    as_written,
     count,
     format_quantity,
     fraction,
     number,
     quantity,
 )
+from archsim.base.fields import parse_quantity as parsed
 from archsim.base.own_code import import_function
 from archsim.base.units import WEIGHT_BYTES
 from archsim.laws.tables import HBM, Axis, CalibrationSpec, Numbers, Positive
@@ -48,15 +53,210 @@ from archsim.specs.as_built import (
 )
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.config_files import known_calibration
-from archsim.specs.decision import DecisionSpec
 from archsim.specs.fabric import Bandwidth, FabricSpec, Latency, MeshSpec, TopologySpec
 from archsim.specs.policies import check_parameters
+
+# ---- decision
+# The executor of decisions and its speed: the Global CP's state machine, firmware on an embedded core, a host CPU over
+# PCIe, or a kernel on every GPU.
+#
+# The decision itself (which die runs what, what is copied) is the same for all of them; only its cost differs, and only
+# under ``decision_cost: charged``. How each number enters the time of a decision: ``microarch.blocks.global_cp``.
+
+Clock = Annotated[float, quantity(CLOCK, "1 MHz", "20 GHz")]
+DecisionLatency = Annotated[float, quantity(TIME, "1e-3 ns", "1 s", zero=True)]
+
+
+class FsmSpec(Spec):
+    """Datapath of the Global CP as a state machine."""
+
+    # What synthesis reaches at these parameters: the longest path of `microarch/silicon/results` (select; allocator
+    # beside it), 15 % faster in 5 nm, with 25 % for wires and clock. A higher clock is a warning that names the path.
+    clock_hz: Clock = Field(0.85e9, alias="clock")
+    # Candidates evaluated in parallel: five (a home and its neighbours) unless copies exist; 8 is the next power of
+    # two (archsim's choice).
+    lanes: Annotated[int, count(1, 4096)] = 8
+    # Comparators of the sorter and of the selection of heatmap entries; one word of the heatmap port has 32 counters.
+    comparators: Annotated[int, count(1, 65536)] = 32
+    # bitonic: all comparators work, in place (Batcher 1968; in RTL). merge: fewer comparisons, but the last pairs of
+    # runs keep few comparators busy, and a second buffer.
+    sorter: Literal["bitonic", "merge"] = "bitonic"
+    # Registers between the operands of a block of tokens, its costs and the loads: as many further cycles a block.
+    # Three bring the path of the 8 lanes from 1.61 to 1.04 ns (ASAP7, docs/rtl.md).
+    pipeline: Annotated[int, count(0, 3)] = 3
+    # Unit of the costs that `paper` compares: integers of cost_bits.
+    cost_quantum_ns: Annotated[float, quantity(TIME, "1e-3 ns", "1 us")] = Field(1.0, alias="cost_quantum")
+    cost_bits: Annotated[int, count(8, 64)] = 24
+    # A PDU gathers its cp_en bits in a second register, so that they take effect together; else it writes each word
+    # through. The engine takes them with the last word either way; area and RTL have both.
+    shadow: bool = True
+    # Widths of the tables' ports (published simulator's paper, table II): distribution table, heatmap, prediction
+    # table.
+    table_port_bits: Annotated[int, count(1, 65536)] = 72
+    heatmap_port_bits: Annotated[int, count(1, 65536)] = 512
+    prediction_port_bits: Annotated[int, count(1, 65536)] = 16
+    # Cycles and plans of the tables and policy functions, or of the components in RTL (docs/rtl.md).
+    implementation: Literal["table", "rtl"] = "table"
+    # Where the distribution table and the heatmap rows are stored: SRAM of the Global CP, as in table II, or HBM of
+    # its die.
+    tables: Literal["on_chip", "dram"] = "on_chip"
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """What runs in RTL, each as ``package.module:class``."""
+        names = ("sorter:Sorter", "allocator:Allocator", "select:Selector", "heatmap:HeatmapStore")
+        return tuple(f"microarch.rtl.{name}" for name in names) if self.implementation == "rtl" else ()
+
+
+# Clocks of the cores that the paper names: Cortex-A76 3 GHz in 7 nm (Arm's projection, AnandTech, Cortex-A76
+# Unveiled, 2018; the first chip reached 2.6 GHz), Cortex-A72 2.5 GHz in 16 nm (Kirin 955: AnandTech, HiSilicon Kirin
+# 960, 2017). Sustained IPC on integer code is assumed: 2.0 (1.5 to 2.5) and 1.3 (1.0 to 1.6); no source was found.
+CORES = MappingProxyType({"a76": {"clock": "3 GHz", "ipc": 2.0}, "a72": {"clock": "2.5 GHz", "ipc": 1.3}})
+
+
+class FirmwareSpec(Spec):
+    """The same decision as a program on an embedded core; instructions per unit of work are counted in the inner
+    loops.
+    """
+
+    core: Literal["a76", "a72"] = "a76"
+    clock_hz: Clock = Field(alias="clock")
+    ipc: Annotated[float, number(0.01, 16)]
+    # Estimates, hand-counted in the compiled inner loops of archsim.policies.allocation (loads, compares, adds,
+    # branch).
+    per_table_entry: Annotated[float, number(0, 1e6)] = 6
+    per_comparison: Annotated[float, number(0, 1e6)] = 8
+    per_candidate: Annotated[float, number(0, 1e6)] = 25
+    per_evaluation: Annotated[float, number(0, 1e6)] = 30
+    per_plan_entry: Annotated[float, number(0, 1e6)] = 12
+    per_heatmap_entry: Annotated[float, number(0, 1e6)] = 1.5
+    # A multiply-add of a solver: two loads, the operation, a store (hand-counted like the above).
+    per_operation: Annotated[float, number(0, 1e6)] = 4
+
+    @model_validator(mode="before")
+    @classmethod
+    def _core_defaults(cls, given: Any) -> Any:
+        core = given.get("core", "a76") if isinstance(given, dict) else None
+        return CORES[core] | given if isinstance(core, str) and core in CORES else given
+
+
+# YAML key → attribute and dimension of the values that a calibration can give.
+_PATH = MappingProxyType({
+    "pcie_bandwidth": ("pcie_bandwidth_bytes_per_s", BANDWIDTH),
+    "pcie_latency": ("pcie_latency_ns", TIME),
+    "launch": ("launch_ns", TIME),
+    "sync": ("sync_ns", TIME),
+})
+
+
+def _fitted(value: float, dimension: Dimension) -> str:
+    """Four significant digits; no fit of transfers is more accurate."""
+    return format_quantity(float(f"{value:.4g}"), dimension)
+
+
+class HostSpec(Spec):
+    """The same decision on a host CPU, once per MoE layer: read back, decide, send, launch.
+
+    ``calibration`` (in ``configs/calibrations``, or a file) gives the missing values of PCIe, launch and sync. They
+    never fall back to the defaults: a value that the calibration lacks is an error. The numbers are stored, and
+    ``source`` states their origin, so that a manifest does not depend on the calibration.
+    """
+
+    # null: the policy function is timed on the machine that runs archsim (median of repeats); results then differ from
+    # machine to machine and from run to run.
+    time_ns: Annotated[float, quantity(TIME, "1 ns", "10 s")] | None = Field(None, alias="time")
+    calibration: Annotated[str, Field(min_length=1)] | None = None
+    source: str = "cited defaults, and what is given"
+    # PCIe Gen5 x16, copy engine, pinned: 55.2 to 55.4 GB/s on an H100 node (nvbandwidth 0.10; measured by an unknown
+    # party).
+    pcie_bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "10 TB/s")] = Field(
+        55.3e9, alias="pcie_bandwidth"
+    )
+    # One small copy by a copy engine. No public figure of the host's path was found: 2.3 to 3.4 us to a peer on an
+    # H100 node (p2pBandwidthLatencyTest; measured by an unknown party), 2.3 us per call on H20 (FlexKV pull request
+    # 193); middle of the range.
+    pcie_latency_ns: DecisionLatency = Field(2800.0, alias="pcie_latency")
+    # Kernel launch on a stream, back to back (te42kyfo/gpu-benches, H200: 2.46 us).
+    launch_ns: DecisionLatency = Field(2460.0, alias="launch")
+    # Until the host notices that the device is done: about one more launch-size round trip (same source).
+    sync_ns: DecisionLatency = Field(2460.0, alias="sync")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _calibrated(cls, given: Any) -> Any:
+        name = given.get("calibration") if isinstance(given, dict) else None
+        if not isinstance(name, str) or not name:
+            return given
+        wanted = [key for key, (field, _) in _PATH.items() if key not in given and field not in given]
+        if not wanted:
+            raise KeyProblem(
+                ("calibration",), f"{', '.join(_PATH)} are all given; omit those that the calibration should give"
+            )
+        from archsim.laws.laws import Laws
+
+        try:
+            path = Laws(calibration_named(name)).host_path()
+        except SpecError as error:
+            raise KeyProblem(("calibration",), str(error)) from None
+        lacking = {key: path.missing[key] for key in wanted if key in path.missing}
+        if lacking:
+            whys = "; ".join(dict.fromkeys(lacking.values()))
+            raise KeyProblem(
+                ("calibration",), f"{name!r} has {whys}; give {' and '.join(lacking)} here, or recalibrate"
+            )
+        rest = {key: value for key, value in given.items() if key != "calibration"}
+        fitted = {
+            key: _fitted(getattr(path, field), dimension) for key, (field, dimension) in _PATH.items() if key in wanted
+        }
+        own = [key for key in _PATH if key not in wanted]
+        return {"source": path.source + (f"; given: {', '.join(own)}" if own else "")} | rest | fitted
+
+
+class GpuSpec(Spec):
+    """The same decision as a kernel on every GPU: counts are added up by an all-reduce, then all find the same plan."""
+
+    # Kernel launch on a stream, back to back (te42kyfo/gpu-benches, H200: 2.46 us).
+    launch_ns: DecisionLatency = Field(2460.0, alias="launch")
+    # Operations of one thread block. LPLB states about 100 us for its solver within a node (deepseek-ai/LPLB, README);
+    # five interior-point steps over 64 replicated experts and 64 ranks are about 1.9e7 multiply-adds here.
+    operations_per_ns: Annotated[float, number(1e-3, 1e6)] = 190.0
+
+
+class DecisionSpec(Spec):
+    """``decision: {executor: fsm | firmware | host | gpu, ...}`` of a system."""
+
+    executor: Literal["fsm", "firmware", "host", "gpu"] = "fsm"
+    # Clock of the Local CPs, PDUs and ATUs, which are logic of the dies: an H100 SXM runs at up to 1.98 GHz (as its
+    # driver reports).
+    local_clock_hz: Clock = Field(2e9, alias="local_clock")
+    fsm: FsmSpec = FsmSpec()
+    firmware: FirmwareSpec = Field(default_factory=lambda: FirmwareSpec.model_validate({}))
+    host: HostSpec = HostSpec()
+    gpu: GpuSpec = Field(default_factory=lambda: GpuSpec.model_validate({}))
+    # Entries of the ATU of a die (paper, table II).
+    atu_entries: Annotated[int, count(1, 1_000_000)] = 512
+    # Entries of a set of the ATU, with LRU. archsim's choice: order in a set of 8 is 28 bits, in one of 512 it is no
+    # hardware.
+    atu_ways: Annotated[int, count(1, 1_000_000)] = 8
+
+    @model_validator(mode="after")
+    def _whole_sets(self) -> DecisionSpec:
+        if self.atu_entries % min(self.atu_ways, self.atu_entries):
+            raise KeyProblem(
+                ("atu_ways",),
+                f"{self.atu_entries} entries are not whole sets of {self.atu_ways} ways; take "
+                f"{self.atu_entries - self.atu_entries % self.atu_ways} entries, or atu_ways: {self.atu_entries}",
+            )
+        return self
+
+
+# ---- system
 
 # ---- measured
 # What HBM and die-to-die links take from a calibration, as numbers that a manifest stores.
 #
 # A ``calibration`` in ``hbm`` or ``d2d`` is replaced by what was measured on that GPU (also in ``decision.host``:
-# ``archsim.specs.decision``). HBM gets the latency and the share of nominal bandwidth of reads. A link follows
+# ``archsim.specs.system``). HBM gets the latency and the share of nominal bandwidth of reads. A link follows
 # the law of one-way copies between two GPUs of a server node, with its rate as a share of the link's nominal rate. A
 # run has slices of one size, and its links use the rate around that size, so that a slice takes the time of a measured
 # copy. ``archsim.laws`` chooses the tables and evaluates the laws.
@@ -173,7 +373,9 @@ BEFORE_ARRAY, REPLACES, NETWORK = "before_array", "replaces", "network"  # kinds
 
 
 def kind_of(named: object) -> str | None:
-    """What a user's class does in ``engine: interpreted`` (``archsim.engine.interpreted.blocks``); None: a function."""
+    """What a user's class does in ``engine: interpreted`` (``archsim.engine.interpreted.interpreter``); None: a
+    function.
+    """
     if not isinstance(named, type):
         return None
     if hasattr(named, "send"):
@@ -185,7 +387,7 @@ class BlockSpec(Spec):
     """``package.module:function``, or ``{name: ..., bandwidth: ..., parameter: value, ...}``.
 
     The function returns how long the block holds slices: ``(n_bytes: int64[entry], **parameters) -> ns:
-    float64[entry]``. ``bandwidth``, if given, adds bytes / bandwidth. See ``archsim.engine.own_blocks`` for how the
+    float64[entry]``. ``bandwidth``, if given, adds bytes / bandwidth. See ``archsim.engine.machine`` for how the
     engine uses it. ``package.module:class`` is a block with states of its own, for ``engine: interpreted``.
     """
 
@@ -404,7 +606,7 @@ AS_BUILT = ("dies_as_built", "links_as_built", "spares", "drawn")  # keys
 
 class PowerSpec(Spec):
     """What a machine and each of its dies may draw, HBM included; at a limit clock and voltage fall
-    (``archsim.runs.power``). A decode iteration and a prefill each have their own clock, which all dies share, or with
+    (``archsim.runs.energy``). A decode iteration and a prefill each have their own clock, which all dies share, or with
     ``clocks: each`` a clock for each die.
     """
 
@@ -430,7 +632,7 @@ class PowerSpec(Spec):
 
 class CoolingSpec(Spec):
     """How heat leaves the dies: up, each into the coolant, and sideways through the silicon that they stand on
-    (``microarch.silicon.heat``). Where a die or its HBM gets too hot, the clock falls.
+    (``microarch.silicon.energy``). Where a die or its HBM gets too hot, the clock falls.
     """
 
     LIMITS: ClassVar[tuple[str, ...]] = ("limit", "hbm_limit")
@@ -645,3 +847,58 @@ class SystemSpec(Spec):
             return self.fabric.shape
         size = f"{self.mesh.x} × {self.mesh.y}" if self.mesh is not None else f"{self.sites} ×"
         return f"{size} {self.topology.name}"
+
+
+# ---- plausible
+# Values of a machine that a unit mistyped by a thousand may explain: taken as they are, and told on every page.
+
+class Usual(NamedTuple):
+    """Ends between which the machines of 2017 to 2027 lie, with a factor of three or more to spare."""
+
+    keys: tuple[str, ...]
+    dimension: Dimension
+    low: str
+    high: str
+    known: str
+
+
+# Datasheets of V100 to Rubin, TPUs, MI355X, Cerebras and Dojo dies, and the wafers of the papers (configs/systems).
+USUAL = (
+    Usual(("hbm", "capacity"), SIZE, "1 GB", "2 TB", "16 GB (V100) to 432 GB (MI400) a die"),
+    Usual(("hbm", "bandwidth"), BANDWIDTH, "50 GB/s", "100 TB/s", "0.3 TB/s (LPDDR) to 22 TB/s (Rubin)"),
+    Usual(("hbm", "latency"), TIME, "10 ns", "5 us", "100 to 1,000 ns"),
+    Usual(("d2d", "bandwidth"), BANDWIDTH, "4 GB/s", "50 TB/s", "12.5 GB/s (a NIC) to 10 TB/s (between dies)"),
+    Usual(("d2d", "hop_latency"), TIME, "0.1 ns", "50 us", "1 ns (on a package) to 10 us (a network)"),
+    Usual(("llc", "capacity"), SIZE, "100 kB", "2 GB", "4 MB to 512 MB"),
+    Usual(("llc", "hit"), TIME, "0.3 ns", "2 us", "5 to 500 ns"),
+    Usual(("llc", "miss"), TIME, "0.3 ns", "2 us", "5 to 500 ns"),
+    Usual(("llc", "write"), TIME, "0.3 ns", "2 us", "5 to 500 ns"),
+    Usual(("compute", "peak"), COMPUTE, "1 TFLOP/s", "200 PFLOP/s", "30 TFLOP/s to 50 PFLOP/s a die"),
+)
+_LEVEL = {("d2d", "bandwidth"): "bandwidth", ("d2d", "hop_latency"): "hop_latency"}
+
+
+def plausibility_notes(name: str, system: dict[str, Any]) -> list[str]:
+    """A sentence for every value outside what machines have. system: a SystemSpec as it is written, by alias."""
+    return [
+        f"{name}: {key}: {format_quantity(value, each.dimension)} is taken as given, but is far "
+        f"{'below' if value < parsed(each.low, each.dimension) else 'above'} known machines ({each.known}): check its "
+        "unit"
+        for each in USUAL
+        for key, value in _values(each, system)
+        if value and not parsed(each.low, each.dimension) <= value <= parsed(each.high, each.dimension)
+    ]
+
+
+def _values(usual: Usual, system: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Keys and values, in the base unit, of the machine and of the levels of its fabric."""
+    read: Callable[[Any], float | None] = lambda text: (  # noqa: E731
+        float(parsed(text, usual.dimension)) if isinstance(text, str) and as_written(text) else None
+    )
+    part, key = usual.keys
+    if (value := read((system.get(part) or {}).get(key))) is not None:
+        yield f"{part}.{key}", value
+    levels = (system.get("fabric") or {}).get("levels") or () if usual.keys in _LEVEL else ()
+    for at, level in enumerate(levels):
+        if (value := read(level.get(key))) is not None:
+            yield f"fabric.levels.{at}.{key}", value

@@ -18,13 +18,12 @@ from archsim.base.errors import SpecError
 from archsim.base.yaml import Keys, Tree
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.config_files import shipped_configs
-from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.experiment import ExperimentSpec, WorkloadSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import SweepPlan
 from archsim.specs.policies import PolicySpec
 from archsim.specs.serving import RoutingSpec, ServeSpec
 from archsim.specs.system import SystemSpec
-from archsim.specs.workload import WorkloadSpec
 
 _MOST_POINTS = 500  # of a sweep that are looked at; beyond, only the groups of axes that choose strategies vary
 _KINDS = {"systems": "system", "models": "model", "policies": "policy", "assumptions": "assumptions"}

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
-from archsim.base.own_code import CodeNotImported
+from archsim.base.errors import ArchsimError
+from archsim.base.files import regular
+from archsim.base.own_code import CodeNotImported, code_below, variable
+from archsim.base.tables import Shown, cell_text, parquet_columns, read_parquet
+from archsim.base.yaml import read_yaml
+from archsim.runs.results import CODE, inside, read_manifest
+from archsim.specs.axes import EXPLORE_KEY
 from archsim.specs.describe import summary, summary_of_serving, summary_of_sweep
-from archsim.specs.library import Source
+from archsim.specs.library import EXPERIMENT, MANIFEST, MANIFEST_KEY, SERVE, Source, kind_of
 from archsim.specs.plan import SweepPlan
 from archsim.specs.system import SystemSpec
+
+if TYPE_CHECKING:
+    import pandas
+
+
+# ---- checking
 
 MOST_SYSTEMS = 4  # whose ranges are listed
 MOST_POINTS = 2000  # some seconds to check
@@ -52,7 +67,7 @@ def system_notes(systems: Iterable[SystemSpec]) -> list[str]:
     """A sentence for every system whose state machine is clocked higher than its RTL, and for every value that is far
     from known machines.
     """
-    from archsim.specs.plausible import plausibility_notes
+    from archsim.specs.system import plausibility_notes
     from microarch.silicon.synthesis import clock_note
 
     systems = list(systems)
@@ -106,7 +121,7 @@ def _amount(value: float, unit: str) -> str:
 
 def _as_built(systems: Iterable[SystemSpec]) -> Iterator[str]:
     """What is left of machines that are not perfect. Fabrics of own code are left out."""
-    from archsim.runs.wafers import told_as_built
+    from archsim.runs.plan import told_as_built
 
     for system in systems:
         with suppress(CodeNotImported):
@@ -125,7 +140,7 @@ def _carrier_notes(systems: Iterable[SystemSpec]) -> Iterator[str]:
 
 def _limit_notes(systems: Iterable[SystemSpec]) -> Iterator[str]:
     """What machines with limits of power or heat can do at once."""
-    from archsim.runs.power import full_load_told
+    from archsim.runs.energy import full_load_told
 
     for system in systems:
         with suppress(CodeNotImported):
@@ -145,8 +160,8 @@ def _points(found: Any, say: Callable[[str], None]) -> tuple[str, list[str]]:
         of_requests = check_serving(found)
         return "", [*found.recipe, *rooms_told(found), *of_requests]
     if isinstance(found, SystemSpec):
+        from archsim.runs.energy import refuse_unpowered
         from archsim.runs.feasibility import refuse_own_fabric
-        from archsim.runs.power import refuse_unpowered
 
         refuse_own_fabric(found)
         refuse_unpowered(found)
@@ -184,3 +199,180 @@ def _summary(found: Any, file: str) -> str:
     from archsim.workload.traffic_presets import model_of
 
     return f"ok, a valid traffic preset of {model_of(file)}"
+
+
+# ---- verify
+# Run a report again from its manifest, and say which of its numbers moved.
+
+_NAMED = ("system", "model", "batch", "assumptions", "policy", "point", "offered", "placement")  # of a row, for people
+_Columns = Mapping[str, Sequence[str]]  # name → a cell a row
+# Tables of a report by its kind; the first is always there, and the others where their details were kept.
+_OF_SWEEP = ("results.csv", "results.parquet", "dies.csv", "links.csv", "pairs.csv", "steps.parquet")
+_OF_SERVE = ("results.csv", "results.parquet", "requests.csv")
+_OF_EXPLORATION = ("front.csv",)
+_KEYS = ("run",)  # digests of inputs, which a newer version may compute from more
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A column of a file that moved. ``rows``: in how many; ``at``, ``before``, ``after``: where it moved most;
+    ``change``: there, relative to before; None of texts and of numbers that were or became none.
+    """
+
+    file: str
+    column: str
+    rows: int
+    change: float | None
+    at: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Verified(Shown):
+    """``made``, ``now``: facts of the manifests, such as ``version`` and ``code``; ``rows``, ``numbers``: compared."""
+
+    folder: Path
+    made: Mapping[str, Any]
+    now: Mapping[str, Any]
+    rows: int
+    numbers: int
+    moved: tuple[Moved, ...]
+
+    def __repr__(self) -> str:
+        told = f"{len(self.moved)} columns moved" if self.moved else "none moved"
+        return f"Verified({self.folder}: {self.rows:,} rows, {self.numbers:,} cells, {told})"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per column that moved."""
+        import pandas
+
+        return pandas.DataFrame([asdict(each) for each in self.moved])
+
+    def facts(self) -> list[tuple[str, str, str]]:
+        """(name, as made, as run again) of the program and its code."""
+        names = ("version", "code", "python", "numpy", "numba")
+        return [(name, _told(self.made.get(name)), _told(self.now.get(name))) for name in names]
+
+
+def report_of(path: Path) -> Path:
+    """The folder of the report that ``path``, a folder or its manifest, is. Raises ArchsimError if it is none."""
+    if not path.exists():
+        raise ArchsimError(f"{path}: no such folder; expected that of a report, or its {MANIFEST}")
+    if not path.is_dir():
+        if path.name != MANIFEST:
+            raise ArchsimError(f"{path}: not the manifest of a report, which `archsim check --report` runs again")
+        return path.parent
+    if not (path / MANIFEST).is_file():
+        raise ArchsimError(f"{path}: no {MANIFEST}: not the folder of a report")
+    return path
+
+
+def verify(folder: Path, again: Callable[[Path, Path], Any]) -> Verified:
+    """Run the report in ``folder`` with ``again(manifest, out)``, which writes one to ``out``; nothing kept is used.
+
+    Which files are judged follows from the kind of report, not from what its manifest lists. Raises ArchsimError for a
+    report that was changed, or whose traces are others now.
+    """
+    made, data = read_manifest(folder)
+    first, *others = _tables_of(folder, data)
+    with TemporaryDirectory(prefix="archsim-verify-") as temporary, _code_of_report(folder, made):
+        out = Path(temporary) / "report"
+        with variable("ARCHSIM_CACHE", str(Path(temporary) / "cache")):
+            again(folder / MANIFEST, out)
+        now = read_yaml(out / MANIFEST).data[MANIFEST_KEY]
+        for model, digest in made.get("traces", {}).items():
+            if (found := now.get("traces", {}).get(model)) != digest:
+                raise ArchsimError(f"{folder / MANIFEST}: the trace of {model} is {digest}, but now it is {found}")
+        rows = numbers = 0
+        moved: list[Moved] = []
+        for name in (first, *(each for each in others if (folder / each).exists() and (out / each).exists())):
+            after = _columns(out / name)
+            before = _columns(inside(folder, name), most_rows=_rows(after))
+            if _rows(before) != _rows(after):
+                raise ArchsimError(f"{folder / name}: has {_rows(before)} rows; run again, it has {_rows(after)}")
+            rows += _rows(before)
+            numbers += _rows(before) * len(before)
+            known = {replace(each, file=name) for each in moved}  # a table may be there in two formats
+            moved += [each for each in _moved(name, before, after) if each not in known]
+    return Verified(folder, made, now, rows, numbers, tuple(moved))
+
+
+def _tables_of(folder: Path, data: Mapping[str, Any]) -> tuple[str, ...]:
+    kind = kind_of(data)
+    if kind not in (EXPERIMENT, SERVE):
+        raise ArchsimError(f"{folder / MANIFEST}: holds neither an experiment nor a deployment, but keys of a {kind}")
+    if kind == SERVE:
+        return _OF_SERVE
+    return _OF_EXPLORATION if EXPLORE_KEY in data else _OF_SWEEP
+
+
+def _rows(table: _Columns) -> int:
+    return len(next(iter(table.values()), ()))
+
+
+def _moved(name: str, before: _Columns, after: _Columns) -> Iterator[Moved]:
+    """Columns of which a cell differs, and those that only one side has."""
+    for column in dict.fromkeys((*after, *before)):
+        if column in _KEYS:
+            continue
+        if column not in after or column not in before:
+            there = ("a column", "no column")
+            yield Moved(name, column, _rows(after), None, "", *(there if column in before else there[::-1]))
+            continue
+        old, new = before[column], after[column]
+        rows = [at for at in range(len(old)) if old[at] != new[at]]
+        if not rows:
+            continue
+        changes = {at: _change(old[at], new[at]) for at in rows}
+        most = max(rows, key=lambda at: abs(changes[at] or 0))
+        where = " ".join(before[key][most] for key in _NAMED if key in before) or f"row {most + 1}"
+        yield Moved(name, column, len(rows), changes[most], where, old[most], new[most])
+
+
+def _change(before: str, after: str) -> float | None:
+    try:
+        old, new = float(before), float(after)
+    except ValueError:
+        return None
+    return new / old - 1 if old else None
+
+
+def _columns(file: Path, most_rows: int | None = None) -> _Columns:
+    """The cells of a table. most_rows: a file that has more is refused before they are read."""
+    try:
+        return _columns_of_parquet(file, most_rows) if file.suffix == ".parquet" else _columns_of_csv(file, most_rows)
+    except (OSError, ValueError, csv.Error) as error:  # pyarrow raises ValueErrors
+        raise ArchsimError(f"{file}: cannot be read as a table of results: {error}") from None
+
+
+def _columns_of_csv(file: Path, most_rows: int | None) -> _Columns:
+    with regular(file).open(encoding="utf-8", newline="") as stream:
+        lines = csv.reader(stream)
+        names = next(lines, [])
+        if len(set(names)) < len(names):
+            raise ValueError("two columns have the same name")
+        cells: list[list[str]] = []
+        for cell in lines:
+            if len(cell) != len(names):
+                raise ValueError(f"row {len(cells) + 1} has {len(cell)} cells; expected {len(names)}")
+            if most_rows is not None and len(cells) == most_rows:
+                raise ValueError(f"more than the {most_rows} rows that it has when it is run again")
+            cells.append(cell)
+    columns = zip(*cells, strict=True) if cells else ((),) * len(names)
+    return dict(zip(names, columns, strict=True))
+
+
+def _columns_of_parquet(file: Path, most_rows: int | None) -> _Columns:
+    columns = parquet_columns(file)
+    rows = read_parquet(regular(file), columns, most_rows).rows
+    return {name: tuple(cell_text(name, row[name]) for row in rows) for name in columns}
+
+
+def _told(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "–")
+
+
+def _code_of_report(folder: Path, made: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Load users' functions from the copies beside the manifest, not from where they were."""
+    return code_below(folder / CODE) if made.get("functions") else nullcontext()

@@ -29,8 +29,7 @@ from archsim.report.units import TIME_UNITS, percent, scaled
 from archsim.runs.plan import select
 from archsim.runs.results import layers_that_ran
 from archsim.runs.simulator import Simulator
-from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.scenario import Scenario
+from archsim.specs.experiment import ExperimentSpec, Scenario
 from archsim.workload.demand import StepDemand
 from microarch.fabric.fabric import Fabric as MachineFabric
 

@@ -24,13 +24,10 @@ from archsim.policies.remap import dup, remap
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.model import ModelSpec
 from archsim.specs.system import SystemSpec
-from archsim.workload import trace
+from archsim.workload import placements, trace
 from archsim.workload.formats.readers import open_trace
-from archsim.workload.loads.reading import holds_loads, loads_name, read_all_loads
-from archsim.workload.placements import trtllm
-from archsim.workload.placements.files import write_placement
-from archsim.workload.placements.physical import PhysicalMap, check_slots
-from archsim.workload.placements.sglang import default
+from archsim.workload.loads import holds_loads, loads_name, read_all_loads
+from archsim.workload.placements import PhysicalMap, check_slots, sglang_default, write_placement
 from archsim.workload.store import LOADS, is_store, open_store
 from archsim.workload.trace import Trace
 
@@ -53,7 +50,7 @@ CRAFT_BATCHES = 64  # batches in which CRAFT estimates what replicas gain; conse
 def none(loads: np.ndarray, ranks: int, slots: int) -> np.ndarray:
     """What SGLang and vLLM start with: slot i holds expert i mod experts."""
     _, layers, experts = loads.shape
-    return np.tile(default(slots, experts), (layers, 1))
+    return np.tile(sglang_default(slots, experts), (layers, 1))
 
 
 def of_eplb(loads: np.ndarray, ranks: int, slots: int) -> np.ndarray:
@@ -351,8 +348,8 @@ def place_experts(
         raise PlacementError(f"{history.source}: no tokens before the loads that are held out")
     rows = [_of_all_layers(rows, history, model) for rows in (
         choose(first, ranks, slots),
-        np.tile(default(slots, model.experts), (len(history.layer_ids), 1)),
-        np.tile(trtllm.default(slots, model.experts, ranks), (len(history.layer_ids), 1)),
+        np.tile(sglang_default(slots, model.experts), (len(history.layer_ids), 1)),
+        np.tile(placements.trtllm_default(slots, model.experts, ranks), (len(history.layer_ids), 1)),
     )]  # fmt: skip
     chosen, before, other = (PhysicalMap(each, model.experts, ranks, policy) for each in rows)
     cost = cost_of(chosen, before, system, model)
@@ -407,7 +404,7 @@ def write_placed(placed: Placed, folder: Path) -> Placed:
 
 def _of_all_layers(rows: np.ndarray, history: History, model: ModelSpec) -> np.ndarray:
     """int32[MoE layer of the model, slot]; layers without loads have the default."""
-    whole = np.tile(default(rows.shape[1], model.experts), (len(model.moe_layer_ids), 1)).astype(np.int32)
+    whole = np.tile(sglang_default(rows.shape[1], model.experts), (len(model.moe_layer_ids), 1)).astype(np.int32)
     whole[[model.moe_layer_ids.index(layer) for layer in history.layer_ids]] = rows
     return whole
 

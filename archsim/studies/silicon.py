@@ -9,7 +9,7 @@ import numpy as np
 
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.engine.loop import Replay
-from archsim.engine.own_blocks import INTERPRETED, OwnObject
+from archsim.engine.machine import INTERPRETED, OwnObject
 from archsim.runs.run import Run
 from archsim.specs.model import SLICES, ModelSpec
 from archsim.specs.system import REPLACES, SystemSpec
@@ -217,7 +217,7 @@ def _tokens(replay: Replay, events: int) -> Recorded:
 
 
 def _rows(replay: Replay, events: int) -> Recorded:
-    from archsim.policies.heatmap import TopFraction
+    from archsim.policies.prediction import TopFraction
 
     heatmap = replay._heatmap._map  # type: ignore[attr-defined]
     rows: list[np.ndarray] = []

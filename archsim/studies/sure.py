@@ -46,9 +46,19 @@ from archsim.uncertainty.estimate import (
     pair,
     worth_knowing,
 )
-from archsim.uncertainty.propagation import FAST, InWorlds, planned, propagate
 from archsim.uncertainty.quantities import Distribution, Quantity
-from archsim.uncertainty.worlds import TRAFFIC, Worlds, draws_of, economics_of, exact_of, refuse_few
+from archsim.uncertainty.worlds import (
+    FAST,
+    TRAFFIC,
+    InWorlds,
+    Worlds,
+    draws_of,
+    economics_of,
+    exact_of,
+    planned,
+    propagate,
+    refuse_few,
+)
 
 if TYPE_CHECKING:
     import pandas

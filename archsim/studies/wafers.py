@@ -26,9 +26,8 @@ from archsim.engine.state import new_tally
 from archsim.policies.placement import Placement, moves_between
 from archsim.report.plots import Axis, Ranges
 from archsim.report.units import percent, signed_percent, significant
-from archsim.runs.plan import plan_of, prepare
+from archsim.runs.plan import plan_of, prepare, why_scrapped
 from archsim.runs.simulator import Simulator
-from archsim.runs.wafers import why_scrapped
 from archsim.specs.as_built import DiesAsBuiltSpec
 from archsim.specs.axes import WAFER
 from archsim.specs.experiment import ExperimentSpec

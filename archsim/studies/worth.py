@@ -43,8 +43,8 @@ from archsim.studies.place import (
     read_history,
     write_placed,
 )
+from archsim.studies.serving.page import serve_all
 from archsim.studies.serving.runs import ServePlan, serve_plan
-from archsim.studies.serving.served import serve_all
 from archsim.studies.serving.sure import find_sure
 from archsim.uncertainty.estimate import SURE, Interval, interval
 from microarch.silicon.area import Cost, added_cost, speeds_part

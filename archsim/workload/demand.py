@@ -12,7 +12,7 @@ import shutil
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -25,8 +25,21 @@ from archsim.base.code_digest import numbers_digest
 from archsim.base.compiled import kernel
 from archsim.base.files import read_sealed, write_sealed
 from archsim.base.host import LayerThreads
-from archsim.workload import column_cache
-from archsim.workload.trace import StepTokens, TokenSource, draw_requests, is_first_of
+from archsim.workload import store
+from archsim.workload.generated import Traffic, task_of, traffic_of
+from archsim.workload.trace import (
+    Derived,
+    SomeLayers,
+    StepTokens,
+    TokenSource,
+    Trace,
+    draw_requests,
+    is_first_of,
+    rows_per_piece,
+)
+from archsim.workload.traffic_fit import fit_subjects
+
+# ---- demand
 
 # ---- stacked
 # Arrays of one shape, one a step, as one array: in memory, or, if there are many, in a file that is mapped.
@@ -349,7 +362,7 @@ Kind = TypeVar("Kind", bound=Demand)
 
 
 def folder() -> Path:
-    return column_cache.folder().with_name("demands")
+    return store.folder().with_name("demands")
 
 
 def cached_demand(kind: type[Kind], name: str, build: Callable[[Path | None], Kind]) -> Kind:
@@ -440,3 +453,102 @@ def _remove_oldest() -> None:
             stays = total <= MOST_BYTES
         if not stays:
             shutil.rmtree(entry, ignore_errors=True)
+
+
+# ---- extended
+# Batches that are larger than their trace: what the requests beyond the recorded ones do.
+#
+# ============  ===========================================================================================
+# ``redraw``    all requests are drawn with replacement; copies of one choose the same experts at each step
+# ``shifted``   copies of a request decode the same steps, each from another one on, and go on at its first
+# ``fitted``    all requests are generated from a traffic model that is fitted to the trace
+# ============  ===========================================================================================
+
+REDRAW, SHIFTED, FITTED = "redraw", "shifted", "fitted"
+
+
+@dataclass(frozen=True)
+class Shifted(Derived):
+    """A `TokenSource` of ``batch`` requests: number i is recorded request i modulo their number, of which copy c of C
+    begins c/C of its decode steps later. Its prompt is the recorded one.
+    """
+
+    source: Trace
+    batch: int
+
+    @property
+    def requests(self) -> int:
+        return self.batch
+
+    @property
+    def recorded(self) -> int:
+        return self.source.requests
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(f"{self.source.digest} shifted {self.batch}".encode()).hexdigest()
+
+    def longest(self, requests: np.ndarray, decode_steps: int) -> int:
+        """See `Trace.longest`."""
+        return self.source.longest(requests % self.recorded, decode_steps)
+
+    def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
+        """See `TokenSource.steps`."""
+        trace, original = self.source, requests % self.recorded
+        yield from trace.steps(original, 0)
+        prompt, length = trace.lengths[original].T
+        begin = trace.request_offsets[original] + prompt
+        shift = requests // self.recorded * length // -(-self.batch // self.recorded)
+        size = rows_per_piece(len(trace.layer_ids), trace.top_k)
+        for iteration in range(1, min(decode_steps, int(length.max(initial=0))) + 1):
+            decoding = np.flatnonzero(length >= iteration).astype(np.int32)
+            row = begin[decoding] + (iteration - 1 + shift[decoding]) % length[decoding]
+            for start in range(0, len(row), size):
+                piece = row[start : start + size]
+                scores = None if trace.scores is None else trace.scores[piece]
+                yield StepTokens(iteration, decoding[start : start + size], trace.experts[piece], scores)
+
+
+@dataclass(frozen=True)
+class Fitted(Derived):
+    """Generated requests with the statistics of a trace; lengths and subjects are drawn from the recorded ones."""
+
+    source: Traffic
+    recorded: int
+
+    @property
+    def digest(self) -> str:
+        return self.source.digest
+
+    def longest(self, requests: np.ndarray, decode_steps: int) -> int:
+        """See `Trace.longest`."""
+        return self.source.longest(requests, decode_steps)
+
+    def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
+        """See `TokenSource.steps`."""
+        return self.source.steps(requests, decode_steps)
+
+
+def _fitted(trace: Trace, batch: int, seed: int) -> Fitted:
+    drawn = np.random.default_rng(seed).integers(trace.requests, size=batch)
+    model = fit_subjects(trace, FITTED, f"fit of digest {trace.digest[:12]}", seed)
+    subject = trace.request_subject[drawn]
+    used = np.unique(subject)
+    names = [task_of(model, trace.subject_names[each]) for each in used]
+    tasks = list(dict.fromkeys(names))
+    task = np.array([tasks.index(name) for name in names])[np.searchsorted(used, subject)]
+    mix = dict.fromkeys(tasks, 1.0)
+    return Fitted(traffic_of(model, batch, seed, mix, trace.lengths[drawn], task), trace.requests)
+
+
+def extended(trace: Trace, batch: int, extend: str, seed: int) -> TokenSource:
+    """The source of a batch: the trace itself unless the batch is larger and ``extend`` is not ``redraw``."""
+    if batch <= trace.requests or extend == REDRAW:
+        return trace
+    return Shifted(trace, batch) if extend == SHIFTED else _fitted(trace, batch, seed)
+
+
+def recorded_requests(source: TokenSource) -> int:
+    """Requests that a source has, or was extended from."""
+    whole = source.source if isinstance(source, SomeLayers) else source
+    return whole.recorded if isinstance(whole, Shifted | Fitted) else whole.requests

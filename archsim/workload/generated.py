@@ -35,8 +35,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from archsim.base.compiled import GOLDEN, MIX_1, MIX_2, allocating, inner, mix_bits
-from archsim.specs.workload import PROMPT_TOKENS
-from archsim.workload import statistics
+from archsim.specs.experiment import PROMPT_TOKENS
+from archsim.workload import profile
 from archsim.workload.trace import StepTokens, Trace, rows_per_piece
 from archsim.workload.traffic_model import COMPONENTS, OTHER, TrafficModel
 
@@ -906,7 +906,7 @@ def own_subjects(trace: Trace) -> dict[str, np.ndarray]:
 def between_subjects(parts: list[Trace]) -> dict[str, float]:
     """{figure: %}: standard deviation between recorded subjects over their mean, of as many requests of each."""
     least = min(part.requests for part in parts)
-    found = [subject_figures(statistics.subset(part, np.arange(least))) for part in parts]
+    found = [subject_figures(profile.subset(part, np.arange(least))) for part in parts]
     return {
         name: round(100 * float(np.std(values, ddof=1) / np.mean(values)), 1)
         for name in found[0]
@@ -917,10 +917,10 @@ def between_subjects(parts: list[Trace]) -> dict[str, float]:
 def subject_figures(trace: Trace) -> dict[str, float]:
     """{figure: number}, means over layers: what is stated of how subjects differ. Decode steps, where there are any."""
     decode = trace.iteration > 0
-    rows = statistics.rows_of(trace, decode) if decode.any() else trace
-    found = {"largest over mean load": statistics.max_over_mean(statistics.loads(rows)).mean()}
-    found |= {f"repeated at lag {lag}": statistics.same_expert(rows, lag).mean() for lag in _LAGS}
+    rows = profile.rows_of(trace, decode) if decode.any() else trace
+    found = {"largest over mean load": profile.max_over_mean(profile.loads(rows)).mean()}
+    found |= {f"repeated at lag {lag}": profile.same_expert(rows, lag).mean() for lag in _LAGS}
     for step in _STEPS if decode.any() else ():
-        counts = statistics.loads(trace, trace.iteration == step)
+        counts = profile.loads(trace, trace.iteration == step)
         found[f"active experts at step {step}"] = (counts > 0).sum(axis=1).mean()
     return {name: float(value) for name, value in found.items()}

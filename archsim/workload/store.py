@@ -9,23 +9,148 @@ of loads has one ``loads-<digest>.col``. A folder without a manifest is not a st
 import hashlib
 import json
 import math
+import os
 import re
+import shutil
 import struct
+import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import TraceError
-from archsim.base.files import Bomb, drafted, refuse_bomb
+from archsim.base.errors import TraceError, did_you_mean
+from archsim.base.files import (
+    DRAFT_SUFFIX,
+    LOG,
+    Bomb,
+    drafted,
+    read_sealed,
+    refuse_bomb,
+    sole_writer,
+    write_sealed,
+    write_text,
+)
+from archsim.base.host import in_order
 from archsim.specs.model import ModelSpec
-from archsim.workload import column_cache, trace
-from archsim.workload.trace import Trace, check_distinct, span
+from archsim.workload import trace
+from archsim.workload.loads import Loads
+from archsim.workload.trace import Trace, check_distinct, content_digest, span
+
+# ---- column_cache
+# Converted traces on disk, memory-mapped when they are opened again.
+#
+# The folder is ``$ARCHSIM_CACHE``, else ``archsim`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. The name of an entry is a
+# digest of the source content, so it is never stale, and may be deleted at any time. Columns are compared with their
+# checksums whenever an entry is opened; a damaged entry is made anew.
+
+_LAYOUT = 4
+"""Incremented when the file layout of an entry changes, so that old entries are not read."""
+
+_COLUMNS = ("experts", "request_offsets", "iteration", "layer_ids", "request_subject")
+_SCORES = "scores"
+_FACTS = ("num_experts", "top_k", "model", "source", "subject_names", "known_digest")
+
+
+def folder() -> Path:
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "archsim"
+    return Path(os.environ.get("ARCHSIM_CACHE") or default) / f"traces-{_LAYOUT}"
+
+
+def remembered(signature: str | None, compute: Callable[[], str]) -> str:
+    """The key that ``compute`` finds by reading whole files, computed once per signature; None is not remembered."""
+    if signature is None:
+        return compute()
+    note = folder().with_name("keys") / signature
+    try:
+        return read_sealed(note)
+    except (OSError, ValueError):
+        key = compute()
+    try:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_sealed(note, key)
+    except OSError:
+        pass
+    return key
+
+
+def load(key: str) -> Trace | None:
+    """The trace stored under a key, its columns memory-mapped, or None; also None for the empty key."""
+    if not key:
+        return None
+    entry = folder() / key
+    try:
+        facts = json.loads(read_sealed(entry / "facts.json"))
+        checksums = facts.pop("checksums")
+        columns = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in checksums}
+    except (OSError, ValueError, EOFError):
+        return None
+    if any(_checksum(columns[name]) != known for name, known in checksums.items()):
+        LOG.warning("%s: damaged: a checksum does not match; it is made anew", entry)
+        return None
+    return Trace(**columns, **{**facts, "subject_names": tuple(facts["subject_names"])}, stored_as=key)
+
+
+def store(key: str, trace: Trace) -> Trace:
+    """Store a trace and return it memory-mapped; return it unchanged if the folder is not writable."""
+    return build(key, trace, lambda: iter([trace.experts])) or trace
+
+
+def build(key: str, trace: Trace, blocks: Callable[[], Iterator[np.ndarray]]) -> Trace | None:
+    """Store a trace whose experts come in blocks int16[token, layer, k]; None if the folder is not writable.
+
+    Of trace.experts only the shape is used. The entry appears atomically (by renaming), so concurrent processes see
+    all of it or nothing.
+    """
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(dir=folder(), prefix="draft-"))
+        try:
+            _write_entry(draft, trace, blocks())
+            shutil.rmtree(folder() / key, ignore_errors=True)  # a damaged entry, or an equal one written concurrently
+            draft.rename(folder() / key)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError:
+        return None
+    return load(key)
+
+
+def _checksum(column: np.ndarray) -> int:
+    return zlib.crc32(column.reshape(-1).view(np.uint8))
+
+
+def _write_entry(draft: Path, trace: Trace, blocks: Iterator[np.ndarray]) -> None:
+    checksums = {}
+    for name in _COLUMNS[1:] if trace.scores is None else (*_COLUMNS[1:], _SCORES):
+        column = np.ascontiguousarray(getattr(trace, name))
+        np.save(draft / f"{name}.npy", column)
+        checksums[name] = _checksum(column)
+    with (draft / "experts.npy").open("wb") as stream:
+        header = {"descr": "<i2", "fortran_order": False, "shape": trace.experts.shape}
+        np.lib.format.write_array_header_1_0(stream, header)
+
+        def written() -> Iterator[np.ndarray]:
+            checksums["experts"] = 0
+            for block in blocks:
+                content = np.ascontiguousarray(block, "<i2").data
+                checksums["experts"] = zlib.crc32(content, checksums["experts"])
+                stream.write(content)
+                yield block
+
+        known = replace(trace, known_digest=content_digest(trace, written()).hexdigest())
+    facts = {name: getattr(known, name) for name in _FACTS} | {"checksums": checksums}
+    write_sealed(draft / "facts.json", json.dumps(facts))
+
+
+# ---- store
 
 # ---- checking
 # What a store says about itself, checked when it is opened, and its columns, checked when they are read.
@@ -431,12 +556,12 @@ class Store:
     def trace(self, source: str) -> Trace:
         """All requests; memory-mapped from the column cache if large. Raises TraceError."""
         self.require(TOKENS)
-        if kept := column_cache.load(self.digest):
+        if kept := load(self.digest):
             return kept
         shape = (sum(entry.rows for entry in self.entries), len(self.shape.layer_ids), self.shape.top_k)
         if 2 * math.prod(shape) >= MAPPED_BYTES:
             plan = self._assemble(source, np.broadcast_to(np.int16(0), shape))
-            if built := column_cache.build(self.digest, plan, self.experts):
+            if built := build(self.digest, plan, self.experts):
                 return built
         return self._assemble(source, np.concatenate(list(self.experts())))
 
@@ -653,3 +778,187 @@ def verify(store: Store) -> None:
             experts = rows_of(file, store.shape)["experts"]
             check_distinct(str(file), experts, partial(_place, file, store.shape.layer_ids))
         store.trace(str(store.path))
+
+
+# ---- store_writer
+# Writing stores: files named by their content first, the manifest last, so that a reader sees the old store or the
+# new.
+
+# ---- store_writer
+
+FILE_TOKENS = 8192
+"""A file of rows ends with the request that brings it to this many tokens: 1–4 MB of the larger models."""
+
+
+@contextmanager
+def writing(out: Path, replace: bool) -> Iterator[None]:
+    """Lock a folder that is, or will become, a store. Raises TraceError if a store exists, unless it may be replaced.
+    """
+    if is_store(out) and not replace:
+        raise TraceError(f"{out}: is already a trace store; give another folder, or --replace")
+    if out.exists() and not is_store(out) and not _is_unfinished(out):
+        raise TraceError(f"{out}: exists and is not a trace store; nothing is written there")
+    with sole_writer(out):
+        yield
+
+
+def write_tokens(out: Path, shape: Shape, entries: Sequence[Entry], jobs: int) -> None:
+    """Make `out` (see `writing`) a store of these requests, put in order. Raises TraceError for a duplicate request."""
+    ordered = sorted(entries, key=lambda entry: entry[:3])
+    if not ordered:
+        raise TraceError(f"{out}: no requests are left; nothing is written")
+    for one, other in zip(ordered, ordered[1:], strict=False):
+        if one[:3] == other[:3]:
+            raise TraceError(f"{out}: request {one.name} appears twice, in {one.file} and {other.file}")
+    groups = list(_groups(ordered))
+    packed = in_order(jobs, lambda group: _pack_rows(shape, group), groups)
+    rows: list[dict] = []
+    with_scores = False
+    for group, (content, scored) in zip(groups, packed, strict=True):
+        if rows and scored != with_scores:
+            raise TraceError(f"{out}: some requests have scores and others have not; import them separately")
+        with_scores = scored
+        rows.append(_write(out, "rows", content, requests=len(group), tokens=sum(entry.rows for entry in group)))
+    index, facts = _index(ordered)
+    tokens = sum(entry.rows for entry in ordered)
+    prefill = sum(entry.prefill_rows for entry in ordered)
+    counted = {"requests": len(ordered), "tokens": tokens, "prefill_tokens": prefill, "subjects": facts["subjects"]}
+    if with_scores:
+        counted[SCORED] = True
+    parts = {"index": _write(out, "index", pack_frames(index, facts)), "rows": rows, **counted}
+    _finish(out, manifest_of(TOKENS, shape, **parts))
+
+
+def write_loads(out: Path, shape: Shape, loads: Loads) -> None:
+    """Make `out` (see `writing`) a store of load matrices."""
+    columns = {"counts": loads.counts, "phase": np.array(loads.phase, np.int8)}
+    about = _write(out, "loads", pack_frames(columns, {"names": loads.names, "series": loads.series}))
+    _finish(out, manifest_of(LOADS, shape, loads=about, matrices=len(loads.names)))
+
+
+def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """Consecutive requests of one file of rows."""
+    group, tokens = [], 0
+    for entry in entries:
+        group.append(entry)
+        tokens += entry.rows
+        if tokens >= FILE_TOKENS:
+            yield group
+            group, tokens = [], 0
+    if group:
+        yield group
+
+
+def _pack_rows(shape: Shape, entries: list[Entry]) -> tuple[bytes, bool]:
+    """The content of a file of rows, and whether it has scores."""
+    tokens = sum(entry.rows for entry in entries)
+    experts = np.empty((tokens, len(shape.layer_ids), shape.top_k), np.int16)
+    iteration = np.empty(tokens, np.int16)
+    scores = np.empty(experts.shape, np.float32)
+    unscored = 0
+    ends = np.cumsum([entry.rows for entry in entries])
+    placed = sorted(zip(entries, ends, strict=True), key=lambda pair: str(pair[0].file))
+    for file, pairs in groupby(placed, key=lambda pair: pair[0].file):
+        columns = rows_of(file, shape)
+        for entry, end in pairs:
+            rows = slice(entry.first, entry.first + entry.rows)
+            experts[end - entry.rows : end] = columns["experts"][rows]
+            iteration[end - entry.rows : end] = columns["iteration"][rows]
+            if "scores" in columns:
+                scores[end - entry.rows : end] = columns["scores"][rows]
+            else:
+                unscored += 1
+    if 0 < unscored < len(entries):
+        raise TraceError(f"{entries[0].file}: {unscored} of {len(entries)} requests have no scores, the others have")
+    kept = None if unscored else scores
+    return pack_frames(row_columns(experts, iteration, shape.num_experts, kept), {}), kept is not None
+
+
+def _index(entries: list[Entry]) -> tuple[dict[str, np.ndarray], dict]:
+    datasets = sorted({entry.dataset for entry in entries})
+    subjects = sorted({entry.subject for entry in entries})
+    dataset_of = {name: n for n, name in enumerate(datasets)}
+    subject_of = {name: n for n, name in enumerate(subjects)}
+    index: dict[str, np.ndarray] = {
+        "dataset": np.array([dataset_of[entry.dataset] for entry in entries], np.int32),
+        "subject": np.array([subject_of[entry.subject] for entry in entries], np.int32),
+        "number": np.array([entry.number for entry in entries], np.int64),
+        "rows": np.array([entry.rows for entry in entries], np.int32),
+        "prefill_rows": np.array([entry.prefill_rows for entry in entries], np.int32),
+    }
+    return index, {"datasets": datasets, "subjects": subjects}
+
+
+def _write(out: Path, part: str, content: bytes, **more: int) -> dict:
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"{part}-{digest[:16]}.col"
+    with drafted(out / name, durable=True) as draft:
+        draft.write_bytes(content)
+    return {"file": name, "bytes": len(content), "sha256": digest, **more}
+
+
+def _finish(out: Path, manifest: dict) -> None:
+    write_text(out / MANIFEST, json.dumps(manifest, indent=1), durable=True)
+    named = {about["file"] for about in [*manifest["rows"], manifest.get("index"), manifest.get("loads")] if about}
+    for file in [*out.glob("*.col"), *out.glob(f".*{DRAFT_SUFFIX}")]:
+        if file.name not in named:
+            file.unlink(missing_ok=True)
+    shutil.rmtree(out / DRAFTS, ignore_errors=True)
+
+
+def _is_unfinished(out: Path) -> bool:
+    """Whether a folder holds only the drafts of an interrupted import."""
+    return out.is_dir() and all(
+        file.name in (DRAFTS, ".lock") or file.suffix == ".col" or file.name.endswith(DRAFT_SUFFIX)
+        for file in out.iterdir()
+    )
+
+
+# ---- select
+# Stores built from the requests of others: a slice of one, several merged, or a random sample.
+
+def slice_entries(store: Store, first: int, last: int | None, subjects: Sequence[str]) -> list[Entry]:
+    """Requests first … last − 1 of the store (counted in its order), of some subjects if any are named. Raises
+    TraceError.
+    """
+    known = {entry.subject for entry in store.entries}
+    for subject in subjects:
+        if subject not in known:
+            raise TraceError(f"{store.path}: no requests of subject {subject!r}{did_you_mean(subject, known)}")
+    return [entry for entry in store.entries[first:last] if not subjects or entry.subject in subjects]
+
+
+def sample_entries(store: Store, requests: int, seed: int) -> list[Entry]:
+    """The given number of requests, drawn without replacement by ``numpy.random.default_rng(seed)``. Raises
+    TraceError.
+    """
+    if requests > len(store.entries):
+        raise TraceError(f"{store.path}: holds {len(store.entries)} requests; {requests} cannot be drawn from it")
+    chosen = np.random.default_rng(seed).choice(len(store.entries), requests, replace=False)
+    return [store.entries[r] for r in sorted(chosen.tolist())]
+
+
+def write_selection(store: Store, entries: Sequence[Entry], out: Path, jobs: int, replace: bool = False) -> None:
+    """Make `out` a store of some requests of another."""
+    store.require(TOKENS)
+    with writing(out, replace):
+        write_tokens(out, store.shape, entries, jobs)
+
+
+def merge(paths: Sequence[Path], out: Path, jobs: int, overwrite: bool = False) -> None:
+    """Make `out` a store of all requests of several, of one model and the same layers. Raises TraceError."""
+    stores = [open_store(path) for path in paths]
+    for opened in stores:
+        opened.require(TOKENS)
+        mine, theirs = (replace(each.shape, model="") for each in (opened, stores[0]))
+        if mine != theirs or opened.shape.model.casefold() != stores[0].shape.model.casefold():
+            raise TraceError(
+                f"{opened.path}: is of {_named(opened)}, {stores[0].path} of {_named(stores[0])}; expected the same"
+            )
+    with writing(out, overwrite):
+        write_tokens(out, stores[0].shape, [entry for opened in stores for entry in opened.entries], jobs)
+
+
+def _named(store: Store) -> str:
+    shape = store.shape
+    return f"{shape.model} ({len(shape.layer_ids)} layers, top-{shape.top_k} of {shape.num_experts})"

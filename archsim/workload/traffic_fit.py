@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from archsim.base.compiled import allocating
-from archsim.workload import statistics, traffic_model
+from archsim.workload import profile, traffic_model
 from archsim.workload.generated import GenerativeTraffic, SeveralSubjects, between_subjects, collect, own_subjects
 from archsim.workload.trace import Trace
 from archsim.workload.traffic_model import PATH, TrafficModel
@@ -119,13 +119,13 @@ class Figures:
     @classmethod
     def of(cls, trace: Trace, lags: int) -> "Figures":
         decode = trace.iteration > 0
-        rows = statistics.rows_of(trace, decode) if decode.any() else trace
-        shared = np.nan_to_num([statistics.same_expert(rows, lag) for lag in range(1, lags + 1)])
+        rows = profile.rows_of(trace, decode) if decode.any() else trace
+        shared = np.nan_to_num([profile.same_expert(rows, lag) for lag in range(1, lags + 1)])
         return cls(
             by_lag=shared.mean(axis=1),
             near=shared[0],
-            far=np.nan_to_num(statistics.same_expert(rows, statistics.FAR)),
-            mutual=statistics.mutual_information(statistics.cross_layer(rows)),
+            far=np.nan_to_num(profile.same_expert(rows, profile.FAR)),
+            mutual=profile.mutual_information(profile.cross_layer(rows)),
         )
 
 
@@ -145,7 +145,7 @@ def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0)
     lengths, task = np.tile(trace.lengths, (copies, 1)), np.tile(trace.request_subject, copies)
     recorded, wanted = _without_chance(trace, shares), Figures.of(trace, LAGS)
     kind_experts, sharpness, late = model.kind_experts, np.ones(len(model.layer_ids)), []
-    gini, spread = statistics.gini(statistics.loads(trace)), np.ones(len(model.layer_ids))
+    gini, spread = profile.gini(profile.loads(trace)), np.ones(len(model.layer_ids))
     tilt, least = np.zeros(len(model.layer_ids)), 1 / max(int(lengths[:requests, 0].sum()), 1)
     active, power = active_experts(trace, starts), np.ones(len(starts))
     for step in range(SIMULATED_ROUNDS):
@@ -154,8 +154,8 @@ def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0)
         got = phase_loads(simulated, starts)
         model = model.changed(acceptance=moved_acceptance(model.acceptance, target, got, step))
         late = [*late[1 - LATE :], model]
-        parts = [statistics.subset(simulated, np.arange(requests) + requests * copy) for copy in range(copies)]
-        drawn = np.mean([statistics.gini(statistics.loads(part)) for part in parts], axis=0)
+        parts = [profile.subset(simulated, np.arange(requests) + requests * copy) for copy in range(copies)]
+        drawn = np.mean([profile.gini(profile.loads(part)) for part in parts], axis=0)
         spread = np.clip(spread + 0.5 * (gini - drawn) / (1 + step / SLOWER), *SPREAD)
         drawn_active = np.mean([active_experts(part, starts) for part in parts], axis=0)
         more = np.where(active > 0, drawn_active / np.maximum(active, 1) - 1, 0)
@@ -235,14 +235,14 @@ def _moved(model: TrafficModel, wanted: Figures, found: Figures, pace: float) ->
 def phase_loads(trace: Trace, starts: np.ndarray) -> np.ndarray:
     """int64[phase, layer, expert]: selections of every phase."""
     phase = np.searchsorted(starts, trace.iteration, side="right") - 1
-    return np.stack([statistics.loads(trace, phase == each) for each in range(len(starts))])
+    return np.stack([profile.loads(trace, phase == each) for each in range(len(starts))])
 
 
 def active_experts(trace: Trace, starts: np.ndarray) -> np.ndarray:
     """float64[phase]: experts that a phase of one decode step uses, mean over layers; 0 for other phases."""
     found = np.zeros(len(starts))
     for phase in np.flatnonzero(np.diff(starts) == 1)[1:]:
-        found[phase] = (statistics.loads(trace, trace.iteration == starts[phase]) > 0).sum(axis=1).mean()
+        found[phase] = (profile.loads(trace, trace.iteration == starts[phase]) > 0).sum(axis=1).mean()
     return found
 
 
@@ -251,8 +251,8 @@ def phase_agreement(trace: Trace) -> np.ndarray | None:
     prefill = trace.iteration == 0
     if prefill.all() or not prefill.any():
         return None
-    one, other = statistics.loads(trace, prefill), statistics.loads(trace, ~prefill)
-    return np.nan_to_num(statistics.spearman(one, other), nan=1)
+    one, other = profile.loads(trace, prefill), profile.loads(trace, ~prefill)
+    return np.nan_to_num(profile.spearman(one, other), nan=1)
 
 
 def _without_chance(trace: Trace, shares: np.ndarray) -> np.ndarray:
@@ -262,9 +262,9 @@ def _without_chance(trace: Trace, shares: np.ndarray) -> np.ndarray:
     the requests have in common, and by chance. Deviations from their mean are scaled so that the former alone is
     left.
     """
-    one, other = (np.sqrt(_shares_of(statistics.loads(half))) for half in statistics.halves(trace))
+    one, other = (np.sqrt(_shares_of(profile.loads(half))) for half in profile.halves(trace))
     common = ((one - one.mean(axis=1, keepdims=True)) * (other - other.mean(axis=1, keepdims=True))).mean(axis=1)
-    whole = np.sqrt(_shares_of(statistics.loads(trace)))
+    whole = np.sqrt(_shares_of(profile.loads(trace)))
     real = np.sqrt(np.clip(common / np.maximum(whole.var(axis=1), 1e-12), 0, 1))[:, None]
     mean = whole.mean(axis=1, keepdims=True)
     ratio = ((mean + real * (whole - mean)) / np.maximum(whole, 1e-3)) ** 2
@@ -284,8 +284,8 @@ def _decided(agreed: np.ndarray | None) -> np.ndarray | None:
     """
     if agreed is None:
         return None
-    side = np.where(agreed >= statistics.STRONG, CHANCE, -CHANCE)
-    return np.where(np.abs(agreed - statistics.STRONG) < CHANCE, statistics.STRONG + side, agreed)
+    side = np.where(agreed >= profile.STRONG, CHANCE, -CHANCE)
+    return np.where(np.abs(agreed - profile.STRONG) < CHANCE, profile.STRONG + side, agreed)
 
 
 def _tilted(shares: np.ndarray, tilt: np.ndarray, least: float) -> np.ndarray:
@@ -475,11 +475,11 @@ def fit_trace(
     names, task = known_tasks(trace)
     trace = replace(trace, request_subject=task, subject_names=names)
     kind, kind_counts = token_kinds(trace, min(KINDS, max(8, LARGEST_TABLE // kind_size(trace))), seed)
-    by_task = statistics.subject_loads(trace).astype(np.float64)
+    by_task = profile.subject_loads(trace).astype(np.float64)
     kinds = replace(trace, experts=kind[:, None, None].astype(np.int16), layer_ids=np.zeros(1, np.int32), top_k=1,
                     num_experts=len(kind_counts))  # fmt: skip
-    task_kinds = statistics.subject_loads(kinds)[:, 0].astype(np.float64)
-    following = statistics.cross_token(kinds)[0].astype(np.float64)
+    task_kinds = profile.subject_loads(kinds)[:, 0].astype(np.float64)
+    following = profile.cross_token(kinds)[0].astype(np.float64)
     kind_weights = _kind_weights(kinds, task_kinds, following)
     lengths, starts = trace.lengths, phase_starts(trace)
     weights, script = _expert_weights(trace, starts, kind, by_task, kind_counts)
@@ -520,7 +520,7 @@ def fit_subjects(trace: Trace, name: str, source: str, seed: int = 0) -> traffic
     rows = own_subjects(trace)
     if len(rows) < 2:
         return fit_trace(trace, name, source, seed=seed)
-    parts = {subject: statistics.subset(trace, of) for subject, of in rows.items()}
+    parts = {subject: profile.subset(trace, of) for subject, of in rows.items()}
     models = {
         subject: fit_trace(part, f"{name}.{number}", f"{source}: {subject}", seed=seed)
         for number, (subject, part) in enumerate(parts.items(), 1)
@@ -557,7 +557,7 @@ def kind_size(trace: Trace) -> int:
 def token_kinds(trace: Trace, kinds: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """int64[token]: the kind of every token; float64[kind, layer, expert]: selections by tokens of a kind."""
     tokens, layers, _ = trace.experts.shape
-    base = (statistics.loads(trace) + 0.5) / tokens
+    base = (profile.loads(trace) + 0.5) / tokens
     first = np.random.default_rng(seed).choice(tokens, min(kinds, tokens), replace=False)
     inclusion = np.tile(base * 0.5, (len(first), 1, 1))
     for kind, row in enumerate(first):
@@ -606,10 +606,10 @@ def _taste_size(trace: Trace, weights: np.ndarray) -> np.ndarray:
 
     Two tokens both use their taste with probability w², and then meet with probability top_k / size.
     """
-    counts = statistics.loads(trace)
+    counts = profile.loads(trace)
     share = counts / counts.sum(axis=1, keepdims=True)
     base = np.minimum(trace.top_k * (share**2).sum(axis=1), 1)
-    excess = np.maximum(np.nan_to_num(statistics.same_expert(trace, statistics.FAR) - base, nan=0.02), 0.005)
+    excess = np.maximum(np.nan_to_num(profile.same_expert(trace, profile.FAR) - base, nan=0.02), 0.005)
     return np.clip(trace.top_k * weights[:, traffic_model.TASTE] ** 2 * (1 - base) / excess, 2, 256)
 
 
@@ -651,7 +651,7 @@ def path_shares(trace: Trace) -> np.ndarray:
     """
     if trace.top_k > 1:
         return np.zeros((0, trace.num_experts, trace.num_experts))
-    pairs = statistics.cross_layer(trace).astype(np.float64)
+    pairs = profile.cross_layer(trace).astype(np.float64)
     rows, columns = (pairs.sum(axis=axis, keepdims=True) for axis in (2, 1))
     return np.where(rows > 0, pairs / np.maximum(rows, 1), columns / columns.sum(axis=2, keepdims=True))
 

@@ -20,9 +20,9 @@ from archsim.base.files import UNREADABLE, read_npz, write_text
 from archsim.base.packing import pack, replicate
 from archsim.base.yaml import read_yaml
 from archsim.specs.config_files import named_files
+from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_model
 from archsim.specs.model import ModelSpec
-from archsim.specs.workload import SyntheticSpec
 from archsim.workload import open_trace
 from archsim.workload.formats.npz import load_members, member_names
 from archsim.workload.generated import (
@@ -35,7 +35,7 @@ from archsim.workload.generated import (
     skews_of,
     traffic_of,
 )
-from archsim.workload.statistics import loads_of
+from archsim.workload.profile import loads_of
 from archsim.workload.store import LOADS, is_store, open_store
 from archsim.workload.trace import TokenSource, Trace, representative_layers, spread_layers
 from archsim.workload.traffic_fit import fit_loads, fit_subjects

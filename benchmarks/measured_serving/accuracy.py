@@ -16,8 +16,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_MS
 from archsim.iteration.times import IterationLaws
-from archsim.serving.deployment import Engine, Host, kv_blocks, laws_of, with_host
-from archsim.serving.hosts import HostFile, host_of
+from archsim.serving.deployment import Engine, Host, HostFile, host_of, kv_blocks, laws_of, with_host
 from archsim.serving.measures import times_ns
 from archsim.serving.requests import Requests, lengths, without_hashes
 from archsim.serving.simulate import Pool, Scheduler, Served, simulate

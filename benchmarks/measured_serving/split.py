@@ -13,8 +13,7 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_MS
-from archsim.serving.deployment import Host, handed_over, kv_blocks
-from archsim.serving.hosts import HostFile, PoolRow
+from archsim.serving.deployment import Host, HostFile, PoolRow, handed_over, kv_blocks
 from archsim.serving.measures import times_ns
 from archsim.serving.records import Transfer
 from archsim.serving.simulate import Pool, simulate

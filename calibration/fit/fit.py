@@ -10,7 +10,6 @@ import pandas as pd
 from archsim.base.errors import SpecError
 from archsim.laws import tables
 from archsim.laws.gemm import choose_table
-from archsim.laws.host import preferred_number
 from archsim.laws.tables import (
     SECTIONS,
     CalibrationSpec,
@@ -21,6 +20,7 @@ from archsim.laws.tables import (
     ScalarTable,
     TransferTable,
 )
+from archsim.laws.transfers import preferred_number
 from archsim.specs.calibration_files import read_calibration
 from calibration.fit.attention import fit_attention
 from calibration.fit.gemm import fit_gemm, without_quantisation

@@ -18,8 +18,7 @@ import numpy as np
 
 from archsim.base.compiled import inner
 from microarch.blocks import hbm, llc
-from microarch.blocks.request import AWAY, HERE, HIT, Event, State, Unit
-from microarch.blocks.state_machine import CHOICE, PAPER, Step, parameter
+from microarch.blocks.request import AWAY, CHOICE, HERE, HIT, PAPER, Event, State, Step, Unit, parameter
 
 SERVES = {State.LOOKUP: Unit.PORT}
 MISSED = "llc.miss_ns, + hbm.latency_ns if the ATU misses"

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from microarch.blocks import atu, compute, global_cp, hbm, link, llc, local_cp, pdu
-from microarch.blocks.request import Event, State, Unit
-from microarch.blocks.state_machine import Table
+from microarch.blocks.request import Event, State, Table, Unit
 
 REQUEST_BLOCKS = (atu, llc, hbm, link, pdu, compute)
 

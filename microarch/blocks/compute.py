@@ -6,8 +6,7 @@ on and its queue.
 
 from dataclasses import dataclass
 
-from microarch.blocks.request import Event, State, Unit
-from microarch.blocks.state_machine import PAPER, SIMULATOR, Step, parameter
+from microarch.blocks.request import PAPER, SIMULATOR, Event, State, Step, Unit, parameter
 
 SERVES = {State.COMPUTE: Unit.COMPUTE}
 STEPS = {(State.COMPUTE, Event.SERVED): Step(State.DONE, action="multiply", latency="flop / flop_per_ns")}

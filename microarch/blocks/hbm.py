@@ -23,8 +23,7 @@ import numpy as np
 from archsim.base.compiled import inner, kernel
 from archsim.specs.model import SLICES
 from microarch.blocks import llc
-from microarch.blocks.request import Event, State, Unit
-from microarch.blocks.state_machine import PAPER, SIMULATOR, Step, parameter
+from microarch.blocks.request import PAPER, SIMULATOR, Event, State, Step, Unit, parameter
 
 UNBOUNDED_BYTES = 2**62
 SERVES = {state: Unit.HBM for state in (State.LOCAL_HBM, State.REMOTE_HBM, State.COPY, State.ACT_READ, State.ACT_WRITE)}

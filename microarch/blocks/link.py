@@ -8,8 +8,7 @@ Transitions of DATA are the PDU's, which checks what arrives.
 
 from dataclasses import dataclass
 
-from microarch.blocks.request import Event, State, Unit
-from microarch.blocks.state_machine import PAPER, SIMULATOR, Step, parameter
+from microarch.blocks.request import PAPER, SIMULATOR, Event, State, Step, Unit, parameter
 
 SERVES = {State.REQUEST: Unit.PATH, State.ACT_MOVE: Unit.PATH}
 ASKED = "hops · hop_ns + request_bytes / bytes_per_ns"

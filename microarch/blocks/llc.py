@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from archsim.base.compiled import inner
-from microarch.blocks.request import Event, State, Unit
-from microarch.blocks.state_machine import CHOICE, PAPER, SIMULATOR, Step, parameter
+from microarch.blocks.request import CHOICE, PAPER, SIMULATOR, Event, State, Step, Unit, parameter
 
 # ---- llc
 

@@ -15,7 +15,7 @@ in EXECUTE.
 from dataclasses import dataclass
 from enum import IntEnum
 
-from microarch.blocks.state_machine import CHOICE, PAPER, Step, Table, parameter
+from microarch.blocks.request import CHOICE, PAPER, Step, Table, parameter
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ State layout: ``cp_en: uint8[die, expert]``, one bit of hardware each.
 from dataclasses import dataclass
 
 from archsim.base.compiled import inner
-from microarch.blocks.request import KEEP, SERVED, Event, State, Unit
-from microarch.blocks.state_machine import PAPER, Step, parameter
+from microarch.blocks.request import KEEP, PAPER, SERVED, Event, State, Step, Unit, parameter
 
 SERVES = {State.DATA: Unit.PATH}
 MOVED = "hops · link.hop_ns + bytes / link.bytes_per_ns"

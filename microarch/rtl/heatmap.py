@@ -2,7 +2,7 @@
 
 A request adds 1 to the counters of one word of a row that ``mask`` names. It takes two accesses of the port: READ and
 WRITE. If one of these counters is full, the row is halved first, word by word: ``2 · words`` accesses more, then the
-word is read again (``archsim.policies.heatmap``).
+word is read again (``archsim.policies.prediction``).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def never() -> bool:
 
 
 def simulate(component: Elaboratable, bench: Callable) -> None:
-    """Run a test bench beside the component, to its end. One that is watched (``microarch.rtl.activity``) counts; of
+    """Run a test bench beside the component, to its end. One that is watched (``microarch.rtl.export``) counts; of
     one whose coverage is counted (``microarch.rtl.lockstep``) it is gathered at the end.
     """
     simulator = Simulator(component)

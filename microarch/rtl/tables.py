@@ -14,7 +14,7 @@ import numpy as np
 from archsim.base.compiled import kernel
 from archsim.laws.wafer import SPEED_FRACTION
 from archsim.policies.allocation import NO_SPEEDS, Costs, Plan, StepView, knows_speeds, paper, slowness
-from archsim.policies.heatmap import add_words, hot_rows
+from archsim.policies.prediction import add_words, hot_rows
 from archsim.specs.model import SLICES
 from microarch.blocks import atu as atu_block
 from microarch.blocks import pdu as pdu_block
@@ -268,7 +268,7 @@ def _add_words(counts, now, per_word):
 
 
 class HeatmapTable:
-    """``archsim.policies.heatmap.add_words``: a word at a time, two accesses each."""
+    """``archsim.policies.prediction.add_words``: a word at a time, two accesses each."""
 
     def __init__(self, parameters: Any, memory: np.ndarray):
         self._p, self.counters = parameters, memory.copy()  # uint16[row, expert]

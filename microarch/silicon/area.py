@@ -16,8 +16,7 @@ from math import log2, pi, sqrt
 from types import MappingProxyType
 
 from archsim.laws.wafer import SPEED_BITS
-from archsim.specs.decision import DecisionSpec, FsmSpec
-from archsim.specs.system import SystemSpec
+from archsim.specs.system import DecisionSpec, FsmSpec, SystemSpec
 from microarch.blocks.table_sizes import Storage, Table, TableDesign, bits_to_count, tables_of
 
 # ---- technology
@@ -381,7 +380,7 @@ def _flops_cost(flops: float, clock_hz: float, technology: Technology) -> Cost:
 # Silicon of a system's decision hardware: tables, Local CPs, and a Global CP that is a state machine, a core or a
 # host.
 #
-# It follows ``decision`` of the system (``archsim.specs.decision``). The design of the paper's table II, with
+# It follows ``decision`` of the system (``archsim.specs.system``). The design of the paper's table II, with
 # the clock that its powers were fitted to, is ``microarch.blocks.table_sizes.TableDesign()``; the two are separate, so
 # that a configuration is never compared with a row that does not describe it.
 

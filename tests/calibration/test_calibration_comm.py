@@ -17,10 +17,8 @@ from archsim.studies.validation.errors import errors_with, table_of, transfer_er
 from calibration.fit.fit import fit_memory
 from calibration.fit.transfers import binned_errors, fit_launch, fit_segments, fit_transfers, held_out_ratios, series_of
 from calibration.measure.__main__ import main
-from calibration.measure.backend import Machine, MeasureError, PointError, Timing
-from calibration.measure.points import GEMM_M, PLANS, gemm_shapes
-from calibration.measure.recording import Recording
-from calibration.measure.session import Tally, measure
+from calibration.measure.points import GEMM_M, PLANS, Machine, MeasureError, PointError, Timing, gemm_shapes
+from calibration.measure.session import Recording, Tally, measure
 from calibration.measurements.adapters.aiconfigurator import WITHIN_A_NODE
 from calibration.measurements.reading import UNKNOWN_LAYOUT, Measurements, read_measurements
 from calibration.measurements.schema import IDLE_US, TABLES

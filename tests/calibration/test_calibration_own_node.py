@@ -12,9 +12,8 @@ from archsim.base.errors import SpecError
 from archsim.base.yaml import Place, Tree, validate
 from archsim.cli.main import main
 from archsim.laws.gemm import ExpertGemm, Rates, choose_table, table_times
-from archsim.laws.host import path_of
 from archsim.laws.tables import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
-from archsim.laws.transfers import fastest_bytes_per_s, law_of, link_table
+from archsim.laws.transfers import fastest_bytes_per_s, law_of, link_table, path_of
 from archsim.runs.notes import Die, calibration_notes
 from archsim.specs.calibration_files import load_calibration
 from archsim.specs.system import D2DSpec, HbmSpec

@@ -22,7 +22,7 @@ from calibration.fit.gemm import without_quantisation
 from calibration.fit.moe import fit_moe
 from calibration.fit.parameters import write_calibration
 from calibration.fit.transfers import fit_transfers
-from calibration.measurements.adapters.not_fitted import ATTENTION
+from calibration.measurements.adapters.public import ATTENTION
 from calibration.measurements.reading import (
     MOST_APART,
     PLAINLY_SLOWER,

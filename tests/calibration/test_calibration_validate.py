@@ -17,11 +17,11 @@ from archsim.laws.transfers import nodes_away
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.uncertainty import UncertaintySpec, load_widths
 from archsim.studies.validation import errors as validate
-from archsim.studies.validation.audit import audit, page_of
 from archsim.studies.validation.cases import calibrations_shipped, moved
 from archsim.studies.validation.errors import AIM, AIM_OF, choice_notes, layer_groups
 from archsim.studies.validation.page import Judged, sections, unread
 from archsim.studies.validation.page import main as write_shipped
+from archsim.studies.validation.validation import audit, page_of
 from archsim.uncertainty.quantities import KNOTS, Quantiles
 from calibration.fit.coverage import BEGIN, END, LEVELS, Residuals, bounds, judged, levels_of, with_table, with_widths
 from calibration.fit.gemm import apart, spread_of

@@ -17,7 +17,7 @@ from support.tiny import tiny_file
 import archsim.cli
 import archsim.cli.new
 from archsim.base.files import write_text
-from archsim.cli import compile as compiling
+from archsim.cli import list as compiling
 from archsim.cli import printing
 from archsim.cli.list import SCRIPTS, completions
 from archsim.cli.main import COMMANDS, OLD, every_command, main, parser_of

@@ -13,16 +13,16 @@ from archsim.base.units import NS_PER_S
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import Balancing, EventEngine, WeightMover, advance
 from archsim.engine.loop import Replay
-from archsim.engine.network.flows import simulate_flows
+from archsim.engine.network import simulate_flows
 from archsim.engine.state import DATA_MESSAGES, UNITS, new_tally
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, moves_between
+from archsim.policies.rebalancing import LayerView, libra, lina, table_of_paths
 from archsim.policies.registry import place_experts
-from archsim.policies.replication import LayerView, libra, lina, table_of_paths
+from archsim.specs.experiment import WorkloadSpec
 from archsim.specs.library import load_assumptions, load_experiment
 from archsim.specs.model import LayerSet
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.workload import WorkloadSpec
 from archsim.studies.optimum import Bounds, distances
 
 

@@ -26,9 +26,9 @@ from archsim.engine.decision import REPEATS, ChargedDecision, timed
 from archsim.engine.machine import build_machine, policy_costs
 from archsim.engine.state import ENTRY, new_tally
 from archsim.policies.allocation import estimating, home, isca26, paper
-from archsim.policies.heatmap import COUNTER_LIMIT, PortedHeatmap, TopPositive, copy_bits, cycles_per_transition
-from archsim.specs.decision import DecisionSpec, FirmwareSpec, FsmSpec, HostSpec
+from archsim.policies.prediction import COUNTER_LIMIT, PortedHeatmap, TopPositive, copy_bits, cycles_per_transition
 from archsim.specs.library import load_assumptions
+from archsim.specs.system import DecisionSpec, FirmwareSpec, FsmSpec, HostSpec
 from archsim.workload.trace import StepTokens
 from microarch.blocks import atu, global_cp
 from microarch.blocks.global_cp import Counts, State

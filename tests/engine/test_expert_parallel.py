@@ -21,12 +21,12 @@ from archsim.balancers import eplb
 from archsim.base.errors import ArchsimError, CapacityError, SpecError
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.cluster.laws import PortLaw
-from archsim.engine.cluster.ports import refuse_unequal
+from archsim.engine.cluster.moves import refuse_unequal
 from archsim.engine.engine import EventEngine
-from archsim.engine.executions.execution import GemmTime
-from archsim.engine.executions.expert_parallel import ExpertParallel
-from archsim.engine.executions.weight_streaming import WeightStreaming
+from archsim.engine.execution import GemmTime
+from archsim.engine.expert_parallel import ExpertParallel
 from archsim.engine.state import UNITS
+from archsim.engine.weight_streaming import WeightStreaming
 from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
 from archsim.laws.transfers import nodes_away
@@ -517,7 +517,7 @@ def test_a_run_that_is_over_leaves_no_memory(name, set_name):
 def test_every_value_of_the_assumption_has_a_module():
     assert list(ASSUMPTIONS["execution"])
     for name in ASSUMPTIONS["execution"]:
-        assert callable(import_module(f"archsim.engine.executions.{name}").build)
+        assert callable(import_module(f"archsim.engine.{name}").build)
     for name in ("physical", "published"):
         assert load_assumptions(name).execution == "weight_streaming"
 
@@ -541,7 +541,7 @@ def test_an_execution_of_a_user_runs():
 
 
 def test_a_module_and_a_value_are_an_execution(monkeypatch):
-    monkeypatch.setitem(sys.modules, "archsim.engine.executions.toy", SimpleNamespace(build=Toy))
+    monkeypatch.setitem(sys.modules, "archsim.engine.toy", SimpleNamespace(build=Toy))
     assumptions = load_assumptions("physical", decision_cost="free").model_copy(update={"execution": "toy"})
     run = small_engine_of(small_system(), small_model(), policy("ep"), assumptions)
     check(run.run(), run)

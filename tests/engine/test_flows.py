@@ -11,15 +11,14 @@ from reference import flows_oracle
 from support.examples import examples
 from support.from_python import from_python
 
-from archsim.engine.network import rates
-from archsim.engine.network.flows import simulate_flows
-from archsim.engine.network.rates import build_network, build_ports, xy_rank
+from archsim.engine import network
+from archsim.engine.network import build_network, build_ports, simulate_flows, xy_rank
 from microarch.fabric.topology import build_mesh
 
 GB_PER_S = 1e9  # one byte a ns
 X, Y = 4, 3
-enter, leave = from_python(rates.enter), from_python(rates.leave)
-fair_rates, round_robin_rates = from_python(rates.fair_rates), from_python(rates.round_robin_rates)
+enter, leave = from_python(network.enter), from_python(network.leave)
+fair_rates, round_robin_rates = from_python(network.fair_rates), from_python(network.round_robin_rates)
 ARBITRATIONS = ("fair", "round_robin")
 SETTLED = 2e-3  # how far round-robin rates may be from their fixed point
 

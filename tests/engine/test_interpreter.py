@@ -17,10 +17,10 @@ from archsim.engine.interpreted.memory import DieMemory, ring_order
 from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.interpreted.shared import Shared, SharedInTurns
 from archsim.engine.machine import share_every_ns
-from archsim.specs.decision import FsmSpec, HostSpec
 from archsim.specs.fabric import EdgeSpec
 from archsim.specs.library import load_assumptions
 from archsim.specs.model import LayerSet
+from archsim.specs.system import FsmSpec, HostSpec
 from archsim.workload.trace import draw_requests
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import global_cp, local_cp

@@ -11,7 +11,7 @@ from archsim.base.causes import Cause
 from archsim.engine.moves import vector_bytes
 from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS
 from archsim.iteration.memory import memory_fit
-from archsim.policies.placement_rules import linear
+from archsim.policies.placement import linear
 from archsim.policies.registry import place_experts
 from archsim.specs.library import load_assumptions, load_model, load_system
 

@@ -46,12 +46,11 @@ from archsim.specs.deployment import (
     Precision,
     PrecisionSpec,
 )
+from archsim.specs.experiment import Scenario, WorkloadSpec
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.scenario import Scenario
 from archsim.specs.serving_files import load_serving
-from archsim.specs.workload import WorkloadSpec
 
 ALL = load_assumptions("physical", memory="all")
 GEOMETRY = {"attention": None, "vocabulary": None}

@@ -8,11 +8,12 @@ from support.examples import examples, sampled
 
 import archsim
 from archsim.base.errors import SpecError
-from archsim.iteration.experts import ByChance, FusedLaw
 from archsim.iteration.layers import CAUSES, PROJECTIONS, ROUTER, Product, counted, program
 from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, Layer, Rest, Sms, compose, of_halves
 from archsim.iteration.times import (
     NODE,
+    ByChance,
+    FusedLaw,
     all_reduce_ns,
     batches_of,
     fastest_all_reduce_ns,

@@ -11,8 +11,8 @@ from support.tiny import archsim, tiny_file
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
-from archsim.specs.decision import DecisionSpec
 from archsim.specs.library import load_experiment, load_model, load_system
+from archsim.specs.system import DecisionSpec
 from archsim.studies.silicon import misfits, named_coefficients, needed_by, parse_design, published_design
 from microarch.blocks.table_sizes import (
     Storage,

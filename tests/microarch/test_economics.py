@@ -32,8 +32,7 @@ from microarch.silicon.cost import (
     dies_per_wafer,
     machine_cost,
 )
-from microarch.silicon.energy import EnergyEstimates, run_energy
-from microarch.silicon.heat import Heat, HeatEstimates, plane
+from microarch.silicon.energy import EnergyEstimates, Heat, HeatEstimates, plane, run_energy
 
 ACTIVITY = Activity(
     time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0,

@@ -12,7 +12,7 @@ from support.examples import examples
 
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.engine.machine import _as_built, build_fabric, what_is_left
-from archsim.engine.network.flows import simulate_flows
+from archsim.engine.network import simulate_flows
 from archsim.specs.library import load_experiment
 from microarch.fabric.fabric import LinkClass, narrowest, shortest_paths
 from microarch.fabric.topology import (

@@ -9,8 +9,7 @@ from support.shared import shared_path
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
-from archsim.models.config_json import import_config
-from archsim.models.files import write_model
+from archsim.models.config_json import import_config, write_model
 from archsim.runs.notes import memory_notes
 from archsim.specs.deployment import Parallelism, refuse_uneven
 from archsim.specs.library import load_model

@@ -17,11 +17,11 @@ from archsim.policies import allocation
 from archsim.policies.allocation import NO_ORIGINS, Costs, StepView, copy_aware, home, plan_of
 from archsim.policies.lina import uniform_split
 from archsim.policies.linear_programme import lp
-from archsim.policies.placement_rules import linear
+from archsim.policies.placement import linear
 from archsim.policies.prediction import rates
-from archsim.specs.decision import FirmwareSpec, FsmSpec
 from archsim.specs.library import load_model, load_system
 from archsim.specs.policies import PolicySpec
+from archsim.specs.system import FirmwareSpec, FsmSpec
 from microarch.blocks.global_cp import Counts, State, firmware_ns, fsm_ns
 from microarch.fabric.topology import build_mesh
 

@@ -27,11 +27,9 @@ from archsim.engine.machine import policy_costs
 from archsim.policies.allocation import Rates, even, hashed, home, lplb, nearest, static
 from archsim.policies.libra import harmoeny, libra
 from archsim.policies.linear_programme import lp
-from archsim.policies.placement import Placement, moves_between
-from archsim.policies.placement_rules import linear
-from archsim.policies.rebalancing import History
+from archsim.policies.placement import Placement, linear, moves_between
+from archsim.policies.rebalancing import History, LayerView, look_ahead
 from archsim.policies.registry import build_policy
-from archsim.policies.replication import LayerView, look_ahead
 from archsim.policies.routing import Pass, drop_pairs, reroute_pairs
 from archsim.policies.waterfill import waterfill_rule
 from archsim.specs.library import load_assumptions, load_model, load_system

@@ -11,8 +11,8 @@ import pytest
 
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import REAL, TEXT, Table
+from archsim.report.figures import MOST_BARS, names_of, write_figure
 from archsim.report.plots import FORMATS
-from archsim.report.printed import MOST_BARS, names_of, write_figure
 from archsim.report.timeline import write_timeline
 from microarch.blocks.catalogue import SERVED_BY
 from microarch.blocks.request import State

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from archsim.cli.main import main
-from microarch.silicon.liberty import find_libraries, read_libraries
+from microarch.silicon.synthesis import find_libraries, read_libraries
 
 pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
 pytest.importorskip("pyosys", reason="RTL: pip install 'archsim[rtl]'")

@@ -14,13 +14,13 @@ from support.tiny import TINY
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.engine.interpreted.engine import InterpretedEngine
-from archsim.specs.decision import FsmSpec
 from archsim.specs.library import load_assumptions
 from archsim.specs.model import LayerSet
+from archsim.specs.system import FsmSpec
 from microarch.blocks.global_cp import State
 from microarch.rtl import lockstep as rtl_lockstep
 from microarch.rtl import pdu
-from microarch.rtl.activity import Watched
+from microarch.rtl.export import Watched
 from microarch.rtl.lockstep import lockstep
 from microarch.silicon.energy import energy_of
 from microarch.silicon.synthesis import read_result
@@ -304,8 +304,8 @@ def test_a_component_that_decides_otherwise_changes_the_run(monkeypatch):
 
 
 def test_a_store_in_rtl_counts_and_halves_as_its_table():
-    from archsim.engine.interpreted.rtl_decision import RtlHeatmap
-    from archsim.policies.heatmap import COUNTER_LIMIT, _take_in
+    from archsim.engine.interpreted.engine import RtlHeatmap
+    from archsim.policies.prediction import COUNTER_LIMIT, _take_in
 
     rng = np.random.default_rng(3)
     experts = np.array([rng.choice(20, 4, replace=False) for _ in range(60)], np.int16)

@@ -8,9 +8,19 @@ import numpy as np
 import pytest
 
 from archsim.cli.main import main
-from archsim.specs.decision import FsmSpec
-from microarch.silicon.liberty import Surface, find_libraries, longest_path, parse, read_libraries
-from microarch.silicon.synthesis import NEAR, RESULTS, STATE_MACHINE, read_result, side_by_side
+from archsim.specs.system import FsmSpec
+from microarch.silicon.synthesis import (
+    NEAR,
+    RESULTS,
+    STATE_MACHINE,
+    Surface,
+    find_libraries,
+    longest_path,
+    parse,
+    read_libraries,
+    read_result,
+    side_by_side,
+)
 
 TABLE = 'index_1 ("1, 3"); index_2 ("2, 4"); values ("10, 20", "30, 40");'
 TINY = f"""library (tiny) {{

@@ -15,10 +15,9 @@ from support.waiting import wait_for
 pytest.importorskip("distributed", reason="needs Dask: pip install 'archsim[cluster]'")
 
 import archsim as ar
-from archsim.runs import dask_pool
-from archsim.runs.dask_pool import MOST_TOGETHER, PATIENCE_S, TURNS, batches, simulate_on_cluster
+from archsim.runs import pool
+from archsim.runs.pool import DASK_MOST_TOGETHER, PATIENCE_S, TURNS, Failure, batches, simulate_on_cluster
 from archsim.runs.sweep import Unwatched, sweep
-from archsim.runs.worker import Failure
 
 BYTES = ("results.csv", "results.parquet", "dies.csv", "links.csv")
 
@@ -120,7 +119,7 @@ def held_when_all_ended(cluster) -> dict[int, int]:
 
 def test_nobody_there_is_said_within_ten_seconds(tmp_path, monkeypatch):
     assert PATIENCE_S < 10
-    monkeypatch.setattr(dask_pool, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(pool, "PATIENCE_S", 0.5)
     address = f"tcp://127.0.0.1:{free_port()}"
     done = archsim(tmp_path, "sweep", tiny_file(tmp_path), "--scheduler", address)
     assert done.returncode == 2 and f"--scheduler {address}: no Dask scheduler answers there" in done.stderr
@@ -141,7 +140,7 @@ def test_batches_share_a_demand_and_leave_turns_for_every_thread(threads):
     assert all(len({run.demand.key for batch in alike for run in batch}) == 1 for alike in found)
     assert len({alike[0][0].demand.key for alike in found}) == len(found) == 3
     most = max(len(batch) for alike in found for batch in alike)
-    assert most == max(1, min(MOST_TOGETHER, len(runs) // (TURNS * threads)))
+    assert most == max(1, min(DASK_MOST_TOGETHER, len(runs) // (TURNS * threads)))
     assert all(len(alike[0]) == 1 for alike in found if len(alike) > 1)
 
 
@@ -191,8 +190,8 @@ def test_a_run_that_ends_its_workers_fails_alone(monkeypatch):
     def client(distributed, address):
         yield cluster
 
-    monkeypatch.setattr(dask_pool, "_client", client)
-    monkeypatch.setattr(dask_pool, "_distributed", lambda: cluster)
+    monkeypatch.setattr(pool, "_client", client)
+    monkeypatch.setattr(pool, "_distributed", lambda: cluster)
     replies = {run.key: reply for run, reply in simulate_on_cluster(runs_of(*"a" * 64), "tcp://nobody:1")}
     failed = [key for key, reply in replies.items() if isinstance(reply, Failure)]
     assert len(replies) == 64 and failed == ["21"] and "worker lost" in replies["21"].message

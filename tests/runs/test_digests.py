@@ -123,7 +123,7 @@ def test_the_digest_is_that_of_this_checkout(copy):
     "file",
     [
         "archsim/report/page.py", "archsim/cli/sweep.py", "archsim/runs/store.py", "archsim/runs/pool.py", "archsim/runs/store.py",  # noqa: E501
-        "archsim/studies/sweep_page.py", "archsim/base/files.py",
+        "archsim/studies/comparison.py", "archsim/base/files.py",
     ],
 )  # fmt: skip
 def test_pages_commands_and_stores_change_no_digest(copy, file):

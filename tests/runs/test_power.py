@@ -10,10 +10,9 @@ from archsim.cli.main import main
 from archsim.report.data import WORDS, Die
 from archsim.report.maps import Placed, die_map
 from archsim.runs.columns import BY_NAME
-from archsim.runs.energy import build_costs, energy_of, full_load_w
+from archsim.runs.energy import Limits, build_costs, energy_of, full_load, full_load_w, loads_of
 from archsim.runs.notes import LIMITED, limit_notes
 from archsim.runs.plan import choose, select
-from archsim.runs.power import Limits, full_load, loads_of
 from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_experiment, load_system
 from archsim.specs.system import PowerSpec
@@ -169,7 +168,7 @@ def test_dies_and_hbm_have_temperatures(folder, measured):
 def test_grouped_kernels_of_an_expert_parallel_group_follow_the_clock(folder):
     from support.small_runs import policy, scenario_of
 
-    from archsim.engine.executions.expert_parallel import OF_ARRAYS, Ranks
+    from archsim.engine.expert_parallel import OF_ARRAYS, Ranks
     from archsim.engine.machine import build_machine
     from archsim.policies.allocation import Plan
     from archsim.specs.library import load_assumptions, load_model, load_system

@@ -40,7 +40,7 @@ from archsim.runs.plan import choose, prepare, select
 from archsim.runs.results import REFERENCES, Results
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep
-from archsim.specs.explore import OBJECTIVES
+from archsim.specs.axes import OBJECTIVES
 from archsim.specs.library import load_experiment, load_system
 from microarch.blocks.global_cp import CRITICAL
 from microarch.blocks.global_cp import State as decided

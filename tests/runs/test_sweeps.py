@@ -22,8 +22,7 @@ from archsim.runs import sweep as sweeping
 from archsim.runs.feasibility import Measures
 from archsim.runs.plan import RunMaker, prepare, select
 from archsim.runs.sweep import Unwatched, sweep
-from archsim.specs.axes import counted_values, draw_shares
-from archsim.specs.constraints import parse_constraint
+from archsim.specs.axes import counted_values, draw_shares, parse_constraint
 from archsim.specs.library import load_experiment, load_planned
 from archsim.specs.plan import MEASURES, Dropped, SweepPlan, in_words
 

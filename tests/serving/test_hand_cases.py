@@ -14,10 +14,9 @@ from archsim.serving.clock import OCTAVE
 from archsim.serving.deployment import LOCAL, kept, kv_blocks, kv_room, laws_of, missing_of, offloaded_ns, pipeline_of
 from archsim.serving.kv import pieces_of, with_outputs
 from archsim.serving.measures import Slo, within_limits
-from archsim.serving.requests import Requests, in_sessions, read_requests, with_prefixes, without_hashes
+from archsim.serving.requests import Requests, TokenPool, in_sessions, read_requests, with_prefixes, without_hashes
 from archsim.serving.serving import _built, deploy, engine_of, host_for, requests_of, serve
 from archsim.serving.simulate import Fault, Pool, Scheduler, Store, simulate
-from archsim.serving.traffic import TokenPool
 from archsim.specs.library import load_model
 from archsim.specs.papers import load_paper
 from archsim.specs.serving_files import load_serving

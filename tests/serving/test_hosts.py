@@ -11,17 +11,14 @@ from support.serving import MS, opened, pool
 import archsim as ar
 from archsim.base.errors import ArchsimError, SpecError, TraceError
 from archsim.cli.main import main
-from archsim.iteration.experts import ByChance
 from archsim.iteration.overlap import HOW, MICRO_BATCHES
-from archsim.iteration.times import fastest_all_reduce_ns
-from archsim.laws.dominated import dominated_in
-from archsim.laws.laws import Laws
+from archsim.iteration.times import ByChance, fastest_all_reduce_ns
+from archsim.laws.laws import Laws, dominated_in
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER
-from archsim.serving.deployment import NEAR, NOT_MOVED, ONE_SHOT, Host, groups_of, with_stand_ins
+from archsim.serving.deployment import NEAR, NOT_MOVED, ONE_SHOT, Host, groups_of, host_file, with_stand_ins
 from archsim.serving.groups import SELDOM, Group
-from archsim.serving.hosts import host_file
 from archsim.serving.requests import refuse_too_long, without_hashes
 from archsim.serving.serving import deploy, engine_of, serve
 from archsim.serving.simulate import Scheduler, _put, simulate

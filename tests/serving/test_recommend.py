@@ -15,10 +15,9 @@ from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.iteration.layers import TOKENS, row_flop
 from archsim.runs.pool import in_copies
-from archsim.serving.deployment import Engine
-from archsim.serving.hosts import host_file, host_of
+from archsim.serving.deployment import Engine, host_file, host_of
+from archsim.serving.measures import activity, usd_per_million
 from archsim.serving.serving import check_serving
-from archsim.serving.upkeep import activity, usd_per_million
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
 from archsim.specs.library import load_model
@@ -26,8 +25,8 @@ from archsim.specs.serving_files import load_serving
 from archsim.studies.serving import recommend as studied
 from archsim.studies.serving.accuracy import decode_batches
 from archsim.studies.serving.recommend import Curve, Factors, asked_of, drawn_rates
+from archsim.studies.serving.runs import DECODE, Started, arguments, options_file, script
 from archsim.studies.serving.search import Choice, search
-from archsim.studies.serving.start import DECODE, Started, arguments, options_file, script
 
 
 def curve_of(*tpots_ms):

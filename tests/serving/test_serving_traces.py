@@ -11,7 +11,7 @@ from support.serving import opened, pool
 
 from archsim.base.errors import SpecError, TraceError
 from archsim.serving.requests import FORMATS, Requests, first, format_of, read_requests, scaled
-from archsim.serving.routing import sessions_of
+from archsim.serving.schedulers import sessions_of
 from archsim.serving.simulate import CHOICES, Scheduler, simulate
 from archsim.specs.serving_files import load_serving
 

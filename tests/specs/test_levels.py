@@ -13,8 +13,8 @@ from archsim.base.yaml import dump_yaml
 from archsim.engine.event.flows import flow_network
 from archsim.engine.machine import build_fabric, build_machine
 from archsim.engine.state import HIDDEN, UNITS
-from archsim.laws.host import path_of
 from archsim.laws.tables import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
+from archsim.laws.transfers import path_of
 from archsim.report.data import read_report
 from archsim.report.maps import places
 from archsim.report.page import write_report
@@ -22,9 +22,8 @@ from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep
 from archsim.specs.config_files import shipped_configs
-from archsim.specs.decision import HostSpec
 from archsim.specs.library import check_file, load_experiment, load_planned
-from archsim.specs.system import SystemSpec
+from archsim.specs.system import HostSpec, SystemSpec
 from microarch.fabric.fabric import narrowest
 
 PLAIN = "hbm: {bandwidth: 2 TB/s, capacity: 4 GB}, d2d: {bandwidth: 1 TB/s}, compute: {peak: 300 TFLOP/s, dtype: fp16}"

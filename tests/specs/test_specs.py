@@ -17,7 +17,7 @@ from archsim.base.errors import SpecError
 from archsim.base.fields import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity, with_ranges
 from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml, resolve_scalar
 from archsim.cli.main import main
-from archsim.models.files import write_model
+from archsim.models.config_json import write_model
 from archsim.specs.assumptions import ASSUMPTIONS, published_utilisation, shipped_sets
 from archsim.specs.axes import read_range
 from archsim.specs.config_files import named_files, shipped_configs

@@ -15,9 +15,8 @@ from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli import compare
 from archsim.cli.main import main
 from archsim.runs.columns import unpacked
-from archsim.runs.plan import choose, select
+from archsim.runs.plan import SCRAPPED, choose, select
 from archsim.runs.simulator import Simulator
-from archsim.runs.wafers import SCRAPPED
 from archsim.specs.library import load_experiment, load_planned
 from archsim.studies.designs import Quantity, _causes
 from archsim.studies.wafers import death_of, distributions, drawing

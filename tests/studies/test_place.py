@@ -18,10 +18,8 @@ from archsim.policies.load import imbalance
 from archsim.specs.library import load_model, load_system
 from archsim.specs.model import LayerSet, ModelSpec
 from archsim.studies.place import POLICIES, rank_loads
-from archsim.workload.placements import trtllm
-from archsim.workload.placements.files import ENGINES, read_placement, write_placement
-from archsim.workload.placements.physical import PhysicalMap
-from archsim.workload.placements.sglang import default
+from archsim.workload import placements
+from archsim.workload.placements import ENGINES, PhysicalMap, read_placement, sglang_default, write_placement
 
 MODEL = ModelSpec(name="toy", source="made up", layers=5, moe_layers={"first": 1, "last": 4}, hidden=512,
                   expert_ffn=256, experts=6, top_k=2)  # fmt: skip
@@ -59,7 +57,7 @@ def test_files_have_the_engines_layer_numbers(loads, tmp_path):
     found = placed(loads, out=tmp_path / "out")
     rows = found.map.experts.tolist()
     sglang, vllm, trt = ((tmp_path / "out" / engine.file).read_text() for engine in ENGINES)
-    assert json.loads(sglang) == {"physical_to_logical_map": [default(12, 6).tolist(), *rows]}
+    assert json.loads(sglang) == {"physical_to_logical_map": [sglang_default(12, 6).tolist(), *rows]}
     record = json.loads(vllm)
     assert record["initial_global_assignments"] == {str(n): row for n, row in enumerate(rows)}
     assert (record["num_slots"], record["num_redundant_experts"]) == (12, 6)
@@ -100,7 +98,7 @@ def test_costs_are_bytes_of_experts(loads):
         and cost.rank_bytes == 3 * 4 * expert
         and cost.extra_bytes == round(1.5 * 4 * expert)
     )
-    before = PhysicalMap(np.tile(default(12, 6), (4, 1)), 6, RANKS)
+    before = PhysicalMap(np.tile(sglang_default(12, 6), (4, 1)), 6, RANKS)
     gets = (found.map.copies() > 0) & (before.copies() == 0)
     assert cost.moved == gets.sum() and cost.busiest_bytes == gets.sum(axis=(0, 1)).max() * expert
     assert placed(loads, "none").cost.moved == 0 and placed(loads, "none").gain == 1
@@ -136,8 +134,8 @@ def test_laws_of_every_placement(tmp_path_factory, case, policy):
 
 
 def test_defaults_are_those_of_the_engines():
-    assert default(12, 8).tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3]
-    assert trtllm.default(12, 8, 2).tolist() == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7, 0, 1]
+    assert sglang_default(12, 8).tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3]
+    assert placements.trtllm_default(12, 8, 2).tolist() == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7, 0, 1]
 
 
 REFUSED = {
@@ -215,7 +213,7 @@ def test_a_trace_of_tokens_and_a_store_of_loads(loads, tmp_path):
 def test_layers_without_loads_keep_the_default(tmp_path):
     np.savez(tmp_path / "some.npz", counts=LOADS[:, :2], layer_ids=[2, 4])
     found = placed(tmp_path / "some.npz")
-    assert found.map.experts[[0, 2]].tolist() == [default(12, 6).tolist()] * 2
+    assert found.map.experts[[0, 2]].tolist() == [sglang_default(12, 6).tolist()] * 2
     assert "2 MoE layers have no loads" in " ".join(found.notes)
 
 
@@ -241,7 +239,7 @@ def test_what_is_half_written_never_looks_complete(loads, tmp_path, monkeypatch)
     placed(loads, out=out)
     broken = [engine if n < 2 else type(engine)(engine.name, engine.file, fail, engine.read, engine.options)
               for n, engine in enumerate(ENGINES)]  # fmt: skip
-    monkeypatch.setattr("archsim.workload.placements.files.ENGINES", tuple(broken))
+    monkeypatch.setattr("archsim.workload.placements.ENGINES", tuple(broken))
     with pytest.raises(OSError, match="disk full"):
         placed(loads, "none", out=out)
     assert not (out / "placement.json").exists() and not list(out.glob(".*draft"))
@@ -253,7 +251,8 @@ def fail(*_):
 
 def spoiled(folder, change):
     """The files of a good placement, one changed by ``change(texts)``."""
-    files = write_placement(PhysicalMap(np.tile(default(12, 6), (4, 1)).astype(np.int32), 6, RANKS), MODEL, folder)
+    rows = np.tile(sglang_default(12, 6), (4, 1)).astype(np.int32)
+    files = write_placement(PhysicalMap(rows, 6, RANKS), MODEL, folder)
     name, old, new = change
     file = next(file for file in files if name in file.name)
     text = file.read_text()
@@ -262,7 +261,7 @@ def spoiled(folder, change):
     return file
 
 
-ROW = str(default(12, 6).tolist())
+ROW = str(sglang_default(12, 6).tolist())
 SPOILED = {
     "an expert lost": ("sglang", ROW, ROW.replace("5", "4")),
     "an expert out of range": ("sglang", ROW, ROW.replace("5", "6")),

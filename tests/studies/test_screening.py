@@ -25,8 +25,7 @@ from archsim.runs.sweep import Unwatched
 from archsim.specs.fabric import TopologySpec
 from archsim.specs.library import load_assumptions, load_exploration
 from archsim.studies.exploration.analysis import pareto
-from archsim.studies.exploration.screening import FILE, Screen, nearest
-from archsim.studies.exploration.search import explore
+from archsim.studies.exploration.search import FILE, Screen, explore, nearest
 
 FIELDS = {
     ("compute", "peak"): ("peak_flop_per_s", 1e14, 1e15),
@@ -218,7 +217,7 @@ def test_of_any_shape_screened_values_are_those_of_single_runs(space, shape):
 
 @pytest.mark.parametrize("shape", ["one axis of work", "one sample", "all"])
 def test_a_space_of_any_shape_is_explored(space, shape, tmp_path, monkeypatch):
-    monkeypatch.setattr("archsim.studies.exploration.screening.LEAST_SHARED", 2)
+    monkeypatch.setattr("archsim.studies.exploration.search.LEAST_SHARED", 2)
     explored = {"objectives": ["time"], "event_runs": 2, "analytical_runs": 1, "screened_runs": 2}
     plan, spec = load_exploration(space[0].given() | {"sweep": SHAPES[shape], "explore": explored})
     assert Screen(plan, Coefficients()).applies

@@ -16,7 +16,7 @@ from archsim.runs.plan import select
 from archsim.runs.sweep import Unwatched
 from archsim.specs.config_files import shipped_configs
 from archsim.studies.sure import measured_told
-from archsim.uncertainty import propagation
+from archsim.uncertainty import worlds
 from archsim.uncertainty.estimate import Interval
 from archsim.uncertainty.worlds import Worlds, quantities_of
 
@@ -89,7 +89,7 @@ def test_equal_bytes_again_and_with_other_jobs(found, folder, tmp_path):
 
 
 def test_an_interrupted_one_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(propagation, "KEPT_FROM_S", 0.0)
+    monkeypatch.setattr(worlds, "KEPT_FROM_S", 0.0)
     experiment, shares = toy(workload=TOY["workload"] | {"batch": 48}), []
 
     class Stops(Unwatched):
@@ -166,7 +166,7 @@ def test_energy_and_price_have_intervals(found):
 
 
 def test_the_mean_of_two_engines_is_that_of_the_event_engine(found, monkeypatch):
-    monkeypatch.setattr(propagation, "CORRECTING", 32)
+    monkeypatch.setattr(worlds, "CORRECTING", 32)
     every = ar.sure(TOY, 32, jobs=1).places[0].samples
     for name, ns in found.places[0].samples.items():
         error = np.std(every[name]) / math.sqrt(16)

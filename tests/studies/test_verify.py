@@ -10,7 +10,7 @@ from support.tiny import TINY, archsim
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
-from archsim.runs.manifest import _copy_code
+from archsim.runs.results import _copy_code
 
 OWN = """\
 from beside import held
@@ -59,7 +59,7 @@ def test_numbers_that_moved_are_told_with_version_and_code(report):
     right, cells[at] = float(cells[at]), f"{float(cells[at]) * 2:g}"
     results.write_text("\n".join([rows[0], ",".join(cells), *rows[2:]]) + "\n")
     data = yaml.safe_load(manifest.read_text())
-    from archsim.runs.manifest import seal
+    from archsim.runs.results import seal
 
     seal(report, "results.csv")
     found = ar.verify(report, jobs=1)

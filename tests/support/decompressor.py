@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from microarch.blocks import catalogue as blocks
-from microarch.blocks.request import Event
+from microarch.blocks.request import Event, Step, Table, parameter
 from microarch.blocks.request import State as RequestState
-from microarch.blocks.state_machine import Step, Table, parameter
 
 State = IntEnum("State", [*RequestState.__members__, "EXPAND"], start=0)  # the states of a request, and one more
 STEPS = {(State.EXPAND, Event.SERVED): Step(State.COMPUTE, None, "expand the slice", "expand_ns")}

@@ -11,12 +11,11 @@ from archsim.base.yaml import dump_yaml
 from archsim.report.data import HOST_TIMES
 from archsim.runs.columns import STEP_COLUMNS
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.experiment import ExperimentSpec, WorkloadSpec
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import SystemSpec
-from archsim.specs.workload import WorkloadSpec
 from microarch.fabric.topology import build_mesh
 
 SPEEDUP = {"base": 1.0, "ep": 3.4, "allo": 4.2, "allo-paper": 3.9, "pred": 1.9, "allo+pred": 5.2}

@@ -26,16 +26,15 @@ import archsim.workload.demand as stacked_module
 import archsim.workload.trace as trace_module
 from archsim.base.errors import ArchsimError, SpecError, TraceError
 from archsim.engine.demand import RunSum, build_run_demand
-from archsim.policies.heatmap import TopFraction, TopPositive
+from archsim.policies.prediction import TopFraction, TopPositive
 from archsim.runs.feasibility import rooms
 from archsim.runs.notes import result_notes
 from archsim.runs.plan import prepare, select
 from archsim.runs.simulator import Simulator
+from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_experiment, load_model, load_planned
 from archsim.specs.model import ModelSpec
-from archsim.specs.workload import SyntheticSpec
-from archsim.workload.demand import build_demand, sum_together
-from archsim.workload.extended import extended, recorded_requests
+from archsim.workload.demand import build_demand, extended, recorded_requests, sum_together
 from archsim.workload.formats.readers import open_trace
 from archsim.workload.generated import SyntheticTraffic
 from archsim.workload.trace import (
@@ -272,7 +271,7 @@ def _assert_equal(one, other):
 
 def test_same_arguments_same_demand_in_another_process(tmp_path):
     program = (
-        "from archsim.specs.library import load_model; from archsim.specs.workload import SyntheticSpec\n"
+        "from archsim.specs.library import load_model; from archsim.specs.experiment import SyntheticSpec\n"
         "from archsim.workload.generated import SyntheticTraffic; from archsim.engine.demand import "
         "build_run_demand\n"
         "d = build_run_demand(SyntheticTraffic(load_model('olmoe-1b-7b'), SyntheticSpec(), 9), 12, 5, 1)\n"

@@ -26,8 +26,8 @@ from archsim.base.errors import TraceError
 from archsim.specs.library import load_model
 from archsim.specs.model import ModelSpec
 from archsim.workload.formats.readers import open_trace
-from archsim.workload.loads.pt import read_pt
-from archsim.workload.loads.reading import load_files, read_all_loads, read_loads
+from archsim.workload.loads import load_files, read_all_loads, read_loads
+from archsim.workload.pt import read_pt
 from archsim.workload.store import open_store
 
 TINY = ModelSpec(name="tiny-moe", source="made up", layers=4, moe_layers={"first": 1, "last": 3}, hidden=8,

@@ -14,10 +14,10 @@ from archsim.base.yaml import read_yaml
 from archsim.cli.main import main
 from archsim.engine.demand import build_run_demand
 from archsim.policies.registry import build_policy
+from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import TRAFFIC, kind_of, load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.workload import SyntheticSpec
-from archsim.workload import statistics
+from archsim.workload import profile
 from archsim.workload import traffic_fit as fit_module
 from archsim.workload.formats.readers import open_trace
 from archsim.workload.generated import GenerativeTraffic, collect, own_subjects, subject_figures, traffic_of
@@ -44,7 +44,7 @@ FITTED = [pytest.param(name, marks=[] if name == "llama-4-maverick" else [pytest
 @lru_cache
 def fitted(path, name):
     """(model fitted on one half, that half, the other half, traffic generated like the other half)."""
-    one, other = statistics.halves(open_trace(path, load_model(name)))
+    one, other = profile.halves(open_trace(path, load_model(name)))
     model = fit_trace(one, name, "test")
     return model, one, other, like(model, other, 99)
 
@@ -99,7 +99,7 @@ def test_languages_and_tasks_have_experts_of_their_own():
     traffic = load_traffic("deepseek-v3", load_model("deepseek-v3"))
     weights = np.array([[0.1, 0.8, 0, 0, 0.1, 0]]).repeat(58, axis=0)
     source = GenerativeTraffic(traffic.changed(weights=weights), 300, 1, mix, np.tile([[4, 8]], (300, 1)))
-    counts = statistics.subject_loads(collect(source)).reshape(3, -1).astype(float)
+    counts = profile.subject_loads(collect(source)).reshape(3, -1).astype(float)
     alike = np.corrcoef(counts)
     assert alike[1, 2] > alike[0, 2] + 0.05 and alike[0, 1] > alike[0, 2] + 0.05
 
@@ -133,10 +133,10 @@ def test_damaged_files_are_named(tmp_path, content):
 
 def means(trace):
     """{statistic: mean over layers}, and the share of layers whose phases agree strongly."""
-    found = statistics.layer_statistics(trace)
+    found = profile.layer_statistics(trace)
     values = {key: float(np.nanmean(value)) for key, value in found.items()}
     if "prefill_decode_spearman" in found:
-        values["strong"] = float((found["prefill_decode_spearman"] >= statistics.STRONG).mean())
+        values["strong"] = float((found["prefill_decode_spearman"] >= profile.STRONG).mean())
     return values
 
 
@@ -160,11 +160,11 @@ def test_fitted_traffic_repeats_and_couples_layers_as_recorded(name, half, share
     model, *halves, _ = fitted(shared / "data/traces" / TRACES[name], name)
     judge = halves[half]
     draws = [simulate(model, judge.lengths, judge.request_subject % len(model.task_names), seed) for seed in (1, 2, 3)]
-    recorded, *made = (statistics.rows_of(each, each.iteration > 0) for each in (judge, *draws))
+    recorded, *made = (profile.rows_of(each, each.iteration > 0) for each in (judge, *draws))
     for lag in (1, 2, 4, 8, 16, 48):
-        found = np.mean([statistics.same_expert(each, lag).mean() for each in made])
-        assert found == pytest.approx(statistics.same_expert(recorded, lag).mean(), rel=0.06), lag
-    bits = [statistics.mutual_information(statistics.cross_layer(each)).mean() for each in (recorded, *made)]
+        found = np.mean([profile.same_expert(each, lag).mean() for each in made])
+        assert found == pytest.approx(profile.same_expert(recorded, lag).mean(), rel=0.06), lag
+    bits = [profile.mutual_information(profile.cross_layer(each)).mean() for each in (recorded, *made)]
     assert np.mean(bits[1:]) == pytest.approx(bits[0], rel=0.06)
 
 
@@ -214,7 +214,7 @@ def test_first_decode_steps_use_as_many_experts(shared):
     draws = [generated, *(simulate(model, other.lengths, other.request_subject, seed) for seed in (1, 2))]
     for step in (1, 2, 3, 4, 8):
         real, *made = (
-            (statistics.loads(each, each.iteration == step) > 0).sum(axis=1).mean() for each in [other, *draws]
+            (profile.loads(each, each.iteration == step) > 0).sum(axis=1).mean() for each in [other, *draws]
         )
         assert np.mean(made) == pytest.approx(real, rel=0.12), step
 
@@ -223,10 +223,10 @@ def test_fitted_traffic_collapses_where_the_trace_does(shared):
     """Layers 7 and 45, in each of several draws of traffic."""
     model, _, other, _ = fitted(shared / "data/traces" / TRACES["llama-4-maverick"], "llama-4-maverick")
     layer = {int(number): index for index, number in enumerate(other.layer_ids)}
-    expected = statistics.max_over_mean(statistics.loads(other))[layer[7]]
+    expected = profile.max_over_mean(profile.loads(other))[layer[7]]
     lengths, task = other.lengths, other.request_subject
-    draws = [statistics.loads(simulate(model, lengths, task, seed)) for seed in range(5)]
-    found = [statistics.max_over_mean(counts)[layer[7]] for counts in draws]
+    draws = [profile.loads(simulate(model, lengths, task, seed)) for seed in range(5)]
+    found = [profile.max_over_mean(counts)[layer[7]] for counts in draws]
     assert np.mean(found) == pytest.approx(expected, rel=0.1) and found == pytest.approx([expected] * 5, rel=0.25)
     for counts in draws:
         assert counts[layer[45]].argmax() == 40 and counts[layer[45], 40] / counts[layer[45]].sum() > 0.99
@@ -241,7 +241,7 @@ def test_tastes_are_spread_evenly_over_requests_and_independent_between_layers()
     source = GenerativeTraffic(model, 300, 5, request_task=np.arange(300) % 2)
     found = source._tastes(np.arange(300))[0]
     for task, share in enumerate(model.task_popularity):
-        counts = statistics.loads_of(found[task::2, :, None], 128)
+        counts = profile.loads_of(found[task::2, :, None], 128)
         assert np.abs(counts - 150 * share).max() < 2
     early = GenerativeTraffic(model, 520, 5, request_task=np.arange(520) % 2)._tastes(np.arange(512))[0]
     assert (early == GenerativeTraffic(model, 512, 5, request_task=np.arange(512) % 2)._tastes(np.arange(512))[0]).all()
@@ -265,8 +265,8 @@ def test_traffic_of_load_matrices_is_as_skewed(name, file, shared):
     rows = np.searchsorted(traffic.layer_ids, layer_ids)
     generated = simulate(traffic, np.tile([[30, 30]], (700, 1)), np.zeros(700), seed=5)
     for phase, rows_of in enumerate((generated.iteration == 0, generated.iteration > 0)):
-        loads = statistics.loads(generated, rows_of)[rows]
-        for statistic in (statistics.max_over_mean, statistics.gini, statistics.coverage):
+        loads = profile.loads(generated, rows_of)[rows]
+        for statistic in (profile.max_over_mean, profile.gini, profile.coverage):
             assert statistic(loads) == pytest.approx(statistic(measured[phase]), rel=0.1), statistic.__name__
 
 
@@ -376,7 +376,7 @@ def test_a_subject_is_generated_as_it_was_recorded(recorded, subjects_fitted):
     _, model = recorded
     trace = subjects_fitted[1]
     for at, name in enumerate(("flat", "steep")):
-        real = subject_figures(statistics.subset(trace, np.flatnonzero(trace.request_subject == at)))
+        real = subject_figures(profile.subset(trace, np.flatnonzero(trace.request_subject == at)))
         made = subject_figures(drawn(subjects_fitted, model, {name: 1}, requests=REQUESTS[name]))
         for figure in ("largest over mean load", "active experts at step 1", "active experts at step 3"):
             assert made[figure] == pytest.approx(real[figure], rel=0.1), (name, figure)

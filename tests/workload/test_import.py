@@ -30,12 +30,13 @@ from archsim.policies.routing import Pass
 from archsim.specs.calibration_files import fabric_calibration
 from archsim.specs.library import load_model
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.workload.formats import batches, json_request, readers
 from archsim.workload.formats import json_tree as tree
-from archsim.workload.formats.json_request import scan
+from archsim.workload.formats import readers
+from archsim.workload.formats import requests as batches
+from archsim.workload.formats import requests as json_request
 from archsim.workload.formats.readers import import_sources, open_trace
-from archsim.workload.store import open_store, verify
-from archsim.workload.store_writer import merge, slice_entries, write_selection
+from archsim.workload.formats.requests import scan
+from archsim.workload.store import merge, open_store, slice_entries, verify, write_selection
 from archsim.workload.trace import some_layers
 
 

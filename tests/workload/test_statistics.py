@@ -13,10 +13,9 @@ from archsim.cli.main import main
 from archsim.report.profile_page import _by_layer
 from archsim.specs.config_files import named_files
 from archsim.specs.library import load_model
-from archsim.workload import statistics
+from archsim.workload import profile as statistics
 from archsim.workload.formats.readers import open_trace
-from archsim.workload.profile import DEFINITIONS, insights, profile
-from archsim.workload.statistics import gini, loads
+from archsim.workload.profile import DEFINITIONS, gini, insights, loads, profile
 from archsim.workload.traffic_fit import simulate
 from archsim.workload.traffic_presets import load_traffic, model_of
 

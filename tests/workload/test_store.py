@@ -15,11 +15,21 @@ from archsim.base.errors import TraceError
 from archsim.cli.main import main
 from archsim.engine.demand import RunDemand, build_run_demand
 from archsim.specs.library import load_experiment, load_model
-from archsim.workload import demand, open_trace, store_writer
+from archsim.workload import demand, open_trace
 from archsim.workload import demand as demand_cache
+from archsim.workload import store as store_writer
 from archsim.workload import store as stores
-from archsim.workload.store import open_store, pack_frames, read_frames, verify, write_frames
-from archsim.workload.store_writer import merge, sample_entries, slice_entries, write_selection
+from archsim.workload.store import (
+    merge,
+    open_store,
+    pack_frames,
+    read_frames,
+    sample_entries,
+    slice_entries,
+    verify,
+    write_frames,
+    write_selection,
+)
 
 
 @pytest.fixture
@@ -307,8 +317,8 @@ def test_a_demand_needs_no_folder(tree, tmp_path, monkeypatch):
 
 def test_threads_do_not_change_a_demand(monkeypatch):
     from archsim.base import host as parallel
-    from archsim.policies.heatmap import TopFraction
-    from archsim.specs.workload import SyntheticSpec
+    from archsim.policies.prediction import TopFraction
+    from archsim.specs.experiment import SyntheticSpec
     from archsim.workload.generated import SyntheticTraffic
 
     monkeypatch.setattr(parallel, "LEAST_SHARED", 0)

@@ -12,12 +12,12 @@ import numpy as np
 
 from archsim.base.causes import Cause
 from archsim.base.errors import ArchsimError
-from archsim.engine.analytic.slices import ARRAYS, HBMS
+from archsim.engine.analytic.bookings import ARRAYS, HBMS
 from archsim.engine.analytic.walk import Walked, count_step, walk_step, walk_strategy
 from archsim.engine.engine import EventEngine
 from archsim.engine.state import COMBINE, SLICES, UNITS, Machine, Memory, Tally, Work
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.scenario import Scenario
+from archsim.specs.experiment import Scenario
 
 PARTS_OF_PRODUCTS = MappingProxyType(
     {

@@ -29,8 +29,8 @@ import numpy as np
 
 from archsim.base.compiled import inner, kernel
 from archsim.base.units import NS_PER_S
+from archsim.engine.analytic.bookings import Walk
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.analytic.slices import Walk
 from archsim.engine.analytic.walk import LLC_HITS, WALKS, add_moves, add_slices, begun
 from archsim.engine.decision import ChargedDecision, FreeDecision, global_die
 from archsim.engine.demand import RunDemand
@@ -47,7 +47,7 @@ from archsim.engine.machine import (
 from archsim.engine.moves import software
 from archsim.engine.state import Machine, Memory, Tally, Work
 from archsim.policies.registry import COSTLESS
-from archsim.specs.scenario import Scenario
+from archsim.specs.experiment import Scenario
 from archsim.specs.system import SystemSpec
 from microarch.blocks.global_cp import Counts, Reach, State, exposed_ns
 from microarch.blocks.hbm import Copies

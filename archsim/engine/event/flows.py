@@ -14,8 +14,8 @@ import numpy as np
 from archsim.base.compiled import inner, kernel, outer
 from archsim.base.errors import ArchsimError
 from archsim.engine.event.heaps import BOOKING, bookings_pop, bookings_push, time_bits, time_of
-from archsim.engine.network.flows import SPENT
-from archsim.engine.network.rates import (
+from archsim.engine.network import (
+    SPENT,
     UNCOUPLED,
     FlowNetwork,
     build_network,
@@ -135,7 +135,7 @@ class Traffic(NamedTuple):
 
 
 def port_ranks(fabric: Fabric, cycles: bool = False) -> np.ndarray:
-    """int32[resource] for ``archsim.engine.network.rates``: HBMs are uncoupled, links rise along every route, or,
+    """int32[resource] for ``archsim.engine.network``: HBMs are uncoupled, links rise along every route, or,
     where routes may wait for each other in ``cycles``, along most of it.
 
     Raises ArchsimError for a fabric whose routes wait for each other in a cycle: the rates of round-robin

@@ -16,7 +16,7 @@ import numpy as np
 
 from archsim.base.compiled import inner, kernel, outer, reference, unsigned
 from archsim.base.host import sparse_zeros
-from archsim.engine.event.explained import explain_product
+from archsim.engine.event.explained import explain_product, step_log
 from archsim.engine.event.heaps import (
     BOOKING,
     TIME_BITS,
@@ -29,7 +29,6 @@ from archsim.engine.event.heaps import (
     queue_push,
     time_bits,
 )
-from archsim.engine.event.steplog import step_log
 from archsim.engine.state import (
     CAUSE_OF,
     COMBINE,

@@ -35,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import inner, kernel, outer, reference
-from archsim.engine.event.explained import trace_back
+from archsim.engine.event.explained import step_log, trace_back
 from archsim.engine.event.flows import (
     HAS_ROOM,
     HAS_SEGMENT,
@@ -63,9 +63,8 @@ from archsim.engine.event.flows import (
     take_timer,
     work_flows,
 )
-from archsim.engine.event.steplog import step_log
 from archsim.engine.machine import share_every_ns
-from archsim.engine.network.rates import NO_PORTS, TOUCHED, FlowNetwork, Ports, build_ports, solve_rates
+from archsim.engine.network import NO_PORTS, TOUCHED, FlowNetwork, Ports, build_ports, solve_rates
 from archsim.engine.state import (
     COMBINE,
     DATA_MESSAGES,

@@ -11,10 +11,9 @@ from math import inf
 
 from archsim.base.errors import ArchsimError
 from archsim.engine.event.flows import UNSATURATED
-from archsim.engine.interpreted.blocks import Network
-from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Stage, route
+from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Network, Stage, route
 from archsim.engine.interpreted.memory import explain_product, trace_back
-from archsim.engine.network.flows import SPENT
+from archsim.engine.network import SPENT
 from archsim.engine.state import DISPATCH, UNITS, Tally
 from microarch.blocks.request import Event, State
 
@@ -521,7 +520,7 @@ class Shared(Interpreter):
 # ---- round_robin
 # ``arbitration: round_robin``, slow and obvious: port-fair rates with coupled FIFOs, and the interpreter with them.
 #
-# The rules are those of the text of ``archsim.engine.network.rates``, told again with its damping and its
+# The rules are those of the text of ``archsim.engine.network``, told again with its damping and its
 # tolerance: limits start at the capacities, rates follow in travelling order, limits against it, until none moves by
 # more than ``SETTLED`` of its capacity. A flow's route is a tuple of names of resources; those in ``apart`` (HBMs)
 # queue

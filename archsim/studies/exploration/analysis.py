@@ -17,8 +17,7 @@ from archsim.report.units import between, plain, signed_percent
 from archsim.runs.columns import BY_NAME
 from archsim.runs.notes import die_of, result_notes
 from archsim.runs.results import layers_that_ran
-from archsim.specs.constraints import parse_constraint, parse_expression
-from archsim.specs.explore import OBJECTIVES, ExploreSpec, risk_of, sense_of
+from archsim.specs.axes import OBJECTIVES, ExploreSpec, parse_constraint, parse_expression, risk_of, sense_of
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import Point, SweepPlan
 from archsim.specs.unread import keys_of

@@ -19,8 +19,7 @@ from archsim.report.plots import Axis, Bars, Colours, Points, Ranges
 from archsim.report.units import NO_BREAK, PREFIXES, between, significant
 from archsim.report.units import unit_of as unit_shown
 from archsim.runs.energy import Coefficients, build_costs
-from archsim.specs.constraints import parse_constraint
-from archsim.specs.explore import OBJECTIVES, sense_of
+from archsim.specs.axes import OBJECTIVES, parse_constraint, sense_of
 from archsim.specs.plan import SweepPlan
 from archsim.specs.system import SystemSpec
 from archsim.studies.exploration.analysis import (

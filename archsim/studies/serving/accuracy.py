@@ -23,7 +23,7 @@ from archsim.base.files import write_text
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.base.yaml import read_yaml
 from archsim.runs.pool import in_copies
-from archsim.serving.hosts import residual_of
+from archsim.serving.deployment import residual_of
 from archsim.serving.serving import deploy, requests_of, serve_requests
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION
 from archsim.specs.config_files import shipped_configs

@@ -33,9 +33,18 @@ from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.runs.pool import in_copies
-from archsim.serving.deployment import WITH_KERNELS, Built, Engine
-from archsim.serving.hosts import residual_of
-from archsim.serving.measures import Measures, saturation, times_ns
+from archsim.serving.deployment import WITH_KERNELS, Built, Engine, residual_of
+from archsim.serving.measures import (
+    Measures,
+    Rent,
+    Upkeep,
+    board_w,
+    rent_of,
+    saturation,
+    times_ns,
+    upkeep,
+    usd_per_million,
+)
 from archsim.serving.requests import Requests, first, scaled
 from archsim.serving.serving import (
     Deployment,
@@ -44,13 +53,13 @@ from archsim.serving.serving import (
     serve_requests,
     simulated,
 )
-from archsim.serving.upkeep import Rent, Upkeep, board_w, rent_of, upkeep, usd_per_million
 from archsim.specs.config_files import named_files
 from archsim.specs.deployment import ParallelSpec, PrecisionSpec
 from archsim.specs.library import Source, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.system import SystemSpec
+from archsim.studies.serving.runs import BOTH, DECODE, OPTIONS_OF, PREFILL, Started, options_file, script
 from archsim.studies.serving.search import (
     WITHIN,
     Choice,
@@ -63,7 +72,6 @@ from archsim.studies.serving.search import (
     sizes_told,
     with_choice,
 )
-from archsim.studies.serving.start import BOTH, DECODE, OPTIONS_OF, PREFILL, Started, options_file, script
 
 if TYPE_CHECKING:
     import pandas

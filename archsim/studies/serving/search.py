@@ -17,8 +17,7 @@ from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.runs.pool import in_copies
 from archsim.serving.clock import times_of
-from archsim.serving.deployment import Built, Engine, kv_blocks, laws_of, with_host
-from archsim.serving.hosts import DECODE, PREFILL
+from archsim.serving.deployment import DECODE, PREFILL, Built, Engine, kv_blocks, laws_of, with_host
 from archsim.serving.measures import UNDEFINED, Measures, number, saturation, within_limits
 from archsim.serving.requests import Requests, first, scaled
 from archsim.serving.serving import (

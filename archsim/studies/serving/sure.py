@@ -36,15 +36,13 @@ from archsim.report.plots import Bars
 from archsim.report.units import percent, significant
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, Watcher, complete
-from archsim.serving.deployment import ATTENTION_STANDS_IN, WITH_KERNELS, with_stand_ins
-from archsim.serving.hosts import DECODE
+from archsim.serving.deployment import ATTENTION_STANDS_IN, DECODE, WITH_KERNELS, with_stand_ins
 from archsim.serving.serving import FIRST, measured_residual
 from archsim.specs.calibration_files import calibration_named
-from archsim.specs.scenario import Scenario
+from archsim.specs.experiment import Scenario, SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.specs.serving_files import Machine, Serving
 from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import UncertaintySpec, load_widths
-from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.studies.serving.runs import ServePlan, ServeRun, Simulator
 from archsim.studies.sure import (
     Measurement,
@@ -68,9 +66,8 @@ from archsim.uncertainty.estimate import (
     order,
     pair,
 )
-from archsim.uncertainty.propagation import Shares
 from archsim.uncertainty.quantities import Distribution, Quantity
-from archsim.uncertainty.worlds import Found, drawn, draws_of, measurable, quantities_of, refuse_few, value_of
+from archsim.uncertainty.worlds import Found, Shares, drawn, draws_of, measurable, quantities_of, refuse_few, value_of
 
 if TYPE_CHECKING:
     import pandas

@@ -33,12 +33,11 @@ from archsim.laws.tables import (
 from archsim.laws.transfers import COMBINE, DISPATCH, NOTIFY_OF, PAYLOAD_OF, law_of, link_table, nodes_away
 from archsim.specs.calibration_files import calibration_digest, load_calibration
 from archsim.specs.config_files import shipped_configs
+from archsim.specs.experiment import Scenario, WorkloadSpec
 from archsim.specs.library import load_assumptions
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec, link_measured
-from archsim.specs.workload import WorkloadSpec
 from archsim.studies.validation.errors import EXPERTS
 from calibration.fit.fit import products
 from calibration.fit.moe import with_defaults

@@ -714,7 +714,7 @@ BARS_MISSED = (
 
 def _fabric_alone(found: MeshValidation) -> list[str]:
     """Flow-level simulation of links alone, for even traffic, under two values of the assumption ``arbitration``."""
-    from archsim.engine.network.flows import simulate_flows
+    from archsim.engine.network import simulate_flows
     from microarch.fabric.topology import build_topology
 
     def longest(name: str, x: int, y: int, arbitration: str) -> float:

@@ -1,18 +1,37 @@
 """A calibration judged by measurements: the file as it is, and fits again without what they are judged by."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from archsim.base.tables import Shown
-from archsim.laws.tables import CalibrationSpec
+from archsim.laws.attention import CORRECTION_UNIT as ATTENTION_UNIT
+from archsim.laws.gemm import CORRECTION_UNIT
+from archsim.laws.laws import NOT_SERVED, SLOWER, dominated_in
+from archsim.laws.moe import BALANCED
+from archsim.laws.tables import (
+    AttentionTable,
+    CalibrationSpec,
+    Fitted,
+    GemmTable,
+    MoeTable,
+    TransferTable,
+    shape_of,
+)
 from archsim.specs.calibration_files import load_calibration
 from archsim.studies.validation import errors
 from archsim.studies.validation.cases import copy_cases, engine_cases, layer_cases, power_cases, scaled_cases
 from archsim.studies.validation.errors import SetErrors, choice_notes, errors_with, transfer_errors
 from archsim.studies.validation.page import Judged, judged, sections, unread, write_page
+from calibration.fit.fit import name_of
+from calibration.fit.gemm import APART, LEAST, LEAST_OF_ROW, LEAST_SHAPES_TO_KRIGE, apart, off_span, spread_of
 from calibration.measurements.reading import CalibrationError, Measurements
+
+# ---- validation
 
 FILE_ALONE, HELD_OUT = "calibration file", "sizes left out"
 
@@ -96,3 +115,184 @@ def validate_calibration(name: str, measurements: Measurements, quick: bool) -> 
         read,
         unread(read, measurements),
     )
+
+
+# ---- audit
+# The audit of a calibration: which points of its tables stand apart from those beside them, and why they are kept.
+#
+# Tables with a law keep ln(measured / law) at every point: products at each m of a shape, fused layers at each number
+# of
+# tokens of an EP size, attention at each context of a batch; ``calibration.fit.gemm`` says which stand apart. The fit
+# of fused layers leaves such a point out where one sweep alone measured it, unless its routing was drawn.
+#
+# Transfers keep segments, and no points: a table is reported whose held-out error is APART times that of the median
+# table
+# of its section. Single numbers have nothing beside them.
+#
+# Whole tables are dominated where another of the same library, of more bits or an older version of the kernel, is
+# faster
+# at the median (``archsim.laws.laws``).
+
+WITH_POINTS, TRANSFERS = ("gemm", "moe", "attention"), ("p2p", "collectives", "pcie", "hbm")
+
+
+class Finding(NamedTuple):
+    """A point that stands apart. ``off``: ln(point / span of its neighbours); ``spreads``: the same in spreads."""
+
+    section: str
+    table: str
+    row: str
+    at: str
+    off: float
+    spreads: float
+    why: str
+
+
+class Audited(NamedTuple):
+    """Of one section: tables and points looked at, and what was found, the farthest first."""
+
+    section: str
+    tables: int
+    points: int
+    found: tuple[Finding, ...]
+
+
+def audit(calibration: CalibrationSpec) -> list[Audited]:
+    """Every section of a calibration, its own tables alone (not those scaled from another GPU)."""
+    found = []
+    for section in WITH_POINTS:
+        tables = [table for table in getattr(calibration, section) if not table.scaled_from]
+        each = [_audit_table(section, table) for table in tables]
+        every = sorted((one for _, findings in each for one in findings), key=lambda one: -one.spreads)
+        found.append(Audited(section, len(tables), sum(points for points, _ in each), tuple(every)))
+    for section in TRANSFERS:
+        transfers = [
+            table
+            for table in getattr(calibration, section)
+            if isinstance(table, TransferTable) and not table.scaled_from
+        ]
+        found.append(Audited(section, len(transfers), 0, tuple(_held_out(section, transfers))))
+    return found
+
+
+def _held_out(section: str, tables: list[TransferTable]) -> Iterator[Finding]:
+    errors = np.array([table.held_out_error for table in tables])
+    if not errors.any():
+        return
+    spread = float(np.median(errors[errors > 0]))
+    for table, error in sorted(zip(tables, errors, strict=True), key=lambda pair: -pair[1]):
+        if error > max(APART * spread, LEAST):
+            named = _named(section, table)
+            yield Finding(section, named, "all", "", float(error), float(error / spread), "error of points left out")
+
+
+def _audit_table(section: str, table: Fitted) -> tuple[int, list[Finding]]:
+    """(points, findings) of a table with corrections."""
+    rows = [row for row in _rows_of(table) if len(row.values) >= LEAST_OF_ROW]
+    spread = spread_of([row.values for row in rows])
+    found = []
+    for row in rows:
+        off = off_span(row.values)
+        for at in np.flatnonzero(apart(row.values, spread)):
+            who = _named(section, table), row.name, row.at[at], float(off[at]), abs(float(off[at])) / spread
+            found.append(Finding(section, *who, _why(table)))
+    return sum(len(row.values) for row in rows), found
+
+
+def _why(table: Fitted) -> str:
+    """Why a point that stands apart is kept."""
+    if isinstance(table, MoeTable) and table.distribution != BALANCED:
+        return "routing drawn anew at every point"
+    if isinstance(table, GemmTable) and len(table.shapes) >= LEAST_SHAPES_TO_KRIGE:
+        return "other shapes stand apart there, too"  # the fit replaces it where they do not
+    return "several sweeps agree" if len(table.sweeps) > 1 else "measured once, kept"
+
+
+class Row(NamedTuple):
+    """Points with neighbours: ``values``: ln(measured / law), float64[point]; ``at``: what each is at."""
+
+    name: str
+    values: np.ndarray
+    at: list[str]
+
+
+def _gemm_rows(table: GemmTable) -> Iterator[Row]:
+    for name, values in table.shapes.items():
+        first, last = table.range_of(*shape_of(name))
+        inside = [at for at, m in enumerate(table.m) if first <= m <= last]
+        corrections = np.array([values[at] for at in inside]) * CORRECTION_UNIT
+        yield Row(name, corrections, [f"m {table.m[at]:g}" for at in inside])
+
+
+def _moe_rows(table: MoeTable) -> Iterator[Row]:
+    for name, values in table.ranks.items():
+        yield Row(name, np.array(values) * CORRECTION_UNIT, [f"tokens {each:g}" for each in table.tokens])
+
+
+def _attention_rows(table: AttentionTable) -> Iterator[Row]:
+    for name, values in table.shapes.items():
+        by_batch = np.array(values).reshape(len(table.batch), -1) * ATTENTION_UNIT
+        for batch, most, row in zip(table.batch, table.most_tokens, by_batch, strict=True):
+            inside = [at for at, tokens in enumerate(table.tokens) if tokens <= most]
+            yield Row(name, row[inside], [f"batch {batch:g}, tokens {table.tokens[at]:g}" for at in inside])
+
+
+def _rows_of(table: Fitted) -> Iterator[Row]:
+    if isinstance(table, GemmTable):
+        return _gemm_rows(table)
+    return _moe_rows(table) if isinstance(table, MoeTable) else _attention_rows(table)
+
+
+def _named(section: str, table: Fitted) -> str:
+    return f"{name_of(section, table)} {table.version}".removeprefix(f"{section} ").strip()
+
+
+def told(calibration: CalibrationSpec) -> Iterator[str]:
+    for each in audit(calibration):
+        if each.tables:
+            points = f" with {each.points:,} points" if each.points else ""
+            far = f", the farthest {_line(each.found[0])}" if each.found else ""
+            yield f"{calibration.gpu} {each.section}: {each.tables} tables{points}: {len(each.found)} apart{far}"
+    for section, found in dominated_in(calibration):
+        for one in found:
+            yield (
+                f"{calibration.gpu} {section}: {_named(section, one.table)} is dominated: it takes {one.ratio:.2f} "
+                f"times as long as {_named(section, one.by)} (median of {one.points:,} points)"
+            )
+
+
+def page_of(calibrations: Sequence[CalibrationSpec]) -> str:
+    lines = [
+        "# Audit of shipped calibrations",
+        "",
+        "Written by `archsim calibrate --validate --audit --out docs/audit.md`. Every point of every table is left out",
+        "in turn and compared with those beside it. Apart are points outside the span of their neighbours by more than",
+        f"{APART:g} times the spread of their table (95 % of its points are nearer to the mean of their neighbours)",
+        f"and by more than {LEAST:.0%}; of transfers, tables whose held-out error is {APART:g} times that of the",
+        "median table of their section. Tables scaled from another GPU are audited there. `archsim calibrate` leaves",
+        "out what stands apart in fused layers, unless several sweeps measured it or the routing was drawn.",
+        "Dominated are tables that should be faster than another of their library, with fewer bits or in a newer",
+        f"version of the kernel, and take at least {SLOWER:g} times as long at the median of what both measured.",
+        f"`archsim serve` does not use kernels of fused layers that take {NOT_SERVED:g} times as long as those of more",
+        "bits.",
+        "",
+    ]
+    lines += ["| GPU | section | tables | points | apart | farthest | dominated | most dominated |",
+              "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    for calibration in calibrations:
+        dominated = dict(dominated_in(calibration))
+        for each in audit(calibration):
+            if each.tables:
+                slower = dominated.get(each.section, ())
+                far = f"{np.expm1(each.found[0].off):+.0%}" if each.found else "–"
+                worst = f"{max(one.ratio for one in slower):.2f} ×" if slower else "–"
+                cells = (calibration.gpu, each.section, each.tables, f"{each.points:,}", len(each.found), far,
+                         len(slower), worst)  # fmt: skip
+                lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += ["", "`archsim calibrate --validate --audit` prints each of these tables by name."]
+    return "\n".join(lines) + "\n"
+
+
+def _line(one: Finding) -> str:
+    at = ", ".join(filter(None, (one.table, one.row, one.at)))
+    return f"{at}: {np.expm1(one.off):+.0%}, {one.spreads:.1f} spreads ({one.why})"

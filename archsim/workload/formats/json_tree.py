@@ -17,8 +17,7 @@ from pathlib import Path, PurePosixPath
 from archsim.base.errors import TraceError
 from archsim.base.files import LEAST_SUSPECT_BYTES, MOST_TIMES
 from archsim.workload import trace
-from archsim.workload.formats.batches import Item
-from archsim.workload.formats.json_request import Origin, read_request
+from archsim.workload.formats.requests import Item, Origin, read_request
 
 # ---- json_tree
 

@@ -11,8 +11,7 @@ from archsim.base.files import npz_names
 from archsim.base.files import read_npz as read_npz_archives
 from archsim.specs.model import ModelSpec
 from archsim.workload import trace
-from archsim.workload.formats.batches import Item
-from archsim.workload.formats.json_request import RequestRows
+from archsim.workload.formats.requests import Item, RequestRows
 from archsim.workload.trace import Trace
 
 # ---- npz_members

@@ -16,10 +16,8 @@ from archsim.base.errors import ArchsimError, TraceError, did_you_mean
 from archsim.base.host import in_order
 from archsim.base.own_code import import_function
 from archsim.specs.model import ModelSpec
-from archsim.workload import column_cache, trace
+from archsim.workload import store, trace
 from archsim.workload import trace as checks
-from archsim.workload.formats.batches import Item, grouped, joined_scores, request_rows
-from archsim.workload.formats.json_request import RequestRows
 from archsim.workload.formats.json_tree import (
     ARCHIVES,
     archive_items,
@@ -30,17 +28,30 @@ from archsim.workload.formats.json_tree import (
 )
 from archsim.workload.formats.jsonl import (
     is_response,
+    is_routed_npz,
     jsonl_items,
     jsonl_name,
     response_items,
     response_name,
+    routed_npz_items,
 )
 from archsim.workload.formats.npz import npz_items, npz_name, read_npz
-from archsim.workload.formats.routed_experts import is_routed_npz, routed_npz_items
+from archsim.workload.formats.requests import Item, RequestRows, grouped, joined_scores, request_rows
 from archsim.workload.formats.source_destination import is_matrices, matrix_items
-from archsim.workload.loads.reading import holds_loads, load_files, loads_name, read_all_loads
-from archsim.workload.store import DRAFTS, Entry, Shape, is_store, open_stored, read_frames, row_columns, write_frames
-from archsim.workload.store_writer import write_loads, write_tokens, writing
+from archsim.workload.loads import holds_loads, load_files, loads_name, read_all_loads
+from archsim.workload.store import (
+    DRAFTS,
+    Entry,
+    Shape,
+    is_store,
+    open_stored,
+    read_frames,
+    row_columns,
+    write_frames,
+    write_loads,
+    write_tokens,
+    writing,
+)
 from archsim.workload.trace import Trace
 
 # ---- registry
@@ -203,8 +214,8 @@ def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) ->
     read, files = _reader_of(location)
     if sum(file.stat().st_size for file in files) < CACHED_BYTES:
         return read(location, model, str(path))
-    key = column_cache.remembered(_signature(files, model), lambda: _key(files, model))
-    trace = column_cache.load(key) or column_cache.store(key, read(location, model, str(path)))
+    key = store.remembered(_signature(files, model), lambda: _key(files, model))
+    trace = store.load(key) or store.store(key, read(location, model, str(path)))
     return replace(trace, source=str(path))
 
 

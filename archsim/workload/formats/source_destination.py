@@ -23,8 +23,7 @@ import numpy as np
 from archsim.base.errors import TraceError
 from archsim.base.tables import Row, csv_rows
 from archsim.specs.model import ModelSpec
-from archsim.workload.formats.batches import Item, request_rows
-from archsim.workload.formats.json_request import RequestRows
+from archsim.workload.formats.requests import Item, RequestRows, request_rows
 
 ENDING = "source_destination.csv"
 COLUMNS = {

@@ -1,17 +1,9 @@
 """Public measurement layouts, and one of a user's node, read into the tables of ``calibration.measurements.schema``."""
 
-from calibration.measurements.adapters import (
-    aiconfigurator,
-    deepgemm,
-    dgx,
-    node_and_micro,
-    not_fitted,
-    transfers,
-    xla_gemm,
-)
+from calibration.measurements.adapters import aiconfigurator, dgx, public
 
 LAYOUTS = (
-    *aiconfigurator.ATTENTION_LAYOUTS, *aiconfigurator.GEMM_LAYOUTS, *aiconfigurator.MOE_LAYOUTS, *deepgemm.LAYOUTS,
-    *xla_gemm.LAYOUTS, *transfers.LAYOUTS, *aiconfigurator.DISPATCH_LAYOUTS, *node_and_micro.LAYOUTS, *dgx.LAYOUTS,
-    *not_fitted.LAYOUTS,
+    *aiconfigurator.ATTENTION_LAYOUTS, *aiconfigurator.GEMM_LAYOUTS, *aiconfigurator.MOE_LAYOUTS,
+    *public.DEEPGEMM_LAYOUTS, *public.XLA_LAYOUTS, *public.TRANSFER_LAYOUTS, *aiconfigurator.DISPATCH_LAYOUTS,
+    *public.NODE_LAYOUTS, *dgx.LAYOUTS, *public.NOT_FITTED_LAYOUTS,
 )

@@ -11,7 +11,7 @@ import pandas as pd
 from archsim.laws.attention import DECODE, MLA_BLOCK, MLA_POST, MLA_PRE, PREFILL
 from archsim.laws.tables import newest_first
 from archsim.laws.transfers import COMBINE, COMBINE_LOW_PRECISION, DISPATCH, NOTIFY_OF, PAYLOAD_OF, PREPARE, sent_bytes
-from calibration.measurements.adapters.transfers import repetition
+from calibration.measurements.adapters.public import repetition
 from calibration.measurements.schema import UNKNOWN_VERSION, frame, layout, renamed
 
 # ---- aiconfigurator_gemm

@@ -12,7 +12,7 @@ import pandas as pd
 
 from archsim.workload.trace import shipped_models
 from calibration.measurements.adapters.aiconfigurator import MODELS
-from calibration.measurements.adapters.transfers import OPERATIONS
+from calibration.measurements.adapters.public import OPERATIONS
 from calibration.measurements.schema import TABLES, UNKNOWN_VERSION, Layout
 
 ELEMENTS = {

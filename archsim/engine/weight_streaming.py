@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from archsim.engine.analytic.walk import walk_step, walk_strategy
-from archsim.engine.executions.execution import FULL_CLOCKS, GemmTime, Order, Setup, phase_of
+from archsim.engine.execution import FULL_CLOCKS, GemmTime, Order, Setup, phase_of
 from archsim.engine.state import SLICES, Memory, Work
 from archsim.engine.work import WorkBuilder
 from microarch.blocks.atu import no_translations

@@ -3,7 +3,7 @@
 Experts stay in the HBM of their GPUs; one that a plan runs elsewhere is fetched for the step
 (``archsim.engine.cluster.moves``). Hidden vectors move as ``archsim.engine.cluster.moves`` says; a rank starts
 its kernel when it has its tokens, and returns results when it has run all of them. Both engines share the flows and
-the laws; they differ in how begins at different times meet at a port (``archsim.engine.cluster.ports``).
+the laws; they differ in how begins at different times meet at a port (``archsim.engine.cluster.moves``).
 
 What runs beside what: ``archsim.iteration.overlap``.
 """
@@ -18,19 +18,18 @@ from archsim.base.causes import Cause
 from archsim.base.compiled import kernel
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.units import NS_PER_S
-from archsim.engine.cluster.moves import Fetched, Fetches, Moves, Sent, build_moves, sms_share
-from archsim.engine.cluster.ports import refuse_unequal
-from archsim.engine.executions.execution import FULL_CLOCKS, GemmTime, Order, Setup, phase_of
+from archsim.engine.cluster.moves import Fetched, Fetches, Moves, Sent, build_moves, refuse_unequal, sms_share
+from archsim.engine.execution import FULL_CLOCKS, GemmTime, Order, Setup, phase_of
 from archsim.engine.gemm import factors_of, law_of_ranks
 from archsim.engine.moves import Sizes, received_of_experts
 from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, SLICES, UNITS, Machine
 from archsim.iteration import overlap
 from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, TWO_BATCH, beside, compose
-from archsim.iteration.scenario import rest_of
+from archsim.iteration.times import rest_of
 from archsim.laws.gemm import DenseProduct, Rates, dense_product
 from archsim.policies.allocation import Plan
 from archsim.specs.calibration_files import calibration_named
-from archsim.specs.scenario import Scenario
+from archsim.specs.experiment import Scenario
 from microarch.blocks.local_cp import launch_ns
 
 # ---- ranks

@@ -11,9 +11,11 @@ from archsim.engine.state import Machine, Memory, Tally, Work
 from archsim.iteration.overlap import Rest
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
-from archsim.specs.scenario import Scenario
+from archsim.specs.experiment import Scenario
 from archsim.workload.demand import StepDemand
 from microarch.fabric.fabric import Fabric
+
+# ---- execution
 
 # ---- execution
 
@@ -24,7 +26,7 @@ class Kernel(Protocol):
         """Run one step; returns its end in ns."""
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
-        """Log of the last step (``archsim.engine.event.steplog``)."""
+        """Log of the last step (``archsim.engine.event.explained``)."""
 
 
 class Setup(NamedTuple):
@@ -80,7 +82,7 @@ class Execution(Protocol):
         """Run a step that begins at ``now_ns``; returns its end in ns, and updates memory and tally."""
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
-        """Log of the last step (``archsim.engine.event.steplog``); ArchsimError if there is none."""
+        """Log of the last step (``archsim.engine.event.explained``); ArchsimError if there is none."""
 
     def gemm_time(self) -> GemmTime:
         """Totals over all steps."""
@@ -102,5 +104,5 @@ def build_execution(name: str, setup: Setup) -> Execution:
 
     Raises ValueError if a user's function cannot be imported.
     """
-    build = import_function(name) if ":" in name else import_module(f"{__package__}.{name}").build
+    build = import_function(name) if ":" in name else import_module(f"archsim.engine.{name}").build
     return build(setup)

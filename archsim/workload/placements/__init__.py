@@ -1,1 +1,0 @@
-"""Files from which serving engines take the initial placement of experts: one module per engine."""
