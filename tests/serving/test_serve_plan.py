@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from archsim.serving.serving import host_for
 from archsim.specs.serving_files import load_serving
 from archsim.specs.uncertainty import load_widths
 from archsim.studies.serving import runs
-from archsim.studies.serving.runs import serve_plan
+from archsim.studies.serving.page import loads_told
+from archsim.studies.serving.runs import Load, serve_plan
 from archsim.studies.serving.sure import off_of
 
 FILE = {
@@ -273,3 +275,32 @@ def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_p
     found = json.loads(capsys.readouterr().out)
     assert "90 %" in found["sure"]["sentence"] and np.isfinite(found["sure"]["options"][0]["tpot_mean_ms_p95"])
     assert main(["serve", str(file), "--samples", "16", "--search"]) == 2
+
+
+# ---- What looks wrong in the curves over the load is explained beside them.
+
+def loads_of(*points):
+    """Loads of (offered, goodput, TPOT in ms)."""
+    return [
+        Load(at, SimpleNamespace(goodput_per_s=good, tpot=SimpleNamespace(mean=tpot))) for at, good, tpot in points
+    ]
+
+
+def test_times_that_fall_and_goodput_that_zigzags_are_explained_by_prompts_that_meet():
+    around = loads_of((8, 7.0, 25.0), (1, 1.0, 20.0), (2, 2.0, 30.0), (4, 1.5, 31.0))
+    falls, zigzag, why = loads_told(around, "requests/s offered", ranks=8)
+    assert falls == "A token takes less time at the higher load: 31.0 ms at 4 requests/s offered, 25.0 ms at 8."
+    assert "falls from 2 to 1.5 requests a second between 2 and 4 requests/s offered" in zigzag and "at 8." in zigzag
+    assert "a prompt on one of them holds up the decodes of all" in why
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        loads_of((1, 1.0, 20.0), (2, 2.0, 30.0), (4, 1.5, 40.0), (8, 0.2, 50.0)),  # beyond what it sustains
+        loads_of((1, 1.0, 20.0), (2, 0.99, 19.9), (4, 1.0, 20.0)),  # noise
+        [],
+    ],
+)
+def test_monotone_curves_are_not_explained(around):
+    assert loads_told(around, "clients", ranks=1) == []

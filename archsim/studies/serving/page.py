@@ -89,7 +89,7 @@ def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outco
         "policy": serving.policy.name if serving.has_traffic else "",
         "policies": [_policy_row(each, outcome) for each in policies] if len(policies) > 1 else [],
         "over_time": _over_time(outcome), "distributions": _distributions(outcome), "policy_columns": POLICY_COLUMNS,
-        "loads": _loads(outcome, loaded),
+        "why": outcome.why_slow, "loads": _loads(outcome, loaded), "shape": _shape(outcome, loaded),
         "within": all(each.measures.within_slo == 1 for one in loaded for each in one.around) if loaded else False,
         "loads_key": "clients" if outcome.requests.concurrency else "rates",
         "by_input": _by_input(outcome, loaded),
@@ -200,6 +200,54 @@ def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[Points]:
         lines_of("What does speed for a user cost in throughput? (Pareto-optimal loads)", lines, "tokens/s of a user",
                  "output tokens/s of a device", dots=True),
     ]  # fmt: skip
+
+
+def _shape(outcome: Outcome, loaded: Sequence[Loaded]) -> list[str]:
+    """Of the first policy's loads: where the time per token falls or the goodput is not monotone, and why."""
+    return loads_told(loaded[0].around, _offered(outcome), outcome.deployment.prefill.pool.ranks) if loaded else []
+
+
+_MOVED = 0.03  # of a value: less is not told
+
+
+def loads_told(around: Sequence[Load], offered: str, ranks: int) -> list[str]:
+    """What looks wrong in the curves over the load, and why it is not. ranks: of an engine, which iterate together."""
+    loads = sorted(around, key=lambda load: load.offered)
+    told, pairs = [], list(zip(loads, loads[1:], strict=False))
+    tpots = [(a, b, a.measures.tpot.mean, b.measures.tpot.mean) for a, b in pairs]
+    falls = [(a, b, was, now) for a, b, was, now in tpots if now < (1 - _MOVED) * was]
+    if falls:
+        a, b, was, now = max(falls, key=lambda each: each[2] / each[3])
+        told.append(
+            f"A token takes less time at the higher load: {was:,.1f} ms at {a.offered:g} {offered}, {now:,.1f} ms at "
+            f"{b.offered:g}."
+        )
+    goods = [(a, b, a.measures.goodput_per_s, b.measures.goodput_per_s) for a, b in pairs]
+    drops = [at for at, (_, _, was, now) in enumerate(goods) if now < (1 - _MOVED) * was]
+    for at in drops:
+        again = [b for _, b, was, now in goods[at + 1 :] if now > (1 + _MOVED) * was]
+        if again:
+            a, b, was, now = goods[at]
+            told.append(
+                f"The goodput falls from {was:.3g} to {now:.3g} requests a second between {a.offered:g} and "
+                f"{b.offered:g} {offered}, and rises again up to {again[-1].measures.goodput_per_s:.3g} at "
+                f"{again[-1].offered:g}."
+            )
+            break
+    if told and ranks > 1:
+        told.append(
+            f"The {ranks} ranks of an engine iterate together, so a prompt on one of them holds up the decodes of all. "
+            "At a higher load, prompts of several ranks meet in one iteration and hold up the decodes once. How many "
+            "meet changes from load to load, and with it the share of requests within the limits "
+            "(scheduler.prefill: spaced or together changes this)."
+        )
+    elif told:
+        told.append(
+            "Iterations that compute prompts hold up decodes. Prompts that come together share such an iteration and "
+            "hold up decodes once. How many do changes from load to load, and with it the share of requests within the "
+            "limits."
+        )
+    return told
 
 
 def _by_input(outcome: Outcome, loaded: Sequence[Loaded]) -> dict[str, Any]:

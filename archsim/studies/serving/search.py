@@ -15,6 +15,7 @@ from archsim.base.files import own_folder, write_text
 from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
 from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
+from archsim.report.plots import Axis, Colours, Points
 from archsim.runs.pool import in_copies
 from archsim.serving.clock import times_of
 from archsim.serving.deployment import DECODE, PREFILL, Built, Engine, kv_blocks, laws_of, with_host
@@ -789,6 +790,34 @@ def _either(each: Sequence) -> str:
 MOST_ON_PAGE = 200
 
 
+def _plots(groups: Sequence[Alike]) -> list[Points]:
+    """Every configuration, by the speed that a user sees and the throughput of a device."""
+    if not groups:
+        return []
+    users = "tokens/s of a user", "output tokens/s of a device"
+    points = [(each.measures.tokens_per_s_user, each.measures.output_tokens_per_s_device) for each in groups]
+    on_front = set(front(points))
+    rows = [
+        {
+            "user": user, "device": device, "configuration": each.name,
+            "kind": "most goodput" if at == 0 else "no other is better in both" if at in on_front else "others",
+            "goodput": f"{each.measures.goodput_per_s:.3g}",
+        }
+        for at, (each, (user, device)) in enumerate(zip(groups, points, strict=True)) if user == user
+    ]  # fmt: skip
+    colours = {"most goodput": "--p3", "no other is better in both": "--p2", "others": "--p0"}
+    return [
+        Points(
+            question="What does speed for a user cost in throughput?", rows=rows[::-1], x=Axis("user", users[0]),
+            y=Axis("device", users[1]), colours=Colours("kind", colours), size=70,
+            tips=(
+                ("configuration", "configuration"), ("goodput", "goodput /s"), ("user", users[0]), ("device", users[1]),
+            ),
+        )
+    ]  # fmt: skip
+
+
+
 def write_search(serving: Serving, found: Sequence[Found], folder: Path) -> None:
     """``search.csv``, ``search.parquet``, ``best.yaml`` (a file of ``archsim serve``) and ``index.html``."""
     import yaml
@@ -821,6 +850,6 @@ def write_search(serving: Serving, found: Sequence[Found], folder: Path) -> None
         "title": "Configurations, the best first; a row has all with the same numbers",
         "headers": ["configuration", "highest rate /s", *(header for _, header in SHOWN), "configurations"],
         "rows": rows, "notes": [*best_told(serving, found)][1:] + [NOTATION], "texts": 1, "refused": refused,
-        "plots": [],
+        "plots": _plots(groups),
     }  # fmt: skip
     write_text(folder / "index.html", rendered("serving_points.html.j2", context))
