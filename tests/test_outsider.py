@@ -3,6 +3,7 @@
 Nothing in the package is edited. Every addition must change the results it targets.
 """
 
+import contextlib
 import json
 import re
 
@@ -11,6 +12,7 @@ from support.html_page import text_of_report
 from support.own_scheduler import GENTLE
 from support.tiny import TINY, archsim
 
+import archsim as ar
 from archsim.runs.results import Results
 
 MINE = '''
@@ -149,6 +151,14 @@ def folder(tmp_path):
     return tmp_path
 
 
+def ran(folder, text):
+    """The only row of a run."""
+    (folder / "run.yaml").write_text(text)
+    with contextlib.chdir(folder):
+        [row] = ar.run("run.yaml").runs.rows
+    return row
+
+
 def swept(folder, name, text):
     """The only row of the results."""
     (folder / f"{name}.yaml").write_text(text)
@@ -161,14 +171,14 @@ def swept(folder, name, text):
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """The row of the experiment without additions."""
-    return swept(tmp_path_factory.mktemp("plain"), "plain", PLAIN)
+    return ran(tmp_path_factory.mktemp("plain"), PLAIN)
 
 
 @pytest.mark.parametrize("addition", ADDITIONS)
 def test_an_outsider_adds_one_function_and_one_key(folder, plain, addition):
     before, after, column = ADDITIONS[addition]
     assert PLAIN.count(before) == 1
-    changed = swept(folder, "mine", PLAIN.replace(before, after))
+    changed = ran(folder, PLAIN.replace(before, after))
     assert changed[column] != plain.get(column)
     assert changed["decode_ns"] > 0
 

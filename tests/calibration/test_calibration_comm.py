@@ -123,6 +123,7 @@ def public(shared):
     return {name: read_measurements(folder / name) for name in ("comm", "node", "micro", "micro_gpl3")}
 
 
+@pytest.mark.nightly
 class TestPublicSets:
     def test_every_file_is_read_without_a_problem(self, public):
         told = [problem for found in public.values() for problem in found.problems]

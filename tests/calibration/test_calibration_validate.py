@@ -297,6 +297,7 @@ def test_all_m_on_sweeps_left_out(sweeps, dtype):
     assert validate.summary(sweeps[sweeps["dtype"] == dtype]).mean <= MEAN_OF_ALL_M[dtype]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_shapes_left_out(shapes, dtype):
     found = validate.summary(shapes[shapes["dtype"] == dtype])

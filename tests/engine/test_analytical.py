@@ -15,7 +15,7 @@ from archsim.engine.state import UNITS
 from archsim.runs.engine_comparison import Compared, errors, read_comparison
 from archsim.specs.library import load_assumptions
 
-FEW = 40  # points of each kind; benchmarks/analytical.py takes hundreds
+FEW = 20  # points of each kind; benchmarks/analytical.py takes hundreds
 
 
 def both(system, model, spec, **assumptions):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.published import simulate
-from support.examples import examples
+from support.examples import examples, sampled
 from support.small_runs import replay
 
 from archsim.engine.demand import build_run_demand
@@ -48,7 +48,7 @@ def counted(outcome):
     }
 
 
-@pytest.fixture(scope="module", params=INPUTS)
+@pytest.fixture(scope="module", params=sampled(INPUTS, lambda name: name.endswith("_synthetic")))
 def reference(request, shared):
     """(model, rows of the stored results, demand with heatmap)."""
     model_name, trace_path = INPUTS[request.param]

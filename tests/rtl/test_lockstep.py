@@ -265,6 +265,7 @@ SLOW_LINK = "systems.0.links_as_built={degraded: [{link: [0, 1], bandwidth: 20 %
 ASKS = "{name: asks, allocation: {name: paper, block_tokens: 4, needs: speeds}}"
 
 
+@pytest.mark.nightly
 def test_an_allocator_in_rtl_sees_speeds_of_dies_and_links_as_its_table(tmp_path):
     """Speeds change plans, the multiplier takes a cycle a block, and components do both as tables do."""
     def run(name, made, change=""):

@@ -142,6 +142,7 @@ def test_the_host_of_a_measurement_is_found(tmp_path):
     assert any("host.iteration" in each for each in bad.advice)
 
 
+@pytest.mark.nightly
 def test_factors_on_laws_are_fitted_where_no_constant_would_do(tmp_path):
     """A machine faster than its laws: no host time of 0 or more gives its times."""
     factors = {"decodes": 0.75, "prompts": 1.4}
@@ -152,6 +153,7 @@ def test_factors_on_laws_are_fitted_where_no_constant_would_do(tmp_path):
     assert rows["mean_ttft_ms"] == pytest.approx(0, abs=0.04) and rows["mean_tpot_ms"] == pytest.approx(0, abs=0.02)
 
 
+@pytest.mark.nightly
 def test_the_iteration_that_shows_a_first_token_is_told_by_the_measurement(tmp_path):
     """Requests whose times are unknown load the engine, and are in no half."""
     ar.serve(OPEN | {"host": SLOW}, out=tmp_path, around=False)
@@ -225,6 +227,7 @@ def few_requests(monkeypatch):
     monkeypatch.setattr("archsim.studies.serving.search.SUSTAINED", 400)
 
 
+@pytest.mark.nightly
 def test_configurations_that_tie_at_one_rate_are_told_apart_by_their_highest_one(few_requests):
     sizes = {"devices": 2, "max_num_seqs": [2, 64], "max_num_batched_tokens": [2048]}
     requests = {"arrivals": {"rate": "0.5/s"}, "input": {"fixed": 700}, "output": {"fixed": 20}, "count": 8}

@@ -219,6 +219,7 @@ def test_a_factor_of_one_gives_the_numbers_to_the_bit():
     assert host_for(serving._replace(off={"": {"products": 2.0}})).products == 2
 
 
+@pytest.mark.nightly
 def test_policies_on_a_wafer_share_their_worlds():
     found = ar.serve_sure(TWO, 16)
     (pair,) = found.pairs
@@ -251,6 +252,7 @@ def test_an_interrupted_one_goes_on_and_gives_the_same_bytes(tmp_path, monkeypat
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.nightly
 def test_sides_apart_draw_what_is_known_of_each():
     apart = LAWS | {"disaggregated": {"prefill": {"parallel": {"attention": {"tp": 4}}},
                                       "decode": {"parallel": {"attention": {"tp": 4}}}}}  # fmt: skip

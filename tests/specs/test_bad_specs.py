@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.bad_experiments import CHANGED, GOOD, KNOWN_SYSTEMS, PRESET_NAMES
+from support.examples import sampled
 from support.mutants import mutated
 
 import archsim as ar
@@ -507,7 +508,7 @@ def numbers(given):
 BEFORE = {}
 
 
-@pytest.mark.parametrize("case", range(len(CASES)), ids=lambda at: f"{CASES[at][0]}-{at}")
+@pytest.mark.parametrize("case", sampled(range(len(CASES)), lambda at: at % 3 == 0), ids=lambda at: f"{CASES[at][0]}-{at}")
 def test_a_key_that_is_told_as_unread_changes_no_result(case):
     key, value, choice = CASES[case]
     given = experiment_of(choice, key, value)

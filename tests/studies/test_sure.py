@@ -222,12 +222,18 @@ def file_of(experiment, tmp_path):
     return str(tmp_path / "toy.yaml")
 
 
-def test_commands_with_samples_say_the_sentence_and_write_it(tmp_path, monkeypatch, capsys):
+def test_a_sweep_with_samples_says_the_sentence_and_writes_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     file = file_of(toy(engine="analytical"), tmp_path)
     assert main(["sweep", file, "--samples", "16", "--jobs", "1", "--out", "swept", "--json"]) == 0
     text = json.loads(capsys.readouterr().out)
     assert text["sure"]["places"][0]["told"] in (tmp_path / "swept" / "index.html").read_text()
+
+
+@pytest.mark.nightly
+def test_run_and_compare_with_samples_say_the_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = file_of(toy(engine="analytical"), tmp_path)
     assert main(["run", file, "--policy", "ep", "--samples", "16"]) == 0
     assert "90 %" in capsys.readouterr().out
     assert main(["compare", "base", "ep", "--in", file, "--samples", "16", "--out", "compared"]) == 0

@@ -37,8 +37,8 @@ TRACES = {
     "deepseek-v2-lite": "deepseek-v2-lite/esft_vanilla_lite_4tasks.npz", "gpt-oss-20b": "gpt-oss-20b/mmlu_decode.npz",
 }
 
-# A fit of the larger ones takes half a minute: nightly.
-FITTED = [pytest.param(name, marks=[] if name == "llama-4-maverick" else [pytest.mark.nightly]) for name in TRACES]
+# Fits take 15 to 30 s each: nightly. Those of small traces are below, with traffic of several subjects.
+FITTED = tuple(TRACES)
 
 
 @lru_cache
@@ -109,6 +109,7 @@ def test_tasks_are_mixed_as_asked():
     assert (source.request_task == 0).mean() == pytest.approx(0.75, abs=0.03)
 
 
+@pytest.mark.nightly
 def test_a_model_survives_its_files(tmp_path, shared):
     name = "llama-4-maverick"  # the quickest to fit
     model = fitted(shared / "data/traces" / TRACES[name], name)[0]
@@ -140,6 +141,7 @@ def means(trace):
     return values
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", FITTED)
 def test_fitted_traffic_has_the_statistics_of_the_other_half(name, shared):
     """Each statistic of one draw: within the larger of 10 % and twice the spread of the halves."""
@@ -151,6 +153,7 @@ def test_fitted_traffic_has_the_statistics_of_the_other_half(name, shared):
         assert abs(generated[key] - other[key]) <= allowed + 1e-9, (key, one[key], other[key], generated[key])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", FITTED[::2])
 @pytest.mark.parametrize("half", [0, 1])
 def test_fitted_traffic_repeats_and_couples_layers_as_recorded(name, half, shared):
@@ -206,6 +209,7 @@ def test_files_of_older_fits_are_read_and_generate_what_they_did(tmp_path):
     assert sha256(experts.tobytes()).hexdigest()[:16] == "cbcfcd29b6ac71cd"
 
 
+@pytest.mark.nightly
 def test_first_decode_steps_use_as_many_experts(shared):
     """Distinct experts of all requests in each of the first steps, which fill the HBM first: within 12 %, mean of
     draws.
@@ -219,6 +223,7 @@ def test_first_decode_steps_use_as_many_experts(shared):
         assert np.mean(made) == pytest.approx(real, rel=0.12), step
 
 
+@pytest.mark.nightly
 def test_fitted_traffic_collapses_where_the_trace_does(shared):
     """Layers 7 and 45, in each of several draws of traffic."""
     model, _, other, _ = fitted(shared / "data/traces" / TRACES["llama-4-maverick"], "llama-4-maverick")
@@ -313,6 +318,7 @@ def speed_ups(source, assumptions):
     return {name: times["base"] / time for name, time in times.items()}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("assumptions", ["physical", "published"])
 def test_strategies_rank_the_same_on_fitted_traffic(assumptions, shared):
     """Speed-ups of the real requests and, on average, of those generated like them agree within 10 %, and so does the
