@@ -70,8 +70,8 @@ def test_it_is_refused_with_its_place_and_nothing_is_written(here, capsys, comma
 def test_a_million_sampled_points_are_counted_and_estimated(here, capsys):
     assert main("check smp.yaml".split()) == 0
     said = capsys.readouterr().out
-    assert "1 axis: 1,000,000 points; no events, " in said
-    assert "`archsim sweep --dry-run` checks whether points can run" in said
+    assert "1 axis: 1,000,000 points. To simulate: no events, " in said
+    assert "`archsim sweep --dry-run` checks whether the points can run" in said
 
 
 def test_a_policy_that_exits_fails_its_run_alone(here, capsys):

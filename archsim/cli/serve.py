@@ -91,6 +91,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _print_points(served) -> None:
     """The best rows, and how many were refused."""
+    from archsim.base.errors import sentence
     from archsim.cli.printing import console, grid
     from archsim.studies.serving.page import FEW, cells, ordered
 
@@ -101,14 +102,19 @@ def _print_points(served) -> None:
         table.add_row(*cells(row, keys, FEW)[:-1])
     console().print(table)
     if len(rows) > MOST_POINTS:
-        print(f"and {len(rows) - MOST_POINTS:,} more runs")
-    for what, why in (("saturated", "requests come faster than they end"), ("unsteady", "halves of the run differ")):
+        print(f"{len(rows) - MOST_POINTS:,} more runs are in results.csv.")
+    for what, why in (
+        ("saturated", "requests come faster than they end"), ("unsteady", "the halves of the run differ"),
+    ):  # fmt: skip
         points = [str(row["point"]) for row in rows if row[what]]
         if points:
-            print(f"{len(points)} runs are {what}, since {why}: points {', '.join(points[:SHOWN])}")
+            runs = "1 run is" if len(points) == 1 else f"{len(points)} runs are"
+            numbers = ", ".join(points[:SHOWN]) + (", …" if len(points) > SHOWN else "")
+            print(f"{runs} {what}, because {why} (point{'' if len(points) == 1 else 's'} {numbers}).")
     refused = [row for row in rows if row["refused"]]
     if refused:
-        print(f"{len(refused)} runs refused; the first, point {refused[0]['point']}: {refused[0]['refused']}")
+        runs = "1 run was" if len(refused) == 1 else f"{len(refused)} runs were"
+        print(f"{runs} refused. The first is point {refused[0]['point']}: {sentence(refused[0]['refused'])}")
 
 
 def _refuse_unwritten(args: argparse.Namespace) -> None:
@@ -117,10 +123,10 @@ def _refuse_unwritten(args: argparse.Namespace) -> None:
 
     asked = next((name for name in ("search", "compare", "calibrate") if getattr(args, name)), None)
     if asked and args.samples is not None:
-        raise SpecError(f"--samples: --{asked} draws no worlds; leave one of the two out")
+        raise SpecError(f"--samples and --{asked} cannot be given together, as --{asked} draws no worlds")
     for name in ("out", "timeline"):
         if asked and getattr(args, name) and (asked, name) != ("search", "out"):
-            raise SpecError(f"--{name}: --{asked} writes no file; leave it out, or serve without --{asked}")
+            raise SpecError(f"--{name} and --{asked} cannot be given together, as --{asked} writes no such file")
 
 
 def _print_measures(outcome) -> None:
@@ -136,25 +142,35 @@ def _print_measures(outcome) -> None:
     for name, spread in each:
         table.add_row(name, *(number(value, ",.2f") for value in (spread.mean, *spread.percentiles)))
     console().print(table)
-    print(
-        f"{measures.requests:,} requests in {measures.duration_s:,.1f} s: {measures.requests_per_s:.3f} requests/s, "
-        f"goodput {measures.goodput_per_s:.3f} ({measures.within_slo:.1%} within the limits)\n"
-        f"{measures.output_tokens_per_s:,.0f} output tokens/s, {measures.output_tokens_per_s_device:,.0f} a device, "
-        f"{number(measures.tokens_per_s_user, '.1f')} a user\n"
-        f"KV {measures.kv_mean:.1%} in use, {measures.kv_peak:.1%} at most; {measures.prefix_hits:.1%} of prompt "
-        f"tokens cached; {measures.preemptions} preemptions"
-    )
+    values = {
+        "requests": f"{measures.requests:,} in {measures.duration_s:,.1f} s, {measures.requests_per_s:.3f} a second",
+        "goodput": f"{measures.goodput_per_s:.3f} requests/s; {measures.within_slo:.1%} of them are within the limits",
+        "output": f"{measures.output_tokens_per_s:,.0f} tokens/s",
+        "output a device": f"{measures.output_tokens_per_s_device:,.0f} tokens/s",
+        "output a user": f"{number(measures.tokens_per_s_user, '.1f')} tokens/s",
+        "KV cache": f"{measures.kv_mean:.1%} in use on average, {measures.kv_peak:.1%} at most",
+        "prefix cache": f"{measures.prefix_hits:.1%} of the prompt tokens",
+        "preemptions": f"{measures.preemptions:,}",
+    }
+    if outcome.serving.has_traffic:
+        values |= {
+            "policy": outcome.serving.policy.name,
+            "balance of dies": f"{measures.balancedness:.3f} (mean over largest load)",
+            "migrations": f"{measures.migrations:,}, which move {measures.moved_bytes / 1e9:,.1f} GB",
+            "wait for them": f"{measures.stalled_ns / 1e9:.3f} s",
+        }
+    table = grid("", "")
+    table.show_header = False
+    for name, value in values.items():
+        table.add_row(name, value)
+    console().print(table)
     for room in rooms_told(outcome.serving):
         print(room)
-    if outcome.serving.has_traffic:
-        print(
-            f"policy {outcome.serving.policy.name}: balancedness {measures.balancedness:.3f}, {measures.migrations} "
-            f"migrations, {measures.moved_bytes / 1e9:,.1f} GB moved, {measures.stalled_ns / 1e9:.3f} s waited for them"
-        )
 
 
 def _print_sure(found) -> None:
-    """Headlines with their intervals, the order, what it hangs on, and what to measure."""
+    """Headlines with their intervals, the order, what it depends on, and what to measure."""
+    from archsim.base.errors import sentence
     from archsim.cli.printing import console, grid, print_causes, print_notes
     from archsim.report.units import percent, significant
     from archsim.studies.serving.sure import HEADLINES
@@ -171,8 +187,8 @@ def _print_sure(found) -> None:
     console().print(table)
     print_causes(found.indices)
     for each in found.measurements:
-        print(f"  {found.measured_told(each)}")
-    print(f"{found.sentence}.")
+        print(found.measured_told(each))
+    print(sentence(found.sentence))
     print_notes(list(found.notes))
 
 
@@ -202,6 +218,7 @@ def _search(args: argparse.Namespace) -> dict:
     """Print the configurations found, and write the page. Returns the answer, the best as a file of `archsim serve`,
     and the rows. What was found is kept in the folder of the page when the search is ended.
     """
+    from archsim.base.errors import sentence
     from archsim.base.files import own_folder
     from archsim.base.host import available_cores
     from archsim.cli.printing import console, grid, print_notes, report_folder
@@ -228,27 +245,28 @@ def _search(args: argparse.Namespace) -> dict:
         table_of(so_far).write_csv(folder / "search.csv")
 
     found = search(serving, doing, jobs=args.jobs or available_cores(), kept=keep)
-    for sentence in best_told(serving, found):
-        print(sentence)
+    for said in best_told(serving, found):
+        print(said)
     groups = alike(found)
-    title = f"{len(found)} configurations, most goodput first; a row has all with the same numbers"
+    title = f"{len(found)} configurations, the most goodput first (a row holds all with the same numbers)"
     table = grid("configuration", title=title, numbers=COLUMNS)
     for each in groups[:SHOWN]:
         table.add_row(each.name, *values(each.measures))
     if groups:
         console().print(table)
     if len(groups) > SHOWN:
-        print(f"and {len(groups) - SHOWN:,} more rows")
+        print(f"{len(groups) - SHOWN:,} more rows are in search.csv.")
     if groups:
         print(NOTATION)
     write_search(serving, found, folder)
     print(f"report: {folder / 'index.html'}")
     if groups:
-        print(f"the best as a file of `archsim serve`: {folder / 'best.yaml'}")
+        print(f"`archsim serve {folder / 'best.yaml'}` serves with the best configuration.")
     print_notes((*serving.unread, *(f"{name} is not read: {AXIS_UNREAD}" for name in serving.axes)))
     refused = [each for each in found if each.measures is None]
     if refused:
-        print(f"{len(refused)} configurations refused; the first: {refused[0].choice.name}: {refused[0].refused}")
+        were = "1 configuration was" if len(refused) == 1 else f"{len(refused)} configurations were"
+        print(f"{were} refused. The first is {refused[0].choice.name}: {sentence(refused[0].refused)}")
     best = with_choice(serving.given, found[0].choice) if groups else None
     return {
         "answer": answer(serving, found), "serve_file": best, "rows": [dict(row) for row in table_of(found).rows],
@@ -298,7 +316,7 @@ def run_recommend(args: argparse.Namespace) -> int:
     from archsim.studies.serving.runs import script
 
     if args.loads and not args.out:
-        raise SpecError("--loads: a placement is a file: give --out DIR to have it written")
+        raise SpecError("--loads: a placement is written to a file. Give --out DIR, too")
     print_compiling()
     found = ar.recommend(
         args.model, args.on, ttft=args.ttft, tpot=args.tpot, e2e=args.e2e, input_tokens=args.input,
@@ -312,9 +330,9 @@ def run_recommend(args: argparse.Namespace) -> int:
     for sentence in why(found):
         print(f"- {sentence}")
     if args.out:
-        print(f"files: {', '.join(sorted(each.name for each in Path(args.out).iterdir()))} in {args.out}")
+        print(f"Written to {args.out}: {', '.join(sorted(each.name for each in Path(args.out).iterdir()))}")
     else:
-        print("start it with (--out DIR writes this, and a file of `archsim serve`):")
+        print("Start it with these lines (--out DIR writes them, and a file for `archsim serve`):")
         print(*(line for line in script(found.started).splitlines() if line and not line.startswith("#!")), sep="\n")
     print_notes(found.notes)
     return OK
@@ -325,7 +343,7 @@ def _print_table(found) -> None:
     from archsim.studies.serving.recommend import NAMES
 
     numbers = ("GPUs", "requests/s", "80 % range", "USD/M tokens", "J/token", "best with")
-    table = grid("engine", "sizes", "precision", "limits", title="the best, and what comes near", numbers=numbers)
+    table = grid("engine", "sizes", "precision", "limits", title="the best, and what comes close", numbers=numbers)
     for each in (found.best, *found.others):
         usd = "–" if each.usd_per_million != each.usd_per_million else f"{each.usd_per_million:.2f}"
         table.add_row(

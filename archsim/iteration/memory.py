@@ -82,10 +82,10 @@ class Room(NamedTuple):
     def told(self) -> str:
         """As ``archsim check``, ``run`` and ``serve`` print it."""
         besides = self.kv.filled_bytes
-        more = f"; a request takes {besides / 1e6:,.1f} MB of it for windows and states" if besides else ""
+        more = f" A request takes {besides / 1e6:,.1f} MB of that for windows and states." if besides else ""
         return (
-            f"room for {self.tokens:,} tokens of KV a device ({max(self.free_bytes, 0) / 1e9:.1f} GB of "
-            f"{self.hbm_bytes / 1e9:.1f} GB){more}"
+            f"A device has room for {self.tokens:,} tokens of KV cache ({max(self.free_bytes, 0) / 1e9:.1f} GB of its "
+            f"{self.hbm_bytes / 1e9:.1f} GB).{more}"
         )
 
 

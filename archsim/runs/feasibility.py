@@ -82,11 +82,12 @@ def uncounted(rooms: Iterable[Room]) -> list[str]:
     for run, fit in ((room.run, room.fit) for room in rooms):
         if run.assumptions.memory == "all" and run.model.missing_geometry:
             missing = ", ".join(run.model.missing_geometry)
-            notes[f"{run.model.name}: experts alone are counted, as the model lacks {missing}"] = None
+            notes[f"Only the experts of {run.model.name} are counted, as the model lacks {missing}."] = None
         elif fit.context == 0:
-            notes["workload.context is 0: HBM holds no KV cache"] = None
+            notes["HBM holds no KV cache, as workload.context is 0."] = None
         elif fit.context is not None and run.context_from == LONGEST:
-            notes["workload.context is not given: requests hold as much KV cache as the longest of their batch"] = None
+            longest = "every request holds as much KV cache as the longest of its batch"
+            notes[f"workload.context is not given, so {longest}."] = None
     return list(notes)
 
 
@@ -121,7 +122,7 @@ def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
         return lines
     free = [room.free_bytes for room in least.values()]
     few, most = lines[free.index(min(free))], lines[free.index(max(free))]
-    return [f"of {len(lines):,} machines and models, the least room: {few}", f"the most room: {most}"]
+    return [f"The least room of {len(lines):,} machines and models: {few}", f"The most room: {most}"]
 
 
 def _placed(run: Run) -> tuple[Placement, Fit]:
@@ -232,17 +233,16 @@ def refuse_unheld(point: Point, bound_bytes: Callable[[], int | None] = machine_
     # Pairs of dies × links between them: the fourth power of a side, and one more in a mesh.
     side = int(dies**0.5 * max(share, 0.0) ** 0.25)
     raise CapacityError(
-        f"{point.system.name}: simulating {dies:,} dies ({point.engine} engine, "
-        f"{point.assumptions.contention} links) takes about {needed / _GIB:,.0f} GiB of memory: for {counted(links)} "
-        f"links, {counted(dies**2)} pairs of dies and {counted(route_links)} links on their routes; this "
-        f"machine has {bound / _GIB:,.1f} GiB, {(needed - bound) / _GIB:,.0f} GiB too few; about "
-        f"{side} × {side} dies fit"
+        f"{point.system.name}: simulating {dies:,} dies ({point.engine} engine, {point.assumptions.contention} links) "
+        f"takes about {needed / _GIB:,.0f} GiB of memory, for {counted(links)} links, {counted(dies**2)} pairs of dies "
+        f"and {counted(route_links)} links on their routes. This machine has {bound / _GIB:,.1f} GiB, "
+        f"{(needed - bound) / _GIB:,.0f} GiB too few. About {side} × {side} dies would fit"
     )
 
 
 def told(plan: SweepPlan, cores: int) -> str:
-    """``about 3.2 million events, 40 s to 6 min on 2 cores when compiled, 0.4 GB a process``, of all combinations of a
-    plan, from those spread over it.
+    """``about 3.2 million events, which takes 40 s to 6 min on 2 cores when compiled and 0.4 GB of memory a process``,
+    for all combinations of a plan, estimated from those spread over it.
     """
     of = plan.combinations
     costs = [cost_of(plan.point(index)) for index in spread(of, _ASKED)]
@@ -251,18 +251,17 @@ def told(plan: SweepPlan, cores: int) -> str:
     seconds = sum(each.host_ns for each in costs) / len(costs) * of / at_a_time / 1e9
     most, bound = max(each.host_bytes for each in costs), machine_bytes()
     low, high = (spoken(max(each, 1)) for each in (seconds / SPREAD, seconds * SPREAD))
-    parts = [
-        f"about {counted(events)} events" if events else "no events",
-        f"{low if low == high else f'{low} to {high}'} on {at_a_time} "
-        f"{'core' if at_a_time == 1 else 'cores'} when compiled",
-        f"{most / _GB:.1f} GB a process",
-    ]
+    said = (
+        f"{f'about {counted(events)} events' if events else 'no events'}, which takes "
+        f"{low if low == high else f'{low} to {high}'} on {at_a_time} {'core' if at_a_time == 1 else 'cores'} when "
+        f"compiled and {most / _GB:.1f} GB of memory a process"
+    )
     if bound is not None and at_a_time * most > bound:
-        parts.append(
-            f"{at_a_time * most / _GB:.0f} GB for {at_a_time} at a time, above the {bound / _GB:.0f} GB of this "
-            f"machine: give --jobs {max(1, int(bound / most))}"
+        said += (
+            f". {at_a_time} at a time would take {at_a_time * most / _GB:.0f} GB, but this machine has "
+            f"{bound / _GB:.0f} GB: give --jobs {max(1, int(bound / most))}"
         )
-    return ", ".join(parts)
+    return said
 
 
 # ---- own_links

@@ -49,7 +49,7 @@ def summary(spec: Spec) -> str:
     whole = any(each.memory == "all" for each in spec.assumptions)
     traffic = spec.workload.trace
     if not isinstance(traffic, str) and traffic.synthetic.like is not None and traffic.synthetic.prompt_tokens is None:
-        counted += "\n  traffic: requests begin with a prefill of the preset's length; `prompt_tokens: 0` omits it"
+        counted += "\n  Requests begin with a prefill of the preset's length. `prompt_tokens: 0` leaves it out."
     lacking = [model for model in spec.models if whole and model.missing_geometry]
     return "\n".join([counted, *(f"  {model.name}: {_memory(model)}" for model in lacking)])
 
@@ -64,21 +64,24 @@ def summary_of_serving(serving: Serving) -> str:
         engines = f"{before}{pools[-1].instances} that decode"
     given = spec.requests
     asked = (
-        f"trace {serving.trace}"
+        f"the requests of {serving.trace}"
         if serving.trace
         else (f"{given.arrivals.rate:g} requests/s" if given.arrivals else f"{given.concurrency} clients")
     )
     names = ", ".join(policy.name for policy in serving.policies)
-    experts = f"experts from traffic under {names}" if serving.has_traffic else f"routing {spec.routing}"
+    experts = f"experts from traffic under {names}" if serving.has_traffic else f"routing: {spec.routing}"
+    serve = "serves" if engines.startswith("1 ") and len(pools) == 1 else "serve"
     return (
         f"ok, a valid deployment of {serving.model.name} on {serving.system.name}\n"
-        f"  {engines} on {_counted(devices, 'device')}, scheduler {spec.scheduler.name}, {asked}, {experts}"
+        f"  {engines} on {_counted(devices, 'device')} {serve} {asked}, with scheduler {spec.scheduler.name} and "
+        f"{experts}."
     )
 
 
 def _memory(model: ModelSpec) -> str:
     if model.missing_geometry:
-        return f"without {', '.join(model.missing_geometry)}: of its memory, experts alone are counted"
+        lacking = ", ".join(model.missing_geometry)
+        return f"Only its experts are counted in memory, as the file does not give {lacking}."
     kept, every = model.kept_bytes_per_token() / 1e3, model.kv_bytes_per_token() / 1e3
     parts = [
         f"{model.all_weights / 1e9:,.1f} billion parameters ({model.active_weights / 1e9:,.1f} used by a token)",
@@ -97,7 +100,7 @@ def _nodes(system: SystemSpec) -> str:
         return ""
     nodes, size = levels[1].size, levels[0].size
     nics = f"{nodes * size} NICs, one a GPU" if levels[1].per == "gpu" else f"{nodes} shared NICs, one a node"
-    return f"{_counted(nodes, 'node')} of {size} GPUs; {nodes * size} ports inside nodes, {nics}"
+    return f"{_counted(nodes, 'node')} of {size} GPUs, with {nodes * size} ports inside nodes and {nics}"
 
 
 def _links(system: SystemSpec) -> list[str]:
@@ -170,7 +173,9 @@ def _models() -> str:
 def _policies() -> str:
     presets = aligned([("name", "meaning"), *PRESET_MEANINGS.items()])
     parts = aligned([("name", "parts"), *((name, _parts(preset)) for name, preset in PRESETS.items())])
-    rules = "Rules with their parameters and defaults; your own function is package.module:function."
+    rules = (
+        "These are the rules, with their parameters and defaults. Your own function is named package.module:function."
+    )
     lines = [presets, "", parts, "", rules]
     for rule_type in RULE_TYPES:
         lines += ["", f"{rule_type}:"]
@@ -194,7 +199,7 @@ def _default(parameter: Parameter | Choice | Text) -> str:
 
 def _assumptions() -> str:
     lines = [
-        "Fields, their values, and [the named sets that use them]. Any field can be set separately:",
+        "These are the fields and their values, with [the named sets that use them]. Any field can be set separately:",
         "    assumptions: {set: physical, contention: reserved}",
     ]
     for field, values in ASSUMPTIONS.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from archsim.base.errors import ArchsimError
+from archsim.base.errors import ArchsimError, aligned
 from archsim.base.files import regular
 from archsim.base.own_code import CodeNotImported, code_below, variable
 from archsim.base.tables import Shown, cell_text, parquet_columns, read_parquet
@@ -57,7 +57,7 @@ def check(found: Any, of: Source, say: Callable[[str], None] = lambda text: None
     try:
         takes, details = _points(found, say)
     except CodeNotImported as error:
-        takes, details = f"; points were not checked: {error}", []
+        takes, details = f". Points were not checked: {error}", []
     notes += [*_carrier_notes(systems), *_limit_notes(systems)]
     details += [*_as_built(systems), *_ranges(systems)]
     return Checked(found, _summary(found, str(of)) + takes, tuple(details), tuple(notes))
@@ -91,22 +91,31 @@ def _ranges(systems: list[SystemSpec]) -> Iterator[str]:
     from archsim.uncertainty.worlds import economics_of, exact_of, ranges_of
 
     for system in systems[:MOST_SYSTEMS]:
-        of = f" of {system.name}" if len(systems) > 1 else ""
-        yield f"ranges{of} that `archsim sure` draws from, beside those of kernels and measured laws:"
+        of = f"{system.name}: " if len(systems) > 1 else ""
+        yield f"{of}`archsim sure` draws these numbers, beside those of kernels and measured laws:"
+        rows = []
         for each in ranges_of(system):
             low, high = (_amount(end, each.unit) for end in (each.distribution.low, each.distribution.high))
             key, source = each.key.removeprefix("system."), each.source
             source = source.partition(": ")[0] if source.startswith("default of ") else source
-            yield f"  {key} {_amount(each.value, each.unit)}: {low} to {high}, {each.distribution.shape}; {source}"
+            value = _amount(each.value, each.unit)
+            rows.append((f"  {key}", value, f"{low} to {high}", each.distribution.shape, source))
+        yield from aligned([("  key", "value", "range", "shape", "source"), *rows]).splitlines()
         exact = [key.removeprefix("system.") for key in exact_of(system)]
-        yield f"exact{of}: {', '.join(exact)}"
+        yield f"{of}These numbers count as exact: {', '.join(exact)}"
     if systems:
         traffics = load_widths().traffic
-        yield f"traffic: {f'{traffics} draws of it' if traffics else 'its own draw'}; layers: a sample of all"
-        yield "energy, area and price, the same for all machines:"
-        for each in economics_of(Coefficients()):
-            spread = f"{each.distribution.low:.4g} to {each.distribution.high:.4g}, {each.distribution.shape}"
-            yield f"  {each.key} {each.value:.4g} {each.unit}: {spread}; {each.source}"
+        draws = f"draws the traffic {traffics} times" if traffics else "keeps the traffic as it is"
+        yield f"It {draws} and takes the layers that run as a sample of all."
+        yield "Energy, area and price of all machines rest on these coefficients:"
+        coefficients = [
+            (
+                f"  {each.key}", f"{each.value:.4g} {each.unit}".strip(),
+                f"{each.distribution.low:.4g} to {each.distribution.high:.4g}", each.distribution.shape, each.source,
+            )
+            for each in economics_of(Coefficients())
+        ]  # fmt: skip
+        yield from aligned([("  key", "value", "range", "shape", "source"), *coefficients]).splitlines()
 
 
 def _amount(value: float, unit: str) -> str:
@@ -174,9 +183,9 @@ def _points(found: Any, say: Callable[[str], None]) -> tuple[str, list[str]]:
     from archsim.runs.plan import plan_of, select
 
     plan = plan_of(planned)
-    takes = f"; {told(plan, available_cores())}"
+    takes = f". To simulate: {told(plan, available_cores())}"
     if plan.combinations > MOST_POINTS:
-        return f"{takes}; `archsim sweep --dry-run` checks whether points can run", []
+        return f"{takes}. `archsim sweep --dry-run` checks whether the points can run", []
     runs = select(plan, say).runs()
     drawn = [run.system.drawn for run in runs if run.system.drawn is not None]
     first = min((each.wafer for each in drawn), default=0)  # of drawn machines, which have nearly the same room

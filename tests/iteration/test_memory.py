@@ -150,7 +150,7 @@ def test_a_model_without_attention_counts_experts_alone_and_says_so():
     fit = fit_of(of, placed(of))
     assert set(fit.parts) == {EXPERTS}
     (note,) = uncounted([Room(of, fit, True, None)])
-    assert note == "qwen3-235b-a22b: experts alone are counted, as the model lacks attention, vocabulary"
+    assert note == "Only the experts of qwen3-235b-a22b are counted, as the model lacks attention, vocabulary."
 
 
 def test_a_context_that_nothing_says_must_be_written():
@@ -160,7 +160,7 @@ def test_a_context_that_nothing_says_must_be_written():
     none = scenario(context=0)
     fit = fit_of(none, placed(none))
     assert fit.of(KV) == 0 and uncounted([Room(none, fit, True, None)]) == [
-        "workload.context is 0: HBM holds no KV cache"
+        "HBM holds no KV cache, as workload.context is 0."
     ]
 
 
@@ -322,7 +322,7 @@ def test_check_run_and_serve_print_one_room(tmp_path, capsys, monkeypatch, atten
     rooms = []
     for command, file in (("check", experiment), ("check", serve), ("run", experiment), ("serve", serve)):
         assert main([command, str(file)]) == 0
-        rooms += [line.strip() for line in capsys.readouterr().out.splitlines() if "tokens of KV a device" in line]
+        rooms += [line.strip() for line in capsys.readouterr().out.splitlines() if "tokens of KV cache" in line]
     assert len(rooms) == 4 and len(set(rooms)) == 1
 
 

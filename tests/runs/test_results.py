@@ -448,7 +448,7 @@ def test_of_a_recorded_trace_it_is_that_of_the_longest_request_of_the_batch(reco
     (room,) = rooms([run])
     assert room.fit.context == run.workload.context == tokens and run.context_from == "longest request"
     assert uncounted([room]) == [
-        "workload.context is not given: requests hold as much KV cache as the longest of their batch"
+        "workload.context is not given, so every request holds as much KV cache as the longest of its batch."
     ]
 
 

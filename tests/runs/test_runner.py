@@ -772,14 +772,15 @@ def test_links_of_fully_connected_dies_take_memory(assumptions, side, measured_g
 
 def test_a_refusal_names_all_that_it_counts():
     point = plan(side=64, topology="fully_connected", assumptions=["physical"]).point(0)
-    counts = "about 24 GiB of memory: for 16.8 million links, 16.8 million pairs of dies and 16.8 million links on"
+    counts = "about 24 GiB of memory, for 16.8 million links, 16.8 million pairs of dies and 16.8 million links on"
     with pytest.raises(CapacityError, match=counts):
         refuse_unheld(point, lambda: 16 * 2**30)
 
 
 def test_a_sentence_says_runs_events_time_and_memory():
     said = told(plan(batch=64), 2)
-    assert said.startswith("about ") and " events, 1 s on 1 core when compiled, 0.3 GB a process" in said
+    assert said.startswith("about ")
+    assert " events, which takes 1 s on 1 core when compiled and 0.3 GB of memory a process" in said
 
 
 def test_check_and_dry_run_say_it(capsys, tmp_path):

@@ -249,8 +249,9 @@ def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, 
     serving = load_serving(file)
     said = []
     found = search(serving, said.append)
-    sizes = [text for text in said if text.startswith("served ")]
-    assert sizes[0] == f"served 1 of {len(sizes)} sizes, 4 configurations so far" and len(said) > len(sizes)
+    sizes = [text for text in said if " are served, " in text]
+    assert sizes[0] == f"1 of {len(sizes)} sizes of engines are served, 4 configurations so far"
+    assert len(said) > len(sizes)
     served, groups = [each for each in found if each.measures], alike(found)
     assert len(groups) < len(served) and max(len(each.choices) for each in groups) > 1
     members = [choice for each in groups for choice in each.choices]
@@ -258,8 +259,8 @@ def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, 
     assert members[0] == found[0].choice
     best = next(best_told(serving, found))
     assert best.startswith("Serve qwen3-30b-a3b with ") and " engines on 2 devices (2 x TP 1)" in best
-    assert f"answers up to {found[0].highest_rate:.2f} requests a second" in best
-    assert best.endswith("of them within TTFT 2 s, TPOT 50 ms.")
+    assert f"It answers up to {found[0].highest_rate:.2f} requests a second" in best
+    assert best.endswith(", of which 90% stay within TTFT 2 s and TPOT 50 ms.")
     assert main(["serve", str(file), "--search"]) == 0
     said = capsys.readouterr().out
     assert said.startswith(best) and "2 or 64 seqs, 2048 or 4096 tokens" in said and "requests.arrivals.rate" in said

@@ -236,11 +236,11 @@ def test_check_and_list_say_what_a_system_is_made_of(tmp_path):
     said = archsim(tmp_path, "check", "node.yaml").stdout.splitlines()
     assert said[:4] == [
         "node.yaml: ok, a valid system: 8 dies, 2 × 4 switch",
-        "  2 nodes of 4 GPUs; 8 ports inside nodes, 8 NICs, one a GPU",
+        "  2 nodes of 4 GPUs, with 8 ports inside nodes and 8 NICs, one a GPU",
         "  level 0, 4 switch: 450 GB/s, 300 ns per link, law h100/intra_node",
         "  level 1, 2 switch per gpu: 50 GB/s, 2 µs per link",
     ]
-    assert any(line.strip().startswith("exact: ") for line in said)
+    assert any(line.strip().startswith("These numbers count as exact: ") for line in said)
     assert "5 × 5 mesh" in archsim(tmp_path, "list", "systems").stdout
 
 

@@ -959,8 +959,8 @@ def _none_told(asked: Asked, kinds: Sequence[Kind], done: Sequence[Tried]) -> st
         last = max(refused, key=lambda each: each.choice.parallel.ranks)
         return f"{asked.model.name} cannot be served on {where}: {last.refused}"
     return (
-        f"no configuration of {asked.model.name} on {where} serves {WITHIN:.0%} of the requests within "
-        f"{limits_told(asked)}: raise the limits, or offer other GPUs"
+        f"no configuration of {asked.model.name} on {where} serves {WITHIN:.0%} of the requests with "
+        f"{limits_told(asked)}. Raise the limits, or offer other GPUs"
     )
 
 
@@ -983,10 +983,10 @@ def answer(found: Recommendation) -> str:
     }[asked.objective]  # fmt: skip
     return (
         f"Serve {asked.model.name} with {NAMES[best.kind.engine]} on {best.devices} {best.kind.offer.gpu.upper()} "
-        f"({best.sizes}; {precision_told(best)}), with up to {best.choice.max_num_seqs} requests and "
-        f"{best.choice.max_num_batched_tokens:,} tokens a step on each rank. It answers {_rate(rate)} requests a "
-        f"second with {limits_told(asked)} for {WITHIN:.0%} of them, and {end} of {found.configurations} "
-        f"configurations with a probability of {best.probability:.0%}."
+        f"({best.sizes}, {precision_told(best)}). Let each rank run up to {best.choice.max_num_seqs} requests and "
+        f"{best.choice.max_num_batched_tokens:,} tokens in a step. It answers {_rate(rate)} requests a second with "
+        f"{limits_told(asked)} for {WITHIN:.0%} of them. Of {found.configurations} configurations, it {end} with a "
+        f"probability of {best.probability:.0%}."
     )
 
 
@@ -1010,27 +1010,29 @@ def why(found: Recommendation) -> Iterator[str]:
     best, asked, measures = found.best, found.asked, found.measures
     factors = factors_of(best.kind, best.choice)
     by = (
-        f"by {factors.groups} groups of measurements of {NAMES[best.kind.engine]}"
+        f"judging by {factors.groups} groups of measurements of {NAMES[best.kind.engine]}"
         if factors.groups
-        else "by the errors of measured pools" if best.choice.prefill
-        else "by the errors of pools, as no measurement is of this engine"
+        else "judging by the errors for measured pools" if best.choice.prefill
+        else "judging by the errors for measured pools, as nothing was measured of this engine"
     )
     yield (
-        f"Measured systems of its kind would serve {_rate(best.low)} to {_rate(best.high)} requests/s (80 % range, "
-        f"{by}); the simulation says {_rate(best.rate_per_s)}."
+        f"The simulation says {_rate(best.rate_per_s)} requests/s. With 80 % probability, a real system of this kind "
+        f"would serve {_rate(best.low)} to {_rate(best.high)}, {by}."
     )
     names = dict(zip(TIMES, ("the time to first token", "the time per output token", "the whole time"), strict=True))
     bound = [name for name in TIMES if name in asked.slo]
     worst = min(bound, key=lambda name: best.limited[TIMES.index(name)])
     share = best.limited[TIMES.index(worst)]
     yield (
-        f"What limits it is {names[worst]}: with somewhat more requests {share:.0%} of them are within that limit."
-        if share < 1 else "What limits it is its throughput: with more requests a queue grows."
+        f"The limit is {names[worst]}. With slightly more requests, only {share:.0%} of them would keep it."
+        if share < 1 else "The limit is its throughput. With more requests, a queue would grow."
     )  # fmt: skip
+    preempted = {0: "no request is preempted", 1: "1 request is preempted"}
     yield (
-        f"At {'the asked rate' if asked.rate else f'{LOADED:.0%} of that rate'}: TTFT {measures.ttft.mean:,.0f} ms and "
-        f"TPOT {measures.tpot.mean:.1f} ms in the mean, KV {measures.kv_peak:.0%} full at most, "
-        f"{measures.preemptions} preemptions."
+        f"At {'the asked rate' if asked.rate else f'{LOADED:.0%} of that rate'}, the mean TTFT is "
+        f"{measures.ttft.mean:,.0f} ms and the mean TPOT {measures.tpot.mean:.1f} ms. The KV cache is at most "
+        f"{measures.kv_peak:.0%} full, and "
+        f"{preempted.get(measures.preemptions, f'{measures.preemptions:,} requests are preempted')}."
     )
     said = set()
     for other in found.others:
@@ -1041,13 +1043,14 @@ def why(found: Recommendation) -> Iterator[str]:
         said.add("sizes" if key == mine else key)
         yield f"{_beside(best, other, asked)}."
     joule, watt = best.upkeep.j_per_token, best.upkeep.w_per_gpu
-    usd = "" if best.kind.offer.rent is None else (
-        f"{best.usd_per_million:.2f} USD a million output tokens at {best.kind.offer.rent.usd_per_hour:.2f} USD an "
-        f"hour of a GPU ({best.kind.offer.rent.low:.2f} to {best.kind.offer.rent.high:.2f}), and "
-    )  # fmt: skip
+    if (rent := best.kind.offer.rent) is not None:
+        yield (
+            f"A million output tokens cost {best.usd_per_million:.2f} USD, if an hour of a GPU costs "
+            f"{rent.usd_per_hour:.2f} USD ({rent.low:.2f} to {rent.high:.2f})."
+        )
     yield (
-        f"Under load it costs {usd}{joule[0]:.2f} J an output token ({joule[1]:.2f} to {joule[2]:.2f}), prompts "
-        f"included, at {watt[0]:.0f} W a GPU, without hosts and cooling."
+        f"An output token takes {joule[0]:.2f} J ({joule[1]:.2f} to {joule[2]:.2f}), with its prompt included. A GPU "
+        f"draws {watt[0]:.0f} W under load. Hosts and cooling are not counted."
     )
 
 
@@ -1059,28 +1062,32 @@ def _beside(best: Recommended, other: Recommended, asked: Asked) -> str:
     serves = f"serves {abs(change):.0%} {'fewer' if change < 0 else 'more'} requests a GPU in the simulation"
     if asked.objective == PRICE:
         serves += f" at {other.usd_per_million:.2f} USD a million tokens"
-    return f"{what} {serves}, and is the best with a probability of {other.probability:.0%}"
+    return f"{what} {serves}. It is the best with a probability of {other.probability:.0%}"
 
 
 def _notes(race: _Race, best: Recommended, measures: Measures) -> Iterator[str]:
     asked, kind = race.asked, best.kind
     if "trace" not in asked.requests:
         yield (
-            f"requests: prompts of {race.requests.input.mean():,.0f} and outputs of {race.requests.output.mean():,.0f} "
-            "tokens in the mean, at random times; give --input and --output, or --requests with a trace of yours"
+            f"Requests come at random times, with a mean of {race.requests.input.mean():,.0f} prompt tokens and "
+            f"{race.requests.output.mean():,.0f} output tokens. Give --input and --output, or --requests with a trace "
+            "of your own."
         )
     if kind.precision != BF16:
         yield (
-            f"precision {kind.precision} needs a checkpoint in it, whose quality is not simulated; give --precision to "
-            "choose"
+            f"Precision {kind.precision} needs a checkpoint in it, whose quality is not simulated. Give --precision to "
+            "choose another."
         )
     if has_experts(kind.serving.model):
         yield (
-            "experts are drawn by chance (routing: uniform), so that no balancer is worth anything; `archsim serve` "
-            "with routing: {like: model} compares policies, and --loads FILE --out DIR gives a placement"
+            "Experts are drawn by chance (routing: uniform), so no balancer would gain anything. `archsim serve` with "
+            "routing: {like: model} compares policies, and --loads FILE --out DIR writes a placement."
         )
     if not factors_of(kind, best.choice).groups:
-        yield "the probability rests on errors of measured pools: no measurement is of this engine, GPU and dtype"
+        yield (
+            "The probability rests on the errors for measured pools, as nothing was measured with this engine, GPU "
+            "and dtype."
+        )
     deployment = race.deployment(race.kinds.index(kind), best.choice)
     yield from deployment.notes
 

@@ -16,6 +16,7 @@ from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
 from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.report.plots import Axis, Colours, Points
+from archsim.report.units import listed
 from archsim.runs.pool import in_copies
 from archsim.serving.clock import times_of
 from archsim.serving.deployment import DECODE, PREFILL, Built, Engine, kv_blocks, laws_of, with_host
@@ -258,7 +259,7 @@ def search(
         for at, (_, of_layout) in enumerate(in_copies(of_task, tasks, jobs), 1):
             found += [each._replace(measures=restored(each.measures)) for each in of_layout]
             kept(found)
-            told(f"served {at} of {len(tasks)} sizes, {len(found)} configurations so far")
+            told(f"{at} of {len(tasks)} sizes of engines are served, {len(found)} configurations so far")
     except KeyboardInterrupt:
         if not found:
             raise
@@ -603,7 +604,7 @@ class Alike(NamedTuple):
         columns = [list(dict.fromkeys(column)) for column in zip(*kept, strict=True)]
         seqs, tokens, policies = columns
         if len(kept) < len(seqs) * len(tokens) * len(policies):
-            return f"{self.choices[0].name}; and {len(kept) - 1} more"
+            return f"{self.choices[0].name} and {len(kept) - 1} more"
         limits = f"{_either(sorted(seqs))} seqs, {_either(sorted(tokens))} tokens"
         return ", ".join([self.choices[0].ranks, limits, *filter(None, [_either(policies)])])
 
@@ -634,14 +635,14 @@ def answer(serving: Serving, found: Sequence[Found]) -> str:
     choice, rate = found[0].choice, found[0].highest_rate
     engines = f"{choice.instances} engine{'s' if choice.instances > 1 else ''}"
     serves = (
-        f"answers up to {rate:.2f} requests a second with {WITHIN:.0%} of them" if rate else
-        f"answers {best.goodput_per_s:.2f} requests a second at this load, {best.within_slo:.1%} of all,"
+        f"It answers up to {rate:.2f} requests a second, of which {WITHIN:.0%}" if rate else
+        f"At this load it answers {best.goodput_per_s:.2f} requests a second ({best.within_slo:.1%} of all) that"
     )  # fmt: skip
     policy = f" under policy {choice.policy}" if choice.policy else ""
     return (
-        f"Serve {serving.model.name} with {engines} on {choice.devices} devices ({sizes_told(choice)}){policy}, with "
-        f"up to {choice.max_num_seqs} requests and {choice.max_num_batched_tokens:,} tokens an iteration on each rank: "
-        f"it {serves} within {_limits(serving.spec.slo)}."
+        f"Serve {serving.model.name} with {engines} on {choice.devices} devices ({sizes_told(choice)}){policy}. Let "
+        f"each rank run up to {choice.max_num_seqs} requests and {choice.max_num_batched_tokens:,} tokens an "
+        f"iteration. {serves} {_kept(serving.spec.slo)}."
     )
 
 
@@ -663,23 +664,26 @@ def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
     choice = group.choices[0]
     yield answer(serving, found)
     yield (
-        f"best: goodput {best.goodput_per_s:.3f} requests/s on {choice.devices} devices, {best.within_slo:.1%} of "
-        f"requests within {_limits(serving.spec.slo)}: {choice.name}"
+        f"At the load of the file, the best configuration ({choice.name}) has a goodput of {best.goodput_per_s:.3f} "
+        f"requests/s on {choice.devices} devices: {best.within_slo:.1%} of its requests "
+        f"{_kept(serving.spec.slo)}."
     )
     if len(group.choices) > 1:
-        yield f"the same numbers, {len(group.choices)} configurations: {group.name}"
+        yield f"{len(group.choices)} configurations have the same numbers: {group.name}."
     yield from (each for each in (best.saturated, best.unsteady) if each)
     rate = found[0].highest_rate
     if rate is not None:
-        yield f"highest rate with {WITHIN:.0%} of requests within them: {rate:.2f} requests/s" if rate else (
-            f"at no rate are {WITHIN:.0%} of requests within them"
+        yield (
+            f"The highest rate at which {WITHIN:.0%} of the requests keep the limits is {rate:.2f} requests/s." if rate
+            else f"At no rate do {WITHIN:.0%} of the requests keep the limits."
         )
     yield from _front_told(found)
     near = sum(each.goodput_per_s >= _NEAR * best.goodput_per_s for each in served)
     if serving.spec.requests.arrivals is not None and near > len(group.choices) and best.within_slo >= _NEAR:
         yield (
-            f"{near} of {len(served)} tie within 1% of the best goodput, as requests come at a fixed rate; the first "
-            "are in order of their highest rates: raise requests.arrivals.rate to tell all apart"
+            f"{near} of {len(served)} configurations are within 1% of the best goodput, because requests come at a "
+            "fixed rate. The first of them are ordered by their highest rates. Raise requests.arrivals.rate to tell "
+            "all of them apart."
         )
 
 
@@ -699,8 +703,11 @@ def _front_told(found: Sequence[Found]) -> Iterator[str]:
     for each in on_front(found):
         m = each.measures
         assert m is not None
-        speeds = f"{m.output_tokens_per_s_device:,.0f} tokens/s a device at {number(m.tokens_per_s_user, '.1f')} a user"
-        yield f"front: {speeds}: {each.choice.name}"
+        user = number(m.tokens_per_s_user, ".1f")
+        yield (
+            f"On the Pareto front, {each.choice.name} gives {m.output_tokens_per_s_device:,.0f} tokens/s a device and "
+            f"{user} tokens/s a user."
+        )
 
 
 def table_of(found: Sequence[Found]) -> Table:
@@ -774,10 +781,11 @@ def _plain(parallel: ParallelSpec) -> dict[str, Any]:
     return plain | ({"experts": {"ep": experts.ep, "tp": experts.tp}} if experts else {})
 
 
-def _limits(slo: SloSpec) -> str:
+def _kept(slo: SloSpec) -> str:
+    """``stay within TTFT 2 s and TPOT 50 ms``, of requests."""
     given = (("TTFT", slo.ttft_ns), ("TPOT", slo.tpot_ns), ("E2E", slo.e2e_ns))
     told = [f"{name} {format_quantity(limit, TIME)}" for name, limit in given if limit is not None]
-    return ", ".join(told) or "no limits (the file has no slo:)"
+    return f"stay within {listed(told)}" if told else "count, as the file has no limits (slo:)"
 
 
 def _either(each: Sequence) -> str:
@@ -847,7 +855,7 @@ def write_search(serving: Serving, found: Sequence[Found], folder: Path) -> None
     context = {
         "model": serving.model.name, "system": serving.system.name, "points": len(found), "answer": said,
         "policies": ", ".join(policy.name for policy in serving.policies), "files": files,
-        "title": "Configurations, the best first; a row has all with the same numbers",
+        "title": "Configurations, the best first (a row holds all with the same numbers)",
         "headers": ["configuration", "highest rate /s", *(header for _, header in SHOWN), "configurations"],
         "rows": rows, "notes": [*best_told(serving, found)][1:] + [NOTATION], "texts": 1, "refused": refused,
         "plots": _plots(groups),
