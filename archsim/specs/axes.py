@@ -316,6 +316,7 @@ _COUNTED = ("step", "factor", "linear", "log")
 _KEYS = (*ENDS, *_COUNTED, "scale")
 _SCALES = ("linear", "log")
 _MOST_VALUES = 1_000_000
+_MANY = 1000  # values of a range: if there are more, they are written when asked for, and its ends are checked alone
 _DIGITS = 6
 # A range ends at ``to`` even if rounding of the steps overshoots by this much (relative).
 _SLACK = 1e-9
@@ -367,9 +368,17 @@ class Range:
             numbers = np.array([self.low * ratio**share for share in shares.tolist()])
         else:
             numbers = self.low + shares * (self.high - self.low)
+        return self.rounded(numbers)
+
+    def rounded(self, numbers: "np.ndarray") -> list[float]:
+        """Numbers in the base unit, float64[n], as their text is read: whole, or of six significant digits."""
+        import numpy as np
+
         whole, as_text = np.rint(numbers) + 0.0, f"%.{_DIGITS}g"
-        rounded = [float(as_text % number) for number in numbers.tolist()]
-        return np.where(np.abs(numbers - whole) <= _WHOLE, whole, rounded).tolist()
+        if self.whole:
+            return whole.tolist()
+        short = [float(as_text % number) for number in numbers.tolist()]
+        return np.where(np.abs(numbers - whole) <= _WHOLE, whole, short).tolist()
 
     def _rounded(self, number: float) -> float:
         if self.whole or abs(number - round(number)) <= _WHOLE:
@@ -410,8 +419,8 @@ def read_range(given: dict[str, Any]) -> Range:
     return Range(low, high, dimension, whole, log)
 
 
-def counted_values(given: dict[str, Any]) -> tuple[Any, ...]:
-    """The values of a range with a count. Raises ValueError."""
+def counted_values(given: dict[str, Any]) -> Sequence[Any]:
+    """The values of a range with a count, each once. Raises ValueError."""
     span = read_range(given)
     ways = [key for key in _COUNTED if key in given]
     if len(ways) != 1:
@@ -427,6 +436,10 @@ def counted_values(given: dict[str, Any]) -> tuple[Any, ...]:
         numbers = [_between(span, index / (count - 1)) for index in range(count)]
     else:
         numbers = _stepped(span, way, given[way])
+    if len(numbers) > _MANY:
+        import numpy as np
+
+        return Counted(span, list(dict.fromkeys(span.rounded(np.array(numbers, np.float64)))))
     return tuple(dict.fromkeys(span._written(number) for number in numbers))
 
 
@@ -477,9 +490,32 @@ def _kind(dimension: Dimension | None) -> str:
 
 
 # ---- drawn
-# Values of a sampled axis, made when asked for: a sample of a million points costs no more than its random numbers.
+# Values of a sampled axis, and of a range with many, made when asked for: a million points cost no more than their
+# numbers.
 
 METHODS = ("latin_hypercube", "sobol", "random")
+
+
+class Counted(Sequence):
+    """Values of a range with a count, by their numbers in the base unit."""
+
+    def __init__(self, of: Range, numbers: list[float]) -> None:
+        self._of, self._numbers = of, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index):
+        return self._of._written(self._numbers[index])
+
+    def numbers(self) -> list[float]:
+        """All values in the base unit."""
+        return self._numbers
+
+    @property
+    def telling(self) -> list[int]:
+        """Indices of values that are valid only if all are: the ends."""
+        return [0, len(self._numbers) - 1]
 
 
 class Drawn(Sequence):
@@ -586,7 +622,7 @@ class Axis:
     @property
     def telling(self) -> Sequence[int]:
         """Indices of values that are valid only if all are."""
-        return self.values.telling if isinstance(self.values, Drawn) else range(len(self.values))
+        return self.values.telling if isinstance(self.values, Drawn | Counted) else range(len(self.values))
 
     def __len__(self) -> int:
         return len(self.values)

@@ -25,6 +25,7 @@ from archsim.specs.axes import (
     WAFER,
     Axis,
     Constraint,
+    Counted,
     Drawn,
     SweepSpec,
     any_of,
@@ -326,7 +327,11 @@ class SweepPlan:
     def with_engine(self, engine: str) -> SweepPlan:
         """The same plan on another engine: ``event`` or ``analytical``; an axis ``engine`` stays as it is."""
         tree = Tree(self.tree.data | {"engine": engine}, self.tree.places)
-        return SweepPlan(tree, self.sweep, self.experiment.model_copy(update={"engine": engine}), self._folder)
+        found = copy(self)  # which shares what was made: no variant depends on the engine
+        found.tree, found.experiment = tree, self.experiment.model_copy(update={"engine": engine})
+        found.finish, found._finished = lambda system: system, {}
+        found._constraints = [_Question(found, constraint, place) for constraint, place in self.sweep.where]
+        return found
 
     def finished_by(self, finish: Callable[[Any], Any]) -> SweepPlan:
         """The same plan, the systems of whose points have passed through a function that adds what only the machine
@@ -530,9 +535,9 @@ class AxisColumn:
             self.kind, self.cell = ("real", float) if numeric else ("text", written)
 
     def cells(self) -> list[Any]:
-        """The cells of all values of the axis. Those of a sampled range are never written as text."""
+        """The cells of all values of the axis. Those of a sampled or long range are never written as text."""
         values = self.axis.values
-        numbers = values.numbers() if isinstance(values, Drawn) and self.kind == "real" else None
+        numbers = values.numbers() if isinstance(values, Drawn | Counted) and self.kind == "real" else None
         return [self.cell(value) for value in values] if numbers is None else numbers
 
 

@@ -65,6 +65,17 @@ def test_ranges_are_counted_out(given, values):
     assert counted_values(given) == values
 
 
+@pytest.mark.parametrize("given", [
+    {"from": "100 TFLOP/s", "to": "1000 TFLOP/s", "log": 1500}, {"from": "50 ns", "to": "240 ns", "linear": 1500},
+    {"from": 1, "to": 1200, "linear": 1500}, {"from": 0.1, "to": 0.2, "linear": 1500},
+    {"from": "1 KiB", "to": "3 MiB", "step": "1 KiB"},
+])
+def test_many_values_of_a_range_are_those_of_few_and_are_checked_at_the_ends(given, monkeypatch):
+    many = counted_values(given)
+    monkeypatch.setattr("archsim.specs.axes._MANY", 10_000)
+    assert list(many) == list(counted_values(given)) and many.telling == [0, len(many) - 1]
+
+
 @pytest.mark.parametrize(("text", "holds"), [
     ("a <= 2", True), ("a < 2", False), ("1 < a <= 2 < b", True), ("a + 1 >= b and b > a", True),
     ("a * (b - 1) == 4", True), ("b / a < 1.5", False), ("-a < 0", True),

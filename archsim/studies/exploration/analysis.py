@@ -510,7 +510,7 @@ def _between(shares: Sequence[float]) -> str:
 # ---- front
 # Pareto fronts and the volume that they dominate. All objectives are minimised; see :func:`as_costs`.
 
-LARGEST_BLOCK = 256  # points compared with all others at once, to bound memory
+LARGEST_BLOCK = 128  # points compared with all others at once, to bound memory
 PIVOTS = 32  # of many points: good ones that are held against all others first
 
 
@@ -564,7 +564,10 @@ def _front_of(costs: np.ndarray) -> np.ndarray:
 def _recursive(costs: np.ndarray) -> np.ndarray:
     """Indices of the front: that of the first half, and of what it leaves of the second half."""
     if len(costs) <= LARGEST_BLOCK:
-        return np.flatnonzero(~_dominated(costs, costs))
+        beaten = np.tri(len(costs), k=-1, dtype=bool)  # by earlier points, if the other costs are not higher
+        for own in costs.T[1:]:
+            beaten &= own <= own[:, None]
+        return np.flatnonzero(~beaten.any(axis=1))
     half = len(costs) // 2
     first = _recursive(costs[:half])
     rest = half + np.flatnonzero(~_covered(costs[half:], costs[first]))
@@ -582,7 +585,10 @@ def _covered(costs: np.ndarray, by: np.ndarray) -> np.ndarray:
         left = np.flatnonzero(~found)
         for at in range(0, len(left), LARGEST_BLOCK):
             own = left[at : at + LARGEST_BLOCK]
-            found[own] = (by[None, begin : begin + LARGEST_BLOCK, 1:] <= costs[own, None, 1:]).all(axis=2).any(axis=1)
+            beaten = np.ones((len(own), len(by[begin : begin + LARGEST_BLOCK])), bool)
+            for mine, theirs in zip(costs[own].T[1:], by[begin : begin + LARGEST_BLOCK].T[1:], strict=True):
+                beaten &= theirs <= mine[:, None]
+            found[own] = beaten.any(axis=1)
     return found
 
 
@@ -593,13 +599,6 @@ def fronts(costs: np.ndarray, groups: Sequence[str]) -> np.ndarray:
         members = np.flatnonzero(own == group)
         front[members] = pareto(costs[members])
     return front
-
-
-def _dominated(costs: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """bool[point]: whether any of ``by`` is nowhere worse and somewhere better."""
-    no_worse = (by[None, :, :] <= costs[:, None, :]).all(axis=2)
-    better = (by[None, :, :] < costs[:, None, :]).any(axis=2)
-    return (no_worse & better).any(axis=1)
 
 
 def hypervolume(costs: np.ndarray, reference: np.ndarray) -> float:
