@@ -28,6 +28,7 @@ FLOORS = [
 ]
 RANK = {prefix: rank for rank, floor in enumerate(FLOORS) for prefix in floor}
 SLOW_TO_IMPORT = {"numba", "pandas", "matplotlib", "pyarrow", "numpy", "rich"}
+EXTRAS = {"amaranth", "pyosys", "distributed", "optuna", "matplotlib", "torch", "triton"}
 FILES = sorted(file for package in ("archsim", "microarch", "calibration") for file in (ROOT / package).rglob("*.py"))
 TREES = {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
 
@@ -126,6 +127,19 @@ def test_what_every_command_imports_is_light(package):
         for node in TREES[file].body:
             imported = {name.partition(".")[0] for _, name in imports_of(node)} if _is_import(node) else set()
             assert not imported & SLOW_TO_IMPORT, f"{named(file)}:{node.lineno}"
+
+
+def test_a_run_needs_no_extra():
+    """What ``pip install archsim`` leaves out is imported inside functions, by whoever asks for it."""
+    found, waiting = {}, ["archsim.api", "archsim.cli.main", "archsim.runs.simulator", "archsim.studies.serving.runs"]
+    trees = {module_of(file): tree for file, tree in TREES.items()}
+    while waiting:
+        name = waiting.pop()
+        body = trees[name].body if name in trees and name not in found else []
+        names = {each for node in body if _is_import(node) for _, each in imports_of(node)}
+        found.setdefault(name, {each.partition(".")[0] for each in names})
+        waiting += sorted(names & trees.keys())
+    assert {name: names & EXTRAS for name, names in found.items() if names & EXTRAS} == {}
 
 
 def _is_import(node: ast.AST) -> bool:

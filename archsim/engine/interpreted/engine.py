@@ -4,7 +4,6 @@ Exact and slow (about a thousand times): for users' blocks with states of their 
 blocks in RTL, and to check the kernels. Plans, work, decisions and results are those of the event engine.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError
-from archsim.base.units import NS_PER_S
-from archsim.engine.decision import ChargedDecision, FreeDecision
+from archsim.engine.decision import FreeDecision
 from archsim.engine.engine import EventEngine
 from archsim.engine.event.explained import step_log
 from archsim.engine.interpreted.interpreter import Network, shipped_blocks
@@ -23,15 +20,8 @@ from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.interpreted.shared import Shared, SharedInTurns
 from archsim.engine.machine import INTERPRETED, objects_of, share_every_ns
 from archsim.engine.state import Machine, Memory, Tally, Work
-from archsim.policies.allocation import Plan, StepView
-from archsim.policies.prediction import TopFraction
 from archsim.specs.experiment import Scenario
 from archsim.specs.system import NETWORK, REPLACES
-from microarch.blocks import global_cp
-from microarch.blocks.global_cp import State, sorting_cycles
-from microarch.rtl import allocator, heatmap, lockstep, select, sorter, tables
-
-# ---- engine
 
 LOGGED = np.dtype(
     [(name, "i8") for name in ("kind", "item", "parent", "cause", "event")] + [("time", "f8"), ("end", "f8")]
@@ -118,6 +108,8 @@ class InterpretedEngine(EventEngine):
     def __init__(self, scenario: Scenario, *given, **options):
         super().__init__(scenario, *given, **options)
         if self._is_rtl() and self.policy.predictor and scenario.assumptions.heatmap_update == "limited":
+            from archsim.engine.interpreted.rtl_decision import RtlHeatmap, RtlPredictor
+
             fsm, experts = scenario.system.decision.fsm, scenario.model.experts
             marked = RtlPredictor(self.policy.predictor, experts, fsm.comparators, self.decision)
             self.count_pairs = RtlHeatmap(experts, fsm.heatmap_port_bits)
@@ -130,136 +122,11 @@ class InterpretedEngine(EventEngine):
     def _build_decision(self) -> FreeDecision:
         if not self._is_rtl():
             return super()._build_decision()
+        from archsim.engine.interpreted.rtl_decision import RtlDecision
+
 
         dies = self.machine, self.fabric
         return RtlDecision(self.scenario, *dies, self.scenario.model.experts, self.tally)
 
     def _kernels(self) -> Callable[[], InterpretedKernel]:
         return partial(InterpretedKernel, self.machine, self.scenario)
-
-
-# ---- rtl_decision
-# ``decision: {fsm: {implementation: rtl}}``: the state machine's components in RTL in the place of its tables.
-#
-# Sorter and allocator make the plan of the rule ``paper``, and their cycles are those of ORDER, GENERATE, EVALUATE and
-# MERGE. The selector marks the rows of a heatmap behind its port (``heatmap_update: limited``); its cycles are those of
-# SELECT. There the store counts pairs, a word at a time; for how many the port has time is the table's mean. Other
-# states keep their tables. Needs the extra ``rtl``.
-
-class RtlDecision(ChargedDecision):
-    """Decides with the components; what they took is charged."""
-
-    def __init__(self, scenario: Scenario, *given):
-        fsm, model, rule = scenario.system.decision.fsm, scenario.model, scenario.policy.allocation
-        super().__init__(scenario.system.decision, *given)
-        self._rule, self._cost_bits = rule, fsm.cost_bits
-        self._cycles: dict[State, int] = {}  # of the last decision
-        self.row_cycles = 0  # of a row in SELECT
-        if rule.name == "paper":
-            parameters = allocator.Parameters(
-                self._dies, fsm.lanes, fsm.cost_bits, pipeline=fsm.pipeline,
-                speeds=scenario.policy.needs_speeds("allocation"),
-            )  # fmt: skip
-            self._table = tables.AllocatorTable(parameters)
-            self._allocator = lockstep.Driven(allocator.Allocator(parameters))
-            experts = 1 << max(1, (model.experts - 1).bit_length())
-            comparators = 1 << (min(fsm.comparators, experts // 2).bit_length() - 1)
-            self._sorter = lockstep.Driven(sorter.Sorter(sorter.Parameters(experts, comparators)))
-
-    def decide(self, allocate, view):
-        plan = super().decide(allocate, view)
-        self._cycles = {}
-        if not plan.effort.sorted_experts:
-            return plan
-        order = self._ordered(view)
-        given = self._given(view, order)
-        most = 100 * sum(len(each.die) + each.tokens for each in given.experts) + 50
-        entries, cycles = self._allocator.ask(lambda ctx, dut: lockstep.place(ctx, dut, given, most))
-        self._cycles |= dict(zip((State.GENERATE, State.EVALUATE, State.MERGE), cycles, strict=True))
-        rows = sorted(zip(order, entries, strict=True))
-        made = [(expert, *of[at : at + 2]) for expert, of in rows for at in range(0, len(of), 2)]
-        return Plan(*np.array(made, np.int32).T.copy(), plan.effort)
-
-    def _ordered(self, view: StepView) -> list[int]:
-        """Experts with tokens, as the sorter has them."""
-        active = np.flatnonzero(view.tokens)
-        last = sorting_cycles(len(active), "bitonic", self._sorter.component.parameters.comparators)
-        ask = self._sorter.ask
-        ranks, self._cycles[State.ORDER] = ask(lambda ctx, dut: lockstep.sort(ctx, dut, view.tokens[active], last))
-        return active[ranks].tolist()
-
-    def _given(self, view: StepView, order: list[int]) -> tables.PlacingStep:
-        """What the allocator gets. Raises ArchsimError for tokens or loads that may exceed its bits."""
-        block_tokens, distance = self._rule.params["block_tokens"], self._rule.params["distance"]
-        try:
-            given = self._table.given(view, block_tokens, order, distance)
-        except OverflowError as error:
-            raise ArchsimError(f"decision.fsm.implementation: rtl: {error}") from None
-        most: Counter[int] = Counter()
-        for each in given.experts:
-            for rank, (die, read) in enumerate(zip(each.die, each.read, strict=True)):
-                work = each.on(rank, each.work)
-                most[die] += max(read, work) + work * (each.tokens // block_tokens)
-        if max([each.work for each in given.experts] + [*most.values()], default=0) >= 2**self._cost_bits:
-            raise ArchsimError(
-                f"decision.fsm.implementation: rtl: loads of a die may exceed cost_bits: {self._cost_bits}; take more, "
-                "or a larger cost_quantum"
-            )
-        return given
-
-    def _fsm_ns(self, counts):
-        cycles = global_cp.fsm_cycles(counts, self._spec.fsm)
-        for state, took in self._cycles.items():
-            cycles[state] = took
-        if counts.rows and self.row_cycles:
-            cycles[State.SELECT] = counts.rows * self.row_cycles
-        return cycles * (NS_PER_S / self._spec.fsm.clock_hz)
-
-
-class RtlPredictor:
-    """The predictor of a policy, whose rows the selector marks."""
-
-    def __init__(self, predictor, experts: int, comparators: int, decision: RtlDecision):
-        larger_wins = isinstance(predictor, TopFraction)
-        keep = min(experts, predictor.keep(experts))
-        parameters = select.Parameters(experts, comparators, keep=keep, larger_wins=larger_wins)
-        self._driven, self._decision = lockstep.Driven(select.Selector(parameters)), decision
-
-    def __call__(self, heat, changed, out):
-        for at in map(tuple, np.argwhere(changed).tolist()):
-            row = heat[at]
-            cycles, _, chosen = self._driven.ask(lambda ctx, dut, row=row: lockstep.choose(ctx, dut, row))
-            marks = np.zeros(8 * out.shape[2], np.uint8)
-            marks[chosen] = 1
-            out[at] = np.packbits(marks, bitorder="little")
-            self._decision.row_cycles = cycles
-
-
-class RtlHeatmap:
-    """The heatmap's store, which adds the pairs of a step to the counters of a layer: arguments of `PortedHeatmap`'s
-    ``count``. Raises ArchsimError for a token that has an expert twice, as a mask of a word has no bit for that.
-    """
-
-    def __init__(self, experts: int, port_bits: int):
-        self._driven = lockstep.Driven(heatmap.HeatmapStore(heatmap.Parameters(experts, port_bits)))
-
-    def __call__(self, pairs, same, request, experts, last, heat, bound, changed, per_word) -> int:
-        halved = 0
-        for at in pairs.tolist():
-            masks = self._masks(experts[at].tolist(), int(per_word))
-            for row in (experts[at - 1] if same[at] else last[request[at]]).tolist():
-                changed[row] = True
-                for word, mask in masks.items():
-                    given = row, word, mask
-                    halved += self._driven.ask(lambda ctx, dut, given=given: lockstep.count(ctx, dut, heat, *given))
-        return halved
-
-    def _masks(self, now: list[int], per_word: int) -> dict[int, int]:
-        """Word → a bit for each of its counters to add to."""
-        masks: dict[int, int] = {}
-        for expert in now:
-            word, bit = expert // per_word, 1 << expert % per_word
-            if masks.get(word, 0) & bit:
-                raise ArchsimError(f"decision.fsm.implementation: rtl: a token has expert {expert} twice")
-            masks[word] = masks.get(word, 0) | bit
-        return masks
