@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from support.balancer_runs import BALANCERS, BATCH, MODEL, SWITCH, WAFER, run_of
 from support.small_runs import BATCH as OF_BATCH
-from support.small_runs import CASES, IDS, demand_of, engine_of, policy, replay, scenario_of, small_model, small_system
+from support.small_runs import (
+    IDS,
+    SAMPLED,
+    demand_of,
+    engine_of,
+    policy,
+    replay,
+    scenario_of,
+    small_model,
+    small_system,
+)
 
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.base.units import NS_PER_S
@@ -232,7 +242,7 @@ def rebalanced(rule, every=1, **changes):
     return policy("ep", rebalancing={"name": f"test_balancing:{rule}", "params": {"every_steps": every} | changes})
 
 
-@pytest.mark.parametrize(("name", "changes"), CASES, ids=IDS)
+@pytest.mark.parametrize(("name", "changes"), SAMPLED, ids=IDS)
 def test_every_run_conserves_bytes_with_replicas(name, changes):
     run = engine_of(
         small_system(), small_model(), policy(name, placement="support.placements:replicated"),

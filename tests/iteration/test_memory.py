@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.examples import examples
+from support.examples import examples, sampled
 from support.small_runs import policy, small_model, small_system
 
 from archsim.base.errors import CapacityError, SpecError
@@ -306,7 +306,7 @@ def test_ranks_with_all_tokens_divide_shared_experts_and_others_have_them_whole(
     assert {each.sharing * divided for each in held} == {tp}  # the work of a rank is its share either way
 
 
-@pytest.mark.parametrize("attention", ["{tp: 8}", "{tp: 2, dp: 4}", "{dp: 8}"])
+@pytest.mark.parametrize("attention", sampled(["{tp: 8}", "{tp: 2, dp: 4}", "{dp: 8}"], lambda each: "," in each))
 def test_check_run_and_serve_print_one_room(tmp_path, capsys, monkeypatch, attention):
     monkeypatch.chdir(tmp_path)
     parallel = f"parallel: {{attention: {attention}}}\nprecision: {{products: bf16, experts: fp8_block}}\n"

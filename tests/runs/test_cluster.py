@@ -47,6 +47,7 @@ class Watching(Unwatched):
         raise AssertionError(failure.message)
 
 
+@pytest.mark.nightly
 def test_a_cluster_gives_the_same_bytes(tmp_path, cluster):
     experiment = tiny(tmp_path)
     sweep(experiment, tmp_path / "here", jobs=1)

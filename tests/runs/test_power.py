@@ -316,6 +316,7 @@ def test_more_cooling_slows_no_run_with_clocks_of_their_own(measured):
     assert max(found[1][1]) > min(found[1][1]) and found[-1][1] == [1] * 6
 
 
+@pytest.mark.nightly
 def test_a_faster_die_slows_no_run_with_clocks_of_their_own(measured):
     def times(speed):
         speeds = [[1, 1]] * 2 + [[speed, 1]] + [[1, 1]] * 3

@@ -394,10 +394,10 @@ def test_a_user_adds_columns(own):
 def test_a_users_column_is_in_the_manifest_and_the_command(own):
     swept = tiny_archsim(
         own, "sweep", tiny_file(own), "--set", "columns=[own_columns:longest_step_ns]", "--set", "workload.batch=12",
-        "--out", "out",
+        "--set", "policies=[base]", "--jobs", "1", "--out", "out",
     )
     assert swept.returncode == 0, swept.stderr
-    again = tiny_archsim(own, "sweep", "out/manifest.yaml", "--out", "again")
+    again = tiny_archsim(own, "sweep", "out/manifest.yaml", "--jobs", "1", "--out", "again")
     assert again.returncode == 0, again.stderr
     assert (own / "out" / "results.csv").read_text() == (own / "again" / "results.csv").read_text()
     assert (own / "out" / "results.csv").read_text().splitlines()[0].endswith(",layers_error,longest_step_ns")

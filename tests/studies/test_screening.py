@@ -130,8 +130,8 @@ def test_plans_that_read_costs_or_predict_are_not_shared():
 SPACE = """\
 sweep:
   grid:
-    system.hbm.bandwidth: {from: 1 TB/s, to: 8 TB/s, log: 6}
-    d2d.bandwidth: {from: 250 GB/s, to: 4 TB/s, log: 4}
+    system.hbm.bandwidth: {from: 1 TB/s, to: 8 TB/s, log: 4}
+    d2d.bandwidth: {from: 250 GB/s, to: 4 TB/s, log: 3}
     topology: [mesh, ring]
     llc.hit: [50 ns, 100 ns]
   zip: {compute.peak: [100 TFLOP/s, 300 TFLOP/s], d2d.hop_latency: [50 ns, 200 ns]}

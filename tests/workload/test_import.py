@@ -54,7 +54,7 @@ def packed(source, path, mode="w:gz"):
 def test_the_shared_requests_and_the_shared_npz_give_identical_stores(shared, tmp_path):
     data = shared / "data/traces"
     llama = load_model("llama-4-maverick")
-    imported(data / "meta-llama", tmp_path / "raw", None, jobs=2)
+    imported(data / "meta-llama", tmp_path / "raw", None, jobs=1)
     imported(data / "llama4-maverick/mmlu_abstract_algebra_anatomy.npz", tmp_path / "npz", None)
     raw, npz = open_store(tmp_path / "raw"), open_store(tmp_path / "npz")
     wanted = {entry.name for entry in raw.entries}
