@@ -1,6 +1,7 @@
 """The architecture rules: direction of imports, and what no module does. One loop a rule lists all offenders."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,11 @@ RANK = {prefix: rank for rank, floor in enumerate(FLOORS) for prefix in floor}
 SLOW_TO_IMPORT = {"numba", "pandas", "matplotlib", "pyarrow", "numpy", "rich"}
 EXTRAS = {"amaranth", "pyosys", "distributed", "optuna", "matplotlib", "torch", "triton"}
 FILES = sorted(file for package in ("archsim", "microarch", "calibration") for file in (ROOT / package).rglob("*.py"))
-TREES = {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
 
 
 def module_of(file: Path) -> str:
@@ -73,7 +78,7 @@ def test_every_module_has_a_floor():
 
 def test_nothing_imports_to_its_right():
     wrong = []
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         rank = len(FLOORS) if module_of(file) == "archsim" else rank_of(module_of(file))
         wrong += [f"{named(file)}:{line} {name}" for line, name in imports_of(tree) if (rank_of(name) or 0) > rank]
     assert wrong == []
@@ -83,7 +88,7 @@ def test_what_is_imported_exists():
     """Also where an import is inside a function, which fails on its first use alone."""
     missing = [
         f"{named(file)}:{line} {name}"
-        for file, tree in TREES.items()
+        for file, tree in trees().items()
         for line, name in imports_of(tree)
         if rank_of(name) is not None and not exists(name) and not exists(name.rpartition(".")[0])
     ]
@@ -98,7 +103,7 @@ def exists(module: str) -> bool:
 def test_no_eval_and_no_bare_except():
     wrong = [
         f"{named(file)}:{node.lineno}"
-        for file, tree in TREES.items()
+        for file, tree in trees().items()
         for node in ast.walk(tree)
         if is_eval(node) or (isinstance(node, ast.ExceptHandler) and node.type is None)
     ]
@@ -124,7 +129,7 @@ def test_what_every_command_imports_is_light(package):
     files = [file for file in FILES if module_of(file) == package or module_of(file).startswith(inside)]
     assert files
     for file in files:
-        for node in TREES[file].body:
+        for node in trees()[file].body:
             imported = {name.partition(".")[0] for _, name in imports_of(node)} if _is_import(node) else set()
             assert not imported & SLOW_TO_IMPORT, f"{named(file)}:{node.lineno}"
 
@@ -132,13 +137,13 @@ def test_what_every_command_imports_is_light(package):
 def test_a_run_needs_no_extra():
     """What ``pip install archsim`` leaves out is imported inside functions, by whoever asks for it."""
     found, waiting = {}, ["archsim.api", "archsim.cli.main", "archsim.runs.simulator", "archsim.studies.serving.runs"]
-    trees = {module_of(file): tree for file, tree in TREES.items()}
+    of = {module_of(file): tree for file, tree in trees().items()}
     while waiting:
         name = waiting.pop()
-        body = trees[name].body if name in trees and name not in found else []
+        body = of[name].body if name in of and name not in found else []
         names = {each for node in body if _is_import(node) for _, each in imports_of(node)}
         found.setdefault(name, {each.partition(".")[0] for each in names})
-        waiting += sorted(names & trees.keys())
+        waiting += sorted(names & of.keys())
     assert {name: names & EXTRAS for name, names in found.items() if names & EXTRAS} == {}
 
 

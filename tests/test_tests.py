@@ -1,15 +1,22 @@
 """The tests themselves: none imports another, and every one asserts something. The linter forbids clocks (TID251)."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 FILES = sorted(TESTS.rglob("*.py"))
-TREES = {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
 MODULES = [file for file in FILES if file.name.startswith("test_")]
-FUNCTIONS = {
-    node.name: node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
-}
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
+
+
+@cache
+def functions() -> dict[str, ast.FunctionDef]:
+    return {node.name: node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
 def named(file: Path) -> str:
@@ -23,7 +30,7 @@ def asserts(function: ast.FunctionDef, seen: frozenset[str] = frozenset()) -> bo
             return True
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            helper = FUNCTIONS.get(name)
+            helper = functions().get(name)
             if name in ("raises", "warns", "fail") or name.startswith("assert_"):
                 return True
             if helper is not None and name not in seen and asserts(helper, seen | {name}):
@@ -34,7 +41,7 @@ def asserts(function: ast.FunctionDef, seen: frozenset[str] = frozenset()) -> bo
 def test_no_test_is_imported():
     imports = [
         (named(file), node.module or "")
-        for file, tree in TREES.items()
+        for file, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom)
     ]
@@ -46,7 +53,7 @@ def test_every_test_asserts_something():
     silent = [
         f"{named(file)}::{node.name}"
         for file in MODULES
-        for node in ast.walk(TREES[file])
+        for node in ast.walk(trees()[file])
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test") and not asserts(node)
     ]
     assert silent == []
