@@ -16,7 +16,8 @@ def trees() -> dict[Path, ast.Module]:
 
 @cache
 def functions() -> dict[str, ast.FunctionDef]:
-    return {node.name: node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    every = (node for tree in trees().values() for node in ast.walk(tree))
+    return {node.name: node for node in every if isinstance(node, ast.FunctionDef)}
 
 
 def named(file: Path) -> str:
