@@ -151,6 +151,7 @@ def test_products_and_copies_are_fitted_as_they_were_made_up(fitted):
     )
 
 
+@pytest.mark.nightly
 def test_the_same_bytes_twice_and_a_page_that_judges_them(node, fitted, tmp_path):
     again = tmp_path / "h100.yaml"
     assert main(["calibrate", str(node), "--out", str(again)]) == 0

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.examples import sampled
 from support.made_up_measurements import gemm, written
 
 import archsim as ar
@@ -184,11 +185,11 @@ def test_a_gpu_scaled_to_itself_keeps_its_laws(h100):
     assert found.collectives == calibration.collectives
 
 
-def test_files_name_what_they_take_and_a_digest_holds_both():
-    for gpu, scaled in SCALED.items():
-        found = load_calibration(gpu)
-        assert found.scaled == scaled and found.reference == DATASHEETS[gpu] and set(scaled.sections) <= set(KEYS)
-        assert calibration_digest(gpu) != calibration_digest("h100")
+@pytest.mark.parametrize("gpu", sampled(SCALED, lambda gpu: gpu == "a100"))
+def test_files_name_what_they_take_and_a_digest_holds_both(gpu):
+    found, scaled = load_calibration(gpu), SCALED[gpu]
+    assert found.scaled == scaled and found.reference == DATASHEETS[gpu] and set(scaled.sections) <= set(KEYS)
+    assert calibration_digest(gpu) != calibration_digest("h100")
 
 
 def test_kernels_that_the_host_starts_one_by_one_take_longer_beside_a_grace_cpu():

@@ -635,7 +635,7 @@ def changed(name):
     return base, others
 
 
-@pytest.fixture(scope="module", params=sorted(SHARED))
+@pytest.fixture(scope="module", params=sampled(sorted(SHARED), lambda name: name == "physical"))
 def made(request, tmp_path_factory):
     """The name of a set, and its runs with those of all changed sets."""
     base, others = changed(request.param)

@@ -456,6 +456,7 @@ def moved_ns(file, tokens=64):
     return float(table.dispatch[tokens] + table.combine[tokens]), " ".join(found.notes)
 
 
+@pytest.mark.nightly
 def test_wide_groups_dispatch_between_and_beyond_measured_ranks():
     """16 and 64 ranks of an NVL72 were measured; 32 lie between, and nobody gathers the tokens of all of them."""
     times = {ranks: moved_ns(decodes_on("gb200_nvl72", ranks)) for ranks in (16, 32, 64)}

@@ -329,6 +329,7 @@ def test_a_kernel_slower_than_one_of_more_bits_is_not_served():
         assert (ns["fp8"][1:] <= ns["bf16"][1:] * 1.001).all()
 
 
+@pytest.mark.nightly
 def test_the_audit_names_every_dominated_table():
     (moe,) = (found for section, found in dominated_in(calibration_named("h100")) if section == "moe")
     whose = {(one.table.library, one.table.kernel, one.table.dtype) for one in moe}

@@ -230,6 +230,7 @@ def test_policies_on_a_wafer_share_their_worlds():
     assert pair.ratio.p95 / pair.ratio.p05 < max(widths)
 
 
+@pytest.mark.nightly
 def test_an_interrupted_one_goes_on_and_gives_the_same_bytes(tmp_path, monkeypatch):
     class Stops(Unwatched):
         def at(self, text, share):
