@@ -109,3 +109,11 @@ def test_the_links_of_the_changelog_are_pages_of_the_site():
     text = hook.on_page_markdown((ROOT / "docs" / "changelog.md").read_text(encoding="utf-8"))
     links = [link for link in re.findall(r"\]\(([^)#]*)", text) if link and not link.startswith("http")]
     assert len(links) > 5 and [link for link in links if not (ROOT / "docs" / link).is_file()] == []
+
+
+def test_pages_by_hand_stay_about_thirty_thousand_words():
+    spec = importlib.util.spec_from_file_location("words", ROOT / "docs" / "words.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = module.words()
+    assert len(found) > 30 and sum(found.values()) < 31_500, found
