@@ -20,11 +20,20 @@ _CHOSEN_TOLD = {"batch": "batch size", "assumptions": "assumption set"}
 class Parser(argparse.ArgumentParser):
     """argparse's parser, with the nearest command, choice or option in its messages.
 
-    Subparsers are of this class, too.
+    Subparsers are of this class, too. ``group`` of an argument: the heading that it stands below in ``--help``.
     """
 
-    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
-        action = super().add_argument(*names, **settings)
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        self._headings: dict[str, argparse._ArgumentGroup] = {}
+        super().__init__(*args, **settings)
+        self._positionals.title = "arguments"
+        if help_of := self._option_string_actions.get("-h"):
+            help_of.help = "Show this help and exit."
+
+    def add_argument(self, *names: Any, group: str = "", **settings: Any) -> argparse.Action:
+        if group and group not in self._headings:
+            self._headings[group] = self.add_argument_group(group)
+        action = (self._headings[group] if group else super()).add_argument(*names, **settings)
         long = [name for name in action.option_strings if name.startswith("--")]
         self._options = [*getattr(self, "_options", ()), *long]
         return action
@@ -63,16 +72,26 @@ def tell_renamed(old: str, now: str) -> None:
         print(f"note: `{old}` is `{now}` now; the old spelling works until version 0.3", file=sys.stderr)
 
 
-def add_experiment(parser: argparse.ArgumentParser, meaning: str = "experiment") -> None:
+OUTPUT, EFFORT, COMBINATION = "output", "how much to simulate", "which combination"  # headings of options in --help
+
+
+def below(parser: argparse._ActionsContainer, group: str) -> dict[str, str]:
+    """The setting that puts an argument below a heading; none for a group, which is one itself."""
+    return {"group": group} if isinstance(parser, Parser) else {}
+
+
+def add_experiment(parser: argparse.ArgumentParser, meaning: str = "The experiment") -> None:
     """``FILE`` (or the name of a shipped experiment) and ``--set``."""
-    parser.add_argument("file", metavar="FILE", help=f"{meaning}; a path, or a name of `archsim list experiments`")
+    parser.add_argument(
+        "file", metavar="FILE", help=f"{meaning}. Give a path, or a name that `archsim list experiments` prints."
+    )
     parser.add_argument(
         "--set",
         dest="overrides",
         action="append",
         default=[],
         metavar="KEY.PATH=VALUE",
-        help="override a key, such as workload.batch=[64] or systems.0.d2d.bandwidth=2TB/s; repeatable",
+        help="Override a key, such as workload.batch=[64] or systems.0.d2d.bandwidth=2TB/s. May be repeated.",
     )
 
 
@@ -80,8 +99,8 @@ def add_chosen(parser: argparse.ArgumentParser, default: str = "its first") -> N
     """Options that choose one combination of an experiment: CHOSEN; ``default``: which, without."""
     for name in CHOSEN:
         kind, metavar = (positive, "N") if name == "batch" else (str, "LABEL" if name == "assumptions" else "NAME")
-        told = f"{_CHOSEN_TOLD.get(name, name)} of the experiment (default: {default})"
-        parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=told)
+        told = f"Which {_CHOSEN_TOLD.get(name, name)} of the experiment to take (default: {default})."
+        parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=told, **below(parser, COMBINATION))
 
 
 # ``--out`` follows one rule:
@@ -93,20 +112,25 @@ def add_chosen(parser: argparse.ArgumentParser, default: str = "its first") -> N
 #
 # ``--out`` names another place, in each of the three.
 
+
 def add_report(parser: argparse.ArgumentParser, default: str) -> None:
     """``--out`` of a page. default: as shown in the help, ``reports/NAME-KIND``."""
-    add_out(parser, f"folder of the page (default: {default})")
+    add_out(parser, f"Folder to write the page to (default: {default}).")
 
 
 def add_out(parser: argparse.ArgumentParser, meaning: str) -> None:
     """``--out`` of a folder, and ``--force``, which `archsim.cli.main` heeds."""
-    parser.add_argument("--out", metavar="DIR", help=meaning)
-    parser.add_argument("--force", action="store_true", help="write into --out although it holds files of others")
+    parser.add_argument("--out", metavar="DIR", help=meaning, **below(parser, OUTPUT))
+    parser.add_argument(
+        "--force", action="store_true", help="Write into --out even if it holds files that archsim did not write.",
+        **below(parser, OUTPUT),
+    )  # fmt: skip
 
 
 def add_file(parser: argparse.ArgumentParser, meaning: str, default: str, metavar: str = "FILE") -> None:
     """``--out`` of a file of data, or of a folder of such files; without it: `file_out`. default: as in the help."""
-    parser.add_argument("--out", metavar=metavar, help=f"{meaning} (default: {default} in the current folder)")
+    told = f"{meaning} (default: {default} in the current folder)."
+    parser.add_argument("--out", metavar=metavar, help=told, **below(parser, OUTPUT))
 
 
 def file_out(out: str | None, default: str) -> Path:
@@ -117,7 +141,7 @@ def file_out(out: str | None, default: str) -> Path:
         return Path(out)
     path = Path(re.sub(r"[^\w.+=-]+", "_", default))
     if path.exists():
-        raise SpecError(f"{path} exists already and is left as it is; give --out to write there or elsewhere")
+        raise SpecError(f"{path} exists already and is left as it is. Give --out to write there or elsewhere")
     return path
 
 
@@ -126,31 +150,35 @@ def stem_of(source: str) -> str:
     return Path(source).resolve().name.partition(".")[0] or "archsim"
 
 
-def add_jobs(parser: argparse._ActionsContainer, meaning: str = "runs in parallel") -> None:
-    parser.add_argument("--jobs", type=positive, metavar="N", help=f"{meaning} (default: number of cores)")
+def add_jobs(parser: argparse._ActionsContainer, meaning: str = "How many runs to simulate in parallel") -> None:
+    told = f"{meaning} (default: the number of cores)."
+    parser.add_argument("--jobs", type=positive, metavar="N", help=told, **below(parser, EFFORT))
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
     """``--json``: the command sets ``args.result``, which `archsim.cli.main` prints."""
-    parser.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else on stdout")
+    told = "Print the result as JSON, and nothing else, on stdout."
+    parser.add_argument("--json", action="store_true", help=told, **below(parser, OUTPUT))
 
 
 def add_samples(parser: argparse.ArgumentParser, default: int | None = None) -> None:
     """``--samples`` of worlds in which numbers with a range are drawn."""
-    told = f"default: {default}" if default else "default: none; `archsim sure` has the whole answer"
+    told = f"default: {default}" if default else "default: none. `archsim sure` gives the whole answer"
     parser.add_argument(
         "--samples", type=worlds, default=default, metavar="N",
-        help=f"draw all numbers that have a range N times, and say how sure the answer is ({told})",
+        help=f"Draw all numbers that have a range N times, and say how sure the answer is ({told}).",
+        **below(parser, EFFORT),
     )  # fmt: skip
 
 
 def add_store_out(parser: argparse.ArgumentParser, default: str) -> None:
     """``--out``, ``--replace`` and ``--jobs`` of a command that writes a store."""
-    add_file(parser, "folder of the store", default, "DIR")
+    add_file(parser, "Folder to write the store to", default, "DIR")
     parser.add_argument(
-        "--replace", action="store_true", help="replace an existing store, once all input has been read"
-    )
-    add_jobs(parser, "threads")
+        "--replace", action="store_true", help="Replace an existing store, once all input has been read.",
+        **below(parser, OUTPUT),
+    )  # fmt: skip
+    add_jobs(parser, "How many threads to use")
 
 
 def positive(text: str) -> int:
@@ -165,7 +193,7 @@ def worlds(text: str) -> int:
     """A whole number from 16."""
     value = natural(text)
     if value < 16:
-        raise argparse.ArgumentTypeError(f"{value}: expected at least 16, so that 5 % of them can be told")
+        raise argparse.ArgumentTypeError(f"{value}: expected at least 16, so that 5 % of them is a world")
     return value
 
 

@@ -14,14 +14,14 @@ MOST_NOTES = 10  # printed of one GPU
 
 
 def add_calibrate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("measurements", metavar="DIR", help="folder of CSV files, or one file")
+    parser.add_argument("measurements", metavar="DIR", help="Folder of CSV files with measurements, or one such file.")
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="YAML file, named after the GPU; or a folder, for one file per GPU or measured mesh (default: GPU.yaml "
-        "in the current folder)",
+        help="YAML file to write. Give a folder to write one file for each GPU or measured mesh (default: GPU.yaml "
+        "in the current folder).",
     )
-    parser.add_argument("--gpu", metavar="NAME", help="fit only this GPU of the measurements, such as h100")
+    parser.add_argument("--gpu", metavar="NAME", help="Fit only this GPU of the measurements, such as h100.")
     parser.add_argument(
         "--only",
         action="append",
@@ -36,9 +36,9 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_peak,
         metavar="DTYPE=RATE",
-        help="nominal peak of a GPU without a datasheet here, such as bf16=600TFLOP/s; repeatable",
+        help="Nominal peak of a GPU whose datasheet is not known here, such as bf16=600TFLOP/s. May be repeated.",
     )
-    parser.add_argument("--hbm", type=_hbm, metavar="RATE", help="nominal bandwidth of its HBM, such as 2.4TB/s")
+    parser.add_argument("--hbm", type=_hbm, metavar="RATE", help="Nominal bandwidth of its HBM, such as 2.4TB/s.")
 
 
 def run_calibrate(args: argparse.Namespace) -> int:
@@ -145,47 +145,63 @@ _MOST_SETS = 12  # printed sets of transfers
 
 
 def add_validate(parser: Parser) -> None:
-    parser.add_argument("measurements", metavar="DIR", nargs="?", help="folder of CSV files, or one file")
-    parser.add_argument("--with", dest="calibration", metavar="FILE", help="calibration by name or file")
     parser.add_argument(
-        "--out", metavar="DIR", help="folder of the page and the CSV files (default: reports/GPU-validation); with "
-        "--audit, --mesh or --served: a page as a Markdown file (default: none is written)",
+        "measurements", metavar="DIR", nargs="?", help="Folder of CSV files with measurements, or one such file."
+    )
+    parser.add_argument(
+        "--with", dest="calibration", metavar="FILE", help="The calibration to validate, by name or file."
+    )
+    parser.add_argument(
+        "--out", metavar="DIR",
+                help="Folder to write the page and its CSV files to (default: reports/GPU-validation). With --audit, "
+                "--mesh or --served, a Markdown file to write the page to (default: none is written).",
     )  # fmt: skip
     parser.spelled_before("--page", "--out")
     parser.add_argument(
-        "--force", dest="over", action="store_true", help="write into --out although it holds files of others"
+        "--force",
+        dest="over",
+        action="store_true",
+        help="Write into --out even if it holds files that archsim did not write.",
     )
     parser.add_argument(
         "--audit",
         action="store_true",
-        help="instead: points of the calibration (default: of every shipped one) that stand apart from those beside "
-        "them",
+        help="List the points of a calibration (default: of every shipped one) that stand apart from their neighbours.",
     )
     parser.add_argument(
         "--mesh",
         nargs="*",
         metavar="FOLDER",
-        help="instead: measured meshes of chips, CSV files of one folder or several, beside what the calibrations of "
-        "fabrics say (--with: one of them by name or file) and beside null models; without a folder: residuals of the "
-        "calibrations",
+        help="Compare measured meshes of chips, read from CSV files in these folders, with the calibrations of "
+        "fabrics and with null models. --with names one calibration. Without a folder, show the residuals of "
+        "the calibrations.",
     )
-    parser.add_argument("--quick", action="store_true", help="only evaluate the file; no held-out fits")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="Only evaluate the file, without fits to held-out parts of the measurements.",
+    )
     served = parser.add_argument_group("measured serving")
     served.add_argument(
         "--served", nargs="+", metavar="FILE",
-        help="instead: results of InferenceX, AIPerf, GuideLLM, `vllm bench serve` or SGLang's bench_serving, each "
-        "simulated; status 1 if a cell has worsened (--against)",
+        help="Simulate results of InferenceX, AIPerf, GuideLLM, `vllm bench serve` or SGLang's bench_serving, and "
+        "compare. The exit status is 1 if a cell has become worse (--against).",
     )  # fmt: skip
-    served.add_argument("--deployment", metavar="FILE", help="file of `archsim serve` on which they were measured, for "
-                        "results that do not say it")  # fmt: skip
-    served.add_argument("--format", metavar="NAME", help="of the results (default: told by their keys): inferencex, "
-                        "inferencex-json, aiperf, guidellm, vllm or sglang")  # fmt: skip
-    served.add_argument("--time-unit", choices=("s", "ms", "us", "ns"), help="of the times of the results "
-                        "(default: that of the format, if their rates agree)")  # fmt: skip
-    served.add_argument("--most-clients", type=positive, metavar="N", help="leave closed loops of more clients out")
-    served.add_argument("--against", metavar="FILE.csv", help="table beside an earlier page: fail where the median "
-                        "error of a cell grew by 2 points and by 10 %%")  # fmt: skip
-    add_jobs(served, "processes of --served")
+    served.add_argument("--deployment", metavar="FILE",
+            help="The file of `archsim serve` that describes where they were measured, for results that do not say "
+            "it.")  # fmt: skip
+    served.add_argument("--format", metavar="NAME",
+            help="Format of the results: inferencex, inferencex-json, aiperf, guidellm, vllm or sglang (default: the "
+            "one that their keys fit).")  # fmt: skip
+    served.add_argument("--time-unit", choices=("s", "ms", "us", "ns"), help="Unit of the times in the "
+                        "results (default: that of the format, if the rates agree with it).")  # fmt: skip
+    served.add_argument(
+        "--most-clients", type=positive, metavar="N", help="Leave out closed loops with more clients than this."
+    )
+    served.add_argument("--against", metavar="FILE.csv",
+            help="Table beside an earlier page. The command fails if the median error of a cell grew by 2 points and "
+            "by 10 %%.")  # fmt: skip
+    add_jobs(served, "How many processes --served uses")
 
 
 def run_validate(args: argparse.Namespace) -> int:

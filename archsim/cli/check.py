@@ -11,8 +11,9 @@ from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_jobs
 
 # ---- check
 
+
 def add_check(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser, "file to check")
+    add_experiment(parser, "The file to check")
     parser.add_argument(
         "--no-code",
         action="store_true",
@@ -47,7 +48,7 @@ _SHOWN = 20  # columns that moved
 
 
 def add_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("report", metavar="REPORT", help="folder of a sweep, serve or explore, or its manifest.yaml")
+    parser.add_argument("report", metavar="REPORT", help="Folder of a report of sweep or serve, or its manifest.yaml.")
     add_jobs(parser)
 
 

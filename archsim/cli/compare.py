@@ -30,18 +30,23 @@ if TYPE_CHECKING:
 
 # ---- compare
 
+
 def add_compare(parser: argparse.ArgumentParser) -> None:
     for name in ("A", "B"):
         parser.add_argument(
-            name.lower(), metavar=name, help="experiment (path or name); with --in: a policy or system of it"
+            name.lower(),
+            metavar=name,
+            help="An experiment, by path or name. With --in, a policy or a system of that experiment.",
         )
-    parser.add_argument("--in", dest="inside", metavar="FILE", help="experiment whose policies or systems A and B are")
+    parser.add_argument(
+        "--in", dest="inside", metavar="FILE", help="The experiment that A and B are policies or systems of."
+    )
     add_chosen(parser)
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY.PATH=VALUE",
-        help="override a key of both designs; repeatable",
+        help="Override a key of both designs. May be repeated.",
     )  # fmt: skip
-    add_out(parser, "folder of the page (default: reports/A-B-…)")
+    add_out(parser, "Folder to write the page to (default: reports/A-B-…).")
     add_samples(parser)
 
 
@@ -109,15 +114,22 @@ def _print(found) -> None:
 # ---- engines
 # ``archsim compare --engines``: run a sample of an experiment on two engines, print how they differ.
 
+
 def add_engines(parser: Parser) -> None:
     add_experiment(parser)
-    parser.add_argument("--runs", type=positive, metavar="N", default=40, help="runs drawn at random (default: 40)")
+    parser.add_argument(
+        "--runs", type=positive, metavar="N", default=40, help="How many runs to draw at random (default: 40)."
+    )
     parser.spelled_before("--sample", "--runs")
     parser.add_argument(
-        "--interpreted", action="store_true", help="compare with engine: interpreted, in every column (slow)"
+        "--interpreted", action="store_true", help="Compare every column with engine: interpreted, which is slow."
     )
     parser.add_argument(
-        "--steps", type=positive, metavar="N", default=3, help="decode steps of each run, at most (default: 3)"
+        "--steps",
+        type=positive,
+        metavar="N",
+        default=3,
+        help="The most decode steps of a run to simulate (default: 3).",
     )
 
 
@@ -170,10 +182,13 @@ FOLDER = "reports/claims"
 
 
 def add_claims(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("papers", nargs="*", metavar="PAPER", help="name or file of configs/papers (default: all)")
+    parser.add_argument(
+        "papers", nargs="*", metavar="PAPER", help="A paper, by its name in configs/papers or by file (default: all)."
+    )
     parser.add_argument(
         "--recorded", action="store_true",
-        help="simulate nothing: judge the values that were recorded with this version (configs/papers/recorded.json)",
+        help="Simulate nothing, and judge the values that were recorded with this version "
+        "(configs/papers/recorded.json).",
     )  # fmt: skip
     add_report(parser, FOLDER)
     add_jobs(parser)
@@ -230,21 +245,32 @@ def _print_claims(found) -> None:
 # ``archsim compare --without``: whether a balancer pays on a deployment, judged on held-out loads, or a block of
 # silicon.
 
+
 def add_worth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what", metavar="WHAT",
-        help="a balancer: eplb, craft, remap or dup; or a block: prediction, allocator or speeds",
+        "what",
+        metavar="WHAT",
+        help="A balancer (eplb, craft, remap or dup) or a block of silicon (prediction, allocator or speeds).",
     )
-    parser.add_argument("--loads", nargs="+", metavar="LOADS", help="of a balancer: as `archsim place` takes them")
-    parser.add_argument("--deployment", metavar="FILE", help="of a balancer: as `archsim serve` takes it; one engine")
     parser.add_argument(
-        "--in", dest="inside", metavar="FILE", help="of a block: experiment, or folder of a report, with its policies"
+        "--loads", nargs="+", metavar="LOADS", help="For a balancer: recorded loads, as `archsim place` takes them."
+    )
+    parser.add_argument(
+        "--deployment",
+        metavar="FILE",
+        help="For a balancer: a deployment with one engine, as `archsim serve` takes it.",
+    )
+    parser.add_argument(
+        "--in",
+        dest="inside",
+        metavar="FILE",
+        help="For a block: the experiment, or the folder of a report, whose policies are compared.",
     )
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY.PATH=VALUE",
-        help="override a key of the deployment or experiment, such as requests.count=200; repeatable",
+        help="Override a key of the deployment or experiment, such as requests.count=200. May be repeated.",
     )  # fmt: skip
-    add_out(parser, "of a balancer: folder of the files to deploy (default: nothing is written)")
+    add_out(parser, "For a balancer: folder to write the files to deploy to (default: nothing is written).")
     add_samples(parser)
     add_jobs(parser)
 

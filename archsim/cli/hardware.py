@@ -67,16 +67,18 @@ COUNTED = (
 
 
 def add_area(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser, "experiment, or folder of a report: then what prediction cost and was worth in it, too")
+    add_experiment(parser, "The experiment, or the folder of a report, to see what prediction cost and gained, too")
     parser.add_argument(
         "--design",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="size the tables for this value, such as experts=1024 or ports=2; repeatable",
+        help="Size the tables for this value, such as experts=1024 or ports=2. May be repeated.",
     )
-    parser.add_argument("--technology", choices=("n5", "scaled"), default="n5", help="coefficients (default: n5)")
-    parser.add_argument("--sources", action="store_true", help="print every coefficient and its source")
+    parser.add_argument(
+        "--technology", choices=("n5", "scaled"), default="n5", help="Which coefficients to use (default: n5)."
+    )
+    parser.add_argument("--sources", action="store_true", help="Print every coefficient and its source.")
 
 
 def run_area(args: argparse.Namespace) -> int:
@@ -109,7 +111,11 @@ def run_area(args: argparse.Namespace) -> int:
 
 
 def _print_configured(
-    out, system: SystemSpec, models: Sequence[ModelSpec], built: TableDesign, technology: Technology,
+    out,
+    system: SystemSpec,
+    models: Sequence[ModelSpec],
+    built: TableDesign,
+    technology: Technology,
     parts: Sequence[Part],
 ) -> None:
     """The hardware that the system's ``decision`` asks for, and a policy that sees speeds."""
@@ -311,9 +317,9 @@ def add_cost(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="change a coefficient, such as wafer_usd=20000; repeatable",
+        help="Change a coefficient, such as wafer_usd=20000. May be repeated.",
     )
-    parser.add_argument("--sources", action="store_true", help="print every coefficient, its range and its source")
+    parser.add_argument("--sources", action="store_true", help="Print every coefficient, its range and its source.")
 
 
 def run_cost(args: argparse.Namespace) -> int:
@@ -381,11 +387,14 @@ def _sources(title: str, known: Mapping[str, Estimate]):
 # ---- blocks
 # ``archsim hardware blocks``: tables, parameters and state diagrams of the hardware blocks.
 
+
 def add_blocks(parser: Parser) -> None:
-    parser.add_argument("block", nargs="?", metavar="BLOCK", help="one block, such as pdu (default: all)")
-    parser.add_argument("--diagram", metavar="FILE", help="write the block's state diagram as SVG")
+    parser.add_argument("block", nargs="?", metavar="BLOCK", help="Show only this block, such as pdu (default: all).")
+    parser.add_argument("--diagram", metavar="FILE", help="Write the state diagram of the block to this file, as SVG.")
     parser.add_argument(
-        "--out", metavar="DIR", help="write the diagrams of all blocks, or of BLOCK (default: nothing is written)"
+        "--out",
+        metavar="DIR",
+        help="Folder to write the diagrams of all blocks, or of BLOCK, to (default: nothing is written).",
     )
     parser.spelled_before("--diagram-dir", "--out")
 
@@ -417,6 +426,7 @@ def run_blocks(args: argparse.Namespace) -> int:
 # ---- arguments
 # What the commands on RTL share: the extra that they need, blocks and parameters.
 
+
 def benches() -> Mapping[str, Any]:
     """The table of blocks with their components. Raises ArchsimError without the extra ``rtl``."""
     from microarch.rtl import missing
@@ -438,14 +448,14 @@ def known_block(name: str) -> str:
 def add_parameters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", dest="changes", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
-        help="a parameter of the component, such as lanes=4; lanes=1,4 runs each",
+        help="Set a parameter of the component, such as lanes=4. With lanes=1,4, each value runs.",
     )  # fmt: skip
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run", dest="recorded", metavar="FILE",
-        help="take the stimulus of a run of this experiment, simulated by engine: interpreted",
+        help="Take the stimulus from a run of this experiment, simulated with engine: interpreted.",
     )  # fmt: skip
 
 
@@ -510,9 +520,11 @@ COLUMNS = (
 
 
 def add_rtl_energy(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("block", nargs="?", metavar="BLOCK", help="one component (default: all)")
-    parser.add_argument("--events", type=positive, default=300, metavar="N", help="of its stimulus (default: 300)")
-    parser.add_argument("--seed", type=int, default=0, help="of random stimulus (default: 0)")
+    parser.add_argument("block", nargs="?", metavar="BLOCK", help="Take only this component (default: all).")
+    parser.add_argument(
+        "--events", type=positive, default=300, metavar="N", help="How many events its stimulus has (default: 300)."
+    )
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the random stimulus (default: 0).")
     add_run(parser)
 
 
@@ -564,15 +576,16 @@ def _row(block: str, args: argparse.Namespace) -> list[str]:
 # ---- export
 # ``archsim hardware rtl export``: a component as Verilog, with a test bench that checks itself and timing constraints.
 
+
 def add_rtl_export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("block", metavar="BLOCK", help="allocator, select, sorter, pdu, atu or heatmap")
+    parser.add_argument("block", metavar="BLOCK", help="The component: allocator, select, sorter, pdu, atu or heatmap.")
     parser.add_argument(
         "--events", type=positive, default=100, metavar="N",
-        help="of the stimulus at random, after the corners (default: 100)",
+        help="How many random events to add after the corner cases (default: 100).",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of the stimulus (default: 0)")
-    parser.add_argument("--liberty", nargs="+", default=[], metavar="FILE", help="cell library, .lib or .lib.xz")
-    add_out(parser, "folder of the files (default: BLOCK-rtl in the current folder)")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the stimulus (default: 0).")
+    parser.add_argument("--liberty", nargs="+", default=[], metavar="FILE", help="Cell library, as .lib or .lib.xz.")
+    add_out(parser, "Folder to write the files to (default: BLOCK-rtl in the current folder).")
     add_run(parser)
     add_parameters(parser)
 
@@ -618,8 +631,9 @@ def run_rtl_export(args: argparse.Namespace) -> int:
 # ---- formal
 # ``archsim hardware rtl formal``: invariants of the components by induction.
 
+
 def add_rtl_formal(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("block", nargs="?", metavar="BLOCK", help="one component (default: all)")
+    parser.add_argument("block", nargs="?", metavar="BLOCK", help="Take only this component (default: all).")
 
 
 def run_rtl_formal(args: argparse.Namespace) -> int:
@@ -657,14 +671,17 @@ LANES = {"allocator": {"lanes": (1, 4, 8, 16)}}  # that run where none are given
 
 
 def add_rtl_lockstep(parser: Parser) -> None:
-    parser.add_argument("block", metavar="BLOCK", help="allocator, select, sorter, pdu, atu or heatmap")
+    parser.add_argument("block", metavar="BLOCK", help="The component: allocator, select, sorter, pdu, atu or heatmap.")
     parser.add_argument(
         "--events", type=positive, default=1000, metavar="N",
-        help="blocks of tokens, cycles, look-ups or words at random, at least, after the corners (default: 1000)",
+        help="The least number of random blocks of tokens, cycles, look-ups or words to add after the corner cases "
+        "(default: 1000).",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of the stimulus (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the stimulus (default: 0).")
     parser.spelled_before("--blocks", "--events")
-    parser.add_argument("--lanes", metavar="N[,N]", help="of the allocator, as --set lanes=N (default: 1,4,8,16)")
+    parser.add_argument(
+        "--lanes", metavar="N[,N]", help="Lanes of the allocator, as with --set lanes=N (default: 1,4,8,16)."
+    )
     add_run(parser)
     add_parameters(parser)
 
@@ -706,10 +723,13 @@ def run_rtl_lockstep(args: argparse.Namespace) -> int:
 # ---- synth
 # ``archsim hardware rtl synth``: components in cells of a library, beside the analytical model.
 
+
 def add_rtl_synth(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("block", nargs="?", metavar="BLOCK", help="one component (default: all)")
-    parser.add_argument("--liberty", nargs="+", default=[], metavar="FILE", help="cell library, .lib or .lib.xz")
-    parser.add_argument("--out", metavar="DIR", help="write a JSON file a component here (default: nothing is written)")
+    parser.add_argument("block", nargs="?", metavar="BLOCK", help="Take only this component (default: all).")
+    parser.add_argument("--liberty", nargs="+", default=[], metavar="FILE", help="Cell library, as .lib or .lib.xz.")
+    parser.add_argument(
+        "--out", metavar="DIR", help="Folder to write a JSON file for each component to (default: nothing is written)."
+    )
     add_parameters(parser)
 
 

@@ -20,6 +20,7 @@ from archsim.cli.arguments import OK, add_jobs
 
 # ---- list
 
+
 def add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what", choices=("experiments", "systems", "models", "policies", "assumptions", "calibrations", "traffic")
@@ -67,7 +68,7 @@ NAMES = {"--system": "systems", "--model": "models", "--policy": "policies", "--
 
 
 def add_completion(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", nargs="?", choices=sorted(SCRIPTS), help="print its script")
+    parser.add_argument("shell", nargs="?", choices=sorted(SCRIPTS), help="The shell whose script is printed.")
     parser.add_argument("--words", nargs=argparse.REMAINDER, metavar="WORD", help=argparse.SUPPRESS)
 
 
@@ -147,7 +148,7 @@ RUNS: dict[str, Sequence[str]] = {
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
-    add_jobs(parser, "processes")
+    add_jobs(parser, "How many processes to use")
 
 
 def run_compile(args: argparse.Namespace) -> int:

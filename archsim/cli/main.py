@@ -58,65 +58,65 @@ _TRACE = (
     Command("slice", "trace:slice", "write a store with some requests of another"),
     Command("merge", "trace:merge", "write a store with all requests of several"),
     Command("sample", "trace:sample", "write a store of requests drawn at random, each at most once"),
-    Command("profile", "trace:profile", "measure the patterns of recorded routing; a page and a CSV"),
+    Command("profile", "trace:profile", "measure the patterns of recorded routing, and write a page and a CSV file"),
     Command("fit", "trace:fit", "estimate the parameters of generated routing from recorded routing"),
-    Command("synth", "trace:synth", "generate routing like a model's; writes a token-level .npz"),
+    Command("synth", "trace:synth", "generate routing like that of a model, and write it as .npz"),
 )
 _RTL = (
-    Command("lockstep", "hardware:rtl_lockstep", "drive a component and its table with one stimulus"),
+    Command("lockstep", "hardware:rtl_lockstep", "drive a component and its table with the same stimulus, and compare"),
     Command("formal", "hardware:rtl_formal", "prove invariants of the components by induction"),
-    Command("energy", "hardware:rtl_energy", "energy of registers and clock, by the activity of a run"),
-    Command("synth", "hardware:rtl_synth", "map components to a cell library: area, delay, energy"),
-    Command("export", "hardware:rtl_export", "a component as Verilog, with a test bench and timing constraints"),
+    Command("energy", "hardware:rtl_energy", "estimate the energy of registers and clock from the activity of a run"),
+    Command("synth", "hardware:rtl_synth", "map components to a cell library, for area, delay and energy"),
+    Command("export", "hardware:rtl_export", "write a component as Verilog, with a test bench and timing constraints"),
 )
 _HARDWARE = (
-    Command("area", "hardware:area", "area and power of the decision hardware, beside the published"),
-    Command("cost", "hardware:cost", "die area, machine price and energy coefficients, with ranges"),
-    Command("blocks", "hardware:blocks", "hardware blocks as state machines: tables, parameters, diagrams"),
-    Group("rtl", "the decision hardware in RTL (extra `rtl`): lockstep with its tables, proofs, synthesis", _RTL),
+    Command("area", "hardware:area", "estimate area and power of the decision hardware, beside published values"),
+    Command("cost", "hardware:cost", "estimate die area, machine price and energy, with ranges"),
+    Command("blocks", "hardware:blocks", "show hardware blocks as state machines, with tables and diagrams"),
+    Group("rtl", "check and map the decision hardware in RTL (needs the extra `rtl`)", _RTL),
 )
 # What --help lists: a heading → its commands.
 HEADINGS: dict[str, tuple[Command | Group, ...]] = {
     "Simulate": (
-        Command("run", "run", "one combination of an experiment; a timeline of a step, if you like"),
-        Command("sweep", "sweep", "every combination of an experiment, with a report to look at", (
-            Form("--search", "explore", "sweep:explore", "the Pareto-optimal designs among the points of a `sweep:`"),
-            Form("--figure", "figure", "sweep:figure", "a figure of a report for print: PDF, PNG or SVG"),
+        Command("run", "run", "simulate one combination of an experiment, and draw a step as a timeline"),
+        Command("sweep", "sweep", "simulate every combination of an experiment, and write a report", (
+            Form("--search", "explore", "sweep:explore", "find the Pareto-optimal points of a `sweep:`"),
+            Form("--figure", "figure", "sweep:figure", "write a figure of a report for print, as PDF, PNG or SVG"),
         )),
-        Command("serve", "serve", "requests that arrive over time: TTFT, TPOT, goodput; search a configuration"),
+        Command("serve", "serve", "simulate requests that arrive over time, and search for a configuration"),
     ),
     "Understand": (
-        Command("why", "why", "what limits a step, and what would help", (
-            Form("--ablate", "ablate", "why:ablate", "how much each modelling assumption changes the speed-up"),
-            Form("--bound", "optimum", "why:optimum", "how far each policy is from a bound that no allocation beats"),
+        Command("why", "why", "explain what limits a step, and what would help", (
+            Form("--ablate", "ablate", "why:ablate", "show how much each modelling assumption changes a speed-up"),
+            Form("--bound", "optimum", "why:optimum", "show how far policies are from a bound that none can beat"),
         )),
-        Command("compare", "compare", "two designs, or two policies of an experiment, side by side", (
-            Form("--engines", "engines", "compare:engines", "a sample of an experiment on both engines"),
-            Form("--papers", "claims", "compare:claims", "published numbers of papers beside simulated ones"),
-            Form("--without", "worth", "compare:worth", "whether a block or a balancer is worth its cost"),
+        Command("compare", "compare", "compare two designs, or two policies of an experiment", (
+            Form("--engines", "engines", "compare:engines", "compare both engines on a sample of an experiment"),
+            Form("--papers", "claims", "compare:claims", "compare published numbers of papers with simulated ones"),
+            Form("--without", "worth", "compare:worth", "say whether a block or a balancer is worth its cost"),
         )),
     ),
     "Decide": (
-        Command("recommend", "serve:recommend", "what to serve a model with, within limits and a budget"),
-        Command("sure", "why:sure", "how sure an answer is, what it hangs on, and what to measure next"),
-        Command("place", "place", "the placement of experts to deploy, from recorded loads"),
+        Command("recommend", "serve:recommend", "recommend how to serve a model within latency limits and a budget"),
+        Command("sure", "why:sure", "say how sure an answer is, what it depends on, and what to measure next"),
+        Command("place", "place", "make the placement of experts to deploy, from recorded loads"),
     ),
     "Describe your own": (
         Command("new", "new", "write a commented system, model or experiment to start from", (
-            Form("--from", "model import", "new:model_import", "a model file from a config.json or an ONNX graph"),
+            Form("--from", "model import", "new:model_import", "make a model file from a config.json or an ONNX graph"),
         )),
         Command("check", "check", "check any input file before you run it", (
-            Form("--report", "verify", "check:verify", "simulate a report again, and say which numbers moved"),
+            Form("--report", "verify", "check:verify", "simulate a report again, and say which numbers have changed"),
         )),
         Command("compile", "list:compile", "compile the kernels once, so that no later command waits for them"),
         Command("list", "list", "list the names that an experiment may use", (
-            Form("--completion", "completion", "list:completion", "a script that completes words in bash, zsh, fish"),
+            Form("--completion", "completion", "list:completion", "print a script for completion in bash, zsh or fish"),
         )),
         Command("calibrate", "calibrate", "fit laws to measurements of a GPU", (
-            Form("--validate", "validate", "calibrate:validate", "a calibration against measurements it did not see"),
+            Form("--validate", "validate", "calibrate:validate", "validate a calibration with unseen measurements"),
         )),
-        Group("trace", "recorded routing: import it into a store, inspect it, select from it", _TRACE),
-        Group("hardware", "area, price, state machines and RTL of the hardware", _HARDWARE,
+        Group("trace", "import, inspect and select recorded routing", _TRACE),
+        Group("hardware", "show area, price, state machines and RTL of the hardware", _HARDWARE,
               ("area", "cost", "blocks", "rtl")),
     ),
 }  # fmt: skip
@@ -128,9 +128,9 @@ OLD = {
 }
 _START = """\
 Start here:
-  archsim sweep configs/dojo.yaml       five policies on a wafer of 25 dies; writes reports/dojo/index.html
-  archsim new experiment mine.yaml      a commented file of your own
-  archsim COMMAND --help                the options of a command
+  archsim sweep configs/dojo.yaml       compares five policies on a wafer of 25 dies, and writes reports/dojo/index.html
+  archsim new experiment mine.yaml      writes a commented experiment for you to edit
+  archsim COMMAND --help                explains the options of a command
 """
 
 
@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USER_ERROR
     except KeyboardInterrupt:
         # Commands that resume say so themselves.
-        print("\ninterrupted; unfinished work is not kept", file=sys.stderr)
+        print("\nInterrupted. Unfinished work is not kept.", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -211,7 +211,7 @@ def _host_told(error: OSError, out: str | None) -> str:
         raise error
     if error.errno in _FULL:
         return (
-            f"{error.filename or out or 'a disk'}: {error.strerror}; what was finished before is kept: make room, then "
+            f"{error.filename or out or 'a disk'}: {error.strerror}. What was finished before is kept. Make room, then "
             "give the same command again"
         )
     return f"{error.filename or out or 'the current folder'}: cannot be read or written: {error.strerror}"
@@ -244,7 +244,7 @@ def parser_of(words: list[str]) -> Parser:
         prog="archsim", usage="archsim COMMAND ...", formatter_class=argparse.RawDescriptionHelpFormatter,
         description=_told(), epilog=_START,
     )  # fmt: skip
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("--version", action=_Version, nargs=0, help="Print the version and exit.")
     _fill(parser, "COMMAND", COMMANDS, words, argparse.SUPPRESS)
     return parser
 
@@ -268,7 +268,7 @@ def _fill(
     for command in commands:
         invoked = words[:1] == [command.name]
         if isinstance(command, Group):
-            own = below.add_parser(command.name, help=command.help)
+            own = below.add_parser(command.name, help=command.help, description=_capital(f"{command.help}."))
             if invoked:
                 _fill(own, "ACTION", command.commands, words[1:])
             continue
@@ -276,7 +276,7 @@ def _fill(
         prog = f"{parser.prog} {command.name}" + (f" {form.flag}" if form else "")
         own = below.add_parser(
             command.name, prog=prog, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter,
-            description=f"{form.help if form else command.help}.", epilog=_forms_told(prog, command, form),
+            description=_capital(f"{form.help if form else command.help}."), epilog=_forms_told(prog, command, form),
         )  # fmt: skip
         if not invoked:
             continue
@@ -295,6 +295,10 @@ def _forms_told(prog: str, command: Command, form: Form | None) -> str | None:
         return None
     lines = (f"  {prog} {each.flag:<14} {each.help}" for each in command.forms)
     return "\n".join(("other questions (add --help for their options):", *lines))
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 class _Version(argparse.Action):

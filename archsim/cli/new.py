@@ -14,8 +14,10 @@ KINDS = ("system", "model", "experiment")
 
 def add_new(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("name", metavar="NAME", help="name of the system, model or experiment, or the file to write")
-    add_file(parser, "file to write", "NAME.yaml")
+    parser.add_argument(
+        "name", metavar="NAME", help="Name of the system, model or experiment, or of the file to write."
+    )
+    add_file(parser, "File to write", "NAME.yaml")
 
 
 def run_new(args: argparse.Namespace) -> int:
@@ -36,23 +38,30 @@ def run_new(args: argparse.Namespace) -> int:
 # ---- model_import
 # ``archsim new --from``: a model file from an ONNX graph, or from Hugging Face's ``config.json``.
 
+
 def add_model_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("graph", metavar="MODEL.onnx|config.json", help="ONNX graph, or config.json of Hugging Face")
-    add_file(parser, "model file to write (YAML)", "MODEL.yaml")
-    parser.add_argument("--name", help="name of the model (default: that in config.json, or the graph's file name)")
     parser.add_argument(
-        "--operators", metavar="FILE", help="write a CSV table of matrix products and attention operators"
+        "graph", metavar="MODEL.onnx|config.json", help="An ONNX graph, or a config.json of Hugging Face."
+    )
+    add_file(parser, "Model file (YAML) to write", "MODEL.yaml")
+    parser.add_argument(
+        "--name", help="Name of the model (default: that in config.json, or the file name of the graph)."
     )
     parser.add_argument(
-        "--moe-layers", type=_spacing, metavar="FIRST:LAST[:EVERY]", help="needed if the graph does not show it"
+        "--operators",
+        metavar="FILE",
+        help="Write a table of the matrix products and attention operators to this CSV file.",
+    )
+    parser.add_argument(
+        "--moe-layers", type=_spacing, metavar="FIRST:LAST[:EVERY]", help="Give it if the graph does not show it."
     )
     parser.add_argument(
         "--accept-approximate",
         action="store_true",
-        help="go on where config.json has a type or keys that nothing here reads; every page says so",
+        help="Go on where config.json has a type or keys that archsim does not read. Every page says so.",
     )
     for flag in ("--layers", "--hidden", "--expert-ffn", "--experts", "--top-k", "--shared-experts", "--shared-ffn"):
-        parser.add_argument(flag, type=natural, metavar="N", help="needed if the graph does not show it")
+        parser.add_argument(flag, type=natural, metavar="N", help="Give it if the graph does not show it.")
 
 
 def run_model_import(args: argparse.Namespace) -> int:

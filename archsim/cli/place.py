@@ -6,16 +6,38 @@ from archsim.cli.arguments import OK, add_out, natural, positive
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("loads", nargs="+", metavar="LOADS", help="dump of an engine, load matrix or store")
-    parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
-    parser.add_argument("--system", required=True, metavar="NAME", help="system by name or file; a die is a rank")
-    parser.add_argument("--policy", default="eplb", metavar="NAME", help="none, eplb (default), craft, remap or dup")
+    parser.add_argument(
+        "loads", nargs="+", metavar="LOADS", help="Recorded loads: a dump of an engine, a matrix of loads or a store."
+    )
+    parser.add_argument("--model", required=True, metavar="NAME", help="The model, by name or file.")
+    parser.add_argument(
+        "--system", required=True, metavar="NAME", help="The system, by name or file. Every die is a rank."
+    )
+    parser.add_argument(
+        "--policy",
+        default="eplb",
+        metavar="NAME",
+        help="How experts are placed: none, eplb, craft, remap or dup (default: eplb).",
+    )
     number = parser.add_mutually_exclusive_group()
-    number.add_argument("--slots", type=natural, default=0, metavar="N", help="slots of a layer beyond one an expert")
-    number.add_argument("--num-slots", type=positive, metavar="N", help="slots of a layer in all")
-    parser.add_argument("--ranks", type=positive, metavar="N", help="EP size (default: the system's dies)")
-    parser.add_argument("--tokens", type=positive, metavar="N", help="tokens a step, for loads summed over steps")
-    add_out(parser, "folder of the engines' files (default: nothing is written)")
+    number.add_argument(
+        "--slots",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="Slots of a layer beyond one for each expert (default: 0).",
+    )
+    number.add_argument("--num-slots", type=positive, metavar="N", help="All slots of a layer together.")
+    parser.add_argument(
+        "--ranks",
+        type=positive,
+        metavar="N",
+        help="Number of ranks of expert parallelism (default: the dies of the system).",
+    )
+    parser.add_argument(
+        "--tokens", type=positive, metavar="N", help="Tokens of a step, for loads that are summed over steps."
+    )
+    add_out(parser, "Folder to write files for serving engines to (default: nothing is written).")
 
 
 def run_place(args: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from archsim.cli.arguments import CHOSEN, OK, add_chosen, add_experiment, add_samples, natural
+from archsim.cli.arguments import CHOSEN, OK, OUTPUT, add_chosen, add_experiment, add_samples, below, natural
 from archsim.cli.progress import begins
 
 NARROW = 120  # columns of a terminal
@@ -17,20 +17,27 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--phase",
         choices=("dispatch", "combine"),
-        help="instead: the dispatch or the combine of hidden vectors alone, one row for each iteration and layer",
+        help="Time only the dispatch or the combine of hidden vectors, with a row for each iteration and layer.",
     )
     parser.add_argument(
         "--law",
         metavar="MACHINE/VERSION",
-        help="with --phase: also the time by the law of a measured kernel, such as blackhole/replay-2026-09-11",
+        help="With --phase, also give the time by the law of a measured kernel, such as blackhole/replay-2026-09-11.",
     )
-    parser.add_argument("--step", type=natural, metavar="N", help="iteration to draw in the timeline (0: prefill)")
-    parser.add_argument("--layer", type=natural, metavar="N", help="layer to draw in the timeline")
+    parser.add_argument(
+        "--step", type=natural, metavar="N", help="Which iteration to draw in the timeline. 0 is the prefill."
+    )
+    parser.add_argument("--layer", type=natural, metavar="N", help="Which layer to draw in the timeline.")
     parser.add_argument(
         "--die-dies", type=natural, metavar="N",
-        help="instead: the decode step before and after die N dies, and what moves",
+        help="Compare the decode step before and after die N fails, and say what has to move.",
     )  # fmt: skip
-    parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the step, for Perfetto")
+    parser.add_argument(
+        "--timeline",
+        metavar="FILE",
+        help="Write a timeline of the step to this file, for Perfetto.",
+        **below(parser, OUTPUT),
+    )
 
 
 def run_run(args: argparse.Namespace) -> int:

@@ -4,7 +4,18 @@ import argparse
 import sys
 from pathlib import Path
 
-from archsim.cli.arguments import OK, add_experiment, add_jobs, add_out, add_report, add_samples, named_numbers, stem_of
+from archsim.cli.arguments import (
+    OK,
+    OUTPUT,
+    add_experiment,
+    add_jobs,
+    add_out,
+    add_report,
+    add_samples,
+    below,
+    named_numbers,
+    stem_of,
+)
 from archsim.cli.progress import doing
 
 # ---- serve
@@ -14,15 +25,26 @@ MOST_POINTS = 30  # rows of a file with axes
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser, "deployment and requests")
-    add_report(parser, "reports/NAME; reports/NAME-search of --search")
-    add_jobs(parser, "processes of --search")
+    add_experiment(parser, "The deployment and its requests")
+    add_report(parser, "reports/NAME, or reports/NAME-search with --search")
+    add_jobs(parser, "How many processes --search uses")
     add_samples(parser)
-    parser.add_argument("--timeline", metavar="FILE", help="write a timeline of the first policy's run, for Perfetto")
+    parser.add_argument(
+        "--timeline",
+        metavar="FILE",
+        help="Write a timeline of the first policy's run to this file, for Perfetto.",
+        **below(parser, OUTPUT),
+    )
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--compare", metavar="BENCH.json", help="set a result of `vllm bench serve` beside the simulation")
-    how.add_argument("--calibrate", metavar="BENCH.json", help="fit the host's time to a result of `vllm bench serve`")
-    how.add_argument("--search", action="store_true", help="find parallel sizes and batch limits with most goodput")
+    how.add_argument(
+        "--compare", metavar="BENCH.json", help="Compare the simulation with a result of `vllm bench serve`."
+    )
+    how.add_argument(
+        "--calibrate", metavar="BENCH.json", help="Fit the time of the host to a result of `vllm bench serve`."
+    )
+    how.add_argument(
+        "--search", action="store_true", help="Find the parallel sizes and batch limits with the most goodput."
+    )
 
 
 def run_serve(args: argparse.Namespace) -> int:
@@ -276,34 +298,48 @@ def _search(args: argparse.Namespace) -> dict:
 # ---- recommend
 # ``archsim recommend``: what to serve a model with, within limits and a budget.
 
+
 def add_recommend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="model by name or file")
+    parser.add_argument("model", metavar="MODEL", help="The model, by name or file.")
     parser.add_argument(
         "--on", action="append", required=True, metavar="GPU:N",
-        help="GPUs that may be used, such as h200:32, or a system by name or file; repeatable, to compare GPUs",
+        help="GPUs that may be used, such as h200:32, or a system by name or file. May be repeated, to compare GPUs.",
     )  # fmt: skip
-    parser.add_argument("--ttft", metavar="TIME", help="limit of the time to first token, such as 2s")
-    parser.add_argument("--tpot", metavar="TIME", help="limit of the time per output token, such as 50ms")
-    parser.add_argument("--e2e", metavar="TIME", help="limit of the time from arrival to last token")
-    parser.add_argument("--input", type=_tokens, default=1024, metavar="N", help="mean tokens of prompts (1024)")
-    parser.add_argument("--output", type=_tokens, default=512, metavar="N", help="mean tokens of outputs (512)")
-    parser.add_argument("--requests", metavar="FILE", help="a trace of requests, in place of --input and --output")
-    parser.add_argument("--rate", type=_rate, default=0.0, metavar="N", help="requests a second that must be served; "
-                        "the cheapest GPUs that do so are found (default: as many as possible)")  # fmt: skip
-    parser.add_argument("--usd", type=_budget, metavar="N", help="budget, USD an hour")
-    parser.add_argument("--watts", type=_budget, metavar="N", help="budget, W of GPUs at their limits")
-    parser.add_argument("--price", action="append", default=[], metavar="GPU=USD", help="an hour of a GPU; repeatable")
-    parser.add_argument("--engine", action="append", default=[], metavar="NAME",
-                        help="vllm, sglang or trtllm; repeatable (default: all)")  # fmt: skip
+    parser.add_argument("--ttft", metavar="TIME", help="Limit of the time to first token, such as 2s.")
+    parser.add_argument("--tpot", metavar="TIME", help="Limit of the time per output token, such as 50ms.")
+    parser.add_argument("--e2e", metavar="TIME", help="Limit of the time from arrival to last token, such as 30s.")
+    parser.add_argument(
+        "--input", type=_tokens, default=1024, metavar="N", help="Mean number of prompt tokens (default: 1024)."
+    )
+    parser.add_argument(
+        "--output", type=_tokens, default=512, metavar="N", help="Mean number of output tokens (default: 512)."
+    )
+    parser.add_argument("--requests", metavar="FILE", help="A trace of requests, instead of --input and --output.")
+    parser.add_argument("--rate", type=_rate, default=0.0, metavar="N",
+            help="Requests a second that must be served. The cheapest GPUs that can are found (default: as many "
+            "requests as possible).")  # fmt: skip
+    parser.add_argument("--usd", type=_budget, metavar="N", help="Budget, in USD an hour.")
+    parser.add_argument(
+        "--watts", type=_budget, metavar="N", help="Budget of power, in W, with every GPU at its limit."
+    )
+    parser.add_argument(
+        "--price", action="append", default=[], metavar="GPU=USD", help="Price of an hour of a GPU. May be repeated."
+    )
+    parser.add_argument("--engine", action="append", default=[], metavar="NAME", help="Consider only this engine: "
+                        "vllm, sglang or trtllm. May be repeated (default: all).")  # fmt: skip
     parser.add_argument("--precision", action="append", default=[], metavar="NAME",
-                        help="bf16, fp8, nvfp4 or mxfp4; repeatable (default: the usual ones of the GPU)")  # fmt: skip
-    parser.add_argument("--best", metavar="WHAT", help="throughput, price or energy (default: throughput on one GPU, "
-                        "price with --rate or several GPUs)")  # fmt: skip
-    parser.add_argument("--pools", action="store_true", help="also pools of engines that only prefill or decode")
+                        help="Consider only this precision: bf16, fp8, nvfp4 or mxfp4. May be repeated (default: the "
+                        "usual ones of the GPU).")  # fmt: skip
+    parser.add_argument("--best", metavar="WHAT",
+            help="What counts as best: throughput, price or energy (default: throughput on one GPU, price with --rate "
+            "or several GPUs).")  # fmt: skip
+    parser.add_argument(
+        "--pools", action="store_true", help="Consider pools of engines that only prefill or only decode, too."
+    )
     parser.add_argument("--loads", action="append", default=[], metavar="FILE",
-                        help="recorded loads of experts, from which a placement is chosen; repeatable")  # fmt: skip
-    add_jobs(parser, "processes")
-    add_out(parser, "folder of the files to start it with (default: nothing is written)")
+                        help="Recorded loads of experts, from which a placement is made. May be repeated.")  # fmt: skip
+    add_jobs(parser, "How many processes to use")
+    add_out(parser, "Folder to write files to that start it (default: nothing is written).")
 
 
 def run_recommend(args: argparse.Namespace) -> int:

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.host import available_cores
-from archsim.cli.arguments import OK, add_experiment, add_file, add_jobs, add_report, add_samples, natural
+from archsim.cli.arguments import (
+    EFFORT,
+    OK,
+    add_experiment,
+    add_file,
+    add_jobs,
+    add_report,
+    add_samples,
+    below,
+    natural,
+)
 
 if TYPE_CHECKING:
     from archsim.runs.plan import Selection
@@ -23,16 +33,24 @@ _MOST_CHECKED = 20_000  # points that a dry run looks at one by one, a milliseco
 _SAMPLED = 200  # points of a larger sweep
 
 
-
 def add_sweep(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser, "experiment, or manifest.yaml of a report")
+    add_experiment(parser, "The experiment, or the manifest.yaml of a report")
     add_report(parser, "reports/NAME")
     add_jobs(parser)
     add_samples(parser)
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="run on a Dask cluster, such as tcp://host:8786")
-    parser.add_argument("--dry-run", action="store_true", help="print the runs and whether each fits in memory")
     parser.add_argument(
-        "--point", type=natural, metavar="N", help="print point N of a `sweep:` as a separate experiment"
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Run on this Dask cluster, such as tcp://host:8786.",
+        **below(parser, EFFORT),
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="Print the runs, and whether each fits in memory, without simulating them.",
+    )
+    parser.add_argument(
+        "--point", type=natural, metavar="N", help="Print point N of a `sweep:` as an experiment of its own."
     )
 
 
@@ -169,10 +187,12 @@ _SHOWN = 20  # printed points of the front
 
 
 def add_explore(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser, "experiment with `sweep:` and `explore:`")
+    add_experiment(parser, "An experiment with `sweep:` and `explore:`")
     add_report(parser, "reports/NAME-exploration")
     add_jobs(parser)
-    parser.add_argument("--samples", metavar="N", type=int, help="worlds, for objectives such as throughput.p10")
+    parser.add_argument(
+        "--samples", metavar="N", type=int, help="How many worlds to draw, for objectives such as throughput.p10."
+    )
 
 
 def run_explore(args: argparse.Namespace) -> int:
@@ -240,10 +260,13 @@ def _print_front(found) -> None:
 # ---- figure
 # ``archsim sweep --figure``: a figure of a report as a file for print.
 
+
 def add_figure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("report", metavar="REPORT", help="folder of a sweep, serve or explore")
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a figure (default: list those that the report has)")
-    add_file(parser, "file to write, as its ending says: .pdf, .png or .svg", "NAME.pdf")
+    parser.add_argument("report", metavar="REPORT", help="Folder of a report.")
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="Which figure to write (default: list those that the report has)."
+    )
+    add_file(parser, "File to write, whose ending (.pdf, .png or .svg) says its kind", "NAME.pdf")
 
 
 def run_figure(args: argparse.Namespace) -> int:

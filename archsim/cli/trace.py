@@ -18,22 +18,23 @@ from archsim.cli.arguments import (
 # ---- import_store
 # ``archsim trace import``: read recorded routing into a store.
 
+
 def add_import_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sources",
         nargs="+",
         metavar="SRC",
-        help="directory or .tar.gz of JSON requests, .npz, .json, .jsonl; or expert loads: .pt, .json, .jsonl, .csv, "
-        ".npy, .npz, or a directory of rank*.safetensors",
+        help="Recorded routing: a directory or .tar.gz of JSON requests, .npz, .json or .jsonl. Or loads of experts: "
+        ".pt, .json, .jsonl, .csv, .npy, .npz or a directory of rank*.safetensors.",
     )
     add_store_out(parser, "SRC-store")
-    parser.add_argument("--model", metavar="NAME", help="model by name or file (default: the one named in SRC)")
-    parser.add_argument("--reader", metavar="MODULE:FUNCTION", help="a reader for your own format (docs/traces.md)")
+    parser.add_argument("--model", metavar="NAME", help="The model, by name or file (default: the one named in SRC).")
+    parser.add_argument("--reader", metavar="MODULE:FUNCTION", help="Your own reader of a format (see docs/traces.md).")
     parser.add_argument(
         "--on-error",
         choices=("stop", "skip"),
         default="stop",
-        help="on damaged data: stop and import nothing (default), or report and skip it",
+        help="What to do with damaged data: stop and import nothing, or report and skip it (default: stop).",
     )
 
 
@@ -67,12 +68,15 @@ def run_import_store(args: argparse.Namespace) -> int:
 # ---- fit
 # ``archsim trace fit``: estimate the parameters of generated routing from recorded routing.
 
+
 def add_fit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "source", metavar="SRC", help="store, .npz or directory of JSON requests; or .npz of loads (counts, layer_ids)"
+        "source",
+        metavar="SRC",
+        help="Recorded routing (a store, .npz or directory of JSON requests), or an .npz of loads (counts, layer_ids).",
     )
-    parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
-    add_file(parser, ".yaml to write; its tables are written beside it as .npz", "SRC-traffic.yaml")
+    parser.add_argument("--model", required=True, metavar="NAME", help="The model, by name or file.")
+    add_file(parser, "YAML file to write. Its tables are written beside it as .npz", "SRC-traffic.yaml")
     parser.add_argument("--seed", type=natural, default=0, metavar="N")
 
 
@@ -97,9 +101,12 @@ def run_fit(args: argparse.Namespace) -> int:
 # ---- head
 # ``archsim trace head``: print the first rows of a store.
 
+
 def add_head(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
-    parser.add_argument("-n", "--rows", type=natural, default=5, metavar="N", help="number of tokens (default: 5)")
+    parser.add_argument(
+        "-n", "--rows", type=natural, default=5, metavar="N", help="How many tokens to print (default: 5)."
+    )
 
 
 def run_head(args: argparse.Namespace) -> int:
@@ -114,9 +121,10 @@ def run_head(args: argparse.Namespace) -> int:
 # ---- info
 # ``archsim trace info``: print what a store contains.
 
+
 def add_info(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
-    parser.add_argument("--verify", action="store_true", help="read everything and check every checksum")
+    parser.add_argument("--verify", action="store_true", help="Read everything, and check every checksum.")
 
 
 def run_info(args: argparse.Namespace) -> int:
@@ -134,6 +142,7 @@ def run_info(args: argparse.Namespace) -> int:
 
 # ---- merge
 # ``archsim trace merge``: write a store with all requests of several.
+
 
 def add_merge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("stores", nargs="+", metavar="STORE")
@@ -155,9 +164,10 @@ def run_merge(args: argparse.Namespace) -> int:
 # ---- profile
 # ``archsim trace profile``: measure the patterns of recorded routing.
 
+
 def add_profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SRC", help="store, .npz or directory of JSON requests")
-    parser.add_argument("--model", required=True, metavar="NAME", help="model by name or file")
+    parser.add_argument("source", metavar="SRC", help="Recorded routing: a store, .npz or directory of JSON requests.")
+    parser.add_argument("--model", required=True, metavar="NAME", help="The model, by name or file.")
     add_report(parser, "reports/SRC-profile")
 
 
@@ -186,10 +196,11 @@ def run_profile(args: argparse.Namespace) -> int:
 # ---- sample
 # ``archsim trace sample``: write a store of requests drawn at random.
 
+
 def add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
     parser.add_argument(
-        "-n", "--requests", type=positive, required=True, metavar="N", help="number of requests"
+        "-n", "--requests", type=positive, required=True, metavar="N", help="How many requests to draw."
     )
     parser.add_argument("--seed", type=natural, default=0, metavar="N")
     add_store_out(parser, "STORE-sample")
@@ -212,12 +223,19 @@ def run_sample(args: argparse.Namespace) -> int:
 # ---- slice
 # ``archsim trace slice``: write a store with some requests of another.
 
+
 def add_slice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
-    parser.add_argument("--requests", type=_span, default=(0, None), metavar="A:B", help="requests A to B-1")
     parser.add_argument(
-        "--subject", dest="subjects", action="append", default=[], metavar="NAME",
-        help="only requests of this subject; repeatable",
+        "--requests", type=_span, default=(0, None), metavar="A:B", help="Take requests A to B-1 (default: all)."
+    )
+    parser.add_argument(
+        "--subject",
+        dest="subjects",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="Take only requests of this subject. May be repeated.",
     )
     add_store_out(parser, "STORE-slice")
 
@@ -247,16 +265,22 @@ def _span(text: str) -> tuple[int, int | None]:
 # ---- synth
 # ``archsim trace synth``: generate routing like a model's.
 
+
 def add_synth(parser: argparse.ArgumentParser) -> None:
     preset = parser.add_mutually_exclusive_group(required=True)
     preset.add_argument(
-        "preset", nargs="?", metavar="PRESET", help="name in configs/traffic, or a .yaml written by archsim trace fit"
+        "preset",
+        nargs="?",
+        metavar="PRESET",
+        help="A name in configs/traffic, or a .yaml that `archsim trace fit` wrote.",
     )
-    preset.add_argument("--like", metavar="PRESET", help="same as the positional PRESET")
-    parser.add_argument("--model", metavar="NAME", help="model by name or file (default: the preset's model)")
-    parser.add_argument("--requests", type=positive, default=64, metavar="N", help="number of requests (default: 64)")
+    preset.add_argument("--like", metavar="PRESET", help="The same as the argument PRESET.")
+    parser.add_argument("--model", metavar="NAME", help="The model, by name or file (default: that of the preset).")
+    parser.add_argument(
+        "--requests", type=positive, default=64, metavar="N", help="How many requests to generate (default: 64)."
+    )
     parser.add_argument("--seed", type=natural, default=0, metavar="N")
-    add_file(parser, ".npz to write", "PRESET.npz")
+    add_file(parser, "The .npz file to write", "PRESET.npz")
 
 
 def run_synth(args: argparse.Namespace) -> int:

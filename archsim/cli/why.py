@@ -8,12 +8,14 @@ from pathlib import Path
 
 from archsim.cli.arguments import (
     CHOSEN,
+    EFFORT,
     OK,
     add_chosen,
     add_experiment,
     add_jobs,
     add_report,
     add_samples,
+    below,
     natural,
     positive,
 )
@@ -27,11 +29,19 @@ _WORST = 10
 
 
 def add_why(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser, "experiment, or folder of a report")
+    add_experiment(parser, "The experiment, or the folder of a report")
     add_chosen(parser)
-    parser.add_argument("--step", type=natural, metavar="N", help="iteration (0: prefill)")
-    parser.add_argument("--layer", type=natural, metavar="N", help="layer, as the model numbers it")
-    parser.add_argument("--worst", type=positive, default=_WORST, metavar="N", help=f"steps listed (default: {_WORST})")
+    parser.add_argument("--step", type=natural, metavar="N", help="Explain a step of this iteration. 0 is the prefill.")
+    parser.add_argument(
+        "--layer", type=natural, metavar="N", help="Explain a step of this layer, as the model numbers it."
+    )
+    parser.add_argument(
+        "--worst",
+        type=positive,
+        default=_WORST,
+        metavar="N",
+        help=f"How many of the slowest steps to list (default: {_WORST}).",
+    )
 
 
 def run_why(args: argparse.Namespace) -> int:
@@ -80,11 +90,16 @@ def run_why(args: argparse.Namespace) -> int:
 # ---- optimum
 # ``archsim why --bound``: run every combination, bound its steps, print the distances, write page and CSV.
 
+
 def add_optimum(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     add_report(parser, "reports/NAME-optimum")
     parser.add_argument(
-        "--steps", type=positive, default=200, metavar="N", help="steps per run to bound, evenly spread (default: 200)"
+        "--steps",
+        type=positive,
+        default=200,
+        metavar="N",
+        help="How many steps of a run to bound. They are spread evenly (default: 200).",
     )
 
 
@@ -124,12 +139,19 @@ def _print_run(measured) -> None:
 # ---- ablate
 # ``archsim why --ablate``: run every link between two assumption sets, print the effect of each, write the page.
 
+
 def add_ablate(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     parser.add_argument(
-        "--from", dest="start", default="published", metavar="SET", help="first set (default: published)"
+        "--from",
+        dest="start",
+        default="published",
+        metavar="SET",
+        help="The assumption set to start from (default: published).",
     )
-    parser.add_argument("--to", dest="end", default="physical", metavar="SET", help="last set (default: physical)")
+    parser.add_argument(
+        "--to", dest="end", default="physical", metavar="SET", help="The assumption set to end at (default: physical)."
+    )
     add_report(parser, "reports/NAME-ablation")
     add_jobs(parser)
 
@@ -190,7 +212,12 @@ def add_sure(parser: argparse.ArgumentParser) -> None:
     add_samples(parser, _SAMPLES)
     add_report(parser, "reports/NAME-sure")
     add_jobs(parser)
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="run on a Dask cluster, such as tcp://host:8786")
+    parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Run on this Dask cluster, such as tcp://host:8786.",
+        **below(parser, EFFORT),
+    )
 
 
 def run_sure(args: argparse.Namespace) -> int:

@@ -228,7 +228,7 @@ FULL = "/dev/full"
 
 
 @pytest.mark.parametrize("number, file, said", [
-    (errno.ENOSPC, None, "mine.yaml: No space left on device; what was finished before is kept: make room"),
+    (errno.ENOSPC, None, "mine.yaml: No space left on device. What was finished before is kept. Make room"),
     (errno.EROFS, "other.yaml", "other.yaml: cannot be read or written: Read-only file system"),
     (errno.ENOENT, None, "mine.yaml: cannot be read or written: No such file or directory"),
 ])

@@ -116,7 +116,7 @@ def interrupt(*_, **__):
 def test_an_interrupted_command_says_so(here, capsys, monkeypatch, command):
     monkeypatch.setattr(Simulator, "_replay", interrupt)
     assert main([command, "tiny.yaml"]) == 130
-    assert capsys.readouterr().err.endswith("\ninterrupted; unfinished work is not kept\n")
+    assert capsys.readouterr().err.endswith("\nInterrupted. Unfinished work is not kept.\n")
 
 
 def test_an_interrupted_calibration_names_the_files_that_are_whole(here, capsys, monkeypatch):

@@ -475,7 +475,7 @@ def test_interrupted_it_keeps_what_has_ended_and_says_so(tmp_path):
     _, err = process.communicate(timeout=60)
     out = tmp_path / "out"
     assert process.returncode == 130
-    assert "interrupted; finished runs are kept in out" in err and "Traceback" not in err
+    assert "Interrupted. Finished runs are kept in out" in err and "Traceback" not in err
     assert not any(map(alive, workers))
     assert list(out.glob("runs/*.json")) and (out / "results.partial.csv").exists()
 
