@@ -119,7 +119,7 @@ def run_optimum(args: argparse.Namespace) -> int:
 
     write_optimum(list(found.runs), found.name, folder, experiment.unread)
     for place, said in answers(list(found.runs)):
-        print(f"{place}: {said}")
+        print(f"For {place}, {said}")
     args.result = found.to_pandas().to_dict("records")
     print_notes(experiment.unread)
     print(f"report: {folder / 'index.html'}")

@@ -24,7 +24,7 @@ from archsim.base.tables import Shown
 from archsim.report import data
 from archsim.report.page import rendered
 from archsim.report.plots import Axis, Bars, waterfall
-from archsim.report.units import factor
+from archsim.report.units import factor, listed
 from archsim.runs.results import BASE_POLICY, Results, layers_that_ran
 from archsim.runs.sweep import Watcher, sweep
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
@@ -334,14 +334,14 @@ def sentence(fall: Waterfall, found: Ablation) -> str:
     largest = sorted(
         (each for each in fall.effects if _distance(each) > log(1 + LEAST_CHANGE)), key=_distance, reverse=True
     )
-    parts = [
+    parts = listed(
         f"{factor(each.factor)} by {each.link.field} ({each.link.before} → {each.link.after})"
         for each in largest[:MOST_NAMED]
-    ]
-    changes = f"; in the chain, the largest changes first: {', '.join(parts)}" if parts else ""
+    )
+    changes = f" In the chain, the largest changes are {parts}." if parts else ""
     return (
-        f"{fall.policy}: {factor(fall.start)} over base under {found.start.label}, {factor(fall.end)} under "
-        f"{found.end.label}{changes}.{endpoint_told(fall, found)}"
+        f"The speed-up of {fall.policy} over base is {factor(fall.start)} under {found.start.label} and "
+        f"{factor(fall.end)} under {found.end.label}.{changes}{endpoint_told(fall, found)}"
     )
 
 
@@ -352,9 +352,8 @@ def endpoint_told(fall: Waterfall, found: Ablation) -> str:
     if fall.beyond is None:
         return ""
     return (
-        f" If the controller of a die sends and receives only what that of a measured chip does (endpoint: "
-        f"as_measured), the speed-up under {found.end.label} is {factor(fall.beyond.speedup_after)} instead of "
-        f"{factor(fall.end)}."
+        f" The speed-up under {found.end.label} is {factor(fall.beyond.speedup_after)} instead of {factor(fall.end)} "
+        "if a die's controller sends and receives only as fast as that of a measured chip (endpoint: as_measured)."
     )
 
 

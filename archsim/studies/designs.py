@@ -331,9 +331,9 @@ def answer(found: DesignComparison) -> str:
     """Which is faster, and by what, in a sentence."""
     rate = next((each for each in found.quantities if each.unit == "tokens/s"), None)
     if rate is None or not rate.ratio:
-        return "Neither has decode steps to compare"
+        return "Neither design has decode steps to compare"
     if not rate.better:
-        return f"{found.a} and {found.b} have the same throughput, within {SAME:.1%}"
+        return f"{found.a} and {found.b} have the same throughput within {SAME:.1%}"
     faster, slower, by = (found.b, found.a, rate.ratio) if rate.ratio >= 1 else (found.a, found.b, 1 / rate.ratio)
     said = f"{faster} has {factor(by)} the throughput of {slower}"
     gaps = {each.name: (each.a or 0.0) - (each.b or 0.0) for each in found.causes}
@@ -342,7 +342,7 @@ def answer(found: DesignComparison) -> str:
     if saved is None or sign * gaps[saved] <= 0:
         return said
     saved_ns = scaled(sign * gaps[saved], TIME_UNITS)
-    return f"{said}; most of the time that it saves is {saved}: {saved_ns} of {found.causes[0].group}"
+    return f"{said}. It saves most in {saved}: {saved_ns} of {found.causes[0].group}"
 
 
 def shown(each: Quantity, value: float | None) -> str:

@@ -25,7 +25,7 @@ from archsim.report.data import Die, Link
 from archsim.report.maps import Placed, die_map
 from archsim.report.page import rendered
 from archsim.report.plots import DieMap
-from archsim.report.units import TIME_UNITS, percent, scaled
+from archsim.report.units import TIME_UNITS, listed, percent, scaled
 from archsim.runs.plan import select
 from archsim.runs.results import layers_that_ran
 from archsim.runs.simulator import Simulator
@@ -674,6 +674,7 @@ def plan_loads(problem: Problem, plan, hops: np.ndarray) -> np.ndarray:
 
 NAMES = {"hbm": "HBM", "compute": "compute", "link": "links"}  # of resources, in sentences
 CLOSE = 0.005  # share of the bound: policies this close to the nearest are named with it
+NO_FASTER = 1.001  # times as fast; what is nearer to 1 reads as 1×
 MOST_SHOWN = 24  # worst steps that are drawn
 COLUMNS = {
     **dict.fromkeys(("system", "model"), TEXT),
@@ -758,14 +759,15 @@ def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
 def sentences(found: list[Measured]) -> list[str]:
     """The runs nearest to and farthest from the bound, and what their distances are made of."""
     ordered = sorted(found, key=lambda each: each.summary()[0])
-    ends = (
-        {"Nearest to": ordered[0], "Farthest from": ordered[-1]} if len(ordered) > 1 else {"Distance from": ordered[0]}
-    )
+    several = {"Nearest to": ordered[0], "Farthest from": ordered[-1]}
+    ends = several if len(ordered) > 1 else {"Compared with": ordered[0]}
     said = []
-    for name, each in ends.items():
-        parts = ", ".join(f"{part} {percent(share, 1)}" for part, share in each.parts.items())
-        where = f"{name} the bound: {each.run.policy.name}, {_place(each)}"
-        said.append(f"{where}: {percent(each.summary()[0], 1)} above it, of which {parts}.")
+    for which, each in ends.items():
+        parts = listed(f"{percent(share, 1)} by {part}" for part, share in each.parts.items())
+        said.append(
+            f"{which} the bound is {each.run.policy.name} ({_place(each)}). Its steps take "
+            f"{percent(each.summary()[0], 1)} longer than the bound: {parts}."
+        )
     return said
 
 
@@ -790,10 +792,13 @@ def answers(found: list[Measured]) -> Iterator[tuple[str, str]]:
         near = [name for mean, name in means if mean <= least + CLOSE]
         parts = next(each for each in here if each.run.policy.name == means[0][1]).parts
         largest = max(parts, key=lambda part: parts[part])
-        said = f"no allocation is more than {1 + least:.3g}× as fast as {' or '.join(near)}"
-        said += f"; most of that distance is {largest}" if least > CLOSE else ""
-        far = f". Farthest from the bound is {most[1]}, {1 + most[0]:.3g}×" if most[0] > least + CLOSE else ""
-        yield place, f"{said}{far}."
+        if 1 + least < NO_FASTER:
+            said = f"no allocation is faster than {' or '.join(near)}."
+        else:
+            said = f"no allocation is more than {1 + least:.3g}× as fast as {' or '.join(near)}."
+            said += f" Most of that distance is {largest}." if least > CLOSE else ""
+        far = f" Farthest from the bound is {most[1]}, {1 + most[0]:.3g}×." if most[0] > least + CLOSE else ""
+        yield place, f"{said}{far}"
 
 
 def _row(each: Measured) -> dict:

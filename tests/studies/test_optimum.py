@@ -207,8 +207,8 @@ def test_page_and_command_say_what_an_allocation_could_gain(tmp_path, capsys):
     }
     near, far = sorted(of, key=of.get)
     said = f"no allocation is more than {1 + of[near]:.3g}× as fast as {near}"
-    assert f"<b>toy on small, batch 40, under published</b>: {said}" in page
-    assert f"toy on small, batch 40, under published: {said}" in capsys.readouterr().out
+    assert f"For <b>toy on small, batch 40, under published</b>, {said}" in page
+    assert f"For toy on small, batch 40, under published, {said}" in capsys.readouterr().out
     assert f"Farthest from the bound is {far}, {1 + of[far]:.3g}×" in page
     body = re.sub(r"<script.*?</script>", "", page.partition("<body>")[2], flags=re.S)
     assert "hbm" not in body
