@@ -71,7 +71,7 @@ def run_run(args: argparse.Namespace) -> int:
         args.result = {**row, **{key: each for key, each in sure.table().rows[0].items() if key not in row}}
         print_sure(sure)
     if args.timeline is not None:
-        print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
+        print(f"timeline: {args.timeline} (open it at https://ui.perfetto.dev)")
     return OK
 
 
@@ -120,23 +120,26 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     if console().width < NARROW:  # leave room for meanings
         table.columns[1].max_width, table.columns[1].overflow = 22, "fold"
     for name, others in _choices(experiment).items():
-        table.add_row(name, str(row[name]), f"of {', '.join(others)}; choose with --{name}" if len(others) > 1 else "")
+        choice = f"one of {', '.join(others)} (choose with --{name})" if len(others) > 1 else ""
+        table.add_row(name, str(row[name]), choice)
     for name in ("trace", "engine", "layers", "run"):
         table.add_row(name, str(row[name]), "")
     table.add_section()
     for column in COLUMNS:
         if row.get(column.name) is not None:
-            table.add_row(column.header, column.shown(row[column.name]), column.meaning)
+            table.add_row(column.header, column.shown(row[column.name]), column.meaning.partition("; empty")[0])
         if column.name == "decode_batch_token_ns" and (bound := row["bounded_by"]):
-            table.add_row("bounded by", label_of(bound), f"{percent(row[f'bound_{bound}'])} of the critical path")
+            took = percent(row[f"bound_{bound}"])
+            table.add_row("bounded by", label_of(bound), f"which takes {took} of the critical path")
     for name in ("energy", "power", "area"):
         if row[OBJECTIVES[name][0]] is not None:
             ends = [row[end] for bound in ("low", "high") if (end := f"{OBJECTIVES[name][0]}_{bound}") in row]
-            said = " to ".join(value(name, end) for end in ends) if ends else "its range: archsim hardware cost"
-            of = " of MoE layers alone" if name in ("energy", "power") else ""
-            table.add_row(name, value(name, row[OBJECTIVES[name][0]]), f"estimated{of}; {said}")
+            of = "MoE layers alone" if name in ("energy", "power") else "dies"
+            ranges = " to ".join(value(name, end) for end in ends) if ends else ""
+            said = f"with a range of {ranges}" if ranges else "whose range `archsim hardware cost` shows"
+            table.add_row(name, value(name, row[OBJECTIVES[name][0]]), f"estimate for the {of}, {said}")
     system = next(each for each in experiment.systems if each.name == row["system"])
-    table.add_row("price", usd(*price_range(system)), "estimated: of making it, all coefficients low to all high")
+    table.add_row("price", usd(*price_range(system)), "estimate of what the machine costs to make")
     console().print(table)
     for name, title in (("iteration", "a decode iteration"), ("prefill_iteration", "the prefill")):
         if row.get(f"{name}_ns"):
@@ -159,7 +162,7 @@ def _iteration(row: Mapping[str, Any], prefix: str, title: str):
     if prefix == "iteration" and (joule := row.get("iteration_energy_per_token_j")):
         ends = [row[f"iteration_energy_per_token_j_{bound}"] for bound in ("low", "high")]
         said = f"{1 / joule:.3g} tokens/J ({1 / ends[1]:.3g} to {1 / ends[0]:.3g})"
-        table.add_row("energy of it, waiting included; estimated", f"{joule:.3g} J/token", said)
+        table.add_row("energy, waiting included (estimate)", f"{joule:.3g} J/token", said)
     return table
 
 
