@@ -69,7 +69,8 @@ def test_page_and_table_contain_every_effect(made):
     assert len(rows) == len(found.waterfalls) * (len(found.links) + 1)  # and endpoints as measured
     last = [row for row in rows if row["place"] == str(len(found.links) + 1)]
     assert {(row["assumption"], row["from"], row["to"]) for row in last} == {("endpoint", "unlimited", "as_measured")}
-    assert page.count("if a die&#39;s controller sends") == len({(f.system, f.model, f.batch) for f in found.waterfalls})
+    places = {(fall.system, fall.model, fall.batch) for fall in found.waterfalls}
+    assert page.count("if a die&#39;s controller sends") == len(places)
     assert all(f"<code>{link.field}</code>" in page for link in found.links)
     again = "archsim why --ablate manifest.yaml --from published --to physical"
     assert "MoE layers of toy" in page and again in page
