@@ -19,6 +19,12 @@ it with the probability `repeats[lag - 1]`, and so its experts, each with the pr
 it repeats may itself have been repeated. Answers begin alike: in the first decode steps an expert is drawn from the
 popularity of its step, with the probability `script` of the step, and only else by the components.
 
+Where tokens have several experts, every expert of every layer *stays* more or less often than others: one that the
+previous token had is taken at once with the probability `stays`, where that is above 0, and refused with its opposite,
+where it is below; one random number of the token decides in all layers. A token that repeats none takes the random
+numbers of the last one of its kind, so that what follows what is kept: tokens that repeat others at random lags would
+blur it.
+
 Tastes are dealt out by Latin hypercube sampling over BLOCK requests of a task, so that loads depend little on the
 seed. Acceptance, of each phase its own, settles how far the loads of the phases agree, and corrects what distinct
 experts of a token change of the shares. Numbers are counter-based, as in `archsim.workload.generated`: the
@@ -515,6 +521,8 @@ def _tables(model: TrafficModel, tasks: tuple[str, ...]) -> tuple[tuple[np.ndarr
         _compact(model.paths),
         np.round(model.acceptance * 65536).astype(np.uint32, order="C"),
         *(np.round(65536 * each).astype(np.uint64) for each in of_tokens),
+        np.round(65536 * model.stays).astype(np.int64),
+        np.bool_(len(model.stays)),
     )
     return drawn, (_ends(task), _ends(kinds[:, None]))
 
@@ -568,7 +576,7 @@ def _strata(task: np.ndarray) -> np.ndarray:
 def _generate(
     seed, phase, group, most_groups, request, token, position, task, layer_ids, tastes, taste_starts, kind_tastes,
     kind_limits, kind_popular, kind_tasked, kind_next, limits, popular, tasked, by_kind, paths, acceptance, repeats,
-    repeated, script, history, last, out,
+    repeated, script, stays, resumes, history, last, out,
 ):  # fmt: skip
     """Fill out int16[n, layer, k]; leave each request's latest token in last int16[batch, layer, k], and in history
     int32[2, batch, lag] whose random numbers its latest tokens have, and their kinds.
@@ -576,11 +584,12 @@ def _generate(
     group: int64[expert], a token uses most_groups of them. request, token, task int64[n], position int32[n]: of every
     row. kind_limits, limits: `_thresholds`. Alias tables: popular[phase, layer], tasked[task, layer],
     by_kind[kind, layer], paths[layer - 1, expert before], and the same of kinds. Of 65536: acceptance
-    uint32[phase, layer, expert], repeats uint64[lag] (cumulative), repeated uint64[layer], script uint64[phase].
+    uint32[phase, layer, expert], repeats uint64[lag] (cumulative), repeated uint64[layer], script uint64[phase]; stays
+    int64[layer, expert], or none of a layer. resumes: whether tokens take up the last one of their kind.
     """
     rows, layers, top_k = out.shape
     experts = popular.shape[2]
-    taken_by = np.full(experts, -1, np.int64)
+    taken_by, refused_by = np.full(experts, -1, np.int64), np.full(experts, -1, np.int64)
     for row in range(rows):
         now, batch_row = token[row], position[row]
         first = np.int64(now == 0)
@@ -592,12 +601,32 @@ def _generate(
                 origin, now, kind_limits[first], kind_tastes[batch_row], kind_popular[phase],
                 kind_tasked[task[row]], kind_next, np.int64(kinds[(now - 1) % len(kinds)]),
             )  # fmt: skip
+            for back in range(min(len(repeats), now) if resumes else 0):
+                if kinds[(now - 1 - back) % len(kinds)] == kind:
+                    source = np.int64(sources[(now - 1 - back) % len(sources)])
+                    break
         sources[now % len(sources)], kinds[now % len(kinds)] = source, kind
+        number = scatter(origin + np.uint64(now + 1) * MIX_1)
+        clinging, scripted = np.int64(number & _BITS_16), ((number >> np.uint64(16)) & _BITS_16) < script[phase]
         for layer in range(layers):
             owner = row * layers + layer
             own = scatter(origin + np.uint64(layer_ids[layer] + 1) * GOLDEN)
             stream, earlier = scatter(own ^ (np.uint64(now) + GOLDEN)), scatter(own ^ (np.uint64(source) + GOLDEN))
             chosen, attempts, used, groups_used = 0, 0, np.uint64(0), 0
+            for rank in range(top_k if len(stays) and now > 0 else 0):
+                expert = np.int64(before[layer, rank])
+                chance = stays[layer, expert]
+                if scripted or 0 <= chance <= clinging or clinging - 65536 <= chance < 0:
+                    continue
+                if chance > 0:
+                    bit = np.uint64(1) << np.uint64(group[expert])
+                    taken_by[expert] = owner
+                    out[row, layer, chosen] = expert
+                    groups_used += (used & bit) == 0
+                    used |= bit
+                    chosen += 1
+                else:
+                    refused_by[expert] = owner
             repeats_it = source != now and _coin(stream, chosen) < repeated[layer]
             while chosen < top_k:
                 if repeats_it:
@@ -616,7 +645,8 @@ def _generate(
                     expert = (attempts + np.int64(own >> np.uint64(40))) % experts
                 bit = np.uint64(1) << np.uint64(group[expert])
                 in_groups = groups_used < most_groups or (used & bit) != 0
-                accepted = forced or (pick >> np.uint64(48)) < acceptance[phase, layer, expert]
+                accepted = (pick >> np.uint64(48)) < acceptance[phase, layer, expert] and refused_by[expert] != owner
+                accepted = forced or accepted
                 if taken_by[expert] != owner and accepted and in_groups:
                     taken_by[expert] = owner
                     out[row, layer, chosen] = expert

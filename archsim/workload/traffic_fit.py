@@ -17,7 +17,7 @@ from archsim.base.compiled import allocating
 from archsim.workload import profile, traffic_model
 from archsim.workload.generated import GenerativeTraffic, SeveralSubjects, between_subjects, collect, own_subjects
 from archsim.workload.trace import Trace
-from archsim.workload.traffic_model import PATH, TrafficModel
+from archsim.workload.traffic_model import PATH, TASTE, TrafficModel
 
 # ---- adjust
 # Simulation in fits of generated routing: parameters are moved until generated traffic measures like the trace.
@@ -27,8 +27,9 @@ from archsim.workload.traffic_model import PATH, TrafficModel
 # ===========================================================  ==================================================
 # loads of every phase, how far apart they are and phases agree acceptance
 # experts shared with the token 1, 2, ... before, per lag       repeats
-# experts shared with a distant token                           repeats, of long lags
+# experts shared with a distant token                           repeats, of long lags; of several: taste in kinds
 # both, per layer                                               repeated
+# how often each expert follows itself, of several              stays
 # active experts of the first decode steps                      how far loads of the step are apart
 # mutual information of experts at adjacent layers              weight of path
 # the same, where tokens have several experts                    how sharp the kinds are
@@ -70,6 +71,14 @@ largest is twice `statistics.FAR`, the lag of a distant token. By trial.
 FAR_LAGS = 1 / np.arange(LAGS + 1, MOST_LAGS + 1)
 """How what is repeated from far away is shared out among the lags beyond LAGS: as 1 over the lag (Zipf's law)."""
 
+SEEN = 200
+"""Pairs of experts of adjacent tokens that an expert's staying is given beside its own, as of all experts of the layer.
+By trial."""
+
+MOST_STAY = 0.9
+"""Largest probability that an expert stays, or is refused, by its own chance: what `repeats` gives needs room. By
+trial."""
+
 MOST_MORE = 0.05
 """By how much the share of tokens that repeat others moves in a round, at most. By trial."""
 
@@ -108,13 +117,15 @@ class Figures:
     """What generated traffic is to have as the trace has it; decode steps alone, where there are any.
 
     by_lag: float64[lag], share of a token's experts that the token 1, 2, ... before had too; near, far: float64[layer],
-    the same for the previous token and a distant one; mutual: float64[layer - 1], bits.
+    the same for the previous token and a distant one; mutual: float64[layer - 1], bits; followed: float64[layer,
+    expert], by how much more often than all an expert follows itself, see `_followed`.
     """
 
     by_lag: np.ndarray
     near: np.ndarray
     far: np.ndarray
     mutual: np.ndarray
+    followed: np.ndarray
 
     @classmethod
     def of(cls, trace: Trace, lags: int) -> "Figures":
@@ -126,7 +137,19 @@ class Figures:
             near=shared[0],
             far=np.nan_to_num(profile.same_expert(rows, profile.FAR)),
             mutual=profile.mutual_information(profile.cross_layer(rows)),
+            followed=_followed(profile.cross_token(rows), trace.top_k),
         )
+
+
+def _followed(pairs: np.ndarray, top_k: int) -> np.ndarray:
+    """float64[layer, expert]: the share of an expert's tokens after which the next token has it, less that of all
+    experts of the layer. pairs: int64[layer, expert, expert], experts of adjacent tokens.
+
+    An expert of few tokens is moved towards all, as if SEEN further pairs of it had been like theirs.
+    """
+    own, all_pairs = np.diagonal(pairs, axis1=1, axis2=2).astype(np.float64), pairs.sum(axis=2, dtype=np.float64)
+    mean = own.sum(axis=1, keepdims=True) / np.maximum(all_pairs.sum(axis=1, keepdims=True), 1)
+    return top_k * (own - mean * all_pairs) / (all_pairs + SEEN)
 
 
 def simulate(model: TrafficModel, lengths: np.ndarray, task: np.ndarray, seed: int) -> Trace:
@@ -169,7 +192,7 @@ def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0)
         model = _moved(model, wanted, found, 1 / (1 + step / SLOWER)).changed(
             kind_experts=_sharpened(model.kind_popularity[-1], kind_experts, sharpness)
         )
-    averaged = ("acceptance", "repeats", "repeated", "weights", "kind_experts")
+    averaged = ("acceptance", "repeats", "repeated", "stays", "kind_weights", "weights", "kind_experts")
     return model.changed(**{name: np.mean([getattr(each, name) for each in late], axis=0) for name in averaged})
 
 
@@ -214,20 +237,26 @@ def _of_layers(between: np.ndarray) -> np.ndarray:
 
 def _moved(model: TrafficModel, wanted: Figures, found: Figures, pace: float) -> TrafficModel:
     """The model with repetition and path moved towards the figures wanted."""
-    lacking, far = wanted.by_lag - found.by_lag, wanted.far - found.far
+    lacking, far, several = wanted.by_lag - found.by_lag, wanted.far - found.far, len(model.stays) > 0
     fresh = 1 - model.repeats.sum()  # repetitions of repetitions count: the fewer tokens are fresh, the more they do
     near_lags = 0.7 * pace * max(fresh, 0.3) * (lacking - far.mean()) / model.repeated.mean()
-    far_lags = 3 * pace * max(fresh, 0.2) * far.mean() * FAR_LAGS / FAR_LAGS.sum()
+    far_lags = 3 * pace * max(fresh, 0.2) * far.mean() * FAR_LAGS / FAR_LAGS.sum() * (not several)
     more = np.concatenate([near_lags, far_lags])
     more *= min(1, MOST_MORE / max(abs(more.sum()), 1e-9))
     repeats = np.maximum(model.repeats + more, 0)
     of_layer = (wanted.near - found.near + far) / 2
     of_layer -= np.quantile(of_layer, 0.25)  # most layers repeat as much as they can: few tokens need to
     repeated = np.clip(model.repeated + 0.7 * of_layer / max(repeats.sum(), 0.05), 0.05, 1)
+    stays, kind_weights = model.stays, model.kind_weights
+    if several:  # repetition at long lags would blur what follows what, as a request's taste in kinds does not
+        stays = np.clip(stays + 0.7 * pace * (wanted.followed - found.followed), -MOST_STAY, MOST_STAY)
+        kind_weights = _moved_weights(kind_weights[None], TASTE, 1.5 * pace * far.mean())[0]
     mutual = np.insert(_relative(wanted.mutual, found.mutual), 0, 0)
     return model.changed(
         repeats=repeats * min(1, MOST_WEIGHT / max(repeats.sum(), 1e-9)),
         repeated=repeated,
+        stays=stays,
+        kind_weights=kind_weights,
         weights=_moved_weights(model.weights, PATH, 0.6 * mutual * (model.top_k == 1)),
     )
 
@@ -465,7 +494,9 @@ EM_ROUNDS, SCRIPT_ROUNDS = 25, 20
 
 FIRST_REPEATS = 0.2 / np.arange(1, MOST_LAGS + 1) / (1 / np.arange(1, MOST_LAGS + 1)).sum()
 FIRST_REPEATED = 0.8
-"""Where the simulation begins: a fifth of the tokens repeat another, with Zipf's law of the lag."""
+"""Where the simulation begins: a fifth of the tokens repeat another, with Zipf's law of the lag; of several experts a
+token a fiftieth, as tokens take up the last one of their kind beside that.
+"""
 
 
 def fit_trace(
@@ -503,8 +534,9 @@ def fit_trace(
         kind_popularity=phase_shares(kinds, starts)[:, 0],
         kind_following=_smoothed(following, task_kinds.sum(axis=0)),
         paths=path_shares(trace),
-        repeats=FIRST_REPEATS,
+        repeats=FIRST_REPEATS * (0.1 if trace.top_k > 1 else 1),
         repeated=np.full(len(trace.layer_ids), FIRST_REPEATED),
+        stays=np.zeros((len(trace.layer_ids) if trace.top_k > 1 else 0, trace.num_experts)),
         script=script,
         task_share=np.bincount(task, minlength=len(names)) / len(task),
         task_popularity=_smoothed(by_task, by_task.sum(axis=0)),

@@ -182,7 +182,9 @@ class TrafficModel:
     float64[1], kind_popularity: float64[phase, kind], kind_following: float64[kind, kind]: the same of the kinds of
     tokens. paths: float64[layer - 1, expert, expert], shares of experts after one of the layer before; no layers:
     none are known. repeats: float64[lag], the probability that a token repeats the one `lag` before it; repeated:
-    float64[layer], that it then repeats an expert. script: float64[phase], that an expert is drawn from the popularity
+    float64[layer], that it then repeats an expert. stays: float64[layer, expert] from -1 to 1, the probability that an
+    expert of the previous token is taken at once, or, below 0, that it is refused; no layers: all alike, and tokens do
+    not take up the last one of their kind. script: float64[phase], that an expert is drawn from the popularity
     of its phase before the components are asked. task_names, task_share: known tasks and their shares of the requests;
     task_popularity: float64[task, layer, expert], task_kinds: float64[task, kind]: shares of a task. prompt_tokens,
     decode_steps: float64[QUANTILES], quantiles of the lengths of requests at 0, 5, ..., 100 %.
@@ -208,6 +210,7 @@ class TrafficModel:
     paths: np.ndarray
     repeats: np.ndarray
     repeated: np.ndarray
+    stays: np.ndarray
     script: np.ndarray
     task_share: np.ndarray
     task_popularity: np.ndarray
@@ -229,6 +232,8 @@ class TrafficModel:
         """sha256 of everything that affects the routing."""
         digest = hashlib.sha256(f"{self.groups} {self.top_groups} {self.top_k} {self.task_names}".encode())
         for name, array in sorted(self.arrays.items()):
+            if name == "stays" and not len(array):
+                continue  # of files that were written before experts differed in it: their routing is as it was
             digest.update(name.encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
@@ -263,15 +268,15 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
 
 
 def without_paths(phases: int, layers: int, experts: int) -> dict[str, np.ndarray]:
-    """The arrays of a model whose tokens repeat none and follow no paths."""
+    """The arrays of a model whose tokens repeat none and follow no paths, and whose experts stay alike."""
     return {
         "paths": np.zeros((0, experts, experts)), "repeats": np.zeros(0), "repeated": np.zeros(layers),
-        "script": np.zeros(phases),
+        "stays": np.zeros((0, experts)), "script": np.zeros(phases),
     }
 
 
 def _completed(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of a file, also one of before paths, repeats and script."""
+    """The arrays of a file, also one of before paths, repeats, stays and script."""
     missing = without_paths(*arrays["popularity"].shape)
     weights = arrays["weights"]
     if weights.shape[1] == len(KIND_COMPONENTS):
@@ -286,7 +291,8 @@ def _check(model: TrafficModel) -> None:
         "layer_ids": (layers,), "weights": (layers, len(COMPONENTS)), "taste_size": (layers,),
         "popularity": (phases, layers, experts), "acceptance": (phases, layers, experts),
         "kind_weights": (len(KIND_COMPONENTS),), "paths": (len(model.paths) and layers - 1, experts, experts),
-        "repeats": model.repeats.shape[:1], "repeated": (layers,), "script": (phases,),
+        "repeats": model.repeats.shape[:1], "repeated": (layers,), "stays": (len(model.stays) and layers, experts),
+        "script": (phases,),
         "kind_taste_size": (1,), "kind_popularity": (phases, kinds), "kind_following": (kinds, kinds),
         "task_share": (tasks,), "task_popularity": (tasks, layers, experts), "task_kinds": (tasks, kinds),
         "prompt_tokens": (QUANTILES,), "decode_steps": (QUANTILES,),
@@ -295,8 +301,10 @@ def _check(model: TrafficModel) -> None:
         array = getattr(model, name)
         if array.shape != shape:
             raise ValueError(f"{name} has shape {array.shape}; expected {shape}")
-        if not (np.isfinite(array).all() and (array >= 0).all()):
+        if not (np.isfinite(array).all() and (array >= (-1 if name == "stays" else 0)).all()):
             raise ValueError(f"{name} has values that are negative or no numbers")
+    if (np.abs(model.stays) > 1).any():
+        raise ValueError("stays has values that are not between -1 and 1")
     if model.phase_starts[0] != 0 or (np.diff(model.phase_starts) <= 0).any():
         raise ValueError(f"phase_starts is {model.phase_starts.tolist()}; expected to rise from 0")
     if model.repeats.sum() > 1 or (model.weights[:, -1].any() and not len(model.paths)):
@@ -321,6 +329,8 @@ def _coded(name: str, array: np.ndarray) -> np.ndarray:
         return np.round(array / array.max(axis=-1, keepdims=True) * 65535).astype(np.uint16)
     if name == "acceptance":
         return np.round(array * 255).astype(np.uint8)
+    if name == "stays":
+        return np.round(array * 127).astype(np.int8)
     return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
@@ -330,4 +340,6 @@ def _decoded(name: str, array: np.ndarray) -> np.ndarray:
         return shares / shares.sum(axis=-1, keepdims=True)
     if name == "acceptance":
         return array / 255
+    if name == "stays":
+        return array / 127
     return array.astype(np.float64) if array.dtype.kind == "f" else array

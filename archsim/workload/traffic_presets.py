@@ -398,6 +398,7 @@ def of_layers(found: TrafficModel, layer_ids: np.ndarray, file: Path | str) -> T
         weights=found.weights[rows],
         taste_size=found.taste_size[rows],
         repeated=found.repeated[rows],
+        stays=found.stays[rows if len(found.stays) else []],
         paths=_between(found.paths, rows),
         **{
             key: getattr(found, key)[:, rows] for key in ("popularity", "acceptance", "kind_experts", "task_popularity")

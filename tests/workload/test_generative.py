@@ -181,6 +181,40 @@ def test_tokens_repeat_those_before_them():
     assert (experts[:, 3:] == experts[:, 1:-2]).all() and (experts[:, 1] != experts[:, 2]).any()
 
 
+def test_experts_stay_or_leave_by_layer_and_expert():
+    """Of those that the token before had: some are all kept, some never; in the steps that are scripted neither."""
+    traffic = load_traffic("olmoe-1b-7b", load_model("olmoe-1b-7b"))
+    stays = np.zeros((16, 64))
+    stays[::2, :4], stays[1::2, 4:] = 1, -1
+    model = traffic.changed(stays=stays)
+    had = np.zeros((3, 9, 16, 64), bool)
+    experts = collect(GenerativeTraffic(model, 3, 1, lengths=np.full((3, 2), (9, 0)))).experts.reshape(3, 9, 16, 8)
+    np.put_along_axis(had, experts.astype(int), True, axis=3)
+    both = had[:, :-1] & had[:, 1:]
+    assert (both[:, :, ::2, :4] == had[:, :-1, ::2, :4]).all() and both[:, :, ::2, :4].any()
+    assert not both[:, :, 1::2, 4:].any() and both[:, :, 1::2, :4].any()
+    scripted = model.changed(script=np.ones(len(model.script)))
+    alike = (collect(GenerativeTraffic(each, 3, 1, lengths=np.full((3, 2), (9, 0)))).experts
+             for each in (scripted, scripted.changed(stays=stays[:0])))  # fmt: skip
+    assert np.array_equal(*alike)
+    assert of_layers(model, model.layer_ids[1::2], "x").stays.min() == -1
+
+
+def test_tokens_take_up_the_last_one_of_their_kind():
+    """Of two kinds in turn: a token has the experts of that two before it; in files of before, others of its kind."""
+    traffic = load_traffic("olmoe-1b-7b", load_model("olmoe-1b-7b"))
+    kinds = len(traffic.kind_popularity[0])
+    turn = np.eye(kinds)[[1, 0, *range(2, kinds)]]
+    model = traffic.changed(
+        weights=np.array([[0, 0, 0, 0, 1.0, 0]]).repeat(16, axis=0), kind_weights=np.array([0, 0, 0, 0, 1.0]),
+        kind_popularity=np.eye(kinds)[[0, 0]], kind_following=turn, repeats=np.zeros(4), repeated=np.ones(16),
+    )  # fmt: skip
+    for stays, alike in ((np.zeros((16, 64)), True), (np.zeros((0, 64)), False)):
+        source = GenerativeTraffic(model.changed(stays=stays), 3, 1, lengths=np.full((3, 2), (9, 0)))
+        experts = collect(source).experts.reshape(3, 9, 16, 8)
+        assert (experts[:, 2:] == experts[:, :-2]).all() == alike
+
+
 def test_paths_lead_from_layer_to_layer():
     """Every expert to the next one: over a layer that is left out, to the one after that."""
     model = load_model("llama-4-maverick")
@@ -197,11 +231,12 @@ def test_paths_lead_from_layer_to_layer():
 
 
 def test_files_of_older_fits_are_read_and_generate_what_they_did(tmp_path):
-    """Without paths, repeats and script, and with one component less: the digest is that of generation without them."""
+    """Without paths, repeats, stays and script, and with one component less: as was generated without them."""
     model = load_model("olmoe-1b-7b")
     save_model(load_traffic("olmoe-1b-7b", model), tmp_path / "old.yaml")
+    gone = ("paths", "repeats", "repeated", "stays", "script")
     with np.load(tmp_path / "old.npz") as archive:
-        arrays = {key: archive[key] for key in archive.files if key not in ("paths", "repeats", "repeated", "script")}
+        arrays = {key: archive[key] for key in archive.files if key not in gone}
     np.savez(tmp_path / "old.npz", **arrays | {"weights": arrays["weights"][:, :5]})
     read = load_traffic(str(tmp_path / "old.yaml"), model)
     assert read.weights.shape == (16, 6) and not read.repeats.any() and not read.script.any()
