@@ -181,7 +181,7 @@ def overridden(source: Experiment, overrides: Overrides) -> Experiment:
     if not overrides:
         return source
     if isinstance(source, ExperimentSpec | SweepPlan | ExplorationPlan):
-        raise SpecError("overrides are of a file, a name or a mapping; give those of a loaded experiment to ar.load")
+        raise SpecError("overrides change a file, a name or a mapping. Give those of a loaded experiment to ar.load")
     loaded: Experiment = load(source, overrides)
     return loaded
 
@@ -479,7 +479,7 @@ def only_chosen(
     if not wanted:
         return planned
     if isinstance(planned, SweepPlan):
-        raise ArchsimError(f"{', '.join(wanted)}: a file with sweep: has its own; set them there")
+        raise ArchsimError(f"{', '.join(wanted)}: a file with sweep: has its own. Set them there")
     one, lists = choose(planned, **wanted), {"system": "systems", "model": "models", "policy": "policies"}
     changed: dict[str, Any] = {lists[name]: getattr(one, lists[name]) for name in wanted if name in lists}
     changed |= {"assumptions": one.assumptions} if "assumptions" in wanted else {}

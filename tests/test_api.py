@@ -93,7 +93,7 @@ def test_functions_take_overrides_of_what_is_not_loaded():
     assert {row["policy"] for row in ar.sweep(SMALL, jobs=1, overrides=few).runs.rows} == {"ep"}
     assert ar.run(SMALL, overrides=few).runs.rows[0]["policy"] == "ep"
     assert ar.why(SMALL, few).rows[0]["policy"] == "ep"
-    with pytest.raises(SpecError, match="give those of a loaded experiment to ar.load"):
+    with pytest.raises(SpecError, match="Give those of a loaded experiment to ar.load"):
         ar.run(ar.load(SMALL), overrides=few)
 
 

@@ -22,7 +22,7 @@ IMPORT = "trace import {} --model olmoe-1b-7b --out out"
 RING = 'systems=[{"like":"dojo","name":"big","mesh":{"x":64,"y":64},"topology":"ring"}]'
 REFUSED = {
     "check zs.yaml": "deepseek-v2-lite.yaml: its requests have no decode steps",
-    "sweep zs.yaml --out out": "give trace.synthetic.decode_steps",
+    "sweep zs.yaml --out out": "Give trace.synthetic.decode_steps",
     IMPORT.format("tree3"): "0.json: request sub/0, iteration 1, layer 3: expert 17 is chosen twice",
     IMPORT.format("dup.jsonl"): "dup.jsonl: line 1: token 0, layer 0: expert 25 is chosen twice",
     IMPORT.format("req_sur.jsonl"): "req_sur.jsonl: line 1: model is",

@@ -384,7 +384,7 @@ def _parts_of(info: FieldInfo) -> Iterator[Any]:
 def _value_of(key: str, given: dict[str, Any]) -> Any:
     """Raises KeyProblem for a range without its value, and for keys that a range has not."""
     if "value" not in given:
-        raise KeyProblem((key, "range"), "a range stands beside its value: expected {value: ..., range: [low, high]}")
+        raise KeyProblem((key, "range"), "a range needs its value, too: expected {value: ..., range: [low, high]}")
     for each in given:
         if each not in _OF_RANGES:
             raise KeyProblem(

@@ -109,7 +109,7 @@ def refuse_no_place(path: Path) -> None:
     if "\0" in str(path):
         raise ArchsimError(f"{str(path)[:200]!r}: cannot be written to: a null character in its name")
     if path.parts[:1] and path.parts[0].startswith("~"):
-        raise ArchsimError(f"{path}: cannot be written to: '~' is expanded by shells; write the home folder in full")
+        raise ArchsimError(f"{path}: cannot be written to: '~' is expanded by shells. Write the home folder in full")
     try:
         there = path
         while not there.exists() and not there.is_symlink():
@@ -180,7 +180,7 @@ def _lock(stream, folder: Path) -> None:
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ArchsimError(f"{folder}: another sweep is writing there; choose another folder for this one") from None
+        raise ArchsimError(f"{folder}: another sweep is writing there. Choose another folder for this one") from None
     except OSError:  # the file system has no locks
         return
 

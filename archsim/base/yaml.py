@@ -273,7 +273,7 @@ class _Builder:
                 f"most {_MOST_NODES:,}"
             )
         if len(self._seen) > _MOST_WRITTEN:
-            raise SpecError(f"{self.places[keys]}: more than {_MOST_WRITTEN:,} values in one file; split it")
+            raise SpecError(f"{self.places[keys]}: more than {_MOST_WRITTEN:,} values in one file. Split it")
         if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.rpartition(":")[2] not in ("str", "seq", "map"):
             self.problems.append(f"{self.places[keys]}: YAML tags are not supported: {node.tag}")
             return None

@@ -279,10 +279,10 @@ def run_worth(args: argparse.Namespace) -> int:
     """Print the verdict and what it stands on. Raises ArchsimError for what does not fit."""
     if args.inside is None and (args.loads is None or args.deployment is None):
         raise SpecError(
-            "worth: a balancer needs --loads and --deployment; a block (prediction, allocator, speeds) needs --in"
+            "a balancer needs --loads and --deployment. A block (prediction, allocator or speeds) needs --in"
         )
     if args.inside is not None and (args.loads or args.deployment or args.out):
-        raise SpecError("worth: --in is for a block; --loads, --deployment and --out are for a balancer")
+        raise SpecError("--in is for a block. --loads, --deployment and --out are for a balancer")
     print(f"reading {args.inside or args.deployment} ...", file=sys.stderr, flush=True)  # before slow imports
     return _balancer(args) if args.inside is None else _block(args)
 
@@ -312,7 +312,7 @@ def _block(args: argparse.Namespace) -> int:
 
     is_report = Path(args.inside).is_dir()
     if is_report and args.overrides:
-        raise SpecError(f"{args.inside} is a report, whose runs are taken as they are; --set needs an experiment")
+        raise SpecError(f"{args.inside} is a report, whose runs are taken as they are. --set needs an experiment")
     print_compiling()
     with watcher() as watching:
         experiment = args.inside if is_report else ar.load(args.inside, args.overrides)

@@ -190,7 +190,7 @@ def _out_checked(out: str) -> str:
     try:
         path = Path(out).expanduser()
     except RuntimeError:
-        raise ArchsimError(f"--out {out}: no home folder of this user is known; write it in full") from None
+        raise ArchsimError(f"--out {out}: no home folder of this user is known. Write it in full") from None
     refuse_no_place(path)
     return str(path) + "/" * out.endswith("/")  # calibrate: a new folder, not a file
 

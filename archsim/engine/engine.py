@@ -83,7 +83,7 @@ class Charges:
         if missing:
             raise ArchsimError(
                 f"execution {type(self._execution).__name__} has no method {missing[0]!r}, by which a policy weighs "
-                "plans (archsim.engine.execution.Execution); add it, or take an allocation that needs none"
+                "plans (archsim.engine.execution.Execution). Add it, or take an allocation that needs none"
             )
 
 

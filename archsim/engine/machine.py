@@ -599,11 +599,11 @@ def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec,
     if engine == INTERPRETED:
         if assumptions.execution != "weight_streaming":
             raise ArchsimError(
-                f"engine: interpreted runs execution: weight_streaming, not {assumptions.execution}; take engine: event"
+                f"engine: interpreted runs execution: weight_streaming, not {assumptions.execution}. Take engine: event"
             )
         if assumptions.contention == "shared" and assumptions.arbitration == "head_of_line":
             raise ArchsimError(
-                "engine: interpreted runs arbitration: fair and round_robin, not head_of_line; take engine: event"
+                "engine: interpreted runs arbitration: fair and round_robin, not head_of_line. Take engine: event"
             )
         if assumptions.contention != "shared" and any(own.kind == NETWORK for own in objects):
             raise ArchsimError("blocks: a network needs contention: shared; under reserved, transfers claim links")

@@ -389,7 +389,7 @@ def _nearest_shape(laws: Laws, kernel: str, wanted: tuple[int, int, int]) -> tup
     if not there:
         raise LawMissing(
             f"calibration {laws.calibration.gpu} has no dispatch and combine of kernel {kernel!r} on {RANKS} ranks of "
-            f"a node, which transfer_software: charged needs on a system of launch: gpu; name another GPU in the law "
+            f"a node, which transfer_software: charged needs on a system of launch: gpu. Name another GPU in the law "
             f"of its innermost fabric level (law: h100/intra_node) or none, or take transfer_software: free or "
             f"launch: local_cp"
         )

@@ -500,7 +500,7 @@ class Kind(AttentionKind):
         """
         raise SpecError(
             f"parallel.attention.context: attention of kind {self.kind} whose ranks share the tokens of a request is "
-            "not modelled: its cache is no plain list of tokens; leave context out"
+            "not modelled: its cache is no plain list of tokens. Leave context out"
         )
 
     def streams(self, tp: int) -> Streams:

@@ -333,7 +333,7 @@ def _context(workload: WorkloadSpec, assumptions: AssumptionsSpec) -> int:
     if context is None and assumptions.capacity == "finite":
         raise SpecError(
             "workload.context: how many tokens of KV cache a request holds is not known, as its "
-            "requests have no prompts; give it (context: 4096), give 0 to leave the KV cache out, or set the "
+            "requests have no prompts. Give it (context: 4096), give 0 to leave the KV cache out, or set the "
             "assumption memory: experts"
         )
     return context or 0
@@ -374,8 +374,8 @@ def refuse_misfit(scenario: Scenario, placement: Placement) -> Fit:
     texts = [lever.text for lever in levers(scenario, placement)] + ["capacity: unbounded, to ignore the limit"]
     raise CapacityError(
         f"{scenario.model.name} does not fit on {system.name}: die {die} needs {_written(demand)} of HBM "
-        f"({_kinds(fit, die, scenario)}), has {_written(fit.bound_bytes)} ({_written(system.hbm.capacity_bytes)} less "
-        f"{system.hbm.reserved_fraction:.0%} reserve), {_written(demand - fit.bound_bytes)} too little; it would fit "
+        f"({_kinds(fit, die, scenario)}), but has {_written(fit.bound_bytes)} ({_written(system.hbm.capacity_bytes)} less "
+        f"{system.hbm.reserved_fraction:.0%} reserve), {_written(demand - fit.bound_bytes)} too little. It would fit "
         f"with {', or '.join(texts)}"
     )
 

@@ -110,7 +110,7 @@ class FusedLaw(NamedTuple):
         if model.zero_experts:
             raise SpecError(
                 f"{model.name}: zero_experts: {model.zero_experts} experts do nothing, and how often routers take them "
-                f"was not measured; give routing: {UNIFORM_TOLD}"
+                f"was not measured. Give routing: {UNIFORM_TOLD}"
             )
         found = laws.fused_moe(
             points * parallel.dp, parallel.ep, parallel.expert_tp, dtype=dtype, sizes=_shape(model),
@@ -506,7 +506,7 @@ def _attention_times(
     if shared > copies:
         raise SpecError(
             f"parallel.attention.context: {shared} ranks: with tp {tp}, {copies} of them would hold the same keys and "
-            f"values of {model.name}, and no more can share their tokens; give context: {copies}"
+            f"values of {model.name}, and no more can share their tokens. Give context: {copies}"
             + ("" if copies > 1 else ", or leave it out")
         )
     kind.context_values(tp)  # refused where its cache is not divided so

@@ -290,7 +290,7 @@ def _shared_indexers(c: ConfigKeys, layers: int) -> list[int]:
 def _glm(c: ConfigKeys) -> Fields:
     """Grouped heads; the first layers are dense (GLM-4.5, dots.llm1, Ling and Ring, DeepSeekMoE)."""
     if c.any("sliding_window") and c.any("use_sliding_window") is not False:
-        raise SpecError(f"{c.path}: sliding_window = {c.any('sliding_window')}: layers with a window are not told")
+        raise SpecError(f"{c.path}: sliding_window = {c.any('sliding_window')}: no key says which layers have a window")
     shared = _shared(c)
     if wide := c.whole("moe_shared_expert_intermediate_size"):
         shared = {"shared_experts": shared["shared_experts"], "shared_ffn": wide} if shared["shared_experts"] else {}
@@ -383,7 +383,7 @@ def _qwen_next(c: ConfigKeys) -> Fields:
         raise SpecError(f"{c.path}: full_attention_interval is {every}; expected 1 or more, one layer of which is full")
     full = [at for at in range(layers) if (kinds[at] == "full_attention" if kinds else (at + 1) % every == 0)]
     if c.any("use_sliding_window"):
-        raise SpecError(f"{c.path}: use_sliding_window = true: layers with a window are not told")
+        raise SpecError(f"{c.path}: use_sliding_window = true: no key says which layers have a window")
     c.any("sliding_window")
     gate = c.any("attn_output_gate")
     delta = {
@@ -450,7 +450,7 @@ def _minimax(c: ConfigKeys) -> Fields:
     if not flags and c.model_type.lower() not in ("minimax_m2", "minimaxm2"):
         raise SpecError(f"{c.path}: does not say attn_type_list: which layers have lightning attention")
     if window := c.whole("sliding_window"):
-        raise SpecError(f"{c.path}: sliding_window = {window}: layers with a window are not told")
+        raise SpecError(f"{c.path}: sliding_window = {window}: no key says which layers have a window")
     full = [layer for layer, flag in enumerate(flags[:layers]) if flag]
     lightning = {"kind": "lightning", "heads": base["heads"], "head_dim": base["head_dim"]}
     mixed = len(full) < layers and flags
@@ -503,7 +503,7 @@ def _nemotron(c: ConfigKeys) -> Fields:
         "state_value_bytes": _FP32.get(str(c.any("mamba_ssm_cache_dtype")), 2),
     }
     if window := c.whole("sliding_window"):
-        raise SpecError(f"{c.path}: sliding_window = {window}: layers with a window are not told")
+        raise SpecError(f"{c.path}: sliding_window = {window}: no key says which layers have a window")
     mixers = [mamba | {"layers": at["M"]}, _grouped(c) | {"layers": at["*"]}]
     return fields | {"attention": [mixer for mixer in mixers if mixer["layers"]]}
 
@@ -590,7 +590,7 @@ def _jamba(c: ConfigKeys) -> Fields:
     }
     c.any("layers_block_type", "layer_types")  # what the periods say
     if window := c.whole("sliding_window"):
-        raise SpecError(f"{c.path}: sliding_window = {window}: layers with a window are not told")
+        raise SpecError(f"{c.path}: sliding_window = {window}: no key says which layers have a window")
     fields = _moe(c, [at for at in range(layers) if at % every == first], fields, "intermediate_size")
     return fields | {"attention": [mamba, _grouped(c) | {"layers": full}]}
 
@@ -887,7 +887,7 @@ def as_others(c: ConfigKeys) -> Fields:
 
 def _refuse_unread(c: ConfigKeys, place: str) -> None:
     if unread := c.unread():
-        raise SpecError(f"{c.path}: {place}{unread[0]}: nothing here reads this key")
+        raise SpecError(f"{c.path}: {place}{unread[0]}: archsim does not read this key")
 
 
 # ---- config_import
@@ -923,7 +923,7 @@ def import_config(
         raise SpecError("\n".join(lines))
     needed = ("layers", "moe_layers", "hidden", "expert_ffn", "experts", "top_k")
     if missing := [field for field in needed if fields.get(field) is None]:
-        raise SpecError("\n".join(f"{path}: does not say {field}; give {FLAGS[field]}" for field in missing))
+        raise SpecError("\n".join(f"{path}: does not say {field}. Give {FLAGS[field]}" for field in missing))
     return _model(keys, name, fields | {"approximate": tuple(unknown)})
 
 

@@ -575,7 +575,7 @@ def _settle(name: str, found, given: dict, fields: dict, problems: list[str]) ->
     if found is not None and stated is not None and found != stated:
         problems.append(f"{name} is {found} in the graph; {FLAGS[name]} says {stated}")
     elif found is None and stated is None and not optional:
-        problems.append(f"{name} was not found in the graph; give it with {FLAGS[name]}")
+        problems.append(f"{name} was not found in the graph. Give it with {FLAGS[name]}")
     fields[name] = stated if found is None else found
 
 

@@ -186,7 +186,7 @@ def _call(target: str, function: Callable[..., Any], *arguments: Any) -> Any:
     except Exception as error:
         if type(error).__module__.startswith("numba.") and any(getattr(each, "charged", None) for each in arguments):
             raise ArchsimError(
-                f"{target}: a compiled function cannot take `step`; pass `step.compiled` to compiled functions"
+                f"{target}: a compiled function cannot take `step`. Pass `step.compiled` to compiled functions"
             ) from error
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = "" if place.filename == __file__ else f" ({place.filename}:{place.lineno})"

@@ -299,7 +299,7 @@ def write_serving_timeline(served: Served, path: Path, title: str) -> Path:
     Raises ValueError for a run without a log.
     """
     if not len(served.log):
-        raise ValueError("the run kept no log of its iterations; serve with logged=")
+        raise ValueError("the run kept no log of its iterations. Serve with logged=")
     events = [*_lane_names(served.log), *_iterations(served.log), *_requests(served)]
     write_events(path, events, title, "ms")
     return path

@@ -1114,7 +1114,7 @@ def columns_with(functions: tuple[str, ...]) -> tuple[Column, ...]:
     for column in own:
         if column.name in BY_NAME or column.name in TIMING_COLUMNS:
             raise SpecError(
-                f"columns: {column.name!r} is a column of the results already; give the function another name"
+                f"columns: {column.name!r} is a column of the results already. Give the function another name"
             )
     return COLUMNS + own
 

@@ -806,7 +806,7 @@ def store_of(engine: Engine, blocks_of_tokens: int, given: KvStoreSpec, engines:
     blocks = int(given.capacity_bytes // (whole * blocks_of_tokens))
     if blocks < 1:
         raise SpecError(f"kv_store: a block of {blocks_of_tokens} tokens takes {whole * blocks_of_tokens / 1e6:.1f} "
-                        "MB; give more capacity")  # fmt: skip
+                        "MB. Give more capacity")  # fmt: skip
     ns = kv.token_bytes * blocks_of_tokens / given.bandwidth_bytes_per_s * NS_PER_S
     return Store(blocks, given.shared == "all" or engines == 1, ns, given.latency_ns)
 
@@ -867,7 +867,7 @@ def _refuse_batch(engine: Engine, batch: StaticBatch, room: memory.Room) -> None
             f"{engine.model.name}: a static batch of {batch.requests} requests of {batch.tokens:,} tokens does not "
             f"fit: its buffers take {buffers / 1e9:.1f} GB of a rank, its KV {needed / 1e9:.1f} GB, and HBM has "
             f"{(room.free_bytes + buffers) / 1e9:.1f} GB for both, beside weights and a reserve of "
-            f"{batch.reserve_bytes / 1e9:.1f} GB; use fewer or shorter requests"
+            f"{batch.reserve_bytes / 1e9:.1f} GB. Use fewer or shorter requests"
         )
 
 
@@ -897,7 +897,7 @@ def _no_room(engine: Engine, scheduler: Scheduler, demand: int, block: float) ->
         f"{engine.model.name}: {(demand - activations) / 1e9:.1f} GB of weights and {activations / 1e9:.1f} GB of "
         f"activations on a rank leave no room for KV: with a block of it they need {(demand + block) / 1e9:.1f} GB, "
         f"HBM has {bound / 1e9:.1f} ({engine.utilisation:.0%} of {engine.hbm_bytes / 1e9:.0f} GB), {gap / 1e9:.1f} GB "
-        f"too little; it would fit with {', or '.join(found)}"
+        f"too little. It would fit with {', or '.join(found)}"
     )
 
 
@@ -965,7 +965,7 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
     refuse_unserved(serving.policy)
     if parallel.expert_tp > 1:
         raise SpecError(
-            f"parallel.experts: tp {parallel.expert_tp}: routing from traffic places whole experts; give ep: "
+            f"parallel.experts: tp {parallel.expert_tp}: routing from traffic places whole experts. Give ep: "
             f"{parallel.tp * parallel.dp}, or routing: uniform"
         )
     system = part_of(serving.system, parallel.ep)
@@ -1017,7 +1017,7 @@ def groups_apart(serving: Serving, engine: Engine, built: Built, scheduler: Sche
     if given not in (None, system.compute.dtype):
         raise SpecError(
             f"precision.experts: {given}: the experts have the dtype of their machine, {system.name}: "
-            f"{system.compute.dtype}; leave it out, or give the machine another compute.dtype and peak"
+            f"{system.compute.dtype}. Leave it out, or give the machine another compute.dtype and peak"
         )
     straight = system.launch == WITH_KERNELS
     changed = {"overlap": NO_OVERLAP, "weights": "all" if model.shared_experts else "routed"}
@@ -1031,7 +1031,7 @@ def groups_apart(serving: Serving, engine: Engine, built: Built, scheduler: Sche
         needed = int(fit.demand_bytes.max())
         raise CapacityError(
             f"disaggregated.decode.experts_on: {model.name} does not fit on {system.name}: its experts need "
-            f"{needed / 1e9:.1f} GB of a device, which has {fit.bound_bytes / 1e9:.1f} GB; it would fit with about "
+            f"{needed / 1e9:.1f} GB of a device, which has {fit.bound_bytes / 1e9:.1f} GB. It would fit with about "
             f"{-(-needed * system.dies // fit.bound_bytes)} devices or more instead of {system.dies}"
         )
     pool, layers = pool_of(serving), len(model.moe_layer_ids)
@@ -1107,7 +1107,7 @@ def sharing_of(engine: Engine, sizes: int) -> Overlap:
     kv, parallel = request_kv(engine), engine.parallel
     if kv.windows or kv.fixed_bytes or not kv.token_bytes:
         raise SpecError(
-            f"parallel.attention.prompts: shared: {engine.model.name} has layers that keep a window or a state; give "
+            f"parallel.attention.prompts: shared: {engine.model.name} has layers that keep a window or a state. Give "
             "own"
         )
     # As many bytes in BF16 as a token keeps, in as many messages as there are layers.
@@ -1128,7 +1128,7 @@ def in_dtype(system: SystemSpec, dtype: str, calibration: CalibrationSpec) -> Sy
     if dtype not in peaks or own not in peaks:
         raise SpecError(
             f"precision.experts: {dtype}: calibration {calibration.gpu} has no peak of it beside {own}, the dtype of "
-            f"{system.name}; give system: {{like: {system.name}, name: mine, compute: {{dtype: {dtype}, peak: ...}}}}"
+            f"{system.name}. Give system: {{like: {system.name}, name: mine, compute: {{dtype: {dtype}, peak: ...}}}}"
         )
     peak = system.compute.peak_flop_per_s * peaks[dtype] / peaks[own]
     compute = system.compute.model_copy(update={"dtype": dtype, "peak_flop_per_s": peak})
@@ -1166,7 +1166,7 @@ def overlap_of(serving: Serving, ranks: int, dp: int) -> Overlap:
     if given.execution != "expert_parallel":
         raise SpecError(
             f"assumptions.overlap: {given.overlap}: execution: {given.execution} has no dispatch, kernels and combine "
-            "that follow each other; give overlap: none"
+            "that follow each other. Give overlap: none"
         )
     system = part_of(serving.system, ranks)
     share = sms_share(system, assumptions_of(serving, system, dp))
@@ -1220,7 +1220,7 @@ def refuse_on_wafer(serving: Serving, parallel: ParallelSpec) -> None:
     system, attention = serving.system, parallel.attention
     if attention.tp > 1:
         raise SpecError(
-            f"parallel.attention: tp {attention.tp}: collectives were measured on GPUs, not on {system.name}; give "
+            f"parallel.attention: tp {attention.tp}: collectives were measured on GPUs, not on {system.name}. Give "
             f"{{tp: 1, dp: {system.dies}}}"
         )
     if not serving.has_traffic:

@@ -318,7 +318,7 @@ def refuse_unserved(policy: PolicySpec) -> None:
         if rule.name not in served and not (rule.name == "lina" and rule.params["accuracy"]):
             with_accuracy = ", or {name: lina, accuracy: 0.4}" if rule.name == "lina" else ""
             raise SpecError(
-                f"policies: {policy.name}: {rule_type}: {rule.name} {why}; give {rule_type}: {' or '.join(served)}"
+                f"policies: {policy.name}: {rule_type}: {rule.name} {why}. Give {rule_type}: {' or '.join(served)}"
                 f"{with_accuracy}, or "
                 "leave this policy to a sweep (archsim sweep), which runs it step by step"
             )

@@ -354,7 +354,7 @@ def board_w(gpu: str) -> float:
     """Raises SpecError for a GPU whose limit is not known."""
     if gpu not in BOARD_W:
         raise SpecError(
-            f"the power limit of {gpu} is not known{did_you_mean(gpu, BOARD_W)} (known: {', '.join(BOARD_W)}); give a "
+            f"the power limit of {gpu} is not known{did_you_mean(gpu, BOARD_W)} (known: {', '.join(BOARD_W)}). Give a "
             "budget of GPUs in place of W"
         )
     return BOARD_W[gpu]

@@ -351,7 +351,7 @@ def read_requests(
     chosen = FORMATS[found]
     if hash_tokens is not None and not chosen.hash_tokens:
         having = ", ".join(name for name, each in FORMATS.items() if each.hash_tokens)
-        raise TraceError(f"{path}: requests.hash_tokens: only traces of {having} have hash ids; leave the key out")
+        raise TraceError(f"{path}: requests.hash_tokens: only traces of {having} have hash ids. Leave the key out")
     hash_tokens = hash_tokens or chosen.hash_tokens
     with _readable(path):
         rows = list(_checked(path, chosen.read(path), hash_tokens))
@@ -421,7 +421,7 @@ def _checked(path: Path, rows: Iterable[Row], hash_tokens: int) -> Iterator[Row]
             raise TraceError(f"{where}: an output of {row.output} tokens; expected 1 or more")
         if before is not None and row.arrival.kind != before.kind:
             raise TraceError(
-                f"{where}: the arrival is {row.arrival.kind}, but in the request above it {before.kind}; write all of "
+                f"{where}: the arrival is {row.arrival.kind}, but in the request above it {before.kind}. Write all of "
                 "them alike"
             )
         if row.think_ns < 0:
@@ -456,7 +456,7 @@ def _unit_of(path: Path, rows: list[Row], chosen: Format, *, named: bool, given:
         raise TraceError(f"{path}: unknown unit of time {given!r} (known: {', '.join(UNITS)})")
     if kind != NUMBER:
         if given is not None:
-            raise TraceError(f"{path}: times are dates, which have no other unit; leave requests.time_unit out")
+            raise TraceError(f"{path}: times are dates, which have no other unit. Leave requests.time_unit out")
         with_ = "with their offsets from UTC" if kind == DATE_WITH_OFFSET else "without offsets, all of one zone"
         return "s", f"times are dates {with_}"
     if given is not None:
@@ -468,7 +468,7 @@ def _unit_of(path: Path, rows: list[Row], chosen: Format, *, named: bool, given:
     if since_1970 and "ns" not in chosen.units:  # which a key of that format says
         return since_1970, f"times are in {since_1970} since 1970, by their size: {_rate(gap, since_1970)}"
     if not chosen.units:
-        raise TraceError(f"{path}: times are numbers, where this format has dates; name their unit: {_ASK}")
+        raise TraceError(f"{path}: times are numbers, where this format has dates. Name their unit: {_ASK}")
     if named:
         return chosen.units[0], f"times are in {chosen.units[0]}, as the format says: {_rate(gap, chosen.units[0])}"
     if len(chosen.units) == 1:

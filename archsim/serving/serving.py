@@ -578,23 +578,23 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
     spec, system, model = serving.spec, serving.system, serving.model
     if apart is not None:
         if not has_experts(model):
-            raise SpecError(f"disaggregated.decode.experts_on: {model.name} has no experts; leave it out")
+            raise SpecError(f"disaggregated.decode.experts_on: {model.name} has no experts. Leave it out")
         if serving.assumptions.overlap != NO_OVERLAP:
             raise SpecError(
                 f"assumptions.overlap: {serving.assumptions.overlap}: with experts apart, micro-batches overlap "
-                "(experts_on.micro_batches); give overlap: none"
+                "(experts_on.micro_batches). Give overlap: none"
             )
         model = model.model_copy(update={"shared_experts": 0})  # they are with the routed ones
     traffic = serving.has_traffic and has_experts(serving.model)
     rates = None
     if system.compute.kernel_factor != 1 and not traffic:
         raise SpecError(
-            f"compute.kernel_factor: {system.compute.kernel_factor:g} is of experts that the engine runs; give "
+            f"compute.kernel_factor: {system.compute.kernel_factor:g} is of experts that the engine runs. Give "
             "routing: {like: model}, or leave it out"
         )
     if system.drawn is not None and (system.drawn.wafers > 1 or system.drawn.needs_area):
         raise SpecError(
-            f"{system.name}: drawn: archsim serve runs one machine; give what `archsim sweep` has drawn as "
+            f"{system.name}: drawn: archsim serve runs one machine. Give what `archsim sweep` has drawn as "
             "dies_as_built and links_as_built"
         )
     array, hbm = system.slowest
@@ -603,7 +603,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
         rates = Rates(system.compute.peak_flop_per_s * array, system.hbm.bandwidth_bytes_per_s * hbm)
     elif (array, hbm) != (1.0, 1.0):
         raise SpecError(
-            f"{system.name}: dies_as_built: archsim serve has the measured times of equal GPUs; omit speed and "
+            f"{system.name}: dies_as_built: archsim serve has the measured times of equal GPUs. Omit speed and "
             "harvest, or take an experiment (archsim sweep)"
         )
     precision = spec.precision.dtypes(system.compute.dtype)
@@ -618,7 +618,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
     if shares and (system.launch != WITH_KERNELS or serving.assumptions.overlap != NO_OVERLAP):
         raise SpecError(
             "parallel.attention.prompts: shared: modelled on GPUs and without overlap of batches (assumptions.overlap: "
-            "none); give own"
+            "none). Give own"
         )
     return Engine(
         model, calibration_named(system.compute.calibration), system.hbm.capacity_bytes,
@@ -648,7 +648,7 @@ def _slots_kept(serving: Serving, parallel: ParallelSpec) -> int | None:
         return None
     left = sizes.dp - failing
     if left < 1:
-        raise SpecError(f"faults: {failing} of {sizes.dp} ranks of an engine fail, and none is left; give fewer faults")
+        raise SpecError(f"faults: {failing} of {sizes.dp} ranks of an engine fail, and none is left. Give fewer faults")
     return layers * -(-mine * sizes.dp // left)
 
 
@@ -666,7 +666,7 @@ def _offload_of(serving: Serving, parallel: ParallelSpec) -> Offload | None:
         return None
     if not has_experts(model) or serving.system.launch != WITH_KERNELS:
         what = "has no experts" if not has_experts(model) else "is on a wafer, which has no memory of a host"
-        raise SpecError(f"expert_offload: {model.name} {what}; leave it out")
+        raise SpecError(f"expert_offload: {model.name} {what}. Leave it out")
     ep, resident = parallel.sizes().ep, _resident(serving, parallel)
     pool = None
     if given.popularity is not None:
@@ -691,7 +691,7 @@ def _refuse_beside_stages(serving: Serving, stages: int, apart: ExpertsOnSpec | 
         (serving.system.launch != WITH_KERNELS, f"a wafer ({serving.system.name})"),
     ):
         if odd:
-            raise SpecError(f"parallel.pp: {stages} stages: a pipeline with {what} is not modelled; give pp: 1")
+            raise SpecError(f"parallel.pp: {stages} stages: a pipeline with {what} is not modelled. Give pp: 1")
 
 
 def static_batch(serving: Serving, parallel: ParallelSpec) -> StaticBatch | None:
@@ -702,7 +702,7 @@ def static_batch(serving: Serving, parallel: ParallelSpec) -> StaticBatch | None
     lengths = [getattr(each, "fixed", None) for each in (requests.input, requests.output)]
     if requests.concurrency is None or None in lengths:
         raise SpecError(
-            "static_batch: a batch has a size and prompts of one length; give requests: {concurrency: 32, input: "
+            "static_batch: a batch has a size and prompts of one length. Give requests: {concurrency: 32, input: "
             "{fixed: 1024}, output: {fixed: 1}, count: 32}"
         )
     prompt, output = lengths

@@ -248,7 +248,7 @@ def simulate(
     if scheduler.balance in BY_HASHES and not requests.hash_tokens:
         raise TraceError(
             f"{whose}: scheduler.balance: {scheduler.balance} asks for shared prefixes, and these requests have no "
-            "hash ids; give least_loaded, or a trace with them, such as Mooncake's"
+            "hash ids. Give least_loaded, or a trace with them, such as Mooncake's"
         )
     chunked, preempted = scheduler.chunked_prefill, row_of(scheduler.name).preempts
     for each in (pool, decode) if decode else (pool,):
@@ -258,7 +258,7 @@ def simulate(
     if pool.prefilled:  # another engine, or the router before it, has taken them in
         request_ns = front_end_ns = 0.0
         if requests.output.min() < 2:
-            raise TraceError(f"{whose}: a request of one token is over when its KV comes; give outputs of 2 or more")
+            raise TraceError(f"{whose}: a request of one token ends before its KV arrives. Give outputs of 2 or more")
     units = _larger(pool.units, decode.units) if decode else pool.units
     limits = _limits(requests, scheduler, request_ns, front_end_ns, first_after, speculation, units, store)
     done = [0.0]

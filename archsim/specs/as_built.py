@@ -71,7 +71,7 @@ class SpeedSpec(VariationSpec):
     @model_validator(mode="after")
     def _one_source(self) -> SpeedSpec:
         if self.table is not None and (self.sigma or self.radial or self.hbm):
-            raise KeyProblem(("table",), "gives the speed of every die; omit either it, or sigma, radial and hbm")
+            raise KeyProblem(("table",), "gives the speed of every die. Omit either it, or sigma, radial and hbm")
         for site, factors in enumerate(self.table or ()):
             for name, factor in zip(("speed", "hbm"), factors, strict=True):
                 if not _SLOWEST <= factor <= _FASTEST:
@@ -374,13 +374,13 @@ def refuse_impossible(system: SystemSpec) -> None:
     for keys, law in ((("speed",), speed), (("speed", "hbm"), speed and speed.hbm)):
         if law is not None and law.radial and places_of(system) is None:
             raise KeyProblem(
-                ("dies_as_built", *keys, "radial"), f"dies of {system.kind_of_fabric} have no places; give a table"
+                ("dies_as_built", *keys, "radial"), f"dies of {system.kind_of_fabric} have no places. Give a table"
             )
     if not (system.dies_as_built or system.spares or system.links_as_built):
         return
     if (built := system.built) is not None and built.unusable and not _at_random(system):
         key = "spares" if system.spares and built.unusable != "every die is dead" else "dies_as_built"
-        raise KeyProblem((key,), f"{built.unusable}; give more spares, or fewer dead dies")
+        raise KeyProblem((key,), f"{built.unusable}. Give more spares, or fewer dead dies")
     apart = cut_off(system)
     if apart and not _at_random(system):
         of_dies = system.dies_as_built is not None and system.dies_as_built.dead

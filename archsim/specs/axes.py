@@ -672,7 +672,7 @@ def with_wafers(sweep: SweepSpec | None, systems: Sequence[SystemSpec], place: P
         return sweep
     if len(numbers) > 1:
         raise SpecError(
-            f"{place}: systems draw {' and '.join(map(str, sorted(numbers)))} wafers; give all that are drawn the same "
+            f"{place}: systems draw {' and '.join(map(str, sorted(numbers)))} wafers. Give all that are drawn the same "
             "number"
         )
     count = numbers.pop()
@@ -703,7 +703,7 @@ def canonical(name: str) -> tuple[str, ...]:
         return (owners[0], first, *rest)
     if owners:
         raise ValueError(
-            f"{first!r} is a key of {' and of '.join(owners)}; write {' or '.join(f'{root}.{name}' for root in owners)}"
+            f"{first!r} is a key of {' and of '.join(owners)}. Write {' or '.join(f'{root}.{name}' for root in owners)}"
         )
     known = [*_ROOTS, *(key for keys in _keys_by_root().values() for key in keys)]
     raise ValueError(
@@ -736,7 +736,7 @@ class _Reader:
         if "sample" in given:
             groups += self._sampled((*keys, "sample"), given["sample"])
         if not groups and not self.problems:
-            self._problem(keys, "varies nothing; give axes in grid, zip or sample")
+            self._problem(keys, "the sweep varies nothing. Give axes in grid, zip or sample")
         spec = SweepSpec(given, tuple(groups), tuple(self._where((*keys, "where"), given.get("where", []))))
         if spec.combinations > _MOST_POINTS:
             self._problem(keys, f"{spec.combinations:,} combinations are too many; at most {_MOST_POINTS:,}")
@@ -848,7 +848,7 @@ def _refuse_equal(values: list) -> None:
         if isinstance(text, str) and (written := as_written(text)) is not None:
             key = written.dimension.name, float(f"{written.number * written.worth:.12g}")
             if seen.setdefault(key, text) != text:
-                raise ValueError(f"{seen[key]} and {text} are the same value; keep one")
+                raise ValueError(f"{seen[key]} and {text} are the same value. Keep one")
 
 
 def _drawn(axes: tuple[Axis, ...], method: str, count: int, seed: int) -> tuple[Axis, ...]:

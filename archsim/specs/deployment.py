@@ -93,7 +93,7 @@ class ParallelSpec(Spec):
         if self.disaggregated != "none":
             raise KeyProblem(
                 ("disaggregated",),
-                "attention and experts on devices of their own are a side of a serve file; give disaggregated: "
+                "attention and experts on devices of their own are a side of a serve file. Give disaggregated: "
                 "{prefill: none, decode: {parallel: ..., experts_on: {system: ...}}}",
             )
         given = self.experts
@@ -165,7 +165,7 @@ def refuse_uneven(model: ModelSpec, parallel: Parallelism, experts: bool = True)
     if stages > model.layers:
         raise SpecError(
             f"parallel.pp: {stages} stages, and {model.name} has {model.layers} layers, of which a stage has one or "
-            f"more; give pp: {model.layers} at most"
+            f"more. Give pp: {model.layers} at most"
         )
     for heads in dict.fromkeys(kind.split_heads for kind in model.attention if kind.split_heads % tp):
         raise SpecError(f"{model.name}: tp {tp} does not divide {heads} heads: {fitting(heads, tp)}")

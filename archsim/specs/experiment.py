@@ -148,9 +148,9 @@ class SyntheticSpec(Spec):
     def _of_one_kind(self) -> "SyntheticSpec":
         if self.like is None:
             if self.mix is not None:
-                raise KeyProblem(("mix",), "needs the tasks of a preset; give `like`")
+                raise KeyProblem(("mix",), "needs the tasks of a preset. Give `like`")
             if self.imbalance is not None and "popularity_skew" in self.model_fields_set:
-                raise KeyProblem(("popularity_skew",), "is what is fitted to `imbalance`; give one of them")
+                raise KeyProblem(("popularity_skew",), "`imbalance` already determines it. Give one of them")
             return self
         for key in ("popularity_skew", "imbalance", "request_taste", "stickiness", "drift", "switch_step"):
             if getattr(self, key) != type(self).model_fields[key].default:
@@ -349,7 +349,7 @@ class ExperimentSpec(Spec):
                 if model.name not in known:
                     problem = f"no traffic preset has the name of model {model.name!r}{did_you_mean(model.name, known)}"
                     raise KeyProblem(
-                        ("workload", "trace", "synthetic", "like"), f"{problem} (known: {', '.join(known)}); name one"
+                        ("workload", "trace", "synthetic", "like"), f"{problem} (known: {', '.join(known)}). Name one"
                     )
         return self
 
@@ -426,12 +426,12 @@ class Scenario:
             if ranks > 1:
                 raise SpecError(
                     f"parallel.{key}: {ranks} {what} is not modelled in an experiment, which runs one batch through "
-                    "all layers; leave it out, or serve the model (archsim serve)"
+                    "all layers. Leave it out, or serve the model (archsim serve)"
                 )
         if self.deployment.parallel is not None and self.deployment.parallel.attention.prompts == "shared":
             raise SpecError(
                 "parallel.attention.prompts: shared: ranks that share prompts are of engines that only prefill "
-                "(archsim serve, disaggregated.prefill); leave it out"
+                "(archsim serve, disaggregated.prefill). Leave it out"
             )
         if parallel.ranks != system.dies:
             raise SpecError(
@@ -444,13 +444,13 @@ class Scenario:
             refuse_cut_blocks(self.model, parallel, self.precision, experts=False)
         if parallel.expert_tp > 1:
             raise SpecError(
-                f"parallel.experts: tp {parallel.expert_tp}: experiments place whole experts; give ep: {system.dies}, "
+                f"parallel.experts: tp {parallel.expert_tp}: experiments place whole experts. Give ep: {system.dies}, "
                 "or serve the model (archsim serve) with routing: uniform"
             )
         if given.experts not in (None, system.compute.dtype):
             raise SpecError(
                 f"precision.experts: {given.experts}: experts of an experiment have the dtype of the system, "
-                f"{system.compute.dtype}; give the system compute: {{dtype: {given.experts}, peak: ...}}"
+                f"{system.compute.dtype}. Give the system compute: {{dtype: {given.experts}, peak: ...}}"
             )
 
     @property

@@ -269,7 +269,7 @@ class PaperSpec(Spec):
         outside = [each for part in self.outside for each in listed_ids(part.ids)]
         for name in [*(row.id for _, row in self.rows()), *outside]:
             if name not in known:
-                raise ValueError(f"{name} is none of its numbers")
+                raise ValueError(f"{name} is not one of its numbers")
             if name in seen:
                 raise ValueError(f"{name} is listed twice")
             seen.add(name)

@@ -314,7 +314,7 @@ class SweepPlan:
                 for axis in axes:
                     if axis.path in _WHOLE:
                         raise SpecError(
-                            f"{axis.place}: other keys depend on it; vary the whole entry instead, "
+                            f"{axis.place}: other keys depend on it. Vary the whole entry instead, "
                             f"{_WHOLE[axis.path]}: [...]"
                         )
                 makers[kind] = Maker(kind, raw, axes, [self._group_of[axis.name] for axis in axes], base, folder)

@@ -175,7 +175,7 @@ def _refuse_no_numbers(given: Mapping[str, Any]) -> None:
     """Compiled functions take numbers."""
     for key, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise KeyProblem((key,), f"expected a number, as schedulers are compiled, not {value!r}")
+            raise KeyProblem((key,), f"schedulers are compiled, so a parameter must be a number, not {value!r}")
 
 
 # ---- serving
@@ -191,7 +191,7 @@ def _rate(value: Any) -> float:
         raise ValueError(f"expected a rate such as '4/s' or '30/min', not {describe(value)}")
     per_s = float(found[1]) / _SECONDS[found[2]]
     if per_s <= 0:
-        raise ValueError(f"{value!r}: no request ever comes; expected a rate above 0")
+        raise ValueError(f"{value!r}: no request would ever come. Expected a rate above 0")
     return per_s
 
 
@@ -312,15 +312,15 @@ class RequestSpec(Spec):
         if self.trace is None:
             for key in ("format", "time_unit", "hash_tokens", "speed"):
                 if key in self.model_fields_set and getattr(self, key) not in (None, 1.0):
-                    raise KeyProblem((key,), "is of a trace, and these requests are drawn; leave it out")
+                    raise KeyProblem((key,), "only a trace has this key, and these requests are drawn. Leave it out")
         for key in ("input", "output"):
             if (getattr(self, key) is None) != (self.trace is not None):
                 what = "a trace has its lengths" if self.trace is not None else "required key is missing"
                 raise KeyProblem((key,), what)
         if self.prefixes is not None and self.trace is not None:
-            raise KeyProblem(("prefixes",), "a trace has its hash ids; leave prefixes out, or draw requests")
+            raise KeyProblem(("prefixes",), "a trace brings its own hash ids. Leave prefixes out, or draw requests")
         if self.sessions is not None and self.trace is not None:
-            raise KeyProblem(("sessions",), "a trace has its sessions, if any; leave the key out, or draw requests")
+            raise KeyProblem(("sessions",), "a trace brings its own sessions. Leave the key out, or draw requests")
         if self.classes and abs(sum(each.share for each in self.classes) - 1) > 1e-6:
             told = ", ".join(f"{each.share:g}" for each in self.classes)
             raise KeyProblem(("classes",), f"shares are {told}; expected shares that add up to 1")
@@ -410,10 +410,10 @@ class DisaggregatedSpec(Spec):
         if decode.experts_on is None:
             return self
         if decode.instances > 1:
-            what = f"{decode.instances} engines cannot share one side of experts; give one engine with more ranks"
+            what = f"{decode.instances} engines cannot share one side of experts. Give one engine with more ranks"
             raise KeyProblem(("decode", "instances"), what)
         if decode.parallel.experts is not None:
-            what = "the experts are on the devices of experts_on, all of which share them; leave it out"
+            what = "the experts are on the devices of experts_on, which all share them. Leave it out"
             raise KeyProblem(("decode", "parallel", "experts"), what)
         return self
 
@@ -502,10 +502,10 @@ class SpeculationSpec(Spec):
     @model_validator(mode="after")
     def _one_each(self) -> "SpeculationSpec":
         if isinstance(self.acceptance, tuple) and len(self.acceptance) != self.draft_tokens:
-            told = f"{len(self.acceptance)} rates for {self.draft_tokens} drafts; give one, or one for each"
+            told = f"{len(self.acceptance)} rates for {self.draft_tokens} drafts. Give one, or one for each"
             raise KeyProblem(("acceptance",), told)
         if self.tree is not None and len(self.tree) != self.draft_tokens:
-            told = f"{len(self.tree)} depths for {self.draft_tokens} draft_tokens; give one number for each"
+            told = f"{len(self.tree)} depths for {self.draft_tokens} draft_tokens. Give one number for each"
             raise KeyProblem(("tree",), told)
         return self
 
@@ -544,7 +544,7 @@ class ExpertOffloadSpec(Spec):
     @model_validator(mode="after")
     def _generated(self) -> "ExpertOffloadSpec":
         if self.popularity is not None and self.popularity.trace is not None:
-            raise KeyProblem(("popularity", "trace"), "is of generated traffic; give like, or synthetic")
+            raise KeyProblem(("popularity", "trace"), "only generated traffic has this key. Give like or synthetic")
         return self
 
 
@@ -566,7 +566,7 @@ class FaultSpec(Spec):
     @model_validator(mode="after")
     def _back_of_ranks(self) -> "FaultSpec":
         if self.back_ns is not None and not self.elastic:
-            raise KeyProblem(("back",), "an engine that starts anew is back after `recovery`; leave back out")
+            raise KeyProblem(("back",), "an engine that starts again is back after `recovery`. Leave back out")
         if self.back_ns is not None and self.back_ns <= self.recovery_ns:
             raise KeyProblem(("back",), "expected a time after `recovery`, when the engine goes on without the rank")
         return self
@@ -591,7 +591,7 @@ class AxesSpec(Spec):
             told = ", ".join(f"{path} {size}" for path, size in sizes.items())
             raise KeyProblem(("zip",), f"expected as many values of every key; there are of {told}")
         if not self.axes:
-            raise ValueError("varies nothing; give axes in grid or zip")
+            raise ValueError("the sweep varies nothing. Give axes in grid or zip")
         return self
 
     @property
@@ -687,34 +687,34 @@ class ServeSpec(Spec):
         self._refuse_offload()
         self._refuse_shared_prompts()
         if self.kv_store != "none" and not self.scheduler.prefix_caching:
-            raise KeyProblem(("kv_store",), "keeps prefixes, and scheduler.prefix_caching is false; leave one out")
+            raise KeyProblem(("kv_store",), "keeps prefixes, and scheduler.prefix_caching is false. Leave one out")
         if self.kv_store != "none" and self.disaggregated != "none" and self.disaggregated.prefill == "none":
-            what = "keeps KV of prompts, and disaggregated.prefill: none brings it with the requests; leave it out"
+            what = "keeps KV of prompts, but with disaggregated.prefill: none requests bring it. Leave it out"
             raise KeyProblem(("kv_store",), what)
         if self.kv_store != "none" and drawn:
-            what = "keeps prefixes, and these requests share none; give requests.sessions or prefixes, or a trace"
+            what = "keeps prefixes, but these requests share none. Give requests.sessions or prefixes, or a trace"
             raise KeyProblem(("kv_store",), what)
         closed = self.requests.concurrency is not None
         wrong, right = ("rates", "clients") if closed else ("clients", "rates")
         if getattr(self.loads, wrong):
             what = "a closed loop has clients" if closed else "requests that arrive by themselves have rates"
-            raise KeyProblem(("loads", wrong), f"{what}; give {right}")
+            raise KeyProblem(("loads", wrong), f"{what}. Give {right}")
         if self.loads.inputs and self.requests.trace is not None:
-            raise KeyProblem(("loads", "inputs"), "a trace has its lengths; leave inputs out, or draw requests")
+            raise KeyProblem(("loads", "inputs"), "a trace brings its own lengths. Leave inputs out, or draw requests")
         if self.experts_on is not None:
             where = ("disaggregated", "decode", "experts_on")
             if not isinstance(self.routing, RoutingSpec):
-                raise KeyProblem(where, "experts apart are simulated with tokens; give routing: {like: model}")
+                raise KeyProblem(where, "experts_on needs tokens from traffic. Give routing: {like: model}")
             if self.speculation != "none":
-                raise KeyProblem(where, "drafts across two sides are not modelled; give speculation: none")
+                raise KeyProblem(where, "drafts across two sides are not modelled. Give speculation: none")
             if self.static_batch is not None:
-                raise KeyProblem(where, "a static batch prefills, which experts apart do not model; leave one out")
+                raise KeyProblem(where, "a static batch prefills, which experts_on does not model. Leave one out")
         return self
 
     def _refuse_unordered(self) -> None:
         order, classes = self.scheduler.order, self.requests.classes
         if order == "priority" and len({each.priority for each in classes}) < 2:
-            what = "needs requests.classes with priorities that differ; give arrival"
+            what = "needs requests.classes with different priorities. Give arrival"
             raise KeyProblem(("scheduler", "order"), f"priority {what}")
         limits = [each.ttft_ns or self.slo.ttft_ns for each in classes] or [self.slo.ttft_ns]
         if order == "deadline" and (None in limits or len(set(limits)) < 2):
@@ -725,9 +725,9 @@ class ServeSpec(Spec):
         if not self.faults:
             return
         if self.disaggregated != "none":
-            raise KeyProblem(("faults",), "requests that return from decodes to prompts are not modelled; leave it out")
+            raise KeyProblem(("faults",), "requests that return from decodes to prompts are not modelled. Leave it out")
         if isinstance(self.routing, RoutingSpec):
-            what = "the placement of experts from traffic on fewer ranks is not modelled; give routing: uniform"
+            what = "the placement of experts from traffic on fewer ranks is not modelled. Give routing: uniform"
             raise KeyProblem(("faults",), what)
         for at, each in enumerate(self.faults):
             ranks = self.parallel.attention.dp
@@ -735,7 +735,7 @@ class ServeSpec(Spec):
                 what = f"there are {self.instances} engines of {ranks} ranks; they are counted from 0 on"
                 raise KeyProblem(("faults", at), what)
             if each.elastic and ranks == 1:
-                what = "an engine of one rank has no other that goes on; give elastic: false, or attention dp above 1"
+                what = "no other rank of the engine could go on. Give elastic: false, or attention dp above 1"
                 raise KeyProblem(("faults", at, "elastic"), what)
 
     def _refuse_offload(self) -> None:
@@ -750,7 +750,7 @@ class ServeSpec(Spec):
             (any(each.elastic for each in self.faults), "ranks that fail and leave their experts to others (faults)"),
         ):
             if odd:
-                raise KeyProblem(("expert_offload",), f"with {what} is not modelled; leave one of them out")
+                raise KeyProblem(("expert_offload",), f"with {what} is not modelled. Leave one of them out")
 
     def _refuse_shared_prompts(self) -> None:
         for name, side in self.sides.items():
@@ -768,7 +768,7 @@ class ServeSpec(Spec):
                 (self.speculation != "none", "speculation"),
             ):  # fmt: skip
                 if odd:
-                    raise KeyProblem((*where, "prompts"), f"shared prompts with {what} are not modelled; give own")
+                    raise KeyProblem((*where, "prompts"), f"shared prompts with {what} are not modelled. Give own")
 
     @property
     def experts_on(self) -> ExpertsOnSpec | None:

@@ -122,7 +122,7 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
             "traffic: give routing: {like: model}, or leave them out; overlap alone goes with other routings"
         )
     if isinstance(spec.routing, RoutingSpec) and model.experts == 1:
-        raise SpecError(f"{tree.place(('routing',))}: routing: {model.name} has no experts; give routing: uniform")
+        raise SpecError(f"{tree.place(('routing',))}: routing: {model.name} has no experts. Give routing: uniform")
     set_ = resolve("assumptions", _assumptions(spec, system), tree.place(("assumptions",)), folder)
     assumptions = validate(AssumptionsSpec, set_, ("assumptions", 0))
     machines = {}

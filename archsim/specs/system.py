@@ -190,7 +190,7 @@ class HostSpec(Spec):
         wanted = [key for key, (field, _) in _PATH.items() if key not in given and field not in given]
         if not wanted:
             raise KeyProblem(
-                ("calibration",), f"{', '.join(_PATH)} are all given; omit those that the calibration should give"
+                ("calibration",), f"{', '.join(_PATH)} are all given. Omit those that the calibration should give"
             )
         from archsim.laws.laws import Laws
 
@@ -202,7 +202,7 @@ class HostSpec(Spec):
         if lacking:
             whys = "; ".join(dict.fromkeys(lacking.values()))
             raise KeyProblem(
-                ("calibration",), f"{name!r} has {whys}; give {' and '.join(lacking)} here, or recalibrate"
+                ("calibration",), f"{name!r} has {whys}. Give {' and '.join(lacking)} here, or recalibrate"
             )
         rest = {key: value for key, value in given.items() if key != "calibration"}
         fitted = {
@@ -244,7 +244,7 @@ class DecisionSpec(Spec):
         if self.atu_entries % min(self.atu_ways, self.atu_entries):
             raise KeyProblem(
                 ("atu_ways",),
-                f"{self.atu_entries} entries are not whole sets of {self.atu_ways} ways; take "
+                f"{self.atu_entries} entries are not whole sets of {self.atu_ways} ways. Take "
                 f"{self.atu_entries - self.atu_entries % self.atu_ways} entries, or atu_ways: {self.atu_entries}",
             )
         return self
@@ -419,7 +419,7 @@ class BlockSpec(Spec):
             kind = kind_of(named)
             check_parameters(self.name, named, 0 if kind == BEFORE_ARRAY else 1, self.params)
             if kind and self.bandwidth_bytes_per_s is not None:
-                raise KeyProblem(("bandwidth",), f"{self.name} is a class, which says its own time; omit bandwidth")
+                raise KeyProblem(("bandwidth",), f"{self.name} is a class, which says its own time. Omit bandwidth")
         return self
 
     def __hash__(self) -> int:
@@ -534,7 +534,7 @@ class LlcSpec(Spec):
         if self.capacity_bytes < self.segment_bytes:
             sizes = (format_quantity(size, SIZE) for size in (self.capacity_bytes, self.segment_bytes))
             raise KeyProblem(
-                ("capacity",), "{} is less than a segment, which is {}; give llc.segment as well".format(*sizes)
+                ("capacity",), "{} is less than a segment, which is {}. Give llc.segment as well".format(*sizes)
             )
         return self
 
@@ -660,7 +660,7 @@ class CoolingSpec(Spec):
         for key, limit_c in (("limit", self.limit_c), ("hbm_limit", self.hbm_limit_c)):
             if limit_c <= self.coolant_c:
                 raise KeyProblem(
-                    (key,), f"{limit_c:g} C is not above the coolant, {self.coolant_c:g} C; give a higher {key}, or "
+                    (key,), f"{limit_c:g} C is not above the coolant, {self.coolant_c:g} C. Give a higher {key}, or "
                     "a colder coolant"
                 )  # fmt: skip
         return self
@@ -733,7 +733,7 @@ class SystemSpec(Spec):
         if power is not None and power.limit_w is None and power.die_limit_w is None and not self.cooling:
             raise KeyProblem(
                 ("power", "clocks"),
-                "no limit lowers a clock; give power a limit or a die_limit, or the system cooling: {coolant: 30 C, "
+                "no limit lowers a clock. Give power a limit or a die_limit, or the system cooling: {coolant: 30 C, "
                 "resistance: 0.2 K/W per die}",
             )
         return self
@@ -743,7 +743,7 @@ class SystemSpec(Spec):
         if self.cooling is not None and self.cooling.lateral != "none" and places_of(self) is None:
             raise KeyProblem(
                 ("cooling", "lateral"),
-                "heat flows from die to die only on a mesh or torus, and this system has none; give lateral: none",
+                "heat flows from die to die only on a mesh or torus, and this system has none. Give lateral: none",
             )
 
     def _refuse_two_fabrics(self) -> None:
@@ -751,12 +751,12 @@ class SystemSpec(Spec):
         if self.fabric is not None:
             for key, given in (("mesh", self.mesh is not None), ("topology", self.topology != TopologySpec())):
                 if given:
-                    raise KeyProblem((key,), f"fabric already defines dies and links; give either {key} or fabric")
+                    raise KeyProblem((key,), f"fabric already defines dies and links. Give either {key} or fabric")
         elif self.topology.dies is not None:
             if self.mesh is not None:
                 raise KeyProblem(
                     ("topology", "dies"),
-                    "the mesh already defines the number of dies; give either mesh or topology.dies",
+                    "the mesh already defines the number of dies. Give either mesh or topology.dies",
                 )
         elif self.mesh is None:
             if self.topology.is_function:

@@ -298,7 +298,7 @@ def _refuse_parts(name: Source | ExperimentSpec) -> None:
         return
     kind = "policy" if name in PRESETS else "system" if name in named_files("systems") else None
     if kind:
-        raise SpecError(f"{name!r} is a {kind}, not an experiment; name one in which to compare it: --in dojo")
+        raise SpecError(f"{name!r} is a {kind}, not an experiment. Name one in which to compare it: --in dojo")
 
 
 # ---- page

@@ -111,10 +111,10 @@ class ProblemBuilder:
         """
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         if system.whole != (system.dies, system.dies):
-            raise ArchsimError(f"{system.name}: bounds are of equal dies; omit dies_as_built.speed and harvest")
+            raise ArchsimError(f"{system.name}: bounds are of equal dies. Omit dies_as_built.speed and harvest")
         if limits := [key for key in ("power", "cooling") if getattr(system, key) is not None]:
             raise ArchsimError(
-                f"{system.name}: bounds are at the full clock, and {' and '.join(limits)} may lower it; omit "
+                f"{system.name}: bounds are at the full clock, and {' and '.join(limits)} may lower it. Omit "
                 f"{' and '.join(limits)}"
             )
         if system.dies > MOST_DIES:

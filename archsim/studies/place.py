@@ -289,7 +289,7 @@ def cost_of(placed: PhysicalMap, before: PhysicalMap, system: SystemSpec, model:
 # The study: split the loads in time, choose on the first part, judge on the last, count the costs, write the files.
 
 MANIFEST = "placement.json"
-NO_STEPS = "no time is stated: the loads are sums over an unknown number of steps; give --tokens"
+NO_STEPS = "No time can be stated, as the loads are sums over an unknown number of steps. Give --tokens"
 ODD, MOST_TOLD = 2.0, 8  # times the pairs of the median layer, from which a layer is told; layers that a note lists
 DEFAULT, OTHER_DEFAULT = "default of SGLang and vLLM", "default of TensorRT-LLM"
 

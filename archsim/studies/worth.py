@@ -228,7 +228,7 @@ def pairs_of(block: str, policies: Sequence[PolicySpec]) -> list[tuple[PolicySpe
     if not found:
         raise SpecError(
             f"policies {', '.join(each.name for each in policies)}: no two differ in {BLOCKS[block]} alone, one with "
-            f"the block and one without, so nothing tells what {block} saves; add such a policy"
+            f"the block and one without, so nothing tells what {block} saves. Add such a policy"
         )
     return found
 

@@ -667,7 +667,7 @@ def _summed(files: list[Path], every: list[Loads]) -> Loads:
                 series.append(part.series[n])
             elif part.rank is None or part.rank in ranks.get(name, {part.rank}):
                 whose = "" if part.rank is None else f" of rank {part.rank}"
-                raise TraceError(f"{file}: a second matrix named {name!r}{whose}; give the files different names")
+                raise TraceError(f"{file}: a second matrix named {name!r}{whose}. Give the files different names")
             else:
                 counts[at[name]] = counts[at[name]] + part.counts[n]
             if part.rank is not None:

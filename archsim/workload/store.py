@@ -795,7 +795,7 @@ def writing(out: Path, replace: bool) -> Iterator[None]:
     """Lock a folder that is, or will become, a store. Raises TraceError if a store exists, unless it may be replaced.
     """
     if is_store(out) and not replace:
-        raise TraceError(f"{out}: is already a trace store; give another folder, or --replace")
+        raise TraceError(f"{out}: is already a trace store. Give another folder, or --replace")
     if out.exists() and not is_store(out) and not _is_unfinished(out):
         raise TraceError(f"{out}: exists and is not a trace store; nothing is written there")
     with sole_writer(out):
@@ -816,7 +816,7 @@ def write_tokens(out: Path, shape: Shape, entries: Sequence[Entry], jobs: int) -
     with_scores = False
     for group, (content, scored) in zip(groups, packed, strict=True):
         if rows and scored != with_scores:
-            raise TraceError(f"{out}: some requests have scores and others have not; import them separately")
+            raise TraceError(f"{out}: some requests have scores and others have not. Import them separately")
         with_scores = scored
         rows.append(_write(out, "rows", content, requests=len(group), tokens=sum(entry.rows for entry in group)))
     index, facts = _index(ordered)

@@ -239,7 +239,7 @@ def _with_lengths(parameters: TrafficModel, spec, like: str) -> TrafficModel:
     if not (found.prompt_tokens.any() or found.decode_steps.any()):
         raise TraceError(
             f"{traffic_file(like)}: its requests have no decode steps, and prompt_tokens: 0 leaves out the prompts: "
-            "nothing would run; give trace.synthetic.decode_steps, or more prompt_tokens"
+            "nothing would run. Give trace.synthetic.decode_steps, or more prompt_tokens"
         )
     return found
 
@@ -307,7 +307,7 @@ def model_of(like: str) -> str:
     name = stated_model(file)
     known = isinstance(name, str) and (name in named_files("models") or os.path.isfile(name))
     if not known:
-        raise TraceError(f"{file}:1: does not name its model; give --model")
+        raise TraceError(f"{file}:1: does not name its model. Give --model")
     return name
 
 

@@ -199,7 +199,7 @@ def choose_gpu(measurements: Measurements, wanted: str | None, name: str) -> str
         return wanted
     if name in known or len(known) == 1:
         return name if name in known else known[0]
-    raise CalibrationError(f"measurements of several GPUs ({', '.join(known)}); choose one with --gpu")
+    raise CalibrationError(f"measurements of several GPUs ({', '.join(known)}). Choose one with --gpu")
 
 
 # ---- coverage
@@ -341,7 +341,7 @@ def calibrate_gpus(
         gpus = measurements.gpus()
     if named and len(gpus) > 1:
         known = ", ".join(gpus)
-        raise CalibrationError(f"--peak and --hbm are of one GPU, and there are {known}; choose one with --gpu")
+        raise CalibrationError(f"--peak and --hbm are of one GPU, and there are {known}. Choose one with --gpu")
     found = []
     for each in gpus:
         path = None if out is None else Path(out) if is_file else Path(out) / f"{each}.yaml"

@@ -78,7 +78,7 @@ def is_calibration_file(out: str) -> bool:
     if path.suffix in YAML or path.is_dir() or out.endswith("/") or not path.suffix[1:2].isalpha():
         return path.suffix in YAML
     raise CalibrationError(
-        f"--out {out}: a calibration is a .yaml file, not {path.suffix}; end the path of a new folder with /"
+        f"--out {out}: a calibration is a .yaml file, not {path.suffix}. End the path of a new folder with /"
     )
 
 

@@ -79,12 +79,12 @@ class Recording:
                 stream.truncate(len(whole))
         reader = csv.DictReader(io.StringIO(whole.decode("utf-8")))
         if whole and reader.fieldnames != self._columns:
-            raise MeasureError(f"{self.path}: its columns are not those of the schema; use another folder")
+            raise MeasureError(f"{self.path}: its columns are not those of the schema. Use another folder")
         done = set()
         for row in reader:
             if row["gpu_name"] != self._machine.gpu_name:
                 message = f"{self.path}: measured on {row['gpu_name']!r}, this is {self._machine.gpu_name!r}"
-                raise MeasureError(f"{message}; use another folder")
+                raise MeasureError(f"{message}. Use another folder")
             done.add(self._key(row))
         return done
 
@@ -180,5 +180,5 @@ def write_manifest(out: Path, run_id: str, machine: Machine) -> None:
     try:
         runs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
-        raise MeasureError(f"{path}: {error}; remove it, or use another folder") from error
+        raise MeasureError(f"{path}: {error}. Remove it, or use another folder") from error
     write_text(path, json.dumps(runs | {run_id: asdict(machine)}, indent=2, sort_keys=True) + "\n")

@@ -259,7 +259,7 @@ def test_sets_of_an_atu_evict_among_themselves():
 
 
 def test_an_atu_has_whole_sets():
-    with pytest.raises(ValueError, match="12 entries are not whole sets of 8 ways; take 8 entries, or atu_ways: 12"):
+    with pytest.raises(ValueError, match="12 entries are not whole sets of 8 ways. Take 8 entries, or atu_ways: 12"):
         DecisionSpec(atu_entries=12)
 
 

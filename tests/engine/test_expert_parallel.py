@@ -251,7 +251,7 @@ def test_a_level_names_the_library():
 def test_refusals_say_what_would_fit():
     node = load_system("h100_node")
     cases = (
-        (cluster(2, law=None), {}, SpecError, "fabric.levels.1.*give law: h100/inter_node"),
+        (cluster(2, law=None), {}, SpecError, "fabric.levels.1.*Give law: h100/inter_node"),
         (cluster(2, law="h100/intra_node"), {}, SpecError, "no law of this level; expected h100/inter_node"),
         (cluster(2, law="a100/inter_node"), {}, LawMissing, "has no kernel normal.*such as law: h100/intra_node"),
         (cluster(2), {"dispatch": "all_to_all"}, LawMissing, "not measured between nodes.*dispatch: per_rank"),

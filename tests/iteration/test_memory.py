@@ -155,7 +155,7 @@ def test_a_model_without_attention_counts_experts_alone_and_says_so():
 
 def test_a_context_that_nothing_says_must_be_written():
     of = scenario()
-    with pytest.raises(SpecError, match=r"^workload\.context: .*give it \(context: 4096\), give 0"):
+    with pytest.raises(SpecError, match=r"^workload\.context: .*Give it \(context: 4096\), give 0"):
         fit_of(of, placed(of))
     none = scenario(context=0)
     fit = fit_of(none, placed(none))
@@ -329,7 +329,7 @@ def test_check_run_and_serve_print_one_room(tmp_path, capsys, monkeypatch, atten
 def test_a_deployment_without_room_says_what_would_fit():
     model, calibration = load_model("deepseek-v3"), calibration_named("h200")
     engine = Engine(model, calibration, 80e9, ParallelSpec(attention=AttentionRanks(dp=8)).sizes())
-    said = r"no room for KV.*need .* GB, HBM has .* too little; it would fit with attention dp 64 and experts ep 64"
+    said = r"no room for KV.*need .* GB, HBM has .* too little. It would fit with attention dp 64 and experts ep 64"
     with pytest.raises(CapacityError, match=said):
         kv_blocks(engine, Scheduler())
 

@@ -128,7 +128,7 @@ def simulate(**parts):
         (
             "allocation",
             compiled_with_step,
-            "a compiled function cannot take `step`; pass `step.compiled` to compiled functions",
+            "a compiled function cannot take `step`. Pass `step.compiled` to compiled functions",
         ),
         ("prediction", fails, "RuntimeError: no idea (.*test_users_own.py:[0-9]+)"),
     ],

@@ -283,7 +283,7 @@ def test_heat_between_packages_is_refused(folder):
         FILE.replace("  mesh: {x: 3, y: 2}", f"  fabric: {{levels: [{{switch: 6}}]}}\n  cooling: {COOLED}"),
         encoding="utf-8",
     )
-    with pytest.raises(SpecError, match=r"cooling.lateral: heat flows .* give lateral: none"):
+    with pytest.raises(SpecError, match=r"cooling.lateral: heat flows .* Give lateral: none"):
         load_experiment(file)
 
 
@@ -340,5 +340,5 @@ def test_a_rule_that_sees_speeds_sees_clocks_of_dies(folder):
 
 
 def test_clocks_of_dies_need_a_limit(measured):
-    with pytest.raises(SpecError, match="no limit lowers a clock; give power a limit"):
+    with pytest.raises(SpecError, match="no limit lowers a clock. Give power a limit"):
         measured(EACH)

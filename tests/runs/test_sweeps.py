@@ -235,7 +235,7 @@ def test_measures_are_those_of_the_machine(tmp_path):
     (2, "  grid: {engine: [evnet]}", "unknown value 'evnet'; did you mean 'event'?"),
     (2, "  grid: {policy.allocation.block_token: [8]}", "no policy of the experiment has the parameter 'block_token'; did you mean 'block_tokens'?"),
     (2, "  grid: {policy.allocation.block_tokens: [0]}", "block_tokens.0: 0 is out of range; expected 1 to"),
-    (2, "  grid: {assumptions.set: [physical]}", "vary the whole entry instead, assumptions: [...]"),
+    (2, "  grid: {assumptions.set: [physical]}", "Vary the whole entry instead, assumptions: [...]"),
     (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB}}", "from is a bandwidth, to is a size"),
     (2, "  grid: {hbm.bandwidth: {from: 1 TB/s, to: 2 TB/s}}", "a range needs exactly one of step, factor, linear, log; none is given"),
     (2, "  grid: {hbm.bandwidth: {from: 2 TB/s, to: 1 TB/s, log: 3}}", "from '2 TB/s' is not below to '1 TB/s'"),
@@ -246,7 +246,7 @@ def test_measures_are_those_of_the_machine(tmp_path):
     (2, "  sample: {method: sobel, count: 4, over: {mesh: [2x2]}}", "sweep.sample.method: unknown value 'sobel'; did you mean 'sobol'?"),
     (2, "  sample: {over: {mesh: [2x2]}}", "sweep.sample.count: expected a whole number from 1"),
     (2, "  sample: {count: 3}", "needs axes in over"),
-    (1, "  where: [dies < 3]", "varies nothing; give axes in grid, zip or sample"),
+    (1, "  where: [dies < 3]", "varies nothing. Give axes in grid, zip or sample"),
     (3, "  grid: {mesh: [2x2]}\n  where: [dies <= ]", "sweep.where.0: 'dies <=': expected a number, a name or '(' at the end"),
     (3, "  grid: {mesh: [2x2]}\n  where: [dies 8]", "expected one of <= < >= > == != instead of '8'"),
     (3, '  grid: {mesh: [2x2]}\n  where: ["dies < 8; import os"]', "not understood from"),
@@ -255,7 +255,7 @@ def test_measures_are_those_of_the_machine(tmp_path):
     (3, "  grid: {mesh: [2x2]}\n  where: [mesh == 4]", "'mesh' is not a single value; compare one of its keys: x, y"),
     (3, "  grid: {mesh: [2x2]}\n  where: [dies fits]", "only hbm_capacity can be tested with `fits`; dies is a number"),
     (3, "  grid: {mesh: [2x2]}\n  where: [hbm_capacity <= 4]", "write `hbm_capacity fits`"),
-    (2, "  grid: {d2d.bandwidth: [1 TB/s, 1000 GB/s]}", "1 TB/s and 1000 GB/s are the same value; keep one"),
+    (2, "  grid: {d2d.bandwidth: [1 TB/s, 1000 GB/s]}", "1 TB/s and 1000 GB/s are the same value. Keep one"),
     (3, "  grid: {mesh: [2x2]}\n  where: [5]", "expected a constraint such as dies <= 64, not the number 5"),
 ])
 def test_what_is_wrong_is_told_with_its_place(tmp_path, line, sweep, problem):

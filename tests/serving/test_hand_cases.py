@@ -291,14 +291,14 @@ def test_experts_of_a_rank_that_fails_are_on_the_others():
     ("change", "said"),
     [
         ({"faults": [{"at": "1 s", "engine": 3, "recovery": "5 s"}]}, "there are 1 engines"),
-        ({"faults": [{"at": "1 s", "recovery": "5 s", "elastic": True}]}, "no other that goes on"),
-        ({"faults": [{"at": "1 s", "recovery": "5 s", "back": "9 s"}]}, "leave back out"),
+        ({"faults": [{"at": "1 s", "recovery": "5 s", "elastic": True}]}, "no other rank of the engine could go on"),
+        ({"faults": [{"at": "1 s", "recovery": "5 s", "back": "9 s"}]}, "Leave back out"),
         ({"routing": {"like": "model"}, "faults": [{"at": "1 s", "recovery": "5 s"}]}, "not modelled"),
-        ({"scheduler": {"name": "vllm_v1", "order": "priority"}}, "priorities that differ"),
+        ({"scheduler": {"name": "vllm_v1", "order": "priority"}}, "different priorities"),
         ({"scheduler": {"name": "vllm_v1", "order": "deadline"}}, "limits `ttft` that differ"),
         ({"requests": {"classes": [{"name": "a", "share": 0.5}]}}, "add up to 1"),
         ({"kv_store": {"capacity": "1 TB"}, "scheduler": {"prefix_caching": False}}, "prefix_caching is false"),
-        ({"disaggregated": {"prefill": "none", "decode": {}}, "kv_store": {"capacity": "1 TB"}}, "brings it with"),
+        ({"disaggregated": {"prefill": "none", "decode": {}}, "kv_store": {"capacity": "1 TB"}}, "requests bring it"),
         ({"requests": {"sessions": None}, "kv_store": {"capacity": "1 TB"}}, "share none"),
     ],
 )
@@ -663,7 +663,7 @@ def test_a_batch_without_a_size_is_refused():
     given = dict(load_paper("libra").runs["glm"].serve) | {"requests": {"arrivals": {"rate": "1/s"}, "count": 8}}
     given["requests"] |= {"input": {"fixed": 64}, "output": {"fixed": 1}}
     (run, *_) = serve_plan(given, ["sweep=null"]).runs()
-    with pytest.raises(SpecError, match=r"give requests: \{concurrency: 32"):
+    with pytest.raises(SpecError, match=r"Give requests: \{concurrency: 32"):
         engine_of(run.serving, run.serving.spec.parallel)
 
 

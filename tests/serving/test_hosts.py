@@ -263,7 +263,7 @@ def test_loads_are_those_that_the_file_asks_for(tmp_path):
     ("change", "told"),
     [
         ({"loads": {"clients": [4]}}, "have rates; give rates"),
-        ({"loads": {"rates": ["0/s"]}}, "no request ever comes"),
+        ({"loads": {"rates": ["0/s"]}}, "no request would ever come"),
         ({"requests": CLOSED, "loads": {"rates": ["4/s"]}}, "a closed loop has clients; give clients"),
     ],
 )

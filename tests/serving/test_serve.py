@@ -279,7 +279,7 @@ def test_configurations_that_are_no_product_are_counted():
         ({"slo": {"ttft": 2}}, "slo.ttft: 2 has no unit"),
         (
             {"requests": {"arrivals": {"rate": "0/s"}, "input": {"fixed": 1}, "output": {"fixed": 1}}},
-            "no request ever comes",
+            "no request would ever come",
         ),
         (
             {"requests": {"arrivals": {"rate": 4}, "input": {"fixed": 1}, "output": {"fixed": 1}}},

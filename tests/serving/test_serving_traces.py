@@ -135,7 +135,7 @@ def test_dates_with_and_without_fractions_and_offsets_are_one_clock(tmp_path, ti
     (("2024-05-10 00:00:00", "2024-05-10 00:00:01Z"), ":3: the arrival is a date with its offset from UTC, but in the"),
     (("2024-05-10 00:00:00", "17"), ":3: the arrival is a number, but in the request above it a date"),
     (("2024-05-10 25:00:00",), ":2: .* is no date"), (("10/05/2024 1:02:03 PM",), ":2: TIMESTAMP is '10/05/2024"),
-    (("2024-05-10 00:00:00 CET",), ":2: TIMESTAMP is '2024-05-10 00:00:00 CET'"), (("0", "1"), "name their unit"),
+    (("2024-05-10 00:00:00 CET",), ":2: TIMESTAMP is '2024-05-10 00:00:00 CET'"), (("0", "1"), "Name their unit"),
     (("２０２４-05-10 00:00:00",), ":2: TIMESTAMP is"),
 ])
 def test_clocks_that_cannot_be_read_are_refused(tmp_path, times, told):

@@ -141,7 +141,7 @@ def test_without_d2d_it_is_a_link_of_the_first_level(tmp_path):
     ("fabric: {levels: [{ring: 4}, {mesh: [2, 1], per: edge}]}", "levels.1.per: only a mesh or torus of meshes has edges"),  # noqa: E501
     ("fabric: {levels: [{switch: 2, law: h10/intra_node}]}", "levels.0.law: unknown calibration 'h10'; did you mean 'h100'"),  # noqa: E501
     ("fabric: {levels: [{switch: 2, law: h100}]}", "fabric.levels.0.law: expected a calibration and a kind of law"),
-    ("mesh: 2x2, fabric: {levels: [{switch: 2}]}", "mesh: fabric already defines dies and links; give either mesh"),
+    ("mesh: 2x2, fabric: {levels: [{switch: 2}]}", "mesh: fabric already defines dies and links. Give either mesh"),
     ("topology: ring, fabric: {levels: [{switch: 2}]}", "topology: fabric already defines dies and links"),
     ("topology: 'no.such.module:star'", "topology.name: cannot import module 'no.such.module'"),
     ("topology: {name: ring, dies: 4}", "topology.dies: only your own package.module:function takes dies"),
@@ -466,7 +466,7 @@ def test_a_manifest_has_the_numbers_and_where_they_are_from(tmp_path):
     ),
     (
         "{calibration: h100, pcie_latency: 2 us, pcie_bandwidth: 1 GB/s, launch: 2 us, sync: 2 us}",
-        "are all given; omit",
+        "are all given. Omit",
     ),
     ("{calibration: 100}", "expected text, not the number 100"),
     ("{calibraton: h100}", "unknown key; did you mean 'calibration'?"),

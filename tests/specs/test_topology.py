@@ -362,7 +362,7 @@ def test_more_defects_kill_more_dies_of_the_same_draw():
     ("keys", "at", "says"),
     [
         ({"links_as_built": {"dead": [[3, 25]]}}, "links_as_built.dead.0", "dies 0 to 24; the nearest link is [3, 8]"),
-        ({"power": {"clocks": "each"}}, "power.clocks", "no limit lowers a clock; give power a limit"),
+        ({"power": {"clocks": "each"}}, "power.clocks", "no limit lowers a clock. Give power a limit"),
         ({"dies_as_built": {"dead": [25]}}, "dies_as_built.dead.0", "no die 25 in 5 × 5 mesh; expected 0 to 24"),
         ({"dies_as_built": {"dead": [7, 7]}}, "dies_as_built.dead.1", "die 7 is listed twice"),
         ({"dies_as_built": {"dead": [1, 5]}}, "dies_as_built.dead", "no route reaches die 0"),

@@ -219,7 +219,7 @@ def test_page_and_command_say_what_an_allocation_could_gain(tmp_path, capsys):
 ])  # fmt: skip
 def test_bounds_refuse_limits_that_may_lower_the_clock(key, limits):
     system = small_system(2, 2).model_copy(update={key: limits})
-    with pytest.raises(ArchsimError, match=f"bounds are at the full clock, and {key} may lower it; omit {key}"):
+    with pytest.raises(ArchsimError, match=f"bounds are at the full clock, and {key} may lower it. Omit {key}"):
         ProblemBuilder(scenario_of(system, small_model(), policy("ep"), load_assumptions("physical")), False, 1)
 
 

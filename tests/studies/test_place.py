@@ -193,7 +193,7 @@ def test_one_matrix_cannot_be_held_out(tmp_path):
     np.save(tmp_path / "sum.npy", LOADS.sum(axis=0))
     found = placed(tmp_path / "sum.npy")
     assert (found.trained, found.held_out) == (1, 0) and found.rows[-1].experts_ns is None
-    assert "nothing could be held out" in " ".join(found.notes) and "give --tokens" in " ".join(found.notes)
+    assert "nothing could be held out" in " ".join(found.notes) and "Give --tokens" in " ".join(found.notes)
     assert placed(tmp_path / "sum.npy", tokens=64).rows[-1].experts_ns > 0
 
 

@@ -154,7 +154,7 @@ def test_bounds_may_have_units_of_their_own():
 @pytest.mark.parametrize(
     ("written", "key", "problem"),
     [
-        ("{range: [1.8, 2.1]}", "hbm.bandwidth.range", "a range stands beside its value"),
+        ("{range: [1.8, 2.1]}", "hbm.bandwidth.range", "a range needs its value, too"),
         ("{value: 2 TB/s, range: [2.1, 2.2]}", "hbm.bandwidth.range", "does not contain the value, 2 TB/s"),
         ("{value: 2 TB/s, range: [1.8, 2.1], distribution: trianglar}", "hbm.bandwidth.distribution",
          "unknown distribution 'trianglar'; did you mean 'triangular'?"),

@@ -357,7 +357,7 @@ def test_a_model_that_nobody_names_must_be_given(source, tmp_path):
 
 def test_tokens_and_loads_do_not_mix(source, tmp_path):
     np.savez(tmp_path / "load.npz", counts=np.ones((4, 6), int))
-    with pytest.raises(TraceError, match="holds expert loads, others hold tokens; import them separately"):
+    with pytest.raises(TraceError, match="holds expert loads, others hold tokens. Import them separately"):
         imported([source, tmp_path / "load.npz"], tmp_path / "store")
 
 

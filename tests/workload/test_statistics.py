@@ -247,7 +247,7 @@ def test_presets_know_their_model(tmp_path, capsys):
     assert open_trace(out, load_model("deepseek-v3")).requests == 2
     (tmp_path / "mine.yaml").write_text("name: mine\nsource: x\n")
     assert main(["trace", "synth", str(tmp_path / "mine.yaml"), "--out", out]) == 2
-    assert "mine.yaml:1: does not name its model; give --model" in capsys.readouterr().err
+    assert "mine.yaml:1: does not name its model. Give --model" in capsys.readouterr().err
 
 
 def test_unknown_presets_are_named(tmp_path, capsys):

@@ -144,7 +144,7 @@ def test_samples_are_seeded_and_without_repeats(store):
 
 def test_an_existing_store_is_replaced_only_when_asked(store, tree, tmp_path):
     before = contents(store)
-    with pytest.raises(TraceError, match="is already a trace store; give another folder, or --replace"):
+    with pytest.raises(TraceError, match="is already a trace store. Give another folder, or --replace"):
         imported(tree / "org/toy/set/a", store)
     assert contents(store) == before
     imported(tree / "org/toy/set/a", store, replace=True)

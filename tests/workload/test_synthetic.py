@@ -227,5 +227,5 @@ def test_what_cannot_be_fitted_is_refused():
         generated_traffic(model, SyntheticSpec(imbalance={"hottest_expert": 9}), 8)
     with pytest.raises(TraceError, match="64 experts do not divide among 7 ranks"):
         generated_traffic(model, SyntheticSpec(imbalance={"max_over_mean": 2, "ranks": 7}), 8)
-    with pytest.raises(ValidationError, match="give one of them"):
+    with pytest.raises(ValidationError, match="Give one of them"):
         SyntheticSpec(imbalance={"hottest_expert": 3}, popularity_skew=0.7)

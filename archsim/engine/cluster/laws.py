@@ -200,7 +200,7 @@ def _nccl(laws: Laws, size: int) -> PortLaw:
     """NCCL's all-to-all inside a node: sizes are what a rank sends, its own part included."""
     known = [int(table.of["num_gpus"]) for table in laws.calibration.collectives if table.of["op"] == "all_to_all"]
     if not known:
-        raise LawMissing(f"calibration {laws.calibration.gpu} has no all_to_all; take dispatch: per_rank")
+        raise LawMissing(f"calibration {laws.calibration.gpu} has no all_to_all. Take dispatch: per_rank")
     ranks = min(known, key=lambda each: (abs(log2(each / size)), each))
     n_bytes = 2.0 ** np.arange(9, 29.01, 0.25)
     times = laws.collective("all_to_all", n_bytes, ranks=ranks)
@@ -222,7 +222,7 @@ def variant_of(laws: Laws, dispatch: str, library: str | None, ranks: int | None
         return found[0] if ranks is None else min(found, key=lambda name: _beyond(laws, name, ranks))  # first of equals
     raise LawMissing(
         f"calibration {laws.calibration.gpu} has no kernel {' or '.join(wanted) or f'of {library}'} for dispatch: "
-        f"{dispatch} (it has: {', '.join(sorted(there)) or 'none'}); name another GPU (or library) in the level, such "
+        f"{dispatch} (it has: {', '.join(sorted(there)) or 'none'}). Name another GPU (or library) in the level, such "
         f"as law: h100/{INTRA}, or take transfer_software: free"
     )
 
@@ -281,7 +281,7 @@ def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, siz
     """
     if level.law is None:
         raise SpecError(
-            f"fabric.levels.{number}: execution: expert_parallel needs a law of measured transfers; give law: "
+            f"fabric.levels.{number}: execution: expert_parallel needs a law of measured transfers. Give law: "
             f"h100/{(INTRA, INTER)[number]}, or take transfer_software: free"
         )
     name, _, kind = level.law.rpartition("/")
@@ -310,13 +310,13 @@ def between_law(
     if "nccl" in KERNELS[dispatch].names:
         raise LawMissing(
             f"dispatch: {dispatch}: NCCL's all-to-all was not measured between nodes (calibration "
-            f"{laws.calibration.gpu}); take dispatch: per_rank or per_token_expert, or a single node"
+            f"{laws.calibration.gpu}). Take dispatch: per_rank or per_token_expert, or a single node"
         )
     variant = variant_of(laws, dispatch, library)
     known = sorted({each[4] for each in measured(laws, variant, op) if each[4] > 1})
     if not known:
         raise LawMissing(
-            f"calibration {laws.calibration.gpu} has no {variant} kernels between nodes; name h100/{INTER} in the law "
+            f"calibration {laws.calibration.gpu} has no {variant} kernels between nodes. Name h100/{INTER} in the law "
             "of the level, or take transfer_software: free"
         )
     below, above, weight = around(known, nodes)

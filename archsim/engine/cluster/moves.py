@@ -117,7 +117,7 @@ def grid_of(system) -> Grid | None:
         if living.min() != living.max():
             raise SpecError(
                 f"{system.name}: dies_as_built: nodes are left with {living.min()} to {living.max()} GPUs, but "
-                "measured kernels are of nodes with equally many; list as many dead in every node"
+                "measured kernels are of nodes with equally many. List as many dead in every node"
             )
         size = int(living[0])
     return Grid(nodes, size, shared=levels[1].per != "gpu")
@@ -467,7 +467,7 @@ class GatherMoves:
         if grid is None or grid.nodes > 1:
             raise SpecError(
                 f"dispatch: {scenario.assumptions.dispatch}: all-gather and reduce-scatter were measured inside a node "
-                "alone; take a system of one level of switches, or dispatch: per_rank"
+                "alone. Take a system of one level of switches, or dispatch: per_rank"
             )
         model = scenario.model
         self._sums = GATHERING[scenario.assumptions.dispatch]
@@ -557,7 +557,7 @@ class RouteMoves:
         if charged and not isinstance(self, MeshMoves):
             raise SpecError(
                 f"no kernels were measured on {scenario.system.shape}: execution: expert_parallel with launch: gpu "
-                "needs one or two levels of switches with laws; take transfer_software: free, or launch: local_cp"
+                "needs one or two levels of switches with laws. Take transfer_software: free, or launch: local_cp"
             )
         self._fabric, self._fixed_ns = fabric, machine.transfer_ns
         self._once = KERNELS[assumptions.dispatch].once

@@ -146,7 +146,7 @@ def port_ranks(fabric: Fabric, cycles: bool = False) -> np.ndarray:
     except ValueError:
         raise ArchsimError(
             f"arbitration: round_robin has no steady state on a fabric of {fabric.name}, whose routes wait for each "
-            f"other in a cycle; use arbitration: fair, or head_of_line"
+            f"other in a cycle. Use arbitration: fair, or head_of_line"
         ) from None
     return np.concatenate([np.full(fabric.dies, UNCOUPLED), links]).astype(np.int32)
 

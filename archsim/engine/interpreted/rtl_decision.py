@@ -77,7 +77,7 @@ class RtlDecision(ChargedDecision):
                 most[die] += max(read, work) + work * (each.tokens // block_tokens)
         if max([each.work for each in given.experts] + [*most.values()], default=0) >= 2**self._cost_bits:
             raise ArchsimError(
-                f"decision.fsm.implementation: rtl: loads of a die may exceed cost_bits: {self._cost_bits}; take more, "
+                f"decision.fsm.implementation: rtl: loads of a die may exceed cost_bits: {self._cost_bits}. Take more, "
                 "or a larger cost_quantum"
             )
         return given

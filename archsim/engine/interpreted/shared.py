@@ -163,7 +163,7 @@ class Shared(Interpreter):
         arrival = self.network.poll(until) if self.network and self.on_way else None
         if arrival is None:
             if until == inf and self.on_way:
-                raise ArchsimError(f"blocks: the network delivers {len(self.on_way)} messages never")
+                raise ArchsimError(f"blocks: the network never delivers {len(self.on_way)} messages")
             return until
         now, number = arrival
         flow = self.on_way.pop(number)

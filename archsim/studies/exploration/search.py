@@ -644,7 +644,7 @@ def explore(
     if judge.draws:
         if is_drawn(plan):
             raise ArchsimError(
-                "explore.objectives: a risk over worlds and machines that are drawn cannot be told apart; give the "
+                "explore.objectives: a risk over worlds and machines that are drawn cannot be told apart. Give the "
                 "design a fixed wafer, or take the objective itself"
             )
         with watching() as watcher:
@@ -786,7 +786,7 @@ def _stage(plan: SweepPlan, judge: Judge) -> Callable[..., _Cheap]:
     if is_drawn(plan):
         raise ArchsimError(
             f"{plan.combinations:,} points, those of drawn machines included, are more than explore.analytical_runs "
-            f"({judge.spec.analytical_runs:,}), and all machines of a design are run; raise it, or draw fewer wafers"
+            f"({judge.spec.analytical_runs:,}), and all machines of a design are run. Raise it, or draw fewer wafers"
         )
     screen = Screen(plan, judge.coefficients)
     return partial(_screened_points, screen) if screen.applies else _some_points

@@ -91,7 +91,7 @@ def read_served(
         raise TraceError(
             f"{path}: cannot tell whose result this is: "
             + (f"its keys are those of {said}" if said else f"none of {', '.join(FORMATS)} has its keys")
-            + f"; name it with --format ({', '.join(FORMATS)})"
+            + f". Name it with --format ({', '.join(FORMATS)})"
         )
     chosen = name or next(iter(evidence))
     form = FORMATS[chosen]

@@ -236,7 +236,7 @@ def search(
     """
     if serving.spec.disaggregated != "none":
         raise SpecError(
-            "disaggregated: a search varies engines that prefill and decode; leave the key out, and give search: "
+            "disaggregated: a search varies engines that prefill and decode. Leave the key out, and give search: "
             "{pools: [colocated, disaggregated]} to try both"
         )
     requests, found = requests_of(serving), []

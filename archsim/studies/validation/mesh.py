@@ -202,7 +202,7 @@ def _judged(
     if case.topology not in law.topologies:
         raise CalibrationError(
             f"{case.file}: line {case.line}: {case.name} is on a topology {case.topology!r}; the calibration "
-            f"of {law.machine} {law.kernel} {law.version} was measured on {', '.join(law.topologies)}; give a "
+            f"of {law.machine} {law.kernel} {law.version} was measured on {', '.join(law.topologies)}. Give a "
             "calibration of this topology with --with"
         )
     vectors = quantities(case.sent, case.sides, case.wrapped, case.kernel)

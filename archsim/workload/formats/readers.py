@@ -352,7 +352,7 @@ def _formats(sources: Sequence[Path], reader: str | None) -> list[Format | None]
     formats = [None if each else format_of(source) for source, each in zip(sources, loads, strict=True)]
     if len(set(loads)) > 1:
         raise TraceError(
-            f"{sources[loads.index(True)]}: holds expert loads, others hold tokens; import them separately"
+            f"{sources[loads.index(True)]}: holds expert loads, others hold tokens. Import them separately"
         )
     return formats
 
@@ -361,7 +361,7 @@ def _known_model(source: Path, name: str) -> ModelSpec:
     found = [model for model in trace.shipped_models() if name and trace.is_named(model, name)]
     if len(found) != 1:
         named = f"names the model {name!r}, which is not a shipped model" if name else "does not name its model"
-        raise TraceError(f"{source}: {named}; give --model NAME or a model file")
+        raise TraceError(f"{source}: {named}. Give --model NAME or a model file")
     return found[0]
 
 
