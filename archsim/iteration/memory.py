@@ -374,9 +374,9 @@ def refuse_misfit(scenario: Scenario, placement: Placement) -> Fit:
     texts = [lever.text for lever in levers(scenario, placement)] + ["capacity: unbounded, to ignore the limit"]
     raise CapacityError(
         f"{scenario.model.name} does not fit on {system.name}: die {die} needs {_written(demand)} of HBM "
-        f"({_kinds(fit, die, scenario)}), but has {_written(fit.bound_bytes)} ({_written(system.hbm.capacity_bytes)} less "
-        f"{system.hbm.reserved_fraction:.0%} reserve), {_written(demand - fit.bound_bytes)} too little. It would fit "
-        f"with {', or '.join(texts)}"
+        f"({_kinds(fit, die, scenario)}), but has {_written(fit.bound_bytes)} ({_written(system.hbm.capacity_bytes)} "
+        f"less {system.hbm.reserved_fraction:.0%} reserve), {_written(demand - fit.bound_bytes)} too little. It would "
+        f"fit with {', or '.join(texts)}"
     )
 
 
