@@ -236,7 +236,7 @@ def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     notes += dict.fromkeys(str(row["attention_law"]) for row in rows if row.get("attention_law"))
     if any(row.get("context_tokens") == 0 for row in rows):
         notes.append(
-            "workload.context is 0, so HBM holds no KV cache. With real requests there is less room for copies of "
+            "HBM holds no KV cache, as workload.context is 0. With real requests there is less room for copies of "
             "experts."
         )
     derived = [row for row in rows if row.get("context_from") == LONGEST]

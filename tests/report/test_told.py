@@ -14,7 +14,15 @@ from archsim.cli.printing import print_compiling
 from archsim.report.data import Place
 from archsim.report.sections import Winner, _distances, _faster_systems, _limits, _won
 from archsim.report.units import listed
-from archsim.runs.notes import drawn_notes
+from archsim.runs.notes import (
+    drawn_notes,
+    layer_notes,
+    policy_notes,
+    prefill_told,
+    result_notes,
+    roofline_notes,
+    traffic_notes,
+)
 from archsim.runs.simulator import Simulator
 
 
@@ -262,3 +270,58 @@ def test_two_systems_are_compared_first_of_all():
 
 def test_lists_read_as_people_write_them():
     assert [listed(each) for each in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
+
+
+# ---- Notes read as people speak, for one run and for several.
+
+ROW = {
+    "system": "dojo", "model": "deepseek-v3", "policy": "allo", "batch": 4096, "assumptions": "physical",
+    "over_roofline": 9.24, "decode_step_ns": 91.1e6, "mfu": 0.001, "hbm_bandwidth_utilisation": 0.108,
+    "load_max_over_mean": 1.61, "bound_link": 0.84, "bound_hbm": 0.16, "bound_llc": 0.002,
+}  # fmt: skip
+FAR = (
+    "The time goes to moving weights over links (84%) and HBM (16%). The busiest die has 1.6 times the mean load. Its "
+    "MFU is 0.1%, and it uses 10.8% of the HBM bandwidth."
+)
+NOTES = {
+    "A decode step of deepseek-v3 on dojo at batch 4,096 takes 91.1 ms, which is 9.2 times its roofline, the least "
+    f"time in which evenly loaded dies could do the same FLOP and move the same bytes of HBM. {FAR}": (
+        roofline_notes, [ROW]
+    ),
+    "On dojo, 2 of 2 runs take more than 3 times as long as the roofline allows. The roofline is the least time in "
+    "which evenly loaded dies could do the same FLOP and move the same bytes of HBM. The run that is farthest from it "
+    "is deepseek-v3 at batch 4,096 under allo (physical). Its decode step takes 91.1 ms, which is 9.2 times its "
+    f"roofline. {FAR}": (roofline_notes, [ROW, ROW | {"policy": "ep", "over_roofline": 4.0}]),
+    "Policy allo is slower than ep in 1 of 2 runs. At worst, its throughput is 0.80× that of ep (deepseek-v3 on dojo "
+    "at batch 4,096, physical).": (policy_notes, [
+        {**ROW, "decode_step_ns": None, "speedup_vs_ep": gain, "batch": batch}
+        for gain, batch in ((0.8, 4096), (1.1, 64))
+    ]),
+    "The 12 requests are copies of the 5 recorded ones, and each copy begins at another decode step "
+    "(workload.extend: shifted).": (drawn_notes, [{"batch": 12, "drawn_from": 5, "extend": "shifted"}]),
+    "Only 4 of the 58 MoE layers of deepseek-v3 ran. The throughput and the times of a step are scaled to all of them. "
+    "The standard error is 1.2% (column layers_error).": (
+        layer_notes, [{"model": "deepseek-v3", "layers": 4, "model_layers": 58, "layers_error": 0.012, "policy": "ep"}]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", NOTES, ids=range(len(NOTES)))
+def test_notes_are_sentences(said):
+    notes_of, rows = NOTES[said]
+    assert notes_of(rows) == [said]
+
+
+def test_every_note_begins_and_ends_as_a_sentence():
+    """What a note says of several runs with everything that can be said of them."""
+    rows = [
+        ROW | {
+            "policy": policy, "speedup_vs_ep": 0.5, "gemm_extrapolated": 0.3, "copies_extrapolated": 1.0,
+            "drawn_from": 5, "stand_ins": "GEMMs take the times of h100, scaled to the die's peak and HBM",
+            "uncharged": "mine:f", "plans_by_speeds": 1, "throttled_share": 0.2, "clock": 0.9, "held_by": "power",
+            "layers": 1, "model_layers": 58, "context_tokens": 0, "approximate": "x is not read", "hbm_all_counted": 0,
+        }
+        for policy in "abcdefg"
+    ]  # fmt: skip
+    notes = [*result_notes(rows, []), *traffic_notes({"synthetic": {}}), prefill_told({"like": "kimi-k2"})]
+    assert len(notes) > 10 and [each for each in notes if each[0].islower() or each[-1] != "." or ";" in each] == []
