@@ -45,7 +45,7 @@ def own(tmp_path, monkeypatch):
 @pytest.mark.parametrize("key", KEYS)
 def test_a_check_without_code_imports_none(own, tmp_path, capsys, key):
     assert main(["check", "--no-code", "tiny.yaml", "--set", key.replace("MODULE", own)]) == 0
-    assert f"points were not checked: {own}:rule is code that the file names" in capsys.readouterr().out
+    assert f"Points were not checked: {own}:rule is code that the file names" in capsys.readouterr().out
     assert not (tmp_path / "ran").exists()
 
 

@@ -76,14 +76,14 @@ def run_calibrate(args: argparse.Namespace) -> int:
             measurements, args.out, gpu=args.gpu, peaks=dict(args.peak), hbm=args.hbm, told=report, only=args.only
         )
     except KeyboardInterrupt:
-        kept = f"kept, complete: {', '.join(written)}" if written else "no file was written"
-        print(f"\ninterrupted; {kept}", file=sys.stderr)
+        kept = f"These files are complete and kept: {', '.join(written)}" if written else "No file was written."
+        print(f"\nInterrupted. {kept}", file=sys.stderr)
         return INTERRUPTED
     if not written:
         print(f"{args.measurements}: no usable measurements", file=sys.stderr)
     refused = [problem.file for problem in measurements.problems if problem.kind == "refused"]
     if refused:
-        print(f"not complete: {', '.join(dict.fromkeys(refused))} refused", file=sys.stderr)
+        print(f"The calibration is not complete: {', '.join(dict.fromkeys(refused))} refused", file=sys.stderr)
     return OK if written and not refused else USER_ERROR
 
 
@@ -107,7 +107,7 @@ def _print_fitted(fitted) -> None:
     from calibration.fit.fit import notes_of
 
     if fitted.path is None:
-        print(f"{fitted.gpu}: these measurements alone determine no table of a calibration", file=sys.stderr)
+        print(f"{fitted.gpu}: these measurements alone cannot determine any table of a calibration", file=sys.stderr)
         return
     if fitted.note:
         print(f"note: {fitted.note}", file=sys.stderr)
@@ -115,7 +115,7 @@ def _print_fitted(fitted) -> None:
     for note in notes[:MOST_NOTES]:
         print(f"note: {fitted.gpu} {note}", file=sys.stderr)
     if len(notes) > MOST_NOTES:
-        print(f"note: {fitted.gpu}: and {len(notes) - MOST_NOTES} more, as `note` of the tables", file=sys.stderr)
+        print(f"note: {fitted.gpu}: the tables hold {len(notes) - MOST_NOTES} more (`note`)", file=sys.stderr)
     counts = ", ".join(f"{kind} {count}" for kind, count in fitted.tables.items())
     print(f"{fitted.path}: {fitted.gpu}, tables: {counts}")
 
@@ -226,11 +226,11 @@ def run_validate(args: argparse.Namespace) -> int:
     measurements = read_measurements(args.measurements)
     print_measurement_problems(measurements)
     if not args.quick:
-        print("fitting again without held-out sweeps, shapes and EP sizes ...", flush=True)
+        print("fitting again without the held-out sweeps, shapes and EP sizes ...", flush=True)
     found = ar.validate(measurements, args.calibration, quick=args.quick)
     print_notes(found.notes)
     if not len(found.sections):
-        print(f"{args.measurements}: nothing to compare: no measured table that a law of the calibration reads")
+        print(f"{args.measurements}: there is nothing to compare, as no law of the calibration reads a measured table")
     _print_summary(found)
     _print_sections(found)
     _print_layers(found)
@@ -246,17 +246,17 @@ def run_validate(args: argparse.Namespace) -> int:
         "report": str(page),
     }  # fmt: skip
     for line in found.unread:
-        print(f"no law reads: {line}", file=sys.stderr)
+        print(f"No law reads {line}", file=sys.stderr)
     return UNREAD if found.unread or not len(found.sections) else OK
 
 
 def _print_sections(found) -> None:
     from archsim.studies.validation.page import section_table
 
-    print("\nevery law that an iteration uses, by the calibration file on all that was measured:")
+    print("\nErrors of every law that an iteration uses, on all that was measured:")
     _print_columns(*section_table(found.sections))
     if not len(found.power):
-        print("energy: no power was measured (python -m calibration.measure power)")
+        print("No power was measured. `python -m calibration.measure power` measures it.")
 
 
 def _audit(args: argparse.Namespace) -> int:
@@ -303,7 +303,7 @@ def _served(args: argparse.Namespace) -> int:
     for line in far_told(found):
         print(line)
     for why, count in found.refused.items():
-        print(f"{count} points not simulated: {why}")
+        print(f"{count} point{'s were' if count > 1 else ' was'} not simulated: {why}")
     if args.out:
         print(f"report: {args.out}")
     for line in found.worsened:
@@ -337,7 +337,7 @@ def _print_layers(found) -> None:
     from archsim.studies.validation.cases import layer_table
 
     if len(found.layers):
-        print("\none rank against fused layers, by the event engine under gemm: grouped:")
+        print("\nOne rank compared with fused layers, on the event engine under gemm: grouped:")
         _print_columns(*layer_table(found.layers))
 
 
@@ -345,7 +345,7 @@ def _print_power(found) -> None:
     from archsim.studies.validation.cases import power_table
 
     if len(found.power):
-        print("\npower of the whole GPU at steady work, measured and computed from what it does:")
+        print("\nPower of the whole GPU at steady work, measured and computed from its activity:")
         _print_columns(*power_table(found.power))
 
 
@@ -359,7 +359,7 @@ def _print_copies(found, name: str) -> None:
 
     if found.calibration.p2p and not len(found.copies):
         reason = why_no_link(found.calibration)
-        print(f"\ncopies between two dies by the event engine: none, as {name} has {reason}")
+        print(f"\nNo copies between two dies are compared, as {name} has {reason}.")
 
 
 def _print_summary(found) -> None:

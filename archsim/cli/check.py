@@ -74,17 +74,17 @@ def _print(found) -> None:
     for name, made, now in found.facts():
         table.add_row(name, printable(made), now if now != made else "the same")
     console().print(table)
-    compared = f"{found.rows:,} rows, {found.numbers:,} cells"
+    compared = f"{found.folder}: {found.numbers:,} cells in {found.rows:,} rows were compared"
     if not found.moved:
-        print(f"{found.folder}: {compared}: none moved")
+        print(f"{compared}. None has changed.")
         return
-    print(f"{found.folder}: {compared}: {len(found.moved)} columns moved")
+    print(f"{compared}. {len(found.moved)} column{' has' if len(found.moved) == 1 else 's have'} changed.")
     table = grid("file", "column", numbers=("rows", "before", "after", "change"))
-    table.add_column("moved most at")
+    table.add_column("changed most at")
     for each in sorted(found.moved, key=lambda each: -abs(each.change or 0))[:_SHOWN]:
         change = "–" if each.change is None else f"{each.change:+.2%}"
         cells = each.file, each.column, str(each.rows), each.before, each.after, change, each.at
         table.add_row(*map(printable, cells))
     console().print(table)
     if len(found.moved) > _SHOWN:
-        print(f"and {len(found.moved) - _SHOWN} more columns; --json has all")
+        print(f"{len(found.moved) - _SHOWN} more columns have changed. --json prints all of them.")

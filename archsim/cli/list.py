@@ -81,7 +81,7 @@ def run_completion(args: argparse.Namespace) -> int:
         print("\n".join(found))
         return OK
     if args.shell is None:
-        raise SpecError("give a shell: bash, zsh or fish; for bash: source <(archsim list --completion bash)")
+        raise SpecError("give a shell: bash, zsh or fish. For bash: source <(archsim list --completion bash)")
     print(SCRIPTS[args.shell], end="")
     return OK
 

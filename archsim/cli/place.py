@@ -76,9 +76,13 @@ def _print_rows(placed) -> None:
 
 def _print_costs(placed) -> None:
     cost = placed.cost
-    print(f"gain  {placed.gain:.3f}: largest load with the default of SGLang and vLLM, over that with {placed.policy}")
-    print(f"HBM   {cost.extra_bytes / 1e9:.2f} GB a rank for replicas: {cost.hbm_share:.1%} of its capacity")
     print(
-        f"moves {cost.moved:,} experts, {cost.moved_bytes / 1e9:.1f} GB, {cost.busiest_bytes / 1e9:.2f} GB to the "
-        "busiest rank, if it replaces the default of a running engine; none at the start of one"
+        f"The largest load with the default placement of SGLang and vLLM is {placed.gain:.3f} times that with "
+        f"{placed.policy}."
+    )
+    print(f"Replicas take {cost.extra_bytes / 1e9:.2f} GB of a rank's HBM, {cost.hbm_share:.1%} of its capacity.")
+    print(
+        f"Replacing the default placement of a running engine moves {cost.moved:,} experts "
+        f"({cost.moved_bytes / 1e9:.1f} GB), of which {cost.busiest_bytes / 1e9:.2f} GB go to the busiest rank. An engine "
+        "that starts with it moves none."
     )

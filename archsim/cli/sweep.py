@@ -232,7 +232,8 @@ def _print_answers(found) -> None:
 
     for heading, point in wanted(found).items():
         values = ", ".join(value(name, point.values[name]) for name in found.spec.objectives)
-        print(f"{answer_heading(found, heading, point)}: point {point.index}, {values}, limited by {point.limit[0]}")
+        told = answer_heading(found, heading, point)
+        print(f"{told}: point {point.index}, with {values}. It is limited by {point.limit[0]}.")
     for sentence in unmet_budgets(found):
         print(sentence)
 
@@ -254,7 +255,7 @@ def _print_front(found) -> None:
         table.add_row(str(point.index), *values, point.limit[0], *point.axes.values())
     print_fitting(table, kept=2 + len(found.spec.objectives))
     if len(found.front) > _SHOWN:
-        print(f"and {len(found.front) - _SHOWN} more in front.csv")
+        print(f"{len(found.front) - _SHOWN} more designs of the front are in front.csv.")
 
 
 # ---- figure

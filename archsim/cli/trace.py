@@ -54,13 +54,13 @@ def run_import_store(args: argparse.Namespace) -> int:
         with import_watcher() as watcher:
             report = import_sources(sources, out, model, jobs, args.on_error, watcher, args.replace, args.reader)
     except KeyboardInterrupt:
-        print("\ninterrupted; what has been read is kept: the same command resumes", file=sys.stderr)
+        print("\nInterrupted. What has been read is kept. The same command resumes there.", file=sys.stderr)
         return INTERRUPTED
     seconds = time.perf_counter() - started
     kept = f", {report.kept} of them read before" if report.kept else ""
     print(f"{report.requests} requests{kept}, {report.size / 1e6:,.1f} MB in {seconds:.1f} s", file=sys.stderr)
     if report.problems:
-        print(f"{len(report.problems)} damaged: left out, see above", file=sys.stderr)
+        print(f"{len(report.problems)} damaged requests are left out (listed above)", file=sys.stderr)
     args.result = print_store(out)
     return OK
 
@@ -91,9 +91,9 @@ def run_fit(args: argparse.Namespace) -> int:
     head, _ = read_head(out)
     args.result = {"file": str(out), "traffic": head}
     if isinstance(head, TrafficSubjects):
-        print(f"a model of each of {len(head.subjects)} subjects; between them (standard deviation over the mean):")
+        print(f"Each of {len(head.subjects)} subjects has a model of its own. Their standard deviations over the mean:")
         print("\n".join(f"  {name}: {value:g} %" for name, value in head.spread.items()))
-        print("so uncertain is a subject that is not among them (`mix: {another: 1}` is like one of them, by its name)")
+        print("Any other subject is as uncertain. `mix: {another: 1}` takes one of these, chosen by its name.")
     print(f"traffic: {out}")
     return OK
 
@@ -135,7 +135,7 @@ def run_info(args: argparse.Namespace) -> int:
         from archsim.workload.store import open_store, verify
 
         verify(open_store(args.store))
-        print("all checksums match")
+        print("All checksums match.")
     args.result = print_store(args.store)
     return OK
 
@@ -188,7 +188,7 @@ def run_profile(args: argparse.Namespace) -> int:
     for name in found.layers:
         print(f"{name:<24} {found.mean(name):.3f}")
     for each in insights(found):
-        print(f"insight {each.number}: {each.verdict}: {each.measured}")
+        print(f"Insight {each.number} ({each.verdict}): {each.measured}")
     print(f"report: {page}")
     return OK
 

@@ -367,7 +367,7 @@ def place_experts(
     notes += odd_layers(history)
     missing = len(model.moe_layer_ids) - len(at)
     if missing:
-        notes.append(f"{missing} MoE layers have no loads and keep the default placement")
+        notes.append(f"{missing} MoE layers have no loads and keep the default placement.")
     return Placed(policy, model, system.name, chosen, judged, cost, split, last, tuple(notes))
 
 

@@ -331,7 +331,7 @@ class TestQuantisation:
         took = "H100,compute_scale,lib,1.0,1,1024,2"
         written(tmp_path, self.OVERHEAD, took, name="took.csv")
         assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
-        assert "alone determine no table" in capsys.readouterr().err
+        assert "alone cannot determine any table" in capsys.readouterr().err
 
 
 def test_public_layout_in_other_folders_and_names(tmp_path):

@@ -190,7 +190,7 @@ def test_very_few_measurements(tmp_path, capsys, table):
         said = capsys.readouterr()
         assert said.err == "" and "nan" not in said.out
         assert ("nothing to compare" in said.out) == (table == "launch")
-        left_out = "copies between two dies by the event engine: none, as"
+        left_out = "No copies between two dies are compared, as"
         assert (left_out in said.out) == (table == "one_copy") and ("none from 1 MiB to 64 MiB" in said.out) == (
             table == "one_copy"
         )

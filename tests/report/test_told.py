@@ -140,11 +140,11 @@ def test_an_interrupted_calibration_names_the_files_that_are_whole(here, capsys,
         lambda found, gpu, *how: fitted(found, gpu, *how) if gpu == "a100" else interrupt(),
     )
     assert main(["calibrate", "measured", "--out", "fits"]) == 130
-    assert capsys.readouterr().err == "\ninterrupted; kept, complete: fits/a100.yaml\n"
+    assert capsys.readouterr().err == "\nInterrupted. These files are complete and kept: fits/a100.yaml\n"
     # Sections lie in the folder.
     assert sorted(file.name for file in (here / "fits").iterdir()) == ["a100", "a100.yaml"]
     assert main(["calibrate", "measured", "--out", "none", "--gpu", "h100"]) == 130
-    assert capsys.readouterr().err == "\ninterrupted; no file was written\n" and not (here / "none").exists()
+    assert capsys.readouterr().err == "\nInterrupted. No file was written.\n" and not (here / "none").exists()
 
 
 def test_validation_is_told_in_short(here, capsys):

@@ -254,7 +254,7 @@ def test_pages_and_commands_say_what_limits_the_clock(folder, capsys, measured):
     assert main(["check", *chosen]) == 0
     assert "small: Within its limits, arrays alone" in capsys.readouterr().err
     assert main(["why", *chosen, "--batch", "2000", "--policy", "ep"]) == 0
-    assert "of the full one, limited by the power of the machine" in capsys.readouterr().out
+    assert "The limit is the power of the machine." in capsys.readouterr().out
 
 
 def test_a_map_shows_power_and_temperature():

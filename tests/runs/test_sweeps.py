@@ -494,7 +494,7 @@ def test_an_analytical_sweep_carries_a_sample_of_the_event_engine(tmp_path):
     swept = archsim(tmp_path, "sweep", "tiny.yaml", "--jobs", "1", "--out", "out")
     assert swept.returncode == 0, swept.stderr
     assert "3 of 3 points also run on the event engine" in swept.stdout
-    assert "error of decode time: median" in swept.stdout
+    assert "error of decode time" in swept.stdout and "median" in swept.stdout
     engines = parquet.read_table(tmp_path / "out" / "results.parquet", columns=["engine", "axis.engine"]).to_pylist()
     assert [row["engine"] for row in engines] == ["analytical"] * 3 + ["event"] * 3
     assert (tmp_path / "out" / "comparison.json").is_file()

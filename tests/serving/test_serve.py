@@ -341,7 +341,7 @@ def test_the_highest_rate_is_within_the_limits_and_a_higher_one_is_not():
 def test_check_says_what_a_file_of_loads_is_for(tmp_path, capsys):
     (tmp_path / "loads.csv").write_text("1,2\n3,4\n")
     assert main(["check", "serve_h200", "--set", f"routing={{trace: {tmp_path / 'loads.csv'}}}"]) != 0
-    assert "these are loads" in capsys.readouterr().err
+    assert "the file holds loads of experts and no tokens" in capsys.readouterr().err
 
 
 # ---- Keys that a file of ``archsim serve`` gives and does not read: all changed at once, they change no measure.

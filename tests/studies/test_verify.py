@@ -48,7 +48,7 @@ def test_a_report_of_the_same_code_does_not_move(report):
     assert {file.name for file in (report / "code").iterdir()} == {"own.py", "beside.py"}
     done = archsim(report.parent, "verify", "out", "--jobs", "1")
     assert done.returncode == 0, done.stderr
-    assert "none moved" in done.stdout
+    assert "None has changed." in done.stdout
 
 
 def test_numbers_that_moved_are_told_with_version_and_code(report):

@@ -208,7 +208,7 @@ def test_the_command_writes_a_page_and_a_table(shared, tmp_path, capsys):
     source = str(shared / "data/traces/gpt-oss-20b/mmlu_decode.npz")
     assert main(["trace", "profile", source, "--model", "gpt-oss-20b", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "coactivation_top20       0.75" in printed and "insight 1: not measurable" in printed
+    assert "coactivation_top20       0.75" in printed and "Insight 1 (not measurable)" in printed
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     with (tmp_path / "profile.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))

@@ -206,7 +206,7 @@ def test_commands(tree, tmp_path, capsys):
     told = capsys.readouterr().out
     assert "requests  4" in told and "a 2, b 2" in told
     assert main(["trace", "info", out, "--verify"]) == 0
-    assert "all checksums match" in capsys.readouterr().out
+    assert "All checksums match." in capsys.readouterr().out
     assert main(["trace", "head", out, "-n", "1"]) == 0
     assert capsys.readouterr().out.startswith("set/a/1 iteration 0  1: ")
     assert main(["trace", "sample", out, "-n", "2", "--out", str(tmp_path / "two")]) == 0
