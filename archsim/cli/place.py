@@ -83,6 +83,6 @@ def _print_costs(placed) -> None:
     print(f"Replicas take {cost.extra_bytes / 1e9:.2f} GB of a rank's HBM, {cost.hbm_share:.1%} of its capacity.")
     print(
         f"Replacing the default placement of a running engine moves {cost.moved:,} experts "
-        f"({cost.moved_bytes / 1e9:.1f} GB), of which {cost.busiest_bytes / 1e9:.2f} GB go to the busiest rank. An engine "
-        "that starts with it moves none."
+        f"({cost.moved_bytes / 1e9:.1f} GB), of which {cost.busiest_bytes / 1e9:.2f} GB go to the busiest rank. An "
+        "engine that starts with it moves none."
     )
