@@ -325,8 +325,7 @@ def _block(args: argparse.Namespace) -> int:
 
 def _print_block(found) -> None:
     from archsim.cli.printing import console, grid
-    from archsim.report.units import TIME_UNITS, scaled, signed_percent
-    from archsim.studies.designs import usd
+    from archsim.report.units import TIME_UNITS, scaled, signed_percent, usd
     from archsim.studies.worth import WORDS
 
     print(found.verdict)

@@ -109,10 +109,9 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     from archsim.base.causes import label_of
     from archsim.cli.printing import console, grid
     from archsim.report.tables import COLUMNS
-    from archsim.report.units import percent
+    from archsim.report.units import amount, percent, usd
+    from archsim.runs.energy import price_range
     from archsim.specs.axes import OBJECTIVES
-    from archsim.studies.designs import price_range, usd
-    from archsim.studies.exploration.page import value
 
     table = grid("", "", "")
     table.show_header = False
@@ -135,9 +134,9 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
         if row[OBJECTIVES[name][0]] is not None:
             ends = [row[end] for bound in ("low", "high") if (end := f"{OBJECTIVES[name][0]}_{bound}") in row]
             of = "MoE layers alone" if name in ("energy", "power") else "dies"
-            ranges = " to ".join(value(name, end) for end in ends) if ends else ""
+            ranges = " to ".join(amount(name, end) for end in ends) if ends else ""
             said = f"with a range of {ranges}" if ranges else "whose range `archsim hardware cost` shows"
-            table.add_row(name, value(name, row[OBJECTIVES[name][0]]), f"estimate for the {of}, {said}")
+            table.add_row(name, amount(name, row[OBJECTIVES[name][0]]), f"estimate for the {of}, {said}")
     system = next(each for each in experiment.systems if each.name == row["system"])
     table.add_row("price", usd(*price_range(system)), "estimate of what the machine costs to make")
     console().print(table)

@@ -227,11 +227,12 @@ def run_explore(args: argparse.Namespace) -> int:
 
 def _print_answers(found) -> None:
     """The design of every question asked: the best by each objective, and within each budget, or that none is."""
+    from archsim.report.units import amount
     from archsim.studies.exploration.analysis import wanted
-    from archsim.studies.exploration.page import answer_heading, unmet_budgets, value
+    from archsim.studies.exploration.page import answer_heading, unmet_budgets
 
     for heading, point in wanted(found).items():
-        values = ", ".join(value(name, point.values[name]) for name in found.spec.objectives)
+        values = ", ".join(amount(name, point.values[name]) for name in found.spec.objectives)
         told = answer_heading(found, heading, point)
         print(f"{told}: point {point.index}, with {values}. It is limited by {point.limit[0]}.")
     for sentence in unmet_budgets(found):
@@ -240,7 +241,7 @@ def _print_answers(found) -> None:
 
 def _print_front(found) -> None:
     from archsim.cli.printing import grid, print_fitting
-    from archsim.studies.exploration.page import value
+    from archsim.report.units import amount
 
     state = "stable" if found.stable else f"not stable yet after {found.budget} event runs"
     if not found.budget:
@@ -251,7 +252,7 @@ def _print_front(found) -> None:
     for column in ("limit", *found.axes):
         table.add_column(column)
     for point in found.front[:_SHOWN]:
-        values = (value(name, point.values[name]) for name in found.spec.objectives)
+        values = (amount(name, point.values[name]) for name in found.spec.objectives)
         table.add_row(str(point.index), *values, point.limit[0], *point.axes.values())
     print_fitting(table, kept=2 + len(found.spec.objectives))
     if len(found.front) > _SHOWN:

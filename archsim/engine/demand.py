@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from math import ceil, log2
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from archsim.engine.state import (
     Machine,
     Tally,
 )
-from archsim.policies.lina import PathForecast
 from archsim.policies.prediction import FreeHeatmap, Predictor
 from archsim.policies.registry import build_policy
 from archsim.policies.routing import Pass
@@ -45,6 +44,9 @@ from archsim.workload.demand import (
     sum_together,
 )
 from archsim.workload.trace import StepTokens, TokenSource
+
+if TYPE_CHECKING:
+    from archsim.policies.lina import PathForecast
 
 # ---- executed_pairs
 # The demand that a policy's routing leaves: pairs of token and expert that are executed, and the gate mass lost.
@@ -292,10 +294,13 @@ def build_run_demand(
     return one.demand()
 
 
-def _forecast(source: TokenSource, policy: PolicySpec) -> PathForecast | None:
+def _forecast(source: TokenSource, policy: PolicySpec) -> "PathForecast | None":
     rule = policy.replication
-    by_paths = rule.name == "lina" and not rule.params["accuracy"]
-    return PathForecast(source, *(rule.params[name] for name in PATHS)) if by_paths else None
+    if rule.name != "lina" or rule.params["accuracy"]:
+        return None
+    from archsim.policies.lina import PathForecast
+
+    return PathForecast(source, *(rule.params[name] for name in PATHS))
 
 
 class Origins:

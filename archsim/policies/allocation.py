@@ -29,7 +29,6 @@ import numpy as np
 
 from archsim.base.compiled import GOLDEN, inner, kernel, mix_bits, unsigned
 from archsim.laws.wafer import SPEED_BITS, SPEED_FRACTION
-from archsim.policies.lplb import lplb as share_out
 from archsim.specs.model import SLICES
 
 # ---- rules
@@ -534,6 +533,8 @@ def lplb(step: StepView) -> Plan:
     Charged as the published solver: an interior-point method of five steps over (replicated experts + dies) rows and
     their instances as columns.
     """
+    from archsim.policies.lplb import lplb as share_out
+
     active = np.flatnonzero(step.tokens)
     holders = [np.flatnonzero(step.holders[expert]).tolist() for expert in active]
     shares = share_out(step.tokens[active], holders, len(step.hops), step.speeds[0] if knows_speeds(step) else None)

@@ -14,12 +14,7 @@ import numpy as np
 
 from archsim.base.compiled import kernel
 from archsim.policies.allocation import NO_EFFORT, SLICES, Costs, Effort
-from archsim.policies.craft import craft_assign, craft_budget, craft_gain, greedy_placement
-from archsim.policies.eplb import eplb as place_by_eplb
-from archsim.policies.libra import libra_plan
 from archsim.policies.placement import Placement
-from archsim.policies.remap import dup as place_by_dup
-from archsim.policies.remap import remap as place_by_remap
 
 # ---- rebalancing
 
@@ -74,14 +69,17 @@ def eplb(history: History, placement: Placement, groups: int = 1, nodes: int = 1
 
     Operations a layer: every extra slot searches all experts, every slot all dies, and both sort.
     """
+    from archsim.policies.craft import greedy_placement
+    from archsim.policies.eplb import eplb as place_by_eplb
+
     load = history.tokens.sum(axis=0, dtype=np.int64).astype(float)
     dies, experts = placement.dies, placement.experts
     held = []
     for at, row in enumerate(history.rows):
         slots = placement.layer_slots[row]
         if (slots == slots[0]).all():
-            placed = _by_eplb(load[at], int(slots.sum()), groups, nodes, dies, history.speed)
-            held.append(np.split(placed, dies))
+            placed = place_by_eplb(load[at][None], int(slots.sum()), groups, nodes, dies, speed=history.speed)
+            held.append(np.split(placed.physical_to_logical[0], dies))
         else:
             held.append(greedy_placement(load[at], dies, int(slots.sum()) - experts, slots, history.speed).experts)
     total = placement.layer_slots[history.rows].sum(axis=1)
@@ -92,19 +90,14 @@ def eplb(history: History, placement: Placement, groups: int = 1, nodes: int = 1
     )
 
 
-def _by_eplb(
-    load: np.ndarray, slots: int, groups: int, nodes: int, dies: int, speed: np.ndarray | None
-) -> np.ndarray:
-    """int64[slot]: the expert of each slot of a layer with ``load: float64[expert]``."""
-    return place_by_eplb(load[None], slots, groups, nodes, dies, speed=speed).physical_to_logical[0]
-
-
 def craft(history: History, placement: Placement, replicas: int = 8, nodes: int = 1) -> Rebalanced:
     """CRAFT: ``replicas`` a die over all of the model's layers; a run of some layers gets its share.
 
     Every iteration of the window is a batch. Replicas are at most as many as gain anything. Operations: K + 1
     placements a layer and a replay of every batch with each, then the knapsack.
     """
+    from archsim.policies.craft import craft_assign, craft_budget, craft_gain, greedy_placement
+
     loads = history.tokens.astype(float)
     batches, layers, experts = loads.shape
     dies = placement.dies
@@ -128,6 +121,8 @@ def craft(history: History, placement: Placement, replicas: int = 8, nodes: int 
 
 def remap(history: History, placement: Placement) -> Rebalanced:
     """Remap: experts by cost, each to the least loaded die with room."""
+    from archsim.policies.remap import remap as place_by_remap
+
     cost, dies = _cost_of(history), placement.dies
     load = history.tokens.mean(axis=0)
     held = [place_by_remap([cost(each) for each in layer.tolist()], dies).experts for layer in load]
@@ -137,6 +132,8 @@ def remap(history: History, placement: Placement) -> Rebalanced:
 
 def dup(history: History, placement: Placement, slots: int = 1) -> Rebalanced:
     """Dup: contiguous experts and ``slots`` replicas a die, each where it lowers the largest load most."""
+    from archsim.policies.remap import dup as place_by_dup
+
     cost, dies, experts = _cost_of(history), placement.dies, placement.experts
     load = history.tokens.mean(axis=0)
     held = [place_by_dup(layer, dies, slots, cost).experts for layer in load]
@@ -244,6 +241,8 @@ def libra(
     ``host_ns``: of broadcasting, metadata and sharding for a layer, which run beside a die's local experts. The layer
     waits for what these do not hide, at ``local_pair_ns`` for every pair of token and expert that a die holds itself.
     """
+    from archsim.policies.libra import libra_plan
+
     predicted = look_ahead(layer.origins, accuracy, np.random.default_rng([seed, layer.step, layer.layer]))
     holds = libra_plan(predicted, layer.home, slots, int(slots * local_share), rule).holds.T > 0
     dies, experts = predicted.shape

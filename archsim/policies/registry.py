@@ -5,20 +5,19 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import import_function
-from archsim.policies import allocation, libra, linear_programme, placement, prediction, rebalancing, routing
-from archsim.policies import rebalancing as replicating
-from archsim.policies import waterfill as shared
-from archsim.policies.allocation import Plan, StepView, copy_aware
+from archsim.policies import placement, prediction
+from archsim.policies.allocation import Plan, StepView
 from archsim.policies.placement import Placement, from_file
 from archsim.policies.prediction import Admission, EveryPrediction, Reread
 from archsim.policies.rebalancing import History, LayerView, Rebalanced, Rebalancing, Replicas, Replication
-from archsim.policies.routing import Executed, Pass, Routing
+from archsim.policies.routing import PASS_TOKENS, Executed, Pass, Routing
 from archsim.specs.policies import EVERY_STEPS, NEEDS, PATHS
 
 # ---- own_functions
@@ -205,30 +204,26 @@ def _integers(target: str, what: str, given: Any) -> np.ndarray:
 # ---- registry
 
 PLACEMENTS = {"linear": placement.linear, "balanced": placement.balanced, "redundant": placement.redundant}
+# Other rules: ``module:function`` in this package, imported when a policy names the rule.
 ALLOCATIONS = {
-    "first_seen": allocation.first_seen,
-    "home": allocation.home,
-    "isca26": allocation.isca26,
-    "paper": allocation.paper,
-    "copy_aware": copy_aware,
-    "lp": linear_programme.lp,
-    "even": allocation.even,
-    "hashed": allocation.hashed,
-    "nearest": allocation.nearest,
-    "static": allocation.static,
-    "lplb": allocation.lplb,
-    "libra": libra.libra,
-    "harmoeny": libra.harmoeny,
+    "first_seen": "allocation:first_seen",
+    "home": "allocation:home",
+    "isca26": "allocation:isca26",
+    "paper": "allocation:paper",
+    "copy_aware": "allocation:copy_aware",
+    "lp": "linear_programme:lp",
+    "even": "allocation:even",
+    "hashed": "allocation:hashed",
+    "nearest": "allocation:nearest",
+    "static": "allocation:static",
+    "lplb": "allocation:lplb",
+    "libra": "libra:libra",
+    "harmoeny": "libra:harmoeny",
 }
-REBALANCINGS = {
-    "eplb": rebalancing.eplb,
-    "craft": rebalancing.craft,
-    "remap": rebalancing.remap,
-    "dup": rebalancing.dup,
-}
-ROUTINGS = {"drop": routing.drop_rule, "reroute": routing.reroute_rule, "expert_drop": routing.expert_drop}
-REPLICATIONS = {"libra": replicating.libra, "lina": replicating.lina}
-SHARED = {"waterfill": shared.waterfill_rule}
+REBALANCINGS = {name: f"rebalancing:{name}" for name in ("eplb", "craft", "remap", "dup")}
+ROUTINGS = {"drop": "routing:drop_rule", "reroute": "routing:reroute_rule", "expert_drop": "routing:expert_drop"}
+REPLICATIONS = {"libra": "rebalancing:libra", "lina": "rebalancing:lina"}
+SHARED = {"waterfill": "waterfill:waterfill_rule"}
 
 
 def _heatmap(top_fraction: float | None = None, top_n: int | None = None):
@@ -252,13 +247,19 @@ class Policy:
     """
 
     place: Callable[[int, int, int], Placement]
-    allocate: Callable[[allocation.StepView], allocation.Plan]
+    allocate: Callable[[StepView], Plan]
     predictor: Callable | None
     rebalancing: Rebalancing | None
     admission: Callable[[int, int, int], Admission]
     routing: Routing | None
     replication: Replication | None
     share: Callable[[np.ndarray, np.ndarray], np.ndarray] | None
+
+
+def built_in(rule: str) -> Callable[..., Any]:
+    """The function of a row of the tables above."""
+    module, _, name = rule.partition(":")
+    return getattr(import_module(f"archsim.policies.{module}"), name)
 
 
 def build_policy(spec, model=None) -> Policy:
@@ -310,15 +311,15 @@ def _rebalancing(rule) -> Rebalancing | None:
         params = {name: value for name, value in rule.params.items() if name not in (EVERY_STEPS, NEEDS)}
         return Rebalancing(every, own_rebalancing(rule.name, params))
     params = {name: value for name, value in rule.params.items() if not name.endswith("_steps") and name != NEEDS}
-    return Rebalancing(every, partial(REBALANCINGS[rule.name], **params), first, window)
+    return Rebalancing(every, partial(built_in(REBALANCINGS[rule.name]), **params), first, window)
 
 
 def _routing(rule) -> Routing | None:
     if rule.name == "as_chosen":
         return None
     params = {name: value for name, value in rule.params.items() if name != "pass_tokens"}
-    pass_tokens = rule.params.get("pass_tokens", routing.PASS_TOKENS)
-    known = own_routing(rule.name, params) if rule.is_function else partial(ROUTINGS[rule.name], **params)
+    pass_tokens = rule.params.get("pass_tokens", PASS_TOKENS)
+    known = own_routing(rule.name, params) if rule.is_function else partial(built_in(ROUTINGS[rule.name]), **params)
     return Routing(pass_tokens, known)
 
 
@@ -330,12 +331,12 @@ def _replication(rule) -> Replication | None:
         slots = rule.params.get("slots", 1)
         return Replication(slots, own_replication(rule.name, params, slots))
     params = {name: value for name, value in rule.params.items() if name not in PATHS}
-    return Replication(rule.params["slots"], partial(REPLICATIONS[rule.name], **params))
+    return Replication(rule.params["slots"], partial(built_in(REPLICATIONS[rule.name]), **params))
 
 
 def _function(rule, known, own):
     params = {name: value for name, value in rule.params.items() if name != NEEDS}
-    return own(rule.name, params) if rule.is_function else partial(known[rule.name], **params)
+    return own(rule.name, params) if rule.is_function else partial(built_in(known[rule.name]), **params)
 
 
 def _predictor(rule):

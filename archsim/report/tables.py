@@ -1,11 +1,11 @@
 """The tables of the page, as plain rows of text for the template."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from archsim.report.data import Report, RunRow
-from archsim.report.figures import BOUND_NAMES
 from archsim.report.units import (
     NO_BREAK,
     RATE_UNITS,
@@ -21,6 +21,9 @@ from archsim.report.units import (
 )
 from archsim.runs.columns import Column, shown_columns
 from archsim.specs.assumptions import ASSUMPTIONS, meaning_of, shipped_sets
+
+if TYPE_CHECKING:
+    from archsim.report.data import Report, RunRow
 
 CLOSE = 0.01  # policies within this relative difference of throughput are listed together
 
@@ -164,6 +167,8 @@ def _over(policy: str, run: RunRow) -> str:
 
 
 def _bound(run: RunRow) -> str:
+    from archsim.report.figures import BOUND_NAMES
+
     shares = {name: run.get(column) or 0.0 for column, (_, name) in BOUND_NAMES.items()}
     name = max(shares, key=shares.__getitem__)
     return f"{name}, {percent(shares[name])} of the time" if shares[name] else "not recorded"

@@ -7,10 +7,12 @@ bytes. The process ``critical path`` has the requests that the end of the step w
 arrows from each to the lane where it was served. Of the fabric, the MOST_LINKS links that carry most have lanes.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,9 +20,11 @@ from archsim.base.errors import ArchsimError
 from archsim.base.files import write_text
 from archsim.base.units import NS_PER_US
 from archsim.engine.loop import Replay
-from archsim.serving.simulate import Served
 from microarch.blocks.request import State, Unit
 from microarch.fabric.fabric import Fabric
+
+if TYPE_CHECKING:
+    from archsim.serving.simulate import Served
 
 # ---- trace_events
 # Files in the Trace Event Format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.

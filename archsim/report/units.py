@@ -3,10 +3,14 @@
 import math
 from collections.abc import Callable, Iterable
 
+from archsim.runs.columns import BY_NAME
+from archsim.specs.axes import OBJECTIVES, parse_expression, risk_of
+
 BYTE_UNITS = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 RATE_UNITS = ((1e9, "G tokens/s"), (1e6, "M tokens/s"), (1e3, "k tokens/s"), (1.0, "tokens/s"))
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"))
 NO_BREAK = "\u00a0"  # space between a number and its unit
 
 _NOTHING = 1e-9  # numbers below it have no digit that is shown
@@ -92,3 +96,43 @@ def signed_percent(change: float) -> str:
         return f"0{NO_BREAK}%"
     sign = "+" if change > 0 else "−"
     return f"{sign}{significant(abs(100 * change), 2)}{NO_BREAK}%"
+
+
+def usd(low: float, high: float) -> str:
+    """``43,000 to 530,000 USD``: two digits of each end."""
+    ends = (f"{float(f'{end:.1e}'):,.{0 if end >= 10 else 2}f}" for end in (low, high))
+    return f"{' to '.join(ends)}{NO_BREAK}USD"
+
+
+def amount(objective: str, number: float) -> str:
+    """``throughput``, 12345.0 → ``12.3 k tokens/s``."""
+    if objective.startswith("probability("):
+        return f"{number:.0%}"
+    worth, prefix = unit_of([number], SCALES)
+    return f"{significant(number / worth)} {objective_unit(objective, prefix)}"
+
+
+def objective_unit(objective: str, prefix: str) -> str:
+    """``mJ/token``, ``k tokens/s``, ``USD``."""
+    unit = unit_of_objective(objective)
+    return f"{prefix}{unit}" if unit[:1] in "JW" else f"{prefix} {unit}".strip()
+
+
+def unit_of_objective(objective: str) -> str:
+    """``J/token``, ``tokens/s``, ``USD``."""
+    if objective in OBJECTIVES:
+        return BY_NAME[OBJECTIVES[objective].column].unit
+    if (risk := risk_of(objective)) is not None:
+        return BY_NAME[OBJECTIVES[risk.name].column].unit if risk.quantile is not None else ""
+    return _unit_of_tree(parse_expression(objective).tree)
+
+
+def _unit_of_tree(tree: tuple) -> str:
+    """Of an expression of objectives: ``tokens/s/mm²``."""
+    kind, *parts = tree
+    if kind == "name":
+        return BY_NAME[OBJECTIVES[parts[0]].column].unit
+    units = [_unit_of_tree(part) for part in parts if isinstance(part, tuple)]
+    if kind == "/":
+        return "/".join([units[0] or "1", *filter(None, units[1:])])
+    return "·".join(dict.fromkeys(filter(None, units)))

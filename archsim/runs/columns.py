@@ -481,21 +481,21 @@ def context_from(run: Finished) -> str | None:
 
 def transfer_law(run: Finished) -> str | None:
     """The kernels that hidden vectors wait for; None where no GPU's are charged."""
-    from archsim.engine.cluster import moves
-    from archsim.engine.moves import told_kernels
-
     scenario = run.run.scenario
-    told = moves.told_kernels if scenario.assumptions.execution == "expert_parallel" else told_kernels
-    return told(scenario)
+    if scenario.assumptions.execution == "expert_parallel":
+        from archsim.engine.cluster.moves import told_kernels
+    else:
+        from archsim.engine.moves import told_kernels
+    return told_kernels(scenario)
 
 
 def transfer_extrapolated(run: Finished) -> float | None:
     """1 where the law of dispatch and combine is that of another GPU, shape or number of ranks or nodes, else 0."""
+    if not transfer_law(run):
+        return None
     from archsim.engine.cluster.moves import kernels_carried
     from archsim.engine.moves import kernels_stand_in
 
-    if not transfer_law(run):
-        return None
     scenario = run.run.scenario
     carried = kernels_carried if scenario.assumptions.execution == "expert_parallel" else kernels_stand_in
     return float(carried(scenario))

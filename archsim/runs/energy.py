@@ -158,6 +158,12 @@ def build_costs(
     return replace(machine, usd=usd, area_mm2=area, pieces=int(machine.pieces), carriers=int(machine.carriers))
 
 
+def price_range(system: SystemSpec) -> tuple[float, float]:
+    """USD with all coefficients at their low and at their high ends."""
+    low, high = (sum(build_costs(system, Coefficients().at(bound)).usd.values()) for bound in ("low", "high"))
+    return low, high
+
+
 def costs_of_many(system: SystemSpec, own: Machine, link_class: np.ndarray, coefficients: Coefficients) -> Machine:
     """`build_costs` of many machines, for which a system with arrays of rates stands
     (`archsim.engine.analytic.machines.with_rates`); areas and prices are float64[machine]. ``own``: the costs of one of

@@ -33,7 +33,7 @@ from archsim.specs.axes import Axis
 from archsim.specs.experiment import WorkloadSpec
 from archsim.specs.plan import Point, SweepPlan, spread
 from archsim.specs.system import SystemSpec
-from archsim.workload import Trace, draw_requests, open_trace
+from archsim.workload.trace import Trace, draw_requests
 from archsim.workload.traffic_presets import generated_traffic
 from microarch.fabric.fabric import Fabric, number_type
 from microarch.fabric.topology import ROW_MAJOR
@@ -349,6 +349,8 @@ class Contexts:
         """The point's recorded trace. Raises TraceError."""
         workload, at = point.workload, (point.workload.trace, point.model.name)
         if at not in self.traces:
+            from archsim.workload.formats.readers import open_trace
+
             self.traces[at] = open_trace(workload.trace, point.model, workload.reader)
         return self.traces[at]
 

@@ -15,7 +15,8 @@ from archsim.runs.run import LONGEST
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.experiment import OF_MODEL, PROMPT_TOKENS
 from archsim.specs.plan import is_variant
-from archsim.specs.system import SystemSpec
+from archsim.specs.system import SystemSpec, plausibility_notes
+from microarch.silicon.synthesis import clock_note
 
 # ---- calibration_notes
 # Notes on the calibrations behind results: used by default, or outside the measured range.
@@ -558,3 +559,13 @@ def prefill_told(synthetic: Mapping[str, Any]) -> str:
         f"Every request begins with a prefill, whose length is drawn from {whose}. `prompt_tokens: N` sets one length, "
         "and `prompt_tokens: 0` leaves the prefill out."
     )
+
+
+def system_notes(systems: Iterable[SystemSpec]) -> list[str]:
+    """A sentence for every system whose state machine is clocked higher than its RTL, and for every value that is far
+    from known machines.
+    """
+    systems = list(systems)
+    found = (clock_note(each.name, each.decision.executor, each.decision.fsm.clock_hz) for each in systems)
+    odd = (note for each in systems for note in plausibility_notes(each.name, each.model_dump(by_alias=True)))
+    return [note for note in dict.fromkeys([*found, *odd]) if note]

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.demand import RunDemand, RunSum, build_run_demand
 from archsim.engine.engine import EventEngine, shares_plans
-from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.loop import Outcome, Replay
 from archsim.engine.state import counted_in
 from archsim.policies.allocation import Plan
@@ -24,13 +22,10 @@ from archsim.runs.columns import Finished, measured, packed
 from archsim.runs.energy import FULL, Clocks, limited, set_clocks, within_limits
 from archsim.runs.results import NO_DETAILS, Record
 from archsim.runs.run import DemandSpec, Run, generated_digest, plain_text
-from archsim.workload import StepTokens, TokenSource, Trace, draw_requests, open_trace, store
+from archsim.workload import store
 from archsim.workload.demand import built_together, cached_demand, extended, missing, sum_together
-from archsim.workload.trace import Derived, is_first_of, some_layers
+from archsim.workload.trace import Derived, StepTokens, TokenSource, Trace, draw_requests, is_first_of, some_layers
 from archsim.workload.traffic_presets import generated_traffic
-
-ENGINES = {each.name: each for each in (EventEngine, AnalyticalEngine, InterpretedEngine)}
-
 
 _MOST_OUTCOMES = 64
 _MOST_SELECTIONS = 50_000_000  # two bytes each
@@ -134,7 +129,7 @@ class Simulator:
         parts = {"origin_dies": spec.origin_dies, "predictor": _predictor(spec), "shaped_by": spec.shaped_by}
         demand = build_run_demand(source, 1, 1, 0, routing=spec.routing, **parts)
         routing = source.steps(draw_requests(source.requests, 1, 0), 1) if run.limits_heatmap else None
-        engine = ENGINES[run.engine](replace(run.scenario, batch=1), demand.layer_ids)
+        engine = engine_of(run.engine)(replace(run.scenario, batch=1), demand.layer_ids)
         Replay(engine, demand, routing).run()
 
     def _within_limits(self, run: Run) -> Outcome:
@@ -153,7 +148,7 @@ class Simulator:
         demand, routing = self._demand_of(run.demand), None
         if run.limits_heatmap:
             routing = self._routing_of(run)
-        engine = ENGINES[run.engine](run.scenario, demand.layer_ids)
+        engine = engine_of(run.engine)(run.scenario, demand.layer_ids)
         if clocks != FULL:
             set_clocks(engine, clocks)
         else:
@@ -237,6 +232,8 @@ class Simulator:
             return Remembered(drawn, spec.key[:3], self._streams)
         key = workload.trace, spec.model.name
         if key not in self._traces:
+            from archsim.workload.formats.readers import open_trace
+
             stored = store.load(spec.stored_trace)
             self._traces[key] = stored or open_trace(workload.trace, spec.model, workload.reader)
         source = extended(self._traces[key], spec.batch, workload.extend, workload.seed)
@@ -266,6 +263,19 @@ def _sum_of(source: TokenSource, spec: DemandSpec, folder: Path | None) -> RunSu
         source, spec.batch, spec.workload.decode_steps, spec.workload.seed, origin_dies=spec.origin_dies,
         predictor=_predictor(spec), routing=spec.routing, shaped_by=spec.shaped_by, folder=folder,
     )  # fmt: skip
+
+
+def engine_of(name: str) -> type[EventEngine]:
+    """The engine ``event``, ``analytical`` or ``interpreted``."""
+    if name == "analytical":
+        from archsim.engine.analytic.engine import AnalyticalEngine
+
+        return AnalyticalEngine
+    if name == "interpreted":
+        from archsim.engine.interpreted.engine import InterpretedEngine
+
+        return InterpretedEngine
+    return EventEngine
 
 
 def _predictor(spec: DemandSpec) -> Predictor | None:

@@ -15,6 +15,7 @@ from archsim.base.files import regular
 from archsim.base.own_code import CodeNotImported, code_below, variable
 from archsim.base.tables import Shown, cell_text, parquet_columns, read_parquet
 from archsim.base.yaml import read_yaml
+from archsim.runs.notes import system_notes
 from archsim.runs.results import CODE, inside, read_manifest
 from archsim.specs.axes import EXPLORE_KEY
 from archsim.specs.describe import summary, summary_of_serving, summary_of_sweep
@@ -61,19 +62,6 @@ def check(found: Any, of: Source, say: Callable[[str], None] = lambda text: None
     notes += [*_carrier_notes(systems), *_limit_notes(systems)]
     details += [*_as_built(systems), *_ranges(systems)]
     return Checked(found, _summary(found, str(of)) + takes, tuple(details), tuple(notes))
-
-
-def system_notes(systems: Iterable[SystemSpec]) -> list[str]:
-    """A sentence for every system whose state machine is clocked higher than its RTL, and for every value that is far
-    from known machines.
-    """
-    from archsim.specs.system import plausibility_notes
-    from microarch.silicon.synthesis import clock_note
-
-    systems = list(systems)
-    found = (clock_note(each.name, each.decision.executor, each.decision.fsm.clock_hz) for each in systems)
-    odd = (note for each in systems for note in plausibility_notes(each.name, each.model_dump(by_alias=True)))
-    return [note for note in dict.fromkeys([*found, *odd]) if note]
 
 
 def systems_of(found: Any) -> list[SystemSpec]:

@@ -14,16 +14,15 @@ from archsim.base.tables import Shown
 from archsim.report.figures import BOUND_NAMES, cause_colours
 from archsim.report.page import rendered
 from archsim.report.plots import Axis, Bars
-from archsim.report.units import NO_BREAK, PREFIXES, TIME_UNITS, factor, percent, scaled, significant, unit_of
+from archsim.report.units import NO_BREAK, PREFIXES, TIME_UNITS, factor, percent, scaled, significant, unit_of, usd
 from archsim.runs.columns import BY_NAME, unpacked
-from archsim.runs.energy import Coefficients, activity_of, build_costs, energy_of
+from archsim.runs.energy import activity_of, build_costs, energy_of, price_range
 from archsim.runs.notes import result_notes
 from archsim.runs.plan import choose, select
 from archsim.runs.simulator import Simulator
 from archsim.specs.config_files import named_files
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.library import Source, load_experiment, load_system
-from archsim.specs.system import SystemSpec
 
 if TYPE_CHECKING:
     import pandas
@@ -162,12 +161,6 @@ def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) 
         values = [rate / amount if rate and amount else None for rate, amount in zip(rates, amounts, strict=True)]
         if any(values):
             yield Quantity("throughput a", unit, f"tokens/s/{unit}", f"decode throughput a {unit}", *values, 1)
-
-
-def price_range(system: SystemSpec) -> tuple[float, float]:
-    """USD with all coefficients at their low and at their high ends."""
-    low, high = (sum(build_costs(system, Coefficients().at(bound)).usd.values()) for bound in ("low", "high"))
-    return low, high
 
 
 def _quantities(
@@ -368,12 +361,6 @@ def cell(each: Quantity, side: int) -> str:
     if each.ranges:
         return usd(*each.ranges[side])
     return shown(each, (each.a, each.b)[side])
-
-
-def usd(low: float, high: float) -> str:
-    """``43,000 to 530,000 USD``: two digits of each end."""
-    ends = (f"{float(f'{end:.1e}'):,.{0 if end >= 10 else 2}f}" for end in (low, high))
-    return f"{' to '.join(ends)}{NO_BREAK}USD"
 
 
 def change(each: Quantity) -> str:

@@ -32,7 +32,6 @@ from archsim.runs.energy import Coefficients
 from archsim.runs.pool import Failure, simulate_all, simulate_on_cluster
 from archsim.runs.results import Record
 from archsim.runs.run import Run, generated_digest
-from archsim.runs.simulator import ENGINES
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, Watcher, complete
 from archsim.specs.assumptions import GATHERING
@@ -589,7 +588,7 @@ def _correcting(run: Run, worlds: Worlds) -> list[Run]:
 
 def _thinned(run: Run) -> Run:
     """The run with few layers."""
-    if _layers(run) <= THINNED or ENGINES[run.engine].name == FAST:
+    if _layers(run) <= THINNED or run.engine == FAST:
         return run
     workload = run.workload.model_copy(update={"layers": THINNED})
     scenario, demand = replace(run.scenario, workload=workload), replace(run.demand, workload=workload)

@@ -37,7 +37,6 @@ from archsim.workload.trace import (
     is_first_of,
     rows_per_piece,
 )
-from archsim.workload.traffic_fit import fit_subjects
 
 # ---- demand
 
@@ -530,6 +529,8 @@ class Fitted(Derived):
 
 
 def _fitted(trace: Trace, batch: int, seed: int) -> Fitted:
+    from archsim.workload.traffic_fit import fit_subjects
+
     drawn = np.random.default_rng(seed).integers(trace.requests, size=batch)
     model = fit_subjects(trace, FITTED, f"fit of digest {trace.digest[:12]}", seed)
     subject = trace.request_subject[drawn]

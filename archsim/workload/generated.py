@@ -42,7 +42,6 @@ import numpy as np
 
 from archsim.base.compiled import GOLDEN, MIX_1, MIX_2, allocating, inner, mix_bits
 from archsim.specs.experiment import PROMPT_TOKENS
-from archsim.workload import profile
 from archsim.workload.trace import StepTokens, Trace, rows_per_piece
 from archsim.workload.traffic_model import COMPONENTS, OTHER, TrafficModel
 
@@ -935,6 +934,8 @@ def own_subjects(trace: Trace) -> dict[str, np.ndarray]:
 
 def between_subjects(parts: list[Trace]) -> dict[str, float]:
     """{figure: %}: standard deviation between recorded subjects over their mean, of as many requests of each."""
+    from archsim.workload import profile
+
     least = min(part.requests for part in parts)
     found = [subject_figures(profile.subset(part, np.arange(least))) for part in parts]
     return {
@@ -946,6 +947,8 @@ def between_subjects(parts: list[Trace]) -> dict[str, float]:
 
 def subject_figures(trace: Trace) -> dict[str, float]:
     """{figure: number}, means over layers: what is stated of how subjects differ. Decode steps, where there are any."""
+    from archsim.workload import profile
+
     decode = trace.iteration > 0
     rows = profile.rows_of(trace, decode) if decode.any() else trace
     found = {"largest over mean load": profile.max_over_mean(profile.loads(rows)).mean()}

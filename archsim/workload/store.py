@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,10 @@ from archsim.base.files import (
 from archsim.base.host import in_order
 from archsim.specs.model import ModelSpec
 from archsim.workload import trace
-from archsim.workload.loads import Loads
 from archsim.workload.trace import Trace, check_distinct, content_digest, span
+
+if TYPE_CHECKING:
+    from archsim.workload.loads import Loads
 
 # ---- column_cache
 # Converted traces on disk, memory-mapped when they are opened again.
@@ -829,7 +831,7 @@ def write_tokens(out: Path, shape: Shape, entries: Sequence[Entry], jobs: int) -
     _finish(out, manifest_of(TOKENS, shape, **parts))
 
 
-def write_loads(out: Path, shape: Shape, loads: Loads) -> None:
+def write_loads(out: Path, shape: Shape, loads: "Loads") -> None:
     """Make `out` (see `writing`) a store of load matrices."""
     columns = {"counts": loads.counts, "phase": np.array(loads.phase, np.int8)}
     about = _write(out, "loads", pack_frames(columns, {"names": loads.names, "series": loads.series}))

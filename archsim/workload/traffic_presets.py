@@ -23,7 +23,6 @@ from archsim.specs.config_files import named_files
 from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_model
 from archsim.specs.model import ModelSpec
-from archsim.workload import open_trace
 from archsim.workload.formats.npz import load_members, member_names
 from archsim.workload.generated import (
     PREFERRED,
@@ -35,10 +34,8 @@ from archsim.workload.generated import (
     skews_of,
     traffic_of,
 )
-from archsim.workload.profile import loads_of
 from archsim.workload.store import LOADS, is_store, open_store
 from archsim.workload.trace import TokenSource, Trace, representative_layers, spread_layers
-from archsim.workload.traffic_fit import fit_loads, fit_subjects
 from archsim.workload.traffic_model import (
     MOST_BYTES,
     QUANTILES,
@@ -144,6 +141,8 @@ def expected_loads(shares: np.ndarray, top_k: int, taste: float, stickiness: flo
 
 def _generated(spec: SyntheticSpec, ids: np.ndarray, experts: int, top_k: int, skew: np.ndarray) -> np.ndarray:
     """Loads [layer, expert] of the second decode step of TOKENS requests; in the first, nothing stays."""
+    from archsim.workload.profile import loads_of
+
     plain = spec.model_copy(
         update={"imbalance": None, "prompt_tokens": 0, "decode_steps": None, "drift": 0, "switch_step": None}
     )
@@ -446,6 +445,8 @@ def write_load_preset(source: Path, model: ModelSpec, out: Path) -> Path:
     [matrix] (0 prefill, 1 decode) if there are several; matrices of a phase count alike. A layer of the model without
     loads gets those of the nearest one, experts permuted, and the preset's source says so. Raises TraceError.
     """
+    from archsim.workload.traffic_fit import fit_loads
+
     counts, layer_ids, phase = _loads_of(source)
     missing = _check(source, model, counts, layer_ids)
     shares = counts / counts.sum(axis=2, keepdims=True)
@@ -523,6 +524,9 @@ def fit_preset(source: str, model: ModelSpec, out: Path, seed: int) -> Path:
     """Write the traffic preset of a trace, or of a matrix of loads, to ``out``; its tables lie beside it as .npz."""
     if is_load_matrix(source):
         return write_load_preset(Path(source), model, out)
+    from archsim.workload.formats.readers import open_trace
+    from archsim.workload.traffic_fit import fit_subjects
+
     trace = open_trace(source, model)
     out.parent.mkdir(parents=True, exist_ok=True)
     origin = f"archsim trace fit of {trace.requests} requests, {len(trace.experts)} tokens, digest {trace.digest[:12]}"

@@ -518,7 +518,7 @@ def test_a_large_trace_is_read_once(tmp_path, monkeypatch):
         monkeypatch.setattr(readers, name, read_again)
     again = prepare(experiment)
     assert again.runs[0].key == first.runs[0].key
-    monkeypatch.setattr("archsim.runs.simulator.open_trace", read_again)
+    monkeypatch.setattr("archsim.workload.formats.readers.open_trace", read_again)
     assert Simulator().record(again.runs[0])["run"] == first.runs[0].key  # as in a worker, which has no open trace
     os.utime(path, (1e9, 1e9 + 1))
     with pytest.raises(AssertionError, match="digested again"):

@@ -18,6 +18,7 @@ import archsim as ar
 from archsim.base.errors import SpecError
 from archsim.base.tables import INTEGER, read_parquet
 from archsim.cli.main import main
+from archsim.report.units import amount, unit_of_objective
 from archsim.runs.columns import RUN_COLUMNS
 from archsim.runs.energy import Coefficients, build_costs
 from archsim.runs.sweep import Unwatched, sweep
@@ -39,7 +40,6 @@ from archsim.studies.exploration.analysis import (
     levels_of_axis,
     objectives_of,
     pareto,
-    unit_of,
     view_of,
     wanted,
     what_matters,
@@ -52,7 +52,6 @@ from archsim.studies.exploration.page import (
     render,
     tornado,
     unmet_budgets,
-    value,
     with_units,
     write_exploration,
 )
@@ -166,9 +165,9 @@ def test_page_shows_units_and_the_range_of_a_price(found):
     page = render(outcome, designs, {})
     system = plan.point(best.index).system
     low, high = (
-        value("cost", sum(build_costs(system, Coefficients().at(bound)).usd.values())) for bound in ("low", "high")
+        amount("cost", sum(build_costs(system, Coefficients().at(bound)).usd.values())) for bound in ("low", "high")
     )
-    assert f"cost {value('cost', best.values['cost'])} ({low} to {high})" in page
+    assert f"cost {amount('cost', best.values['cost'])} ({low} to {high})" in page
     assert "best throughput with cost ≤ 4900 USD" in page and "-0.0" not in page
     assert "energy, mJ/token" in page or "energy, µJ/token" in page  # the title of an axis
     assert with_units("cost <= 3 and power <= cost") == "cost <= 3 and power <= cost (cost in USD, power in W)"
@@ -357,7 +356,7 @@ def test_objectives_over_worlds_rank_by_risk(tmp_path):
     assert len(found.points) == 3 and "16 worlds" in " ".join(found.notes)
     for point in found.points:
         assert point.values[risks[0]] < point.values["throughput"] * 1.05 and 0 < point.values[risks[1]] < 1
-    assert csv_of(found) and value(risks[1], 0.97) == "97 %" or value(risks[1], 0.97) == "97%"
+    assert csv_of(found) and amount(risks[1], 0.97) == "97 %" or amount(risks[1], 0.97) == "97%"
 
 
 def test_objectives_over_worlds_that_are_not_known_are_refused():
@@ -500,7 +499,7 @@ def test_search_is_deterministic():
     ("2 * time * power", "min", "ns·W"),
 ])
 def test_an_expression_has_a_sense_and_a_unit(text, sense, unit):
-    assert (sense_of(text), unit_of(text)) == (sense, unit)
+    assert (sense_of(text), unit_of_objective(text)) == (sense, unit)
 
 
 @pytest.mark.parametrize(("text", "said"), [

@@ -14,10 +14,9 @@ from archsim.base.causes import label_of
 from archsim.base.fields import Written, as_written
 from archsim.base.tables import Shown
 from archsim.report.units import between, plain, signed_percent
-from archsim.runs.columns import BY_NAME
 from archsim.runs.notes import die_of, result_notes
 from archsim.runs.results import layers_that_ran
-from archsim.specs.axes import OBJECTIVES, ExploreSpec, parse_constraint, parse_expression, risk_of, sense_of
+from archsim.specs.axes import OBJECTIVES, ExploreSpec, parse_constraint, sense_of
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import Point, SweepPlan
 from archsim.specs.unread import keys_of
@@ -151,26 +150,6 @@ def limit_of(row: Mapping[str, Any]) -> tuple[str, float]:
     """The label of a run's bottleneck, and its share of the critical path."""
     name = row["bounded_by"]
     return (label_of(name), row[f"bound_{name}"]) if name else ("–", 0.0)
-
-
-def unit_of(objective: str) -> str:
-    """``J/token``, ``tokens/s``, ``USD``."""
-    if objective in OBJECTIVES:
-        return BY_NAME[OBJECTIVES[objective].column].unit
-    if (risk := risk_of(objective)) is not None:
-        return BY_NAME[OBJECTIVES[risk.name].column].unit if risk.quantile is not None else ""
-    return _unit(parse_expression(objective).tree)
-
-
-def _unit(tree: tuple) -> str:
-    """Of an expression of objectives: ``tokens/s/mm²``."""
-    kind, *parts = tree
-    if kind == "name":
-        return BY_NAME[OBJECTIVES[parts[0]].column].unit
-    units = [_unit(part) for part in parts if isinstance(part, tuple)]
-    if kind == "/":
-        return "/".join([units[0] or "1", *filter(None, units[1:])])
-    return "·".join(dict.fromkeys(filter(None, units)))
 
 
 def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:

@@ -16,7 +16,14 @@ from archsim.base.yaml import dump_yaml
 from archsim.report import data, sections
 from archsim.report.page import rendered
 from archsim.report.plots import Axis, Bars, Colours, Points, Ranges
-from archsim.report.units import NO_BREAK, PREFIXES, between, significant
+from archsim.report.units import (
+    NO_BREAK,
+    SCALES,
+    amount,
+    between,
+    objective_unit,
+    unit_of_objective,
+)
 from archsim.report.units import unit_of as unit_shown
 from archsim.runs.energy import Coefficients, build_costs
 from archsim.specs.axes import OBJECTIVES, parse_constraint, sense_of
@@ -35,40 +42,23 @@ from archsim.studies.exploration.analysis import (
     collapsed,
     effects,
     levels_of_axis,
-    unit_of,
     view_of,
     wanted,
     what_matters,
     what_pays,
 )
-from archsim.studies.exploration.analysis import unit_of as unit_of_objective
 from archsim.studies.wafers import section_of, write_distributions
 
 # ---- figures
 # Figures of an exploration: scatter plot with front, small multiples over the axes, tornado plot.
 
 MOST_DOTS = 3000  # of designs off the front; of more, every n-th
-SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"))
-
-
-def value(objective: str, number_: float) -> str:
-    """``throughput``, 12345.0 → ``12.3 k tokens/s``."""
-    if objective.startswith("probability("):
-        return f"{number_:.0%}"
-    worth, prefix = unit_shown([number_], SCALES)
-    return f"{significant(number_ / worth)} {_unit(objective, prefix)}"
-
-
-def _unit(objective: str, prefix: str) -> str:
-    """``mJ/token``, ``k tokens/s``, ``USD``."""
-    unit = unit_of_objective(objective)
-    return f"{prefix}{unit}" if unit[:1] in "JW" else f"{prefix} {unit}".strip()
 
 
 def _axis(field: str, objective: str, values: Sequence[float]) -> tuple[Axis, float]:
     """A logarithmic axis of an objective over these values, and the worth of its unit."""
     worth, prefix = unit_shown(values, SCALES)
-    return Axis(field, f"{objective}, {_unit(objective, prefix)}", "~g", log=True), worth
+    return Axis(field, f"{objective}, {objective_unit(objective, prefix)}", "~g", log=True), worth
 
 
 def scatter(found: Exploration, across: str, up: str, model: str) -> Points | None:
@@ -92,7 +82,7 @@ def scatter(found: Exploration, across: str, up: str, model: str) -> Points | No
         row |= {"kind": "on the front" if point.front else "dominated", "point": point.index, "engine": point.engine}
         row |= {"limit": f"{point.limit[0]} ({point.limit[1]:.0%})"}
         row["design"] = ", ".join(f"{axis} {level}" for axis, level in point.axes.items())
-        row["values"] = ", ".join(f"{name} {value(name, point.values[name])}" for name in found.spec.objectives)
+        row["values"] = ", ".join(f"{name} {amount(name, point.values[name])}" for name in found.spec.objectives)
         if bands:
             ends = (point.band if point.front and point.band else (point.values[up],) * 2)
             row |= {"low": ends[0] / y_worth, "high": ends[1] / y_worth}
@@ -128,7 +118,7 @@ def strips(points: Sequence[Candidate], axes: Sequence[str], objective: str, mod
             values = of_all[members]
             low, middle, high = np.percentile(values, [10, 50, 90])
             best = values.max() if sense_of(objective) == "max" else values.min()
-            told = f"median {value(objective, middle)}, best {value(objective, best)}"
+            told = f"median {amount(objective, middle)}, best {amount(objective, best)}"
             rows.append({
                 "level": str(level), "axis": axis_label(axis), "low": low / worth, "value": middle / worth,
                 "high": high / worth, "best": best / worth, "told": told, "designs": len(values),
@@ -206,8 +196,8 @@ def with_units(text: str) -> str:
     """``cost <= 30000 USD``; the units of its names in brackets if a budget does not end in a number."""
     names = parse_constraint(text).names
     if len(names) == 1 and text[-1].isdigit():
-        return f"{text} {unit_of(names[0])}"
-    return f"{text} ({', '.join(f'{name} in {unit_of(name)}' for name in names)})"
+        return f"{text} {unit_of_objective(names[0])}"
+    return f"{text} ({', '.join(f'{name} in {unit_of_objective(name)}' for name in names)})"
 
 
 def csv_of(found: Exploration) -> str:
@@ -217,7 +207,7 @@ def csv_of(found: Exploration) -> str:
     stream = io.StringIO()
     rows = csv.writer(stream, lineterminator="\n")
     names = tuple(dict.fromkeys((*OBJECTIVES, *found.spec.objectives)))
-    units = [f"{name} ({unit_of(name)})" for name in names]
+    units = [f"{name} ({unit_of_objective(name)})" for name in names]
     rows.writerow(
         [
             "point",
@@ -254,7 +244,7 @@ def render(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: 
         "rows": rows_of(found, [point for point in found.known if not point.front]),
         "errors": [_error(found, name) for name in found.spec.objectives],
     }
-    return rendered("explore.html.j2", context, {"shown": value})
+    return rendered("explore.html.j2", context, {"shown": amount})
 
 
 def figures_of(found: Exploration) -> dict[str, Any]:
@@ -300,7 +290,7 @@ def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
         return ["No design is allowed by the constraints."]
     heading, point = next(iter(named.items()))
     design = ", ".join(f"{axis} {level}" for axis, level in point.axes.items())
-    values = ", ".join(f"{name} {value(name, point.values[name])}" for name in found.spec.objectives)
+    values = ", ".join(f"{name} {amount(name, point.values[name])}" for name in found.spec.objectives)
     best = answer_heading(found, heading, point)
     limit = f"{point.limit[0]}, {100 * point.limit[1]:.0f}{NO_BREAK}% of its time"
     said = [f"{best[0].upper()}{best[1:]}: {design}. It has {values}; what limits it is {limit}."]
@@ -326,7 +316,7 @@ def unmet_budgets(found: Exploration) -> list[str]:
         ranges = []
         for name in parse_constraint(budget).names:
             every = [point.values[name] for point in found.points if point.allowed and name in point.values]
-            ranges += [f"{name} is {between(every, lambda each, name=name: value(name, each))}"] if every else []
+            ranges += [f"{name} is {between(every, lambda each, name=name: amount(name, each))}"] if every else []
         asked = with_units(budget).replace("<=", "≤").replace(">=", "≥")
         said.append(f"No design is within {asked}{': ' * bool(ranges)}{', '.join(ranges)}.")
     return said
@@ -345,7 +335,7 @@ def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: M
     for heading, point in wanted(found).items():
         design = designs.get(point.index)
         values = ", ".join(
-            f"{name} {value(name, point.values[name])}{_range(found, name, point, design)}"
+            f"{name} {amount(name, point.values[name])}{_range(found, name, point, design)}"
             for name in found.spec.objectives
         )
         heading = answer_heading(found, heading, point)
@@ -359,12 +349,12 @@ def _range(found: Exploration, objective: str, point: Candidate, design: Mapping
     Empty for other objectives.
     """
     if objective in point.ranges:
-        low, high = (value(objective, end) for end in point.ranges[objective])
+        low, high = (amount(objective, end) for end in point.ranges[objective])
         return f" ({low} to {high})"
     if objective != "cost" or design is None:
         return ""
     system, own = SystemSpec.model_validate(design["systems"][0]), Coefficients().changed(found.spec.coefficients)
-    low, high = (value("cost", sum(build_costs(system, own.at(bound)).usd.values())) for bound in ("low", "high"))
+    low, high = (amount("cost", sum(build_costs(system, own.at(bound)).usd.values())) for bound in ("low", "high"))
     return f" ({low} to {high})"
 
 
@@ -421,4 +411,4 @@ def render_points(
         "wafers": wafers,
         "rows": rows_of(found, others)[:MOST_ROWS],
     }
-    return rendered("points.html.j2", context, {"shown": value})
+    return rendered("points.html.j2", context, {"shown": amount})
