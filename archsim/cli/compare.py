@@ -229,7 +229,7 @@ def _print_claims(found) -> None:
             print(page.answer_sentence(answer))
     print(page.summary_sentence(found))
     for claims, judged in page.largest_misses(found):
-        unit, at = judged.group.unit, page.place_of(judged)
+        unit, at = judged.group.unit, judged.place
         print(
             f"largest miss: {claims.paper.title}: {judged.group.what}{f' ({at})' if at else ''}: published "
             f"{page.published(judged, unit)}, simulated {page.shown(judged.simulated, unit)}: {judged.why}"

@@ -243,6 +243,9 @@ class PaperSpec(Spec):
     numbers: tuple[Text, ...] = Field(min_length=1)
     setup: dict[str, Said]
     assumed: tuple[Text, ...] = ()
+    # What a reader calls a column of `at`, by the last part of its name, or its values: `{fixed: tokens a prompt,
+    # popularity_skew: {"0.4": MMLU}}`.
+    names: dict[Text, Text | dict[Text, Text]] = Field(default_factory=dict)
     # Parts that runs share by YAML anchors; read by nothing else.
     shared: Any = None
     runs: dict[str, RunSpec] = Field(default_factory=dict)
@@ -318,6 +321,14 @@ class PaperSpec(Spec):
     def rows(self) -> Iterator[tuple[ClaimGroup, ClaimRow]]:
         """Every row with its group, in order."""
         return ((group, row) for group in self.claims for row in group.rows)
+
+    def called(self, column: str, value: Any) -> str:
+        """A value of a column as a reader of the paper calls it: ``policy ep``, or `names` of this file."""
+        key = column.rpartition(".")[2]
+        name = self.names.get(key, key)
+        if isinstance(name, str):
+            return f"{name} {' or '.join(map(str, value)) if isinstance(value, list) else value}"
+        return name.get(str(value), f"{key} {value}")
 
     def overrides(self, run: str, rules: int, end: int | None = None) -> tuple[str, ...]:
         """What the first ``rules`` of its rules change in a run. ``end``: 0 or 1: with constants that were fitted on

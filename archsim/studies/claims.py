@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -142,7 +142,7 @@ def _number(row: Row | None, column: str) -> float | None:
 class Judged(NamedTuple):
     """A claim beside runs. ``values``: number of rules → value, from ``physical`` (0) to the paper's own experiment;
     ``guess``: the null model's value; ``ends``: values at both ends of the interval of a constant that was fitted on a
-    rounded number, empty where there is none.
+    rounded number, empty where there is none; ``place``: what it is of, beside its group, in words.
     """
 
     group: ClaimGroup
@@ -151,6 +151,7 @@ class Judged(NamedTuple):
     steps: Mapping[int, str]
     guess: Value = None
     ends: tuple[Value, ...] = ()
+    place: str = ""
 
     @property
     def simulated(self) -> Value:
@@ -253,7 +254,7 @@ ORDER = ("below", "equal", "above")
 
 class JudgedSign(NamedTuple):
     """Which of two rows is larger. ``published``, ``simulated``, ``guess``: of the first, one of `ORDER`; simulated
-    None: the runs show no value for one of them.
+    None: the runs show no value for one of them. ``place``: what is compared, in words.
     """
 
     group: ClaimGroup
@@ -262,6 +263,7 @@ class JudgedSign(NamedTuple):
     published: str
     simulated: str | None
     guess: str
+    place: str = ""
 
     @property
     def kind(self) -> str:
@@ -273,9 +275,9 @@ class JudgedSign(NamedTuple):
         return "as null" if self.guess == self.published else "better"
 
 
-def judged_signs(judged: Sequence[Judged]) -> list[JudgedSign]:
+def judged_signs(judged: Sequence[Judged], called: Callable[[str, Any], str] | None = None) -> list[JudgedSign]:
     """Of all pairs of rows that their groups' ``signs`` name; pairs that are equal as published, that do not fit, or of
-    which both were fitted, have none.
+    which both were fitted, have none. called: what a value of a column is in words.
     """
     found = []
     for each in judged:
@@ -287,8 +289,18 @@ def judged_signs(judged: Sequence[Judged]) -> list[JudgedSign]:
             if published in (None, "equal"):
                 continue
             simulated = _order(each.simulated, other.simulated)
-            found.append(JudgedSign(each.group, each.row, other.row, published, simulated, sign.guess))
+            place = _against(each, other, called) if called else ""
+            found.append(JudgedSign(each.group, each.row, other.row, published, simulated, sign.guess, place))
     return found
+
+
+def _against(one: Judged, other: Judged, called: Callable[[str, Any], str]) -> str:
+    """What is compared: ``libra against ep, batch 32``."""
+    first, second = one.group.at | one.row.at, other.group.at | other.row.at
+    differ = [key for key in first if first[key] != second.get(key)]
+    sides = (", ".join(called(key, each.get(key)).removeprefix(f"{key.rpartition('.')[2]} ") for key in differ)
+             for each in (first, second))  # fmt: skip
+    return ", ".join([" against ".join(sides), *(called(key, first[key]) for key in first if key not in differ)])
 
 
 def _pairs(one: Judged, other: Judged, sign: SignSpec) -> bool:
@@ -363,7 +375,7 @@ class Claims(Shown):
     @cached_property
     def signs(self) -> tuple[JudgedSign, ...]:
         """Which of two systems is faster, for all pairs that its groups name."""
-        return tuple(judged_signs(self.judged))
+        return tuple(judged_signs(self.judged, self.paper.called))
 
     def nulls_of(self, group: ClaimGroup) -> list[tuple[str, int]]:
         """(null model, how many of a group's numbers it meets) for the group's own, for further ones, and, last, what
@@ -437,10 +449,18 @@ def judge_recorded(paper: PaperSpec, recorded: Mapping[str, Any]) -> Claims:
     return Claims(paper, tuple(judged), (), 0)
 
 
+_OF_ALL = MappingProxyType(
+    {"mean": "mean of all", "most": "highest of all", "least": "lowest of all", "total": "ratio of sums over all"}
+)
+
+
 def _judged(
     paper: PaperSpec, group: ClaimGroup, row: ClaimRow, values: Mapping[int, Value], ends: tuple[Value, ...]
 ) -> Judged:
-    return Judged(group, row, values, paper.steps(group.run), paper.guess_of(group, row), ends)
+    place = ", ".join(paper.called(key, value) for key, value in row.at.items())
+    if not place and len(group.rows) > 1:
+        place = _OF_ALL[row.take or group.take]
+    return Judged(group, row, values, paper.steps(group.run), paper.guess_of(group, row), ends, place)
 
 
 def _make(
@@ -602,7 +622,7 @@ def picture_of(claims: Claims) -> Points | None:
                 guess = _ratio(judged, judged.guess)
                 rows.append({
                     "group": group.what, "ratio": min(max(ratio, _LEAST), _MOST), "kind": judged.kind,
-                    "row": f"{judged.row.id} {place_of(judged)}", "published": published(judged),
+                    "row": f"{judged.row.id} {judged.place}", "published": published(judged),
                     "simulated": shown(judged.simulated, ""), "null": "–" if guess is None else f"{guess:.3g}×",
                 })  # fmt: skip
     if not rows:
@@ -648,7 +668,7 @@ def table_of(claims: Sequence[Claims]) -> Table:
             both = interval(judged)
             rows.append(
                 {
-                    "paper": each.paper.paper, "id": judged.row.id, "what": judged.group.what, "at": place_of(judged),
+                    "paper": each.paper.paper, "id": judged.row.id, "what": judged.group.what, "at": judged.place,
                     "unit": judged.group.unit, "published": published(judged), "null": shown(judged.guess, ""),
                     "simulated": shown(judged.simulated, ""), "lowest": shown(both[0], "") if both else "",
                     "highest": shown(both[-1], "") if both else "",
@@ -659,7 +679,7 @@ def table_of(claims: Sequence[Claims]) -> Table:
         rows += [
             {
                 "paper": each.paper.paper, "id": f"{sign.one.id}-{sign.other.id}",
-                "what": f"Order of two systems: {sign.group.what}", "at": sign_place(sign), "unit": "",
+                "what": f"Order of two systems: {sign.group.what}", "at": sign.place, "unit": "",
                 "published": sign.published, "null": sign.guess, "simulated": sign.simulated or "–", "lowest": "",
                 "highest": "", "physical": "", "off": None, "verdict": VERDICTS[sign.kind], "moved_most": "", "why": "",
             }
@@ -697,11 +717,6 @@ def published(judged: Judged, unit: str = "") -> str:
     return f"{low:.10g}{'' if high is None else f' to {high:.10g}'}{rounded}{_gap(unit)}"
 
 
-def place_of(judged: Judged) -> str:
-    """What a row is of, beside its group: ``policy libra, batch 32``."""
-    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in judged.row.at.items())
-
-
 def moved(judged: Judged) -> str:
     """The assumptions that take most of the difference between ``physical`` and the paper's rules."""
     found = [(name, change) for name, change in judged.moved if change][:_SHOWN_STEPS]
@@ -721,15 +736,6 @@ def interval(judged: Judged) -> list[float]:
     return sorted(value for value in (judged.simulated, *judged.ends) if isinstance(value, float) and judged.ends)
 
 
-def sign_place(sign: JudgedSign) -> str:
-    """What is compared: ``libra against ep, batch 32``."""
-    one, other = sign.group.at | sign.one.at, sign.group.at | sign.other.at
-    differ = [key for key in one if one[key] != other.get(key)]
-    versus = f"{', '.join(str(one[key]) for key in differ)} against {', '.join(str(other.get(key)) for key in differ)}"
-    rest = [f"{key.rpartition('.')[2]} {value}" for key, value in one.items() if key not in differ]
-    return ", ".join([versus, *rest])
-
-
 def verdict(judged: Judged | JudgedSign) -> str:
     """One of `VERDICTS`; of what is not met, by how much: ``not met: 32 % below``."""
     if judged.kind != "missed" or isinstance(judged, JudgedSign) or judged.off is None:
@@ -740,14 +746,19 @@ def verdict(judged: Judged | JudgedSign) -> str:
     return f"not met: {abs(judged.off):.0%}".replace("%", f"{NO_BREAK}%") + f" {side}"
 
 
+def _sentence(text: str) -> str:
+    """A reason as a sentence: a capital at its begin, a full stop at its end."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
 def _gap(unit: str) -> str:
     return unit if unit == "×" else f"{NO_BREAK}{unit}" if unit else ""
 
 
 _FILTERS = MappingProxyType(
     {
-        "shown": shown, "published": published, "place": place_of, "moved": moved, "verdict": verdict, "ends": ends,
-        "sign_place": sign_place,
+        "shown": shown, "published": published, "moved": moved, "verdict": verdict, "ends": ends, "sentence": _sentence,
+        "plain": lambda value: f"{value:g}",
     }
 )  # fmt: skip
 

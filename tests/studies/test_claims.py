@@ -296,6 +296,7 @@ def small() -> dict:
     return {
         "paper": "small", "title": "Small & new", "source": "nowhere", "numbers": ["h001-h003"],
         "setup": {"GPUs": {"is": "25 dies", "place": "1"}}, "runs": {"one": {"sweep": experiment}}, "rules": [rule],
+        "names": {"batch": {"64": "few requests"}},
         "claims": [claim], "answers": [answer], "outside": [{"ids": ["h003"], "why": "an accuracy"}],
     }  # fmt: skip
 
@@ -315,9 +316,10 @@ def test_a_paper_runs_and_its_page_has_both_sets_and_what_takes_the_difference(j
     assert missed.simulated != missed.physical and missed.moved[0][0] == "as published"
     text = (folder / "out/small/index.html").read_text()
     assert "0 of 2 published numbers that were judged are met and better than a null model" in text
-    assert "h003: an accuracy" in text and "Small &amp; new" in text
+    assert "h003: An accuracy." in text and "Small &amp; new" in text
     assert "Worth it?" in text and claims.answer_sentence(found.answers[0]) in text
     assert "as published" in text and claims.shown(missed.physical, "×") in text and "25 dies" in text
+    assert (missed.place, met.place) == ("mean of all", "few requests") and "few requests <small>h002" in text
 
 
 def test_what_is_there_is_kept(judged):
@@ -342,7 +344,7 @@ class Kept:
 def test_a_summary_counts_and_names_the_largest_misses(judged, tmp_path):
     found, _ = judged
     text = claims.write_summary([found], tmp_path).read_text()
-    assert "1 are met as the null model meets them" in text and text.count("<li>") == 1 and "because" in text
+    assert "1 are met as the null model meets them" in text and text.count("<li>") == 1 and "Because." in text
     assert claims.counts_of([found]) == (3, 2, 0, 1, 1, 0, 0, 1, 0, 0, 0)
 
 
@@ -353,7 +355,7 @@ def test_what_was_recorded_is_judged_alike_and_json_has_every_row(judged):
     assert claims.table_of([again]).rows == claims.table_of([found]).rows
     told = json.loads(json.dumps(claims.as_json([again])))
     assert [each["verdict"] for each in told["rows"]] == ["not met", "met, as the null is"]
-    assert told["rows"][0]["null"] == "100" and told["all"]["missed"] == 1 and "a hundred times" in (
+    assert told["rows"][0]["null"] == "100" and told["all"]["missed"] == 1 and "A hundred times." in (
         folder / "out/small/index.html").read_text()
     assert judge_recorded(found.paper, {}).of("none") == judge_recorded(found.paper, {}).judged
 
