@@ -311,11 +311,10 @@ def of_commands(points: list[Point]) -> str:
 
 HEAD = """# Speed
 
-Written by `python benchmarks/speed.py` from `docs/speed.csv`; measured on {machine}. Times are processor seconds of
-one process, after compilation, the least of a few; other programs on the machine make them longer. So figures are also
-given in reference kernels (*ref*), a fixed piece of compiled work (`benchmarks/timing.py`) that is timed just before
-and after each: compare these between machines. A figure without *ref* was measured before there was a reference. The
-last column is a power law fitted to the row."""
+How long does a simulation take, and how does that grow? This page is written by `python benchmarks/speed.py` from
+`docs/speed.csv`, which was measured on {machine}. Times are processor seconds of one process after compilation, the
+least of a few. Figures with *ref* are relative to a reference kernel (`benchmarks/timing.py`) that was timed just
+before and after: compare these between machines. The last column is a power law that is fitted to the row."""
 
 
 def both(point: Point) -> str:

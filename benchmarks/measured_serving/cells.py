@@ -101,18 +101,22 @@ def page(found: Sequence[Cell], folds: int, most_clients: int, rest: str) -> str
     lines = [
         "# Accuracy of serving",
         "",
-        "Written by `python benchmarks/serving_accuracy.py DATA --page docs/accuracy.md`, with its CSV beside "
-        "it. Measured: closed loops of aiconfigurator's sample (InferenceX's nightly runs, and NVIDIA's own). A cell "
-        "is all points of a model, system, engine and precision that are not marked as host-bound or not monotone, of "
-        f"up to {most_clients} clients ({MOST_OF_LONG} where outputs have {LONG:,} tokens or more). Groups (one "
-        f"configuration, all clients and versions) are in {folds} folds by their names; each is simulated with "
-        "constants that were fitted on the other folds, as `configs/serving/hosts.yaml` is on all. Errors are medians "
-        "of absolute errors, in percent; behind them, the median with its sign. The CSV has all cells, with the error "
-        "of a look-up beside each: the most alike measured point of another group. Here are cells that are off by "
-        f"{FAR_TPOT:.0%} of TPOT or {FAR_TTFT:.0%} of TTFT, and all points. `--against "
-        f"docs/accuracy.csv` fails where a cell has worsened by 2 points and by 10 %. Disaggregated: "
-        "engines that prefill and others that decode, by constants of engines that do both, but for `pools` (a factor "
-        f"on decodes, and when a first token is seen), which are of other folds of these points. {rest}",
+        "How far is `archsim serve` from measured deployments? This page is written by `python "
+        "benchmarks/serving_accuracy.py DATA --page docs/accuracy.md`, and all cells are in the CSV beside it. The "
+        "measurements are closed loops of InferenceX and NVIDIA, as aiconfigurator samples them.",
+        "",
+        "- A *cell* has all points of one model, GPU, engine and precision with up to "
+        f"{most_clients} clients ({MOST_OF_LONG} where outputs have {LONG:,} tokens or more). Points that are marked "
+        "as host-bound or not monotone are left out.",
+        f"- *Cross-validation*: configurations are divided into {folds} folds. Each is simulated with host constants "
+        "that were fitted to the other folds.",
+        "- *Errors* are medians of absolute errors, in percent. The signed median stands in parentheses.",
+        f"- The table has the cells that are off by {FAR_TPOT:.0%} of TPOT or {FAR_TTFT:.0%} of TTFT, and all points.",
+        "- *Disaggregated* points take the constants of engines that do both, and the factors `pools` of other folds.",
+        "- `--against docs/accuracy.csv` fails if the error of a cell grew by more than 2 points and by more than "
+        "10 %.",
+        "",
+        f"{rest}",
         "",
         "| cell | points | TPOT | TTFT |",
         "|---|---|---|---|",

@@ -265,16 +265,17 @@ def page_of(calibrations: Sequence[CalibrationSpec]) -> str:
     lines = [
         "# Audit of shipped calibrations",
         "",
-        "Written by `archsim calibrate --validate --audit --out docs/audit.md`. Every point of every table is left out",
-        "in turn and compared with those beside it. Apart are points outside the span of their neighbours by more than",
-        f"{APART:g} times the spread of their table (95 % of its points are nearer to the mean of their neighbours)",
-        f"and by more than {LEAST:.0%}; of transfers, tables whose held-out error is {APART:g} times that of the",
-        "median table of their section. Tables scaled from another GPU are audited there. `archsim calibrate` leaves",
-        "out what stands apart in fused layers, unless several sweeps measured it or the routing was drawn.",
-        "Dominated are tables that should be faster than another of their library, with fewer bits or in a newer",
-        f"version of the kernel, and take at least {SLOWER:g} times as long at the median of what both measured.",
-        f"`archsim serve` does not use kernels of fused layers that take {NOT_SERVED:g} times as long as those of more",
-        "bits.",
+        "Which measured points stand apart? `archsim calibrate --validate --audit --out docs/audit.md` writes this",
+        "page. It leaves out every point of every table in turn and compares it with its neighbours.",
+        "`archsim calibrate --validate --audit` prints the points and tables by name.",
+        "",
+        f"- A point is *apart* if it lies outside the span of its neighbours by more than {APART:g} times the spread",
+        f"  of its table, and by more than {LEAST:.0%}. Of transfers, a whole table is apart if its held-out error is",
+        f"  {APART:g} times that of the median table. `archsim calibrate` leaves out fused layers that are apart,",
+        "  unless several sweeps measured them or their routing was drawn.",
+        "- A table is *dominated* if it should be faster than another one, because it has fewer bits or a newer",
+        f"  version of the kernel, but takes at least {SLOWER:g} times as long. `archsim serve` does not use fused",
+        f"  layers that take {NOT_SERVED:g} times as long as those of more bits.",
         "",
     ]
     lines += ["| GPU | section | tables | points | apart | farthest | dominated | most dominated |",
@@ -289,7 +290,6 @@ def page_of(calibrations: Sequence[CalibrationSpec]) -> str:
                 cells = (calibration.gpu, each.section, each.tables, f"{each.points:,}", len(each.found), far,
                          len(slower), worst)  # fmt: skip
                 lines.append(f"| {' | '.join(map(str, cells))} |")
-    lines += ["", "`archsim calibrate --validate --audit` prints each of these tables by name."]
     return "\n".join(lines) + "\n"
 
 
