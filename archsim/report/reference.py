@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from archsim.base.fields import DIMENSIONS, FRACTION, Spec, format_quantity
 from archsim.base.files import write_text
@@ -32,13 +32,13 @@ from archsim.workload.traffic_model import TrafficStatistics
 Schema = Mapping[str, Any]
 _HEAD = """# Reference of files
 
-Generated from the specs by `python -m archsim.report.reference`; a test compares. A key stands with its default
-(`ways: 2`), a **required** one bold, then its values (`1–64`: integers) and its meaning. Values with units are text:
-`80 GB`. For an editor that knows JSON Schema, name one of the schemas in the first line of a file:
-`# yaml-language-server: $schema=docs/schemas/system.schema.json`.
+Which keys may a file have? This page is generated from the specs (`python -m archsim.report.reference`). A key stands
+with its default (`ways: 2`), or in bold if it is **required**. Its values (`1–64` are integers) and its meaning follow.
+Values with units are text, such as `80 GB`. For an editor that knows JSON Schema, name one of the schemas in the first
+line of a file: `# yaml-language-server: $schema=docs/schemas/system.schema.json`.
 
-`name`: letters, digits and . _ + -; tables and file names use it. `source`: where the numbers come from (a datasheet, a
-paper, a measurement, or `assumed`); pages print it beside them, and nothing that is simulated depends on it.
+`name` has letters, digits and . _ + -, and appears in tables and file names. `source` says where the numbers come from: a
+datasheet, a paper, a measurement, or `assumed`. Pages print it beside the numbers, and no result depends on it.
 
 A number may have a range beside its value, from which `archsim sure` draws: `{value: 1.5 TB/s, range: [1.35, 1.5]}`, with
 `distribution`, `group` and `source` ([How sure is my answer?](sure.md)).
@@ -163,22 +163,11 @@ def _kind(entry: Schema) -> str:
 
 
 # ---- results
-# ``docs/results.md``: the columns of every file of results. Rows that differ in a word or two of their meaning are
-# one row.
+# ``docs/results.md``: the columns of every file of results.
 
 # ruff: noqa: E501  (tables of the page)
 
-
-
 _DENOMINATOR = re.compile("[;,] empty (without (decode( steps)?|tokens)|for a run without time)")
-
-
-class _Row(NamedTuple):
-    """Columns that share a row."""
-
-    names: tuple[str, ...]
-    unit: str
-    meaning: str
 
 
 def results_page() -> str:
@@ -188,25 +177,16 @@ def results_page() -> str:
     )
     for title, columns in files:
         own = [each for each in columns if columns is COLUMNS or each not in COLUMNS]
-        rows = [_Row((each.name,), each.unit, _meaning(each) + _used(each, columns)) for each in own]
-        parts.append("\n".join([f"## {title}", "", *map(_line, _folded(rows))]))
+        rows = [f"| `{each.name}` | {each.unit} | {_meaning(each)}{_used(each, columns)} |" for each in own]
+        parts.append("\n".join([f"## {title}", "", "| column | unit | meaning |", "|---|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
 
 
-def _line(row: _Row) -> str:
-    """An item. The unit stands in it where the names do not end with it."""
-    last = {name.removesuffix("_low").removesuffix("_high").rpartition("_")[2] for name in row.names}
-    known = last <= {row.unit, row.unit.casefold()} or "_percent" in row.names[0] or "_bytes_per_" in row.names[0]
-    names, unit = ", ".join(f"`{name}`" for name in row.names), "" if known or not row.unit else f" ({row.unit})"
-    return f"- {names}{unit}: {row.meaning}".removesuffix(": ")
-
-
 def _meaning(column: Column) -> str:
-    """Its meaning; of a cause, where the causes are; of a bound, that of the column whose bound it is."""
+    """Its meaning, as a cell; of a cause, where the causes are."""
     if column.name.startswith("bound_"):
-        return "of the critical path, by [cause](glossary.md#what-time-goes-to)"
-    meaning = _DENOMINATOR.sub("", column.meaning)
-    return meaning.replace(f"as {column.name.rpartition('_')[0]},", "as without the ending,")
+        return "part of the critical path, by [cause](glossary.md#what-time-goes-to)"
+    return _DENOMINATOR.sub("", column.meaning).replace("|", "\\|")
 
 
 def _used(column: Column, columns: tuple[Column, ...]) -> str:
@@ -215,68 +195,24 @@ def _used(column: Column, columns: tuple[Column, ...]) -> str:
     return "".join(f" (objective `{name}`)" for name in names)
 
 
-def _folded(rows: list[_Row]) -> Iterator[_Row]:
-    """Rows of one meaning as one; then neighbours whose names begin alike and whose meanings share words."""
-    together: dict[tuple[str, str], tuple[str, ...]] = {}
-    for row in rows:
-        key = row.unit, row.meaning or row.names[0]
-        together[key] = together.get(key, ()) + row.names
-    same = [_Row(names, unit, "" if meaning in names else meaning) for (unit, meaning), names in together.items()]
-    for family in _families(same):
-        words = [row.meaning.split() for row in family]
-        first, last = _shared(words), _shared([each[::-1] for each in words])
-        differ = [each[first : len(each) - last] for each in words]
-        own = "; ".join(" ".join(each).strip(";") for each in differ)
-        if len(family) < 2 or first + last < 3 or ",;" in own or (len(family) == 2 and max(map(len, differ)) > 3):
-            yield from family
-            continue
-        around = " ".join([*words[0][:first], "…", *words[0][len(words[0]) - last :]]).replace(": …", " …")
-        yield _Row(tuple(name for row in family for name in row.names), family[0].unit, f"{around}: {own}")
-
-
-def _families(rows: list[_Row]) -> Iterator[list[_Row]]:
-    """Neighbours of one unit whose names, or whose meanings, begin alike."""
-    family: list[_Row] = []
-    for row in rows:
-        alike = (
-            family
-            and row.unit == family[0].unit
-            and (
-                row.names[0].partition("_")[0] == family[0].names[0].partition("_")[0]
-                or row.meaning.split()[:3] == family[0].meaning.split()[:3] != []
-            )
-        )
-        if family and not alike:
-            yield family
-            family = []
-        family.append(row)
-    yield from filter(None, [family])
-
-
-def _shared(words: list[list[str]]) -> int:
-    """Words with which all begin, all but one of the shortest at most."""
-    most = min(map(len, words)) - 1
-    return next((at for at in range(most) if len({each[at] for each in words}) > 1), max(most, 0))
-
-
 _RESULTS_HEAD = """\
 # Results
 
-`archsim sweep FILE` writes into the folder of its report:
+What is in the files beside a page? `archsim sweep FILE` writes into the folder of its report:
 
-| file | |
+| file | content |
 |---|---|
-| `results.csv`, `results.parquet` | a row per run, in the order of the experiment; with a `sweep:` first `point` and a column for every axis |
-| `dies.csv`, `links.csv`, `pairs.csv` | of every run a row for every die, link and pair of dies (of at most 32) between which anything moved; left out above 1,000 runs, and with `details: dropped` |
-| `steps.parquet` | a row for every layer of every iteration, of runs of at most 12,000 such steps; with `dies.csv` |
-| `timings.csv` | how long each run took to simulate; the only file that differs between machines |
-| `manifest.yaml` | the full experiment: `archsim sweep manifest.yaml` reproduces the results |
-| `results.partial.csv` | while a sweep runs: rows of finished runs, in order of completion, without speed-ups |
+| `results.csv`, `results.parquet` | one row for each run. With a `sweep:`, it begins with `point` and a column for every axis. |
+| `dies.csv`, `links.csv`, `pairs.csv` | one row for every die, link and pair of dies of every run. They are left out above 1,000 runs and with `details: dropped`. Pairs are those of at most 32 dies. |
+| `steps.parquet` | one row for every layer of every iteration, of runs of at most 12,000 such steps |
+| `timings.csv` | how long each run took to simulate. Only this file differs between machines. |
+| `manifest.yaml` | the full experiment. `archsim sweep manifest.yaml` reproduces the results. |
+| `results.partial.csv` | while a sweep runs: the rows of finished runs, without speed-ups |
 
-Pages and terminals show `tokens_per_s`: one definition under every set of assumptions, for all MoE layers of the model.
-`throughput_tokens_per_s` counts as the assumption [`throughput`](assumptions.md#throughput) says, the layers that ran alone.
+Pages and terminals show `tokens_per_s`, which has one definition under every set of assumptions and refers to all MoE layers of the model.
+`throughput_tokens_per_s` refers to the layers that ran, and depends on the assumption [`throughput`](assumptions.md#throughput).
 
-The ten slowest steps of a run, what bound them, their busiest link, and the links that are most often the busiest:
+This prints the ten slowest steps of a run with what bound them, and the links that are most often the busiest:
 
 ```python
 import pandas as pd
@@ -288,9 +224,8 @@ print(slow[["step", "layer", "time_ns", "bound_hbm_ns", "bound_compute_ns", "lin
 print(one.groupby(["link_src", "link_dst"]).size().nlargest(5))
 ```
 
-Below are the columns of `archsim/runs/columns.py`, written by `python -m archsim.report.reference`: a unit that the name does not say stands behind it;
-names in one item stand in the order of their meanings. Cells are empty where what they divide by is 0 (a run without time, decode steps or tokens). `dies.csv`, `links.csv`, `pairs.csv` and `steps.parquet` begin with `run`, `system`, `model`,
-`batch`, `policy` and `assumptions` of the run."""
+The tables below come from `archsim/runs/columns.py` (`python -m archsim.report.reference`). A cell of a file is empty where its denominator is 0, as in a run without decode steps.
+`dies.csv`, `links.csv`, `pairs.csv` and `steps.parquet` begin with `run`, `system`, `model`, `batch`, `policy` and `assumptions` of the run."""
 
 
 # ---- comments
