@@ -771,7 +771,7 @@ def serve(
 def serve_policies(
     source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True
 ) -> list[Outcome]:
-    """As ``serve``, under every policy of the file's ``policies:``, with the same requests; not for files with axes.
+    """Serve the same requests under every policy of the file's ``policies:``. Files with axes are not supported.
 
     >>> [each.measures for each in ar.serve_policies("serve_olmoe")]  # takes seconds  # doctest: +SKIP
     """

@@ -1,1 +1,3 @@
-"""From measurements to parameters: schema, adapters of public data, fits, validation, and scripts that measure."""
+"""Turns measurements into parameters. It has a schema, adapters for public data, fits, validation, and scripts that
+measure.
+"""

@@ -1,4 +1,4 @@
-"""What the time of a step goes to: one table, read by columns (``bound_*``), pages, notes and the glossary."""
+"""What the time of a step goes to. Columns (``bound_*``), pages, notes and the glossary all read this one table."""
 
 from enum import IntEnum
 from types import MappingProxyType

@@ -1,4 +1,6 @@
-"""The base of all specs: frozen, no unknown keys, checked field types whose messages say what was expected."""
+"""The base of all specs. They are frozen, refuse unknown keys, and check the types of fields with messages that say
+what was expected.
+"""
 
 import math
 import re
@@ -153,7 +155,7 @@ class Written(NamedTuple):
 
     @property
     def worth(self) -> float:
-        """Of the unit, in the base unit of the dimension."""
+        """What the unit is worth in the base unit of the dimension."""
         return float(self.dimension.units[self.unit])
 
 
@@ -280,7 +282,7 @@ def describe(value: Any) -> str:
 # ---- fields
 
 class Ranged(NamedTuple):
-    """What a file says of a number beside its value; ``written``: as it is given there, without the value."""
+    """What a file says about a number besides its value. ``written`` is what it gives there, without the value."""
 
     distribution: Distribution
     group: str
@@ -363,7 +365,7 @@ def _ranged_fields(kind: type[Spec]) -> dict[str, str]:
 
 
 def dimension_of_field(info: FieldInfo) -> Dimension | None:
-    """Of a number that may have a range; None of any other field."""
+    """The dimension of a number that may have a range. None for any other field."""
     for each in _parts_of(info):
         if isinstance(each, FieldType) and each.dimension is not None:
             return each.dimension

@@ -69,7 +69,7 @@ def write_text(path: Path, text: str, durable: bool = False) -> None:
 
 
 def write_sealed(path: Path, text: str, durable: bool = False) -> None:
-    """As ``write_text``, after a line with the CRC-32 of the text."""
+    """Like ``write_text``, but after a line with the CRC-32 of the text."""
     write_text(path, f"{zlib.crc32(text.encode()):08x}\n{text}", durable)
 
 

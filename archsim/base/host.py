@@ -1,4 +1,4 @@
-"""How much of this machine the process may use."""
+"""How many cores and how much memory of this machine the process may use."""
 
 from __future__ import annotations
 

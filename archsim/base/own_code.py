@@ -102,7 +102,7 @@ def stamp_of(module_name: str) -> tuple[int, int] | None:
 
 
 def _stamp(file: str | None) -> tuple[int, int] | None:
-    """Of a file: when it was written, and its size; None for a folder, or a file that is gone."""
+    """When a file was written, and its size. None for a folder, or for a file that is gone."""
     try:
         found = os.stat(file) if file else None
     except OSError:

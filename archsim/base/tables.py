@@ -1,4 +1,4 @@
-"""A table with declared columns, as CSV and Parquet: equal tables give byte-identical files."""
+"""Tables with declared columns, written as CSV and Parquet. Equal tables give identical bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_ROWS, MOST_COLUMNS = 10, 12
 
 
 class Shown:
-    """Of a class with ``__repr__`` and ``to_pandas``, or with tables of which ``_shown`` is one."""
+    """How notebooks show a class with ``__repr__`` and ``to_pandas``, or with tables of which ``_shown`` is one."""
 
     def _shown(self) -> Any:
         """The frame that is shown; None: none."""

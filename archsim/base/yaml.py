@@ -1,4 +1,4 @@
-"""Reads and writes strict YAML: a plain tree that remembers where every key was written.
+"""Reads and writes strict YAML as a plain tree that remembers where every key was written.
 
 PyYAML's own constructors follow YAML 1.1, in which ``1e3`` is text, ``on`` is true, ``1:30`` is 90, ``017`` is 15 and
 the second of two equal keys wins silently. Only its parser is used here. Plain scalars are resolved only by these
@@ -70,7 +70,7 @@ class Tree:
         return value
 
     def place(self, keys: Keys) -> Place:
-        """Where ``keys`` is written; for a missing key, the place of its nearest ancestor."""
+        """Where ``keys`` is written. For a missing key, it is the place of its nearest ancestor."""
         for length in range(len(keys), -1, -1):
             if keys[:length] in self.places:
                 ancestor = self.places[keys[:length]]

@@ -1,4 +1,4 @@
-"""The command-line parser, which suggests the nearest valid word; arguments and types that commands share."""
+"""The command-line parser, which suggests the nearest valid word, and the arguments and types that commands share."""
 
 import argparse
 import re

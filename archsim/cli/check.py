@@ -1,4 +1,4 @@
-"""``archsim check``: whether a file is valid, and an experiment's points can run; and what it contains."""
+"""``archsim check`` says whether a file is valid, whether the points of an experiment can run, and what it contains."""
 
 import argparse
 import sys

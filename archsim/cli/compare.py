@@ -82,7 +82,7 @@ def run_compare(args: argparse.Namespace) -> int:
 
 
 def _folder_name(args: argparse.Namespace) -> str:
-    """Of the comparison: another ``--in``, ``--batch``, ``--set`` … has another name."""
+    """The name of the folder of the comparison, which depends on ``--in``, ``--batch``, ``--set`` and the like."""
     from pathlib import Path
 
     files = [Path(each).stem for each in (args.inside, args.a, args.b) if each]

@@ -75,7 +75,7 @@ def roofline(
     precision: Precision,
     rates: Rates | None,
 ) -> RooflineTimes:
-    """At the rates of the calibration's GPU, or of the die it stands for."""
+    """A roofline with the rates of the calibration's GPU, or of the die that it stands for."""
     reference = laws.calibration.reference
     compute, memory = laws.scale_of("bf16", rates)
     part = OF_PROMPTS if phase == "prefill" else 1.0
@@ -147,8 +147,8 @@ class RecordedTimes:
 def recorded(
     kind: Any, laws: Laws, phase: str, tp: int, precision: Precision, rates: Rates | None
 ) -> RecordedTimes | None:
-    """By the points of a phase in ``kind.measurements``, which are of the calibration's GPU; None for none. Raises
-    SpecError for fewer than FEWEST.
+    """Times from the points of a phase in ``kind.measurements``, which were measured on the calibration's GPU. None
+    without points. Raises SpecError for fewer than FEWEST.
     """
     points = [Point(*each) for each in kind.measurements if each[0] == phase]
     if not points:
@@ -374,7 +374,9 @@ def most_short(kind: Any) -> float:
 
 
 def floor_ns(floors: Mapping[str, float], products: str) -> float:
-    """Of the dtype of products; of the slowest where it was not measured; 0 for none."""
+    """The least time for the dtype of products. Where that was not measured, the time of the slowest dtype; 0 without
+    any.
+    """
     return floors.get(products, max(floors.values(), default=0.0))
 
 
@@ -382,8 +384,8 @@ def block_times(
     kind: Any, laws: Laws, phase: str, hidden: int, tp: int, dtypes: tuple[str, str], library: str | None,
     rates: Rates | None,
 ) -> BlockTimes | None:  # fmt: skip
-    """From the library's tables of ``kind.measured_as``, or another library's, or those of the nearest GPU that has
-    any; None where there are none.
+    """Times from the library's tables of ``kind.measured_as``. Without these, they come from another library's tables
+    or from the nearest GPU that has any. None where there are none.
     """
     machine = machine_of(laws.calibration, *laws.scale_of("bf16", rates))
     for calibration in chain([laws.calibration], siblings_of(laws.calibration)):  # read only if it is needed
@@ -522,8 +524,8 @@ class Kind(AttentionKind):
         library: str | None = None,
         rates: Rates | None = None,
     ) -> AttentionTimes:
-        """Of one attention on a GPU (or on a die of ``rates``): from its own measurements, from those of its kind, or a
-        roofline. Raises LawMissing.
+        """Times of one kind of attention on a GPU, or on a die of ``rates``. They come from its own measurements, from
+        those of its kind, or from a roofline. Raises LawMissing.
         """
         if own := recorded(self, laws, phase, tp, precision, rates):
             return own
@@ -568,7 +570,7 @@ class MeasuredTimes:
 def measured(
     laws: Laws, phase: str, sizes: AttentionSizes, precision: Precision, library: str | None, rates: Rates | None
 ) -> MeasuredTimes:
-    """From the library's table, or that of another where it has none. Raises LawMissing."""
+    """Times from the library's table, or from that of another library where it has none. Raises LawMissing."""
     try:
         table = choose_attention(laws.calibration, phase, sizes, precision.attention, precision.kv, library)
     except LawMissing:

@@ -1,4 +1,6 @@
-"""What all linear attentions share: no cache that grows, a state of a request, and a short convolution's tail."""
+"""What all kinds of linear attention share: no cache that grows, a state for each request, and the tail of a short
+convolution.
+"""
 
 import numpy as np
 
@@ -56,8 +58,8 @@ class Linear(Kind):
         raise NotImplementedError
 
     def work(self, phase, tp, requests, new, context, kv_dtype) -> Work:
-        """Of every token, the state is read and updated: 2 products of its size; in prompts, pairs inside a chunk. In a
-        decode the state is read and written once a request.
+        """Every token reads and updates the state, which takes two products of its size. In prompts, the pairs inside a
+        chunk come on top. A decode reads and writes the state once for each request.
         """
         requests, new = np.asarray(requests, float), np.asarray(new, float)
         state = self.state_values // tp
@@ -69,7 +71,7 @@ class Linear(Kind):
 
 
 class Convolved(Linear):
-    """With a short convolution over ``conv`` tokens of every channel before its rule."""
+    """Linear attention with a short convolution over ``conv`` tokens of every channel before its rule."""
 
     conv: Few = 4
 

@@ -58,7 +58,7 @@ class RequestKv(NamedTuple):
         return self.fixed_bytes + sum(tokens * of_token for tokens, of_token in self.windows)
 
     def held_bytes(self, tokens: int) -> float:
-        """Of a request of so many tokens."""
+        """The bytes that a request with this number of tokens holds."""
         near = sum(min(tokens, window) * of_token for window, of_token in self.windows)
         return tokens * self.token_bytes + near + self.fixed_bytes
 
@@ -80,7 +80,7 @@ class Room(NamedTuple):
 
     @property
     def told(self) -> str:
-        """As ``archsim check``, ``run`` and ``serve`` print it."""
+        """The sentence that ``archsim check``, ``run`` and ``serve`` print."""
         besides = self.kv.filled_bytes
         more = f" A request takes {besides / 1e6:,.1f} MB of that for windows and states." if besides else ""
         return (
@@ -290,7 +290,7 @@ def fit_of_slots(
     batch: int,
     deployment: DeploymentSpec = ANYHOW,
 ) -> Fit:
-    """As `memory_fit`, of the experts that each die holds in all layers together: int64[die]."""
+    """Like `memory_fit`, but for the number of experts that each die holds in all layers together, int64[die]."""
     bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
     parallel, precision = deployment.sizes(len(slots)), deployment.dtypes(system.compute.dtype)
     own = getattr(own_execution(assumptions.execution), "bytes_per_die", None)

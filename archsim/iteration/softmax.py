@@ -136,7 +136,7 @@ class Latent(Kind):
         return 1  # all heads share the latent vector
 
     def sizes(self, tp: int) -> AttentionSizes:
-        """Those of one rank."""
+        """The sizes of one rank."""
         own = LatentSizes(self.kv_lora_rank, self.qk_nope_head_dim, self.qk_rope_head_dim, self.v_head_dim)
         return AttentionSizes(self.heads // tp, 1, self.width, 0, MLA, own)
 
@@ -212,7 +212,7 @@ class Sparse(Latent, Indexer):
     table: ClassVar[str | None] = None
 
     def kv_bytes_per_token(self, value_bytes: int = 2) -> int:
-        """In 8 bits a latent vector has a scale of FP32 for every 128 values, and the rotated key stays in BF16: 656
+        """With 8 bits, a latent vector has a scale of FP32 for every 128 values, and the rotated key stays in BF16: 656
         bytes for 512 + 64 values (FlashMLA's sparse FP8 cache; vLLM's fp8_ds_mla, SGLang's nsa).
         """
         entry = self.width * value_bytes

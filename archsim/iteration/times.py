@@ -96,7 +96,7 @@ class Experts(Protocol):
     """Who times routed experts."""
 
     def times(self, laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, sizes: int) -> ExpertTimes:
-        """Of 0 to ``sizes`` - 1 tokens of one group of tensor-parallel ranks. Raises LawMissing."""
+        """Times for 0 to ``sizes`` - 1 tokens of one group of tensor-parallel ranks. Raises LawMissing."""
         ...
 
 

@@ -59,7 +59,7 @@ class DieFactors(NamedTuple):
 
     @classmethod
     def nominal(cls, dies: int) -> DieFactors:
-        """Of a perfect machine."""
+        """The factors of a perfect machine."""
         return cls(np.ones(dies), np.ones(dies))
 
     @property
@@ -68,7 +68,7 @@ class DieFactors(NamedTuple):
         return bool((self.array == 1).all() and (self.hbm == 1).all())
 
     def times(self, array: np.ndarray | float = 1.0, hbm: np.ndarray | float = 1.0) -> DieFactors:
-        """With further factors, such as a clock that a power limit has lowered."""
+        """The factors multiplied by further ones, such as a clock that a power limit has lowered."""
         return DieFactors(self.array * array, self.hbm * hbm)
 
     def rates(self, peak_flop_per_s: float, hbm_bytes_per_s: float) -> Rates:
@@ -108,7 +108,7 @@ class Kernels(NamedTuple):
 
 
     def mean(self, kernels: Kernels) -> float:
-        """Of factors, weighted by these shares, which add up to 1."""
+        """The mean of the factors, weighted by shares that add up to 1."""
         return sum(share * factor for share, factor in zip(self, kernels, strict=True))
 
 
@@ -161,7 +161,7 @@ class DieKernel:
             self._expert_ns = self._expert_ns * kernels.multiply
 
     def of(self, die: np.ndarray | None) -> DieKernel:
-        """Of the dies ``int64[n]``, which ascend, in place of all; None: all dies are equal."""
+        """The factors of some dies, given as ascending ``int64[n]``. None if all dies are equal."""
         if die is None or not np.ndim(self._flop_ns) or len(die) == len(self._flop_ns):
             return self
         found = copy(self)
@@ -307,7 +307,9 @@ class GroupedTimes(NamedTuple):
     extrapolated: np.ndarray
 
     def slower(self, factor: float) -> GroupedTimes:
-        """Of kernels that take ``factor`` times as long, but for their launch; what they lose is inefficiency."""
+        """The times of kernels that take ``factor`` times as long, except for their launch. The added time counts as
+        inefficiency.
+        """
         if factor == 1:
             return self
         more_ns = np.maximum((factor - 1) * (self.ns - self.launch_ns), self.multiply_ns - self.ns + self.launch_ns)

@@ -357,8 +357,9 @@ def moe_ns(table: MoeTable, ep, tp, tokens) -> np.ndarray:
 
 
 def rank_ns(table: MoeTable, pairs, active, ep, tp, tokens, received=None) -> np.ndarray:
-    """As ``moe_ns``, for a rank with given pairs and active experts whatever the table's routing; all float64[point].
-    ``received``: distinct tokens that a dispatch brings it; None: all of the group pass it, as measured.
+    """Like ``moe_ns``, but for a rank with given pairs and active experts, whatever the routing of the table. All are
+    float64[point]. ``received``: distinct tokens that a dispatch brings it; None: all of the group pass it, as
+    measured.
 
     Corrections are those of the table at these sizes, as libraries choose kernels by size.
     """

@@ -56,8 +56,8 @@ class Layer(NamedTuple):
 
 
 def token_bytes(layer: Layer) -> float:
-    """Of a token that passes a rank: its result is written in BF16; where the dtype is narrower, it is read in BF16
-    and written in the dtype by the quantisation.
+    """The bytes that a token costs a rank that it passes. Its result is written in BF16. Where the dtype is narrower,
+    quantisation reads the token in BF16 and writes it in the dtype.
     """
     operand = WEIGHT_BYTES[layer.dtype]
     quantised = BF16_BYTES + operand if operand < BF16_BYTES else 0
@@ -65,8 +65,8 @@ def token_bytes(layer: Layer) -> float:
 
 
 def pair_bytes(layer: Layer) -> float:
-    """Of a token-expert pair: its row is copied in the dtype; the activation reads gate and up in BF16 and writes one
-    of them in the dtype; the final sum reads the result in BF16.
+    """The bytes that a token–expert pair costs. Its row is copied in the dtype. The activation reads gate and up in
+    BF16 and writes one of them in the dtype; the final sum reads the result in BF16.
     """
     operand = WEIGHT_BYTES[layer.dtype]
     return layer.hidden * (2 * operand + BF16_BYTES) + layer.ffn * (2 * BF16_BYTES + operand)
@@ -136,7 +136,9 @@ def _ratios(dtype: str, wanted: Reference, base: Reference) -> tuple[float, floa
 
 
 def _link_ratio(table: TransferTable, wanted: str, base: str) -> float:
-    """Of the links that a collective uses; 0: unknown. Between nodes, both have a NIC of 400 Gb/s a GPU."""
+    """The ratio of the links that a collective uses. 0 if it is unknown. Between nodes, both have a NIC of 400 Gb/s for
+    each GPU.
+    """
     if table.of.get("nodes", "1") != "1":
         return 1.0
     if wanted not in NVLINK_BYTES_PER_S or base not in NVLINK_BYTES_PER_S:

@@ -45,8 +45,8 @@ def harvested_yield(
 
 
 class Defects(NamedTuple):
-    """Of a process and a die: per cm², α, area of a die and what of it is cores, how many cores and how many are needed
-    (1 and 1: a defect anywhere kills the die).
+    """The defects of a process and a die: their number per cm², α, the area of a die and of its cores, how many cores
+    there are, and how many must work (1 and 1 if a defect anywhere kills the die).
     """
 
     per_cm2: float

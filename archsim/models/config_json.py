@@ -45,8 +45,8 @@ class ConfigKeys:
 
     @property
     def model_type(self) -> str:
-        """That of the language model, else of the file around it; without one, from the name of its architecture. Empty
-        if it has neither.
+        """The type of the language model, or that of the file around it. Without a type, it follows from the name of
+        the architecture. Empty if there is neither.
         """
         if kind := self.keys.get("model_type") or self.outer.get("model_type"):
             return str(kind)
@@ -876,7 +876,7 @@ def reader_of(model_type: str) -> Callable[[ConfigKeys], Fields] | None:
 
 
 def as_others(c: ConfigKeys) -> Fields:
-    """By the keys that most files have, for a type that is not known: approximate."""
+    """Reads a type that is not known by the keys that most files have. The result is approximate."""
     if not c.has_experts:
         return _dense(c)
     fields = _common(c) | _experts(c) | _shared(c, "shared_expert_intermediate_size")
@@ -928,9 +928,9 @@ def import_config(
 
 
 def _positions(keys: ConfigKeys) -> int | None:
-    """Of the longest sequence that engines take: the least that a key says, times the factor of a scaling that the key
-    does not include (vLLM, `_get_and_verify_max_len`: llama3 and longrope are within it; YaRN starts from the original
-    positions). None without a key.
+    """The longest sequence that engines take: the smallest number that a key gives, multiplied by the factor of a
+    scaling that the key does not include (vLLM, `_get_and_verify_max_len`: llama3 and longrope are within it; YaRN
+    starts from the original positions). None without a key.
     """
     named = [keys.any(name) for name in _POSITIONS]
     most = min((each for each in named if isinstance(each, int | float) and each > 0), default=None)

@@ -407,7 +407,9 @@ def intervals(question: str, title: str, options: Sequence[tuple[str, tuple[floa
 
 
 def variance_shares(place: str, draws: Sequence[tuple[str, float, float, float, float]]) -> Bars | None:
-    """On which draws an answer hangs: (name, share alone, low, share with others, high), all 0 to 1; None of none."""
+    """The draws on which an answer depends. Each is (name, share alone, low, share with others, high), all from 0 to 1.
+    None without draws.
+    """
     rows = [
         {
             "name": name,
@@ -668,7 +670,7 @@ def steps(report: Report) -> Matrix | None:
 
 
 def _cells(kept: Steps, dies: int, most_columns: int) -> list[dict[str, Any]]:
-    """By layer and iteration, or some iterations together: the slowest of them."""
+    """A cell for each layer and iteration. Where some iterations share a cell, it is the slowest of them."""
     iterations, column = np.unique(kept.step, return_inverse=True)
     shared = -(-len(iterations) // min(most_columns, 40))
     slowest: dict[tuple[int, int], int] = {}
@@ -682,7 +684,7 @@ def _cells(kept: Steps, dies: int, most_columns: int) -> list[dict[str, Any]]:
 
 
 def _told(kept: Steps, at: int, dies: int) -> dict[str, str]:
-    """Of one step: its time, causes, link, die and expert in words, where they are known."""
+    """One step in words: its time, causes, link, die and expert, where they are known."""
 
     def of(name: str) -> float | None:
         value = kept.more[name][at] if name in kept.more else None

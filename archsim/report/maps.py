@@ -181,7 +181,7 @@ _FACTORS = ("clock", "prefill_clock", "speed")  # the same for all dies, they co
 
 
 def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
-    """Those that the rows have; a factor that is the same for all dies tells nothing."""
+    """The metrics that the rows have. A factor that is the same for all dies is left out."""
     found = []
     for field, label, low, high in _METRICS:
         values = [row[field] for row in rows if row.get(field) is not None]

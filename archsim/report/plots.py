@@ -1,4 +1,5 @@
-"""Figures: one question, its rows, and how they are drawn; the same on pages, in notebooks and in print.
+"""Figures. Each is one question, its rows, and how they are drawn. It looks the same on pages, in notebooks and in
+print.
 
 A figure is data. `Figure.vega` says it to Vega-Lite, which draws it in a page or a notebook: hovering tells numbers,
 the fields of ``filters`` choose what is shown, a click on a mark or a legend highlights what belongs to it in every
@@ -207,7 +208,7 @@ class Figure:
         )
 
     def _repr_html_(self) -> str:
-        """In a notebook: the figure with all that draws it, so that it needs no network."""
+        """The figure for a notebook, with all the code that draws it, so that it needs no network."""
         css = "".join(f"{name}:{value};" for name, value in colours().items())
         return f"<style>.archsim{{{css}}}</style><div class='archsim'>{self.html()}</div>{scripts()}"
 

@@ -1,4 +1,4 @@
-"""The profile page of a trace: pictures, numbers, definitions, insights; one self-contained HTML file."""
+"""The profile page of a trace, with pictures, numbers, definitions and insights, as one self-contained HTML file."""
 
 import base64
 import csv

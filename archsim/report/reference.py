@@ -183,7 +183,7 @@ def results_page() -> str:
 
 
 def _meaning(column: Column) -> str:
-    """Its meaning, as a cell; of a cause, where the causes are."""
+    """The meaning of a column as a cell. For a cause, it says where the causes are explained."""
     if column.name.startswith("bound_"):
         return "part of the critical path, by [cause](glossary.md#what-time-goes-to)"
     return _DENOMINATOR.sub("", column.meaning).replace("|", "\\|")

@@ -89,7 +89,9 @@ def _faster_systems(by_system: Mapping[str, Mapping[Place, list[Winner]]]) -> li
 
 
 def winners(report: Report, place: Place) -> list[Winner]:
-    """By batch, ascending; of policies within CLOSE of the fastest, ep before all, else the experiment's first."""
+    """The fastest policy at every batch, in ascending order. Of policies within CLOSE of the fastest, it is ep if it is
+    among them, else the first of the experiment.
+    """
     found = []
     for batch, each in groupby(sorted(report.at(place), key=lambda run: run.batch), key=lambda run: run.batch):
         runs = [run for run in each if run.get("throughput_tokens_per_s")]
@@ -702,7 +704,7 @@ def engines_section(folder: Path) -> dict[str, Any] | None:
 # What `archsim sure`, or ``--samples``, left beside the results.
 
 def sure_section(folder: Path) -> list[dict[str, Any]]:
-    """By place: its name, the sentence, a picture, and what to measure; nothing without samples."""
+    """For each place its name, its sentence, a picture and what to measure. Empty without samples."""
     file = folder / "sure.json"
     if not file.is_file():
         return []

@@ -86,7 +86,7 @@ class Finished:
 
     @cached_property
     def bound_shares(self) -> dict[str, float]:
-        """As ``bound_ns``, of their sum; empty where that is 0."""
+        """The shares that the entries of ``bound_ns`` have in their sum. Empty where the sum is 0."""
         every = sum(self.bound_ns.values())
         return {name: each / every for name, each in self.bound_ns.items()} if every else {}
 
@@ -382,7 +382,7 @@ def decode_low_ns(run: Finished) -> float | None:
 
 
 def decode_high_ns(run: Finished) -> float | None:
-    """As `decode_low_ns`, at the 95 % end."""
+    """Like `decode_low_ns`, but at the 95 % end."""
     residual_ns = run.outcome.decode_residual_ns
     return None if residual_ns is None else run.outcome.decode_ns + residual_ns[1]
 
@@ -438,8 +438,9 @@ def active_experts(run: Finished) -> float | None:
 
 
 def active_if_distinct(run: Finished) -> float | None:
-    """As `active_experts`, were every request another one: each pair draws an expert from the loads of all decode
-    steps of its layer. An upper estimate, as the loads of one step are less even than those of all.
+    """How many experts would be active if all requests were different: each token–expert pair picks an expert in
+    proportion to its load over all decode steps of the layer. This is an upper estimate, because the loads of one step
+    are less even than those of all steps.
     """
     tokens = run.demand.tokens[int(run.demand.has_prefill) :].sum(axis=0, dtype=np.float64)
     if drawn_from(run) is None or not tokens.any():
@@ -1128,7 +1129,7 @@ def measured(run: Finished) -> dict[str, Any]:
 
 
 def shown_columns() -> tuple[Column, ...]:
-    """Those of tables on the page and the terminal, in their order there."""
+    """The columns that tables on the page and in the terminal show, in their order there."""
     order: list[Column] = []
     waiting = [column for column in COLUMNS if column.header]
     for column in waiting:

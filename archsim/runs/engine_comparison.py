@@ -1,4 +1,4 @@
-"""How far the analytical engine is from the event engine: a sample of an experiment's runs on both."""
+"""Compares the analytical engine with the event engine on a sample of an experiment's runs."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -142,7 +142,7 @@ def _told_row(run: Run, simulator: Simulator, told: Callable[[Run, Record], None
 
 
 def errors(compared: Sequence[Compared]) -> list[Errors]:
-    """By assumption set, in order of appearance."""
+    """The errors of each assumption set, in order of appearance."""
     sets: dict[str, list[Compared]] = {}
     for each in compared:
         sets.setdefault(each.assumptions, []).append(each)

@@ -175,8 +175,8 @@ _GB, _GIB = 1e9, 2**30
 
 
 class Cost(NamedTuple):
-    """Of one run. events: 0 for the analytical engine; host_ns: on one core of this machine, without compilation;
-    host_bytes: of its process.
+    """The cost of one run. events: 0 for the analytical engine; host_ns: on one core of this machine, without
+    compilation; host_bytes: of its process.
     """
 
     events: float

@@ -1,4 +1,4 @@
-"""All caveats of results: one list for pages and terminals."""
+"""All caveats of results, as sentences for pages and terminals."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -39,14 +39,14 @@ class Die(NamedTuple):
 
 
 def die_of(system: SystemSpec) -> Die:
-    """Of a system."""
+    """The properties of a system's die."""
     compute = system.compute
     peak, bandwidth = compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
     return Die(compute.calibration, compute.library, compute.dtype, peak, bandwidth, system.datasheet_only)
 
 
 def written_die(system: Mapping[str, Any]) -> Die:
-    """Of a system as written in a manifest."""
+    """The properties of the die of a system as it is written in a manifest."""
     compute = system["compute"]
     peak, bandwidth = parse_quantity(compute["peak"], COMPUTE), parse_quantity(system["hbm"]["bandwidth"], BANDWIDTH)
     told = compute.get("calibration"), compute.get("library"), compute["dtype"]

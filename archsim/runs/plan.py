@@ -1,4 +1,5 @@
-"""From an experiment to its runs: its points, those that meet the constraints and can run, and the run of each.
+"""Turns an experiment into its runs: it lists the points, keeps those that meet the constraints and can run, and makes
+the run of each.
 
 A plain experiment is a sweep without axes; from here on there is only the `SweepPlan`.
 """
@@ -158,7 +159,7 @@ class RunMaker:
 
     @property
     def traces(self) -> Traces:
-        """Those that are open."""
+        """The traces that are open."""
         return self.contexts.traces
 
     def runs(self, points: Iterable[Point]) -> list[Run]:

@@ -154,7 +154,7 @@ class Run:
         return self.policy.predicts and self.assumptions.heatmap_update == "limited"
 
     def summary(self, row: Mapping[str, Any]) -> str:
-        """Its result, for a line."""
+        """The result in one line."""
         ran, every = row.get("layers"), row.get("model_layers")
         of_layers = f" of {ran} of {every} layers" if ran and every and ran < every else ""
         return f"decode {row['decode_ns'] / 1e6:.3f} ms{of_layers}"
@@ -209,7 +209,7 @@ def simulation_of(run: Run, simulated: AssumptionsSpec, text: Callable[[Spec], s
 
 
 def _digest_of(file: Path) -> str:
-    """Of a file's content; empty where there is none, which the run refuses."""
+    """The digest of a file's content. Empty where there is no file, which the run refuses."""
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 

@@ -94,7 +94,7 @@ class Simulator:
         }
 
     def row(self, run: Run) -> Record:
-        """As `record`, without dies, links, pairs and steps, which take as long as the row."""
+        """Like `record`, but without dies, links, pairs and steps, which would take as long as the row."""
         return _row(*self._finished(run)) | NO_DETAILS
 
     def _finished(self, run: Run) -> tuple[Finished, dict[str, Any]]:
@@ -162,7 +162,7 @@ class Simulator:
         return source.steps(requests, run.workload.decode_steps)
 
     def _plans_of(self, run: Run) -> dict[tuple[int, int], Plan] | None:
-        """Those of a drawn machine, which others share that differ in rates alone; None of other runs."""
+        """The plans of a drawn machine, which machines share that differ in rates alone. None for other runs."""
         system = run.system
         built, drawn = system.built, system.drawn
         if built is None or drawn is None or drawn.link_failure or not shares_plans(run.scenario):

@@ -83,7 +83,9 @@ def keeps_details(plan: SweepPlan, runs: int) -> bool:
 
 
 def columns_of(plan: SweepPlan) -> Kinds:
-    """Of a plan's results: point and axes, where it has axes; those of every run; the user's own."""
+    """The columns of a plan's results: the point and its axes (where there are axes), those of every run, and the
+    user's own.
+    """
     axes = {"point": INTEGER} | {column.name: column.kind for column in plan.columns} if plan.columns else {}
     return axes | kinds_of(columns_with(plan.experiment.all_columns))
 

@@ -1,5 +1,5 @@
-"""From an experiment, with or without axes, to its results: select the runs, simulate the missing ones, write the
-tables.
+"""Turns an experiment, with or without axes, into results: it selects the runs, simulates the missing ones and writes
+the tables.
 
 Runs are processed in chunks: memory does not grow with the sweep, and finished runs are kept.
 """
@@ -89,7 +89,7 @@ def sweep(
 def sweep_selected(
     selection: Selection, folder: Path, jobs: int | None, watcher: Watcher, scheduler: str | None = None
 ) -> Results:
-    """As `sweep`, for runs already selected."""
+    """Like `sweep`, but for runs that are selected already."""
     with sole_writer(folder):
         kept = SweepStore(folder, selection)
         verb = "record" if kept.details else "row"

@@ -353,7 +353,8 @@ class Host(NamedTuple):
 
     @property
     def told(self) -> str:
-        """As a file of ``archsim serve`` has it under ``host``; less than a nanosecond is none."""
+        """The host as a file of ``archsim serve`` writes it under ``host``. Times below a nanosecond are written as 0.
+        """
         names = ("iteration", "sequence", "prompt", "request", "front_end")
         times = {name: getattr(self, f"{name}_ns") for name in names}
         each = [f"{name}: {ns / 1e6 if ns >= 1 else 0:.4g} ms" for name, ns in times.items()]
@@ -563,9 +564,9 @@ class StaticBatch(NamedTuple):
     gathered: int
 
     def buffer_bytes(self, model: ModelSpec, parallel: Parallelism, precision: Precision) -> int:
-        """Of a rank: hidden vectors of all tokens, gathered and summed; for every pair of token and expert on the
-        busiest rank its vector sent and returned, and the products with gate and up and their product, in BF16; and
-        copies of experts.
+        """The buffers of a rank hold the hidden vectors of all tokens, gathered and summed; for every pair of token and
+        expert on the busiest rank its vector sent and returned, and the products with gate and up and their product, in
+        BF16; and copies of experts.
         """
         pair = (2 * model.hidden + 3 * model.expert_ffn) * ACTIVATION_BYTES
         pairs = self.prompt_tokens * model.top_k / parallel.ep * self.imbalance
@@ -812,7 +813,9 @@ def store_of(engine: Engine, blocks_of_tokens: int, given: KvStoreSpec, engines:
 
 
 def handed_over(engine: Engine, bytes_per_s: float, latency_ns: float, host: Host) -> Transfer:
-    """Of a prefill engine's requests: every rank sends its part of the KV at once; the host hands the request over."""
+    """How a prefill engine hands its requests over. Every rank sends its part of the KV cache at once, and the host
+    passes the request on.
+    """
     copies = engine.parallel.dp if engine.shares_prompts else 1  # each sends a part of what all have
     kv, ns_per_byte = request_kv(engine), NS_PER_S / bytes_per_s / copies
     windows = np.array([(tokens, each * ns_per_byte) for tokens, each in kv.windows], float).reshape(-1, 2)
@@ -941,7 +944,7 @@ class Groups(NamedTuple):
     made: dict[int, Group]  # as they begin, by instance: drawing experts takes longer than serving few requests
 
     def group(self, instance: int, say: Say = lambda text: None) -> Group:
-        """Of instance i; ``say``: told what it draws."""
+        """The group of instance i. ``say`` is called with what it draws."""
         if instance not in self.made:
             self.made[instance] = Group(self.scenario, self.pool, self.parts, self.every, instance, say)
         return self.made[instance].copy(say)
@@ -1071,7 +1074,9 @@ class Busy(NamedTuple):
 
 
 def busy_of(built: Built, table: np.ndarray, decodes: float, context: float) -> Busy:
-    """Of an iteration with ``decodes`` of ``context`` tokens on every rank; ``table``: EXPERTS[phase, point]."""
+    """How busy each stage is in an iteration with ``decodes`` requests of ``context`` tokens on every rank. ``table``:
+    EXPERTS[phase, point].
+    """
     beside, ranks = built.pool.table.beside, built.laws.parallel.dp
     part = max(decodes / float(beside.parts), 1.0)
     one, none = np.ones(1), np.zeros(1)

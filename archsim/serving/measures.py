@@ -259,7 +259,7 @@ def _told(one: str, other: str, what: str, here: float, there: float) -> str:
 
 
 def spread(ns: np.ndarray) -> Spread:
-    """Of times in ns, in ms; UNDEFINED for none."""
+    """The spread of times that are given in ns, in ms. UNDEFINED without times."""
     if not len(ns):
         return UNDEFINED
     ms = ns / NS_PER_MS
@@ -267,7 +267,7 @@ def spread(ns: np.ndarray) -> Spread:
 
 
 def spread_of_gaps(gaps: np.ndarray) -> Spread:
-    """Of gaps counted in bins of 0.5 %, in ms."""
+    """The spread in ms of gaps that are counted in bins of 0.5 %."""
     total = gaps.sum()
     if not total:
         return UNDEFINED
@@ -342,7 +342,9 @@ BOARD_W: Mapping[str, float] = MappingProxyType({
 
 
 def rent_of(gpu: str, given: Mapping[str, float]) -> Rent | None:
-    """Of a GPU, the user's where there is one; None where none is known. Raises SpecError for a price of 0 or less."""
+    """The rent of a GPU: the user's if one is given, else the known one. None where none is known. Raises SpecError for
+    a price of 0 or less.
+    """
     if gpu in given:
         if not given[gpu] > 0:
             raise SpecError(f"--price {gpu}={given[gpu]:g}: expected USD an hour of one GPU, above 0")
@@ -385,7 +387,7 @@ _NARROW_PRODUCTS = ("fp8", "fp8_block", "nvfp4", "mxfp4_mxfp8")
 
 
 def upkeep(served: Served, engine: Engine, system: SystemSpec, devices: int, gpu: str) -> Upkeep:
-    """Of a run of engines alike on ``devices`` GPUs, whose log has all of its iterations."""
+    """The upkeep of a run of identical engines on ``devices`` GPUs, whose log has all iterations."""
     done, machine = activity(served, engine, devices), build_costs(system)
     dtype = engine.precision.experts if has_experts(engine.model) else engine.precision.products
     dtype_bytes = WEIGHT_BYTES["fp8" if dtype == "mxfp4_mxfp8" else dtype] if dtype in _NARROW_PRODUCTS else SIXTEEN_BIT

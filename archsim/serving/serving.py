@@ -244,7 +244,7 @@ class Outcome(Shown):
         return told
 
     def _classes_told(self) -> Iterator[str]:
-        """Of each class of requests: how many are within its limits, and its times."""
+        """For each class of requests, how many are within its limits, and their times."""
         within, times = within_limits(self.served, slo_of(self.serving)), times_ns(self.served)
         for at, each in enumerate(self.serving.spec.requests.classes):
             mine = self.served.requests["kind"] == at
@@ -310,7 +310,9 @@ def serve(serving: Serving, logged: int = 0) -> Outcome:
 def serve_requests(
     serving: Serving, deployment: Deployment, requests: Requests, logged: int = 0, progress: Progress = SILENT
 ) -> Outcome:
-    """As ``serve``, for requests and a deployment that are known; ``logged``: iterations to keep a log of."""
+    """Like ``serve``, but for a deployment and requests that are built already. ``logged``: how many iterations to keep
+    a log of.
+    """
     served = simulated(serving, deployment, requests, logged, progress)
     longer = _longer(serving, deployment, requests, served)
     if serving.off:
@@ -452,7 +454,7 @@ def _drawn(given: RequestSpec) -> Requests:
 
 
 def _drawn_sessions(given: RequestSpec) -> Requests:
-    """As many sessions as have the asked number of turns; the last one may be cut short."""
+    """Draws as many sessions as are needed for the number of turns. The last session may be cut short."""
     assert given.sessions is not None and given.input is not None and given.output is not None
     asked, seed = given.sessions, given.seed
     count = given.total or (REQUESTS_A_CLIENT * given.concurrency if given.concurrency else OPEN_REQUESTS)
@@ -514,7 +516,7 @@ def deploy(serving: Serving) -> Deployment:
 
 
 def kv_store_of(serving: Serving, scheduler: Scheduler, parallel: ParallelSpec | None = None) -> Store | None:
-    """Of the engines that take prompts, or of one of other sizes; None where the file has none."""
+    """The KV store of the engines that take prompts, or of an engine with other sizes. None where the file has none."""
     given, side = serving.spec.kv_store, next(iter(serving.spec.sides.items()))
     if given == "none":
         return None
@@ -541,8 +543,8 @@ def machines_of(serving: Serving) -> tuple[tuple[str, int], ...]:
 
 
 def decodes_alone(serving: Serving, parallel: ParallelSpec) -> Serving:
-    """Of engines that only decode: between nodes they take DeepEP's low-latency kernels, as SGLang's and vLLM's do,
-    unless the file names a dispatch.
+    """The file as engines see it that only decode. Between nodes they take DeepEP's low-latency kernels, as SGLang's
+    and vLLM's do, unless the file names a dispatch.
     """
     given, traffic = serving.spec.assumptions, serving.has_traffic and has_experts(serving.model)
     if not traffic or not (given is None or (isinstance(given, dict) and not {"dispatch", "set"} & set(given))):
@@ -563,7 +565,7 @@ def _built(serving: Serving, side: SideSpec, scheduler: Scheduler, host: Host, a
 
 
 def with_experts(serving: Serving, engine: Engine, built: Built, scheduler: Scheduler, host: Host) -> Built:
-    """With groups of experts, where these come from traffic. Raises SpecError, TraceError."""
+    """The engine with groups of experts, where experts are chosen as in traffic. Raises SpecError, TraceError."""
     if engine.routing is not None or not has_experts(engine.model):
         return built
     groups_in = groups_of if engine.overlap.how != MICRO_BATCHES else groups_apart

@@ -331,7 +331,8 @@ def is_range(given: Any) -> bool:
 
 @dataclass(frozen=True)
 class Range:
-    """From ``low`` to ``high`` in the base unit of ``dimension`` (None: pure numbers); ``log``: sampled in log scale.
+    """A range from ``low`` to ``high``, in the base unit of ``dimension`` (None for pure numbers). ``log``: it is
+    sampled on a log scale.
     """
 
     low: float

@@ -1,4 +1,5 @@
-"""How a model is spread over devices, and in which numbers it computes: one vocabulary for experiments and serve files.
+"""How a model is spread over devices, and which number formats it computes in. Experiments and serve files share these
+keys.
 
 parallel: {attention: {tp: 4, dp: 2}, experts: {ep: 8}}
 precision: {products: fp8_block, kv: fp8}
@@ -112,11 +113,11 @@ class ParallelSpec(Spec):
 
     @property
     def devices(self) -> int:
-        """Those of all stages."""
+        """The devices of all stages together."""
         return self.ranks * self.pp
 
     def sizes(self, experts: bool = True) -> Parallelism:
-        """As numbers; without ``experts`` (of a dense model), attention's alone."""
+        """The sizes as numbers. Without ``experts``, as for a dense model, they are those of attention."""
         tp, dp, given = self.attention.tp, self.attention.dp, self.experts
         of_experts = (given.ep, given.tp) if given else (self.ranks, 1)
         return Parallelism(tp, dp, *(of_experts if experts else (1, 1)), self.attention.context, self.pp)
@@ -130,20 +131,24 @@ class PrecisionSpec(Spec):
     kv: Cache | None = None
 
     def dtypes(self, compute: str) -> Precision:
-        """As names; ``compute``: dtype of the system's compute array."""
+        """The dtypes as names. ``compute``: the dtype of the system's compute array."""
         dtype = "bf16" if compute == "fp16" else compute
         products = self.products or dtype
         return Precision(products, "bf16", self.kv or "bf16", self.experts or products)
 
 
 class DeploymentSpec(Spec):
-    """Of an experiment. Null ``parallel``: every device has requests of its own and its share of the experts."""
+    """The deployment of an experiment. With a null ``parallel``, every device has requests of its own and its share of
+    the experts.
+    """
 
     parallel: ParallelSpec | None = None
     precision: PrecisionSpec = PrecisionSpec()
 
     def dtypes(self, compute: str) -> Precision:
-        """As names: those given, else of the system's compute array; the KV cache is BF16."""
+        """The names of the dtypes: those that are given, else that of the system's compute array. The KV cache is in
+        BF16.
+        """
         return self.precision.dtypes(compute)._replace(experts=self.precision.experts or compute)
 
     def sizes(self, devices: int) -> Parallelism:

@@ -239,7 +239,9 @@ class WorkloadSpec(Spec):
         return isinstance(self.trace, str) or self.trace.synthetic.prompt_tokens != 0
 
     def drawn(self, at: int) -> "WorkloadSpec":
-        """With the ``at``-th draw of its traffic, or of requests of a recorded trace; 0: its own."""
+        """The workload with the ``at``-th draw of its traffic, or of the requests of a recorded trace. 0 is its own
+        draw.
+        """
         if not at:
             return self
         changes: dict[str, Any] = {"seed": self.seed + at}

@@ -1,4 +1,5 @@
-"""How the dies of a system are linked: a topology by name, levels, or a user's own function; link classes.
+"""How the dies of a system are linked: by a named topology, by levels, or by a user's own function. It also has the
+classes of links.
 
 In YAML a name (``topology: torus``), or a mapping::
 

@@ -1,4 +1,5 @@
-"""The MoE model: the shape of its expert layers; and of attention, dense layers and embeddings, which take memory."""
+"""The MoE model: the shape of its expert layers, and that of attention, dense layers and embeddings, which take memory.
+"""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -354,7 +354,7 @@ class PaperSpec(Spec):
 # Files of ``configs/papers``, by name or path.
 
 def paper_names() -> tuple[str, ...]:
-    """Of all papers that ship or lie in ``./configs/papers``."""
+    """The names of all papers that ship with archsim or lie in ``./configs/papers``."""
     return tuple(named_files("papers"))
 
 

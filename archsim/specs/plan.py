@@ -678,7 +678,7 @@ def written(value: Any) -> str:
 
 
 def in_words(value: Any) -> str:
-    """As `written`; of a mapping its name, then its keys: ``mesh, vertical bandwidth 1 TB/s``."""
+    """Like `written`, but a mapping is its name and then its keys: ``mesh, vertical bandwidth 1 TB/s``."""
     if not isinstance(value, dict) or "name" not in value:
         return written(value)
     others = {key: each for key, each in value.items() if key != "name"}

@@ -223,7 +223,7 @@ class LengthSpec(Spec):
 
     @property
     def drawn(self) -> tuple[str, tuple[float, ...]]:
-        """As ``archsim.serving.requests.lengths`` takes it."""
+        """The distribution in the form that ``archsim.serving.requests.lengths`` takes."""
         if self.fixed is not None:
             return "fixed", (self.fixed,)
         if self.uniform is not None:
@@ -385,7 +385,7 @@ class SideSpec(Spec):
 
 
 class TransferSpec(Spec):
-    """How KV moves; null: the links of the system."""
+    """How the KV cache moves. Null takes the links of the system."""
 
     bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "100 TB/s")] | None = Field(
         None, alias="bandwidth"

@@ -22,7 +22,9 @@ EXPERTS_SIDE = "experts"  # of decodes whose experts are on devices of their own
 
 
 class Machine(NamedTuple):
-    """Of one side of a deployment. ``assumptions``: of its engine behind routing from traffic."""
+    """The machine of one side of a deployment. ``assumptions`` are those of its engine, where routing comes from
+    traffic.
+    """
 
     system: SystemSpec
     assumptions: AssumptionsSpec
@@ -56,7 +58,7 @@ class Serving(NamedTuple):
     side: str = ""
 
     def on(self, side: str) -> "Serving":
-        """As a side: with its machine in place of the file's, where it names one."""
+        """The file for one side: with that side's machine, where it names one."""
         found, own = self.machines.get(side), self if self.side == side else self._replace(side=side)
         return own if found is None else own._replace(system=found.system, assumptions=found.assumptions)
 

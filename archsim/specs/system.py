@@ -598,7 +598,7 @@ class ComputeSpec(Spec):
         return WEIGHT_BYTES[self.dtype]
 
     def bytes_of(self, weights: int) -> int:
-        """Of so many weights."""
+        """The bytes that this number of weights takes."""
         return math.ceil(weights * self.dtype_bytes)
 
 
@@ -784,7 +784,7 @@ class SystemSpec(Spec):
 
     @property
     def built(self) -> AsBuilt | None:
-        """Its dies as they are built; None: perfect."""
+        """The dies as they are built. None for a perfect machine."""
         perfect = self.dies_as_built is None and self.spares is None and self.drawn is None
         return None if perfect else as_built(self)
 
@@ -802,7 +802,7 @@ class SystemSpec(Spec):
 
     @property
     def dies(self) -> int:
-        """That work; numbered from 0."""
+        """The number of dies that work. They are numbered from 0."""
         return self.sites if self.built is None else len(self.built.living)
 
     @property
@@ -842,7 +842,7 @@ class SystemSpec(Spec):
 
     @property
     def shape_as_made(self) -> str:
-        """As ``shape``, of all dies that were made."""
+        """Like ``shape``, but of all dies that were made."""
         if self.fabric is not None:
             return self.fabric.shape
         size = f"{self.mesh.x} × {self.mesh.y}" if self.mesh is not None else f"{self.sites} ×"

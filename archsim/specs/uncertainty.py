@@ -1,4 +1,4 @@
-"""How far numbers may be off that have no range of their own: configs/uncertainty/widths.yaml."""
+"""The ranges of numbers that have no range of their own, from configs/uncertainty/widths.yaml."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LevelsSpec(Spec):
         return self
 
     def level(self, name: str) -> Distribution:
-        """Of ``common`` or ``shape``, around 1."""
+        """The distribution of ``common`` or ``shape``, around 1."""
         given = getattr(self, name)
         if len(given) == len(KNOTS):
             return Quantiles.of(given)

@@ -259,13 +259,13 @@ class Written(NamedTuple):
 
     @classmethod
     def of(cls, tree: Tree, of_manifest: bool = False) -> "Written":
-        """Of a tree before references are expanded; `with_files` adds what the user's own files give."""
+        """The keys of a tree before references are expanded. `with_files` adds those that the user's own files give."""
         mine = _is_override if of_manifest else _is_own
         keys = frozenset(keys for keys in _leaves(tree.data, ()) if mine(tree.place(keys).head))
         return cls(keys, of_manifest)
 
     def with_files(self, tree: Tree) -> "Written":
-        """With the keys of the user's own files that references name; ``tree``: with these expanded."""
+        """Adds the keys of the user's own files that references name. ``tree`` has these references expanded."""
         mine = _is_override if self.of_manifest else _is_own
         found = {keys for keys, place in tree.places.items() if len(keys) > 1 and mine(place.head)}
         return self._replace(keys=self.keys | found)

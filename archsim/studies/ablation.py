@@ -1,4 +1,5 @@
-"""From one assumption set to another, one field at a time and cumulatively: the effect of each on a policy's speed-up.
+"""Changes one assumption set into another, one field at a time and cumulatively, and measures what each change does to
+a policy's speed-up.
 
 A *chain* starts with the first set and takes over the other's values one field after the other, in ``ORDER``; its last
 link has all values of the other set and must give that set's own results, bit for bit. In addition, every field is

@@ -1,4 +1,4 @@
-"""What can be said of a file before anything is simulated: whether it is valid, fits, and what it contains."""
+"""Checks a file before anything is simulated: whether it is valid, whether it fits, and what it contains."""
 
 from __future__ import annotations
 

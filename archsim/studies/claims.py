@@ -1,4 +1,5 @@
-"""From a paper's file to its numbers: run what is missing, under each of its rules, and judge."""
+"""Reproduces the numbers of a paper: it runs what is missing under each of the paper's rules, and judges the results.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ _IDENTITY = ("system", "model", "batch", "policy", "trace", "devices")
 
 
 def value_of(group: ClaimGroup, row: ClaimRow, rows: Sequence[Row], axes: Iterable[str]) -> Value:
-    """Of the rows that are meant; None where there are none, or the runs lack a column; NO_ROOM where all of them were
-    refused.
+    """The value of the rows that are meant. None where there are none or the runs lack a column. NO_ROOM where all of
+    them were refused.
     """
     return taken(group.quantity, group.at | row.at, group.against, rows, axes, row.take or group.take)
 
@@ -88,7 +89,7 @@ def taken(
     quantity: str, at: Mapping[str, Any], against: Mapping[str, Any], rows: Sequence[Row], axes: Iterable[str],
     take: str = "mean",
 ) -> Value:
-    """As `value_of`, of a quantity."""
+    """Like `value_of`, but for a quantity."""
     expression = parsed_quantity(quantity)
     wanted = [row for row in rows if _agrees(row, at)]
     if wanted and all(row.get("refused") for row in wanted):
@@ -216,7 +217,7 @@ class Judged(NamedTuple):
 
     @property
     def rounded(self) -> float:
-        """By how much the published value was rounded, at most; an inequality is not rounded."""
+        """The most by which the published value was rounded. An inequality is not rounded."""
         return self.row.rounded if self.row.rounded is not None else self.group.rounded
 
     @property
@@ -267,7 +268,7 @@ class JudgedSign(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """As `Judged.kind`."""
+        """The kind of the sign, like `Judged.kind`."""
         if self.simulated is None:
             return "none"
         if self.simulated != self.published:
@@ -276,8 +277,8 @@ class JudgedSign(NamedTuple):
 
 
 def judged_signs(judged: Sequence[Judged], called: Callable[[str, Any], str] | None = None) -> list[JudgedSign]:
-    """Of all pairs of rows that their groups' ``signs`` name; pairs that are equal as published, that do not fit, or of
-    which both were fitted, have none. called: what a value of a column is in words.
+    """The judged signs of all pairs of rows that their groups' ``signs`` name. Pairs that are equal as published, that
+    do not fit, or that were both fitted have no sign. called: what a value of a column is in words.
     """
     found = []
     for each in judged:
@@ -369,7 +370,7 @@ class Claims(Shown):
         return pandas.DataFrame(rows)
 
     def of(self, kind: str) -> tuple[Judged, ...]:
-        """Those of a kind: better, as null, missed, fit or none."""
+        """The rows of one kind: better, as null, missed, fit or none."""
         return tuple(each for each in self.judged if each.kind == kind)
 
     @cached_property
@@ -440,7 +441,9 @@ def judge_paper(paper: PaperSpec, folder: Path, jobs: int | None, watcher: Watch
 
 
 def judge_recorded(paper: PaperSpec, recorded: Mapping[str, Any]) -> Claims:
-    """As `judge_paper`, of values that were simulated before (`Claims.recorded`); a row that was not has no value."""
+    """Like `judge_paper`, but for values that were simulated before (`Claims.recorded`). A row that was not simulated
+    has no value.
+    """
     judged = []
     for group, row in paper.rows():
         found = recorded.get(row.id, {"values": {"0": None}})
@@ -526,8 +529,9 @@ VERDICTS = MappingProxyType(
 
 
 class Counts(NamedTuple):
-    """Of one paper, or of all. ``better``, ``as_null``, ``missed``, ``fit``, ``none``: rows by verdict; ``signs``,
-    ``signs_better``, ``signs_met``: orders of two systems, those met and better than the null, and all that are met.
+    """The counts of one paper, or of all. ``better``, ``as_null``, ``missed``, ``fit``, ``none``: rows by verdict;
+    ``signs``, ``signs_better``, ``signs_met``: orders of two systems, those met and better than the null, and all that
+    are met.
     """
 
     numbers: int
@@ -555,7 +559,9 @@ def counts_of(claims: Sequence[Claims]) -> Counts:
 
 
 def largest_misses(claims: Sequence[Claims]) -> list[tuple[Claims, Judged]]:
-    """Those farthest from the published value, in tolerances: a gain near 0 has no ratio worth naming."""
+    """The rows that are farthest from the published value, measured in tolerances. A ratio would mean nothing for a
+    gain near 0.
+    """
 
     def far(found: tuple[Claims, Judged]) -> float:
         return found[1].tolerances

@@ -74,7 +74,9 @@ class Comparison(Shown):
 
 
 def compare(selection: Selection, size: int, decode_steps: int, watcher: Watcher | None = None) -> Comparison:
-    """At most ``size`` runs drawn at random (always the same ones), at most ``decode_steps`` decode steps of each."""
+    """Compares at most ``size`` runs, which are drawn at random but always the same, with at most ``decode_steps``
+    decode steps each.
+    """
     return _compare(selection, selection.kept, size, decode_steps, watcher or Unwatched())
 
 

@@ -322,7 +322,7 @@ class Placed(Shown):
 
     @property
     def gain(self) -> float:
-        """By what factor the largest load is below that of the default of SGLang and vLLM."""
+        """The factor by which the largest load is smaller than with the default placement of SGLang and vLLM."""
         return self.rows[0].max_over_mean / self.rows[-1].max_over_mean
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -1,4 +1,4 @@
-"""How sure an answer is: intervals, the probability of the order, what it hangs on, and what to measure next.
+"""How sure an answer is: intervals, the probability of the order, what it depends on, and what to measure next.
 
 `archsim.uncertainty` draws the worlds and runs them; here their samples become sentences, tables, a picture and a page.
 Runs that differ in their policy alone are compared; where there is one policy, those that differ in their system.
@@ -127,7 +127,7 @@ class Place:
 
     @property
     def ratio(self) -> Interval:
-        """Of the headline; of one option, its time."""
+        """The ratio of the headline. With a single option, its time."""
         return self.options[0].ns if self.headline is None else self.headline.ratio
 
 
@@ -168,11 +168,11 @@ class Sure(Shown):
         return Table(columns, tuple(texts))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """As `table`: one row for each option."""
+        """`table` as a pandas DataFrame, with one row for each option."""
         return self.table().to_pandas()
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The result as JSON has it."""
         return {
             "name": self.name, "samples": self.samples, "sentence": self.sentence, "notes": list(self.notes),
             "places": [_plain(place) for place in self.places],
@@ -255,7 +255,7 @@ def sure_into(
     selection: Selection, samples: int, folder: Path, jobs: int | None, watcher: Watcher | None = None,
     scheduler: str | None = None,
 ) -> Sure:
-    """As `find_sure`; page and tables are written to the folder, too."""
+    """Like `find_sure`, but also writes the page and the tables to the folder."""
     found = find_sure(selection, samples, folder, jobs, watcher, scheduler)
     write_sure(found, folder)
     return found
@@ -592,7 +592,7 @@ def tornado(place: Place) -> Bars | None:
 
 
 def tornado_of(found: Sequence[Index], name: str) -> Bars | None:
-    """As `tornado`, of the answer ``name``."""
+    """Like `tornado`, but for the answer ``name``."""
     draws = []
     for each in found[:SHOWN]:
         if each.total > 0:

@@ -74,7 +74,7 @@ def is_drawn(plan: SweepPlan) -> bool:
 
 
 def distributions(plan: SweepPlan, rows: Iterable[_Row]) -> list[Wafers]:
-    """Of the results of a sweep, in their order. ``rows``: of runs that decoded, with ``point``."""
+    """The distributions of the results of a sweep, in their order. ``rows``: of runs that decoded, with ``point``."""
     plan = plan_of(plan)
     groups: dict[tuple[tuple[str, str], ...], list[tuple[_Row, int, Any]]] = {}
     for row in rows:
@@ -120,7 +120,7 @@ COLUMNS = (
 
 
 def cells_of(each: Wafers) -> list[str]:
-    """In the order of `COLUMNS`."""
+    """The cells of a row, in the order of `COLUMNS`."""
     low, high = each.dies
     rates = (*each.tokens_per_s, each.best)
     return [
@@ -226,8 +226,8 @@ class Death:
 
 
 def death_of(experiment: ExperimentSpec, die: int) -> Death:
-    """Of an experiment with one of each (``archsim.runs.plan.choose``), whose machine loses a die. Raises SpecError for
-    a die that does not work already, or without which the machine does not.
+    """What the death of a die does to an experiment with one of each (``archsim.runs.plan.choose``), whose machine
+    loses a die. Raises SpecError for a die that does not work already, or without which the machine does not.
     """
     system = experiment.systems[0]
     living = list(range(system.sites)) if system.built is None else list(system.built.living)

@@ -226,7 +226,7 @@ def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:
 
 
 def _clock_told(row: Row) -> str:
-    """Of a system with limits of power or heat; '' for others."""
+    """A sentence on the clock of a system with limits of power or heat. '' for other systems."""
     if row.get("throttled_share") is None:
         return ""
     if not row["throttled_share"]:
@@ -305,7 +305,7 @@ def _scale(part: Any, names: tuple[str, ...], by: float) -> None:
 
 
 def _time_ns(experiment: ExperimentSpec, row: Row) -> float:
-    """Of the step in the only run of an experiment; later ones are not simulated."""
+    """The time of the step in the only run of an experiment. Later steps are not simulated."""
     selection = select(experiment)
     (run,) = selection.runs()
     replay: Replay = Simulator(selection.maker.traces).replay(run)

@@ -1,4 +1,5 @@
-"""Whether a balancer is worth it: for a model, its recorded loads and a deployment, judged on loads held out in time.
+"""Judges whether a balancer is worth its cost for a model, its recorded loads and a deployment. It is judged on later
+loads, which are held out.
 
 The placement is chosen on the first part of the loads (``archsim.studies.place``) and served on the last: tokens are
 drawn from the held-out loads, step by step, and the deployment's requests are served with and without the placement.
@@ -293,8 +294,8 @@ def judge(block: str, experiment: ExperimentSpec, *draws: Iterable[Mapping[str, 
 
 
 def in_worlds(found: BlockWorth, sure: Sure) -> BlockWorth:
-    """With the gains of every pair of runs in worlds. It pays in a world where throughput grows by PAYS, and by more
-    than silicon and price of the machine do. ``sure``: of the policies of its rows.
+    """The result with the gains of every pair of runs in worlds. It pays in a world where throughput grows by PAYS, and
+    by more than silicon and price of the machine do. ``sure``: of the policies of its rows.
     """
     costs, told = {each.system: each.share for each in found.costs}, []
     for row in found.rows:

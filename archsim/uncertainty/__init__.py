@@ -1,1 +1,3 @@
-"""How sure a result is: uncertain numbers, worlds drawn from them, and what follows for a headline."""
+"""Tells how sure a result is. It has uncertain numbers, the worlds that are drawn from them, and what follows for a
+headline.
+"""

@@ -1,4 +1,5 @@
-"""What samples say: intervals, the probability of an order, what it hangs on, and what knowing a number would change.
+"""Draws conclusions from samples: intervals, the probability of an order, what it depends on, and what knowing a number
+would change.
 
 Samples of one quantity are float64[sample]; those of several options share their worlds, so that a ratio has an
 interval of its own. A second, better and slower engine runs the first few worlds only (`corrected`).
@@ -104,7 +105,7 @@ class Pair(NamedTuple):
 
 
 def pair(faster: str, slower: str, ns: Mapping[str, np.ndarray]) -> Pair:
-    """Of two options by their times; ``faster``: which is meant to be."""
+    """Compares two options by their times. ``faster`` names the one that is expected to be faster."""
     ratio = ns[slower] / ns[faster]
     won, lost = float((ratio > 1 + NO_DIFFERENCE).mean()), float((ratio < 1 - NO_DIFFERENCE).mean())
     return Pair(faster, slower, interval(ratio), won, lost)
@@ -148,7 +149,9 @@ class Expansion:
     left: float
 
     def of(self, draws: np.ndarray, known: Sequence[str] | None = None) -> np.ndarray:
-        """Its value, float64[sample]; with ``known``: its mean where these alone are known. draws: [sample, draw]."""
+        """The value of the expansion, float64[sample]. With ``known``, its mean when only these draws are known. draws:
+        [sample, draw].
+        """
         terms: np.ndarray = np.ones(len(self.coefficients), np.bool_)
         if known is not None:
             others = [at for at, name in enumerate(self.names) if name not in known]
@@ -182,7 +185,9 @@ def expand(draws: Mapping[str, np.ndarray], values: np.ndarray) -> Expansion:
 
 
 def indices(expansion: Expansion, draws: Mapping[str, np.ndarray], values: np.ndarray) -> list[Index]:
-    """Of every draw, the largest total first. Errors: of the fit, by resampling the worlds."""
+    """The indices of every draw, the largest total first. Their errors are those of the fit, from resampling the
+    worlds.
+    """
     points = np.stack([draws[name] for name in expansion.names], axis=1) if expansion.names else np.zeros((0, 0))
     first, total = expansion.shares(expansion.coefficients, expansion.left)
     drawn = []

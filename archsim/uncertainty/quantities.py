@@ -93,7 +93,7 @@ class Distribution:
         return centre * np.where(deviates < 0, centre / low, high / centre) ** deviates
 
     def times(self, factor: float) -> Distribution:
-        """Of a number ``factor`` times as large."""
+        """The same for a number that is ``factor`` times as large."""
         return Distribution(self.shape, self.low * factor, self.centre * factor, self.high * factor)
 
 
@@ -130,7 +130,7 @@ class Quantiles(Distribution):
         return np.exp(found + below * first + above * last)
 
     def times(self, factor: float) -> Quantiles:
-        """Of a number ``factor`` times as large."""
+        """The same for a number that is ``factor`` times as large."""
         ends = self.low * factor, self.centre * factor, self.high * factor
         return Quantiles(self.shape, *ends, tuple(each * factor for each in self.knots))
 

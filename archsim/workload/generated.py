@@ -176,7 +176,7 @@ def drifted(one: np.ndarray, other: np.ndarray, angle: float) -> np.ndarray:
 
 
 def skews_of(spec) -> tuple[float, ...]:
-    """Of a SyntheticSpec: one, or one for each part of the model."""
+    """The skews of a SyntheticSpec: one, or one for each part of the model."""
     skew = spec.popularity_skew
     return skew if isinstance(skew, tuple) else (skew,)
 
@@ -831,7 +831,7 @@ class SeveralSubjects:
         return next(iter(self.models.values())).top_k
 
     def mapped(self, change: Callable[[TrafficModel], TrafficModel]) -> SeveralSubjects:
-        """With another model of each subject."""
+        """The traffic with another model for each subject."""
         return replace(self, models={name: change(each) for name, each in self.models.items()})
 
     def named(self, task: str) -> tuple[str, dict[str, float] | None]:

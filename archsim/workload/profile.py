@@ -137,7 +137,9 @@ def heatmap_agreement(trace: Trace) -> dict[str, np.ndarray]:
 
 
 def heatmap_ceiling(trace: Trace) -> dict[str, np.ndarray]:
-    """As `heatmap_agreement`, of the halves of the requests instead: what a trace of this length can show."""
+    """Like `heatmap_agreement`, but between the two halves of the requests. It is the most that a trace of this length
+    can show.
+    """
     return _agreement_of(*halves(trace))
 
 

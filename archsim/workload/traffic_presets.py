@@ -221,7 +221,7 @@ def _phases(parameters: Parameters, prompts: bool) -> np.ndarray:
 
 
 def mapped(found: Parameters, change: Callable[[TrafficModel], TrafficModel]) -> Parameters:
-    """Of either kind, with another model, of each subject where there are several."""
+    """Traffic of either kind with another model, for each subject where there are several."""
     return found.mapped(change) if isinstance(found, SeveralSubjects) else change(found)
 
 

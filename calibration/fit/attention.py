@@ -416,7 +416,7 @@ def fit_blocks(folder: Path, gpu: str, machine: blocks.Machine) -> Iterator[Bloc
 
 
 def fit_linear(folder: Path, gpu: str, machine: blocks.Machine) -> Iterator[BlockTable]:
-    """As `fit_blocks`, of linear attention."""
+    """Like `fit_blocks`, but for linear attention."""
     for stem, kind in LINEAR.items():
         rows = pd.read_csv(folder / "linear" / f"aic_{stem}.csv.gz")
         rows = rows[rows["gpu"] == gpu]

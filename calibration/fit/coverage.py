@@ -233,7 +233,7 @@ KINDS = (*(given.kind for given in SECTIONS.values()), "collective", "p2p")
 
 
 def residuals(measurements: Measurements, said: Callable[[str], None] = lambda text: None) -> Iterator[Residuals]:
-    """Of every table of measurements, in every way in which it could be predicted."""
+    """The residuals of every table of measurements, for every way in which it could be predicted."""
     for section, given in SECTIONS.items():
         if given.kind not in measurements.tables:
             continue
@@ -459,8 +459,9 @@ def bounds(common: np.ndarray, own: np.ndarray, level: float) -> tuple[float, fl
 # ---- coverage
 
 class Coverage(NamedTuple):
-    """Of one section and way. ``within``: share of points inside the interval of each of `LEVELS`, tables counting
-    equally; ``width``: median ratio of the 90 % interval's ends; ``pit``: where in its distribution each point lies.
+    """The coverage of one section and one way to predict it. ``within``: share of points inside the interval of each of
+    `LEVELS`, tables counting equally; ``width``: median ratio of the 90 % interval's ends; ``pit``: where in its
+    distribution each point lies.
     """
 
     section: str

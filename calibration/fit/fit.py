@@ -1,4 +1,4 @@
-"""From measurements to the parameters of one GPU."""
+"""Fits the parameters of one GPU to measurements."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field

@@ -222,7 +222,7 @@ ALONE: Mapping[float, pd.DataFrame] = MappingProxyType({})
 
 
 def no_peak(dtype: str) -> None:
-    """Of a GPU whose peaks are not known."""
+    """The message for a GPU whose peaks are not known."""
 
 
 def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:

@@ -131,12 +131,12 @@ class Stopwatch:
         self._clocks_at = -CLOCKS_EVERY_S
 
     def graph_us(self, operation: Callable[[int], object], cycle: int = 1) -> list[float]:
-        """In a CUDA graph with a multiple of ``cycle`` calls."""
+        """Times calls in a CUDA graph with a multiple of ``cycle`` calls."""
         return self._events_us(*self._graph(operation, cycle))
 
     def steady_us(self, operation: Callable[[int], object], cycle: int = 1) -> list[float]:
-        """In a CUDA graph, without a pause, once clocks and power have settled. Afterwards ``clocks`` is the median of
-        what was read during the same time.
+        """Times calls in a CUDA graph without a pause, once clocks and power have settled. Afterwards ``clocks`` is the
+        median of what was read during the same time.
         """
         replay, calls = self._graph(operation, cycle)
         settled = time.monotonic() + SETTLE_S
@@ -191,11 +191,11 @@ class Stopwatch:
             return self._events_us(lambda: replay(calls), calls)
 
     def host_bound_us(self, operation: Callable[[int], object], calls: int) -> list[float]:
-        """As fast as the host can call, on the current stream."""
+        """Times calls on the current stream, made as fast as the host can."""
         return self._events_us(lambda: [operation(i) for i in range(calls)], calls, ahead=False)
 
     def waited_us(self, operation: Callable[[int], object]) -> list[float]:
-        """By the host clock, for operations that are complete when they return."""
+        """Times operations that are complete when they return, with the host's clock."""
         for i in range(WARM_UPS):
             operation(i)
         calls = _calls_for(_host_us(operation, 1), 1, MOST_CALLS)

@@ -77,12 +77,12 @@ class Table:
 
     @property
     def bits(self) -> int:
-        """Of one instance."""
+        """The bits of one instance."""
         return self.entries * self.bits_per_entry
 
     @property
     def size_bytes(self) -> float:
-        """Of one instance."""
+        """The bytes of one instance."""
         return self.bits / BYTE_BITS
 
 
@@ -99,7 +99,7 @@ class Shortfall:
 
     @property
     def bits(self) -> int:
-        """Of one instance."""
+        """The bits of one instance."""
         return self.needed.bits - self.table.bits
 
 

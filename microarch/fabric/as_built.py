@@ -44,7 +44,9 @@ class Holes(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """Of links: the class of the perfect graph, the share of its bandwidth, and how many times as long it is."""
+    """A kind of links: their class in the perfect graph, their share of its bandwidth, and how many times as long they
+    are.
+    """
 
     of: int
     share: float = 1.0
@@ -242,9 +244,9 @@ def _leads(waits: dict[int, set[int]], begin: int, end: int) -> bool:
 # ---- what is left
 
 class Left(NamedTuple):
-    """Of a machine as it is built. Detours: links of its routes, long ones counted as often as they are long, over
-    those between the same dies of the perfect one; ``bisection``: bandwidth left of the worse of the cuts through the
-    middle.
+    """What is left of a machine as it is built. Detours: links of its routes, long ones counted as often as they are
+    long, over those between the same dies of the perfect one; ``bisection``: bandwidth left of the worse of the cuts
+    through the middle.
     """
 
     dies: int

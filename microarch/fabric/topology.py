@@ -556,15 +556,17 @@ EDGES: MappingProxyType[str, Callable[[int, int], int]] = MappingProxyType({
 
 
 class Extent(NamedTuple):
-    """Of a fabric: its links (an edge has two), and the links on the routes of all pairs of dies."""
+    """The extent of a fabric: the number of its links (an edge has two), and of the links on the routes of all pairs of
+    dies.
+    """
 
     links: int
     route_links: float
 
 
 def extent(kind: str, x: int, y: int) -> Extent:
-    """Of a topology of X × Y dies; of one without a formula (``edges``, a user's function) the least that it can have:
-    edges that reach every die, and one link a pair.
+    """The extent of a topology of X × Y dies. For one without a formula (``edges``, a user's function), it is the least
+    that it can have: edges that reach every die, and one link a pair.
     """
     dies = x * y
     edges = EDGES[kind](x, y) if kind in EDGES else dies - 1
@@ -572,7 +574,7 @@ def extent(kind: str, x: int, y: int) -> Extent:
 
 
 def extent_of_levels(levels: tuple[Level, ...]) -> Extent:
-    """Of levels, innermost first; see ``microarch.fabric.topology`` for their edges and routes."""
+    """The extent of levels, given innermost first. See ``microarch.fabric.topology`` for their edges and routes."""
     sides, dies, mean = levels[0].sides, levels[0].count, MEAN_LINKS[levels[0].kind](*levels[0].sides)
     edges = EDGES[levels[0].kind](*sides)
     for level in levels[1:]:

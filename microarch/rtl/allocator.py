@@ -74,7 +74,7 @@ class Parameters:
 
     @property
     def levels(self) -> int:
-        """Of the tree."""
+        """The number of levels of the tree."""
         return (min(self.dies, self.lanes) - 1).bit_length()
 
 

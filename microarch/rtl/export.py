@@ -245,8 +245,8 @@ SYNC, COMB = "sync", "comb"
 
 @dataclass
 class Activity:
-    """Of a run: ``bits`` of registers, ``cycles``; ``clocked``: bits · cycles whose enable was set; ``toggled``: bits
-    that changed.
+    """The activity of a run: ``bits`` of registers, ``cycles``; ``clocked``: bits · cycles whose enable was set;
+    ``toggled``: bits that changed.
     """
 
     bits: int

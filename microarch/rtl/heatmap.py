@@ -36,7 +36,7 @@ class Parameters:
 
     @property
     def words(self) -> int:
-        """Of a row."""
+        """The number of words of a row."""
         return ceil(self.experts / self.per_word)
 
 

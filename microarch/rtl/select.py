@@ -43,7 +43,7 @@ class Parameters:
 
     @property
     def cycles(self) -> int:
-        """Of a row: one to fetch its first word, then a pass for each bit and one that marks."""
+        """The cycles for a row: one to fetch its first word, then a pass for each bit and one that marks."""
         return 1 + (self.count_bits + 1) * self.words
 
 

@@ -125,7 +125,7 @@ class Core:
         return self.area_mm2.value * self.area_scale.value
 
     def power_5nm_mw(self, clock_hz: float) -> float:
-        """At the same voltage: power follows the clock."""
+        """The power in mW at the same voltage, which follows the clock."""
         return self.power_mw.value * self.power_scale.value * clock_hz / self.clock_hz.value
 
 
@@ -447,7 +447,7 @@ def added_parts(system: SystemSpec, allocates: bool, predicts: bool) -> tuple[Pa
 
 
 def added_cost(system: SystemSpec, allocates: bool, predicts: bool) -> Cost:
-    """Of all `added_parts`."""
+    """The cost of all `added_parts`."""
     return total(part.cost for part in added_parts(system, allocates, predicts))
 
 

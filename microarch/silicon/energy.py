@@ -172,7 +172,7 @@ class Energy(NamedTuple):
     leakage: float
 
     def mw(self, clock_hz: float, gated: bool) -> float:
-        """In 5 nm, at a clock."""
+        """The power in mW, in 5 nm and at a clock."""
         fj = (self.gated if gated else self.free) + self.changes + self.leakage
         return fj * N5.energy_scale.value * clock_hz * 1e-12
 

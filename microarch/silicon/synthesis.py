@@ -135,8 +135,8 @@ def _surface(group: Group) -> Surface:
 
 @dataclass(frozen=True)
 class Arc:
-    """From an input pin to an output: ``tables``: delay and slew of a rising, then of a falling output; of a setup arc
-    the constraints.
+    """A timing arc from an input pin to an output. ``tables``: delay and slew of a rising, then of a falling output; of
+    a setup arc the constraints.
     """
 
     source: str
@@ -324,15 +324,17 @@ def instances_of(module: Mapping[str, Any], library: Library) -> list[Instance]:
 
 
 def access_ps(memory: Memory) -> float:
-    """From the address of a memory to its data: set-up of the address, access of a macro, selections between macros."""
+    """The time from the address of a memory to its data: set-up of the address, access of a macro, selections between
+    macros.
+    """
     deep = ceil(memory.bits / memory.port_bits / MACRO_WORDS)
     selections = memory.selections + ceil(log2(deep))
     return ADDRESS_SETUP.value + CLOCK_TO_DATA.value + selections * SELECTION.value
 
 
 def longest_path(module: Mapping[str, Any], library: Library, memories: Iterable[Memory] = ()) -> Timing:
-    """Of a module of Yosys' JSON that is mapped to cells of the library. Raises ValueError where the address of a
-    memory follows from its own data.
+    """The longest path of a module of Yosys' JSON that is mapped to cells of the library. Raises ValueError where the
+    address of a memory follows from its own data.
     """
     instances, memories = instances_of(module, library), list(memories)
     loads, ports = loads_of(module, instances), module["ports"]
@@ -705,7 +707,7 @@ class Beside(NamedTuple):
 
     @property
     def clock_hz(self) -> float:
-        """In 5 nm, with wires and clock."""
+        """The clock in Hz in 5 nm, with wires and clock tree."""
         return self.synthesised.clock_hz / (WIRES.value * FASTER.value)
 
     @property
@@ -735,8 +737,8 @@ def side_by_side(dies: int) -> list[Beside]:
 
 
 def clock_note(name: str, executor: str, clock_hz: float) -> str:
-    """That a system's state machine asks for more than synthesis reaches at the shipped parameters, and which path
-    limits it; '' if it does not. ``clock_hz``: ``decision.fsm.clock``.
+    """A note if a system's state machine asks for a higher clock than synthesis reaches at the shipped parameters, and
+    which path limits it. '' if it does not. ``clock_hz``: ``decision.fsm.clock``.
     """
     return _above(name, "fsm.clock", clock_hz, STATE_MACHINE) if executor == "fsm" else ""
 

@@ -223,7 +223,7 @@ def test_measures_are_those_of_the_machine(tmp_path):
     (2, "  gird: {mesh: [2x2]}", "sweep.gird: unknown key; did you mean 'grid'?"),
     (2, "  grid: {hbm.bandwith: [1 TB/s]}", "sweep.grid.hbm.bandwith.0: unknown key; did you mean 'bandwidth'?"),
     (2, "  grid: {hmb.bandwidth: [1 TB/s]}", "unknown key 'hmb'; did you mean 'hbm'?"),
-    (2, "  grid: {source: [a]}", "write system.source or model.source or assumptions.source"),
+    (2, "  grid: {source: [a]}", "Write system.source or model.source or assumptions.source"),
     (2, "  grid: {mesh: 2x2}", "expected a list of values or a range"),
     (2, "  grid: {mesh: []}", "needs at least one value"),
     (2, "  grid: [mesh]", "expected a mapping of paths and values"),

@@ -291,7 +291,7 @@ def test_configurations_that_are_no_product_are_counted():
         ({"schedular": {}}, "unknown key; did you mean 'scheduler'"),
         ({"scheduler": {"name": "vllm"}}, "unknown scheduler 'vllm'; did you mean 'vllm_v1'"),
         ({"parallel": {"attention": {"tp": 8}, "experts": {"ep": 4}}}, "is not the 8 ranks"),
-        ({"parallel": {"attention": {"tp": 4}}, "instances": 3}, "has 8 devices, but 12 are asked for"),
+        ({"parallel": {"attention": {"tp": 4}}, "instances": 3}, "has 8 devices, but the file asks for 12"),
         ({"parallel": {"attention": {"tp": 1}}}, "leave no room for KV"),
         ({"model": "qwen3-235b"}, "unknown model 'qwen3-235b'"),
     ],

@@ -304,7 +304,9 @@ def between_law(
     name: str, digest: str, op: str, dispatch: str, library: str | None, shape: tuple[int, int, int], nodes: int,
     sms: int | None = None,
 ) -> PortLaw:
-    """Of the NICs of ``nodes``; arguments as of `node_law`. Raises LawMissing for kernels that were not measured."""
+    """The law of the NICs of ``nodes``. The arguments are those of `node_law`. Raises LawMissing for kernels that were
+    not measured.
+    """
     _refuse_sms(dispatch, sms)
     laws = Laws(calibration_named(name))
     if "nccl" in KERNELS[dispatch].names:
@@ -484,8 +486,8 @@ def _nearest_kernels(calibration: CalibrationSpec, dispatch: str, size: int, nod
 
 
 def prepare_ns(name: str, op: str, dispatch: str, library: str | None, size: int) -> float:
-    """Of the exchange of counts before a dispatch of TensorRT-LLM's two-sided kernels, the median of few tokens; 0 of
-    other kernels, and of a combine. Between measured numbers of ranks their geometric mean.
+    """The time to exchange counts before a dispatch of TensorRT-LLM's two-sided kernels, as the median for few tokens.
+    It is 0 for other kernels and for a combine. Between measured numbers of ranks, it is their geometric mean.
     """
     laws = Laws(calibration_named(name))
     if op != DISPATCH or "nccl" in KERNELS[dispatch].names:

@@ -287,7 +287,7 @@ class Effect(NamedTuple):
 
 
 def levels_of_axis(points: Sequence[Candidate], axis: str) -> list[Level]:
-    """In the order of their values where these are quantities, else in order of appearance."""
+    """The levels of an axis, in the order of their values if these are quantities, else in order of appearance."""
     written = np.array([point.axes[axis] for point in points])
     names = list(dict.fromkeys(written.tolist()))
     found = _quantities(names)
@@ -311,7 +311,9 @@ def are_quantities(points: Sequence[Candidate], axis: str) -> bool:
 
 
 def effects(points: Sequence[Candidate], objective: str) -> list[Effect]:
-    """Of every axis whose levels differ, the widest first. Of several models, each relative to its own mean."""
+    """The effects of every axis whose levels differ, the widest first. With several models, each is relative to its own
+    mean.
+    """
     logs = np.array([np.log(value) if (value := point.values[objective]) > 0 else np.nan for point in points])
     known = np.isfinite(logs)
     if not known.any():
@@ -394,7 +396,7 @@ class BreakEven:
 
 
 def break_evens(found: Exploration) -> list[BreakEven]:
-    """Of every step of every axis with pairs of designs that differ in it alone."""
+    """The break-evens of every step of every axis for which there are pairs of designs that differ in it alone."""
     first = found.spec.objectives[0]
     said = []
     for axis in [axis for axis in found.axes if axis != MODEL]:

@@ -120,7 +120,7 @@ class Screen:
         return prod(self.plan.sizes[at] for at in self._rated)
 
     def blocks(self) -> Iterator[Block]:
-        """Of all points that the constraints keep."""
+        """The blocks of all points that the constraints keep."""
         simulator = Simulator(self._maker.traces)
         families = prod(self.plan.sizes[at] for at in self._others)
         for at, run in enumerate(self._runs()):
@@ -722,7 +722,7 @@ class Judge:
         return {**row, **own}
 
     def costs_of(self, block: Block) -> np.ndarray:
-        """As `costs`, of all points of a block: float64[point, objective]."""
+        """Like `costs`, but for all points of a block: float64[point, objective]."""
         values = with_expressions(objectives_of(block.model, block.columns), self.spec.objectives)
         shape = len(block.numbers)
         costs = np.stack([np.broadcast_to(values[name], shape) for name in self.spec.objectives], axis=1)
@@ -898,7 +898,7 @@ def _candidates(
 def explore_to_report(
     plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, watching: Callable[[], Any]
 ) -> Exploration:
-    """As ``explore``, with ``index.html`` and a report for each recommended design in ``folder``."""
+    """Like ``explore``, but writes ``index.html`` and a report for each recommended design to ``folder``."""
     with sole_writer(folder):
         functions = plan.experiment.all_columns
         unread = {UNREAD: list(plan.experiment.unread)} if plan.experiment.unread else {}

@@ -616,7 +616,7 @@ class Cell(NamedTuple):
 
 
 def cells_of(judged: Iterable[Judged]) -> list[Cell]:
-    """By engine, GPU, model and precision; then by each engine; the last is of all points."""
+    """The cells by engine, GPU, model and precision, then those by engine. The last cell is that of all points."""
     found = [each for each in judged if not each.refused]
     groups: dict[tuple[str, ...], list[Judged]] = {}
     for each in found:

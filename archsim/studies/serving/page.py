@@ -203,7 +203,7 @@ def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[Points]:
 
 
 def _shape(outcome: Outcome, loaded: Sequence[Loaded]) -> list[str]:
-    """Of the first policy's loads: where the time per token falls or the goodput is not monotone, and why."""
+    """Where the time per token of the first policy falls with the load, or its goodput is not monotone, and why."""
     return loads_told(loaded[0].around, _offered(outcome), outcome.deployment.prefill.pool.ranks) if loaded else []
 
 
@@ -323,7 +323,7 @@ def _order(row: Mapping[str, Any]) -> tuple:
 
 
 def cells(row: Mapping[str, Any], keys: Sequence[str], shown: Sequence[tuple[str, str]] = SHOWN) -> list[str]:
-    """Of a row: ``keys``, columns ``shown``, and why it was refused or is saturated."""
+    """The cells of a row: its ``keys``, the columns ``shown``, and why it was refused or is saturated."""
     values = ["–" if row[name] is None else f"{row[name]:,.3g}" for name, _ in shown]
     note = row["refused"] or ", ".join(key for key in ("saturated", "unsteady") if row[key])
     return [*(str(row[key]) for key in keys), *values, note]
@@ -379,7 +379,9 @@ def serve_all(plan: ServePlan, watcher: Watcher | None = None) -> ServedPlan:
 
 
 def serve_into(plan: ServePlan, folder: Path, watcher: Watcher | None = None, around: bool = True) -> ServedPlan:
-    """As ``serve_all``, into a folder in which what is there is kept; ``around``: also at the loads of its page."""
+    """Like ``serve_all``, but into a folder whose finished runs are kept. ``around``: it also serves at the loads of
+    its page.
+    """
     watching = watcher or Unwatched()
     with sole_writer(folder):
         store = ServeStore(folder)
@@ -416,7 +418,7 @@ def serve_into(plan: ServePlan, folder: Path, watcher: Watcher | None = None, ar
 
 
 def _others(runs: Sequence[ServeRun]) -> tuple[ServeRun, ...]:
-    """At the loads of the page, and by length of prompts; each once."""
+    """The runs at the loads of the page and by length of prompts, each once."""
     found = [each for run in runs for each in (*load_runs(run), *(longer for _, longer in input_runs(run)))]
     here = {run.key for run in runs}
     return tuple({each.key: each for each in found if each.key not in here}.values())

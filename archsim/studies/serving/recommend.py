@@ -1,5 +1,5 @@
-"""What to serve a model with: engine, GPU, parallel sizes, precision, batch limits and pools that serve most within
-limits on a budget, or at the least price or energy, and how sure that is.
+"""Recommends how to serve a model. It finds the engine, GPU, parallel sizes, precision, batch limits and pools that
+serve the most requests within limits and a budget, or at the least price or energy, and says how sure that is.
 
 The engines and their batch limits are those of a search (`archsim.studies.serving.search`). Here a search races: the
 rate of all sizes is estimated from the times of their iterations, the best of each engine are served at rates that
@@ -260,7 +260,7 @@ class Kind(NamedTuple):
 
 
 def kinds_of(asked: Asked) -> list[Kind]:
-    """Of all engines and precisions that may be chosen. Raises SpecError."""
+    """The kinds of all engines and precisions that may be chosen. Raises SpecError."""
     found = []
     for offer in asked.offers:
         engines = asked.engines or tuple(each for each in ENGINES if not (each in NVIDIA_ONLY and offer.gpu in AMD))
@@ -284,8 +284,8 @@ def _usual(model: ModelSpec, gpu: str) -> tuple[str, ...]:
 
 
 def _dtypes(model: ModelSpec, gpu: str, engine: str, precision: str) -> PrecisionSpec:
-    """As engines serve the published checkpoints: FP8 of mixtures of experts has a scale a block, that of dense models
-    one a tensor; TensorRT-LLM keeps KV in FP8 beside narrow weights (NVIDIA's checkpoints say so).
+    """The dtypes with which engines serve the published checkpoints: FP8 of mixtures of experts has a scale a block,
+    that of dense models one a tensor; TensorRT-LLM keeps KV in FP8 beside narrow weights (NVIDIA's checkpoints say so).
     """
     narrow, moe = precision != BF16, has_experts(model)
     products = experts = {FP8: "fp8_block" if moe else "fp8"}.get(precision, precision)
@@ -363,13 +363,14 @@ class _Race:
         return deployed(self.kinds[kind].serving, sides, choice)
 
     def asked_at(self, rate: float, residence_ns: float) -> Requests:
-        """As many requests as show a growing queue, at a rate."""
+        """As many requests at a rate as are needed to see a queue grow."""
         count = RESIDENCES * rate * residence_ns / NS_PER_S
         some = first(self.requests, int(min(max(count, FEWEST), MOST_REQUESTS)))
         return scaled(some, rate / some.offered_per_s)
 
     def share(self, kind: int, deployment: Deployment, rate: float, residence_ns: float) -> float:
-        """Of requests that are within the limits at a rate; 0 where requests come faster than they end."""
+        """The share of requests that are within the limits at a rate. It is 0 where requests come faster than they end.
+        """
         serving = self.kinds[kind].serving
         return share_within(serving, deployment, self.asked_at(rate, residence_ns))
 
@@ -387,7 +388,7 @@ class _Race:
     # Each of the following is the work of one task.
 
     def estimate(self, task: tuple[int, ParallelSpec]) -> Estimate:
-        """Of sizes, from their laws."""
+        """The estimate for some sizes, from their laws."""
         kind, parallel = task
         try:
             return estimated(self.kinds[kind].serving, *self.side(kind, parallel), self.requests)
@@ -550,7 +551,7 @@ class Factors(NamedTuple):
 
 
 def factors_of(kind: Kind, choice: Choice) -> Factors:
-    """Of its cell; without one, those of pools."""
+    """The factors of its cell, or those of pools if it has none."""
     dtypes = kind.dtypes
     found = residual_of(kind.engine, kind.serving.model, kind.offer.gpu, str(dtypes.experts), str(dtypes.products))
     if choice.prefill or found is None:

@@ -123,7 +123,7 @@ class ServeRun:
         return ", ".join([self.serving.policy.name, f"{self.offered:g} {what}", *cells])
 
     def summary(self, row: Mapping[str, Any]) -> str:
-        """Its result, for a line."""
+        """The result in one line."""
         if row["refused"]:
             return f"refused: {row['refused']}"
         ttft, tpot = (_number(row[f"{name}_mean_ms"]) for name in ("ttft", "tpot"))
@@ -281,7 +281,7 @@ class ServePlan(NamedTuple):
         )
 
     def runs(self) -> tuple[ServeRun, ...]:
-        """Of all points under all policies, in order. Raises TraceError."""
+        """The runs of all points under all policies, in order. Raises TraceError."""
         return tuple(
             ServeRun(serving._replace(policy=policy), cells, at, offered(serving), not self.has_axes)
             for at, (serving, cells) in enumerate(zip(self.points, self.cells, strict=True))
@@ -350,7 +350,7 @@ def input_runs(run: ServeRun) -> Iterator[tuple[int, ServeRun]]:
 
 
 def asked_loads(run: ServeRun) -> tuple[float, ...]:
-    """Of the page."""
+    """The loads of the page."""
     given = run.serving.spec.loads
     shares = tuple(run.offered * share for share in SHARES)
     if run.serving.spec.requests.concurrency:
@@ -359,13 +359,13 @@ def asked_loads(run: ServeRun) -> tuple[float, ...]:
 
 
 def input_loads(run: ServeRun) -> tuple[float, ...]:
-    """Of the table by length of prompts."""
+    """The loads of the table by length of prompts."""
     given = run.serving.spec.loads
     return tuple(given.rates or tuple(map(float, given.clients)) or (run.offered,))
 
 
 def at_load(run: ServeRun, load: float) -> ServeRun:
-    """As many requests as the run has, at ``load``."""
+    """The run with the same number of requests, at ``load``."""
     spec = run.serving.spec
     given = spec.requests
     if given.concurrency:
@@ -450,7 +450,7 @@ _ARRAYS = ("requests", "gaps", "series", "totals", "balance", "log")
 
 
 class ServeStore(RecordStore):
-    """As ``RecordStore``; a run that is kept whole is there only with all that happened."""
+    """Like ``RecordStore``, but a run that is kept whole counts only if all that happened in it is kept."""
 
     def load(self, run: ServeRun) -> Record | None:  # type: ignore[override]
         record = super().load(run)  # type: ignore[arg-type]
@@ -543,7 +543,9 @@ class Started(NamedTuple):
 
 
 def checkpoint_of(model: ModelSpec) -> str:
-    """Its name at Hugging Face, from the source of the model file; else the name of the model."""
+    """The name of the checkpoint at Hugging Face, from the source of the model file. Without one, the name of the
+    model.
+    """
     found = _CHECKPOINT.match(model.source or "")
     return found[0] if found else model.name
 

@@ -76,7 +76,7 @@ def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -
 
 
 def share_within(serving: Serving, deployment: Deployment, requests: Requests) -> float:
-    """Of requests that are within all limits; 0 where they come faster than they end."""
+    """The share of requests that are within all limits. It is 0 where they come faster than they end."""
     served = simulated(serving, deployment, requests)
     return 0.0 if saturation(served) else float(within_limits(served, slo_of(serving)).mean())
 
@@ -153,7 +153,7 @@ class Choice(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """Of all engines."""
+        """The devices of all engines together."""
         prefill = self.prefill if self.decode else self.instances
         return prefill * self.parallel.ranks + (self.instances - prefill) * (self.decode or self.parallel).ranks
 
@@ -303,7 +303,9 @@ def _warm_up(kinds: Sequence[Serving], tasks: Sequence[tuple[int, Layout]], requ
 
 
 def restored(measures: Measures | None) -> Measures | None:
-    """As before they were sent: a time that no request has is one object, so that equal measures are equal."""
+    """The measures as they were before they were sent. A time that no request has is a single object, so that equal
+    measures compare as equal.
+    """
     return None if measures is None else measures_of(flat(measures))
 
 
@@ -461,8 +463,8 @@ def _layouts(serving: Serving) -> list[Layout]:
 
 
 class Estimate(NamedTuple):
-    """Of one engine, by the times of its iterations: requests a second, and ns of a request in it; ``refused``: why it
-    cannot run; ''.
+    """The estimate of one engine, from the times of its iterations: requests a second, and the ns that a request spends
+    in it. ``refused``: why it cannot run, or ''.
     """
 
     rate: float
@@ -511,7 +513,7 @@ def _ns(table: Any, decodes: float, context: float, new: float) -> float:
 
 
 def sizes_of(serving: Serving, devices: int) -> Iterator[ParallelSpec]:
-    """Of one engine on some of the devices, or on all."""
+    """The sizes of one engine on some of the devices, or on all of them."""
     moe = has_experts(serving.model)
     for ranks in _divisors(devices):
         for tp in _divisors(ranks):
@@ -597,8 +599,8 @@ class Alike(NamedTuple):
 
     @property
     def name(self) -> str:
-        """With all batch limits and policies, if any of the one goes with any of the other; else the first, and how
-        many more.
+        """The name with all batch limits and policies, if each of the former goes with each of the latter. Else the
+        first name, and how many more there are.
         """
         kept = [(each.max_num_seqs, each.max_num_batched_tokens, each.policy) for each in self.choices]
         columns = [list(dict.fromkeys(column)) for column in zip(*kept, strict=True)]

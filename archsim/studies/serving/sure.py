@@ -137,11 +137,11 @@ class ServedSure(Shown):
         return Table(columns, tuple(_row(each) for each in self.options))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """As `table`."""
+        """`table` as a pandas DataFrame."""
         return self.table().to_pandas()
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The result as JSON has it."""
         return {
             "name": self.name, "samples": self.samples, "judged": self.judged, "sentence": self.sentence,
             "notes": list(self.notes), "options": [_row(each) for each in self.options],

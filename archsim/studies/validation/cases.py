@@ -433,7 +433,7 @@ def layer_cases(
 
 
 def scaled_cases(calibration: CalibrationSpec, named: str, measurements: Measurements) -> pd.DataFrame:
-    """As `layer_cases`, for the layers of other GPUs with a shipped calibration, whose rates the die has."""
+    """Like `layer_cases`, but for the layers of other GPUs with a shipped calibration, whose rates the die has."""
     others = [gpu for gpu in measurements.gpus() if gpu != calibration.gpu and gpu in calibrations_shipped()]
     found = [layer_cases(calibration, named, measurements, gpu) for gpu in others]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=LAYER_COLUMNS)

@@ -549,7 +549,7 @@ def _summaries(judged: Sequence[Judged], known: Sequence[EndpointLaw]) -> list[S
 
 
 def names_of(kernel: str) -> str:
-    """In words."""
+    """The names in words."""
     return {DISPATCH: "dispatch", COMBINE: "combine", "link": "link rate", "hop": "hop latency"}.get(kernel, kernel)
 
 

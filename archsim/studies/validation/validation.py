@@ -149,7 +149,9 @@ class Finding(NamedTuple):
 
 
 class Audited(NamedTuple):
-    """Of one section: tables and points looked at, and what was found, the farthest first."""
+    """What an audit of one section found: how many tables and points it looked at, and the odd points, the farthest
+    first.
+    """
 
     section: str
     tables: int

@@ -21,7 +21,7 @@ member_names = npz_names
 
 
 def load_members(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
-    """Those of the wanted members that a file has. Raises TraceError."""
+    """Loads those of the wanted members that a file has. Raises TraceError."""
     try:
         return read_npz_archives(path, wanted)
     except Exception as error:  # zipfile, zlib and numpy's header parser raise a dozen different exceptions

@@ -112,7 +112,7 @@ def read_matrices(file: Path, top_k: int) -> dict[str, Matrix]:
 
 
 def matrices_of(rows: list[Row], summary: list[Row], counts: list[Row], top_k: int) -> dict[str, Matrix]:
-    """As `read_matrices`, of rows that are read already; faults are raised as the error of the rows."""
+    """Like `read_matrices`, but for rows that are read already. Faults are raised as the error of the rows."""
     columns = [name for name in rows[0].cells if name.startswith("to_chip_")] if rows else []
     chips = len(columns)
     if rows and columns != [f"to_chip_{chip}" for chip in range(chips)]:
