@@ -7,13 +7,17 @@ file does. So machine code is stored in a folder named by the digest of all comp
 """
 
 import hashlib
+import math
 import os
 import shutil
 import sys
 import time
 import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # What affects numbers: rooms and files, relative to the checkout. A stored run depends on these.
@@ -37,13 +41,33 @@ COMPILED = (
     "microarch/rtl/tables.py",
 )  # fmt: skip
 _KEPT_S = 7 * 24 * 3600.0
-# Seconds that the longest kernels took to compile on one core, measured (machine code of no kernel was kept): with them
-# a user who waits is told about how long.
-_TAKES_S = {
-    "shared.run_step": 20.0, "reserved.run_step": 14.0, "loop.run": 12.0, "walk._walk_in_order": 10.0,
-    "walk._walk_held": 7.0, "walk._walk_shared": 5.0, "machines._in_order": 4.0, "machines._shared": 4.0,
-    "machines._held": 4.0, "flows._run_events": 4.0,
-}  # fmt: skip
+# Seconds of a core that kernels of over 0.3 s take to compile, by what needs them (measured on an EPYC core, nothing
+# kept): with them a user who waits is told about how long.
+KERNELS: Mapping[str, Mapping[str, float]] = MappingProxyType({
+    "runs": {
+        "generated._generate": 2.7, "generated._fill_alias": 1.1, "generated._fill_tastes": 0.8,
+        "generated._kind_of": 0.6, "generated._source_of": 0.4, "loop._grow": 1.0, "loop._add": 0.9, "loop._note": 0.6,
+        "gemm.gemm_times": 0.7, "work._complete": 0.5, "moves._share_tokens": 0.5, "flows._list_routes": 0.3,
+        "loop._sums": 0.3, "work._fill_bundles": 0.3,
+    },
+    "policies": {
+        "allocation._place_isca26": 1.9, "prediction.hot_rows": 1.1, "prediction._take_in": 0.9,
+        "prediction.copy_bits": 0.7, "prediction._kth_largest": 0.5, "prediction._mark": 0.3,
+    },
+    "shared": {"shared.run_step": 13.9},
+    "reserved": {"reserved.run_step": 11.3},
+    "analytical shared": {"walk.walk_turns": 8.0},
+    "analytical reserved": {"walk._walk_held": 7.0},
+    "screening": {"machines._in_order": 8.0},
+    "serving": {"loop.run": 12.0},
+    "others": {
+        "walk.walk_queued": 8.0, "walk._walk_shared": 5.0, "machines._shared": 4.0, "machines._held": 4.0,
+        "machines._queued": 8.0, "network._run_events": 4.0,
+    },
+})  # fmt: skip
+_TAKES_S = {name: takes_s for kernels in KERNELS.values() for name, takes_s in kernels.items()}
+_JUST_S = 4.0  # after the last kernel, the next may be about to be compiled
+_SLOWEST = 10.0  # a busy machine compiles so many times slower than `KERNELS` says; a lock that is older is forgotten
 
 
 @lru_cache(maxsize=1)
@@ -100,28 +124,47 @@ def keep_machine_code() -> None:
     os.environ["NUMBA_CACHE_DIR"] = str(mine)
 
 
-def nothing_compiled() -> bool:
-    """Whether the folder of machine code is known and empty, so that the first run has to compile."""
-    return "NUMBA_CACHE_DIR" in os.environ and not functions_compiled()
-
-
 def functions_compiled() -> int:
     """Number of functions in the folder of machine code, of all processes; 0 where no folder is known."""
     folder = os.environ.get("NUMBA_CACHE_DIR")
     return 0 if folder is None else sum(1 for _ in Path(folder).rglob("*.nbc"))
 
 
-def seconds_left() -> float:
-    """About how long processes still compile one of the longest kernels, in s; 0 where none does.
+def seconds_left(expected: Iterable[str] = (), since_s: float = math.inf) -> float:
+    """About how long processes still compile, in s; 0 where none does.
 
-    A process that compiles a function leaves a lock file, and machine code beside it when it has ended.
+    ``expected``: groups of `KERNELS` that the command needs, so that kernels whose compilation has not begun are
+    counted. ``since_s``: by ``time.time()``; how long the kernels since then took says how fast this machine is. A
+    process that compiles a function leaves a lock file, and machine code beside it when it has ended.
     """
-    folder, longest_s = os.environ.get("NUMBA_CACHE_DIR"), 0.0
-    for lock in [] if folder is None else Path(folder).rglob("*.nbi.lock"):
-        takes_s = _TAKES_S.get(lock.name.split("-")[0], 0.0)
-        if takes_s and not any(lock.parent.glob(lock.name.removesuffix("nbi.lock") + "*.nbc")):
-            longest_s = max(longest_s, takes_s - (time.time() - lock.stat().st_mtime))
-    return longest_s
+    folder, now_s = os.environ.get("NUMBA_CACHE_DIR"), time.time()
+    if folder is None:
+        return 0.0
+    made: dict[str, float] = {}
+    locks: dict[str, float] = {}
+    with suppress(OSError):  # another process removes a file meanwhile
+        for file in Path(folder).rglob("*.nb*"):
+            kind = made if file.suffix == ".nbc" else locks if file.suffix == ".lock" else {}
+            name, at_s = file.name.split("-")[0], file.stat().st_mtime
+            kind[name] = max(kind.get(name, 0.0), at_s)
+    done = {name: _TAKES_S[name] for name, at_s in made.items() if at_s >= since_s and name in _TAKES_S}
+    slower = 1.0
+    if sum(done.values()) > 2:
+        slower = min(max((max(made.values()) - since_s) / sum(done.values()), 1.0), _SLOWEST)
+    open_s = {name: now_s - at_s for name, at_s in locks.items() if name not in made and name in _TAKES_S}
+    open_s = {name: age_s for name, age_s in open_s.items() if age_s < _SLOWEST * _TAKES_S[name]}
+    now = max((max(_TAKES_S[name] * slower - age_s, 1.0) for name, age_s in open_s.items()), default=0.0)
+    waiting = {name for group in expected for name in KERNELS[group]} - made.keys() - open_s.keys()
+    if not open_s and now_s - max([*made.values(), 0.0]) > _JUST_S:
+        return 0.0
+    return now + slower * sum(_TAKES_S[name] for name in waiting)
+
+
+def to_compile_s(expected: Iterable[str]) -> float:
+    """Seconds of a core that the kernels of these groups of `KERNELS` take that are not compiled yet."""
+    folder = os.environ.get("NUMBA_CACHE_DIR")
+    made = set() if folder is None else {file.name.split("-")[0] for file in Path(folder).rglob("*.nbc")}
+    return sum(_TAKES_S[name] for group in expected for name in KERNELS[group] if name not in made)
 
 
 def _remove_unused(folder: Path) -> None:

@@ -162,7 +162,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.out = _out_checked(arguments.out)
         if hasattr(arguments, "force") and arguments.out:
             (claim if arguments.force else refuse_foreign)(Path(arguments.out))
-        with heartbeat(f"archsim {words[0]}"), code_told(sys.stderr):
+        file = getattr(arguments, "file", None)
+        first = f"reading {file}" if isinstance(file, str) else f"archsim {words[0]}: loading"
+        with heartbeat(first), code_told(sys.stderr):
             status = _as_json(arguments) if getattr(arguments, "json", False) else arguments.run(arguments)
         sys.stdout.flush()  # here, where a full disk can be told
         return status

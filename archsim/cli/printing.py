@@ -11,7 +11,6 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archsim.base.code_digest import nothing_compiled
 from archsim.base.errors import ArchsimError, SpecError, sentence
 from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
 from archsim.cli.arguments import INTERRUPTED
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from archsim.runs.plan import Selection
     from archsim.runs.results import Results
     from archsim.runs.run import Run
+    from archsim.specs.experiment import ExperimentSpec
     from archsim.specs.plan import Point
 
 
@@ -102,10 +102,19 @@ def print_engine_errors(compared) -> None:
         print(f"  {each.run}: {signed_percent(each.error)} ({each.reason})")
 
 
-def print_compiling() -> None:
-    """Say on stderr that the first runs wait for the compiler; see ``archsim.base.code_digest``."""
-    if nothing_compiled():
-        print("compiling kernels, once: up to a minute", file=sys.stderr, flush=True)
+def print_compiling(*expected: str, of: ExperimentSpec | None = None) -> None:
+    """Say on stderr that the first runs wait for the compiler: for kernels of these groups (`compiling`), and those of
+    an experiment; of any experiment where nothing is given.
+    """
+    from archsim.cli.progress import compiling
+
+    groups = list(expected)
+    if of is not None:
+        engine = "analytical " if of.engine == "analytical" else ""
+        groups += ["runs", *sorted({f"{engine}{each.contention}" for each in of.assumptions})]
+        if any(each.prediction.name != "none" for each in of.policies):
+            groups.append("policies")
+    compiling(groups or ("runs", "shared"))
 
 
 def print_kept(folder: Path) -> int:

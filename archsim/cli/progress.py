@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from archsim.base.code_digest import functions_compiled, seconds_left
+from archsim.base.code_digest import functions_compiled, seconds_left, to_compile_s
 from archsim.base.errors import spoken
 
 if TYPE_CHECKING:
@@ -43,12 +43,13 @@ SILENT_S = 2.0  # without a line, so that no three seconds are silent on a busy 
 LONG_S, LONG_SILENT_S = 600.0, 15.0  # after ten minutes, lines are rarer
 RARER, RAREST_S = 4.0, 30.0  # of a pipe: silent for a part of the time that the same thing goes on, up to so long
 _LOOK_S = 0.25
+LEAST_TOLD_S = 3.0  # of compilation, to be announced
 _CLEARED = "\r\x1b[K"  # to the begin of the line, which is erased
 
 
 class Heard:
     """A stream that knows when it was last written to, and its last line, at first ``line``. ``doing``: says what goes
-    on; without it, that line does.
+    on; without it, that line does. ``expected``: groups of kernels that the command needs (`seconds_left`).
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, line: str = "") -> None:
@@ -57,6 +58,8 @@ class Heard:
         self._line, self._compiled = line, functions_compiled()
         self._terminal, self._standing = stream.isatty(), False
         self.doing: Callable[[], str] | None = None
+        self.expected: Sequence[str] = ()
+        self._since_s = time.time()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -97,7 +100,8 @@ class Heard:
             self._last_s = now
             line = self._line.removesuffix(" ...")
             told = self.doing() if self.doing else f"{line}: for {spoken(now - self._line_s)}"
-            compiled, left_s = functions_compiled() - self._compiled, seconds_left()
+            compiled = functions_compiled() - self._compiled
+            left_s = seconds_left(self.expected, self._since_s)
             if compiled or left_s:
                 told += f"; compiling kernels, once ({compiled} so far)"
             if left_s:
@@ -121,6 +125,16 @@ def begins(text: str) -> None:
     """From now on, the line on silence says ``text``, and for how long."""
     if isinstance(sys.stderr, Heard):
         sys.stderr.begin(text)
+
+
+def compiling(expected: Sequence[str]) -> None:
+    """Say on stderr that the command waits for the compiler, and about how long, where kernels of these groups of
+    ``archsim.base.code_digest.KERNELS`` are not compiled yet; lines on silence count them, too.
+    """
+    if isinstance(sys.stderr, Heard):
+        sys.stderr.expected = expected
+    if (left_s := to_compile_s(expected)) > LEAST_TOLD_S:
+        print(f"compiling kernels, once: about {spoken(left_s)} of one core", file=sys.stderr, flush=True)
 
 
 class Beside:
@@ -266,12 +280,13 @@ class _Compiled(ProgressColumn):
 
     def __init__(self) -> None:
         super().__init__()
-        self._before = functions_compiled()
+        self._before, self._since_s = functions_compiled(), time.time()
+        self._expected = sys.stderr.expected if isinstance(sys.stderr, Heard) else ()
 
     def render(self, task: Task) -> Text:
-        found, left_s = functions_compiled() - self._before, seconds_left()
+        found, left_s = functions_compiled() - self._before, seconds_left(self._expected, self._since_s)
         if left_s:
-            return Text(f"compiling kernels, once: {spoken(left_s)} left")
+            return Text(f"compiling kernels, once: about {spoken(left_s)} left")
         return Text(f"{found} function{'s' if found > 1 else ''} compiled" if found else "")
 
 

@@ -54,7 +54,7 @@ def run_run(args: argparse.Namespace) -> int:
     names = (*CHOSEN, "step", "layer", "timeline")
     chosen = choose(experiment, **{name: getattr(args, name) for name in CHOSEN})
     begins(f"simulating {told(plan_of(chosen), 1)}")
-    print_compiling()
+    print_compiling(of=chosen)
     row = ar.run(experiment, **{name: getattr(args, name) for name in names}).runs.rows[0]
     args.result = row
     _print_row(row, experiment)

@@ -54,7 +54,7 @@ def run_serve(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_compiling
 
     _refuse_unwritten(args)
-    print_compiling()
+    print_compiling("serving")
     if args.search:
         args.result = _search(args)
     elif args.compare:
@@ -353,7 +353,7 @@ def run_recommend(args: argparse.Namespace) -> int:
 
     if args.loads and not args.out:
         raise SpecError("--loads: a placement is written to a file. Give --out DIR, too")
-    print_compiling()
+    print_compiling("serving")
     found = ar.recommend(
         args.model, args.on, ttft=args.ttft, tpot=args.tpot, e2e=args.e2e, input_tokens=args.input,
         output_tokens=args.output, requests=args.requests, rate=args.rate, usd_per_hour=args.usd, watts=args.watts,

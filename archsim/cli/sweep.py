@@ -78,7 +78,7 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
     workers = args.scheduler or _counted(args.jobs or available_cores(), "job")
     print(f"{plan.experiment.name}: {_size(plan)}, {workers} → {folder}", flush=True)
     print_replaced(folder, plan.given())
-    print_compiling()
+    print_compiling(of=plan.experiment)
     from archsim.cli.progress import watcher
 
     try:
@@ -212,7 +212,7 @@ def run_explore(args: argparse.Namespace) -> int:
     from archsim.studies.exploration.search import given
 
     print_replaced(folder, given(asked.plan.with_engine("analytical"), asked.spec))
-    print_compiling()
+    print_compiling("screening", of=asked.plan.with_engine("analytical").experiment)
     try:
         found = explore(asked, folder, jobs, watcher)
     except KeyboardInterrupt:

@@ -233,7 +233,7 @@ def run_sure(args: argparse.Namespace) -> int:
     experiment = planned if isinstance(planned, ExperimentSpec) else planned.experiment
     folder = report_folder(experiment.name, args.out, "sure")
     print_replaced(folder, None)
-    print_compiling()
+    print_compiling(of=experiment)
     from archsim.cli.progress import watcher
 
     try:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.from_python import from_python
 
-from archsim.base.code_digest import seconds_left
+from archsim.base.code_digest import KERNELS, seconds_left
 from archsim.base.compiled import allocating, inner, kernel, outer, pointer, reference
 
 
@@ -112,6 +112,22 @@ def test_what_compiles_now_is_told_with_the_time_that_it_takes(tmp_path, monkeyp
     assert 0 < seconds_left() <= 7
     (tmp_path / "walk._walk_held-151.py311.1.nbc").touch()
     assert seconds_left() == 0
+
+
+def test_kernels_that_a_command_will_need_are_counted_as_slow_as_those_before(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    (tmp_path / "now").touch()
+    begun_s = (tmp_path / "now").stat().st_mtime
+    whole_s = sum(KERNELS["runs"].values()) + sum(KERNELS["shared"].values())
+    (tmp_path / "generated._generate-1.py311.nbi.lock").touch()
+    assert whole_s - 1 < seconds_left(["runs", "shared"], begun_s) <= whole_s
+    (tmp_path / "generated._generate-1.py311.1.nbc").touch()
+    (tmp_path / "shared.run_step-560.py311.nbi.lock").touch()
+    least_s = seconds_left(["shared"], begun_s)
+    assert 13 < least_s <= KERNELS["shared"]["shared.run_step"]
+    assert seconds_left(["shared"], begun_s - 3 * KERNELS["runs"]["generated._generate"]) > 2.5 * least_s
+    os.utime(tmp_path / "shared.run_step-560.py311.nbi.lock", (begun_s - 20, begun_s - 20))
+    assert seconds_left(["shared"], begun_s) == 1  # it still goes on
 
 
 # ---- Functions of kernels: called by kernels, refused in Python.

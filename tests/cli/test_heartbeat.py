@@ -122,7 +122,7 @@ def test_a_run_names_its_phase_with_an_estimate(monkeypatch, tmp_path):
 
     monkeypatch.setattr(sys, "stderr", heard_)
     monkeypatch.setattr("archsim.run", simulated)
-    monkeypatch.setattr("archsim.cli.printing.nothing_compiled", lambda: False)  # on a fresh machine it says so
+    monkeypatch.setattr("archsim.cli.progress.to_compile_s", lambda expected: 0.0)  # on a fresh machine it says so
     parser = argparse.ArgumentParser()
     run.add_run(parser)
     with pytest.raises(KeyboardInterrupt):

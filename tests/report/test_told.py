@@ -1,5 +1,6 @@
 """Messages of commands besides their results: what they replace, what they kept, and notes."""
 
+import re
 from dataclasses import fields
 
 import pytest
@@ -9,6 +10,7 @@ from support.made_up_measurements import gemm, written
 from support.tiny import TINY
 
 import calibration.fit.fit
+from archsim.base.code_digest import KERNELS
 from archsim.cli.main import main
 from archsim.cli.printing import print_compiling
 from archsim.report.data import Place
@@ -24,6 +26,7 @@ from archsim.runs.notes import (
     traffic_notes,
 )
 from archsim.runs.simulator import Simulator
+from archsim.specs.library import load_experiment
 
 
 @pytest.fixture
@@ -157,11 +160,18 @@ def test_validation_is_told_in_short(here, capsys):
 
 def test_compiling_is_told_where_nothing_is_compiled(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    print_compiling()
-    assert capsys.readouterr().err == "compiling kernels, once: up to a minute\n"
+    experiment = load_experiment("dojo", ["policies=[ep]", "assumptions=[physical]", "engine=event"])
+    print_compiling(of=experiment)
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"compiling kernels, once: about \d\d s of one core\n", said)
+    print_compiling(of=load_experiment("dojo"))
+    both = capsys.readouterr().err  # reserved links, and predictions, too
+    assert int(re.search(r"\d+", both)[0]) > int(re.search(r"\d+", said)[0]) + 10
     (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "one.nbc").touch()
-    print_compiling()
+    for group in ("runs", "shared"):
+        for name in KERNELS[group]:
+            (tmp_path / "kernels" / f"{name}-1.py311.1.nbc").touch()
+    print_compiling(of=experiment)
     assert capsys.readouterr().err == ""
 
 
