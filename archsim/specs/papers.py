@@ -326,9 +326,9 @@ class PaperSpec(Spec):
         """A value of a column as a reader of the paper calls it: ``policy ep``, or `names` of this file."""
         key = column.rpartition(".")[2]
         name = self.names.get(key, key)
-        if isinstance(name, str):
-            return f"{name} {' or '.join(map(str, value)) if isinstance(value, list) else value}"
-        return name.get(str(value), f"{key} {value}")
+        if isinstance(value, list):
+            return " or ".join(self.called(column, each) for each in value)
+        return f"{name} {value}" if isinstance(name, str) else name.get(str(value), f"{key} {value}")
 
     def overrides(self, run: str, rules: int, end: int | None = None) -> tuple[str, ...]:
         """What the first ``rules`` of its rules change in a run. ``end``: 0 or 1: with constants that were fitted on
