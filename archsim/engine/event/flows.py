@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import inner, kernel, outer
+from archsim.base.compiled import inner, kernel, outer, unsigned
 from archsim.base.errors import ArchsimError
 from archsim.engine.event.heaps import BOOKING, bookings_pop, bookings_push, time_bits, time_of
 from archsim.engine.network import (
+    FOUND,
+    RECOMPUTED,
     SPENT,
     UNCOUPLED,
     FlowNetwork,
@@ -130,6 +132,7 @@ class Traffic(NamedTuple):
     lines: np.ndarray  # LINE[line]
     line_of: np.ndarray  # int32[row]: the line in which its flows wait for each other; -1: they do not
     row_of: np.ndarray  # int32[group]: its row in the network
+    flow_of: np.ndarray  # int64[row]: sum of the numbers of its flows; where it has one, this flow
     dies: int
     share_every_ns: float  # least time between two recomputes of rates
 
@@ -253,6 +256,7 @@ def _start_flow(t, stage, now):
     index, group = t.pool.count[FLOWS], t.pool.stages[stage].group
     t.pool.count[FLOWS] += 1
     t.pool.groups[index], t.pool.rates[index], t.pool.flows[index].hbm_bound = group, 0.0, 0
+    t.flow_of[group] += index
     _begin_bytes(t, index, stage, now)
     enter(t.net, group)
 
@@ -317,6 +321,8 @@ def _end_flow(t, index, now):
     leave(t.net, group)
     pool.count[FLOWS] -= 1
     last = pool.count[FLOWS]
+    t.flow_of[group] -= index
+    t.flow_of[pool.groups[last]] += index - last
     pool.flows[index], pool.groups[index], pool.rates[index] = pool.flows[last], pool.groups[last], pool.rates[last]
     pool.ends[index], pool.not_before[index] = pool.ends[last], pool.not_before[last]
     if following >= 0:
@@ -384,13 +390,28 @@ def _change_rate(t, index, now):
 @outer
 def apply_rates(t, now):
     """Update the flows whose rate has changed. Returns the time of the next event of any flow."""
-    changed = np.int64(0)
-    for index in range(t.pool.count[FLOWS]):  # without a branch, which no processor could foresee
-        t.pool.changed[changed] = index
-        changed += t.net.groups[t.pool.groups[index]].rate != t.pool.rates[index]
+    changed, several = np.int64(0), False
+    for i in range(t.net.counts[FOUND]):  # without a branch, which no processor could foresee
+        group = t.net.lists[RECOMPUTED, unsigned(i)]
+        row, index = t.net.groups[group], t.flow_of[group]
+        t.pool.changed[unsigned(changed)] = index
+        changed += (row.weight == 1) & (row.rate != t.pool.rates[unsigned(index)])
+        several |= row.weight > 1
+    if several:
+        changed = _all_changed(t)
     for i in range(changed):
-        _change_rate(t, t.pool.changed[i], now)
+        _change_rate(t, t.pool.changed[unsigned(i)], now)
     return next_flow_time(t.pool)
+
+
+@outer
+def _all_changed(t):
+    """List all flows whose rate has changed; returns their number."""
+    changed = np.int64(0)
+    for index in range(t.pool.count[FLOWS]):
+        t.pool.changed[unsigned(changed)] = index
+        changed += t.net.groups[t.pool.groups[index]].rate != t.pool.rates[index]
+    return changed
 
 
 @inner
@@ -423,6 +444,7 @@ class Flows(NamedTuple):
     lines: np.ndarray  # LINE[line], all empty
     line_of: np.ndarray  # int32[row]: the line in which the flows of a group wait for each other; -1: they do not
     row_of: np.ndarray  # int32[group]: its row in the network; -1: the step has no such flows
+    flow_of: np.ndarray  # int64[row] of 0
 
 
 class Groups:
@@ -448,7 +470,8 @@ class Groups:
     def _of(self, groups: np.ndarray) -> Flows:
         self._row_of[groups] = np.arange(len(groups))
         lines, line_of = lines_of_groups(groups, self._machine.dies, *self._order)
-        return Flows(flow_network(self._machine, self._fabric, groups), lines, line_of, self._row_of)
+        network = flow_network(self._machine, self._fabric, groups)
+        return Flows(network, lines, line_of, self._row_of, np.zeros(len(groups), np.int64))
 
 
 def _groups_of(work: Work, dies: int) -> np.ndarray:

@@ -603,10 +603,10 @@ class SharedKernel:
         if chains > len(self.pool.chains) or stages > len(self.pool.stages):
             self.pool = new_pool(self._machine, 2 * chains, 2 * moves)
         self._work = work
-        net, lines, line_of, row_of = self._groups.of(work)
+        net, lines, line_of, row_of, flow_of = self._groups.of(work)
         traffic = Traffic(
-            self.pool, net, tally.resources, self._metered, lines, line_of, row_of, self._machine.dies,
-            self.share_every_ns,
+            self.pool, net, tally.resources, self._metered, lines, line_of, row_of, flow_of,
+            self._machine.dies, self.share_every_ns,
         )  # fmt: skip
         state = StepState(self._machine, work, memory, tally, traffic)
         return begin_ns + run_step(state, self._ports_of(net), self._ranks is None)
