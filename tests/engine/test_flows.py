@@ -190,6 +190,29 @@ def test_recomputing_only_what_was_touched_gives_the_rates_of_all(network, data)
         assert rates_of(net).tolist() == pytest.approx(rates_of(fresh).tolist(), rel=1e-12)
 
 
+def test_what_bottlenecks_keep_does_not_change_rates(monkeypatch):
+    draw = np.random.default_rng(7)
+    capacity = draw.choice([1.0, 1.5, 2.0, 3.7], 30)
+    routes = [draw.choice(30, draw.integers(1, 7), replace=False).tolist() for _ in range(60)]
+    net = network_with(capacity, routes, [])
+    monkeypatch.setattr(network, "MOST_PASSED", 2)
+    walked, under_way = network_with(capacity, routes, []), []  # whose bottlenecks keep nothing: it walks all routes
+    for event in range(240):
+        ends = under_way and event % 3 != 0
+        group = under_way.pop(draw.integers(len(under_way))) if ends else int(draw.integers(60))
+        under_way += [] if ends else [group] * draw.integers(1, 4)
+        for each in (net, walked):
+            for _ in range(1 if ends else under_way.count(group) - int(each.groups["weight"][group])):
+                (leave if ends else enter)(each, group)
+            fair_rates(each, ())
+        assert net.groups["rate"].tolist() == walked.groups["rate"].tolist()
+        assert net.groups["bottleneck"].tolist() == walked.groups["bottleneck"].tolist()
+        if event % 20 == 0:
+            fresh = network_with(capacity, routes, under_way)
+            fair_rates(fresh, ())
+            assert rates_of(net).tolist() == pytest.approx(rates_of(fresh).tolist(), rel=1e-12)
+
+
 def test_only_rates_from_the_level_of_the_touched_flow_on_are_recomputed():
     net = network_with([1.0, 4.0, 6.0], [[0], [0], [1], [1], [2], [2]], [0, 1, 2, 3, 4, 5])
     assert fair_rates(net, ()) == 6
