@@ -43,6 +43,14 @@ def own_cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_core():
+    """Commands that are not told how many processes to take run in this one: each of theirs loads everything again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_process_left():
     """A command that a failed test has started ends with the test; workers end with their parent."""
