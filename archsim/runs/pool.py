@@ -118,6 +118,7 @@ _Waiting = dict[tuple[str, str], _Line]  # of one demand, by kernel
 
 
 MOST_TOGETHER = 4  # demands that are built in one pass: each has counts of its own in memory
+OWN_CODE_BESIDE = True  # in a process of its own, which a function of the user's may end
 LEAST_TOGETHER = 10**8  # selections of the largest: more than a second; faster ones are not cached, so not shared
 
 
@@ -248,7 +249,7 @@ def simulate_all(
     jobs = min(jobs, len(runs))
     if not runs:
         return
-    if jobs > 1 or any(run.own_code for run in runs):  # a user's function may end its process
+    if jobs > 1 or OWN_CODE_BESIDE and any(run.own_code for run in runs):
         yield from _simulate_beside(runs, jobs, verb)
         return
     from archsim.runs.simulator import Simulator
