@@ -60,9 +60,9 @@ from microarch.silicon.cost import CARRIER_MM2, Estimate
 
 _KIB, _MIB, _PPM = 2**10, 2**20, 1e6
 COUNTED = (
-    "Power: every port and every register in every cycle. Logic between registers counts as further flip-flops in the "
-    "Global CP's parts and the ATUs' order of use; not counted: logic of prediction tables and second registers, "
-    "wires, clock tree."
+    "Power is that of every port and every register working in every cycle. Logic between registers counts as further "
+    "flip-flops in the parts of the Global CP and in the ATUs' order of use. Not counted are the logic of prediction "
+    "tables and second registers, the wires and the clock tree."
 )
 
 
@@ -130,7 +130,7 @@ def _print_configured(
     )
     if decision.executor == "host":
         out.print(
-            "The host keeps the expert distribution table and the heatmaps in its own memory; there is no Global CP "
+            "The host keeps the expert distribution table and the heatmaps in its own memory, so there is no Global CP "
             "on the wafer."
         )
     out.print(COUNTED, soft_wrap=True)
@@ -270,7 +270,7 @@ def _notes(parts: Sequence[Part], built: TableDesign, technology: Technology) ->
     yield total_note()
     others = [part.name for part in parts if part.name != "heatmap" and published_row(part, built) is None]
     if others:
-        yield f"Different size or clock than in table II, so not compared: {', '.join(others)}."
+        yield f"Not compared, as their size or clock differs from table II: {', '.join(others)}."
 
 
 def _models_table(models: Iterable[ModelSpec], built: TableDesign, decision: DecisionSpec, technology: Technology):
@@ -338,7 +338,8 @@ def run_cost(args: argparse.Namespace) -> int:
         out.print(_table(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2, "{:,.1f}"))
         out.print(_carrier(value), soft_wrap=True)
         watts = [full_load_w(machine, each) for machine, each in zip((value, low, high), (middle, *ends), strict=True)]
-        out.print("At full load (peak FLOP, HBM and links at once) {:,.0f} W, {:,.0f} to {:,.0f}.".format(*watts))
+        full = "At full load (peak FLOP, HBM and links at once) it draws {:,.0f} W ({:,.0f} to {:,.0f} W)."
+        out.print(full.format(*watts))
         for line in full_load_told(system, limits):
             out.print(line, soft_wrap=True)
         title = f"{system.name}: {system.dies} dies, USD"
@@ -352,18 +353,20 @@ def run_cost(args: argparse.Namespace) -> int:
 
 
 def _carrier(machine: Machine) -> str:
-    dies = f"each in {machine.pieces} pieces, which cost least; " if machine.pieces > 1 else ""
+    pieces = f" Each die is made in {machine.pieces} pieces, which costs least." if machine.pieces > 1 else ""
+    fit = "They fit on one." if machine.carriers == 1 else f"They are priced on {machine.carriers}."
     return (
-        f"Dies ({dies}{machine.silicon_mm2:,.0f} mm²) and HBM take {machine.carrier_mm2 / CARRIER_MM2:.0%} of a "
-        f"carrier of {CARRIER_MM2:,.0f} mm²: "
-        + ("they fit on one." if machine.carriers == 1 else f"they are priced on {machine.carriers}.")
+        f"Dies ({machine.silicon_mm2:,.0f} mm²) and HBM take {machine.carrier_mm2 / CARRIER_MM2:.0%} of a carrier of "
+        f"{CARRIER_MM2:,.0f} mm². {fit}{pieces}"
     )
 
 
 def _decisive(ranges: Sequence[tuple[str, float, float]]) -> str:
     """The coefficients whose ranges change the price most."""
-    each = (f"{name} ({low:,.0f} to {high:,.0f} USD)" for name, low, high in ranges[:DECISIVE])
-    return f"The price depends most on {', '.join(each)}, each alone from its low to its high end."
+    from archsim.report.units import listed
+
+    each = listed(f"{name} ({low:,.0f} to {high:,.0f} USD)" for name, low, high in ranges[:DECISIVE])
+    return f"The price depends most on {each}. Each range is that of one coefficient from its low to its high end."
 
 
 def _table(title: str, value: Mapping[str, float], low: Mapping[str, float], high: Mapping[str, float], form: str):

@@ -758,15 +758,17 @@ def full_load_told(system: SystemSpec, estimates: HeatEstimates = NOMINAL) -> It
     limits = Limits(system, estimates)
     for what, (arrays, bandwidths) in WORKS.items():
         found, within = full_load(limits, arrays, bandwidths)
-        heat = "" if found.heat is None else f", dies at {found.heat.die_c.max():.0f} C"
+        heat = "" if found.heat is None else f", with dies at {found.heat.die_c.max():.0f} C"
         if within:
-            held = f", limited by the {found.held_by}" if found.held_by else ", the full one"
-            yield f"Within its limits, {what}: {found.clock:.0%} of the clock{held}; {_watt(found.machine_w)}{heat}."
-        else:
-            over = found.exceeded[0][0]
+            held = f", limited by the {found.held_by}" if found.held_by else ""
             yield (
-                f"Beyond its limits, {what}: {_watt(found.machine_w)}{heat} at {found.clock:.0%} of the clock, the "
-                f"lowest ({over}): HBM and links cannot be used at their full rates."
+                f"With {what}, it stays within its limits. It runs at {found.clock:.0%} of the full clock{held}, and "
+                f"draws {_watt(found.machine_w)}{heat}."
+            )
+        else:
+            yield (
+                f"With {what}, it exceeds its limits. Even at the lowest clock, {found.clock:.0%}, it draws "
+                f"{_watt(found.machine_w)}{heat} ({found.exceeded[0][0]}). HBM and links cannot be used at full rate."
             )
 
 

@@ -516,10 +516,10 @@ def _area_sentence(part: Part, row: Cost) -> str:
         cell, cell_um2 = "the bit cell", N5.bitcell.value
         how = f"CACTI's cell of 146 F² with F = 5 nm and {SCALED.periphery.value - 1:.0%} periphery"
     return (
-        f"the published area is {published_um2:.4f} um² per bit; {cell} of TSMC N5 alone takes {cell_um2:g} um², "
-        f"{cell_um2 / published_um2:.1f} "
-        f"times as much, so no periphery can explain the difference; {how} gives "
-        f"{scaled_mm2:.4f} mm² ({deviation(scaled_mm2, row.area_mm2):+.0%}), as if scaled by the node's name."
+        f"The published area is {published_um2:.4f} um² per bit. {cell[0].upper()}{cell[1:]} of TSMC N5 alone takes "
+        f"{cell_um2:g} um², {cell_um2 / published_um2:.1f} times as much, so no periphery can explain the difference. "
+        f"{how[0].upper()}{how[1:]} gives {scaled_mm2:.4f} mm² ({deviation(scaled_mm2, row.area_mm2):+.0%}), as if "
+        "scaled by the node's name."
     )
 
 
@@ -528,6 +528,6 @@ def total_note() -> str:
     rows = total(PUBLISHED.values())
     return (
         f"Table II prints a total area of {PUBLISHED_TOTAL.area_mm2:g} mm², but its rows add up to "
-        f"{rows.area_mm2:.2f} mm²; "
-        f"its total power, {PUBLISHED_TOTAL.power_mw:g} mW, is the sum of its rows ({rows.power_mw:.2f} mW)."
+        f"{rows.area_mm2:.2f} mm². Its total power, {PUBLISHED_TOTAL.power_mw:g} mW, is the sum of its rows "
+        f"({rows.power_mw:.2f} mW)."
     )

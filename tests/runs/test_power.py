@@ -252,7 +252,7 @@ def test_pages_and_commands_say_what_limits_the_clock(folder, capsys, measured):
     file.write_text(FILE.replace("  mesh: {x: 3, y: 2}", power), encoding="utf-8")
     chosen = [str(file), *(f"--set={each}" for each in ("engine=analytical", *SLOWEST))]
     assert main(["check", *chosen]) == 0
-    assert "small: Within its limits, arrays alone" in capsys.readouterr().err
+    assert "small: With arrays alone, it stays within its limits." in capsys.readouterr().err
     assert main(["why", *chosen, "--batch", "2000", "--policy", "ep"]) == 0
     assert "The limit is the power of the machine." in capsys.readouterr().out
 

@@ -90,7 +90,7 @@ def test_names_that_mean_nothing_are_refused(tmp_path):
     inside = tiny(tmp_path)
     with pytest.raises(ArchsimError, match="'alo' is neither a policy of tiny .* did you mean 'allo'"):
         ar.compare("alo", "ep", inside=inside)
-    with pytest.raises(ArchsimError, match="'ep' is a policy, not an experiment; .*--in dojo"):
+    with pytest.raises(ArchsimError, match="'ep' is a policy, not an experiment. .*--in dojo"):
         ar.compare("ep", "allo")
     with pytest.raises(ArchsimError, match="the same design"):
         ar.compare("ep", "ep", inside=inside)
@@ -200,7 +200,7 @@ def test_speeds_are_a_block_whose_worth_depends_on_the_spread(tmp_path, capsys):
     file = written(tmp_path, experiment(policies, systems, assumptions=[free]))
     assert main(["worth", "speeds", "--in", file, "--jobs", "1"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("speeds is") and "sigma0" in said and "sigma14" in said and "mm²" in said
+    assert "speeds is" in said.partition(".")[0] and "sigma0" in said and "sigma14" in said and "mm²" in said
 
 
 def test_a_die_that_dies(tmp_path, capsys):

@@ -256,7 +256,7 @@ def test_a_model_that_the_event_engine_did_not_reach_has_estimates():
     headings = {answer_heading(found, heading, point): point for heading, point in wanted(found).items()}
     assert headings["best throughput, toy"].values["throughput"] == 2.0
     (told,) = [heading for heading in headings if heading.startswith("best throughput, late")]
-    assert told.endswith("(estimate: the analytical engine alone ran it)")
+    assert told.endswith("(an estimate, as only the analytical engine ran it)")
     assert headings[told].values["throughput"] == 9.0
     assert found.best(None, "throughput").values["throughput"] == 2.0
 
@@ -597,14 +597,14 @@ def test_an_objective_with_a_price_in_it_is_taken_as_it_is():
 def test_the_answer_names_what_matters_and_the_break_evens():
     found = _found()
     assert "hbm (2." in what_matters(found) and "between 1 TB/s and 4 TB/s" in what_matters(found)
-    assert what_pays(break_evens(found)) == "Break-evens: llc 32 MiB → 64 MiB pays below hbm 4 TB/s, up to 2 TB/s"
+    assert what_pays(break_evens(found)) == "Changing llc from 32 MiB to 64 MiB pays below hbm 4 TB/s, up to 2 TB/s"
 
 
 def test_a_budget_that_no_design_keeps_is_told_with_what_there_is():
     found = _found()
     spec = ExploreSpec(objectives=["throughput", "cost"], budgets=["cost <= 1000", "cost <= 900"])
     told = unmet_budgets(Exploration(**{**vars(found), "spec": spec}))
-    assert told == ["No design is within cost ≤ 900 USD: cost is 1.00 k USD to 1.05 k USD."]
+    assert told == ["No design keeps cost ≤ 900 USD, as cost is 1.00 k USD to 1.05 k USD."]
 
 
 def test_points_are_named_by_their_axes():

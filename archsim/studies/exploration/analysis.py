@@ -429,9 +429,9 @@ def what_pays(steps: Sequence[BreakEven]) -> str:
     """The steps with a named break-even, then those that pay nowhere, in words; empty without any."""
     named = [step for step in steps if step.told.startswith(("pays above", "pays below", "pays with"))]
     never = [step for step in steps if not step.paying]
-    parts = [f"{each.axis} {each.before} → {each.after} {each.told.partition(' (')[0]}" for each in named[:SAID]]
-    parts += [f"{each.axis} {each.before} → {each.after} pays nowhere" for each in never[: SAID - len(parts)]]
-    return f"Break-evens: {'; '.join(parts)}" if parts else ""
+    parts = [(each, each.told.partition(" (")[0]) for each in named[:SAID]]
+    parts += [(each, "pays nowhere") for each in never[: SAID - len(parts)]]
+    return ". ".join(f"Changing {each.axis} from {each.before} to {each.after} {told}" for each, told in parts)
 
 
 def _pairs(points: Sequence[Candidate], axis: str, before: str, after: str, objective: str) -> list[Pair]:

@@ -21,6 +21,7 @@ from archsim.report.units import (
     SCALES,
     amount,
     between,
+    listed,
     objective_unit,
     unit_of_objective,
 )
@@ -318,7 +319,7 @@ def unmet_budgets(found: Exploration) -> list[str]:
             every = [point.values[name] for point in found.points if point.allowed and name in point.values]
             ranges += [f"{name} is {between(every, lambda each, name=name: amount(name, each))}"] if every else []
         asked = with_units(budget).replace("<=", "≤").replace(">=", "≥")
-        said.append(f"No design is within {asked}{': ' * bool(ranges)}{', '.join(ranges)}.")
+        said.append(f"No design keeps {asked}, as {listed(ranges)}." if ranges else f"No design keeps {asked}.")
     return said
 
 
@@ -327,8 +328,9 @@ def answer_heading(found: Exploration, heading: str, point: Candidate) -> str:
     first = found.spec.objectives[0]
     for budget in found.spec.budgets:
         heading = heading.replace(budget_of(first, budget), budget_of(first, with_units(budget)))
-    estimated = " (estimate: the analytical engine alone ran it)" if found.budget and point.engine != "event" else ""
-    return heading.replace("<=", "≤").replace(">=", "≥") + estimated
+    heading = heading.replace("<=", "≤").replace(">=", "≥")
+    estimated = found.budget and point.engine != "event"
+    return f"{heading} (an estimate, as only the analytical engine ran it)" if estimated else heading
 
 
 def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]):

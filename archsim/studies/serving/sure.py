@@ -33,7 +33,7 @@ from archsim.base.files import own_folder
 from archsim.base.tables import REAL, TEXT, Shown, Table
 from archsim.report.figures import intervals
 from archsim.report.plots import Bars
-from archsim.report.units import percent, significant
+from archsim.report.units import listed, percent, significant
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, Watcher, complete
 from archsim.serving.deployment import ATTENTION_STANDS_IN, DECODE, WITH_KERNELS, with_stand_ins
@@ -341,10 +341,10 @@ def _option(name: str, own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 
 
 def _notes(every: Mapping[str, Quantity]) -> tuple[str, ...]:
-    found = ["requests are one draw of their generator, or those of a file; their spread is not in the intervals"]
+    found = ["Requests are a single draw of their generator, or those of a file. The intervals leave their spread out."]
     placeholders = sorted(key for key, each in every.items() if "placeholder" in each.source)
     if placeholders:
-        found.append(f"widths that are placeholders (configs/uncertainty/widths.yaml): {', '.join(placeholders)}")
+        found.append(f"These widths are placeholders (configs/uncertainty/widths.yaml): {', '.join(placeholders)}.")
     return tuple(found)
 
 
@@ -355,25 +355,26 @@ def _told(judged: str, options: Sequence[Option], pairs: Sequence[Pair], samples
     what = {"goodput_per_s": "the most goodput", "output_tokens_per_s": "the most output tokens"}.get(
         judged, "the shortest time of a request"
     )
-    headlines = ", ".join(
+    headlines = listed(
         headline_told(first, column)
         for column in ("ttft_mean_ms", "tpot_mean_ms", judged) if column in first.intervals
     )  # fmt: skip
     if not pairs:
-        return f"{headlines}, in {samples} worlds"
+        return f"In {samples} worlds: {headlines}"
     ties, rest = [each for each in pairs if not each.sure], [each for each in pairs if each.sure]
     if not ties:
         each = rest[0]
+        low, high = written_range(each.ratio).split("–")
         return (
-            f"{first.name} has {what} in {percent(first.best)} of {samples} worlds: {each.ratio.p50:.2f} × better than "
-            f"{each.slower} (90 %: {written_range(each.ratio)}); {headlines}"
+            f"{first.name} has {what} in {percent(first.best)} of {samples} worlds. It is {each.ratio.p50:.2f}× better "
+            f"than {each.slower}, and {low}× to {high}× in 90 % of the worlds. Its {headlines}"
         )
     closest = ties[0]
-    others = ", ".join(each.slower for each in ties)
+    tied = listed([first.name, *(each.slower for each in ties)])
     return (
-        f"{first.name} and {others} are a tie: {first.name} is better than {closest.slower} in "
-        f"{percent(closest.probability)} of {samples} worlds and worse in {percent(closest.reverse)} (fewer than "
-        f"{percent(SURE)} decide nothing; {written_range(closest.ratio)} ×); {first.name}: {headlines}"
+        f"{tied} are a tie: {first.name} is better than {closest.slower} in {percent(closest.probability)} of "
+        f"{samples} worlds and worse in {percent(closest.reverse)}. Fewer than {percent(SURE)} decide nothing. "
+        f"{first.name} has {headlines}"
     )
 
 
