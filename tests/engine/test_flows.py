@@ -198,7 +198,7 @@ def test_what_bottlenecks_keep_does_not_change_rates(monkeypatch):
     monkeypatch.setattr(network, "MOST_PASSED", 2)
     walked, under_way = network_with(capacity, routes, []), []  # whose bottlenecks keep nothing: it walks all routes
     for event in range(240):
-        ends = under_way and event % 3 != 0
+        ends = bool(under_way) and event % 3 != 0
         group = under_way.pop(draw.integers(len(under_way))) if ends else int(draw.integers(60))
         under_way += [] if ends else [group] * draw.integers(1, 4)
         for each in (net, walked):
