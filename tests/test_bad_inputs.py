@@ -74,7 +74,7 @@ def test_a_million_sampled_points_are_counted_and_estimated(here, capsys):
     assert "`archsim sweep --dry-run` checks whether the points can run" in said
 
 
-def test_a_policy_that_exits_fails_its_run_alone(here, capsys, own_code_beside):
+def test_a_policy_that_exits_fails_its_run_alone(here, capsys):
     assert main("sweep p_bye.yaml --jobs 1 --out out".split()) == 1
     said = capsys.readouterr().err
     assert said.count("calls sys.exit(0)") >= 2 and "2 of 4 runs failed; the others are kept in out" in said

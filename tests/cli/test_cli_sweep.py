@@ -26,14 +26,14 @@ def swept(tmp_path_factory):
     tiny_file(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARCHSIM_CACHE", str(folder / ".cache"))
-        return folder, archsim(folder, "sweep", "tiny.yaml", "--jobs", "2")
+        return folder, archsim(folder, "sweep", "tiny.yaml", "--jobs", "1")
 
 
 def test_sweep_prints_lines_a_table_and_where_the_page_is(swept):
     folder, ended = swept
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
-    assert lines[0] == "tiny: 20 runs, 2 jobs → reports/tiny"
+    assert lines[0] == "tiny: 20 runs, 1 job → reports/tiny"
     assert lines[-1] == "report: reports/tiny/index.html"
     assert (folder / "reports" / "tiny" / "index.html").stat().st_size > 1000
     phases = ("  ", "reading ", "compiling kernels, once: ", "loading the simulator", "writing the page", "note: ")

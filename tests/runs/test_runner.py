@@ -177,7 +177,7 @@ def test_recorded_trace_from_another_folder(tmp_path, monkeypatch):
     assert {row["decode_steps"] for row in results.runs.rows} == {3}
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    sweep(load_experiment(tmp_path / "reports" / "x" / "manifest.yaml"), "again", jobs=2)
+    sweep(load_experiment(tmp_path / "reports" / "x" / "manifest.yaml"), "again", jobs=1)
     assert files_of(tmp_path / "reports" / "x") == files_of(tmp_path / "elsewhere" / "again")
 
 
