@@ -231,8 +231,8 @@ def _print_claims(found) -> None:
     for claims, judged in page.largest_misses(found):
         unit, at = judged.group.unit, judged.place
         print(
-            f"largest miss: {claims.paper.title}: {judged.group.what}{f' ({at})' if at else ''}: published "
-            f"{page.published(judged, unit)}, simulated {page.shown(judged.simulated, unit)}: {judged.why}"
+            f"Largest miss in {claims.paper.title}: {judged.group.what}{f' ({at})' if at else ''}. The published value "
+            f"is {page.published(judged, unit)} and the simulated {page.shown(judged.simulated, unit)}. {judged.why}"
         )
     names = tuple(name.replace("_", " ") for name in page.Counts._fields)
     table = grid("paper", title="published numbers", numbers=names)

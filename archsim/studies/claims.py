@@ -574,17 +574,18 @@ def summary_sentence(claims: Sequence[Claims]) -> str:
     """How many of the published numbers are met where a null model does not meet them, and what the others are."""
     found = counts_of(claims)
     judged = found.better + found.as_null + found.missed
-    signs = (
-        f"; of {found.signs} orders of two systems {found.signs_met} are right, {found.signs_better} of them where the "
-        "null model is wrong"
-        if found.signs
-        else ""
-    )
-    return (
-        f"{found.better} of {judged} published numbers that were judged are met and better than a null model; "
-        f"{found.as_null} are met as the null model meets them, {found.missed} are not met, {found.fit} were fitted; "
-        f"{found.outside} of {found.numbers} are out of scope{signs}"
-    )
+    said = [
+        f"{found.better} of {judged} published numbers that were judged are met and better than a null model.",
+        f"{found.as_null} are met as well as the null model meets them, and {found.missed} are not met.",
+        f"{found.fit} further numbers were fitted, and {found.outside} of all {found.numbers} are out of scope.",
+    ]
+    if found.signs:
+        said.append(
+            f"Of {found.signs} orders of two systems, {found.signs_met} are right, {found.signs_better} of them where "
+            "the null model is wrong."
+        )
+    return " ".join(said)
+
 
 
 def answer_sentence(found: Answered) -> str:

@@ -315,7 +315,7 @@ def test_a_paper_runs_and_its_page_has_both_sets_and_what_takes_the_difference(j
     assert (missed.kind, met.kind, found.runs) == ("missed", "as null", 8)
     assert missed.simulated != missed.physical and missed.moved[0][0] == "as published"
     text = (folder / "out/small/index.html").read_text()
-    assert "0 of 2 published numbers that were judged are met and better than a null model" in text
+    assert "0 of 2 published numbers that were judged are met and better than a null model." in text
     assert "h003: An accuracy." in text and "Small &amp; new" in text
     assert "Worth it?" in text and claims.answer_sentence(found.answers[0]) in text
     assert "as published" in text and claims.shown(missed.physical, "×") in text and "25 dies" in text
