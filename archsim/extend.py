@@ -4,7 +4,8 @@ What stands here keeps its name from release to release. All other modules are f
 
 | your function is | it uses |
 |---|---|
-| an allocation, prediction, routing or rebalancing rule | ``StepView``, ``Plan``, ``Effort``, ``NO_EFFORT``, ``home`` |
+| an allocation, routing or rebalancing rule | ``StepView``, ``Plan``, ``Effort``, ``NO_EFFORT``, ``home`` |
+| a prediction of experts | ``Seen`` |
 | a placement rule | ``Placement`` |
 | a scheduler of ``archsim serve`` | ``serve_running``, ``admit``, ``enqueue``, ``uncomputed`` |
 | a kind of attention | ``Kind``, ``Product``, ``Work`` |
@@ -32,6 +33,7 @@ _FROM = {
     "archsim.iteration.attention": "Kind Product Work",
     "archsim.policies.allocation": "Effort NO_EFFORT Plan StepView home",
     "archsim.policies.placement": "Placement",
+    "archsim.policies.prediction": "Seen",
     "archsim.serving.schedulers": "admit enqueue serve_running uncomputed",
     "microarch.blocks.request": "BlockEvent=Event BlockState=State",
     "microarch.fabric.topology": "FabricDescription LinkClass",

@@ -38,6 +38,15 @@ def backwards(step):
     return Plan(expert, len(step.hops) - 1 - step.home[expert], step.tokens[expert])
 
 
+def again(seen, most=3):
+    """Prediction: the experts that most tokens of this iteration chose, in this layer and the one before."""
+    loads = np.zeros(len(seen.heat), int)
+    for chosen in (seen.tokens, seen.before):
+        loads += np.bincount(chosen.ravel(), minlength=len(loads))
+    assert seen.step > 0 and len(seen.request) == len(seen.tokens) and (len(seen.before) > 0) == (seen.layer > 0)
+    return loads >= np.sort(loads)[-most]
+
+
 def star(dies):
     """Fabric: all dies on one switch, with links of 10 GB/s."""
     arm = LinkClass("arm", 10e9, 250.0)
@@ -133,6 +142,11 @@ ADDITIONS = {
         "policies: [ep]", "policies: [{name: ep, placement: 'mine:crowded', allocation: home}]", "die_utilisation"
     ),
     "allocation": ("policies: [ep]", "policies: [{name: ep, allocation: 'mine:backwards'}]", "remote_hbm_read_bytes"),
+    "prediction": (
+        "policies: [ep]",
+        "policies: [{name: ep, allocation: first_seen, prediction: {name: 'mine:again', most: 4}}]",
+        "hbm_write_bytes",
+    ),
     "fabric": (SYSTEM_KEY, SYSTEM_KEY + "  topology: 'mine:star'\n", "decode_ns"),
     "block": (SYSTEM_KEY, SYSTEM_KEY + "  blocks: ['mine:decompressor']\n", "decode_ns"),
     "trace format": (
@@ -181,6 +195,27 @@ def test_an_outsider_adds_one_function_and_one_key(folder, plain, addition):
     changed = ran(folder, PLAIN.replace(before, after))
     assert changed[column] != plain.get(column)
     assert changed["decode_ns"] > 0
+
+
+@pytest.mark.parametrize("update", ["free", "limited"])
+def test_an_outsider_predicts_with_a_heatmap_of_either_kind(folder, update):
+    """Rows for every expert: those that are predicted by nobody else are copied."""
+    (folder / "follow.py").write_text(
+        "import numpy as np\n\n\ndef rows(seen, few=1):\n"
+        "    return np.eye(len(seen.heat), dtype=bool)[:, ::-1] & (few > 0)\n"
+    )
+    policy = "{name: ep, allocation: first_seen, prediction: {name: 'follow:rows', few: FEW}}"
+    assumptions = f"assumptions: {{set: physical, heatmap_update: {update}}}"
+    text = PLAIN.replace("policies: [ep]", f"policies: [{policy}]").replace("assumptions: physical", assumptions)
+    some, none = (swept(folder, f"few{few}", text.replace("FEW", str(few))) for few in (1, 0))
+    assert some["hbm_write_bytes"] > none["hbm_write_bytes"] == 0
+
+
+def test_a_prediction_of_another_shape_is_refused_with_the_shapes_that_fit(folder):
+    (folder / "odd.py").write_text("def loads(seen):\n    return [0.5, 0.5]\n")
+    (folder / "odd.yaml").write_text(PLAIN.replace("policies: [ep]", "policies: [{name: ep, prediction: 'odd:loads'}]"))
+    process = archsim(folder, "sweep", "odd.yaml", "--jobs", "1")
+    assert process.returncode and "odd:loads: returns float64[2]; expected bool[16]" in process.stderr
 
 
 def test_an_edited_function_runs_again(folder):

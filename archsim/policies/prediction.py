@@ -166,6 +166,32 @@ class Predictor(Protocol):
         """
 
 
+class Seen(NamedTuple):
+    """What a predictor of a user's own sees of a layer before a step. A trace of routing has no gate scores and no
+    hidden states, so a predictor cannot see them.
+
+    ``step``: iteration, from 1; in 0, the prefill, nothing is predicted. ``layer``: position among the MoE layers that
+    run. ``tokens``: int16[token, k], experts that the tokens of this iteration chose in the layer. ``before``: the same
+    in the MoE layer before; int16[0, k] in the first. ``request``: int64[token], whose token it is. ``heat``:
+    uint32[expert, expert], heat[i, j] = times that a token that chose j followed one that chose i.
+    """
+
+    step: int
+    layer: int
+    tokens: np.ndarray
+    before: np.ndarray
+    request: np.ndarray
+    heat: np.ndarray
+
+
+def _seen(step: int, layer: int, experts: np.ndarray, request: np.ndarray, heat: np.ndarray) -> Seen:
+    """experts: int16[layer, token, k] of an iteration."""
+    before = experts[layer - 1] if layer else experts[layer, :0]
+    return Seen(
+        step, layer, experts[layer].copy(), before.copy(), request.astype(np.int64), heat.astype(np.uint32)
+    )
+
+
 @dataclass(frozen=True)
 class TopFraction:
     """The ⌈fraction·E⌉ last experts of a row in ascending order of count; the larger id wins ties, also of zeros.
@@ -324,6 +350,8 @@ class FreeHeatmap:
         self._last = np.zeros((batch, layers, source.top_k), np.int16)
         self._last_iteration = np.full(batch, -1, np.int32)
         self._rows = Stacked(self._hot.shape, np.uint8, folder and folder / "predicted_rows")
+        self._look = getattr(predictor, "look", None)  # of a predictor that sees tokens
+        self._pieces: list[StepTokens] = []
 
     def take_rows(self) -> np.ndarray:
         """Return the rows of all steps so far and clear them: uint8[step, layer, expert, ceil(E/8)]."""
@@ -331,6 +359,8 @@ class FreeHeatmap:
 
     def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
         """Count the pairs that end in this piece: between prefill tokens, and between decode steps from the 2nd on."""
+        if self._look is not None and piece.iteration:
+            self._pieces.append(piece._replace(experts=piece.experts.copy(), request=piece.request.copy()))
         wanted = piece.iteration - 1 if piece.iteration else 0
         same = np.concatenate([[False], piece.request[1:] == piece.request[:-1]])
         follows = same | (self._last_iteration[piece.request] == wanted)
@@ -347,7 +377,14 @@ class FreeHeatmap:
         if iteration == 0:
             self._rows.append(np.zeros_like(self._hot))
             return
-        self._predictor(self._heat, self._changed, self._hot)
+        if self._look is None:
+            self._predictor(self._heat, self._changed, self._hot)
+        elif self._pieces:
+            experts = np.concatenate([each.experts for each in self._pieces]).swapaxes(0, 1)
+            request = np.concatenate([each.request for each in self._pieces])
+            for layer in range(len(self._hot)):
+                self._hot[layer] = self._look(_seen(iteration, layer, experts, request, self._heat[layer]))
+            self._pieces.clear()
         self._changed[:] = False
         self._rows.append(self._hot.copy())
 
@@ -416,7 +453,7 @@ class PortedHeatmap:
         self._per_word, self.halvings, self._count = per_word, 0, count or _take_in
         self._iterations = groupby(routing, key=lambda piece: piece.iteration)
         self._next = next(self._iterations, None)
-        self._predictor = predictor
+        self._predictor, self._look = predictor, getattr(predictor, "look", None)
         self._heat = np.zeros((layers, experts, experts), np.uint16)
         self._bound = np.zeros((layers, experts), np.int64)
         self._row_changed = np.ones((layers, experts), np.bool_)
@@ -459,7 +496,11 @@ class PortedHeatmap:
         iteration 0.
         """
         one = slice(layer, layer + 1)
-        if self._iteration:
+        if self._iteration and self._look is not None:
+            self._hot[layer] = self._look(
+                _seen(self._iteration, layer, self._experts, self._request, self._heat[layer])
+            )
+        elif self._iteration:
             self._seen[0] = self._heat[layer]
             self._predictor(self._seen, self._row_changed[one], self._hot[one])
             self._row_changed[one] = False

@@ -15,10 +15,10 @@ from archsim.base.own_code import import_function
 from archsim.policies import placement, prediction
 from archsim.policies.allocation import Plan, StepView
 from archsim.policies.placement import Placement, from_file
-from archsim.policies.prediction import Admission, EveryPrediction, Reread
+from archsim.policies.prediction import Admission, EveryPrediction, Reread, Seen
 from archsim.policies.rebalancing import History, LayerView, Rebalanced, Rebalancing, Replicas, Replication
 from archsim.policies.routing import PASS_TOKENS, Executed, Pass, Routing
-from archsim.specs.policies import EVERY_STEPS, NEEDS, PATHS
+from archsim.specs.policies import EVERY_STEPS, NEEDS, PATHS, arguments_of
 
 # ---- own_functions
 # A user's own functions as rules of a policy: arguments are copies that they may change; results are checked.
@@ -164,11 +164,35 @@ def own_sharing(target: str, params: Mapping[str, Any]) -> Callable[[np.ndarray,
     return share
 
 
-def own_predictor(target: str, params: Mapping[str, Any]) -> Callable[..., None]:
-    """The predictor ``package.module:function``; it gets a copy of the heatmap. Raises ValueError if it cannot be
-    imported.
+class OwnLook:
+    """A predictor of one argument, `Seen`. It returns bool[expert], the experts expected next whatever a die runs now,
+    or bool[expert, expert], row i those that are expected to follow expert i.
     """
-    function = partial(import_function(target), **params)
+
+    def __init__(self, target: str, function: Callable[[Seen], Any]):
+        self._target, self._function = target, function
+
+    def look(self, seen: Seen) -> np.ndarray:
+        """uint8[expert, ceil(E/8)], little-endian bitset. Raises ArchsimError for another result."""
+        experts = len(seen.heat)
+        given = np.asarray(_call(self._target, self._function, seen))
+        if given.dtype != bool or given.shape not in ((experts,), (experts, experts)):
+            found = f"{given.dtype}{list(given.shape)}"
+            raise ArchsimError(
+                f"{self._target}: returns {found}; expected bool[{experts}], the experts expected next, or "
+                f"bool[{experts}, {experts}], for each expert those expected to follow it"
+            )
+        return np.packbits(np.broadcast_to(given, (experts, experts)), axis=1, bitorder="little")
+
+
+def own_predictor(target: str, params: Mapping[str, Any]) -> Any:
+    """The predictor ``package.module:function``: an `OwnLook` if it takes one argument, else called with a copy of the
+    heatmap. Raises ValueError if it cannot be imported.
+    """
+    own = import_function(target)
+    function = partial(own, **params)
+    if arguments_of("prediction", own, params) == 1:
+        return OwnLook(target, function)
 
     def predict(heat: np.ndarray, changed: np.ndarray, out: np.ndarray) -> None:
         _call(target, function, heat.copy(), changed.copy(), out)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from html import escape
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -102,7 +102,7 @@ class Figure:
         params = [_select(name, self._values(name), value) for name, value in shown.items()] + self.params()
         inner: dict[str, Any] = {"width": 420, "height": self.height(), "layer": self.layers()} | self.apart()
         if self.colours:
-            params.append({"name": f"pick_{self.colours.field}", "value": None})
+            params.append(self._highlight())
         panels = len(self._values(self.panel)) if self.panel else 1
         spec: dict[str, Any] = {
             "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
@@ -115,6 +115,9 @@ class Figure:
                 "panels": panels,
                 "least": self.least_px,
                 "left": round(self.left_px()),
+                "entry": round(30 + CHARACTER * 1.1 * max(map(len, map(str, self.colours.of)), default=0))
+                if self.colours
+                else 125,
                 "colour": self.colours.field if self.colours else None,
                 "ratio": self.ratio(),
                 "filters": list(shown),
@@ -136,6 +139,19 @@ class Figure:
         else:
             spec |= inner | {"transform": chosen}
         return spec
+
+    def _highlight(self) -> dict[str, Any]:
+        """What a click on a mark or on the legend highlights, and for the keyboard a list of the same."""
+        assert self.colours is not None
+        field, values = self.colours.field, self._values(self.colours.field)
+        known = [value for value in self.colours.of if value in values]
+        param: dict[str, Any] = {"name": f"pick_{field}", "value": None}
+        if len(known) < 2:
+            return param
+        labels = ["nothing", *map(str, known)]
+        return param | {
+            "bind": {"input": "select", "options": [None, *known], "labels": labels, "name": "highlight "}
+        }
 
     def apart(self) -> dict[str, Any]:
         """What the layers of a panel do not share."""
@@ -339,15 +355,32 @@ class Bars(Figure):
             ]
         }
 
+    def _end_of_axis(self) -> Any:
+        """Of the bars that are chosen, with room for their labels: an expression that follows the filters."""
+        rows = self.datasets()["rows"]
+        shown = [name for name in self.filters if len(self._values(name)) > 1]
+        most: dict[str, float] = {}
+        for row in rows:
+            values = [(_written(row.get(name)), _written(None)) for name in shown]
+            for chosen in product(*values):
+                key = "|".join(chosen)
+                most[key] = max(most.get(key, 0.0), row.get("end") or 0.0)
+        ends = {key: _rounded(1.22 * (value or 1.0)) for key, value in most.items()}
+        if not shown:
+            return ends.get("", 1.22)
+        chosen_now = " + '|' + ".join(f"toString(f_{name})" for name in shown)
+        return {"expr": f"{json.dumps(ends)}[{chosen_now}] || 1"}
+
     def layers(self) -> list[dict[str, Any]]:
-        most = max((row.get("end", 0.0) for row in self.datasets()["rows"]), default=1.0) or 1.0
         name = {
             "field": self.y,
             "type": "nominal",
             "sort": None,
             "axis": {"title": None, "labelLimit": self.left_px(), "ticks": False, "domain": False},
         }
-        x = self.scale(replace_axis(self.x, high=self.x.high or most * 1.22))
+        x = self.scale(self.x)
+        if self.x.high is None:
+            x["scale"] |= {"nice": False, "domainMax": self._end_of_axis()}
         if not self.begin:
             x |= {"stack": None if self.x.log else "zero"}
         bar = {"y": name, "x": x, **self.colour(), "tooltip": self.told()}
@@ -733,7 +766,8 @@ class DieMap(Figure):
                     "labels": [metric.label for metric in self.metrics],
                     "name": "show ",
                 },
-            }
+            },
+            {"name": "on_dark_from", "value": "--on-dark-from"},  # the shade from which its numbers change colour
         ]
         if self.moments:
             most = max(row["moment"] for row in self.moments)
@@ -832,7 +866,8 @@ class DieMap(Figure):
             }
         )
         if len({(row["x_at"], row["y_at"]) for row in self.rows}) <= 400:
-            dark = {"condition": {"test": "datum.shade > 0.62", "value": "--on-dark"}, "value": "--on-light"}
+            test = "datum.shade > toNumber(on_dark_from)"
+            dark = {"condition": {"test": test, "value": "--on-dark"}, "value": "--on-light"}
             layers.append(
                 {
                     "transform": shade,
@@ -974,6 +1009,13 @@ def _select(name: str, values: Sequence[Any], chosen: Any) -> dict[str, Any]:
     return {"name": f"f_{name}", "value": chosen, "bind": bind}
 
 
+def _written(value: Any) -> str:
+    """As ``toString`` of Vega writes a value."""
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
 def _packed(rows: Iterable[Row]) -> dict[str, list[Any]]:
     """Rows as pages store them: the names of columns once."""
     every = list(rows)
@@ -1010,9 +1052,10 @@ def scripts() -> str:
 
 @cache
 def colours() -> Mapping[str, str]:
-    """Name of a CSS variable → #rrggbb of the light pages."""
+    """Name of a CSS variable → #rrggbb (or a number) of the light pages."""
     named: dict[str, str] = {}
-    for name, value in re.findall(r"(--[\w-]+): (#[0-9a-f]{6})", (TEMPLATES / "page.css").read_text(encoding="utf-8")):
+    css = (TEMPLATES / "page.css").read_text(encoding="utf-8")
+    for name, value in re.findall(r"(--[\w-]+): (#[0-9a-f]{6}|0\.\d+);", css):
         named.setdefault(name, value)  # the first are those of the light scheme
     return MappingProxyType(named)
 

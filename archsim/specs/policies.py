@@ -9,6 +9,7 @@ it, a linear programme, and the published balancers of ``archsim.specs.policies`
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -381,7 +382,21 @@ def _check_function(rule_type: str, rule: RuleSpec) -> None:
     except ValueError as error:
         raise KeyProblem(("name",), str(error)) from None
     consumed = _CONSUMED.get(rule_type, ())
-    check_parameters(rule.name, function, _ARGUMENTS[rule_type], {key for key in rule.params if key not in consumed})
+    arguments = arguments_of(rule_type, function, rule.params)
+    check_parameters(rule.name, function, arguments, {key for key in rule.params if key not in consumed})
+
+
+def arguments_of(rule_type: str, function: Callable[..., Any], params: Mapping[str, Any]) -> int:
+    """How many arguments a user's own function gets by position. A prediction with one gets what is seen of a layer,
+    and with three the heatmap of all layers.
+    """
+    if rule_type == "prediction":
+        with suppress(TypeError, ValueError):  # of a function without Python code
+            parameters = inspect.signature(function).parameters.values()
+            needed = [each for each in parameters if each.default is each.empty and each.name not in params]
+            if [each.kind for each in needed] in ([inspect.Parameter.POSITIONAL_ONLY], [inspect.Parameter.POSITIONAL_OR_KEYWORD]):
+                return 1
+    return _ARGUMENTS[rule_type]
 
 
 def _check_every_steps(value: Any) -> None:

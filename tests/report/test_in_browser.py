@@ -1,11 +1,15 @@
 """The pages of a sweep in a real browser: what is folded, what a click tells, and that nothing is cut at 400 px."""
 
+import re
+
+import numpy as np
 import pytest
 from support.browser import chromium, run_in
 from support.examples import sampled
 from support.report_folder import write_folder
 
 from archsim.report.page import PAGES, write_report
+from archsim.report.plots import RAMP, TEMPLATES
 from archsim.specs.library import load_assumptions
 
 MOST_WORDS = 4000  # visible at first
@@ -76,3 +80,81 @@ def test_the_filter_of_the_glossary_leaves_words_with_their_meaning(page):
     return [shown(), type("link"), type("zzzz")]"""
     every, some, none = run_in(page.with_name("glossary.html"), script)
     assert none == [0, 0] and 0 < some[0] == some[1] < every[0] == every[1]
+
+
+def test_drawn_figures_fit_a_phone_and_can_be_used_by_the_keyboard(page):
+    """At 390 px: nothing is cut, what a click highlights is also in a list, and the numbers unfold as a table."""
+    script = """for (const each of document.querySelectorAll("details")) each.open = true;
+    const figures = [...document.querySelectorAll("#answer figure, #bounds figure")];
+    const wide = [];
+    for (const figure of figures) {
+      const box = (await drawn(figure)).getBoundingClientRect();
+      for (const each of figure.querySelectorAll("svg text")) {
+        const { left, right } = each.getBoundingClientRect();
+        if (left < box.left - 1 || right > box.right + 1) wide.push(each.textContent);
+      }
+    }
+    const bar = figures[0].querySelectorAll("g.mark-rect path"), faint = () => [...bar].filter((each) =>
+      Number(each.getAttribute("opacity")) < 1).length;
+    const list = [...figures[0].querySelectorAll("select")].find((each) => each.name.startsWith("pick_"));
+    list.selectedIndex = 1;
+    list.dispatchEvent(new Event("input"));
+    await new Promise((done) => setTimeout(done, 200));
+    const numbers = figures[0].querySelector("details.numbers");
+    numbers.open = true;
+    await new Promise((done) => setTimeout(done, 50));
+    return [figures.length, wide, faint() > 0, numbers.querySelectorAll("tr").length,
+      document.documentElement.scrollWidth <= innerWidth];"""
+    count, wide, highlighted, rows, fits = run_in(page, script, width=390)
+    assert count >= 3 and wide == [] and highlighted and rows > 2 and fits
+
+
+# ---- contrast
+
+
+def _schemes():
+    """The colours of the light and of the dark scheme: name → (red, green, blue), from 0 to 1."""
+    css = (TEMPLATES / "page.css").read_text(encoding="utf-8")
+    roots = re.findall(r":root \{(.*?)\}", css, re.S)
+    light, dark = (dict(re.findall(r"(--[\w-]+): ([^;]+);", each)) for each in roots)
+    for scheme in (light, light | dark):
+        colours = {name: value for name, value in scheme.items() if re.fullmatch(r"#[0-9a-f]{6}", value)}
+        rgb = {name: [int(value[at : at + 2], 16) / 255 for at in (1, 3, 5)] for name, value in colours.items()}
+        yield rgb, float(scheme["--on-dark-from"])
+
+
+def _contrast(one, other):
+    """Of two colours, as WCAG 2.2 defines it: 1 to 21."""
+    high, low = sorted(
+        (
+            sum(
+                weight * (each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4)
+                for weight, each in zip((0.2126, 0.7152, 0.0722), colour, strict=True)
+            )
+            for colour in (one, other)
+        ),
+        reverse=True,
+    )
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize(("colours", "dark_from"), list(_schemes()), ids=("light", "dark"))
+def test_text_has_a_contrast_of_at_least_4_5(colours, dark_from):
+    texts = ("--ink", "--soft", "--link", "--good", "--bad", "--warn")
+    low = [
+        (text, ground) for text in texts for ground in ("--page", "--shade")
+        if _contrast(colours[text], colours[ground]) < 4.5
+    ]  # fmt: skip
+    assert low == []
+    ramp = [colours[name] for name in RAMP]
+    for shade in np.linspace(0, 1, 201):
+        at = min(int(shade * 4), 3)
+        under = [a + (b - a) * (4 * shade - at) for a, b in zip(ramp[at], ramp[at + 1], strict=True)]
+        assert _contrast(colours["--on-dark" if shade > dark_from else "--on-light"], under) >= 4.5, shade
+    for name, opacity in (("up", (18, 34, 50, 70)), ("down", (18, 34, 50, 70))):
+        tint = {"up": (0, 158, 115), "down": (213, 94, 0)}[name]
+        for percent in opacity:
+            share = percent / 100
+            over = zip(tint, colours["--page"], strict=True)
+            under = [share * each / 255 + (1 - share) * ground for each, ground in over]
+            assert _contrast(colours["--ink"], under) >= 4.5, (name, percent)

@@ -19,6 +19,11 @@ const click = (element) => {
   const box = element.getBoundingClientRect();
   clickAt(box.x + box.width / 2, box.y + box.height / 2);
 };
+const drawn = async (figure) => {
+  figure.scrollIntoView();
+  for (let tries = 0; tries < 400 && !figure.dataset.drawn; tries++) await new Promise((done) => setTimeout(done, 20));
+  return figure;
+};
 const told = () => { const box = document.getElementById("told"); return box.hidden ? "" : box.innerText; };
 """
 
@@ -34,8 +39,8 @@ def chromium() -> str:
 def run_in(page: Path, script: str, width: int = 1400):
     """What the body ``script`` of a function returns in the page, in a frame of so many pixels."""
     run = (
-        f'<script>addEventListener("load", () => {{ {_HELPERS}\nlet found;'
-        f"try {{ found = (() => {{ {script} }})(); }} catch (error) {{ found = String(error.stack); }}"
+        f'<script>addEventListener("load", async () => {{ {_HELPERS}\nlet found;'
+        f"try {{ found = await (async () => {{ {script} }})(); }} catch (error) {{ found = String(error.stack); }}"
         'parent.postMessage(JSON.stringify(found), "*"); });</script></body>'
     )
     probed, frame = page.with_name("probed.html"), page.with_name("frame.html")

@@ -25,9 +25,20 @@
       inner.width = Math.min(inner.width, Math.max(240, 520 / Math.max(plan.ratio, 0.8)));
       inner.height = Math.round(inner.width * plan.ratio);
     }
-    spec.config.legend.columns = Math.max(1, Math.floor(room / 125));
+    spec.config.legend.columns = Math.max(1, Math.floor((room - plan.left) / plan.entry));
+    if (room < 520) spec.config.axisX = { titleAnchor: "end" };
     for (const param of spec.params) if (param.name in chosen && (!param.bind?.options || param.bind.options.includes(chosen[param.name]))) param.value = chosen[param.name];
     return spec;
+  };
+  // The numbers behind a figure, for those who cannot hover: the table that stands where a browser runs no scripts.
+  const numbers = (figure) => {
+    const table = figure.querySelector("noscript");
+    if (!table?.textContent.trim() || figure.querySelector(".numbers")) return;
+    const more = document.createElement("details");
+    more.className = "numbers";
+    more.innerHTML = "<summary>Numbers of this figure</summary>";
+    more.addEventListener("toggle", () => { if (more.children.length < 2) more.insertAdjacentHTML("beforeend", table.textContent); });
+    figure.append(more);
   };
   const draw = async (figure) => {
     views.get(figure)?.finalize();
@@ -39,6 +50,7 @@
     const view = drawn.view;
     views.set(figure, view);
     figure.dataset.drawn = "true";
+    numbers(figure);
     for (const param of spec.params) if (/^(f_|pick_|show|moment$)/.test(param.name)) view.addSignalListener(param.name, (name, value) => share(name, value, view));
     if (field) view.addEventListener("click", (event, item) => {
       const datum = item?.datum, name = `pick_${field}`;
