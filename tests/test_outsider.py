@@ -145,7 +145,7 @@ ADDITIONS = {
     "prediction": (
         "policies: [ep]",
         "policies: [{name: ep, allocation: first_seen, prediction: {name: 'mine:again', most: 4}}]",
-        "hbm_write_bytes",
+        "local_hbm_write_bytes",
     ),
     "fabric": (SYSTEM_KEY, SYSTEM_KEY + "  topology: 'mine:star'\n", "decode_ns"),
     "block": (SYSTEM_KEY, SYSTEM_KEY + "  blocks: ['mine:decompressor']\n", "decode_ns"),
@@ -208,12 +208,13 @@ def test_an_outsider_predicts_with_a_heatmap_of_either_kind(folder, update):
     assumptions = f"assumptions: {{set: physical, heatmap_update: {update}}}"
     text = PLAIN.replace("policies: [ep]", f"policies: [{policy}]").replace("assumptions: physical", assumptions)
     some, none = (swept(folder, f"few{few}", text.replace("FEW", str(few))) for few in (1, 0))
-    assert some["hbm_write_bytes"] > none["hbm_write_bytes"] == 0
+    assert some["local_hbm_write_bytes"] > none["local_hbm_write_bytes"] == 0
 
 
 def test_a_prediction_of_another_shape_is_refused_with_the_shapes_that_fit(folder):
     (folder / "odd.py").write_text("def loads(seen):\n    return [0.5, 0.5]\n")
-    (folder / "odd.yaml").write_text(PLAIN.replace("policies: [ep]", "policies: [{name: ep, prediction: 'odd:loads'}]"))
+    policy = "{name: ep, allocation: home, prediction: 'odd:loads'}"
+    (folder / "odd.yaml").write_text(PLAIN.replace("policies: [ep]", f"policies: [{policy}]"))
     process = archsim(folder, "sweep", "odd.yaml", "--jobs", "1")
     assert process.returncode and "odd:loads: returns float64[2]; expected bool[16]" in process.stderr
 

@@ -122,6 +122,20 @@ NAMES = (
     "link_busy_ns", "die", "die_tokens", "tokens", "expert", "expert_tokens",
 )  # fmt: skip
 FIRST_ROOM = 256  # rows; doubled when they are full
+MOST_FRAMES = 16  # of a run; iterations are taken together where it has more
+
+
+class Frame(NamedTuple):
+    """Sums from the begin of a run to the end of iteration ``step``: time, int64[die] tokens, and of each resource
+    int64[resource] bytes, float64[resource] ns that it was busy, and ns that stages waited for it.
+    """
+
+    step: int
+    time_ns: float
+    tokens: np.ndarray
+    bytes: np.ndarray
+    busy_ns: np.ndarray
+    wait_ns: np.ndarray
 
 
 class Sums(NamedTuple):
@@ -179,7 +193,10 @@ class StepCounts:
         """The tally begins anew."""
         self.resource_bytes[:] = self.tokens[:] = self.padded[:] = 0
         self.part_ns[:] = self.busy_ns[:] = self.time_ns[:] = 0.0
-        self._steps = 0
+        self._steps, self._iteration = 0, -1
+        self._frames: list[Frame] = []
+        self._ended, self._together = 0, 1  # iterations, and how many of them a frame spans
+        self._wait_ns = self._tally.resources["wait_ns"].copy()
         _grow(self._tally, self._pair_bytes, self._before, self._grown)
 
     def add(
@@ -187,17 +204,41 @@ class StepCounts:
         wanted: np.ndarray, plan: Plan,
     ) -> None:
         """A step has run. ``load``: int64[die] tokens; ``wanted``: int32[expert] tokens."""
+        if step != self._iteration:
+            self._end_iteration(step)
         phase = PREFILL if prefill else DECODE
         self.time_ns[phase] += took_ns
         _add_padded(plan.die, plan.tokens, TILE_ROWS, self.padded[phase])
         sums = self.resource_bytes, self.busy_ns, self.tokens, self.part_ns
         _add(self._tally, self._pair_bytes, self._before, self._grown, load, *(each[phase] for each in sums))
+        np.copyto(self._wait_ns, self._tally.resources["wait_ns"])
         at, self._steps = self._steps, self._steps + 1
         if at >= MOST_STEPS:
             return
         if at == len(self._columns[0]):
             self._room(2 * at)
         _note(self._columns, at, (step, layer, took_ns, exposed_ns), self._grown, self._links, load, wanted)
+
+    def _end_iteration(self, following: int) -> None:
+        if self._iteration >= 0:
+            self._ended += 1
+            if self._ended % self._together == 0:
+                self._frames.append(self._frame())
+            if len(self._frames) >= 2 * MOST_FRAMES:
+                del self._frames[::2]  # two become one, which ends with the later
+                self._together *= 2
+        self._iteration = following
+
+    def _frame(self) -> Frame:
+        sums = (each.sum(axis=0) for each in (self.tokens, self.resource_bytes, self.busy_ns))
+        return Frame(self._iteration, float(self.time_ns.sum()), *sums, self._wait_ns.copy())
+
+    def frames(self) -> list[Frame]:
+        """At the ends of some iterations, at most MOST_FRAMES, the last one among them."""
+        every = [*self._frames, self._frame()] if self._iteration >= 0 else []
+        while len(every) > MOST_FRAMES:
+            every = every[-1::-2][::-1]
+        return every
 
     def columns(self) -> Mapping[str, np.ndarray]:
         """Name → one value a step, in their order; none for more than MOST_STEPS. ``layer`` counts the layers that run;

@@ -1,6 +1,7 @@
 """A report folder as written: the experiment, its runs, and the statistics per die and per link."""
 
 import csv
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, sqrt
@@ -17,7 +18,7 @@ from archsim.runs.columns import STEPS as STEP_TABLE
 from archsim.runs.columns import TEXT as WORDING
 from archsim.runs.notes import COLUMNS as NOTED
 from archsim.runs.plan import with_areas
-from archsim.runs.results import STEPS, layers_that_ran
+from archsim.runs.results import FRAMES, STEPS, layers_that_ran
 from archsim.specs.as_built import AsBuilt
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, columns_of
 from archsim.specs.fabric import FabricSpec
@@ -243,6 +244,8 @@ class Report:
     pairs: Mapping[str, Mapping[str, Mapping[tuple[int, int], float]]]
     steps: Mapping[str, Steps]  # by RunRow.key, of runs whose steps were kept
     own: tuple[Column, ...] = ()  # of a user's functions and executions: numbers
+    # by RunRow.key; what dies and links did between iterations: ``archsim.runs.columns.measure_frames``
+    frames: Mapping[str, Mapping[str, list]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -363,7 +366,7 @@ def read_report(folder: Path) -> Report:
         folder=folder, experiment=experiment, made=tree.data.get(MANIFEST_KEY) or {},
         assumptions={spec.label: spec for spec in specs}, runs=runs,
         dies=_by_run(folder / "dies.csv", DIE_COLUMNS, _die), links=_by_run(folder / "links.csv", LINK_COLUMNS, _link),
-        pairs=_pairs(folder / "pairs.csv"), steps=_steps(folder / STEPS), own=own,
+        pairs=_pairs(folder / "pairs.csv"), steps=_steps(folder / STEPS), own=own, frames=_frames(folder / FRAMES),
     )
     _check_complete(report)
     return report
@@ -435,6 +438,16 @@ def _pairs(path: Path) -> dict[str, dict[str, dict[tuple[int, int], float]]]:
                 sent = found.setdefault(row["run"], {}).setdefault(column.removesuffix("_bytes"), {})
                 sent[pair] = _number(where, column, cell)
     return found
+
+
+def _frames(path: Path) -> dict[str, dict[str, list]]:
+    """Empty for folders of older versions, which have no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ReportError(f"{path}: {error}") from None
 
 
 def _steps(path: Path) -> dict[str, Steps]:

@@ -64,6 +64,7 @@ MOVED = {
 }  # classes of pairs.csv that matrices show; requests are as streamed weights, and small
 BOUND_NAMES = {f"bound_{cause.column}": (about.colour, about.label) for cause, about in CAUSES.items()}
 MOST_MOMENTS = 40  # that the slider of a map goes through
+MOST_IN_FRAMES = 20_000  # values of a metric of dies that a map has for its slider: 100 kB of a page
 MOST_CELLS = 6000  # of all charts of steps, and of all matrices of pairs
 FIRST = "physical"  # the set of assumptions that a figure begins with, where it was run
 LEAST = 3  # percent of a step from which a cause is told
@@ -468,21 +469,28 @@ def maps(report: Report) -> list[DieMap]:
                 "policy": run.policy,
             }
             kept = report.steps.get(run.key)
-            moments = _moments(kept, report.dies_of(run)) if kept is not None else ()
-            placed.append(Placed(chosen, dies, report.links.get(run.key, ()), moments))
+            frames = report.frames.get(run.key, {})
+            moments = _moments(kept, report.dies_of(run), frames.get("last")) if kept is not None else ()
+            shown = frames if moments and len(runs) * len(moments) * len(dies) <= MOST_IN_FRAMES else {}
+            placed.append(Placed(chosen, dies, report.links.get(run.key, ()), moments, shown))
         placed.sort(key=lambda run: not run.chosen["assumptions"].startswith(FIRST))
         found.append(die_map(f"Where is {name} busy?", placed, map_width(system), nodes_of(system), idle))
     return found
 
 
-def _moments(kept: Steps, dies: int) -> list[Moment]:
-    """The slowest layer of every iteration, or of some iterations together."""
-    slowest: dict[int, dict[str, Any]] = {}
-    for cell in _cells(kept, dies, MOST_MOMENTS):
-        if cell["ns"] > slowest.get(cell["iteration"], {"ns": -1.0})["ns"]:
-            slowest[cell["iteration"]] = cell
-    found = []
-    for _, cell in sorted(slowest.items()):
+def _moments(kept: Steps, dies: int, ends: Sequence[int] | None) -> list[Moment]:
+    """The slowest step of every iteration, or of some together. ends: the last iteration of each moment, if known."""
+    if ends is None:
+        iterations = np.unique(kept.step)
+        ends = [int(each[-1]) for each in np.array_split(iterations, min(len(iterations), MOST_MOMENTS))]
+    found, first = [], 0
+    for last in ends:
+        own = np.flatnonzero((kept.step >= first) & (kept.step <= last))
+        first = last + 1
+        if not len(own):
+            return []  # frames of other steps than these
+        at = int(own[np.argmax(kept.time_ns[own])])
+        cell = {"layer": int(kept.layer[at])} | _told(kept, at, dies)
         more = "".join(
             f"; die {cell['die']}" if name == "die" else f"; link {cell['link']}"
             for name in ("die", "link")

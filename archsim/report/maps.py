@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, hypot, sqrt
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from archsim.report.data import Die, Link
@@ -84,12 +85,13 @@ class Moment(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A run on a map: the fields that choose it, its dies, its links, and its steps."""
+    """A run on a map: the fields that choose it, its dies, its links, its steps, and what dies and links did then."""
 
     chosen: Mapping[str, Any]
     dies: Sequence[Die]
     links: Sequence[Link]
     moments: Sequence[Moment] = ()
+    frames: Mapping[str, Sequence[Sequence[float]]] = MappingProxyType({})  # as `archsim.report.data.Report.frames`
 
 
 def die_map(
@@ -114,12 +116,16 @@ def die_map(
         if dies[0].x is None:
             dies, own = arranged(dies, own, width or ceil(sqrt(len(dies))))
             idle = ()
-        own_rows = [dict(run.chosen) | _die_row(die, dies) for die in dies]
+        own_rows = [dict(run.chosen) | _die_row(die, dies) | _at_moments(run, at) for at, die in enumerate(dies)]
         rows += own_rows
         moments += _moment_rows(run, own_rows, own)
         there = {(die.x, die.y) for die in dies} | {(each.x, each.y) for each in idle}
-        drawn = own if len(own) <= MOST_LINKS else [link for link in own if _length(link) == 1]
-        links += [dict(run.chosen) | _link_row(link) for link in drawn if link.src_at is not None]
+        every = len(own) <= MOST_LINKS
+        links += [
+            dict(run.chosen) | _link_row(link) | _link_at_moments(run, at)
+            for at, link in enumerate(own)
+            if link.src_at is not None and (every or _length(link) == 1)
+        ]
         for link in own:
             for node, at in ((link.src, link.src_at), (link.dst, link.dst_at)):
                 if at not in there:
@@ -141,6 +147,27 @@ def die_map(
         filters=filters,
         tips=[(field, title) for field, title in tips if any(field in row for row in rows)],
     )
+
+
+def _at_moments(run: Placed, die: int) -> dict[str, Any]:
+    """What a die did at each moment, in the units of `_METRICS`, and how many stages waited for its HBM on average."""
+    frames = run.frames
+    if not frames:
+        return {}
+    loads = [tokens[die] * len(tokens) / (sum(tokens) or 1) for tokens in frames["tokens"]]
+    found = {"load": [float(f"{load:.3g}") for load in loads]}
+    found |= {name: [float(f"{100 * each[die]:.3g}") for each in frames[name]] for name in ("hbm", "array")}
+    found["queue"] = [each[die] for each in frames["queue"]]
+    whole = sum(frames["time_ns"])  # type: ignore[arg-type]
+    mean = sum(n * ns for n, ns in zip(found["queue"], frames["time_ns"], strict=True)) / whole  # type: ignore[operator]
+    return {"queue": mean, "at": found}
+
+
+def _link_at_moments(run: Placed, link: int) -> dict[str, Any]:
+    if not run.frames:
+        return {}
+    busy = [float(f"{100 * each[link]:.3g}") for each in run.frames["link"]]
+    return {"at": busy, "queue_at": [each[link] for each in run.frames["link_queue"]]}
 
 
 def _moment_rows(run: Placed, rows: Sequence[Mapping[str, Any]], links: Sequence[Link]) -> list[dict[str, Any]]:
@@ -168,6 +195,7 @@ _METRICS = (
     ("hbm", "HBM bandwidth, %", 0.0, 100.0),
     ("array", "compute array busy, %", 0.0, 100.0),
     ("load", "load over the mean, ×", None, None),
+    ("queue", "queue of its HBM, stages", 0.0, None),
     ("port", "port to its node's switch, %", 0.0, 100.0),
     ("nic", "NIC, %", 0.0, 100.0),
     ("power", "power with HBM, W", 0.0, None),
@@ -185,10 +213,11 @@ def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
     found = []
     for field, label, low, high in _METRICS:
         values = [row[field] for row in rows if row.get(field) is not None]
+        values += [value for row in rows for value in row.get("at", {}).get(field, ())]
         if not values or (field in _FACTORS and min(values) == max(values)):
             continue
         ends = min(values) if low is None else low, max(values) if high is None else high
-        found.append(Metric(field, label, *ends, ".2f" if field == "load" else ".0f"))
+        found.append(Metric(field, label, *ends, ".2f" if field == "load" else ".1f" if field == "queue" else ".0f"))
     return found
 
 
@@ -257,6 +286,7 @@ def _cluster_rows(run: Placed, nodes: int) -> list[dict[str, Any]]:
         nic = nics.get(die.die, shared.get(node))
         more = {"node": node, "port": inner.get(die.die), "nic": nic}
         row = dict(run.chosen) | _die_row(replace(die, x=0, y=0), run.dies) | {"x_at": x, "y_at": y}
+        row |= _at_moments(run, at)
         rows.append(
             row | {name: value if name == "node" else 100 * value for name, value in more.items() if value is not None}
         )

@@ -727,6 +727,9 @@ class DieMap(Figure):
     with ``x_at``, ``y_at``, ``x_to``, ``y_to``, ``busy`` in percent and ``told``. ``dead``: places that are crossed
     out, rows with ``x_at``, ``y_at`` and ``told``. ``moments``: rows with ``moment`` from 1, ``told``, and the die
     (``x_at``, ``y_at``) and the link (``link_x``, ``link_y``, ``link_x_to``, ``link_y_to``) that are framed then.
+
+    Rows may have ``at``, a list over moments for each of some metrics; links ``at``, ``busy`` at each moment, and
+    ``queue_at``, how many transfers waited for it.
     """
 
     metrics: Sequence[Metric]
@@ -788,8 +791,10 @@ class DieMap(Figure):
         y = {"field": "y_at", "scale": {"domain": [bottom, top], "nice": False}, **plain}
         ends = {metric.field: [metric.low, max(metric.high - metric.low, 1e-9)] for metric in self.metrics}
         formats = {metric.field: metric.format for metric in self.metrics}
+        then = "moment > 0 && isValid(datum.at)"
+        value = f"{then} && isValid(datum.at[show]) ? datum.at[show][moment - 1] : datum[show]"
         shade = [
-            {"calculate": "datum[show]", "as": "value"},
+            {"calculate": value if self.moments else "datum[show]", "as": "value"},
             {
                 "calculate": f"clamp((datum.value - {json.dumps(ends)}[show][0]) / {json.dumps(ends)}[show][1], 0, 1)",
                 "as": "shade",
@@ -812,14 +817,25 @@ class DieMap(Figure):
             if len(self._values(name)) > 1
         ]
         if self.links:
+            now = [
+                {"calculate": f"{then} ? datum.at[moment - 1] : datum.busy", "as": "busy_now"},
+                {
+                    "calculate": f"{then} ? format(datum.busy_now, '.0f') + ' %, ' + "
+                    "format(datum.queue_at[moment - 1], '.1f') + ' transfers wait for it' : 'move the slider'",
+                    "as": "now",
+                },
+            ]
+            busy, told = "busy", [{"field": "told", "title": "link"}]
+            if self.moments and any("at" in link for link in self.links):
+                busy, told = "busy_now", [*told, {"field": "now", "title": "in this step"}]
             width = {
-                "field": "busy",
+                "field": busy,
                 "type": "quantitative",
                 "scale": {"domain": [0, 100], "range": [1, 7]},
                 "legend": None,
             }
             shown = {
-                "field": "busy",
+                "field": busy,
                 "type": "quantitative",
                 "scale": {"domain": [0, 25, 50, 75, 100], "range": ["--idle", *RAMP[1:]], "interpolate": "rgb"},
                 "legend": None,
@@ -829,12 +845,12 @@ class DieMap(Figure):
                 "y": y,
                 "x2": {"field": "x_to"},
                 "y2": {"field": "y_to"},
-                "tooltip": [{"field": "told", "title": "link"}],
+                "tooltip": told,
             }
             layers.append(
                 {
                     "data": {"name": "links"},
-                    "transform": chosen,
+                    "transform": chosen + now if busy == "busy_now" else chosen,
                     "mark": {"type": "rule"},
                     "encoding": hits | {"color": shown, "strokeWidth": width},
                 }

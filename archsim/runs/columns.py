@@ -108,6 +108,11 @@ class Finished:
         return measure_links(self.outcome)
 
     @cached_property
+    def frames(self) -> dict[str, list]:
+        """What dies and links did between some iterations; see ``archsim.runs.columns.measure_frames``."""
+        return measure_frames(self.outcome)
+
+    @cached_property
     def pairs(self) -> dict[str, list]:
         """Columns over pairs of dies, list[pair] each; see ``archsim.runs.columns.PAIRS``."""
         return measure_pairs(self.outcome)
@@ -1258,6 +1263,42 @@ def measure_links(outcome: Outcome) -> dict[str, list]:
         columns |= {f"{name}_bytes": n_bytes, f"{name}_ns": ns}
     direction = np.where(src == dst, "port", "one way" if one_way else "both ways").tolist()
     return {name: _as_list(column) for name, column in columns.items()} | {"direction": direction}
+
+
+MOST_IN_FRAMES = 1024  # dies and links of a machine whose frames are kept
+
+
+def measure_frames(outcome: Outcome) -> dict[str, list]:
+    """What dies and links did between some iterations, list[frame] each: ``last`` iteration, ``time_ns``, and in every
+    frame a list over the dies (``tokens``, ``hbm`` and ``array`` as shares of the time, ``queue``: stages that wait for
+    the HBM, on average) or over the links, in the order of `measure_links` (``link``: share of the time that each is
+    busy, ``link_queue``). Empty for machines of more than MOST_IN_FRAMES.
+    """
+    from archsim.engine.state import UNITS
+
+    dies, every = outcome.fabric.dies, outcome.counts.frames()
+    resources = len(outcome.tally.resources)
+    if not every or resources - (UNITS - 1) * dies > MOST_IN_FRAMES:
+        return {}
+    hbm, arrays, links = (slice(HBM * dies, (HBM + 1) * dies), slice(ARRAYS * dies, (ARRAYS + 1) * dies),
+                          slice(UNITS * dies, resources))  # fmt: skip
+    zero = every[0]._replace(
+        time_ns=0.0, **{name: np.zeros_like(getattr(every[0], name)) for name in ("tokens", "bytes", "busy_ns", "wait_ns")}
+    )
+    found: dict[str, list] = {name: [] for name in ("last", "time_ns", "tokens", "hbm", "array", "queue", "link", "link_queue")}
+    for before, now in zip((zero, *every), every, strict=False):
+        took_ns = max(now.time_ns - before.time_ns, 1e-9)
+        busy, waits = (now.busy_ns - before.busy_ns) / took_ns, (now.wait_ns - before.wait_ns) / took_ns
+        found["last"].append(now.step)
+        found["time_ns"].append(took_ns)
+        found["tokens"].append((now.tokens - before.tokens).tolist())
+        n_bytes = (now.bytes - before.bytes)[hbm]
+        for name, values in (
+            ("hbm", n_bytes / outcome.machine.hbm_rates / took_ns), ("array", busy[arrays]), ("queue", waits[hbm]),
+            ("link", busy[links]), ("link_queue", waits[links]),
+        ):  # fmt: skip
+            found[name].append([float(f"{value:.3g}") for value in values])
+    return found
 
 
 def shown_links(outcome: Outcome) -> np.ndarray:

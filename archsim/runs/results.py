@@ -39,7 +39,7 @@ from archsim.specs.library import MANIFEST, MANIFEST_KEY
 
 BASE_POLICY = "base"
 REFERENCES = ("ep", BASE_POLICY)  # speed-ups are over plain expert parallelism, and over the baseline of the paper
-CSV, PARQUET, STEPS = "results.csv", "results.parquet", "steps.parquet"
+CSV, PARQUET, STEPS, FRAMES = "results.csv", "results.parquet", "steps.parquet", "frames.json"
 FILES = MappingProxyType({"dies": DIE_COLUMNS, "links": LINK_COLUMNS, "pairs": PAIR_COLUMNS, "timings": TIMING_COLUMNS})
 TABLES = ("runs", *FILES, "steps")
 _KEPT_FOR_FEW = "; they are for few runs, or with details: kept in the experiment"
@@ -48,10 +48,10 @@ _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of eac
 Record = Mapping[str, Any]
 """What is kept of a run: its key ``run``, ``row`` (columns that `archsim.runs.columns.measured` gives), ``dies``,
 ``links`` and ``pairs`` (name → list over dies, links, pairs of dies; empty where they are not kept), ``steps`` (packed,
-see `archsim.runs.columns`)
+see `archsim.runs.columns`), ``frames`` (see ``archsim.runs.columns.measure_frames``)
 and ``host`` (columns of TIMING_COLUMNS but run).
 """
-NO_DETAILS: Record = MappingProxyType({"dies": {}, "links": {}, "pairs": {}, "steps": {}})
+NO_DETAILS: Record = MappingProxyType({"dies": {}, "links": {}, "pairs": {}, "steps": {}, "frames": {}})
 Row = Mapping[str, Any]
 
 

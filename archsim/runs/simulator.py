@@ -90,6 +90,7 @@ class Simulator:
             "dies": finished.dies,
             "links": finished.links,
             "pairs": finished.pairs,
+            "frames": finished.frames,
             "steps": packed(finished.steps),
         }
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from archsim.base.files import DRAFT_SUFFIX, LOG, read_sealed, write_sealed
+from archsim.base.files import DRAFT_SUFFIX, LOG, read_sealed, write_sealed, write_text
 from archsim.base.tables import (
     INTEGER,
     CsvLog,
@@ -45,6 +45,7 @@ from archsim.runs.columns import (
 from archsim.runs.plan import Selection
 from archsim.runs.results import (
     CSV,
+    FRAMES,
     NO_DETAILS,
     PARQUET,
     REFERENCES,
@@ -71,7 +72,8 @@ PARTIAL = "results.partial.csv"
 _PAGES = (PAGE, "results.html", "assumptions.html", "files.html", "glossary.html")
 _OF_SAMPLES = ("sure.html", "sure.csv", "sure.json")
 _MADE_LAST = (
-    CSV, PARQUET, "dies.csv", "links.csv", "pairs.csv", STEPS, "timings.csv", "comparison.json", *_PAGES, *_OF_SAMPLES
+    CSV, PARQUET, "dies.csv", "links.csv", "pairs.csv", STEPS, FRAMES, "timings.csv", "comparison.json", *_PAGES,
+    *_OF_SAMPLES,
 )  # fmt: skip
 _HOLDS = "archsim.runs"
 
@@ -176,6 +178,8 @@ class SweepStore:
             for name, columns in (("dies", DIE_COLUMNS), ("links", LINK_COLUMNS), ("pairs", PAIR_COLUMNS)):
                 write_csv_stream(self.folder / f"{name}.csv", columns, self._spread(name))
             write_parquet_stream(self.folder / STEPS, STEP_COLUMNS, self._tables("steps", STEP_COLUMNS))
+            frames = {record["run"]: found for record in self._records() if (found := record.get("frames"))}
+            write_text(self.folder / FRAMES, json.dumps(frames, separators=(",", ":"), allow_nan=False))
         for file in sorted(self._parts.glob("part-*.parquet"))[0 if self.details else parts :]:
             file.unlink()
         if self.details:
@@ -256,7 +260,7 @@ def remove_drafts(*folders: Path) -> None:
 
 WORTH_S = 0.05
 MOST_BYTES = 1 << 30
-_ROW, _DETAILS = ("run", "row", "host"), ("run", "dies", "links", "pairs", "steps")
+_ROW, _DETAILS = ("run", "row", "host"), ("run", "dies", "links", "pairs", "steps", "frames")
 
 
 def folder() -> Path:

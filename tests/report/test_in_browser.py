@@ -98,8 +98,8 @@ def test_drawn_figures_fit_a_phone_and_can_be_used_by_the_keyboard(page):
       Number(each.getAttribute("opacity")) < 1).length;
     const list = [...figures[0].querySelectorAll("select")].find((each) => each.name.startsWith("pick_"));
     list.selectedIndex = 1;
-    list.dispatchEvent(new Event("input"));
-    await new Promise((done) => setTimeout(done, 200));
+    for (const name of ["input", "change"]) list.dispatchEvent(new Event(name));
+    await new Promise((done) => setTimeout(done, 500));
     const numbers = figures[0].querySelector("details.numbers");
     numbers.open = true;
     await new Promise((done) => setTimeout(done, 50));

@@ -5,13 +5,16 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.clusters import cluster
 from support.html_page import Page
 from support.report_folder import read_csv, write_csv, write_folder
+from support.tiny import tiny_file
 
 from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
+from archsim.engine.loop import MOST_FRAMES, StepCounts
 from archsim.engine.machine import build_fabric
 from archsim.report import data, decision_cost, figures
 from archsim.report.data import HOST_TIMES, Die, Link, ReportError, die_of_row, nodes_of, read_report, told
@@ -791,3 +794,42 @@ def test_the_table_of_dies_gives_every_die_its_clock():
     }  # fmt: skip
     die = die_of_row(row)
     assert (die.clock, die.prefill_clock, die.speeds) == (0.8, None, (0.9, 0.95))
+
+
+# ---- what dies and links did between iterations, for the slider of the map
+
+def test_frames_of_a_run_add_up_to_its_totals_and_a_map_shows_them(tmp_path):
+    file, few = tiny_file(tmp_path), ("policies=[allo]", "workload.batch=[12]", "workload.decode_steps=6")
+    words = [word for each in few for word in ("--set", each)]
+    file.write_text(re.sub(r"- name: square.*?(?=models:)", "", file.read_text(), flags=re.S))
+    assert main(["sweep", str(file), *words, "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
+    report = read_report(tmp_path / "out")
+    ((key, frames),) = report.frames.items()
+    dies = report.dies[key]
+    assert len(frames["last"]) == 7 and frames["last"][-1] == 6  # the prefill, and every decode step
+    tokens = [sum(each) for each in zip(*frames["tokens"], strict=True)]
+    assert tokens == [die.phases["prefill"][0] + die.phases["decode"][0] for die in dies]
+    took = frames["time_ns"]
+    for name, of in (("hbm", [die.hbm for die in dies]), ("array", [die.compute for die in dies])):
+        means = [np.dot(each, took) / sum(took) for each in zip(*frames[name], strict=True)]
+        assert means == pytest.approx(of, rel=0.01)
+    busy = [np.dot(each, took) / sum(took) for each in zip(*frames["link"], strict=True)]
+    assert busy == pytest.approx([link.utilisation for link in report.links[key]], rel=0.01)
+    (drawn,) = figures.maps(report)
+    assert len(drawn.moments) == 7 and all(len(row["at"]["queue"]) == 7 for row in drawn.rows)
+    assert {metric.field for metric in drawn.metrics} >= {"load", "queue", "hbm", "array"}
+    assert all(len(link["at"]) == len(link["queue_at"]) == 7 for link in drawn.links)
+
+
+def test_a_long_run_keeps_few_frames_the_last_one_among_them():
+    dies = 4
+    counts = object.__new__(StepCounts)
+    counts._frames, counts._iteration, counts._wait_ns = [], -1, np.zeros(dies)
+    counts._ended, counts._together = 0, 1
+    counts.tokens, counts.resource_bytes, counts.busy_ns = np.zeros((3, 2, dies))
+    counts.time_ns = np.zeros(2)
+    for step in range(1000):
+        counts._end_iteration(step)
+    ends = [frame.step for frame in counts.frames()]
+    assert ends[-1] == 999 and 8 <= len(ends) <= MOST_FRAMES and ends == sorted(set(ends))
+    assert len(set(np.diff(ends)[:-1])) == 1
