@@ -383,19 +383,19 @@ def print_causes(indices) -> None:
 
 def print_sure(found) -> None:
     """The sentence of every place, tables of its options and of what it depends on, and what to measure."""
-    from archsim.report.units import TIME_UNITS, percent, scaled
+    from archsim.report.units import TIME_UNITS, interval, percent
     from archsim.studies.sure import measured_told, order_told
 
     for place in found.places:
         table = grid("", numbers=("median", "5 %", "95 %", "fastest in"), title=place.name)
         for option in place.options:
-            times = (scaled(each, TIME_UNITS) for each in (option.ns.p50, option.ns.p05, option.ns.p95))
+            times = interval(option.ns.p50, option.ns.p05, option.ns.p95, TIME_UNITS)
             table.add_row(option.name, *times, percent(option.fastest))
         console().print(table)
         if pairs := (*place.pairs, *place.further):
             table = grid("faster", "slower", "order", numbers=("by", "5 %", "95 %"))
             for each in pairs:
-                by = (f"{end:.3f}×" for end in (each.ratio.p50, each.ratio.p05, each.ratio.p95))
+                by = (f"{end}×" for end in interval(each.ratio.p50, each.ratio.p05, each.ratio.p95))
                 table.add_row(each.faster, each.slower, order_told(each), *by)
             console().print(table)
         print_causes(place.indices)

@@ -155,14 +155,14 @@ def _print_measures(outcome) -> None:
     from archsim.cli.printing import console, grid
     from archsim.serving.measures import PERCENTILES, number
     from archsim.serving.serving import rooms_told
+    from archsim.studies.serving.page import time_rows
 
     measures = outcome.measures
     title = f"{outcome.serving.model.name}, {outcome.deployment.told}"
     numbers = ("mean", *(f"p{each}" for each in PERCENTILES))
     table = grid("ms", title=title, numbers=numbers)
-    each = (("TTFT", measures.ttft), ("TPOT", measures.tpot), ("ITL", measures.itl), ("E2E", measures.e2e))
-    for name, spread in each:
-        table.add_row(name, *(number(value, ",.2f") for value in (spread.mean, *spread.percentiles)))
+    for row in time_rows(outcome):
+        table.add_row(*row)
     console().print(table)
     values = {
         "requests": f"{measures.requests:,} in {measures.duration_s:,.1f} s, {measures.requests_per_s:.3f} a second",
@@ -194,7 +194,7 @@ def _print_sure(found) -> None:
     """Headlines with their intervals, the order, what it depends on, and what to measure."""
     from archsim.base.errors import sentence
     from archsim.cli.printing import console, grid, print_causes, print_notes
-    from archsim.report.units import percent, significant
+    from archsim.report.units import interval, percent
     from archsim.studies.serving.sure import HEADLINES
 
     table = grid("", title=f"in {found.samples} worlds: median (5 % to 95 %)", numbers=("best in",))
@@ -202,7 +202,7 @@ def _print_sure(found) -> None:
         table.add_column(f"{name} {unit}".strip(), justify="right")
     for option in found.options:
         cells = [
-            f"{significant(each.p50)} ({significant(each.p05)} to {significant(each.p95)})" if each else "–"
+            "{} ({} to {})".format(*interval(each.p50, each.p05, each.p95)) if each else "–"
             for each in (option.intervals.get(column) for column in HEADLINES)
         ]  # fmt: skip
         table.add_row(option.name, percent(option.best), *cells)
@@ -376,18 +376,21 @@ def run_recommend(args: argparse.Namespace) -> int:
 
 def _print_table(found) -> None:
     from archsim.cli.printing import console, grid
+    from archsim.report.units import interval
     from archsim.studies.serving.recommend import NAMES
 
     numbers = ("GPUs", "requests/s", "80 % range", "USD/M tokens", "J/token", "best with")
     table = grid("engine", "sizes", "precision", "limits", title="the best, and what comes close", numbers=numbers)
     for each in (found.best, *found.others):
         usd = "–" if each.usd_per_million != each.usd_per_million else f"{each.usd_per_million:.2f}"
+        rate, low, high = interval(each.rate_per_s, each.low, each.high)
+        joules = interval(*each.upkeep.j_per_token)[0]
         table.add_row(
             NAMES[each.kind.engine], each.sizes, each.kind.precision,
             f"{each.choice.max_num_seqs} / {each.choice.max_num_batched_tokens}",
-            f"{each.devices} {each.kind.offer.gpu}", f"{each.rate_per_s:.3g}", f"{each.low:.3g} to {each.high:.3g}",
+            f"{each.devices} {each.kind.offer.gpu}", rate, f"{low} to {high}",
             usd,
-            f"{each.upkeep.j_per_token[0]:.2f}", f"{each.probability:.0%}",
+            joules, f"{each.probability:.0%}",
         )  # fmt: skip
     console().print(table)
 

@@ -15,7 +15,7 @@ from archsim.report.data import Report, read_report, shape_of
 from archsim.report.decision_cost import deciders
 from archsim.report.plots import scripts
 from archsim.report.sections import beyond_memory, copied
-from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_factor, scaled
+from archsim.report.units import BYTE_UNITS, TIME_UNITS, carried, factor, percent, plain_factor, scaled
 from archsim.runs.notes import COLUMNS, result_notes, traffic_notes, written_die
 from archsim.specs.config_files import shipped_docs
 from archsim.specs.policies import PRESET_MEANINGS
@@ -131,6 +131,7 @@ def rendered(
     )
     environment.filters["sentence"] = sentence
     environment.filters["svg"] = Markup
+    environment.filters["carried"] = carried
     environment.filters["plot"] = lambda figure: Markup(figure.html())
     environment.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))
     environment.filters.update(filters or {})

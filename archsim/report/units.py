@@ -29,6 +29,29 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:,.{min(decimals, 9)}f}"
 
 
+def carried(value: float, low: float, high: float) -> str:
+    """A value with as many digits as its interval carries, ``127.3`` of 104 to 170 → ``127``: the last digit that is
+    shown is worth at most a tenth of the interval's width, and the first one stays.
+    """
+    width = abs(high - low)
+    if not (math.isfinite(value) and math.isfinite(width)) or width <= _NOTHING * abs(value):
+        return significant(value)
+    place = math.floor(math.log10(width / 10))
+    if value:
+        place = min(place, math.floor(math.log10(abs(value))))
+    worth = 10.0**place
+    return f"{round(value / worth) * worth if place > 0 else value:,.{max(0, -place)}f}"
+
+
+def interval(value: float, low: float, high: float, units: tuple[Unit, ...] = ((1.0, ""),)) -> tuple[str, str, str]:
+    """A value and the ends of its interval, in the unit of the value and with the digits of `carried`."""
+    worth, name = unit_of([value], units)
+    ends = low / worth, high / worth
+    told = (carried(each, *ends).replace("-", "−") for each in (value / worth, *ends))
+    first, second, third = (f"{each}{NO_BREAK}{name}" if name else each for each in told)
+    return first, second, third
+
+
 def unit_of(values: Iterable[float], units: tuple[Unit, ...]) -> Unit:
     """The unit in which the largest of ``values`` is at least 1; the smallest if there is none, of 0 the plain one."""
     largest = max((abs(value) for value in values), default=0.0)

@@ -26,7 +26,10 @@ from archsim.report.sections import balancers_section, beyond_memory, copied, di
 from archsim.report.tables import results, ties
 from archsim.report.units import (
     BYTE_UNITS,
+    TIME_UNITS,
+    carried,
     factor,
+    interval,
     percent,
     plain_factor,
     prefixed,
@@ -833,3 +836,22 @@ def test_a_long_run_keeps_few_frames_the_last_one_among_them():
     ends = [frame.step for frame in counts.frames()]
     assert ends[-1] == 999 and 8 <= len(ends) <= MOST_FRAMES and ends == sorted(set(ends))
     assert len(set(np.diff(ends)[:-1])) == 1
+
+
+# ---- numbers have as many digits as their interval carries
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "told"),
+    [
+        (126.98, 104.1, 170.2, "127"), (23.61, 20.3, 29.5, "23.6"), (1.2345, 1.14, 1.33, "1.23"),
+        (843_845, 50_682, 843_845, "840,000"), (3.1, 0.0, 500.0, "3"), (2.0, 2.0, 2.0, "2.00"), (0.0, -1.0, 1.0, "0.0"),
+        (1.04567, 1.0456, 1.0458, "1.04567"), (float("nan"), 0.0, 1.0, "∞"),
+    ],
+)  # fmt: skip
+def test_a_number_has_the_digits_that_its_interval_carries(value, low, high, told):
+    assert carried(value, low, high) == told
+
+
+def test_an_interval_is_told_in_one_unit_with_one_number_of_decimals():
+    assert interval(1_234_567.0, 900_000.0, 2_100_000.0, TIME_UNITS) == ("1.2\u00a0ms", "0.9\u00a0ms", "2.1\u00a0ms")
+    assert interval(-0.5, -1.0, 1.0)[0] == "−0.5"

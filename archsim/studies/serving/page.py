@@ -15,11 +15,12 @@ from archsim.base.tables import Shown, Table, write_csv_stream
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.page import rendered
 from archsim.report.plots import KINDS, Axis, Colours, Points
+from archsim.report.units import carried
 from archsim.runs import store as cache
 from archsim.runs.results import Record, seal
 from archsim.runs.sweep import Unwatched, Watcher, complete
 from archsim.serving.measures import PERCENTILES, UNDEFINED, Measures, number, times_ns
-from archsim.serving.serving import Outcome
+from archsim.serving.serving import Outcome, measured_residual
 from archsim.serving.simulate import Progress
 from archsim.specs.library import MANIFEST
 from archsim.studies.serving.calibrate import REQUEST_COLUMNS, request_rows, write_bench
@@ -79,8 +80,7 @@ def write_outcome(
 
 def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outcome] = ()) -> dict[str, Any]:
     measures, serving = outcome.measures, outcome.serving
-    metrics = (("TTFT", measures.ttft), ("TPOT", measures.tpot), ("ITL", measures.itl), ("E2E", measures.e2e))
-    rows = [(name, *(number(each, ",.2f") for each in (spread.mean, *spread.percentiles))) for name, spread in metrics]
+    rows = time_rows(outcome)
     return {
         "model": serving.model.name, "system": serving.system.name, "engine": serving.spec.engine,
         "scheduler": serving.spec.scheduler.name, "devices": outcome.deployment.devices, "m": measures,
@@ -94,6 +94,25 @@ def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outco
         "loads_key": "clients" if outcome.requests.concurrency else "rates",
         "by_input": _by_input(outcome, loaded),
     }
+
+
+def time_rows(outcome: Outcome) -> list[tuple[str, ...]]:
+    """Name, mean and PERCENTILES of TTFT, TPOT, ITL and E2E in ms, with as many digits as their range carries: that of
+    measured engines, where there is one.
+    """
+    measures, serving = outcome.measures, outcome.serving
+    found = measured_residual(serving) if serving.spec.host is None else None
+    rows = []
+    for name, spread in (
+        ("TTFT", measures.ttft), ("TPOT", measures.tpot), ("ITL", measures.itl), ("E2E", measures.e2e)
+    ):  # fmt: skip
+        ends = None if found is None else found.ttft if name == "TTFT" else found.tpot
+        told = (
+            number(each, ",.2f") if ends is None or each != each else carried(each, *(end * each for end in ends))
+            for each in (spread.mean, *spread.percentiles)
+        )
+        rows.append((name, *told))
+    return rows
 
 
 def _first(measures: Measures) -> str:
