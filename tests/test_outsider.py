@@ -43,7 +43,8 @@ def again(seen, most=3):
     loads = np.zeros(len(seen.heat), int)
     for chosen in (seen.tokens, seen.before):
         loads += np.bincount(chosen.ravel(), minlength=len(loads))
-    assert seen.step > 0 and len(seen.request) == len(seen.tokens) and (len(seen.before) > 0) == (seen.layer > 0)
+    assert seen.step > 0 and seen.scores is None and len(seen.request) == len(seen.tokens)
+    assert (len(seen.before) > 0) == (seen.layer > 0)
     return loads >= np.sort(loads)[-most]
 
 

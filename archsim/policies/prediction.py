@@ -14,7 +14,8 @@ Friedman and Manes, ACM Transactions on Storage 13, 2017).
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -167,29 +168,32 @@ class Predictor(Protocol):
 
 
 class Seen(NamedTuple):
-    """What a predictor of a user's own sees of a layer before a step. A trace of routing has no gate scores and no
-    hidden states, so a predictor cannot see them.
+    """What a predictor of a user's own sees of a layer before a step. No trace has hidden states.
 
     ``step``: iteration, from 1; in 0, the prefill, nothing is predicted. ``layer``: position among the MoE layers that
     run. ``tokens``: int16[token, k], experts that the tokens of this iteration chose in the layer. ``before``: the same
-    in the MoE layer before; int16[0, k] in the first. ``request``: int64[token], whose token it is. ``heat``:
-    uint32[expert, expert], heat[i, j] = times that a token that chose j followed one that chose i.
+    in the MoE layer before; int16[0, k] in the first. ``scores``: float32[token, k], of the gate for ``tokens``; None
+    where the trace has none. ``request``: int64[token], whose token it is. ``heat``: uint32[expert, expert], heat[i, j]
+    = times that a token that chose j followed one that chose i.
     """
 
     step: int
     layer: int
     tokens: np.ndarray
     before: np.ndarray
+    scores: np.ndarray | None
     request: np.ndarray
     heat: np.ndarray
 
 
-def _seen(step: int, layer: int, experts: np.ndarray, request: np.ndarray, heat: np.ndarray) -> Seen:
-    """experts: int16[layer, token, k] of an iteration."""
-    before = experts[layer - 1] if layer else experts[layer, :0]
-    return Seen(
-        step, layer, experts[layer].copy(), before.copy(), request.astype(np.int64), heat.astype(np.uint32)
-    )
+def _seen(layer: int, pieces: Sequence[StepTokens], heat: np.ndarray) -> Seen:
+    """pieces: of an iteration, at least one. heat: uint[expert, expert]."""
+    tokens = np.concatenate([each.experts[:, layer] for each in pieces])
+    before = np.concatenate([each.experts[:, layer - 1] for each in pieces]) if layer else tokens[:0]
+    known = [each.scores[:, layer] for each in pieces if each.scores is not None]
+    scores = np.concatenate(known) if len(known) == len(pieces) else None
+    request = np.concatenate([each.request for each in pieces]).astype(np.int64)
+    return Seen(pieces[0].iteration, layer, tokens, before, scores, request, heat.astype(np.uint32))
 
 
 @dataclass(frozen=True)
@@ -360,7 +364,7 @@ class FreeHeatmap:
     def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
         """Count the pairs that end in this piece: between prefill tokens, and between decode steps from the 2nd on."""
         if self._look is not None and piece.iteration:
-            self._pieces.append(piece._replace(experts=piece.experts.copy(), request=piece.request.copy()))
+            self._pieces.append(deepcopy(piece))
         wanted = piece.iteration - 1 if piece.iteration else 0
         same = np.concatenate([[False], piece.request[1:] == piece.request[:-1]])
         follows = same | (self._last_iteration[piece.request] == wanted)
@@ -380,10 +384,8 @@ class FreeHeatmap:
         if self._look is None:
             self._predictor(self._heat, self._changed, self._hot)
         elif self._pieces:
-            experts = np.concatenate([each.experts for each in self._pieces]).swapaxes(0, 1)
-            request = np.concatenate([each.request for each in self._pieces])
             for layer in range(len(self._hot)):
-                self._hot[layer] = self._look(_seen(iteration, layer, experts, request, self._heat[layer]))
+                self._hot[layer] = self._look(_seen(layer, self._pieces, self._heat[layer]))
             self._pieces.clear()
         self._changed[:] = False
         self._rows.append(self._hot.copy())
@@ -474,7 +476,7 @@ class PortedHeatmap:
         self._begin_rows(pieces, iteration)
 
     def _begin_rows(self, pieces, iteration):
-        self._iteration = iteration
+        self._iteration, self._pieces = iteration, pieces
         self._request = request = np.concatenate([np.zeros(0, np.int64), *(piece.request for piece in pieces)])
         layers, _, top_k = self._last.shape
         # layers outermost: they are read one at a time
@@ -497,9 +499,8 @@ class PortedHeatmap:
         """
         one = slice(layer, layer + 1)
         if self._iteration and self._look is not None:
-            self._hot[layer] = self._look(
-                _seen(self._iteration, layer, self._experts, self._request, self._heat[layer])
-            )
+            if self._pieces:
+                self._hot[layer] = self._look(_seen(layer, self._pieces, self._heat[layer]))
         elif self._iteration:
             self._seen[0] = self._heat[layer]
             self._predictor(self._seen, self._row_changed[one], self._hot[one])

@@ -91,7 +91,7 @@ class Placed(NamedTuple):
     dies: Sequence[Die]
     links: Sequence[Link]
     moments: Sequence[Moment] = ()
-    frames: Mapping[str, Sequence[Sequence[float]]] = MappingProxyType({})  # as `archsim.report.data.Report.frames`
+    frames: Mapping[str, Any] = MappingProxyType({})  # as `archsim.report.data.Report.frames`
 
 
 def die_map(
@@ -158,8 +158,8 @@ def _at_moments(run: Placed, die: int) -> dict[str, Any]:
     found = {"load": [float(f"{load:.3g}") for load in loads]}
     found |= {name: [float(f"{100 * each[die]:.3g}") for each in frames[name]] for name in ("hbm", "array")}
     found["queue"] = [each[die] for each in frames["queue"]]
-    whole = sum(frames["time_ns"])  # type: ignore[arg-type]
-    mean = sum(n * ns for n, ns in zip(found["queue"], frames["time_ns"], strict=True)) / whole  # type: ignore[operator]
+    whole = sum(frames["time_ns"])
+    mean = sum(n * ns for n, ns in zip(found["queue"], frames["time_ns"], strict=True)) / whole
     return {"queue": mean, "at": found}
 
 

@@ -817,7 +817,7 @@ class DieMap(Figure):
             if len(self._values(name)) > 1
         ]
         if self.links:
-            now = [
+            current = [
                 {"calculate": f"{then} ? datum.at[moment - 1] : datum.busy", "as": "busy_now"},
                 {
                     "calculate": f"{then} ? format(datum.busy_now, '.0f') + ' %, ' + "
@@ -850,7 +850,7 @@ class DieMap(Figure):
             layers.append(
                 {
                     "data": {"name": "links"},
-                    "transform": chosen + now if busy == "busy_now" else chosen,
+                    "transform": chosen + current if busy == "busy_now" else chosen,
                     "mark": {"type": "rule"},
                     "encoding": hits | {"color": shown, "strokeWidth": width},
                 }
