@@ -27,6 +27,7 @@ from archsim.report.units import (
     BYTE_UNITS,
     TIME_UNITS,
     factor,
+    interval,
     percent,
     scaled,
     significant,
@@ -64,7 +65,7 @@ MOVED = {
 }  # classes of pairs.csv that matrices show; requests are as streamed weights, and small
 BOUND_NAMES = {f"bound_{cause.column}": (about.colour, about.label) for cause, about in CAUSES.items()}
 MOST_MOMENTS = 40  # that the slider of a map goes through
-MOST_IN_FRAMES = 20_000  # values of a metric of dies that a map has for its slider: 100 kB of a page
+MOST_IN_FRAMES = 10_000  # values of a metric of dies that a map has for its slider: half a MB of a page, links included
 MOST_CELLS = 6000  # of all charts of steps, and of all matrices of pairs
 FIRST = "physical"  # the set of assumptions that a figure begins with, where it was run
 LEAST = 3  # percent of a step from which a cause is told
@@ -377,15 +378,10 @@ OF_RUNS: Mapping[str, Callable[[Sequence[Row]], Figure | None]] = MappingProxyTy
 def option_times(place: str, options: Sequence[tuple[str, tuple[float, float, float]]]) -> Bars:
     """Time of decode of every option (name, (5th percentile, median, 95th) in ns): bars with whiskers."""
     worth, unit = unit_of([ends[2] for _, ends in options], TIME_UNITS)
-    rows = [
-        (
-            name,
-            (low / worth, middle / worth, high / worth),
-            scaled(middle, TIME_UNITS),
-            f"{scaled(low, TIME_UNITS)} to {scaled(high, TIME_UNITS)}",
-        )
-        for name, (low, middle, high) in options
-    ]
+    rows = []
+    for name, (low, middle, high) in options:
+        told, *ends = interval(middle, low, high, TIME_UNITS)
+        rows.append((name, (low / worth, middle / worth, high / worth), told, " to ".join(ends)))
     question = f"How long does decoding take, and how sure is that?{f' ({place})' if place else ''}"
     return intervals(question, f"time of decode, {unit}: the median, and the central 90 % as a line", rows)
 
