@@ -543,7 +543,7 @@ def test_results_are_lazy_and_say_what_was_not_kept(tmp_path):
     kept = sweep(tiny(tmp_path, "workload.batch=12", "policies=[base]"), tmp_path / "out", jobs=1)
     assert len(kept.dies) == 3 * 2 + 2 * 2 and kept.runs == results.runs
     assert sorted(file.name for file in (tmp_path / "out").iterdir() if not file.name.startswith(".")) == [
-        "dies.csv", "links.csv", "manifest.yaml", "pairs.csv", "results.csv", "results.parquet", "runs",
+        "dies.csv", "frames.json", "links.csv", "manifest.yaml", "pairs.csv", "results.csv", "results.parquet", "runs",
         "steps.parquet", "timings.csv",
     ]  # fmt: skip
 
