@@ -344,7 +344,7 @@ class Kept:
 def test_a_summary_counts_and_names_the_largest_misses(judged, tmp_path):
     found, _ = judged
     text = claims.write_summary([found], tmp_path).read_text()
-    assert "1 are met as the null model meets them" in text and text.count("<li>") == 1 and "Because." in text
+    assert "1 are met as well as the null model meets them" in text and text.count("<li>") == 1 and "Because." in text
     assert claims.counts_of([found]) == (3, 2, 0, 1, 1, 0, 0, 1, 0, 0, 0)
 
 
