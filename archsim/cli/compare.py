@@ -221,6 +221,7 @@ def run_claims(args: argparse.Namespace) -> int:
 
 
 def _print_claims(found) -> None:
+    from archsim.base.errors import sentence
     from archsim.cli.printing import console, grid
     from archsim.studies import claims as page
 
@@ -232,7 +233,8 @@ def _print_claims(found) -> None:
         unit, at = judged.group.unit, judged.place
         print(
             f"Largest miss in {claims.paper.title}: {judged.group.what}{f' ({at})' if at else ''}. The published value "
-            f"is {page.published(judged, unit)} and the simulated {page.shown(judged.simulated, unit)}. {judged.why}"
+            f"is {page.published(judged, unit)} and the simulated {page.shown(judged.simulated, unit)}. "
+            f"{sentence(judged.why[:1].upper() + judged.why[1:])}"
         )
     names = tuple(name.replace("_", " ") for name in page.Counts._fields)
     table = grid("paper", title="published numbers", numbers=names)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from archsim.base.errors import SpecError, did_you_mean
 from microarch.blocks import catalogue as blocks
@@ -91,7 +92,7 @@ class Edge:
     path: list[Box] = field(default_factory=list)
 
 
-def state_diagram(table: Table, owners: Mapping[object, str] | None = None) -> str:
+def state_diagram(table: Table, owners: Mapping[Any, str] | None = None) -> str:
     """The diagram of a table. ``owners``: the owner of each state that the table leads to but does not handle."""
     boxes, edges = _graph(table, owners or {})
     _turn_back_edges(boxes, edges)
@@ -289,7 +290,8 @@ def overview() -> str:
 def full_text(name: str) -> str:
     """What the block's module says of itself, its table, and its parameters."""
     if name == "request":
-        return f"{importlib.import_module('microarch.blocks.request').__doc__.rstrip()}\n\n{blocks.REQUEST.describe()}"
+        said = importlib.import_module("microarch.blocks.request").__doc__ or ""
+        return f"{said.rstrip()}\n\n{blocks.REQUEST.describe()}"
     module, table = _module(name), _indented(DIAGRAMS[name].describe())
     of_it = f"Parameters: {module.Parameters.__doc__}\n\n{_indented(request.describe(module.Parameters))}"
     return f"{module.__doc__.rstrip()}\n\nTransitions:\n\n{table}\n\n{of_it}"

@@ -128,7 +128,7 @@ def die_map(
         ]
         for link in own:
             for node, at in ((link.src, link.src_at), (link.dst, link.dst_at)):
-                if at not in there:
+                if at is not None and at not in there:
                     nodes_at[at] = {"x_at": at[0], "y_at": at[1], "told": f"node {node}, not a die"}
     dead = [{"x_at": each.x, "y_at": each.y, "told": f"die {each.site}: {each.why}"} for each in idle]
     names = runs[0].chosen if runs else {}

@@ -196,11 +196,11 @@ HOW = {
 
 def drawn_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence for every batch that is larger than its trace, and for how many others. rows: of results."""
-    drawn = {}
+    drawn: dict[tuple[int, int, str], Mapping[str, Any]] = {}
     for row in rows:
         if row.get("drawn_from") is not None:
             drawn.setdefault((int(row["batch"]), int(row["drawn_from"]), row.get("extend") or "redraw"), row)
-    notes = [_told(*found, row) for found, row in list(drawn.items())[:MOST_NAMED_HERE]]
+    notes = [_told(batch, of, how, row) for (batch, of, how), row in list(drawn.items())[:MOST_NAMED_HERE]]
     if len(drawn) > MOST_NAMED_HERE:
         left = len(drawn) - MOST_NAMED_HERE
         others = "1 other batch is" if left == 1 else f"{left} other batches are"

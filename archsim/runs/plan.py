@@ -240,8 +240,9 @@ class RunMaker:
         return self._routing[key]
 
     def _generated(self, point: Point, like: str | None) -> tuple[str, str]:
-        model = point.model
-        spec = point.workload.trace.synthetic
+        model, trace = point.model, point.workload.trace
+        assert not isinstance(trace, str)
+        spec = trace.synthetic
         preset = like, model.experts, model.top_k, model.moe_layer_ids, spec.prompt_tokens, spec.decode_steps
         if like is not None and preset not in self._presets:
             with_lengths(load_traffic(like, model), spec, like)  # refuses one of other experts or layers, and nothing
@@ -331,7 +332,8 @@ def select(
     plan = plan_of(planned)
     dropped, maker = Dropped(), RunMaker(tell, plan.experiment.all_columns, plan if plan.sweep.axes else None)
     measures = Measures(maker.contexts)
-    kept, misfits = [], []
+    kept: list[int] = []
+    misfits: list[Point] = []
     checked = _Checked(plan.combinations if among is None else len(among), tell)
     functions: dict[tuple, tuple[str, ...]] = {}
     routing: dict[str, dict[str, None]] = {}

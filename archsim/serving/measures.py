@@ -238,9 +238,10 @@ def unsteadiness(served: Served, longer: Served | None = None) -> str:
             return _told(*whose, "the time per output token", float(one.mean()), float(other.mean()))
     if served.concurrency and n >= 2 * (FEWEST // 2):
         halves = [_time_per_token(times["e2e"][half], requests["output"][half]) for half in (~late, late)]
-        (one, off), (other, other_off) = halves
-        if abs(one - other) > max(HALVES_OF_CLIENTS * (one + other) / 2, CHANCE * float(np.hypot(off, other_off))):
-            return _told(*whose, "the time from arrival to last token, divided by the output tokens,", one, other)
+        (first, off), (second, other_off) = halves
+        chance = CHANCE * float(np.hypot(off, other_off))
+        if abs(first - second) > max(HALVES_OF_CLIENTS * (first + second) / 2, chance):
+            return _told(*whose, "the time from arrival to last token, divided by the output tokens,", first, second)
     return ""
 
 

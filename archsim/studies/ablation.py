@@ -240,7 +240,8 @@ def _waterfall(
         limited = of(more.chain)
         alone = of(more.alone)["speedup_vs_base"]
         further = Effect(more, last, limited["speedup_vs_base"], alone, limited["throughput_tokens_per_s"])
-    return Waterfall(*place, of(start)["speedup_vs_base"], last, tuple(effects), further)
+    system, model, batch, policy = place
+    return Waterfall(system, model, batch, policy, of(start)["speedup_vs_base"], last, tuple(effects), further)
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -265,7 +266,7 @@ class Group:
 
     heading: str
     sentence: str
-    panels: tuple[tuple[str, str], ...]  # policy, SVG
+    panels: tuple[tuple[str, Bars], ...]  # policy, its waterfall
 
 
 def write_ablation(found: Ablation, name: str, folder: Path, notes: Sequence[str] = ()) -> Path:

@@ -309,7 +309,8 @@ def _time_ns(experiment: ExperimentSpec, row: Row) -> float:
     selection = select(experiment)
     (run,) = selection.runs()
     replay: Replay = Simulator(selection.maker.traces).replay(run)
-    layers = list(replay.demands.layer_ids)
+    demands: Any = replay.demands
+    layers = list(demands.layer_ids)
     for result in replay.steps():
         if (result.step, layers[result.layer]) == (row["step"], row["layer"]):
             return result.times.step_ns

@@ -273,21 +273,21 @@ def judge(block: str, experiment: ExperimentSpec, *draws: Iterable[Mapping[str, 
     traffic.
     """
     found: dict[tuple, list[Mapping[str, Any]]] = {}
-    for rows in draws:
-        for row in rows:
+    for draw in draws:
+        for row in draw:
             key = row["system"], row["model"], row["batch"], row["assumptions"], row["policy"]
             found.setdefault(key, []).append(row)
     costs: dict[str, BlockCost] = {}
     judged = []
     for policy, other in pairs_of(block, experiment.policies):
-        for key, row in found.items():
+        for key, rows in found.items():
             before = found.get((*key[:-1], other.name))
             if key[-1] != policy.name or before is None:
                 continue
             system = next(each for each in experiment.systems if each.name == key[0])
             cost = cost_of(block, system, policy)
             costs[system.name] = cost
-            judged.append(_run(key, row, before, other.name, cost.share))
+            judged.append(_run(key, rows, before, other.name, cost.share))
     if not judged:
         raise SpecError(f"{experiment.name}: no runs of policies with and without {block} to compare")
     return BlockWorth(block, tuple(costs.values()), tuple(judged))
@@ -331,7 +331,11 @@ def _run(
     energy = sum(energies) / len(energies) if energies else None
     paid = tuple(name for name in RESOURCES if pays[name])
     gain = sum(gains) / len(gains)
-    return BlockRun(*key, without, saved_ns, gain, energy, paid, (least, max(gains)), len(pairs))
+    system, model, batch, assumptions, policy = key
+    span = least, max(gains)
+    return BlockRun(
+        system, model, batch, assumptions, policy, without, saved_ns, gain, energy, paid, span, len(pairs)
+    )
 
 
 def _rest(block: str, policy: PolicySpec) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from archsim.specs.model import ModelSpec
 # ---- backend
 # The interface between measurement plans and the device: ``torch_backend`` on a GPU, a fake in tests.
 
-Point = Mapping[str, str | int]  # the columns of the schema that define what is measured
+Point = Mapping[str, str | int | float]  # the columns of the schema that define what is measured
 
 
 class MeasureError(ArchsimError):

@@ -84,7 +84,7 @@ class Technology:
         side, pitch = sqrt(self.bitcell.value), self.port_pitch.value * (ports - 1)
         return (side + 2 * pitch) * (side + pitch)
 
-    def macro_factor(self, bits: int) -> float:
+    def macro_factor(self, bits: float) -> float:
         """Area of an SRAM macro over that of its cells: drivers and sense amplifiers are along two edges, so the
         overhead of small macros is larger.
         """

@@ -242,7 +242,10 @@ def _attention_rows(table: AttentionTable) -> Iterator[Row]:
 def _rows_of(table: Fitted) -> Iterator[Row]:
     if isinstance(table, GemmTable):
         return _gemm_rows(table)
-    return _moe_rows(table) if isinstance(table, MoeTable) else _attention_rows(table)
+    if isinstance(table, MoeTable):
+        return _moe_rows(table)
+    assert isinstance(table, AttentionTable)
+    return _attention_rows(table)
 
 
 def _named(section: str, table: Fitted) -> str:
