@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.balancer_runs import BALANCERS, SWITCH, WAFER, run_of
 from support.clusters import cluster, step
-from support.clusters import demand_of as small_demand_of
+from support.clusters import demand_of as cluster_demand_of
 from support.clusters import engine_of as cluster_engine
 from support.examples import examples
 from support.shared import shared_path
 from support.small_runs import CASES as ALL_CASES
 from support.small_runs import IDS, policy, replay, scenario_of, small_model, small_system, traffic
+from support.small_runs import demand_of as small_demand_of
 from support.small_runs import engine_of as small_engine_of
 from support.tiny import tiny
 
@@ -403,7 +404,7 @@ def test_links_and_pairs_state_classes_with_their_time():
 )
 def test_classes_are_all_that_links_of_a_cluster_carry(nodes, dispatch):
     run = cluster_engine(cluster(nodes), dispatch=dispatch, decision_cost="charged")
-    step(run, small_demand_of(load_model("deepseek-v3"), 8 * nodes, 64, skew=1.0, seed=nodes))
+    step(run, cluster_demand_of(load_model("deepseek-v3"), 8 * nodes, 64, skew=1.0, seed=nodes))
     counted = run.tally.resources[UNITS * run.machine.dies :]
     traffic = link_traffic(run.machine, run.tally, run.fabric.link_bytes_per_ns)
     assert set(traffic) == set(CLASSES)
@@ -417,7 +418,7 @@ def test_classes_are_all_that_links_of_a_cluster_carry(nodes, dispatch):
 @settings(max_examples=10)
 def test_a_node_receives_a_vector_at_most_as_often_as_its_gpus_do(seed, nodes):
     run = cluster_engine(cluster(nodes), dispatch="per_rank", transfer_software="free")
-    step(run, small_demand_of(load_model("deepseek-v3"), 8 * nodes, 16, skew=1.0, seed=seed))
+    step(run, cluster_demand_of(load_model("deepseek-v3"), 8 * nodes, 16, skew=1.0, seed=seed))
     sent = pair_bytes(run.tally)["dispatch"].reshape(nodes, 8, nodes, 8)
     between = sent.sum() - sum(sent[node, :, node].sum() for node in range(nodes))
     traffic = link_traffic(run.machine, run.tally, run.fabric.link_bytes_per_ns)
@@ -428,7 +429,7 @@ def test_a_node_receives_a_vector_at_most_as_often_as_its_gpus_do(seed, nodes):
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_ranks_fetch_the_experts_that_they_run_and_do_not_hold(nodes):
     model = load_model("deepseek-v3")
-    demand = small_demand_of(model, 8 * nodes, 512, skew=1.5, seed=nodes)
+    demand = cluster_demand_of(model, 8 * nodes, 512, skew=1.5, seed=nodes)
     ns = {}
     for name in ("ep", "harmoeny"):
         run = cluster_engine(cluster(nodes), policy=name)
