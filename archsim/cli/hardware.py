@@ -415,7 +415,7 @@ def run_blocks(args: argparse.Namespace) -> int:
     if args.out:
         names = [block] if block else [*DIAGRAMS]
         write_diagrams(Path(args.out), names)
-        print(f"{len(names)} diagrams: {args.out}")
+        print(f"{len(names)} {'diagram' if len(names) == 1 else 'diagrams'}: {args.out}")
     if args.diagram:
         Path(args.diagram).write_text(diagram_of(block), encoding="utf-8")
         print(f"diagram: {args.diagram}")

@@ -184,7 +184,7 @@ def test_every_figure_shows_every_run(text):
         shown = found[f"Where is {system} busy"]
         assert len(rows_of(shown)) == dies * 2 * 2 * len(POLICIES)
         names = {param["name"] for param in shown["params"]}
-        assert names == {"f_assumptions", "f_model", "f_policy", "show", "moment"}
+        assert names == {"f_assumptions", "f_model", "f_policy", "show", "on_dark_from", "moment"}
 
 
 def test_a_waterfall_ends_with_the_step(text):
@@ -308,7 +308,7 @@ def test_layers_that_did_not_run_are_reported(tmp_path, text):
     write_folder(tmp_path, changes={"layers": 3})
     page = render(read_report(tmp_path))
     assert "10 runs: 3 of 58 MoE layers of deepseek-v3 on dojo" in " ".join(page.split()).replace("runs:\n", "runs: ")
-    assert "some layers ran, and the others are taken to be like them (3 of 58 of deepseek-v3)" in page
+    assert "some layers ran, and the others are assumed to be like them (3 of 58 of deepseek-v3)" in page
     assert "MoE layers of deepseek-v3, qwen3-235b-a22b on" in text and "throughput of all MoE layers" not in text
 
 
