@@ -75,7 +75,7 @@ def tell_renamed(old: str, now: str) -> None:
 OUTPUT, EFFORT, COMBINATION = "output", "how much to simulate", "which combination"  # headings of options in --help
 
 
-def below(parser: argparse._ActionsContainer, group: str) -> dict[str, str]:
+def below(parser: argparse._ActionsContainer, group: str) -> dict[str, Any]:
     """The setting that puts an argument below a heading; none for a group, which is one itself."""
     return {"group": group} if isinstance(parser, Parser) else {}
 
