@@ -33,7 +33,10 @@ class Parser(argparse.ArgumentParser):
     def add_argument(self, *names: Any, group: str = "", **settings: Any) -> argparse.Action:
         if group and group not in self._headings:
             self._headings[group] = self.add_argument_group(group)
-        action = (self._headings[group] if group else super()).add_argument(*names, **settings)
+        if group:
+            action = self._headings[group].add_argument(*names, **settings)
+        else:
+            action = super().add_argument(*names, **settings)
         long = [name for name in action.option_strings if name.startswith("--")]
         self._options = [*getattr(self, "_options", ()), *long]
         return action
