@@ -159,7 +159,8 @@ def _at_moments(run: Placed, die: int) -> dict[str, Any]:
     found |= {name: [float(f"{100 * each[die]:.3g}") for each in frames[name]] for name in ("hbm", "array")}
     found["queue"] = [each[die] for each in frames["queue"]]
     whole = sum(frames["time_ns"])
-    mean = sum(n * ns for n, ns in zip(found["queue"], frames["time_ns"], strict=True)) / whole
+    known = None not in found["queue"]  # an engine may not measure what waits
+    mean = sum(n * ns for n, ns in zip(found["queue"], frames["time_ns"], strict=True)) / whole if known else None
     return {"queue": mean, "at": found}
 
 
@@ -213,7 +214,8 @@ def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
     found = []
     for field, label, low, high in _METRICS:
         values = [row[field] for row in rows if row.get(field) is not None]
-        values += [value for row in rows for value in row.get("at", {}).get(field, ())]
+        at = (value for row in rows for value in row.get("at", {}).get(field, ()))
+        values += [value for value in at if value is not None]
         if not values or (field in _FACTORS and min(values) == max(values)):
             continue
         ends = min(values) if low is None else low, max(values) if high is None else high

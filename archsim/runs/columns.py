@@ -1272,7 +1272,7 @@ def measure_frames(outcome: Outcome) -> dict[str, list]:
     """What dies and links did between some iterations, list[frame] each: ``last`` iteration, ``time_ns``, and in every
     frame a list over the dies (``tokens``, ``hbm`` and ``array`` as shares of the time, ``queue``: stages that wait for
     the HBM, on average) or over the links, in the order of `measure_links` (``link``: share of the time that each is
-    busy, ``link_queue``). Empty for machines of more than MOST_IN_FRAMES.
+    busy, ``link_queue``; None where an engine does not measure it). Empty for machines of more than MOST_IN_FRAMES.
     """
     from archsim.engine.state import UNITS
 
@@ -1297,7 +1297,7 @@ def measure_frames(outcome: Outcome) -> dict[str, list]:
             ("hbm", n_bytes / outcome.machine.hbm_rates / took_ns), ("array", busy[arrays]), ("queue", waits[hbm]),
             ("link", busy[links]), ("link_queue", waits[links]),
         ):  # fmt: skip
-            found[name].append([float(f"{value:.3g}") for value in values])
+            found[name].append([None if value != value else float(f"{value:.3g}") for value in values])
     return found
 
 
