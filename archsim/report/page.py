@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import sentence
 from archsim.base.fields import CLOCK, parse_quantity
@@ -22,6 +22,10 @@ from archsim.specs.policies import PRESET_MEANINGS
 from archsim.specs.system import plausibility_notes
 from archsim.specs.unread import recorded_unread
 from microarch.silicon.synthesis import clock_note
+
+if TYPE_CHECKING:
+    from jinja2 import BytecodeCache
+    from jinja2.bccache import Bucket
 
 # ---- glossary
 # The glossary as a page beside a report, and links from the words of a page to it.
@@ -124,6 +128,7 @@ def rendered(
 
     environment = Environment(
         loader=FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES),
+        bytecode_cache=_templates_compiled(),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -140,6 +145,26 @@ def rendered(
         return text
     before, end, after = text.rpartition("</body>")
     return f"{before}{scripts()}\n{end}{after}"
+
+
+@lru_cache(maxsize=1)
+def _templates_compiled() -> "BytecodeCache":
+    """Code of templates that pages of this process were made from: a command writes several pages, whose templates
+    take longer to compile than to fill in. It is made anew for a template that has changed.
+    """
+    from jinja2 import BytecodeCache
+
+    class Compiled(BytecodeCache):
+        def __init__(self) -> None:
+            self._codes: dict[tuple[str, str], Any] = {}
+
+        def load_bytecode(self, bucket: "Bucket") -> None:
+            bucket.code = self._codes.get((bucket.key, bucket.checksum))
+
+        def dump_bytecode(self, bucket: "Bucket") -> None:
+            self._codes[bucket.key, bucket.checksum] = bucket.code
+
+    return Compiled()
 
 
 # ---- page

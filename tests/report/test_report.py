@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import jinja2
 import numpy as np
 import pytest
 from support.clusters import cluster
@@ -21,7 +22,7 @@ from archsim.report.data import HOST_TIMES, Die, Link, ReportError, die_of_row, 
 from archsim.report.decision_cost import added_mm2, families, section, step_exposed_ns, words
 from archsim.report.figures import BOUND_NAMES
 from archsim.report.maps import Placed, die_map, port_utilisation
-from archsim.report.page import PAGES, render, render_all, write_report
+from archsim.report.page import PAGES, render, render_all, rendered, write_report
 from archsim.report.sections import balancers_section, beyond_memory, copied, distance, reached, reason, sentences
 from archsim.report.tables import results, ties
 from archsim.report.units import (
@@ -855,3 +856,21 @@ def test_a_number_has_the_digits_that_its_interval_carries(value, low, high, tol
 def test_an_interval_is_told_in_one_unit_with_one_number_of_decimals():
     assert interval(1_234_567.0, 900_000.0, 2_100_000.0, TIME_UNITS) == ("1.2\u00a0ms", "0.9\u00a0ms", "2.1\u00a0ms")
     assert interval(-0.5, -1.0, 1.0)[0] == "−0.5"
+
+
+def test_a_template_is_compiled_once_has_the_filters_of_its_page_and_is_made_anew_when_it_changes(
+    tmp_path, monkeypatch
+):
+    compiled, compile_one = [], jinja2.Environment.compile
+
+    def counted(*given, **named):
+        compiled.append(given)
+        return compile_one(*given, **named)
+
+    monkeypatch.setattr(jinja2.Environment, "compile", counted)
+    template = tmp_path / "one.j2"
+    template.write_text("{{ x|own }}")
+    pages = [rendered("one.j2", {"x": "a"}, {"own": lambda text, end=end: text + end}, tmp_path) for end in "bc"]
+    assert pages == ["ab", "ac"] and len(compiled) == 1
+    template.write_text("{{ x }}, new")
+    assert rendered("one.j2", {"x": "a"}, folder=tmp_path) == "a, new" and len(compiled) == 2
