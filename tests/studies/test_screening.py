@@ -227,7 +227,8 @@ def test_a_space_of_any_shape_is_explored(space, shape, tmp_path, monkeypatch):
     assert explore(plan, spec, tmp_path, 1, unwatched).front
 
 
-def test_a_screened_space_finds_the_front_of_all_its_points(space, tmp_path):
+def test_a_screened_space_finds_the_front_of_all_its_points(space, tmp_path, monkeypatch):
+    monkeypatch.setattr("archsim.studies.exploration.search.LEAST_SHARED", 48)
     plan, spec = space
     assert Screen(plan, Coefficients()).applies and plan.combinations > spec.analytical_runs
     found = explore(plan, spec, tmp_path, 1, unwatched)
@@ -250,3 +251,22 @@ def test_the_points_nearest_to_a_front_are_those_that_lack_least():
     front = pareto(costs)
     assert np.flatnonzero(front).tolist() == [0, 1, 2, 6]
     assert nearest(costs, front, 6).tolist() == [0, 1, 2, 3, 5, 6]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 40, 190])
+def test_of_a_front_that_is_larger_the_best_by_every_objective_are_kept_and_no_point_twice(count):
+    at = np.linspace(0.1, 1.5, 200)
+    costs = np.stack([np.cos(at), np.sin(at), np.full(200, 7.0)], axis=1)[np.random.default_rng(1).permutation(200)]
+    every = np.repeat(costs, 3, axis=0)  # three points of equal costs each
+    assert pareto(every).all()
+    chosen = nearest(every, pareto(every), count)
+    assert len(set(chosen.tolist())) == count and chosen.tolist() == sorted(chosen)
+    assert len({tuple(each) for each in every[chosen].tolist()}) == count
+    assert every[:, 0].argmin() in chosen and (count < 2 or every[:, 1].argmin() in chosen)
+    largest = np.diff(np.sort(np.arctan2(every[chosen, 1], every[chosen, 0]))).max(initial=0.0)
+    assert count < 5 or largest < 6 * 1.4 / count  # spread
+
+
+def test_of_equal_points_there_are_several_only_where_others_lack():
+    costs = np.repeat(np.array([[1.0, 3.0], [2.0, 2.0], [3.0, 1.0]]), 4, axis=0)
+    assert nearest(costs, pareto(costs), 5).tolist() == [0, 1, 2, 4, 8]

@@ -304,11 +304,12 @@ def nearest(costs: np.ndarray, front: np.ndarray, count: int) -> np.ndarray:
     """Indices of the front and of the points that it takes least to bring there, ``count`` of them, ascending.
 
     ``costs: float64[point, objective]``, finite; ``front``: bool[point]. What it takes: the share of every cost after
-    which no point of the front is better in all; of a large front, an even sample of it is asked.
+    which no point of the front is better in all; of a large front, an even sample of it is asked. Of a front of more
+    than ``count`` points, those that `_spread_over` it.
     """
     members = np.flatnonzero(front)
-    if len(members) >= count:
-        return members[:count]
+    if len(members) > count:
+        return np.sort(members[_spread_over(costs[members], count)])
     members = members[np.linspace(0, len(members) - 1, min(len(members), _MEMBERS)).astype(np.int64)]
     lacking = np.zeros(len(costs))
     for begin in range(0, len(costs), _AT_ONCE):
@@ -319,6 +320,24 @@ def nearest(costs: np.ndarray, front: np.ndarray, count: int) -> np.ndarray:
         lacking[begin : begin + _AT_ONCE] = share.max(axis=1)
     lacking[front] = -np.inf
     return np.sort(np.argsort(lacking, kind="stable")[:count])
+
+
+def _spread_over(costs: np.ndarray, count: int) -> np.ndarray:
+    """Indices of ``count`` of these points, all on a front: the best by each objective and others at even ranks of it;
+    points of equal costs, after the first of them, only where there are not enough others.
+    """
+    _, first = np.unique(costs, axis=0, return_index=True)
+    first.sort()
+    if len(first) <= count:
+        return np.concatenate([first, np.setdiff1d(np.arange(len(costs)), first)[: count - len(first)]])
+    orders = [first[np.argsort(own, kind="stable")] for own in costs[first].T]
+    best = np.array([order[0] for order in orders])
+    ranks = np.linspace(0, len(first) - 1, max(1, count // len(orders))).astype(np.int64)
+    chosen = np.concatenate([best, *(order[ranks] for order in orders)])
+    chosen = chosen[np.sort(np.unique(chosen, return_index=True)[1])][:count]
+    others = np.setdiff1d(first, chosen)
+    more = others[np.linspace(0, len(others) - 1, count - len(chosen)).astype(np.int64)]
+    return np.concatenate([chosen, more])
 
 
 # ---- search
