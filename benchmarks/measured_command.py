@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+_SLOWER = ("PYTHONDONTWRITEBYTECODE",)  # of a developer: sources are compiled at every start, where pip has done it
 EVERY_S = 0.25  # between two samples of memory
 MAIN = "import sys; from archsim.cli.main import main; sys.exit(main())"
 
@@ -43,9 +44,9 @@ def take(command: Sequence[str], environment: Mapping[str, str] = MappingProxyTy
     with tempfile.TemporaryDirectory() as folder:
         own = {"ARCHSIM_CACHE": f"{folder}/cache", "PYTHONUNBUFFERED": "1"} | dict(environment)
         begin = time.perf_counter()
-        process = subprocess.Popen(
-            command, env=os.environ | own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
-        )
+        others = {name: value for name, value in os.environ.items() if name not in _SLOWER}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, env=others | own, bufsize=0, **pipes)
         memory = PeakMemory(process.pid)
         memory.start()
         said, last = [begin], b""
