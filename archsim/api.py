@@ -154,7 +154,7 @@ def check(source: Source, overrides: Overrides = (), say: Callable[[str], None] 
     source, overrides: as in ``load``. say: told of work that takes a while. Raises ArchsimError for a file that is not
     valid, and for runs that do not fit, have no traffic or no calibration.
 
-    >>> print(str(ar.check(ar.api.EXAMPLE)).splitlines()[0].partition(";")[0])
+    >>> print(str(ar.check(ar.api.EXAMPLE)).splitlines()[0].partition(". ")[0])
     ok, 1 system × 1 model × 1 batch × 2 policies × 1 assumption set = 2 runs
     """
     from archsim.studies import checking

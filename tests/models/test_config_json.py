@@ -68,7 +68,7 @@ def test_the_command_writes_a_model_that_checks(tmp_path, capsys):
 
 @pytest.mark.parametrize(("config", "said"), [
     ({"model_type": "llama", "hidden_size": 4096}, "does not say num_hidden_layers"),
-    (QWEN_3 | {"num_experts_per_tok": None}, "does not say top_k; give --top-k"),
+    (QWEN_3 | {"num_experts_per_tok": None}, "does not say top_k. Give --top-k"),
     (QWEN_3 | {"num_experts_per_tok": 200}, "top_k: Value error, 200 experts per token exceed"),
     (QWEN_3 | {"num_attention_heads": "many"}, "num_attention_heads is 'many'; expected a whole"),
     ([1], "expected an object"),

@@ -181,7 +181,7 @@ def test_files_are_checked(capsys):
     ({"routing": {"like": "qwen3"}}, "unknown traffic preset 'qwen3'"),
     ({"routing": {"trace": "nowhere.npz"}}, "no such file: 'nowhere.npz'"),
     ({"parallel": {"attention": {"tp": 8}, "experts": {"ep": 4, "tp": 2}}}, "places whole experts"),
-    ({"parallel": {"attention": {"tp": 8}, "pp": 2}}, "h200_node has 8 devices, but 16 are asked for"),
+    ({"parallel": {"attention": {"tp": 8}, "pp": 2}}, "h200_node has 8 devices, but the file asks for 16"),
     ({"precision": {"experts": "int4"}}, "calibration h200 has no peak of it beside fp8_block"),
     ({"assumptions": {"migration": "sometimes"}}, "unknown value 'sometimes'"),
     ({"system": "dojo", "parallel": {"attention": {"tp": 5}}}, "collectives were measured on GPUs, not on dojo"),

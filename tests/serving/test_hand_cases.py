@@ -454,7 +454,7 @@ def test_a_file_draws_prefixes_and_more_requests_begin_with_the_same():
     many = requests_of(load_serving(PREFIXED, ["requests.count=50"]))
     assert few.input.tolist() == [224] * 20 and np.array_equal(many.input[:20], few.input)
     assert hits(few)[1:] == [160] * 19
-    with pytest.raises(SpecError, match="prefixes: a trace has its hash ids"):
+    with pytest.raises(SpecError, match="prefixes: a trace brings its own hash ids"):
         load_serving({**PREFIXED, "requests": {"trace": "x.jsonl", "prefixes": {"tokens": {"fixed": 160}}}})
 
 

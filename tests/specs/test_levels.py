@@ -458,11 +458,11 @@ def test_a_manifest_has_the_numbers_and_where_they_are_from(tmp_path):
     ("{calibration: nowhere.yaml}", "no such file: 'nowhere.yaml' (searched the current directory, "),
     (
         "{calibration: h100}",
-        "'h100' has no transfers of at most 64 KiB (hostpath.csv); the smallest is 512 MiB; give pcie_latency here",
+        "'h100' has no transfers of at most 64 KiB (hostpath.csv); the smallest is 512 MiB. Give pcie_latency here",
     ),
     (
         "{calibration: a100, pcie_latency: 2 us, pcie_bandwidth: 50 GB/s}",
-        "'a100' has no launch on a stream (launch.csv); it has grid_sync; give launch and sync here",
+        "'a100' has no launch on a stream (launch.csv); it has grid_sync. Give launch and sync here",
     ),
     (
         "{calibration: h100, pcie_latency: 2 us, pcie_bandwidth: 1 GB/s, launch: 2 us, sync: 2 us}",

@@ -269,7 +269,7 @@ def test_ranks_are_summed_once(tmp_path):
         "records": [{"forward_pass_id": 7, "rank": 1, "global_physical_count": physical(1, 0)}],
         "last_physical_to_logical_map": MAP,
     })
-    with pytest.raises(TraceError, match="a second matrix named .* of rank 1; give the files different names"):
+    with pytest.raises(TraceError, match="a second matrix named .* of rank 1. Give the files different names"):
         read_all_loads([first, second, again], TOY)
     with pytest.raises(TraceError, match="a second matrix named"):
         read_all_loads(npy(tmp_path) * 2, TOY)

@@ -351,7 +351,7 @@ def test_sources_of_two_models_are_refused(shared, source, tmp_path):
 
 
 def test_a_model_that_nobody_names_must_be_given(source, tmp_path):
-    with pytest.raises(TraceError, match="names the model 'org/toy', which is not a shipped model; give --model"):
+    with pytest.raises(TraceError, match="names the model 'org/toy', which is not a shipped model. Give --model"):
         imported(source, tmp_path / "store", None)
 
 
