@@ -38,14 +38,14 @@ REFUSED = {
     "serve sv_share_int.yaml --out out": "share_int.json: conversation 1: expected an object",
     "serve sv_share_int2.yaml --out out": "share_int2.json: conversation 1: a turn is",
     f"check sc_64.yaml --set {RING}": "big: simulating 4,096 dies (event engine, shared links) takes about 34 GiB of",
-    f"sweep sc_64.yaml --out out --set {RING}": "dies fit",
+    f"sweep sc_64.yaml --out out --set {RING}": "dies would fit",
     "serve sv_burst.yaml --out out": "burst.csv:7: 1000000000000000000000000000000 tokens; expected at most",
 }
 
 
 def test_a_mesh_of_4096_dies_runs_in_the_memory_that_check_says(here, capsys):
     assert main(["check", "sc_64.yaml"]) == 0
-    assert "3.1 GB a process" in capsys.readouterr().out
+    assert "3.1 GB of memory a process" in capsys.readouterr().out
 
 
 @pytest.fixture
