@@ -825,7 +825,7 @@ def write_figure(folder: Path, name: str, out: Path) -> Path:
 
 def names_of(folder: Path) -> dict[str, str]:
     """Name → what it shows, of the figures that a report's files allow."""
-    found = {}
+    found: dict[str, str] = {}
     for name, each in FIGURES.items():
         path = folder / each.file
         if path.is_file():
@@ -864,7 +864,8 @@ def _front(folder: Path) -> Figure:
 
 def _requests(column: str, title: str, folder: Path) -> Figure:
     """Cumulative share of requests by a time of ``requests.csv``; a line for each policy's folder."""
-    rows, files = [], [folder / "requests.csv", *sorted(folder.glob("*/requests.csv"))]
+    rows: list[dict[str, Any]] = []
+    files = [folder / "requests.csv", *sorted(folder.glob("*/requests.csv"))]
     for file in files:
         values = sorted(float(row[column]) / NS_PER_MS for row in _csv(file) if row[column])
         name = file.parent.name if file.parent != folder else "first"

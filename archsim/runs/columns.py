@@ -636,7 +636,7 @@ def decode_step_ns(run: Finished) -> float | None:
 
 def decode_batch_token_ns(run: Finished) -> float | None:
     """Time of decode over the tokens that it generates: the reciprocal of `tokens_per_s`."""
-    tokens = _generated(run)
+    tokens = int(run.demand.tokens_of_step[run.decode].sum())
     return run.outcome.decode_ns / tokens / _layers_share(run) if tokens else None
 
 
@@ -670,10 +670,6 @@ def _flop_ns(run: Finished) -> float:
 def _hbm_ns(run: Finished) -> float:
     system = run.run.system
     return run.work["hbm_bytes"] / (system.hbm.bandwidth_bytes_per_s * system.whole[1]) * NS_PER_S
-
-
-def _generated(run: Finished) -> int:
-    return int(run.demand.tokens_of_step[run.decode].sum())
 
 
 def layers_error(run: Finished) -> float | None:
@@ -1304,7 +1300,9 @@ def measure_frames(outcome: Outcome) -> dict[str, list]:
 def shown_links(outcome: Outcome) -> np.ndarray:
     """int64[resource]: the link of the fabric by which each is named; of an edge, the one from the lower die."""
     one_way = outcome.machine.link_resources == outcome.fabric.links
-    return np.arange(outcome.fabric.links) if one_way else _first_link_of_edges(outcome.fabric)
+    if one_way:
+        return np.arange(outcome.fabric.links)
+    return np.unique(outcome.fabric.link_edge, return_index=True)[1]  # of a die's two ports, the one out of it
 
 
 def measure_pairs(outcome: Outcome) -> dict[str, list]:
@@ -1351,6 +1349,3 @@ def _at(place: np.ndarray | None, nodes: np.ndarray) -> np.ndarray:
     return np.full(len(nodes), np.nan) if place is None else place[nodes]
 
 
-def _first_link_of_edges(fabric) -> np.ndarray:
-    """int64[edge]: the link of each edge that leaves the lower node; of the two ports of a die, the one out of it."""
-    return np.unique(fabric.link_edge, return_index=True)[1]

@@ -275,7 +275,7 @@ def refuse_links(plan: SweepPlan, systems: Iterable[SystemSpec]) -> None:
     """Raise ArchsimError for a user's function that builds no fabric, once; SpecError for an axis of links that
     changes none.
     """
-    unlike = {_links_of(system): system for system in systems}.values()
+    unlike = {repr((system.mesh, system.topology, system.fabric)): system for system in systems}.values()  # but for d2d
     fabrics = [(system, build_fabric(system, ROW_MAJOR)) for system in unlike if system.topology.is_function]
     axes = [axis for axis in plan.sweep.axes if axis.path[:2] == ("system", "d2d") and axis.path[-1] in _OF_LINKS]
     if not axes:
@@ -292,11 +292,6 @@ def refuse_own_fabric(system: SystemSpec) -> None:
     """Raise ArchsimError for a user's function that builds no fabric for the system."""
     if system.topology.is_function:
         build_fabric(system, ROW_MAJOR)
-
-
-def _links_of(system: SystemSpec) -> str:
-    """Equal for systems with the same links, but for those of ``d2d``."""
-    return repr((system.mesh, system.topology, system.fabric))
 
 
 def _unchanged(axis: Axis, system: SystemSpec, fabric: Fabric) -> bool:
@@ -339,7 +334,10 @@ class Contexts:
         Raises TraceError.
         """
         workload, key = point.workload, (id(point.model), id(point.workload), point.batch)
-        if not (_in_requests(workload) and counts_all(point.model, point.assumptions)):
+        from_requests = isinstance(workload.trace, str) or (
+            workload.trace.synthetic.like is not None and workload.has_prompts
+        )
+        if workload.context is not None or not (from_requests and counts_all(point.model, point.assumptions)):
             return workload
         if key not in self._known:
             self._known[key] = workload.model_copy(update={"context": self._longest(point)})
@@ -363,13 +361,6 @@ class Contexts:
         else:
             source = generated_traffic(point.model, workload.trace.synthetic, point.batch)
         return source.longest(draw_requests(source.requests, point.batch, workload.seed), workload.decode_steps)
-
-
-def _in_requests(workload: WorkloadSpec) -> bool:
-    """Whether the lengths of requests are in a recorded trace, or drawn from a preset with prompts."""
-    if workload.context is not None:
-        return False
-    return isinstance(workload.trace, str) or (workload.trace.synthetic.like is not None and workload.has_prompts)
 
 
 # ---- machine_measures

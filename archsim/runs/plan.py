@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from time import monotonic
 
 import numpy as np
@@ -361,7 +362,12 @@ def select(
         for point in routes.values():
             refuse_unpowered(point.system, plan.experiment.limits_at)
         refuse_links(plan, [point.system for point in routes.values()])
-        refuse_misroutes(maker.runs(_unlike(routes.values())))
+        unlike: dict[tuple, Point] = {}  # one point of each group with equal routes
+        for point in routes.values():
+            system = point.system
+            like = system.mesh, str(system.topology), str(system.fabric), point.assumptions.label
+            unlike.setdefault(like, point)
+        refuse_misroutes(maker.runs(unlike.values()))
     executed = {own + plan.experiment.all_columns for own in functions.values()}
     return Selection(
         plan,
@@ -406,16 +412,6 @@ class Prepared:
     traces: Traces
 
 
-def _unlike(points: Iterable[Point]) -> Iterator[Point]:
-    """One point of each group with equal routes."""
-    seen = set()
-    for point in points:
-        alike = (point.system.mesh, str(point.system.topology), str(point.system.fabric), point.assumptions.label)
-        if alike not in seen:
-            seen.add(alike)
-            yield point
-
-
 def axes_told(plan: SweepPlan, point: Point) -> str:
     """``system.mesh 4x4, system.d2d.bandwidth 3 TB/s``."""
     return ", ".join(f"{path} {value}" for path, value in plan.shown(point).items())
@@ -454,16 +450,16 @@ def choose(
     one_batch = _one("batch size", workload.batch, batch, lambda each: each)
     return experiment.model_copy(
         update={
-            "systems": (_one("system", experiment.systems, system, _name),),
-            "models": (_one("model", experiment.models, model, _name),),
-            "policies": (_one("policy", experiment.policies, policy, _name),),
+            "systems": (_one("system", experiment.systems, system),),
+            "models": (_one("model", experiment.models, model),),
+            "policies": (_one("policy", experiment.policies, policy),),
             "assumptions": (_one("assumption set", experiment.assumptions, assumptions, lambda each: each.label),),
             "workload": workload.model_copy(update={"batch": (one_batch,)}),
         }
     )
 
 
-def _one(kind: str, items: Sequence, wanted, name_of: Callable):
+def _one(kind: str, items: Sequence, wanted, name_of: Callable = attrgetter("name")):
     if wanted is None:
         return items[0]
     names = [name_of(item) for item in items]
@@ -471,7 +467,3 @@ def _one(kind: str, items: Sequence, wanted, name_of: Callable):
         hint = "" if isinstance(wanted, int) else did_you_mean(wanted, names)
         raise ArchsimError(f"{kind} {wanted!r} is not in the experiment{hint} (it has: {', '.join(map(str, names))})")
     return items[names.index(wanted)]
-
-
-def _name(spec) -> str:
-    return spec.name

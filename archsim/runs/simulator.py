@@ -180,7 +180,15 @@ class Simulator:
     def _demand_of(self, spec: DemandSpec) -> RunDemand:
         if self._demand is None or self._demand[0] != spec.key:
             self._forget_demand()
-            self._demand = spec.key, self._new_demand(spec)
+            source = self._source(spec)
+
+            def build(folder: Path | None = None) -> RunDemand:
+                one = _sum_of(source, spec, folder)
+                sum_together([one])
+                return one.demand()
+
+            made = build() if _is_users(spec) else cached_demand(RunDemand, _entry_of(source, spec), build)
+            self._demand = spec.key, made
         return self._demand[1]
 
     def _forget_demand(self) -> None:
@@ -210,16 +218,6 @@ class Simulator:
 
         self._forget_demand()
         built_together(wanted, build)
-
-    def _new_demand(self, spec: DemandSpec) -> RunDemand:
-        source = self._source(spec)
-
-        def build(folder: Path | None = None) -> RunDemand:
-            one = _sum_of(source, spec, folder)
-            sum_together([one])
-            return one.demand()
-
-        return build() if _is_users(spec) else cached_demand(RunDemand, _entry_of(source, spec), build)
 
     def _source(self, spec: DemandSpec) -> TokenSource:
         if self._traffic is None or self._traffic[0] != spec.key:

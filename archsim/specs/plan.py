@@ -286,7 +286,8 @@ class SweepPlan:
         self._deployed = [axis for axis in sweep.axes if axis.path[0] in DEPLOYED]
         self._deployments: dict[tuple[int, ...], DeploymentSpec] = {}
         self._group_of = {axis.name: index for index, group in enumerate(sweep.groups) for axis in group.axes}
-        self._batch, self._engine = (_axis(sweep, path) for path in (("workload", "batch"), ("engine",)))
+        by_path = {axis.path: axis for axis in reversed(sweep.axes)}
+        self._batch, self._engine = by_path.get(("workload", "batch")), by_path.get(("engine",))
         if self._batch:
             _check_batches(self._batch)
         if self._engine:
@@ -646,10 +647,6 @@ def _leaves(spec: Spec, above: str = "") -> Iterator[str]:
             yield from (f"{above}{each}" for each in value)
         elif isinstance(value, int | float | str):
             yield key
-
-
-def _axis(sweep: SweepSpec, path: tuple[str, ...]) -> Axis | None:
-    return next((axis for axis in sweep.axes if axis.path == path), None)
 
 
 def _check_batches(axis: Axis) -> None:

@@ -95,7 +95,8 @@ class References:
                 self._tree.wrap(place)
         problems: dict[Keys, str] = {}
         for kind in ("systems", "models", "policies", "assumptions"):
-            for keys in [(kind, index) for index in _indices(self._tree.find((kind,)))]:
+            items = self._tree.find((kind,))
+            for keys in [(kind, index) for index in range(len(items) if isinstance(items, list) else 0)]:
                 try:
                     self.complete(keys)
                 except SpecError as error:
@@ -112,7 +113,7 @@ class References:
         complete = {
             "policies": self._complete_policy,
             "assumptions": self._complete_assumptions,
-            "systems": self._find_calibrations,
+            "systems": lambda keys: find_calibrations(self._tree, keys, folders_around(self._folder)),
         }.get(str(keys[0]))
         if complete is not None and isinstance(self._tree.get(keys), dict):
             complete(keys)
@@ -201,9 +202,6 @@ class References:
         for field, value in defaults.items():
             given.setdefault(field, value)
 
-    def _find_calibrations(self, keys: Keys) -> None:
-        find_calibrations(self._tree, keys, folders_around(self._folder))
-
     def find_trace(self) -> None:
         """Make the trace path relative to the current directory; search there, then around the experiment file."""
         path = self._tree.find(("workload", "trace"))
@@ -225,10 +223,6 @@ class References:
 
 def is_path(name: str) -> bool:
     return "/" in name or "\\" in name or name.endswith((".yaml", ".yml"))
-
-
-def _indices(value: Any) -> range:
-    return range(len(value)) if isinstance(value, list) else range(0)
 
 
 def _aliases(file: Path) -> list[str]:

@@ -120,14 +120,6 @@ class Core:
         names = ("area_mm2", "power_mw", "clock_hz", "area_scale", "power_scale")
         return {f"{self.name} {name}": getattr(self, name) for name in names}
 
-    @property
-    def area_5nm_mm2(self) -> float:
-        return self.area_mm2.value * self.area_scale.value
-
-    def power_5nm_mw(self, clock_hz: float) -> float:
-        """The power in mW at the same voltage, which follows the clock."""
-        return self.power_mw.value * self.power_scale.value * clock_hz / self.clock_hz.value
-
 
 _ENERGY = {
     "access_8k": Coefficient(7.5, _ACCESS, _JOUPPI, (5.0, 10.0)),
@@ -237,7 +229,9 @@ def table_cost(table: Table, clock_hz: float, technology: Technology = N5) -> Co
 
 
 def core_cost(core: Core, clock_hz: float) -> Cost:
-    return Cost(core.area_5nm_mm2, core.power_5nm_mw(clock_hz))
+    """In 5 nm, at the same voltage: power follows the clock."""
+    power_mw = core.power_mw.value * core.power_scale.value * clock_hz / core.clock_hz.value
+    return Cost(core.area_mm2.value * core.area_scale.value, power_mw)
 
 
 def parts_of(design: TableDesign, technology: Technology = N5) -> tuple[Part, ...]:
@@ -359,17 +353,6 @@ def speeds_part(system: SystemSpec, technology: Technology = N5) -> Part:
     return Part(SPEEDS, 1, cost)
 
 
-def shadow_part(design: TableDesign, clock_hz: float, technology: Technology = N5) -> Part:
-    """The PDUs' second registers: a bit an expert, so that cp_en bits take effect together."""
-    return Part(SHADOW, design.dies, _flops_cost(design.experts, clock_hz, technology).times(design.dies))
-
-
-def order_part(design: TableDesign, ways: int, clock_hz: float, technology: Technology = N5) -> Part:
-    """The ATUs' order of use and comparison of tags; ``design.atu_entries`` must be known."""
-    flops = atu_flops(design.atu_entries or design.experts, ways)
-    return Part(ORDER, design.dies, _flops_cost(flops, clock_hz, technology).times(design.dies))
-
-
 def _flops_cost(flops: float, clock_hz: float, technology: Technology) -> Cost:
     area_um2 = flops * technology.flop.value / technology.placement.value
     cycle_pj = flops * technology.flop_cycle.value * PJ_PER_FJ
@@ -419,9 +402,14 @@ def decision_parts(decision: DecisionSpec, design: TableDesign, technology: Tech
                 Part(table.name, table.copies, table_cost(table, clock_hz, technology).times(table.copies), table)
             )
     if decision.atu_ways > 1:
-        parts.append(order_part(design, decision.atu_ways, design.clock_hz, technology))
+        # The ATUs' order of use and comparison of tags.
+        flops = atu_flops(design.atu_entries or design.experts, decision.atu_ways)
+        cost = _flops_cost(flops, design.clock_hz, technology)
+        parts.append(Part(ORDER, design.dies, cost.times(design.dies)))
     if decision.executor == "fsm" and decision.fsm.shadow:
-        parts.append(shadow_part(design, design.clock_hz, technology))
+        # The PDUs' second registers: a bit an expert, so that cp_en bits take effect together.
+        cost = _flops_cost(design.experts, design.clock_hz, technology)
+        parts.append(Part(SHADOW, design.dies, cost.times(design.dies)))
     parts.append(Part(LOCAL_CP, design.dies, core_cost(A72, design.clock_hz).times(design.dies)))
     if decision.executor == "firmware":
         core = CORES[decision.firmware.core]

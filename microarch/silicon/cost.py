@@ -267,15 +267,11 @@ def sram_mm2(size_bytes: float) -> float:
 _HBM = Estimate(12.0, 8.0, 24.0, "mm2 per TB/s", "assumed: six PHYs and controllers are 5 to 15 % of GH100")
 
 
-def _compute_of_gh100(hbm_mm2: float) -> float:
-    rest = GH100_MM2 - sram_mm2(GH100_L2_BYTES) - GH100_HBM_TB_PER_S * hbm_mm2 - GH100_IO_MM2
-    return rest / GH100_TFLOP_PER_S
-
-
 @dataclass(frozen=True)
 class AreaEstimates(Estimates):
     compute_mm2_per_tflop_per_s: Estimate = Estimate(
-        _compute_of_gh100(_HBM.value), 0.45, 1.0, "mm2 per TFLOP/s in 16 bits",
+        (GH100_MM2 - sram_mm2(GH100_L2_BYTES) - GH100_HBM_TB_PER_S * _HBM.value - GH100_IO_MM2) / GH100_TFLOP_PER_S,
+        0.45, 1.0, "mm2 per TFLOP/s in 16 bits",
         "derived: GH100 without L2, HBM interfaces and I/O; high: Tesla D1, 645 mm2 of 7 nm for 362 TFLOP/s, 1.8 "
         "times denser in 5 nm",
     )  # fmt: skip

@@ -128,9 +128,11 @@ class Surface:
 
 
 def _surface(group: Group) -> Surface:
-    axes = [np.array(group.attributes[name][0].replace(",", " ").split(), float) for name in ("index_1", "index_2")]
+    rows, columns = (
+        np.array(group.attributes[name][0].replace(",", " ").split(), float) for name in ("index_1", "index_2")
+    )
     numbers = np.array(" ".join(group.attributes["values"]).replace(",", " ").split(), float)
-    return Surface(*axes, numbers.reshape(len(axes[0]), len(axes[1])))
+    return Surface(rows, columns, numbers.reshape(len(rows), len(columns)))
 
 
 @dataclass(frozen=True)
