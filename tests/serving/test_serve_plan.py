@@ -164,7 +164,7 @@ def test_the_command_prints_points(tmp_path):
     (tmp_path / "mine.yaml").write_text(json.dumps(AXES))
     process = archsim(tmp_path, "serve", "mine.yaml", "--out", "out")
     assert process.returncode == 0, process.stderr
-    assert "4 runs, most goodput first" in process.stdout and "2 runs refused" in process.stdout
+    assert "4 runs, most goodput first" in process.stdout and "2 runs were refused" in process.stdout
     assert process.stderr.startswith("reading mine.yaml")
 
 

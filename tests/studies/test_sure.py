@@ -244,7 +244,7 @@ def test_a_block_is_worth_it_in_a_share_of_the_worlds(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     file = file_of(toy(engine="analytical", policies=["ep", "allo"]), tmp_path)
     assert main(["compare", "--without", "allocator", "--in", file, "--samples", "16", "--jobs", "1"]) == 0
-    assert " of 16 worlds (" in capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
+    assert " of 16 worlds. In 90 % of " in capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_few_samples_are_refused(capsys):
