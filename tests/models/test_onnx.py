@@ -166,7 +166,7 @@ def test_fields_missing_from_the_graph_must_be_given(small, tmp_path, capsys):
 
     path, out = whole_model(tmp_path / "m.onnx", small, layer_of), tmp_path / "m.yaml"
     assert main(["model", "import", str(path), "--out", str(out)]) == 2
-    assert "top_k was not found in the graph; give it with --top-k" in capsys.readouterr().err
+    assert "top_k was not found in the graph. Give it with --top-k" in capsys.readouterr().err
     assert not out.exists()
     assert main(["model", "import", str(path), "--out", str(out), "--top-k", "8"]) == 0
     assert load_model(str(out)).top_k == 8

@@ -86,7 +86,7 @@ def test_what_cannot_be_is_refused(name, told):
     ({"name": "vllm_v1", "max_num_seq": 3}, "unknown key 'max_num_seq'.*max_num_seqs"),
     ({"name": "mine_schedulers:gently"}, "gentle"),
     ({"name": "mine_schedulers:gentle", "mosst": 3}, "unknown parameter.*most"),
-    ({"name": "mine_schedulers:gentle", "most": "many"}, "expected a number"),
+    ({"name": "mine_schedulers:gentle", "most": "many"}, "a parameter must be a number"),
 ])
 def test_bad_keys_are_refused(given, told):
     with pytest.raises(ArchsimError, match=told):
