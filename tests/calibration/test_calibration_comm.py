@@ -344,7 +344,7 @@ class TestMeasure:
             Tally("gemm", left_out={f"size {i}": i + 1 for i in range(13)})
         )
         (tmp_path / "manifest.json").write_text("{")
-        with pytest.raises(MeasureError, match="manifest.json: .*remove it"):
+        with pytest.raises(MeasureError, match="manifest.json: .*Remove it"):
             measure(FakeBackend(), ["launch"], models, tmp_path, "1", console)
 
     def test_without_a_terminal_lines_estimate_the_time_left(self, models, console, tmp_path, monkeypatch):

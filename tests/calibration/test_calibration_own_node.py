@@ -348,7 +348,7 @@ def test_hbm_is_of_the_newest_version_and_says_what_its_share_is_of(tmp_path):
     numbers = [scalar(value, version, op=op, quantity=quantity) for version, values in (("2.10", (500.0, 0.8)), ("2.9", (900.0, 0.5)))  # noqa: E501
                for value, op, quantity in zip(values, ("chase", "read"), ("latency_ns", "efficiency"), strict=True)]  # fmt: skip  # noqa: E501
     for gpu_fit, told in (((), "latency, efficiency"), (("hbm",), "latency, efficiency (of 2 TB/s, which was fitted)")):
-        path = write_calibration(calibration(hbm=numbers, fitted=gpu_fit), tmp_path / "own.yaml")
+        path = write_calibration(calibration(gpu_fit=gpu_fit, hbm=numbers), tmp_path / "own.yaml")
         hbm = read(HbmSpec, bandwidth="2 TB/s", capacity="80 GB", calibration=str(path))
         assert (hbm.latency_ns, hbm.efficiency) == (500.0, 0.8) and hbm.source.endswith(f": {told}")
 
@@ -440,7 +440,7 @@ def test_nominal_rates_are_of_one_gpu(tmp_path, capsys):
         (tmp_path / f"{name}.csv").write_text("\n".join([GEMM, *part]) + "\n")
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out"), "--hbm", "2.4TB/s"]) == 2
     assert (
-        "--peak and --hbm are of one GPU, and there are own-x800, own-x900; choose one with --gpu"
+        "--peak and --hbm are of one GPU, and there are own-x800, own-x900. Choose one with --gpu"
         in capsys.readouterr().err
     )
 

@@ -188,7 +188,7 @@ def test_a_calibration_of_another_topology_is_refused(tmp_path):
         "dispatch_ns": 1, "combine_ns": 1,
     }  # fmt: skip
     write(tmp_path, "captured_columns_5k", [row])
-    with pytest.raises(ArchsimError, match="line 2: m layer 1 .* topology 'ring'; .* was measured on linear; give a"):
+    with pytest.raises(ArchsimError, match="line 2: m layer 1 .* topology 'ring'; .* was measured on linear. Give a"):
         ar.validate_meshes(tmp_path, calibration=file)
 
 

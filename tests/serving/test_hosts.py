@@ -262,9 +262,9 @@ def test_loads_are_those_that_the_file_asks_for(tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"loads": {"clients": [4]}}, "have rates; give rates"),
+        ({"loads": {"clients": [4]}}, "have rates. Give rates"),
         ({"loads": {"rates": ["0/s"]}}, "no request would ever come"),
-        ({"requests": CLOSED, "loads": {"rates": ["4/s"]}}, "a closed loop has clients; give clients"),
+        ({"requests": CLOSED, "loads": {"rates": ["4/s"]}}, "a closed loop has clients. Give clients"),
     ],
 )
 def test_loads_that_do_not_fit_the_requests_are_refused(change, told):
