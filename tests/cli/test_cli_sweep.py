@@ -152,7 +152,7 @@ def test_run_prints_its_row(swept):
     assert (row["policy"], row["system"], row["batch"]) == ("allo", "square", "40")
     assert printed["decode"] == scaled(float(row["decode_ns"]), TIME_UNITS) and printed["policy"] == "allo"
     assert printed["throughput"] == scaled(float(row["tokens_per_s"]), RATE_UNITS)
-    assert "of base, ep, allo, pred, allo+pred; choose with --policy" in ended.stdout and "None" not in ended.stdout
+    assert "one of base, ep, allo, pred, allo+pred (choose with --policy)" in ended.stdout and "None" not in ended.stdout
 
 
 @pytest.mark.parametrize("assumptions", ["published", "physical"])

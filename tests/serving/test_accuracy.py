@@ -230,7 +230,7 @@ def test_the_command_simulates_says_how_far_and_fails_where_it_worsened(tmp_path
     assert main(["validate", "--served", str(rows), "--out", str(at), "--jobs", "1"]) == 0
     said = capsys.readouterr().out
     assert "read as InferenceX rows, by its keys" in said and "Of 1 of 2 measured points the simulation misses" in said
-    assert "1 points not simulated: the engine mlc is not simulated" in said and at.is_file()
+    assert "1 point was not simulated: the engine mlc is not simulated" in said and at.is_file()
     before = at.with_suffix(".csv")
     better = list(csv.DictReader(before.open()))
     for row in better:

@@ -1,6 +1,7 @@
 """Experts from traffic while serving: times by the engine, policies, migrations, wafers, timelines."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -317,7 +318,8 @@ def test_a_side_has_its_own_memory(outcome):
     beside = {"prefill": "none", "decode": {"parallel": {"attention": {"dp": 2}}}}
     together = load_serving(APART_FILE | {"disaggregated": beside, "system": "h200_node"})
     apart, model = load_serving(APART_FILE), together.model
-    rooms = [int(rooms_told(each)[0].split()[2].replace(",", "")) for each in (together, apart)]
+    told = [re.search(r"room for ([\d,]+) tokens", rooms_told(each)[0]) for each in (together, apart)]
+    rooms = [int(each[1].replace(",", "")) for each in told]
     experts = 64 * 16 * 3 * model.hidden * model.expert_ffn / 2
     assert rooms[1] - rooms[0] == pytest.approx(experts / (16 * 2 * 16 * 128 * 2), rel=1e-3)
     assert machines_of(together) == (("h200_node", 2),)

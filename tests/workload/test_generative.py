@@ -433,14 +433,17 @@ def drawn(subjects_fitted, model, mix, seed=3, requests=40):
 
 
 def test_a_subject_is_generated_as_it_was_recorded(recorded, subjects_fitted):
-    """Largest load and active experts of the first steps within 10 %, of subjects that differ by half."""
+    """The largest load is within 10 %, and the active experts of the first steps are within 10 % or one expert (one
+    stray token of 80 makes one more), for subjects that differ by half.
+    """
     _, model = recorded
     trace = subjects_fitted[1]
     for at, name in enumerate(("flat", "steep")):
         real = subject_figures(profile.subset(trace, np.flatnonzero(trace.request_subject == at)))
         made = subject_figures(drawn(subjects_fitted, model, {name: 1}, requests=REQUESTS[name]))
         for figure in ("largest over mean load", "active experts at step 1", "active experts at step 3"):
-            assert made[figure] == pytest.approx(real[figure], rel=0.1), (name, figure)
+            one = float(figure.startswith("active"))
+            assert made[figure] == pytest.approx(real[figure], rel=0.1, abs=one), (name, figure)
 
 
 def test_a_file_states_shares_and_the_spread_between_subjects(recorded, subjects_fitted):
