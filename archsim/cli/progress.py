@@ -43,7 +43,7 @@ SILENT_S = 2.0  # without a line, so that no three seconds are silent on a busy 
 LONG_S, LONG_SILENT_S = 600.0, 15.0  # after ten minutes, lines are rarer
 RARER, RAREST_S = 4.0, 30.0  # of a pipe: silent for a part of the time that the same thing goes on, up to so long
 _LOOK_S = 0.25
-LEAST_TOLD_S = 3.0  # of compilation, to be announced
+LEAST_TOLD_S = 8.0  # of compilation, to be announced: a group has a few kernels that most runs never use
 _CLEARED = "\r\x1b[K"  # to the begin of the line, which is erased
 
 

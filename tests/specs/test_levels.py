@@ -210,7 +210,7 @@ def test_a_report_of_levels_has_a_map_and_names_them(tmp_path):
     sweep(experiment, tmp_path / "out", jobs=1)
     write_report(tmp_path / "out")
     page = whole_report(tmp_path / "out")
-    assert "<td>2 × 4 switch</td>" in page and '"speed","node","port","nic"]' in page
+    assert "<td>2 × 4 switch</td>" in page and '"node","port","nic"]' in page
     manifest = yaml.safe_load((tmp_path / "out" / "manifest.yaml").read_text(encoding="utf-8"))
     assert manifest["systems"][0]["fabric"]["levels"][1]["per"] == "gpu"
     (run,) = read_report(tmp_path / "out").runs
