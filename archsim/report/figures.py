@@ -492,9 +492,9 @@ def _moments(kept: Steps, dies: int, ends: Sequence[int] | None) -> list[Moment]
             for name in ("die", "link")
             if name in cell
         )
-        die = int(cell["die"].partition(",")[0]) if "die" in cell else None
-        ends = cell["link"].partition(",")[0].split(" → ") if "link" in cell else []
-        link = (int(ends[0]), int(ends[1])) if ends else None
+        die = int(str(cell["die"]).partition(",")[0]) if "die" in cell else None
+        pair = str(cell["link"]).partition(",")[0].split(" → ") if "link" in cell else []
+        link = (int(pair[0]), int(pair[1])) if pair else None
         found.append(Moment(f"{cell['told']} in layer {cell['layer']}, {cell['cause']}{more}", die, link))
     return found
 
