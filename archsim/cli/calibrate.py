@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from archsim.base.files import claim
-from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, UNREAD, USER_ERROR, Parser, add_jobs, positive
+from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, UNREAD, USER_ERROR, Parser, add_jobs, file_out, positive
 from archsim.laws.tables import SECTIONS
 
 # ---- calibrate
@@ -57,10 +57,13 @@ def run_calibrate(args: argparse.Namespace) -> int:
     from calibration.measurements.reading import fittable, kinds_of, read_measurements
     from calibration.measurements.schema import Nominal
 
-    args.out = args.out or "."
+    asked, args.out = bool(args.out), args.out or "."
     is_calibration_file(args.out)  # a wrong name is refused before measurements are read
     peaks = Peaks(Nominal(dict(args.peak), args.hbm), args.gpu)
     measurements = fittable(read_measurements(args.measurements, peaks, kinds_of(args.only)))
+    if not asked and not args.only:  # --only changes sections of a file that is there
+        for gpu in [args.gpu] if args.gpu else measurements.gpus():
+            file_out(None, f"{gpu}.yaml")
     print_measurement_problems(measurements)
     written: list[str] = []
 
@@ -90,7 +93,11 @@ def run_calibrate(args: argparse.Namespace) -> int:
 def _meshes(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.studies.validation.mesh import law_lines
+    from calibration.measurements.mesh import read_meshes
 
+    if not args.out:
+        for machine in {case.machine for case in read_meshes(args.measurements).cases}:
+            file_out(None, f"{machine}.yaml")
     args.result = {}
 
     def report(fitted, path) -> None:

@@ -17,6 +17,7 @@ from archsim.cli.arguments import (
     add_report,
     add_samples,
     below,
+    file_out,
     natural,
 )
 
@@ -282,7 +283,7 @@ def run_figure(args: argparse.Namespace) -> int:
         for name, about in args.result["figures"].items():
             print(f"{name:<10} {about}")
         return OK
-    written = write_figure(Path(args.report), args.name or "", Path(args.out or f"{args.name}.pdf"))
+    written = write_figure(Path(args.report), args.name or "", file_out(args.out, f"{args.name}.pdf"))
     args.result = {"figure": str(written)}
     print(f"figure: {written}")
     return OK

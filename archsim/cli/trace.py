@@ -173,7 +173,6 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 
 def run_profile(args: argparse.Namespace) -> int:
     """Print the measured patterns and the verdicts on the published insights."""
-    from archsim.base.files import claim
     from archsim.cli.printing import report_folder
     from archsim.report.profile_page import write_profile
     from archsim.specs.library import load_model
@@ -182,7 +181,6 @@ def run_profile(args: argparse.Namespace) -> int:
 
     found = profile(open_trace(args.source, load_model(args.model)))
     folder = report_folder(stem_of(args.source), args.out, "profile")
-    claim(folder)
     page = write_profile(found, folder)
     args.result = {"means": {name: found.mean(name) for name in found.layers}, "insights": insights(found)}
     for name in found.layers:

@@ -729,7 +729,7 @@ class DieMap(Figure):
     (``x_at``, ``y_at``) and the link (``link_x``, ``link_y``, ``link_x_to``, ``link_y_to``) that are framed then.
 
     Rows may have ``at``, a list over moments for each of some metrics; links ``at``, ``busy`` at each moment, and
-    ``queue_at``, how many transfers waited for it.
+    ``queue_at``, how many transfers waited for it; null where an engine does not measure it.
     """
 
     metrics: Sequence[Metric]
@@ -820,8 +820,9 @@ class DieMap(Figure):
             current = [
                 {"calculate": f"{then} ? datum.at[moment - 1] : datum.busy", "as": "busy_now"},
                 {
-                    "calculate": f"{then} ? format(datum.busy_now, '.0f') + ' %, ' + "
-                    "format(datum.queue_at[moment - 1], '.1f') + ' transfers wait for it' : 'move the slider'",
+                    "calculate": f"{then} ? format(datum.busy_now, '.0f') + ' %' + "
+                    "(datum.queue_at[moment - 1] == null ? '' : ', ' + format(datum.queue_at[moment - 1], '.1f') + "
+                    "' transfers wait for it') : 'move the slider'",
                     "as": "now",
                 },
             ]

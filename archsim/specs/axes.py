@@ -515,8 +515,10 @@ class Counted(Sequence):
 
     @property
     def telling(self) -> list[int]:
-        """Indices of values that are valid only if all are: the ends."""
-        return [0, len(self._numbers) - 1]
+        """Indices of values that are valid only if all are: the ends, and the first pure number that is not whole."""
+        numbers = self._numbers if self._of.dimension is None else []
+        broken = next((at for at, number in enumerate(numbers) if number != int(number)), 0)
+        return sorted({0, broken, len(self._numbers) - 1})
 
 
 class Drawn(Sequence):

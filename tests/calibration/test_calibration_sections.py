@@ -52,6 +52,14 @@ def test_a_file_names_its_sections_whose_laws_are_text_and_whose_numbers_are_not
     assert ar.load(own) == read_calibration(own) and ar.load(own).gemm[0].shapes
 
 
+def test_a_file_in_the_current_folder_that_nobody_named_is_left_as_it_is(fitted, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "h100.yaml").write_text("mine")
+    assert main(["calibrate", str(fitted / "measured")]) == 2
+    assert "h100.yaml exists already and is left as it is" in capsys.readouterr().err
+    assert (tmp_path / "h100.yaml").read_text() == "mine"
+
+
 def test_one_section_is_refitted_and_the_others_are_left(own, capsys):
     before = files_below(own.parent / "h100")
     measured = written(own.parent / "measured", gemm=gemm(factor=2.0), p2p=copies(SIZES[:8]))

@@ -123,6 +123,16 @@ def test_a_fit_finds_the_law_of_a_replay(tmp_path):
         assert combine.fixed_ns == pytest.approx(1e5, rel=1e-3) and combine.residuals.most < 1e-3
 
 
+def test_a_file_in_the_current_folder_that_nobody_named_is_left_as_it_is(tmp_path, monkeypatch, capsys):
+    (tmp_path / "measured").mkdir()
+    replay(tmp_path / "measured")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blackhole.yaml").write_text("mine")
+    assert main(["calibrate", "measured"]) == 2
+    assert "blackhole.yaml exists already and is left as it is" in capsys.readouterr().err
+    assert (tmp_path / "blackhole.yaml").read_text() == "mine"
+
+
 def test_calibrate_and_validate_at_the_command_line(tmp_path, capsys):
     replay(tmp_path)
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out")]) == 0

@@ -128,11 +128,25 @@ def test_out_is_never_required_and_its_help_says_where_it_goes_without(words):
         assert not options["--out"].required and "(default: " in options["--out"].help
 
 
-def test_a_file_that_nobody_asked_to_write_again_is_left_as_it_is(here):
-    (here / "mixtral-8x7b.npz").write_text("mine")
-    done = archsim(here, "trace", "synth", "mixtral-8x7b", "--requests", "1")
-    assert done.returncode == 2 and "mixtral-8x7b.npz exists already and is left as it is" in done.stderr
-    assert (here / "mixtral-8x7b.npz").read_text() == "mine"
+@pytest.mark.parametrize(("file", "words"), [
+    ("mixtral-8x7b.npz", ("trace", "synth", "mixtral-8x7b", "--requests", "1")),
+    ("throughput.pdf", ("sweep", "--figure", "report", "throughput")),
+])
+def test_a_file_that_nobody_asked_to_write_again_is_left_as_it_is(here, monkeypatch, capsys, file, words):
+    monkeypatch.chdir(here)
+    (here / file).write_text("mine")
+    assert main(words) == 2 and f"{file} exists already and is left as it is" in capsys.readouterr().err
+    assert (here / file).read_text() == "mine"
+
+
+def test_a_page_goes_into_no_folder_of_others(here, monkeypatch, capsys):
+    folder = here / "reports" / "first-profile"
+    folder.mkdir(parents=True)
+    (folder / "index.html").write_text("mine")
+    monkeypatch.chdir(here)
+    assert main(["trace", "profile", "first", "--model", "gpt-oss-20b"]) == 2
+    assert "has files that archsim did not make" in capsys.readouterr().err
+    assert (folder / "index.html").read_text() == "mine"
 
 
 @pytest.mark.parametrize(("old", "now"), [("--sample", "--runs"), ("--sample=1", "--runs")])

@@ -825,6 +825,17 @@ def test_frames_of_a_run_add_up_to_its_totals_and_a_map_shows_them(tmp_path):
     assert all(len(link["at"]) == len(link["queue_at"]) == 7 for link in drawn.links)
 
 
+def test_a_map_shows_no_queues_of_an_engine_that_does_not_measure_them(tmp_path):
+    file, few = tiny_file(tmp_path), ("policies=[ep]", "workload.batch=[12]", "workload.decode_steps=2")
+    words = [word for each in (*few, "engine=analytical") for word in ("--set", each)]
+    assert main(["sweep", str(file), *words, "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
+    drawn = figures.maps(read_report(tmp_path / "out"))[0]
+    assert drawn.links and all(set(link["queue_at"]) == {None} for link in drawn.links)
+    assert "queue" not in {metric.field for metric in drawn.metrics}
+    (told,) = [each["calculate"] for each in drawn.layers()[0]["transform"] if each.get("as") == "now"]
+    assert "queue_at[moment - 1] == null ? ''" in told
+
+
 def test_a_long_run_keeps_few_frames_the_last_one_among_them():
     dies = 4
     counts = object.__new__(StepCounts)

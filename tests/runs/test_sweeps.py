@@ -232,6 +232,7 @@ def test_measures_are_those_of_the_machine(tmp_path):
     (2, "  grid: {topology: [torus, rign]}", "unknown value 'rign'; did you mean 'ring'?"),
     (2, "  grid: {model: [deepseek-v9]}", "unknown model 'deepseek-v9'; did you mean 'deepseek-v3'?"),
     (2, "  grid: {workload.batch: [8, many]}", "sweep.grid.workload.batch.1: expected a batch, an integer from 1 to 10000000, not the text 'many'"),
+    (2, "  grid: {workload.batch: {from: 1.0, to: 501.0, step: 0.25}}", "expected a batch, an integer from 1 to 10000000, not the number 1.25"),
     (2, "  grid: {engine: [evnet]}", "unknown value 'evnet'; did you mean 'event'?"),
     (2, "  grid: {policy.allocation.block_token: [8]}", "no policy of the experiment has the parameter 'block_token'; did you mean 'block_tokens'?"),
     (2, "  grid: {policy.allocation.block_tokens: [0]}", "block_tokens.0: 0 is out of range; expected 1 to"),

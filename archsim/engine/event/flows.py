@@ -393,7 +393,8 @@ def apply_rates(t, now):
     changed, several = np.int64(0), False
     for i in range(t.net.counts[FOUND]):  # without a branch, which no processor could foresee
         group = t.net.lists[RECOMPUTED, unsigned(i)]
-        row, index = t.net.groups[group], t.flow_of[group]
+        row = t.net.groups[group]
+        index = t.flow_of[group] * (row.weight == 1)  # the sum of several numbers may lie beyond the pool
         t.pool.changed[unsigned(changed)] = index
         changed += (row.weight == 1) & (row.rate != t.pool.rates[unsigned(index)])
         several |= row.weight > 1
