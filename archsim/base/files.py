@@ -153,8 +153,8 @@ def refuse_foreign(folder: Path) -> None:
         raise ArchsimError(f"{folder}: cannot be written to: {error.strerror}") from None
     if foreign and not (folder / _LOCK).exists() and not _is_report(folder / _MANIFEST):
         raise ArchsimError(
-            f"{folder}: has files that archsim did not make, such as {foreign[0]!r}; nothing is written there: give "
-            f"another folder with --out, or --force to write among them"
+            f"{folder}: has files that archsim did not make, such as {foreign[0]!r}, and nothing is written there. "
+            f"Give another folder with --out, or `--out {folder} --force` to write among them"
         )
 
 
