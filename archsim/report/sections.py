@@ -59,7 +59,8 @@ def sentences(report: Report) -> list[str]:
     last = {place: found[-1].run for place, found in list(places.items())[:_MOST_PLACES]}
     several = len(by_system) > 1
     return [
-        " ".join([*_faster_systems(by_system), *wins]) + f" These numbers assume {headline(report)}.",
+        " ".join([*_faster_systems(by_system), *wins])
+        + f" These numbers hold under the assumption set {headline(report)}.",
         " ".join(_limits(last, several)),
         " ".join(_distances(last, several)),
     ]

@@ -254,8 +254,9 @@ def refuse_beyond_positions(requests: Requests, model: ModelSpec, whose: str) ->
         raise TraceError(
             f"{requests.place(whose, at)}: {requests.input[at]:,} prompt and {requests.output[at]:,} output tokens, "
             f"but {model.name} has {model.positions:,} positions{scaled_to}, and an engine refuses more; "
-            f"{len(wrong):,} of {len(tokens):,} requests are longer. Leave them out, or give the model more "
-            "`positions:` if it was trained for more"
+            f"{len(wrong):,} of {len(tokens):,} requests are longer. Leave them out, draw shorter "
+            "ones (--input and --output of archsim recommend; requests.input and requests.output of a file), or give "
+            "the model more `positions:` if it was trained for more"
         )
 
 

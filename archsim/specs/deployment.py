@@ -102,7 +102,7 @@ class ParallelSpec(Spec):
             raise KeyProblem(
                 ("experts",),
                 f"ep {given.ep} x tp {given.tp} is not the {self.ranks} ranks of attention (tp {self.attention.tp} x "
-                f"dp {self.attention.dp})",
+                f"dp {self.attention.dp}). Give experts an ep and a tp whose product is {self.ranks}",
             )
         return self
 

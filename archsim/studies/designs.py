@@ -112,10 +112,10 @@ class DesignComparison(Shown):
 
     @property
     def same(self) -> str:
-        """What both ran: ``system dojo, model deepseek-v3, batch 256, assumptions published``."""
+        """What both ran: ``system dojo, model deepseek-v3, batch 256, policy ep, assumptions published``."""
         rows = self.rows
-        both = (name for name in ("system", "model", "batch", "assumptions") if rows[0][name] == rows[1][name])
-        return ", ".join(f"{name} {rows[0][name]}" for name in both)
+        names = ("system", "model", "batch", "policy", "assumptions")
+        return ", ".join(f"{name} {rows[0][name]}" for name in names if rows[0][name] == rows[1][name])
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per number: group, name, unit, a, b, ratio (b over a)."""

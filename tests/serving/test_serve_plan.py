@@ -243,7 +243,7 @@ def test_an_interrupted_one_goes_on_and_gives_the_same_bytes(tmp_path, monkeypat
         def at(self, text, share):
             shares.append(share)
 
-    monkeypatch.setenv("ARCHSIM_CACHE", "off")
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
     with pytest.raises(KeyboardInterrupt):
         ar.serve_sure(SURE_FILE, 16, out=tmp_path / "out", watcher=Stops())
     ar.serve_sure(SURE_FILE, 16, out=tmp_path / "out", watcher=Counts())

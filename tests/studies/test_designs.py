@@ -103,7 +103,8 @@ def test_the_command_compares_experiments(tmp_path, monkeypatch, capsys):
     assert main(["compare", "tiny.yaml", "wide.yaml", "--set", *FEW, "--policy", "base"]) == 0
     said = capsys.readouterr().out
     assert "systems.d2d.bandwidth" in said and "better" in said
-    assert "A: tiny.yaml, B: wide.yaml; both: system small, model toy, batch 12, assumptions published" in said
+    same = "system small, model toy, batch 12, policy base, assumptions published"
+    assert f"A: tiny.yaml, B: wide.yaml; both: {same}" in said
     assert "report: reports/tiny-wide-base-workload.decode_steps=1/index.html" in said
 
 

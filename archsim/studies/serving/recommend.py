@@ -696,7 +696,7 @@ def recommend(
         (kind, parallel) for kind, each in enumerate(kinds)
         for parallel in sizes_of(each.serving, _most_ranks(each.offer))
     ]  # fmt: skip
-    told(f"estimating {len(every)} sizes of engines")
+    told(f"estimating {len(every)} {'size' if len(every) == 1 else 'sizes'} of engines")
     race.warm_up(every)  # here, so that no process compiles or loads what another one does
     done, ended = _raced(race, every, told, jobs)
     served = sorted((each for each in done if each.rate > 0), key=_by_rate)
@@ -1071,8 +1071,8 @@ def _notes(race: _Race, best: Recommended, measures: Measures) -> Iterator[str]:
     if "trace" not in asked.requests:
         yield (
             f"Requests come at random times, with a mean of {race.requests.input.mean():,.0f} prompt tokens and "
-            f"{race.requests.output.mean():,.0f} output tokens. Give --input and --output, or --requests with a trace "
-            "of your own."
+            f"{race.requests.output.mean():,.0f} output tokens. --input and --output change that, and --requests "
+            "takes a trace of your own."
         )
     if kind.precision != BF16:
         yield (

@@ -118,7 +118,8 @@ class ServeRun:
     @property
     def name(self) -> str:
         """``point 3: ep, 4 requests/s, scheduler.name sglang``."""
-        what = "clients" if self.serving.spec.requests.concurrency else "requests/s"
+        one, several = ("client", "clients") if self.serving.spec.requests.concurrency else ("request/s", "requests/s")
+        what = one if self.offered == 1 else several
         cells = [f"{path} {value}" for path, value in self.cells.items() if path not in _OFFERED]
         return ", ".join([self.serving.policy.name, f"{self.offered:g} {what}", *cells])
 
@@ -590,7 +591,7 @@ def script(every: Sequence[Started]) -> str:
         ranks = started.parallel.ranks
         for instance in range(started.instances):
             name = "engine" if started.role == BOTH else f"engine that does {started.role} alone"
-            lines.append(f"# {name}, {instance + 1} of {started.instances}: {ranks} GPUs")
+            lines.append(f"# {name}, {instance + 1} of {started.instances}: {ranks} {'GPU' if ranks == 1 else 'GPUs'}")
             words = [*arguments(started), "--port", str(port)]
             lines.append(" ".join('"$MODEL"' if each == MODEL else shlex.quote(each) for each in words) + " &")
             port += 1
