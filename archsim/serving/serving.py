@@ -367,7 +367,7 @@ def _longer(serving: Serving, deployment: Deployment, requests: Requests, served
     if len(more.input) <= own or not np.array_equal(more.input[:own], requests.input):  # requests of a measured run
         return None
     if not clients:
-        more = drawn.scaled(more, requests.offered_per_s / drawn.first(more, own).offered_per_s)
+        more = drawn.scaled(more, requests.offered_per_s / more.offered_per_s)
     pools = [built.pool for built in (deployment.prefill, deployment.decode) if built]
     tables = served.experts
     if tables is not None and tables.shape[2]:

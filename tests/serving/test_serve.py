@@ -339,6 +339,17 @@ def test_the_highest_rate_is_within_the_limits_and_a_higher_one_is_not():
     assert above.within_slo < WITHIN or above.saturated
 
 
+def test_a_run_is_judged_by_more_requests_at_the_rate_of_its_own():
+    """Few requests come at another rate than was asked for. Were more of them to come faster, a deployment that is
+    judged by these would show more goodput than one that is not.
+    """
+    drawn = {"arrivals": {"rate": "20/s"}, "input": {"fixed": 50}, "output": {"fixed": 4}, "count": 40}
+    outcome = ar.serve(FILE | {"requests": drawn})
+    own, longer = outcome.requests.offered_per_s, outcome.longer.requests["arrival_ns"]
+    assert abs(own / 20 - 1) > 0.02
+    assert (len(longer) - 1) / (longer.max() - longer.min()) * 1e9 == pytest.approx(own, rel=1e-9)
+
+
 def test_check_says_what_a_file_of_loads_is_for(tmp_path, capsys):
     (tmp_path / "loads.csv").write_text("1,2\n3,4\n")
     assert main(["check", "serve_h200", "--set", f"routing={{trace: {tmp_path / 'loads.csv'}}}"]) != 0
