@@ -1024,8 +1024,9 @@ def why(found: Recommendation) -> Iterator[str]:
     bound = [name for name in TIMES if name in asked.slo]
     worst = min(bound, key=lambda name: best.limited[TIMES.index(name)])
     share = best.limited[TIMES.index(worst)]
+    kept = f"only {share:.0%}" if share >= 0.005 else "hardly any"
     yield (
-        f"The limit is {names[worst]}. With slightly more requests, only {share:.0%} of them would keep it."
+        f"The limit is {names[worst]}. With slightly more requests, {kept} of them would keep it."
         if share < 1 else "The limit is its throughput. With more requests, a queue would grow."
     )  # fmt: skip
     preempted = {0: "no request is preempted", 1: "1 request is preempted"}
