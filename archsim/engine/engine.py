@@ -47,8 +47,7 @@ from microarch.fabric.fabric import Fabric
 #
 # A policy knows how many tokens of every die choose which expert, not which single tokens they are, and its decision
 # precedes predictions: vectors sent once a die are expected numbers, and no copies are made. Otherwise a plan takes
-# what
-# the analytical engine gives for it (``Execution.time_of``), so that there is one law for both.
+# what the analytical engine gives for it (``Execution.time_of``), so that there is one law for both.
 
 ASKED = "time_of", "kernel_ns"  # methods that an execution needs for it
 
@@ -474,8 +473,8 @@ class EventEngine:
         """Move to another placement, found with that effort; returns the time from which steps may run, on the clock of
         ``now_ns``.
 
-        What the ``moves`` (WEIGHT_MOVE[n]) cost, and when the placement holds, is the assumption ``migration``
-        (``archsim.engine.engine``). Raises CapacityError where the placement does not fit.
+        The assumption ``migration`` says what the ``moves`` (WEIGHT_MOVE[n]) cost, and when the placement holds. Raises
+        CapacityError where the placement does not fit.
         """
         refuse_misfit(self.scenario, placement)
         waits_ns = self.balancing.migrate(placement, moves, effort)

@@ -77,8 +77,7 @@ class ManyTimes(NamedTuple):
 # ``gemm: calibrated``: every slice is a GEMM of its own, as long as it was measured.
 #
 # A measured GEMM reads its weights from HBM, but the engine streams weights itself. To count nothing twice, a product
-# is
-# described by times of which none depends on how fast the engine reads (docs/engine.md):
+# is described by times of which none depends on how fast the engine reads (docs/engine.md):
 #
 # ======= =====================================================================================================
 # compute the fitted law without the bytes of its weights: how long a slice that is there holds the array. A product
@@ -207,10 +206,8 @@ def _expert(name: str | None, digest: str, hidden: int, ffn: int, die: _Die) -> 
 # ====== ==============================================================================================================
 #
 # Alone on a die with local weights, a step takes T. Nothing is faster than FLOP over peak; where the engine streams
-# more
-# slowly than the law reads, the engine's time counts. Shared experts are products of their own, beside the kernel, as
-# in
-# the measured fused layers, which have routed experts only: they do not wait for tokens (``Calibrated``).
+# more slowly than the law reads, the engine's time counts. Shared experts are products of their own, beside the kernel,
+# as in the measured fused layers, which have routed experts only: they do not wait for tokens (``Calibrated``).
 
 class _Rank(NamedTuple):
     """What the law of a die depends on."""

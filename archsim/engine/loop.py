@@ -36,10 +36,8 @@ from microarch.silicon.energy import TILE_ROWS
 #
 # Loads are pairs of token and expert. ``perfect``: the mean. ``slots``: no placement with as many slots does better: an
 # expert with c instances has at least 1/c of its load on some die, and the fewest loads per instance that the slots
-# allow
-# are those of the greedy rule that gives each slot to the largest. ``placement``: the linear programme of LPLB over the
-# holders of the step, solved exactly as a flow (``archsim.policies.lplb``); no allocation to holders
-# does
+# allow are those of the greedy rule that gives each slot to the largest. ``placement``: the linear programme of LPLB
+# over the holders of the step, solved exactly as a flow (``archsim.policies.lplb``); no allocation to holders does
 # better, allocations to other dies may. perfect <= slots <= placement.
 
 class Ceilings(NamedTuple):

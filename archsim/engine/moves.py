@@ -264,10 +264,9 @@ def _expect_none(router_group, plan_die, taken, tokens, sizes, absent, before, n
 # ``per_token_expert`` as its ``low_latency``. Each costs a fixed time, and a rank's port then passes bytes at the rate
 # that the kernel achieves: t = fixed + bytes / rate. Both are fitted, with least relative errors, to the law of the
 # calibration (``Laws.dispatch_combine``) over 1 to 4,096 tokens a rank of 8 ranks in a node, of the model's shape or
-# the
-# nearest that was measured; bytes are those that leave a rank when all experts are equally popular. The measured time
-# includes reading HBM and crossing one switch, which the engine simulates: these latencies are subtracted. Neither is
-# scaled with the machine's links, which may be slower; the port never passes more than they do.
+# the nearest that was measured; bytes are those that leave a rank when all experts are equally popular. The measured
+# time includes reading HBM and crossing one switch, which the engine simulates: these latencies are subtracted. Neither
+# is scaled with the machine's links, which may be slower; the port never passes more than they do.
 #
 # Under ``launch: local_cp`` the command processor of a die starts a bundle a cycle of its logic; nothing caps the rate.
 

@@ -705,8 +705,7 @@ def _watch_new(net, n):
 # The capacity of a link is shared max–min among its *input ports*: the links upstream, and the die itself, which is one
 # input however many flows it sources (its own flows are queued separately and share that input max–min). Inside a port
 # traffic leaves in the mix in which it arrived, so a flow that is blocked downstream slows all that share its buffer:
-# the
-# throughput of port q is at most, for every link l that its traffic takes next,
+# the throughput of port q is at most, for every link l that its traffic takes next,
 #
 #     limit(q) = share of q at l · (all traffic of q) / (the share of q's traffic that goes to l).
 #
@@ -723,7 +722,7 @@ def _watch_new(net, n):
 # field          dtype[shape]         meaning
 # =============  ===================  ================================================================================
 # ``buffers``    BUFFER[resource+1]   limit of a resource, its ports, the ports that it feeds; the last row only ends
-# them
+#                                     them
 # ``ports``      PORT[port]           input ports by resource; an uncoupled resource has one, for all its flows
 # ``enters``     int64[position]      port by which a position enters its resource
 # ``entries``    int64[position]      groups of the component that enter by a port, ascending: from its ``first_entry``

@@ -189,11 +189,10 @@ def _prices(terms: np.ndarray, ns: np.ndarray) -> np.ndarray:
 # ---- blocks
 # Measured laws of sparse, compressed and linear attention: a sum of terms, each a quantity of work times its price.
 #
-# Kernels of a block follow each other, so their times add up: products, scores of an indexer, attention, and what
-# goes by
-# tokens, requests or context. Prices are at least 0 and were chosen on whole models and head counts that a fit had not
-# seen (``calibration.fit.attention``). A sparse block has its projections; linear attention is its convolution and its
-# rule (scan), without projections.
+# Kernels of a block follow each other, so their times add up: products, scores of an indexer, attention, and what goes
+# by tokens, requests or context. Prices are at least 0 and were chosen on whole models and head counts that a fit had
+# not seen (``calibration.fit.attention``). A sparse block has its projections; linear attention is its convolution and
+# its rule (scan), without projections.
 
 BLOCK, CONVOLUTION, RULE = "block", "convolution", "rule"
 SHORT, LONG = "short", "long"  # reach of a table

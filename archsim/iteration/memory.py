@@ -208,7 +208,7 @@ def activation_bytes(
 # The assumption ``memory`` says what is counted: experts alone, or all that serving keeps in HBM:
 #
 # ================  ==================================================================================================
-# experts           of `archsim.iteration.memory`, as are all others
+# experts           routed experts, whole on the dies that hold them
 # shared experts    under ``all`` as serving keeps them; else whole on every die, if they run (assumption ``weights``)
 # execution         what a user's own execution keeps (``bytes_per_die``)
 # attention         attention, dense layers, routers and embeddings: the die's share of its tensor-parallel group, or of

@@ -66,14 +66,12 @@ from archsim.specs.model import ModelSpec
 # ---- experts
 # Routed experts of all MoE layers, by tokens of a group of ranks: one protocol, whoever times them.
 #
-# ===========
-# ==========================================================================================================
+# ===========  =========================================================================================================
 # `FusedLaw`   the fused MoE law of the calibration, under a distribution of routing that was measured
 # `ByChance`   every token draws its experts by chance, and engines tune: the fastest measured kernel at each size
-# ===========
-# ==========================================================================================================
+# ===========  =========================================================================================================
 #
-# Experts that an engine runs (`archsim.engine`) or a measurement gives are told to `archsim.iteration.times` as ns.
+# Experts that an engine runs (`archsim.engine`) or a measurement gives come as ns.
 
 UNIFORM_TOLD = "uniform"
 NOT_GATED = "nongated"  # ending of kernels without the product of a gate
@@ -733,9 +731,8 @@ def draws(speculation: Speculation) -> np.ndarray:
 # A whole iteration of an experiment: MoE layers as the engine ran them, and all else by the laws of iterations.
 #
 # Attention is parallel as the deployment says. Of a group of tensor-parallel ranks each dispatches its share of the
-# tokens, whatever the assumption ``dispatch``. What runs beside what: ``archsim.iteration.overlap``. The parts add
-# up: an
-# iteration is its MoE layers, as long as the engine says, and the rest.
+# tokens, whatever the assumption ``dispatch``. What runs beside what: ``archsim.iteration.overlap``. The parts add up:
+# an iteration is its MoE layers, as long as the engine says, and the rest.
 
 # Columns of a run and the causes that each sums.
 COLUMNS = MappingProxyType(

@@ -80,8 +80,7 @@ class DieFactors(NamedTuple):
 # One table of fused MoE layers on one kind of die: the parts of its time, and where it was measured.
 #
 # `AsMeasured` and `Received` differ in the tokens that pass a die, in the experts that it pays for, and in whose
-# measured
-# corrections it takes:
+# measured corrections it takes:
 #
 # ============ ======================================= =============================================================
 #              tokens, experts                         corrections

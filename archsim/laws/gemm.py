@@ -1,9 +1,9 @@
 """GEMM times from a table: a law, corrections at the measured points, and kriging between its shapes.
 
-Shapes of the table have the measured time at the table's points in m. For other shapes
-``archsim.laws.gemm`` interpolates the corrections (logarithms of measured over law). Between points in m,
-times are interpolated on log-log axes; beyond the last point the law continues with the last correction. Measured dips
-(a tile edge) are kept: times are monotone in m wherever the points are.
+Shapes of the table have the measured time at the table's points in m. For other shapes the corrections
+(logarithms of measured over law) are interpolated. Between points in m, times are interpolated on log-log axes; beyond
+the last point the law continues with the last correction. Measured dips (a tile edge) are kept: times are monotone in m
+wherever the points are.
 """
 
 from copy import copy

@@ -383,8 +383,7 @@ def _preferred_moe(tables: list[MoeTable]) -> MoeTable:
 # Tables that another table of the same library dominates: fewer bits or a newer version, and yet slower.
 #
 # A kernel that reads fewer bytes, or that replaced another, and takes longer at the same sizes is one that nobody
-# serves
-# with, or a fault of the measurement. Tables are compared at all points that both measured.
+# serves with, or a fault of the measurement. Tables are compared at all points that both measured.
 
 SLOWER = 1.1  # median ratio from which a table counts: repeated sweeps differ by up to 10 % (median)
 NOT_SERVED = 1.5  # from which a kernel of fused layers is taken for one that nobody serves with

@@ -1,7 +1,6 @@
 """Fused MoE layers from a table: the law of one rank's pairs and active experts (``MoeLaw``), and measured corrections.
 
-At measured EP and TP sizes corrections are interpolated along ln tokens; at others they come from
-``archsim.laws.moe``.
+At measured EP and TP sizes corrections are interpolated along ln tokens; at others by `carried`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tables that a GPU takes from another one, scaled by nominal rates, for what was not measured on it.
 
 Rates of laws scale by the ratio of peaks (FLOP) and of HBM bandwidths (bytes), costs of MoE layers as
-``archsim.laws.scaling`` says, collectives within a node by that of NVLink; launches, latencies (per k, too),
+their terms say, collectives within a node by that of NVLink; launches, latencies (per k, too),
 corrections and links between nodes stay. docs/calibration.md has the errors, where both GPUs were measured. Every time
 of a scaled table counts as extrapolated.
 """
@@ -32,9 +32,8 @@ from archsim.laws.transfers import NVLINK_BYTES_PER_S
 #
 # FLOP scale with the peak, weights with the HBM. Of the costs of a token and of a pair, bytes scale with the HBM: those
 # of the kernels around the products, at the bandwidth of the measured GPU (`token_bytes`, `pair_bytes`), and no more
-# than
-# the whole cost. The rest, and the cost of an expert, gain by whichever of peak and HBM gained less; launch and floor
-# are software and stay.
+# than the whole cost. The rest, and the cost of an expert, gain by whichever of peak and HBM gained less; launch and
+# floor are software and stay.
 
 BF16_BYTES = 2
 

@@ -272,9 +272,8 @@ def preferred_collective(tables: Sequence[TransferTable]) -> TransferTable:
 #
 # A calibration has laws of transfers by size, direction and method (``pcie``, from ``hostpath.csv``) and launch costs
 # (``launch``, from ``launch.csv``). A decision sends small messages, 1 KiB to 1 MiB (demand of all dies, plan,
-# ``cp_en``
-# bits), so each law is reduced to the line through its smallest size and 1 MiB: latency + bytes / bandwidth. Each
-# decision crosses once in both directions; their latencies and times per byte are averaged.
+# ``cp_en`` bits), so each law is reduced to the line through its smallest size and 1 MiB: latency + bytes / bandwidth.
+# Each decision crosses once in both directions; their latencies and times per byte are averaged.
 
 # ---- host
 

@@ -1,6 +1,6 @@
 """Converts a Hugging Face ``config.json`` of a mixture-of-experts model to a ModelSpec: all of it, or not at all.
 
-The reader of its family (``archsim.models.config_json``) says what its keys mean. A type that is not known, and a key
+The reader of its family says what its keys mean. A type that is not known, and a key
 with a value that no reader asks for and that is not known to be harmless, are refused by name: each may change
 attention, experts or layers. ``accept_approximate`` goes on without them and notes them in the model.
 """
@@ -150,9 +150,8 @@ def read_keys(path: Path) -> ConfigKeys:
 # How each family of models names its layers: readers of ``config.json``, one row of ``FAMILIES`` a family.
 #
 # Keys are those of the configuration classes of transformers (github.com/huggingface/transformers, src/transformers/
-# models) and, where a model ships its own, of that (configuration_*.py beside its weights). A reader returns fields
-# of a
-# ModelSpec; a key that it does not ask for is refused unless ``config_keys.HARMLESS`` has it.
+# models) and, where a model ships its own, of that (configuration_*.py beside its weights). A reader returns fields of
+# a ModelSpec; a key that it does not ask for is refused unless ``config_keys.HARMLESS`` has it.
 
 Fields = dict[str, Any]
 _FP32 = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -236,10 +236,8 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 #
 # Fused: ``MoE`` and ``QMoE`` of com.microsoft (ONNX Runtime, ContribOperators.md). Decomposed: a TopK (or, of top-1
 # models such as Switch, an ArgMax) whose values come from the product with a router's weights [hidden, experts];
-# experts
-# numbered by name, equal in shape, or stacked in weights with three axes, whole or gathered: by a loop, or by the
-# tokens'
-# choices. Products whose names have no layer belong to the router before them.
+# experts numbered by name, equal in shape, or stacked in weights with three axes, whole or gathered: by a loop, or by
+# the tokens' choices. Products whose names have no layer belong to the router before them.
 
 EXPERT = re.compile(r"(?<!shared_)experts?[./_](\d+)(?=[./_ ]|$)")
 SHARED = re.compile(r"shared_?(experts?|mlp|ffn)")

@@ -15,7 +15,7 @@ name            rule
                 (Yu et al., arXiv 2510.05497 algorithm 1 as the paper states it)
 ``lp``          shares of experts that minimise the load of the fullest resource, by linear programming, rounded
                 (``archsim.policies.linear_programme``)
-others          tokens among the holders of an expert (``archsim.policies.allocation``), and moves between dies
+others          tokens among the holders of an expert (below), and moves between dies
                 (``archsim.policies.libra``)
 =============== ===========================================================================================
 """
@@ -599,9 +599,8 @@ def _sent(step: StepView, holder: np.ndarray) -> np.ndarray:
 # Holders of an expert are the dies that hold it by placement or as a complete cached copy. Experts are placed by
 # ascending tokens, in blocks; each block goes to the holder that then finishes first. Where even that one would finish
 # later than the mean of all dies by more than ``slack``, a die without the weights may take the block, if it, and the
-# die
-# that it fetches them from, finish earlier. So the experts with most tokens are shared out last, at the fewest fetches
-# per token; what a die has fetched may be copied, and makes it a holder. ``first_seen`` ignores copies.
+# die that it fetches them from, finish earlier. So the experts with most tokens are shared out last, at the fewest
+# fetches per token; what a die has fetched may be copied, and makes it a holder. ``first_seen`` ignores copies.
 
 OWN_LOAD = np.dtype([("compute_ns", "f8"), ("hbm_ns", "f8"), ("inbound_ns", "f8")])
 

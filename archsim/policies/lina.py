@@ -152,8 +152,7 @@ def _ahead(first: np.ndarray, then: np.ndarray) -> np.ndarray:
 # Lina's prediction of a batch: how many tokens every expert of every layer gets, from the paths that tokens took.
 #
 # The tables are counted over the first tokens of the batch, up to a sample, and predict only iterations after those
-# that
-# they were counted over. Prediction, too, reads a sample of an iteration's tokens and scales it.
+# that they were counted over. Prediction, too, reads a sample of an iteration's tokens and scales it.
 
 class PathForecast:
     """A `Watcher` of the demand. ``sample``: most tokens that are counted, and predicted in an iteration."""

@@ -2,7 +2,7 @@
 
 The linear programme of the SGLang article on Waterfill and LPLB, "The LP Formulation": minimise M subject to, for
 every GPU, the shares of the instances on it <= M; for every expert, its shares sum to its load; all shares >= 0. The
-paper solves it approximately on the GPU; here it is exact (`archsim.policies.lplb`).
+paper solves it approximately on the GPU; here it is exact.
 """
 
 from collections.abc import Sequence

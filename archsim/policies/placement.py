@@ -183,8 +183,7 @@ def placement_of(found: PhysicalMap) -> Placement:
 # Placement rules: pure functions ``(experts, dies, **parameters)`` that return the home die of every expert,
 # int32[expert], the same in every layer; with a parameter ``layers`` a ``Placement``.
 #
-# A user's function may return a ``Placement`` instead (``archsim.policies.placement``), with replicas and
-# layers that differ.
+# A user's function may return a ``Placement`` instead, with replicas and layers that differ.
 
 def linear(experts: int, dies: int) -> np.ndarray:
     """Contiguous: with q = experts // dies, die e // q for e < q * dies, the rest e mod dies (published simulator).

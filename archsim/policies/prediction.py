@@ -334,8 +334,7 @@ def copy_bits(plan_expert, plan_die, hot, dies, ids, until_own_id):
 # ---- free_heatmap
 # The heatmap that counts every pair at once (``heatmap_update: free``): its predictions follow from the routing alone.
 #
-# Rules: Yu et al., ISCA 2026 (arXiv 2510.05497v4), as in the published simulator. Compare
-# `archsim.policies.prediction`.
+# Rules: Yu et al., ISCA 2026 (arXiv 2510.05497v4), as in the published simulator. Compare `PortedHeatmap`.
 
 class FreeHeatmap:
     """The heatmap of every layer, and the last token of every request of the batch; a `Watcher` of the demand.
@@ -420,7 +419,7 @@ def _count_pairs(experts, first, end, request, same, follows, last, heat, change
 # Updates that the port cannot serve during a step are dropped, last requests first. The pairs of a step count from the
 # next iteration on. When a counter is full, its whole row is halved: counts keep their order, and old ones decay
 # (ageing); that takes the port two accesses a word of the row, as the store in RTL does (``microarch.rtl.heatmap``).
-# Compare ``archsim.policies.prediction``, which counts every pair at once (``heatmap_update: free``).
+# Compare `FreeHeatmap`, which counts every pair at once (``heatmap_update: free``).
 
 COUNTER_LIMIT = np.int64(2**16 - 1)
 ACCESSES_PER_UPDATE = 2  # a word is read and written
@@ -443,8 +442,8 @@ def cycles_per_halving(experts: int, port_bits: int) -> int:
 class PortedHeatmap:
     """Heatmaps of all layers of one run; iterations must begin in order.
 
-    ``routing``: iterator of ``StepTokens`` in order of iteration. ``predictor``: as in
-    ``archsim.policies.prediction``. ``per_word``: counters of a word of the port. ``halvings``: rows halved.
+    ``routing``: iterator of ``StepTokens`` in order of iteration. ``predictor``: a
+    `Predictor`. ``per_word``: counters of a word of the port. ``halvings``: rows halved.
     ``count``: what adds pairs to a layer's counters; by default the compiled table of the store.
     """
 

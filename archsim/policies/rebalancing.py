@@ -1,7 +1,7 @@
 """Rebalancing: a new placement every few steps, from the loads under the previous one.
 
 A rule is a pure function ``(history: History, placement: Placement, **parameters)`` that returns a `Placement`, or a
-`Rebalanced`, which also says what it cost; ``archsim.policies.rebalancing`` has those of papers, others are a
+`Rebalanced`, which also says what it cost; those of papers are below, others are a
 user's own ``package.module:function``. The loop that drives an engine calls it (``archsim.engine.loop``) and hands
 the difference between both placements to the engine as weight moves.
 """
@@ -178,9 +178,8 @@ def _effort(operations: int, rows: int, experts: int) -> Effort:
 #
 # A rule is a function ``(layer: LayerView, **parameters) -> Replicas``; ``libra``, ``lina``, or a user's own
 # ``package.module:function``, which returns bool[expert, die]. It sees predictions, not the demand of the layer: Lina's
-# are counted from the paths of tokens (``archsim.policies.lina``). Libra's look-ahead asks the next layer's
-# router with this layer's hidden states, which no trace has: `look_ahead` draws predictions of a stated accuracy
-# instead.
+# are counted from the paths of tokens (``archsim.policies.lina``). Libra's look-ahead asks the next layer's router with
+# this layer's hidden states, which no trace has: `look_ahead` draws predictions of a stated accuracy instead.
 
 class LayerView(NamedTuple):
     """What is known of a layer before it runs."""

@@ -517,7 +517,7 @@ def _shown(value: Any) -> str:
 # The page section on policies that are slower than plain expert parallelism: where, by how much, what takes longer,
 # and what the rule that allocates does not see.
 #
-# Policies are compared at the same place, as in ``archsim.report.sections``.
+# Policies are compared at the same place, as in the answers above.
 
 STEPS = (0.05, 0.15, 0.35)  # losses from which a cell is redder
 # What the engine charges and an allocation does not weigh (docs/policies.md), where assumptions have these values.

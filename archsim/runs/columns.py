@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # ---- measure
 # Measures of a finished run: functions of a `Finished` run, one per column or group of columns.
 #
-# ``archsim.runs.columns`` says which column each of them is. Times in ns, shares as fractions; ``None`` if there is
+# The table of columns below says which column each of them is. Times in ns, shares as fractions; ``None`` if there is
 # nothing to measure.
 
 MESSAGES, BYTES = 0, 1  # columns of Tally.hops
@@ -626,8 +626,7 @@ def _iteration(run: Finished, phase: int, ns: float, iterations: int, tokens: fl
 # Measures that stand side by side on pages: one definition of throughput, time of a step, and use of the machine.
 #
 # Throughput and time of a step are those of all MoE layers of the model, whichever ran, and count the tokens that
-# decode
-# generates under every set of assumptions. Use of the machine is over the whole run, prefill included.
+# decode generates under every set of assumptions. Use of the machine is over the whole run, prefill included.
 
 def decode_step_ns(run: Finished) -> float | None:
     """Mean time of a decode step."""

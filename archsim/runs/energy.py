@@ -1,9 +1,9 @@
 """Energy of a run by block, and area and price of its machine, from the run's record.
 
 Energy is that of the run's MoE layers, prefill included; a token is one that has passed all of the model's. Excluded
-are attention (``archsim.runs.energy`` adds it where a whole iteration is known), host, cooling and LLC hits
+are attention (`iteration_energy_j` adds it where a whole iteration is known), host, cooling and LLC hits
 (a hit is one LLC read more than counted here). Sources:
-``microarch.silicon.energy``, ``microarch.silicon.cost``, ``microarch.silicon.cost``.
+``microarch.silicon.energy`` and ``microarch.silicon.cost``.
 """
 
 from __future__ import annotations
@@ -347,8 +347,7 @@ def economics(
 #
 # Each rank reads the weights that are not routed experts once an iteration, and the KV cache of its requests; a token
 # computes with each of these weights once. Waiting is paid for the whole iteration. Weights in the die's dtype,
-# attention
-# and its cache in BF16 (``microarch.silicon.energy`` has the coefficients and their sources).
+# attention and its cache in BF16 (``microarch.silicon.energy`` has the coefficients and their sources).
 
 BF16 = "bf16"
 WAITING = "idle"  # of microarch.silicon.energy.run_energy
@@ -396,14 +395,12 @@ def _attention(run: Finished) -> Mapping[str, float]:
 # A run at its limits: power and temperature of its dies, and the clock at which none is exceeded.
 #
 # A limit is a closed loop: where it is exceeded the clock falls, with it the voltage (V ~ f down to a least one, so
-# that
-# an operation takes f² of its energy), then steps take longer, and power falls by both. The loop is solved for decode
-# and for the prefill, each with one clock for all dies, in steps of a hundredth: the highest with which the simulated
-# run
-# exceeds no limit. So a higher limit and better cooling never lower a clock. With ``clocks: each`` a die that exceeds a
-# limit lowers its own clock (`_SearchEach`). Power is the mean over a class of steps,
-# as regulators of GPUs average over milliseconds; it follows from the energy account (``archsim.runs.energy``), die by
-# die. Without ``power`` and ``cooling`` in a system nothing here runs.
+# that an operation takes f² of its energy), then steps take longer, and power falls by both. The loop is solved for
+# decode and for the prefill, each with one clock for all dies, in steps of a hundredth: the highest with which the
+# simulated run exceeds no limit. So a higher limit and better cooling never lower a clock. With ``clocks: each`` a die
+# that exceeds a limit lowers its own clock (`_SearchEach`). Power is the mean over a class of steps, as regulators of
+# GPUs average over milliseconds; it follows from the energy account above, die by die. Without
+# ``power`` and ``cooling`` in a system nothing here runs.
 
 STEPS = 100  # of a clock, as PLLs have them: 15 MHz of 1,980 on an H100
 LOWEST = 20  # of these; NVIDIA's driver goes down to 345 of 1,500 MHz

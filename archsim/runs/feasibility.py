@@ -150,8 +150,7 @@ def refuse_misroutes(runs: Iterable[Run]) -> None:
 #
 # The constants are fits to ``benchmarks/estimates.py``, which prints estimate and measurement of runs on 3 × 3 to 9 × 9
 # dies beside each other, and to ``benchmarks/big_fabrics.py``: meshes of up to 64 × 64 dies, tori, rings and switches
-# of
-# up to 32 × 32, fully connected dies of up to 40 × 40. Of these, events and memory are within a third; time within a
+# of up to 32 × 32, fully connected dies of up to 40 × 40. Of these, events and memory are within a third; time within a
 # factor of `SPREAD`, without the second or two in which a command starts. A user's own fabric function may make more
 # links than are counted.
 

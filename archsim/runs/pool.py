@@ -295,7 +295,7 @@ def _employ(number: int, worker: Worker, verb: str, schedule: Schedule, replies:
 
 
 class Worker:
-    """A worker process, seen from the parent; see ``archsim.runs.pool``."""
+    """A worker process, seen from the parent."""
 
     def __init__(self) -> None:
         self.dismissed = False
@@ -408,12 +408,9 @@ def _copy(work: Callable[[Any], Any], pipe: Connection) -> None:
 # is a batch of runs that share a demand. Of a demand with several batches the first is one run, and the others are
 # submitted when it has ended: by then a demand that takes long to build is in the cache on disk, and no worker with the
 # same cache builds it again. Records leave the cluster as they are read. The tasks of a worker that dies are
-# rescheduled
-# by Dask on another one, ``RETRIES`` times; then their runs are tasks of their own, so that the one at fault fails
-# alone.
-# Each thread of a worker has a simulator of its own; one thread per worker (``dask worker --nthreads 1``) shares
-# demands
-# best.
+# rescheduled by Dask on another one, ``RETRIES`` times; then their runs are tasks of their own, so that the one at
+# fault fails alone. Each thread of a worker has a simulator of its own; one thread per worker (``dask worker
+# --nthreads 1``) shares demands best.
 
 PATIENCE_S = 6.0  # for the scheduler to answer
 RETRIES = 3  # of a run whose worker died

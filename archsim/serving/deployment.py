@@ -90,11 +90,9 @@ from archsim.workload.traffic_presets import preset_digest
 # Tables that stand in for what a calibration lacks: weights of 4 bits, and expert layers of other shapes.
 #
 # Every time of a stand-in counts as extrapolated. Weights of 4 bits take the tables of a dtype that computes alike,
-# with
-# the rates at which their bytes and products would pass. An expert layer takes the law of the nearest measured shape,
-# with its own sizes, as dies do (``archsim.laws.die``). Kernels of fused layers that are slower than kernels of
-# more
-# bits of their library are not those that engines run (``archsim.laws.laws``): the library's kernel of 16 bits
+# with the rates at which their bytes and products would pass. An expert layer takes the law of the nearest measured
+# shape, with its own sizes, as dies do (``archsim.laws.die``). Kernels of fused layers that are slower than kernels of
+# more bits of their library are not those that engines run (``archsim.laws.laws``): the library's kernel of 16 bits
 # stands in, with the bytes of its own weights and the FLOP rate of their dtype. Where both were measured, the law of 16
 # bits is 5 to 8 % off FP8 (medians; TensorRT-LLM on H100, B200 and GB200, vLLM's Triton and FlashInfer kernels on B200
 # and GB200), that of FP8 in blocks 7 to 35 %.

@@ -2,8 +2,8 @@
 
 A module has ``schedule(state, k, now_ns, limits)``: compiled by the registry, called for every rank ``k`` that has a
 request before every iteration of its engine. It fills ``state.new[k, i]`` (tokens of the i-th running request, 0 for
-none), admits waiting ones, and gives both the KV blocks for these tokens, with the parts in
-``archsim.serving.schedulers``. Its parameters are ``limits.params``, in the order of its row; those of a user's own
+none), admits waiting ones, and gives both the KV blocks for these tokens, with the parts
+below. Its parameters are ``limits.params``, in the order of its row; those of a user's own
 function are keyword arguments.
 """
 
@@ -49,7 +49,7 @@ from archsim.specs.serving import ARGUMENTS, is_function
 # ---- schedulers
 
 # ---- scheduling
-# Parts of a scheduler (``archsim.serving.schedulers``): queues, admission, preemption, and what the clock sums up.
+# Parts of a scheduler: queues, admission, preemption, and what the clock sums up.
 
 @inner
 def uncomputed(state: State, r):

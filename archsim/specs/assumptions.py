@@ -28,9 +28,8 @@ from archsim.specs.system import Efficiency
 # A user's own execution, ``execution: package.module:class``: what it says of itself beside running steps.
 #
 # All are optional attributes of the class: its docstring, for pages; ``columns``, result columns with their meanings,
-# of
-# which its method ``counted()`` gives the values; ``bytes_per_die(system, model, batch)``, what it keeps in HBM beside
-# weights and KV; ``refuse_undeployed(scenario)``, in place of the usual checks of parallel sizes.
+# of which its method ``counted()`` gives the values; ``bytes_per_die(system, model, batch)``, what it keeps in HBM
+# beside weights and KV; ``refuse_undeployed(scenario)``, in place of the usual checks of parallel sizes.
 
 def own_execution(name: str) -> Any:
     """The class or function that an assumption ``execution`` names; None for a shipped one. Raises ValueError."""

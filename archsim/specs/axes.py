@@ -14,7 +14,7 @@
 Grid, groups and samples multiply each other and the experiment's own systems, models, batches, policies and
 assumption sets. A path starts with ``system``, ``model``, ``policy``, ``assumptions``, ``workload``, ``parallel``,
 ``precision`` or ``engine``; a key that only one of them has may also start it (``hbm.bandwidth``). Nested mappings are
-paths, too. Syntax of values: ``archsim.specs.axes``; constraints: ``archsim.specs.axes``.
+paths, too. The syntax of values and of constraints is below.
 """
 
 import math
@@ -870,8 +870,7 @@ def _drawn(axes: tuple[Axis, ...], method: str, count: int, seed: int) -> tuple[
 # ::
 #
 #     explore:
-#       objectives: [throughput, energy, cost]     # or expressions, throughput / area; the first is optimised in
-# budgets
+#       objectives: [throughput, energy, cost]     # or expressions, throughput / area; budgets optimise the first
 #       where: [throughput >= 20000]               # checked on results; `sweep.where` is checked before anything runs
 #       budgets: [cost <= 40000, power <= 2000]    # the best design within each is reported, with its YAML
 #       event_runs: 15 %                           # of the points, or a number of runs; 0: the analytical engine alone

@@ -3,7 +3,7 @@ parameters.
 
 A rule is one of the names below, or a user's own function ``package.module:function``, which gets the parameters as
 given. :data:`PRESETS` names the five policies of the published simulator, allocation as the paper's text describes
-it, a linear programme, and the published balancers of ``archsim.specs.policies``.
+it, a linear programme, and the published balancers.
 """
 
 import inspect

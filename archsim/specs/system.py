@@ -255,8 +255,8 @@ class DecisionSpec(Spec):
 # ---- measured
 # What HBM and die-to-die links take from a calibration, as numbers that a manifest stores.
 #
-# A ``calibration`` in ``hbm`` or ``d2d`` is replaced by what was measured on that GPU (also in ``decision.host``:
-# ``archsim.specs.system``). HBM gets the latency and the share of nominal bandwidth of reads. A link follows
+# A ``calibration`` in ``hbm`` or ``d2d`` is replaced by what was measured on that GPU (also in ``decision.host``).
+# HBM gets the latency and the share of nominal bandwidth of reads. A link follows
 # the law of one-way copies between two GPUs of a server node, with its rate as a share of the link's nominal rate. A
 # run has slices of one size, and its links use the rate around that size, so that a slice takes the time of a measured
 # copy. ``archsim.laws`` chooses the tables and evaluates the laws.

@@ -43,29 +43,24 @@ if TYPE_CHECKING:
 # The variables are how many tokens of each expert each die runs. The loads are linear in them, and hold for every
 # allocation:
 #
-# ========================
-# =============================================================================================
+# ========================  ============================================================================================
 # load                      is at least
-# ========================
-# =============================================================================================
+# ========================  ============================================================================================
 # compute array             its tokens, at the best rate that any number of the expert's tokens reaches
 # HBM, weights              a slice that a die does not have at the start of the step is read at the home once, however
 #                           many dies request it (later ones may hit in the LLC); a die's own copy is read once;
 #                           what is in an LLC at the start of the step costs nothing
-# links, weights            a slice crosses the route from its home to every other die that runs the expert without a
-# copy
-# HBM, hidden vectors       dispatch and combine each read or write a vector at the origin of its token; if the token is
-#                           executed on another die, there too
+# links, weights            a slice crosses the route from its home to every other die that runs the expert without
+#                           a copy
+# HBM, hidden vectors       dispatch and combine each read or write a vector at the origin of its token; if the token
+#                           is executed on another die, there too
 # links, hidden vectors     there and back, for tokens that are executed on another die
-# ========================
-# =============================================================================================
+# ========================  ============================================================================================
 #
-# Resources are numbered HBM ``0..D``, compute array ``D..2D``, then the links of the engine's machine. Their loads
-# are in
-# ns. Under ``contention: shared`` a load is bytes over bandwidth; under ``reserved`` weights also hold links and HBM
-# for
-# their latency, and a request holds the links of its route. Effects that are not certain (evictions, the rounding of
-# transfers, hidden vectors carried along with weights, the LLC port, new cached copies) are left out.
+# Resources are numbered HBM ``0..D``, compute array ``D..2D``, then the links of the engine's machine. Their loads are
+# in ns. Under ``contention: shared`` a load is bytes over bandwidth; under ``reserved`` weights also hold links and HBM
+# for their latency, and a request holds the links of its route. Effects that are not certain (evictions, the rounding
+# of transfers, hidden vectors carried along with weights, the LLC port, new cached copies) are left out.
 
 MOST_DIES = 128  # die × die × link tables are dense: 128 dies take about 60 MB
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 # every draw of the traffic, and by PAYS or more, as `archsim compare --without` of balancers.
 
 NO_GAIN = 1e-4  # changes of throughput below this share are none
-PAYS = 0.01  # least gain, in every draw, that is called worth it: of a balancer, too (``archsim.studies.worth``)
+PAYS = 0.01  # least gain, in every draw, that is called worth it: of a balancer, too
 DRAWS = 3  # of the traffic, of the range
 # Block → the part of a policy that uses it.
 BLOCKS = MappingProxyType({"prediction": "prediction", "allocator": "allocation", "speeds": "allocation"})

@@ -386,14 +386,12 @@ def _at(spec: Spec, path: tuple[str, ...]) -> float:
 #
 # A world is a run with another scenario, so that it goes through the pool, the store and the cache of any sweep: it may
 # be interrupted and resumed, and does not depend on the number of jobs. Where the experiment's engine corrects, the
-# fast
-# engine runs at most `THINNED` layers: as a control variate it need only go up and down with the whole.
+# fast engine runs at most `THINNED` layers: as a control variate it need only go up and down with the whole.
 #
 # Two more causes of spread multiply the time of a world, the same for all options. *Traffic*: the fast engine runs some
 # draws of the traffic on the machine as it is; each world has one of them. *Layers*: where some of the layers ran, the
 # mean of those that a world draws among them, with replacement, over the mean of all (a bootstrap; its spread is that
-# of
-# a sample without replacement from all layers of the model, Cochran, Sampling Techniques, 1977, section 2.6).
+# of a sample without replacement from all layers of the model, Cochran, Sampling Techniques, 1977, section 2.6).
 
 FAST = "analytical"
 CORRECTING = 16  # worlds that the experiment's own engine runs, too

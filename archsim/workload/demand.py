@@ -346,8 +346,7 @@ class StepDemand(NamedTuple):
 #
 # An entry is a folder with a file of bytes for every array; large ones are mapped. Its name covers everything its
 # content depends on: the routing, the batch, and the summing code. It may be deleted at any time; the least recently
-# used
-# entries are deleted when the total exceeds `MOST_BYTES`.
+# used entries are deleted when the total exceeds `MOST_BYTES`.
 
 MOST_BYTES = 4 << 30
 WORTH_S = 0.5
@@ -366,7 +365,7 @@ def folder() -> Path:
 
 def cached_demand(kind: type[Kind], name: str, build: Callable[[Path | None], Kind]) -> Kind:
     """The demand that `build` makes: a dataclass of arrays, None and numbers. name: unique among demands of the same
-    code. build: gets a folder to which columns may be written (`archsim.workload.demand`), or None.
+    code. build: gets a folder to which columns may be written, or None.
     """
     found = _load(kind, _entry(name))
     return built_together([name], lambda folders: [build(folders[0])])[0] if found is None else found

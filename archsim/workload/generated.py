@@ -27,7 +27,7 @@ blur it.
 
 Tastes are dealt out by Latin hypercube sampling over BLOCK requests of a task, so that loads depend little on the
 seed. Acceptance, of each phase its own, settles how far the loads of the phases agree, and corrects what distinct
-experts of a token change of the shares. Numbers are counter-based, as in `archsim.workload.generated`: the
+experts of a token change of the shares. Numbers are counter-based: the
 routing of a request depends on the seed, its number, and, in the last block of a task, on how many requests that
 block has.
 """
@@ -73,11 +73,9 @@ from archsim.workload.traffic_model import COMPONENTS, OTHER, TrafficModel
 #   2–59.
 #
 # Popularity may move while requests run. With `drift` its logarithm turns from one log-normal table towards another
-# that
-# is independent, by so many radians a decode step: its spread stays, and its correlation with that of n steps before is
-# cos(drift · n). With `switch_step` every request takes up another subject at that decode step: popularity and tastes
-# are
-# those of another seed from then on.
+# that is independent, by so many radians a decode step: its spread stays, and its correlation with that of n steps
+# before is cos(drift · n). With `switch_step` every request takes up another subject at that decode step: popularity
+# and tastes are those of another seed from then on.
 
 PREFERRED = 0.25
 """Fraction of the experts that a request prefers at a layer."""

@@ -261,8 +261,7 @@ def _number(cell: str) -> float | None:
 #
 # * modes ``stat`` and ``stat_approx``: ``logical_count`` [layer][expert], or [step][layer][expert];
 # * ``per_pass``: ``records``, each with ``global_physical_count`` [layer][slot] and ``forward_pass_id``; one file a
-# rank,
-#   with that rank's tokens;
+#   rank, with that rank's tokens;
 # * ``per_token``: ``records``, each with ``topk_ids_of_layer`` [layer][token][k], slots, -1 where there is none, and
 #   ``forward_mode`` (1 extend, 2 decode).
 #

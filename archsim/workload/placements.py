@@ -105,9 +105,8 @@ def slot_rows(where: str, rows: Sequence[Any]) -> np.ndarray:
 # ---- sglang
 # SGLang: ``--init-expert-location FILE.json`` with ``--ep-num-redundant-experts``.
 #
-# ``physical_to_logical_map`` [layer][slot] of all layers of the model, dense ones too (their rows are the default,
-# slot i
-# holds expert i mod experts). Rules: slots divide by the EP size, every layer holds every expert. Source:
+# ``physical_to_logical_map`` [layer][slot] of all layers of the model, dense ones too (their rows are the default, slot
+# i holds expert i mod experts). Rules: slots divide by the EP size, every layer holds every expert. Source:
 # sgl-project/sglang, python/sglang/srt/eplb/expert_location.py @ 01fec5c2.
 
 SGLANG_FILE = "sglang_init_expert_location.json"
@@ -152,12 +151,9 @@ def sglang_options(placed: PhysicalMap, path: Path) -> str:
 # TensorRT-LLM: ``moe_config.load_balancer``, YAML.
 #
 # ``num_slots``, ``initial_global_assignments`` {model layer: [expert in a slot]}, ``layer_updates_per_iter`` 0
-# (static).
-# Rules: slots divide by the EP size, every MoE layer is assigned, with ``num_slots`` experts and every expert among
-# them.
-# Source: NVIDIA/TensorRT-LLM, MoeLoadBalancerConfig (tensorrt_llm/llmapi/llm_args.py) and the checks where layers use
-# it
-# (_torch/modules/fused_moe/).
+# (static). Rules: slots divide by the EP size, every MoE layer is assigned, with ``num_slots`` experts and every expert
+# among them. Source: NVIDIA/TensorRT-LLM, MoeLoadBalancerConfig (tensorrt_llm/llmapi/llm_args.py) and the checks where
+# layers use it (_torch/modules/fused_moe/).
 
 TRTLLM_FILE = "trtllm_moe_load_balancer.yaml"
 
@@ -214,8 +210,7 @@ def trtllm_options(placed: PhysicalMap, path: Path) -> str:
 # vLLM: a static EPLB mapping, ``initial_mapping_path`` of ``eplb_config`` (pull request 41141), JSON lines.
 #
 # One record ``eplb_initial_mapping``: ``num_slots``, ``num_redundant_experts`` and ``initial_global_assignments``,
-# whose
-# keys count the MoE layers from 0. Rules: all MoE layers, ``num_slots`` experts each, as many redundant ones as
+# whose keys count the MoE layers from 0. Rules: all MoE layers, ``num_slots`` experts each, as many redundant ones as
 # configured, every expert at least once, slots divide by the EP size. Source: the pull request's tests.
 
 VLLM_FILE = "vllm_eplb_initial_mapping.jsonl"

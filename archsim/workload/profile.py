@@ -11,8 +11,7 @@ from archsim.workload.trace import Trace
 # Statistics of routing: loads, pairs of experts, reuse, working sets, and their uncertainty.
 #
 # Definitions follow section III of Yu et al., ISCA 2026 (arXiv 2510.05497v4), where it gives one; a figure of a trace
-# is
-# the mean over its layers of the figure of a layer. All functions take a `Trace`, or tables counted from one.
+# is the mean over its layers of the figure of a layer. All functions take a `Trace`, or tables counted from one.
 
 TOP = 0.2
 """The share of pairs, or of experts, whose part of all selections is quoted (figures 4 and 5 of the paper)."""

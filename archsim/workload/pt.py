@@ -1,6 +1,6 @@
 """``.pt`` files as ``torch.save`` writes them, read without PyTorch: a zip archive of one pickle and raw storages.
 
-Nothing in a file is executed (`archsim.workload.pt`). Layout of the archive: ``<name>/data.pkl``,
+Nothing in a file is executed. Layout of the archive: ``<name>/data.pkl``,
 ``<name>/data/<key>`` (one storage each), ``<name>/byteorder``.
 """
 

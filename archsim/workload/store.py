@@ -330,8 +330,7 @@ def check_loads(where: str, columns: dict[str, np.ndarray], facts: dict, shape: 
 #
 # Layout: the magic ``ARCHCOL1``, the length of the header (uint32, little-endian), its CRC-32 (uint32), the header, the
 # frames. The header is JSON: ``facts``, and ``columns`` {name: {dtype, shape, frames: [[bytes, CRC-32], …]}}. A frame
-# is
-# one Zstandard frame; a column has one for each index of its first axis if it has three axes, else one in all.
+# is one Zstandard frame; a column has one for each index of its first axis if it has three axes, else one in all.
 # Nothing in a file depends on when or where it was written: equal columns make equal bytes.
 
 MAGIC = b"ARCHCOL1"

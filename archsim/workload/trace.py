@@ -417,13 +417,10 @@ def _plain(name: str) -> str:
 #
 # What the time of a layer depends on is how unequal its loads are, whatever runs its experts: the fullest of several
 # equal groups of neighbouring experts (the dies of expert parallelism, one expert at last), and how many experts have
-# any
-# token. Layers are chosen so that the means of these over them are close to the means over all layers (balanced
-# sampling:
-# Deville and Tillé, Biometrika 91, 2004, here by exchanging one layer for another as long as that helps). Evenly spread
-# layers, which were taken before, had 18 % less time than all for 2 of the 58 of DeepSeek-V3 under expert
-# parallelism, as
-# depths are not alike.
+# any token. Layers are chosen so that the means of these over them are close to the means over all layers (balanced
+# sampling: Deville and Tillé, Biometrika 91, 2004, here by exchanging one layer for another as long as that helps).
+# Evenly spread layers, which were taken before, had 18 % less time than all for 2 of the 58 of DeepSeek-V3 under expert
+# parallelism, as depths are not alike.
 
 _GROUPS = 13  # numbers of groups of experts whose fullest counts, in equal ratios from 4 to one for every expert
 # Tokens that are looked at to choose among the layers of a source: of so many requests, evenly spread over it, up to

@@ -6,7 +6,7 @@
    Shares are counted from the *other* requests (taste: from the other tokens of the request), so that a component is
    credited only for how well it predicts routing from which it was not counted. The same for the sequence of kinds.
    An expert that stays counts as a repetition, which has no weight here. The script of a step is estimated likewise.
-3. Simulation: `archsim.workload.traffic_fit`.
+3. Simulation: what is generated is compared with the trace, and the parameters are moved towards it.
 """
 
 from dataclasses import dataclass, replace

@@ -196,8 +196,7 @@ def _beside(row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 #
 # A product with static scales takes the measured time less ``compute_scale`` and ``scale_matrix`` at its (m, k), each
 # interpolated linearly in m and k, without extrapolation. As these are differences of two measurements, points
-# dominated
-# by quantisation are left out.
+# dominated by quantisation are left out.
 
 OPERATIONS = ("compute_scale", "scale_matrix")
 MOST_QUANTISATION = 0.8  # share of a time above which a difference is mostly noise (versions differ by 1 to 2 of 8 us)

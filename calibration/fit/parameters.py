@@ -86,8 +86,7 @@ def is_calibration_file(out: str) -> bool:
 # Least squares with a robust loss, for the parameters of laws.
 #
 # A fit goes on far beyond the digits that are written: the default tolerances of scipy leave weakly determined
-# parameters
-# 1e-4 apart between CPUs, whose numeric libraries round differently; these leave 1e-7.
+# parameters 1e-4 apart between CPUs, whose numeric libraries round differently; these leave 1e-7.
 
 TOLERANCE = 1e-15
 LAW_DIGITS = 4  # significant, of the parameters of laws; corrections at measured points make up for what is cut

@@ -103,8 +103,7 @@ class Driver:
 # Times of GPU work, between two events on the GPU. PyTorch is passed in, never imported.
 #
 # The GPU is kept busy while the host enqueues the work, so that it runs without gaps however slow the host is: a
-# spinning
-# kernel comes first, then event, work and event (as in NVIDIA's nvbandwidth).
+# spinning kernel comes first, then event, work and event (as in NVIDIA's nvbandwidth).
 
 WARM_UPS, REPEATS = 3, 20
 LEAST_REPLAY_US = 1000.0  # long compared with the resolution of events (0.5 us) and the start of a graph

@@ -19,11 +19,10 @@ from calibration.measurements.schema import DATASHEETS, IDLE_US, Nominal, Table,
 # Times in the wrong unit: rows, series and whole tables that are far from any plausible time.
 #
 # A rough time of each point (a launch, and work at the peaks of the GPU's datasheet; of a GPU without one at 200
-# TFLOP/s
-# and 1 TB/s of memory, from which figures of datasheets of 2020 to 2025 are within a factor of 10 or 20; 100 GB/s
-# between
-# GPUs) accounts for sizes; the ratio measured / rough varies little among points measured in the same way, whatever the
-# unit. A factor of 1000 stands out. A size in KiB does not: it shows in the rate at which time rises with size.
+# TFLOP/s and 1 TB/s of memory, from which figures of datasheets of 2020 to 2025 are within a factor of 10 or 20; 100
+# GB/s between GPUs) accounts for sizes; the ratio measured / rough varies little among points measured in the same way,
+# whatever the unit. A factor of 1000 stands out. A size in KiB does not: it shows in the rate at which time rises with
+# size.
 
 LAUNCH_US = 3.0
 FLOP_PER_US, BYTES_PER_US, LINK_BYTES_PER_US = 200e6, 1e6, 1e5
@@ -612,9 +611,8 @@ _SHARES = MappingProxyType({"gemm": _gemm_shares, "moe": _moe_shares, "memory": 
 # A NIC passes the same bytes in about the same time whatever the number of nodes. DeepEP's own table
 # (deepseek-ai/DeepEP, docs/legacy.md: 4,096 tokens a rank, one NIC of 400 Gb/s each, 58 GB/s on 4 nodes and 51 on 8,
 # which count what stays in a node) comes to PUBLISHED_BYTES_PER_S past a NIC; public rows of 2 nodes reach 40 to 44
-# GB/s,
-# those of 8 nodes 16. A notify passes counts, whose number does not depend on the tokens: what takes longer waits for a
-# rank that is late.
+# GB/s, those of 8 nodes 16. A notify passes counts, whose number does not depend on the tokens: what takes longer waits
+# for a rank that is late.
 
 # 4,096 tokens x 2.70 nodes away x 7,392 B in 1.88 ms (4 nodes); 3.15 in 2.14 ms (8 nodes)
 PUBLISHED_BYTES_PER_S = 44e9

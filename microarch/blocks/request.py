@@ -166,7 +166,7 @@ class Event(IntEnum):
 
 
 # ---- codes
-# States and events of a request (``microarch.blocks.request``) as int64 constants, for compiled kernels.
+# States and events of a request as int64 constants, for compiled kernels.
 
 (
     LOOKUP,

@@ -206,11 +206,9 @@ def build_topology(name: str, x: int, y: int, numbering: str, edges: tuple[Edge,
 # from the innermost level outwards. Die r of group k has the number r + k · (dies of a group). ``per`` says how a level
 # connects to a group:
 #
-# ============  =================================================
-# ======================================================
+# ============  =================================================  =====================================================
 # ``per``       links of the level                                 route to die r of another group
-# ============  =================================================
-# ======================================================
+# ============  =================================================  =====================================================
 # ``gpu``       one network per *rail*: die r of every group, for    inside its own group to die r (by the levels
 # below),
 #               every r (rail-optimised)                           then along rail r
@@ -218,12 +216,10 @@ def build_topology(name: str, x: int, y: int, numbering: str, edges: tuple[Edge,
 #               die of a group is linked to the port               the port of the other group
 # ``edge``      grids of grids (wafers): dies that face each       XY over all rows and columns, as in one large grid
 #               other on the edges of neighbouring groups
-# ============  =================================================
-# ======================================================
+# ============  =================================================  =====================================================
 #
-# The network of a level is one of the topologies of ``microarch.fabric.topology``. Links of level i are of class i;
-# those
-# between dies and the shared port of level i of class ``levels + i``. Routes do not depend on traffic.
+# The network of a level is one of the topologies above. Links of level i are of class i; those between dies and the
+# shared port of level i of class ``levels + i``. Routes do not depend on traffic.
 
 GRIDS = ("mesh", "torus")
 
@@ -574,7 +570,7 @@ def extent(kind: str, x: int, y: int) -> Extent:
 
 
 def extent_of_levels(levels: tuple[Level, ...]) -> Extent:
-    """The extent of levels, given innermost first. See ``microarch.fabric.topology`` for their edges and routes."""
+    """The extent of levels, given innermost first. Their edges and routes are described above."""
     sides, dies, mean = levels[0].sides, levels[0].count, MEAN_LINKS[levels[0].kind](*levels[0].sides)
     edges = EDGES[levels[0].kind](*sides)
     for level in levels[1:]:

@@ -235,10 +235,8 @@ def write(exported: Exported, folder: Path) -> None:
 # Clocked and toggled bits of a component while it runs: what its energy follows from.
 #
 # Beside every register stands a mask of its bits, set where a statement of the component is about to write them: the
-# bits
-# whose enable is set. It is found from the component's own statements, so that a gated clock ticks for these bits and
-# no
-# others; a free-running one ticks for all.
+# bits whose enable is set. It is found from the component's own statements, so that a gated clock ticks for these bits
+# and no others; a free-running one ticks for all.
 
 SYNC, COMB = "sync", "comb"
 

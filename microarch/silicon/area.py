@@ -4,8 +4,8 @@
 - Registers: area = bits × (flip-flop + a multiplexer per port) / placement; power = bits × clock × energy of a cycle.
 - DRAM: room in an existing HBM, no area and no power of its own.
 
-Every port makes one access per cycle, so the power is that of tables in constant use: an upper bound. Coefficients and
-their sources: ``microarch.silicon.area``.
+Every port makes one access per cycle, so the power is that of tables in constant use: an upper bound. `Technology` has
+the coefficients and their sources.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from microarch.blocks.table_sizes import Storage, Table, TableDesign, bits_to_co
 # Coefficients of bits, accesses and cores in silicon, each with its source.
 #
 # "not looked up" marks values cited from memory because the text was not available; they have a range, as assumed
-# values
-# do.
+# values do.
 #
 # Two technologies. ``n5`` is TSMC's 5 nm process according to public sources. ``scaled`` takes the name of the node for
 # a length, F = 5 nm, and shrinks older cells by its square, which no process achieves; it reproduces the areas of table
@@ -55,7 +54,7 @@ class Coefficient:
 
 @dataclass(frozen=True)
 class Technology:
-    """Coefficients of tables. See ``microarch.silicon.area`` for how they combine."""
+    """Coefficients of tables. The module's text says how they combine."""
 
     name: str
     title: str
@@ -282,10 +281,8 @@ def macro_mm2(bits: int, node: str) -> float:
 # comparators and buffers that sort, the heatmap's adders; on the dies the PDUs' second registers and the ATUs' order.
 #
 # Logic is counted in flip-flops of the technology, each clocked every cycle. Their number per lane, per candidate and
-# per
-# comparator is that of the RTL, synthesised at 4 to 16 lanes (``microarch.silicon.synthesis``: within 25 %), of an
-# ATU
-# at 4 to 16 ways and 128 to 1,024 entries, of the heatmap's store at ports of 64 to 2,048 bits (both within 5 %). A
+# per comparator is that of the RTL, synthesised at 4 to 16 lanes (``microarch.silicon.synthesis``: within 25 %), of an
+# ATU at 4 to 16 ways and 128 to 1,024 entries, of the heatmap's store at ports of 64 to 2,048 bits (both within 5 %). A
 # bitonic network sorts in place; a merge sorter, which is not in RTL, writes the experts from one buffer to another.
 
 # ruff: noqa: E501  (one row a coefficient: a table is read across)

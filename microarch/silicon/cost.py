@@ -238,7 +238,7 @@ def _cheapest_carriers(fixed_usd: Any, each_usd: Any, lost: Any, least: Any) -> 
 # ``llc``           bits × cell × macro factor (``microarch.silicon.area``, N5)
 # ``hbm``           bandwidth × area of controllers and PHYs
 # ``d2d``           bandwidth of all ports, both ways, × area of the PHYs
-# ``pieces``        of a die that is made in pieces: the interfaces between them (``microarch.silicon.cost``)
+# ``pieces``        of a die that is made in pieces: the interfaces between them
 # ``decision``      the die's share of the tables and cores that decide (``microarch.silicon.area``)
 # ================  =====================================================================================
 
@@ -247,8 +247,7 @@ TERA = 1e12
 SIXTEEN_BIT = 2  # bytes of the data type of the compute areas
 
 # NVIDIA H100 (GH100) datasheet and white paper, 2022: 814 mm², 144 SMs of which 132 give 989 TFLOP/s (BF16, dense), 60
-# MB of
-# L2, six HBM interfaces, NVLink and PCIe.
+# MB of L2, six HBM interfaces, NVLink and PCIe.
 GH100_MM2 = 814.0
 GH100_TFLOP_PER_S = 989.0 * 144 / 132
 GH100_L2_BYTES = 60 * 2**20

@@ -272,9 +272,8 @@ def _middle(power: Group) -> float:
 # Static timing of a netlist over the library's NLDM tables: no wires, an ideal clock, one corner.
 #
 # The longest path is that from a register (or an input) to a register's set-up or an output, with slews and the loads
-# of
-# the pins that a net drives. A memory behind the ports of a component is part of the path: its data arrives after its
-# address and its access time (`access_ps`), and what it takes over has to be there before the end of the cycle.
+# of the pins that a net drives. A memory behind the ports of a component is part of the path: its data arrives after
+# its address and its access time (`access_ps`), and what it takes over has to be there before the end of the cycle.
 
 INPUT_SLEW_PS, OUTPUT_FF, CLOCK_SLEW_PS = 10.0, 1.0, 10.0
 _MACRO = "ASAP7 SRAM srambank_256x4x64_6t122 (asap7_sram_0p0, TT, 0.7 V, 25 °C)"

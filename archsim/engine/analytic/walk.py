@@ -68,15 +68,12 @@ from archsim.engine.state import (
 #
 # In turn k every die asks for the k-th of its slices, and its array multiplies slices in the order in which they were
 # asked for. What is served before what therefore depends on the plan alone, and times are sums, maxima and minima of
-# what
-# machines take: a machine with a higher rate or a lower latency ends no step later.
+# what machines take: a machine with a higher rate or a lower latency ends no step later.
 #
 # A resource is booked by turns: it begins with the transfers of a turn once it has served those before and the first of
 # them may begin, and serves them one after the other; one that may begin later takes at least its own time from then
-# on.
-# A die that is late therefore delays nobody. Results that leave the dies are served in the order of their ends; all
-# that
-# passed a resource takes at least its bytes over its rate.
+# on. A die that is late therefore delays nobody. Results that leave the dies are served in the order of their ends; all
+# that passed a resource takes at least its bytes over its rate.
 
 # ---- resources
 

@@ -47,21 +47,17 @@ from microarch.fabric.fabric import Fabric
 # Ports of a cluster, and the bytes that pass them in one phase (dispatch or combine).
 #
 # A fabric of switches, one level (a node) or two (nodes of GPUs), has a port per GPU and level: to the switch of its
-# node
-# (NVLink), and to the network between nodes (a NIC; ``per: group``: one that the GPUs of a node share). A phase is a
-# sum of flows, one network at a time: ``flows: float64[network, source, target]``, bytes between ports. Flows of all
+# node (NVLink), and to the network between nodes (a NIC; ``per: group``: one that the GPUs of a node share). A phase is
+# a sum of flows, one network at a time: ``flows: float64[network, source, target]``, bytes between ports. Flows of all
 # tokens between the same two ports are one.
 #
-# ============  =========================================================
-# ==============================================
+# ============  =========================================================  =============================================
 # kernel        between nodes                                              inside a node
-# ============  =========================================================
-# ==============================================
+# ============  =========================================================  =============================================
 # forwarded     a vector once for every token and node, to the GPU with    from there to the GPUs that want it
 #               the same number there
 # direct        a vector for every token and GPU (or expert), to that GPU  only what stays in the node
-# ============  =========================================================
-# ==============================================
+# ============  =========================================================  =============================================
 #
 # A combine has the same flows the other way round: the GPU that forwarded sums the results of its node.
 
@@ -235,10 +231,8 @@ def _wait(flows, route_ptr, route_links, pair_ns, busy_ns, found):
 #
 # Ports are the only bottleneck. If all begin together, the last byte arrives after the time of the fullest port: a
 # schedule that interrupts transfers reaches this bound (Gonzalez and Sahni, Open shop scheduling to minimize finish
-# time,
-# J. ACM 23, 1976), and no other can beat it. Both engines take it. If they begin at different times (a combine, as
-# ranks
-# finish their experts at different times):
+# time, J. ACM 23, 1976), and no other can beat it. Both engines take it. If they begin at different times (a combine,
+# as ranks finish their experts at different times):
 #
 # ===========  =========================================================================================================
 # event        into a port: the busy period of one server, max over k of (the k-th begin + bytes of all that begin then

@@ -428,11 +428,9 @@ def next_flow_time(pool):
 # Groups of flows under ``contention: shared``: all flows over the same resources, numbered by what they carry.
 #
 # From these numbers on: within a die, by die, ``OWN_SLICES``, ``OWN_COPIES`` and ``OWN_VECTORS`` (times ``dies``);
-# then,
-# behind ``PAIRS`` · dies, by pair (source · dies + target), slices from an HBM, slices from an LLC, hidden vectors
-# (from
-# HBM to HBM). A network of all of them holds every link of every route three times: on a large machine it has rows for
-# the groups alone that a step can use.
+# then, behind ``PAIRS`` · dies, by pair (source · dies + target), slices from an HBM, slices from an LLC, hidden
+# vectors (from HBM to HBM). A network of all of them holds every link of every route three times: on a large machine it
+# has rows for the groups alone that a step can use.
 
 OWN_SLICES, OWN_COPIES, OWN_VECTORS, PAIRS = np.arange(4)
 MOST_LINKS = 1 << 18  # of the routes of all pairs, up to which the network has all groups

@@ -116,7 +116,7 @@ from microarch.fabric.fabric import Fabric
 
 # ---- stages
 # How a step begins the stages of its slices and of its hidden vectors under ``contention: shared``; what each stage
-# takes is told in ``archsim.engine.event.shared``.
+# takes is told at the top of this module.
 
 class StepState(NamedTuple):
     """State of a step, as its kernels use it."""

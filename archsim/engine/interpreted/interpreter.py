@@ -5,7 +5,7 @@ step through the table of requests and that of the Local CPs. ``log`` has one ``
 in which they were created; ``transitions`` one row for each event that a table answered. Caches and copies are
 dictionaries and lists here, queues are Python's ``heapq``, rates come from a max–min of their own.
 
-What follows an event is nowhere written but in the tables. Blocks (``archsim.engine.interpreted.interpreter``) choose
+What follows an event is nowhere written but in the tables. Blocks (below) choose
 between events and say how long they hold a request; ``Reserved`` and ``Shared`` (modules of their names) tell what a
 stage waits for. A new state needs a table that leads to it, and a subclass that says the same of it
 (``tests/microarch/test_blocks.py``); a block of one's own needs one class.
@@ -33,8 +33,7 @@ from microarch.blocks.request import Event, State, Table
 #
 # A user's block is a class with ``serve``. Without ``SERVES`` it stands before the compute array of every die, holds
 # each slice for its ns and may remember whatever it likes. With ``SERVES = (State.DATA, ...)`` it takes the place of
-# the
-# shipped block in these states, which it gets as its first argument.
+# the shipped block in these states, which it gets as its first argument.
 
 class Request(NamedTuple):
     """A weight slice (``expert`` >= 0) or a bundle of hidden vectors in a state of ``microarch.blocks.request``."""

@@ -523,8 +523,7 @@ class Shared(Interpreter):
 # The rules are those of the text of ``archsim.engine.network``, told again with its damping and its
 # tolerance: limits start at the capacities, rates follow in travelling order, limits against it, until none moves by
 # more than ``SETTLED`` of its capacity. A flow's route is a tuple of names of resources; those in ``apart`` (HBMs)
-# queue
-# every flow apart, all others are links, of which ``order`` lists all such that every route rises.
+# queue every flow apart, all others are links, of which ``order`` lists all such that every route rises.
 
 KEPT, SETTLED, MAX_SWEEPS = 0.6, 1e-4, 200
 

@@ -359,8 +359,7 @@ def _short(value: float) -> str:
 # Where a step of an axis pays: the next level of it, in designs that are equal otherwise, by yield over price.
 #
 # A step pays where the first objective gets better by a larger factor than the machine's price grows. All values are
-# the
-# analytical engine's, which runs every design. An objective that has area, power or price in it is taken as it is.
+# the analytical engine's, which runs every design. An objective that has area, power or price in it is taken as it is.
 
 PRICED = ("throughput", "time")  # objectives that are held against the price
 NOTHING = 1e-3  # gains over price below this share are none

@@ -512,10 +512,9 @@ def _kind(plan: ServePlan, path: str) -> str:
 # ---- start
 # How an engine is started as a deployment says: arguments of vLLM, SGLang and TensorRT-LLM.
 #
-# Sources: vLLM 0.11 to 0.25, ``vllm/engine/arg_utils.py``; SGLang 0.5, ``server_args.py`` (with ``--enable-dp-
-# attention``
-# ``--tp-size`` is of all ranks, and ``--max-running-requests`` and ``--chunked-prefill-size`` are of all of them, too);
-# TensorRT-LLM 1.0 to 1.2, ``trtllm-serve`` and ``llm_args.py``.
+# Sources: vLLM 0.11 to 0.25, ``vllm/engine/arg_utils.py``; SGLang 0.5, ``server_args.py`` (with
+# ``--enable-dp-attention``, ``--tp-size`` is of all ranks, and so are ``--max-running-requests`` and
+# ``--chunked-prefill-size``); TensorRT-LLM 1.0 to 1.2, ``trtllm-serve`` and ``llm_args.py``.
 
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
 FIRST_PORT = 8000

@@ -198,9 +198,8 @@ def _token_bytes(of: dict) -> float:
 # ISCA 2026, arXiv 2510.05497v4).
 #
 # One die with the peak and HBM of the GPU runs one expert: gate, up and down product, each fetched when the previous
-# one
-# is done. Its times must equal the law, whatever the engine overlaps elsewhere, and are compared with the sum of the
-# measured times.
+# one is done. Its times must equal the law, whatever the engine overlaps elsewhere, and are compared with the sum of
+# the measured times.
 
 HIDDEN_AND_FFN = dict(zip(EXPERTS, ((7168, 2048), (4096, 1536), (2048, 768)), strict=True))
 DTYPES = ("bf16", "fp8")
@@ -304,8 +303,7 @@ def engine_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 #
 # Two dies with calibrated links: the only expert of a model has its home on the first die and executes on the second,
 # which reads its three slices one after the other. HBM and LLC add no time, as the measured time of a copy includes
-# them,
-# and compute time is negligible. A third of the step is one copy, and must equal the law at its size.
+# them, and compute time is negligible. A third of the step is one copy, and must equal the law at its size.
 
 COPY_SIZES = tuple(2**octave for octave in range(12, 33))  # 4 KiB to 4 GiB, as figure 12 of Yu et al., ISCA 2026
 COPY_COLUMNS = [
@@ -398,10 +396,9 @@ def copies_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 # One rank of an expert-parallel group on the event engine, against measured fused MoE layers.
 #
 # A switch joins as many dies as the group has ranks, each with the peak and HBM of the GPU; the experts of the first
-# die
-# get the tokens of one rank, all weights are local, and nothing travels. Its time under ``gemm: grouped`` is compared
-# with that of the library measured at these pairs and experts: by name, and with the fastest of all. Layers of another
-# GPU judge a calibration that is scaled to it.
+# die get the tokens of one rank, all weights are local, and nothing travels. Its time under ``gemm: grouped`` is
+# compared with that of the library measured at these pairs and experts: by name, and with the fastest of all. Layers of
+# another GPU judge a calibration that is scaled to it.
 
 FAR = 0.25
 FASTEST = "fastest"  # instead of a library

@@ -287,7 +287,7 @@ def write_page(
     ``archsim.studies.validation.cases``; ``engine_copies.csv``: ``copies``, from
     ``archsim.studies.validation.cases``; ``engine_layers.csv``: ``ranks``, from
     ``archsim.studies.validation.cases``; ``power.csv``: ``power``, from ``archsim.studies.validation.cases``;
-    ``sections.csv``: ``of_laws``, from ``archsim.studies.validation.page``, as ``unread``. Tables
+    ``sections.csv``: ``of_laws``, as ``unread``. Tables
     without rows are not written. ``notes``: from
     ``archsim.studies.validation.errors``.
     """

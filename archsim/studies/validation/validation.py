@@ -121,17 +121,14 @@ def validate_calibration(name: str, measurements: Measurements, quick: bool) -> 
 # The audit of a calibration: which points of its tables stand apart from those beside them, and why they are kept.
 #
 # Tables with a law keep ln(measured / law) at every point: products at each m of a shape, fused layers at each number
-# of
-# tokens of an EP size, attention at each context of a batch; ``calibration.fit.gemm`` says which stand apart. The fit
-# of fused layers leaves such a point out where one sweep alone measured it, unless its routing was drawn.
+# of tokens of an EP size, attention at each context of a batch; ``calibration.fit.gemm`` says which stand apart. The
+# fit of fused layers leaves such a point out where one sweep alone measured it, unless its routing was drawn.
 #
 # Transfers keep segments, and no points: a table is reported whose held-out error is APART times that of the median
-# table
-# of its section. Single numbers have nothing beside them.
+# table of its section. Single numbers have nothing beside them.
 #
 # Whole tables are dominated where another of the same library, of more bits or an older version of the kernel, is
-# faster
-# at the median (``archsim.laws.laws``).
+# faster at the median (``archsim.laws.laws``).
 
 WITH_POINTS, TRANSFERS = ("gemm", "moe", "attention"), ("p2p", "collectives", "pcie", "hbm")
 

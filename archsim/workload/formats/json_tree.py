@@ -49,7 +49,7 @@ def origin_of(file: Path) -> Origin:
 # ---- json_tree_batches
 # The data set's JSON tree, in a directory or in a tar archive (which is streamed, never unpacked).
 #
-# ``<org>/<model>/<dataset>/<subject>/<n>.json``; see `archsim.workload.formats.json_tree`.
+# ``<org>/<model>/<dataset>/<subject>/<n>.json``; its layout is at the top of this module.
 
 MOST_REQUEST_BYTES = 512 << 20
 """A member that declares more is refused unread; the longest requests of the data set are about 50 MB."""

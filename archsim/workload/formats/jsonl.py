@@ -3,7 +3,7 @@
 A line is an object: ``topk_ids`` (or ``routed_experts``, as vLLM calls it): ids [token][layer][k], prompt first;
 ``prompt_tokens``: number of prompt tokens (0: decode only; required). Optional: ``layer_ids`` (default: the model's
 MoE layers), ``model``, ``topk_weights``: the gate's scores, numbers of the same shape. ``routed_experts`` may be
-base64, and both may stand where an engine's response has them (`archsim.workload.formats.jsonl`). Other keys
+base64, and both may stand where an engine's response has them (below). Other keys
 are ignored. The subject is the file name, the number that of the line.
 """
 

@@ -130,7 +130,7 @@ def _subjects(where: str, members: dict[str, np.ndarray], requests: int) -> tupl
 
 
 # ---- npz_batches
-# Token-level ``.npz`` files; see `archsim.workload.formats.npz`.
+# Token-level ``.npz`` files, as described at the top of this module.
 
 def npz_name(path: Path) -> str:
     """The model named in a file, or ''."""

@@ -60,8 +60,7 @@ from archsim.workload.trace import Trace
 # A user's own format is a function ``package.module:function`` (``workload.reader`` of an experiment, ``--reader`` of
 # an import): ``(path: pathlib.Path, model: ModelSpec) -> iterable of (experts, prompt_tokens)``, one pair per request;
 # ``experts``: integers [token, MoE layer, rank], prompt first; ``prompt_tokens``: number of prompt tokens. A third
-# member
-# of a pair are the gate's scores, numbers of the shape of ``experts``.
+# member of a pair are the gate's scores, numbers of the shape of ``experts``.
 
 @dataclass(frozen=True)
 class Format:
@@ -193,7 +192,7 @@ coarse.
 
 
 def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) -> Trace:
-    """Open a trace store, or a file or directory of any format of ``archsim.workload.formats.readers``; check it
+    """Open a trace store, or a file or directory of any format that has a reader; check it
     against a model.
 
     reader: a user's own format. A directory may be any level of ``<org>/<model>/<dataset>/<subject>/<n>.json``. The
@@ -316,7 +315,7 @@ def import_sources(
     """Make `out` a store of the sources' requests. Raises TraceError, and then leaves an existing store unchanged.
 
     model: the routing is checked against it; None: the shipped model that the first source names. on_error: stop at
-    the first damaged request or file, or skip it. reader: a user's own format, see `archsim.workload.formats.readers`.
+    the first damaged request or file, or skip it. reader: a user's own format.
     """
     for source in sources:
         if not source.exists():
