@@ -56,7 +56,7 @@ COMMANDS: dict[str, list[str]] = {
     "trace_profile": ["trace", "profile", "OUT/../trace_import/store", "--model", "olmoe-1b-7b", "--out", "OUT"],
     "model_config": ["new", "--from", "examples/config.json", "--out", "OUT/model.yaml"],
     "model_onnx": ["new", "--from", "examples/model.onnx", "--out", "OUT/graph.yaml"],
-    "area": ["hardware", "area"],
+    "area": ["hardware", "area", "dojo"],
     "cost": ["hardware", "cost", "dojo", "--json"],
     "blocks": ["hardware", "blocks"],
     "lockstep_pdu": ["hardware", "rtl", "lockstep", "pdu", "--events", "200"],

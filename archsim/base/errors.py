@@ -83,6 +83,11 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
+def capital(text: str) -> str:
+    """The text with a capital at its begin; names within it stay as they are."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """One line a row, its cells below those of the first."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

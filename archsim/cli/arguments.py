@@ -25,6 +25,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         self._headings: dict[str, argparse._ArgumentGroup] = {}
+        self._options: list[str] = []
+        self._before: dict[str, str] = {}  # option as it was called → as it is called now
         super().__init__(*args, **settings)
         self._positionals.title = "arguments"
         if help_of := self._option_string_actions.get("-h"):
@@ -38,12 +40,12 @@ class Parser(argparse.ArgumentParser):
         else:
             action = super().add_argument(*names, **settings)
         long = [name for name in action.option_strings if name.startswith("--")]
-        self._options = [*getattr(self, "_options", ()), *long]
+        self._options += long
         return action
 
     def spelled_before(self, old: str, now: str) -> None:
         """``old``: what the option ``now`` was called in version 0.1; it works until version 0.3."""
-        self._before = getattr(self, "_before", {}) | {old: now}
+        self._before[old] = now
 
     def parse_known_args(self, args=None, namespace=None):
         """Exits with a message if an argument is left over: the command knows its options, its parents do not."""
@@ -57,7 +59,7 @@ class Parser(argparse.ArgumentParser):
 
     def _as_spelled_now(self, word: str) -> str:
         old, equals, value = word.partition("=")
-        now = getattr(self, "_before", {}).get(old)
+        now = self._before.get(old)
         if now is None:
             return word
         tell_renamed(f"{self.prog} {old}", f"{self.prog} {now}")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archsim.base.errors import SpecError
+from archsim.base.errors import SpecError, capital
 from archsim.cli.arguments import (
     CHOSEN,
     DIFFERS,
@@ -234,7 +234,7 @@ def _print_claims(found) -> None:
         print(
             f"Largest miss in {claims.paper.title}: {judged.group.what}{f' ({at})' if at else ''}. The published value "
             f"is {page.published(judged, unit)} and the simulated {page.shown(judged.simulated, unit)}. "
-            f"{sentence(judged.why[:1].upper() + judged.why[1:])}"
+            f"{sentence(capital(judged.why))}"
         )
     names = tuple(name.replace("_", " ") for name in page.Counts._fields)
     table = grid("paper", title="published numbers", numbers=names)

@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from archsim.base.errors import ArchsimError, FailedRuns, printable
+from archsim.base.errors import ArchsimError, FailedRuns, capital, printable
 from archsim.base.files import claim, refuse_foreign, refuse_no_place
 from archsim.base.own_code import code_told
 from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Parser, add_json, tell_renamed
@@ -270,7 +270,7 @@ def _fill(
     for command in commands:
         invoked = words[:1] == [command.name]
         if isinstance(command, Group):
-            own = below.add_parser(command.name, help=command.help, description=_capital(f"{command.help}."))
+            own = below.add_parser(command.name, help=command.help, description=capital(f"{command.help}."))
             if invoked:
                 _fill(own, "ACTION", command.commands, words[1:])
             continue
@@ -278,7 +278,7 @@ def _fill(
         prog = f"{parser.prog} {command.name}" + (f" {form.flag}" if form else "")
         own = below.add_parser(
             command.name, prog=prog, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter,
-            description=_capital(f"{form.help if form else command.help}."), epilog=_forms_told(prog, command, form),
+            description=capital(f"{form.help if form else command.help}."), epilog=_forms_told(prog, command, form),
         )  # fmt: skip
         if not invoked:
             continue
@@ -298,9 +298,6 @@ def _forms_told(prog: str, command: Command, form: Form | None) -> str | None:
     lines = (f"  {prog} {each.flag:<14} {each.help}" for each in command.forms)
     return "\n".join(("other questions (add --help for their options):", *lines))
 
-
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
 
 
 class _Version(argparse.Action):

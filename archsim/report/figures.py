@@ -65,7 +65,7 @@ MOVED = {
 }  # classes of pairs.csv that matrices show; requests are as streamed weights, and small
 BOUND_NAMES = {f"bound_{cause.column}": (about.colour, about.label) for cause, about in CAUSES.items()}
 MOST_MOMENTS = 40  # that the slider of a map goes through
-MOST_IN_FRAMES = 10_000  # values of a metric of dies that a map has for its slider: half a MB of a page, links included
+MOST_SHOWN_IN_FRAMES = 10_000  # values of a metric of dies that a map has for its slider: half a MB with links
 MOST_CELLS = 6000  # of all charts of steps, and of all matrices of pairs
 FIRST = "physical"  # the set of assumptions that a figure begins with, where it was run
 LEAST = 3  # percent of a step from which a cause is told
@@ -467,7 +467,7 @@ def maps(report: Report) -> list[DieMap]:
             kept = report.steps.get(run.key)
             frames = report.frames.get(run.key, {})
             moments = _moments(kept, report.dies_of(run), frames.get("last")) if kept is not None else ()
-            shown = frames if moments and len(runs) * len(moments) * len(dies) <= MOST_IN_FRAMES else {}
+            shown = frames if moments and len(runs) * len(moments) * len(dies) <= MOST_SHOWN_IN_FRAMES else {}
             placed.append(Placed(chosen, dies, report.links.get(run.key, ()), moments, shown))
         placed.sort(key=lambda run: not run.chosen["assumptions"].startswith(FIRST))
         found.append(die_map(f"Where is {name} busy?", placed, map_width(system), nodes_of(system), idle))
@@ -487,15 +487,12 @@ def _moments(kept: Steps, dies: int, ends: Sequence[int] | None) -> list[Moment]
             return []  # frames of other steps than these
         at = int(own[np.argmax(kept.time_ns[own])])
         cell = {"layer": int(kept.layer[at])} | _told(kept, at, dies)
-        more = "".join(
-            f"; die {cell['die']}" if name == "die" else f"; link {cell['link']}"
-            for name in ("die", "link")
-            if name in cell
-        )
-        die = int(str(cell["die"]).partition(",")[0]) if "die" in cell else None
-        pair = str(cell["link"]).partition(",")[0].split(" → ") if "link" in cell else []
-        link = (int(pair[0]), int(pair[1])) if pair else None
-        found.append(Moment(f"{cell['told']} in layer {cell['layer']}, {cell['cause']}{more}", die, link))
+        more = "".join(f"; {name} {cell[name]}" for name in ("die", "link") if name in cell)
+        src, dst = (_known(kept, name, at) for name in ("link_src", "link_dst"))
+        die = _known(kept, "die", at) if "die" in cell else None
+        link = None if src is None or dst is None else (int(src), int(dst))
+        told = f"{cell['told']} in layer {cell['layer']}, {cell['cause']}{more}"
+        found.append(Moment(told, None if die is None else int(die), link))
     return found
 
 
@@ -687,13 +684,15 @@ def _cells(kept: Steps, dies: int, most_columns: int) -> list[dict[str, Any]]:
     ]
 
 
+def _known(kept: Steps, name: str, at: int) -> float | None:
+    """A value of one step, where it is known."""
+    value = kept.more[name][at] if name in kept.more else None
+    return None if value is None or np.isnan(value) else float(value)
+
+
 def _told(kept: Steps, at: int, dies: int) -> dict[str, str]:
     """One step in words: its time, causes, link, die and expert, where they are known."""
-
-    def of(name: str) -> float | None:
-        value = kept.more[name][at] if name in kept.more else None
-        return None if value is None or np.isnan(value) else float(value)
-
+    of = partial(_known, kept, at=at)
     ns = float(kept.time_ns[at])
     shares = sorted(
         (

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from archsim.base.errors import capital
 from archsim.base.fields import DIMENSIONS, FRACTION, Spec, format_quantity
 from archsim.base.files import write_text
 from archsim.runs.columns import COLUMNS, DIES, LINKS, PAIRS, STEPS, TIMINGS, Column
@@ -56,7 +57,7 @@ def reference(schemas: Mapping[str, Schema]) -> str:
     parts = [_HEAD]
     told: dict[str, Schema] = {name: {} for name in _FILES}
     for kind, schema in schemas.items():
-        parts.append(_section(f"## {kind[0].upper()}{kind[1:]} file", schema, told))
+        parts.append(_section(f"## {capital(kind)} file", schema, told))
         for name, part in _reachable(schema):
             if name not in told and part.get("properties"):
                 parts.append(_section(f"### {_named(name)}", part, told))

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base.causes import CAUSES
+from archsim.base.errors import capital
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, balanced
 from archsim.report.data import Place, Report, RunRow
@@ -220,7 +221,7 @@ def _distances(runs: Mapping[Place, RunRow], several: bool) -> list[str]:
             parts.append(
                 f"no placement of whole experts would balance {balanced} better, as the policy splits experts over dies"
             )
-        subject = f"{steps[0].upper()}{steps[1:]}"
+        subject = capital(steps)
         said.append(f"{subject} {' and '.join(parts)}." if timed else f"In {steps}, {parts[0]}.")
     return said
 

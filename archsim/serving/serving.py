@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archsim.base.errors import SpecError, TraceError
+from archsim.base.errors import SpecError, TraceError, capital
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.iteration.layers import has_experts
@@ -166,7 +166,7 @@ class Outcome(Shown):
             f"With experts on devices of their own, a rank decodes {apart.micro_batches} micro-batches of "
             f"{decodes:,.0f} requests at {context:,.0f} tokens each. In a layer, attention is busy for "
             f"{busy.attention:.0%} of the time, the experts for {busy.experts:.0%}, the links to them for "
-            f"{busy.there:.0%} and the links back for {busy.back:.0%}. {longest[0].upper()}{longest[1:]} the pace."
+            f"{busy.there:.0%} and the links back for {busy.back:.0%}. {capital(longest)} the pace."
             + ("" if busy.experts > 0.5 or stage == "experts" else " More or faster devices for experts gain nothing.")
         )
 

@@ -17,6 +17,7 @@ import numpy as np
 from yaml import safe_load
 
 from archsim import balancers
+from archsim.base.errors import capital, sentence
 from archsim.base.files import own_folder, write_text
 from archsim.base.own_code import import_function
 from archsim.base.tables import REAL, TEXT, Shown, Table
@@ -753,18 +754,14 @@ def verdict(judged: Judged | JudgedSign) -> str:
     return f"not met: {abs(judged.off):.0%}".replace("%", f"{NO_BREAK}%") + f" {side}"
 
 
-def _sentence(text: str) -> str:
-    """A reason as a sentence: a capital at its begin, a full stop at its end."""
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
-
-
 def _gap(unit: str) -> str:
     return unit if unit == "×" else f"{NO_BREAK}{unit}" if unit else ""
 
 
 _FILTERS = MappingProxyType(
     {
-        "shown": shown, "published": published, "moved": moved, "verdict": verdict, "ends": ends, "sentence": _sentence,
+        "shown": shown, "published": published, "moved": moved, "verdict": verdict, "ends": ends,
+        "sentence": lambda text: sentence(capital(text)),
         "plain": lambda value: f"{value:g}",
     }
 )  # fmt: skip

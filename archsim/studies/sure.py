@@ -407,7 +407,7 @@ def _told(
         )
     sure = ""
     if rest:
-        low, high = written_range(rest[0].ratio).split("–")
+        low, high = written_ends(rest[0].ratio)
         by = f"{rest[0].ratio.p50:.2f}×"
         sure = f"{by} faster than {rest[0].slower}, and {low}× to {high}× in 90 % of the worlds"
     if not ties:
@@ -426,12 +426,17 @@ def _told(
 
 
 def written_range(ratio: Interval) -> str:
-    """``1.21–1.44``; digits that tell the ends apart."""
+    """``1.21–1.44``."""
+    return "–".join(written_ends(ratio))
+
+
+def written_ends(ratio: Interval) -> tuple[str, str]:
+    """``1.21`` and ``1.44``, in digits that tell the ends apart."""
     for digits in (2, 3, 4):
         low, high = f"{ratio.p05:.{digits}f}", f"{ratio.p95:.{digits}f}"
         if low != high:
             break
-    return f"{low}–{high}"
+    return low, high
 
 
 def _ties(place: Place) -> list[Pair]:

@@ -16,11 +16,12 @@ import struct
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -811,7 +812,7 @@ def write_tokens(out: Path, shape: Shape, entries: Sequence[Entry], jobs: int) -
     for one, other in zip(ordered, ordered[1:], strict=False):
         if one[:3] == other[:3]:
             raise TraceError(f"{out}: request {one.name} appears twice, in {one.file} and {other.file}")
-    groups = list(_groups(ordered))
+    groups = list(in_batches(ordered, attrgetter("rows"), FILE_TOKENS))
     packed = in_order(jobs, lambda group: _pack_rows(shape, group), groups)
     rows: list[dict] = []
     with_scores = False
@@ -837,17 +838,17 @@ def write_loads(out: Path, shape: Shape, loads: "Loads") -> None:
     _finish(out, manifest_of(LOADS, shape, loads=about, matrices=len(loads.names)))
 
 
-def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
-    """Consecutive requests of one file of rows."""
-    group, tokens = [], 0
-    for entry in entries:
-        group.append(entry)
-        tokens += entry.rows
-        if tokens >= FILE_TOKENS:
-            yield group
-            group, tokens = [], 0
-    if group:
-        yield group
+def in_batches(items: Iterable[Any], size_of: Callable[[Any], int], enough: int) -> Iterator[list[Any]]:
+    """Lists of consecutive items; one ends with the item that brings its size to ``enough``."""
+    batch, size = [], 0
+    for item in items:
+        batch.append(item)
+        size += size_of(item)
+        if size >= enough:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _pack_rows(shape: Shape, entries: list[Entry]) -> tuple[bytes, bool]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from math import log2, pi, sqrt
 from types import MappingProxyType
 
+from archsim.base.errors import capital
 from archsim.laws.wafer import SPEED_BITS
 from archsim.specs.system import DecisionSpec, FsmSpec, SystemSpec
 from microarch.blocks.table_sizes import Storage, Table, TableDesign, bits_to_count, tables_of
@@ -501,9 +502,9 @@ def _area_sentence(part: Part, row: Cost) -> str:
         cell, cell_um2 = "the bit cell", N5.bitcell.value
         how = f"CACTI's cell of 146 F² with F = 5 nm and {SCALED.periphery.value - 1:.0%} periphery"
     return (
-        f"The published area is {published_um2:.4f} um² per bit. {cell[0].upper()}{cell[1:]} of TSMC N5 alone takes "
+        f"The published area is {published_um2:.4f} um² per bit. {capital(cell)} of TSMC N5 alone takes "
         f"{cell_um2:g} um², {cell_um2 / published_um2:.1f} times as much, so no periphery can explain the difference. "
-        f"{how[0].upper()}{how[1:]} gives {scaled_mm2:.4f} mm² ({deviation(scaled_mm2, row.area_mm2):+.0%}), as if "
+        f"{capital(how)} gives {scaled_mm2:.4f} mm² ({deviation(scaled_mm2, row.area_mm2):+.0%}), as if "
         "scaled by the node's name."
     )
 

@@ -32,7 +32,6 @@ from archsim.specs.library import load_model
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.workload.formats import json_tree as tree
 from archsim.workload.formats import readers
-from archsim.workload.formats import requests as batches
 from archsim.workload.formats import requests as json_request
 from archsim.workload.formats.readers import import_sources, open_trace
 from archsim.workload.formats.requests import scan
@@ -75,7 +74,7 @@ def test_archives_are_read_like_directories(mode, source, tmp_path):
 
 def test_jobs_batches_and_the_order_of_sources_do_not_change_a_store(source, tmp_path, monkeypatch):
     imported(source, tmp_path / "one")
-    monkeypatch.setattr(batches, "BATCH_BYTES", 1)
+    monkeypatch.setattr(readers, "BATCH_BYTES", 1)
     imported([source / "org/toy/set/b", source / "org/toy/set/a"], tmp_path / "other", jobs=4)
     assert contents(tmp_path / "one") == contents(tmp_path / "other")
 
@@ -313,7 +312,7 @@ def test_skipping_everything_is_an_error(source, tmp_path):
 
 
 def test_a_stopped_import_goes_on(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(batches, "BATCH_BYTES", 1)
+    monkeypatch.setattr(readers, "BATCH_BYTES", 1)
     imported(source, tmp_path / "whole")
     read = tree.read_request
     calls = []
@@ -364,7 +363,7 @@ def test_tokens_and_loads_do_not_mix(source, tmp_path):
 def test_memory_is_a_few_batches(tmp_path, monkeypatch):
     """However many requests there are, no more batches are under way than the jobs can use."""
     write_tree(tmp_path / "tree", toy_requests([f"a/{n}" for n in range(40)]), LAYERS, 5)
-    monkeypatch.setattr(batches, "BATCH_BYTES", 1)
+    monkeypatch.setattr(readers, "BATCH_BYTES", 1)
     taken, done = [], []
 
     class Counting(Quiet):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from archsim.base.errors import capital
 from archsim.base.files import write_text
 from archsim.base.yaml import dump_yaml
 from archsim.report import data, sections
@@ -294,7 +295,7 @@ def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
     values = ", ".join(f"{name} {amount(name, point.values[name])}" for name in found.spec.objectives)
     best = answer_heading(found, heading, point)
     limit = f"{point.limit[0]}, {100 * point.limit[1]:.0f}{NO_BREAK}% of its time"
-    said = [f"{best[0].upper()}{best[1:]}: {design}. It has {values}; what limits it is {limit}."]
+    said = [f"{capital(best)}: {design}. It has {values}; what limits it is {limit}."]
     said += [*unmet, what_matters(found), what_pays(steps)]
     return [each if each.endswith(".") else f"{each}." for each in said if each]
 

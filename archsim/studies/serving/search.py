@@ -132,7 +132,7 @@ def _drawn(serving: Serving, requests: Requests, count: int) -> Requests:
 
 Known = dict[tuple[ParallelSpec, bool], tuple[Engine, Built]]  # engines by their sizes, and whether they decode alone
 RATED = 8  # configurations whose highest rate is found, of those whose goodput is within NEAR of the best
-NEAR = 0.99
+NEAR = 0.99  # as many others reach it if the rate of arrivals bounds the goodput
 ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draws them once
 
 
@@ -588,7 +588,6 @@ def deployed(serving: Serving, sides: Sequence[tuple[Engine, Built]], choice: Ch
 # A search of configurations in words: the best, and rows that stand for all configurations with the same numbers.
 
 COLUMNS = ("goodput /s", "requests /s", "tokens/s a device", "TTFT p50 ms", "TPOT p50 ms", "KV")
-_NEAR = 0.99  # of the best goodput, which as many others reach if the rate of arrivals bounds it
 
 
 class Alike(NamedTuple):
@@ -680,8 +679,8 @@ def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
             else f"At no rate do {WITHIN:.0%} of the requests keep the limits."
         )
     yield from _front_told(found)
-    near = sum(each.goodput_per_s >= _NEAR * best.goodput_per_s for each in served)
-    if serving.spec.requests.arrivals is not None and near > len(group.choices) and best.within_slo >= _NEAR:
+    near = sum(each.goodput_per_s >= NEAR * best.goodput_per_s for each in served)
+    if serving.spec.requests.arrivals is not None and near > len(group.choices) and best.within_slo >= NEAR:
         yield (
             f"{near} of {len(served)} configurations are within 1% of the best goodput, because requests come at a "
             "fixed rate. The first of them are ordered by their highest rates. Raise requests.arrivals.rate to tell "

@@ -52,6 +52,7 @@ from archsim.studies.sure import (
     quantity_rows,
     tornado_of,
     write_files,
+    written_ends,
     written_range,
 )
 from archsim.uncertainty.estimate import (
@@ -364,7 +365,7 @@ def _told(judged: str, options: Sequence[Option], pairs: Sequence[Pair], samples
     ties, rest = [each for each in pairs if not each.sure], [each for each in pairs if each.sure]
     if not ties:
         each = rest[0]
-        low, high = written_range(each.ratio).split("–")
+        low, high = written_ends(each.ratio)
         return (
             f"{first.name} has {what} in {percent(first.best)} of {samples} worlds. It is {each.ratio.p50:.2f}× better "
             f"than {each.slower}, and {low}× to {high}× in 90 % of the worlds. Its {headlines}"

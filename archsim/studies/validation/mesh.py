@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from archsim.base.errors import capital
 from archsim.base.tables import Shown
 from archsim.laws.mesh import COMBINE, DISPATCH, LINEAR, NULLS, RING, EndpointLaw, LinkRate, quantities
 from archsim.specs.calibration_files import FabricCalibration, shipped_fabrics
@@ -669,7 +670,7 @@ def page_of(found: MeshValidation, fabrics: Sequence[FabricCalibration]) -> str:
             f"{' < '.join(order.simulated)}.",
         ]  # fmt: skip
     lines += _fabric_alone(found)
-    lines += ["", *BARS_MISSED, "", "## What is missing", "", f"- {MISSING_SPREAD[0].upper()}{MISSING_SPREAD[1:]}."]
+    lines += ["", *BARS_MISSED, "", "## What is missing", "", f"- {capital(MISSING_SPREAD)}."]
     lines += [f"- {line}" for line in found.unread]
     lines += ["", "## The calibrations", "", *(f"- {line}" for line in law_lines(fabrics)), "", *_files()]
     return "\n".join(lines) + "\n"

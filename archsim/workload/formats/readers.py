@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,13 +37,14 @@ from archsim.workload.formats.jsonl import (
     routed_npz_items,
 )
 from archsim.workload.formats.npz import npz_items, npz_name, read_npz
-from archsim.workload.formats.requests import Item, RequestRows, grouped, joined_scores, request_rows
+from archsim.workload.formats.requests import Item, RequestRows, joined_scores, request_rows
 from archsim.workload.formats.source_destination import is_matrices, matrix_items
 from archsim.workload.loads import holds_loads, load_files, loads_name, read_all_loads
 from archsim.workload.store import (
     DRAFTS,
     Entry,
     Shape,
+    in_batches,
     is_store,
     open_stored,
     read_frames,
@@ -372,6 +374,9 @@ def _import_loads(sources, out: Path, model: ModelSpec, name: str, watcher: Watc
     return Report(requests=len(loads.names), size=size)
 
 
+BATCH_BYTES = 16 << 20  # of recorded requests that are read together; memory holds a few batches per job
+
+
 def _import_tokens(
     sources: list[tuple[Path, Format]], out: Path, model: ModelSpec, name: str, jobs: int, on_error: str,
     watcher: Watcher,
@@ -389,7 +394,7 @@ def _import_tokens(
     items = chain.from_iterable(
         _guarded(each.items(source, model), on_error, problems, watcher) for source, each in sources
     )
-    batches = grouped(items)
+    batches = in_batches(items, attrgetter("size"), BATCH_BYTES)
     layer_ids = None
 
     def read(batch: list[Item]) -> _Draft:

@@ -385,10 +385,6 @@ def _kind(value) -> str:
 
 # ---- batches
 
-BATCH_BYTES = 16 << 20
-"""A batch ends with the item that brings it to this size; memory holds a few batches per job."""
-
-
 @dataclass(frozen=True)
 class Item:
     """One request still to be read. where: for messages, and to recognise it when an import resumes.
@@ -402,19 +398,6 @@ class Item:
     number: int
     size: int
     read: Callable[[ModelSpec, np.ndarray | None], RequestRows]
-
-
-def grouped(items):
-    """Lists of consecutive items of about BATCH_BYTES."""
-    batch, size = [], 0
-    for item in items:
-        batch.append(item)
-        size += item.size
-        if size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def joined_scores(where: str, scores: list[np.ndarray | None]) -> np.ndarray | None:
