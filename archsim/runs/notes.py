@@ -1,6 +1,6 @@
 """All caveats of results, as sentences for pages and terminals."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -70,8 +70,8 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
     unmeasured = [system for system, die in dies if die.datasheet_only and system in ran]
     calibrated = [row for row in rows if row.get("gemm_extrapolated") is not None]
     used = {row["system"] for row in calibrated}
-    first = {row["system"]: row.get("point") for row in reversed(calibrated)}
-    dies = [(_numbered(system, first[system]), die) for system, die in dies if system in used]
+    names = _numbered(calibrated)
+    dies = [(names[system], die) for system, die in dies if system in used]
     unnamed = [system for system, die in dies if die.calibration is None]
     notes = [datasheet_note(unmeasured)] if unmeasured else []
     if unnamed:
@@ -107,10 +107,11 @@ def _scaled(row: Mapping[str, Any]) -> bool:
 
 def _stand_in_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """What was not measured, whose law it takes, and on which systems."""
-    systems: dict[str, list[str]] = {}
+    rows = list(rows)
+    names, systems = _numbered(rows), dict[str, list[str]]()
     for row in rows:
         for each in filter(None, str(row.get("stand_ins") or "").split(STAND_INS_APART)):
-            systems.setdefault(each, []).append(_numbered(str(row["system"]), row.get("point")))
+            systems.setdefault(each, []).append(names[row["system"]])
     return [
         f"On {_listed(named)}, {each}. This combination was not measured, so all of its time counts as extrapolated."
         for each, named in sorted(systems.items())
@@ -158,9 +159,16 @@ def _of_reference(name: str, calibration: CalibrationSpec, dtype: str, die: Die)
     return said
 
 
-def _numbered(system: str, point: int | None) -> str:
-    """A variant of a system with a point that has it, as a digest alone tells nobody which one it is."""
-    return f"{system} (point {point})" if point is not None and is_variant(system) else system
+def _numbered(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """System → its name; that of a variant with the first point that has it, as a digest alone tells nobody which one
+    it is.
+    """
+    first: dict[str, int] = {}
+    for row in rows:
+        if (point := row.get("point")) is not None and "system" in row:
+            first.setdefault(row["system"], point)
+    systems = dict.fromkeys(row["system"] for row in rows if "system" in row)
+    return {each: f"{each} (point {first[each]})" if each in first and is_variant(each) else each for each in systems}
 
 
 def _listed(systems: Iterable[str]) -> str:

@@ -467,6 +467,9 @@ def test_notes_name_systems_without_a_calibration_and_runs_that_extrapolate():
     assert calibration_notes(rows[:1], [("mine", PLAIN._replace(calibration="h100"))]) == []
     numbered = [rows[0] | {"system": "dojo.0123456789", "point": at} for at in (4, 6)]
     assert "for dojo.0123456789 (point 4)." in calibration_notes(numbered, [("dojo.0123456789", PLAIN)])[0]
+    odd = {"system": "dojo.0123456789", "stand_ins": "copies take others"}
+    (note,) = calibration_notes([odd | {"point": 7}, odd | {"point": 9}, odd], [])
+    assert note.startswith("On dojo.0123456789 (point 7), copies take others.")  # named once
     many = [{"system": f"s{number}", "gemm_extrapolated": 0.0} for number in range(11)]
     assert (
         "s0, s1" in (note := calibration_notes(many, [(f"s{number}", PLAIN) for number in range(11)])[0])
