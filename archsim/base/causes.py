@@ -64,6 +64,10 @@ CAUSES = MappingProxyType(
 )  # in the order of columns and bars
 
 
+# Label of a cause → what a step does meanwhile.
+DOING = MappingProxyType({about.label: about.doing for about in CAUSES.values()})
+
+
 def label_of(column: str) -> str:
     """The label of the cause whose columns' names end so."""
     return CAUSES[Cause[column.upper()]].label

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from archsim.base.causes import CAUSES
+from archsim.base.causes import CAUSES, DOING
 from archsim.base.errors import capital
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, balanced
@@ -112,8 +112,6 @@ def _places(report: Report) -> list[Place]:
 
 # What a policy is called where a sentence compares with it.
 _EP = "expert parallelism (ep)"
-# Label of a cause (`BOUND_NAMES`) → what a step does meanwhile.
-_DOING = {about.label: about.doing for about in CAUSES.values()}
 
 
 def _won(system: str, places: Mapping[Place, list[Winner]]) -> str:
@@ -173,7 +171,7 @@ def _limits(runs: Mapping[Place, RunRow], several: bool) -> list[str]:
             continue
         of_time = f"of {verb('its')} time "
         told = [
-            f"{between((shares[at] for shares in places.values()), percent)} {of_time if not at else ''}{_DOING[name]}"
+            f"{between((shares[at] for shares in places.values()), percent)} {of_time if not at else ''}{DOING[name]}"
             for at, name in enumerate(causes)
         ]
         said.append(f"{subject} {verb('spends')} {' and '.join(told)}.")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from archsim.base.causes import DOING
 from archsim.base.errors import capital
 from archsim.base.files import write_text
 from archsim.base.yaml import dump_yaml
@@ -292,10 +293,12 @@ def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
         return ["No design is allowed by the constraints."]
     heading, point = next(iter(named.items()))
     design = ", ".join(f"{axis} {level}" for axis, level in point.axes.items())
-    values = ", ".join(f"{name} {amount(name, point.values[name])}" for name in found.spec.objectives)
+    values = listed(f"{name} {amount(name, point.values[name])}" for name in found.spec.objectives)
     best = answer_heading(found, heading, point)
-    limit = f"{point.limit[0]}, {100 * point.limit[1]:.0f}{NO_BREAK}% of its time"
-    said = [f"{capital(best)}: {design}. It has {values}; what limits it is {limit}."]
+    cause, share = point.limit
+    said = [f"{capital(best)}: {design}. It has {values}."]
+    if cause in DOING:  # a run without steps has none
+        said[0] += f" It spends {100 * share:.0f}{NO_BREAK}% of its time {DOING[cause]}."
     said += [*unmet, what_matters(found), what_pays(steps)]
     return [each if each.endswith(".") else f"{each}." for each in said if each]
 
