@@ -1,17 +1,18 @@
 """Laws of the analytical engine, and how far it is from the event engine on random points that it was not fitted to."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from support.html_page import text_of_report
 from support.random_points import HELD_OUT, random_point
-from support.small_runs import IDS, SAMPLED, demand_of, engine_of, policy, replay, small_model, small_system
+from support.small_runs import demand_of, policy, replay, small_model, small_system
 from support.tiny import archsim as run_archsim
 from support.tiny import tiny, tiny_file
 
 import archsim
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import EventEngine
-from archsim.engine.state import UNITS
 from archsim.runs.engine_comparison import Compared, errors, read_comparison
 from archsim.specs.library import load_assumptions
 
@@ -31,71 +32,28 @@ def both(system, model, spec, **assumptions):
 FREE = {"decision_cost": "free", "heatmap_update": "free"}
 
 
-@pytest.mark.parametrize("contention", ["shared", "reserved"])
-@pytest.mark.parametrize("window", [1, 3, 4])
-@pytest.mark.parametrize("peak", [1e12, 1e15])
-def test_one_expert_on_one_die_is_exact(contention, window, peak):
-    """Memory-bound and compute-bound, with one slice in flight or all three."""
-    model = small_model(experts=1, top_k=1, shared_experts=0)
-    slice_bytes = model.hidden * model.expert_ffn
-    llc = {"capacity_bytes": window * slice_bytes, "segment_bytes": slice_bytes}
-    system = small_system(1, 1, llc=llc, compute={"peak_flop_per_s": peak})
-    event, analytical = both(system, model, policy("ep"), activations="ignored", contention=contention, **FREE)
-    assert analytical.step_ns == pytest.approx(event.step_ns, rel=1e-12)
+BOTH_WAYS = tuple(product(("shared", "reserved"), (1e12, 1e15)))  # contention, and peak: memory- or compute-bound
+EXACT = [  # (experts, dies, policy, slices that fit into the LLC, segments of a slice, peak, assumptions)
+    *((1, (1, 1), "ep", window, 1, peak, {"contention": how}) for window in (1, 3, 4) for how, peak in BOTH_WAYS),
+    *((6, (3, 2), "ep", 1, 1, peak, {"contention": how}) for how, peak in BOTH_WAYS),  # one a die, at home
+    *((1, (2, 1), "base", 1, 1, None, {"contention": how}) for how in ("shared", "reserved")),  # beside its home
+    *((1, (1, 1), "ep", slices, 8, peak, {"reads": "in_order", "gemm": "roofline"})
+      for slices in (0.5, 1, 1.5, 2, 3, 8) for peak in (1e12, 1e15)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("contention", ["shared", "reserved"])
-@pytest.mark.parametrize("peak", [1e12, 1e15])
-def test_experts_at_home_are_exact_where_nothing_contends(contention, peak):
-    """One expert a die, weights at home, no hidden vectors on the mesh, one slice at a time."""
-    model = small_model(experts=6, top_k=2, shared_experts=0)
+@pytest.mark.parametrize(("experts", "dies", "name", "slices", "segments", "peak", "changes"), EXACT)
+def test_both_engines_take_the_same_where_nothing_contends(experts, dies, name, slices, segments, peak, changes):
+    """No hidden vectors on the mesh, and no two transfers at once over one resource."""
+    model = small_model(experts=experts, top_k=min(2, experts), shared_experts=0)
     slice_bytes = model.hidden * model.expert_ffn
-    system = small_system(
-        llc={"capacity_bytes": slice_bytes, "segment_bytes": slice_bytes}, compute={"peak_flop_per_s": peak}
+    compute = {"compute": {"peak_flop_per_s": peak}} if peak else {}
+    llc = {"capacity_bytes": int(slices * slice_bytes), "segment_bytes": slice_bytes // segments}
+    event, analytical = both(
+        small_system(*dies, llc=llc, **compute), model, policy(name), activations="ignored", **FREE | changes
     )
-    event, analytical = both(system, model, policy("ep"), activations="ignored", contention=contention, **FREE)
     assert analytical.step_ns == pytest.approx(event.step_ns, rel=1e-12)
-
-
-@pytest.mark.parametrize("contention", ["shared", "reserved"])
-def test_one_slice_from_a_neighbour_is_exact(contention):
-    """The only expert runs beside its home: request, read, travel, compute, one slice after the other."""
-    model = small_model(experts=1, top_k=1, shared_experts=0)
-    slice_bytes = model.hidden * model.expert_ffn
-    system = small_system(2, 1, llc={"capacity_bytes": slice_bytes, "segment_bytes": slice_bytes})
-    event, analytical = both(system, model, policy("base"), activations="ignored", contention=contention, **FREE)
-    assert event.tally.dies["remote_read_bytes"].sum() > 0
-    assert analytical.step_ns == pytest.approx(event.step_ns, rel=1e-12)
-
-
-@pytest.mark.parametrize(("name", "changes"), SAMPLED, ids=IDS)
-def test_counts_and_lower_bounds(name, changes):
-    """What moves is conserved, no resource moves more than it can, and bounds explain all of the time."""
-    system, model, spec = small_system(), small_model(), policy(name)
-    event = engine_of(system, model, spec, load_assumptions("physical", **changes)).run()
-    twin = engine_of(system, model, spec, load_assumptions("physical", **changes))
-    analytical = replay(
-        system, model, spec, load_assumptions("physical", **changes), twin.demands, routing_of(model),
-        engine=AnalyticalEngine,
-    )
-    outcome = analytical.run()
-    machine, tally = analytical.engine.machine, outcome.tally
-    assert (outcome.load.sum(axis=2) == event.load.sum(axis=2)).all()
-    links = tally.resources[UNITS * machine.dies :]
-    assert links["bytes"].sum() == tally.hops[:, 1].sum()
-    hbms = tally.resources[machine.dies : 2 * machine.dies]
-    assert (hbms["bytes"] == sum(tally.dies[field] for field in tally.dies.dtype.names)).all()
-    total = outcome.prefill_ns + outcome.decode_ns
-    assert total >= hbms["bytes"].max() / machine.hbm_bytes_per_ns * (1 - 1e-9)
-    assert total >= links["bytes"].max() / machine.link_bytes_per_ns * (1 - 1e-6)
-    assert tally.bound_ns.sum() + outcome.decision.exposed_ns.sum() == pytest.approx(total, rel=1e-9)
-    assert (tally.bound_ns >= -1e-6).all()
-
-
-def routing_of(model):
-    from support.small_runs import BATCH, traffic
-
-    return traffic(model).steps(np.arange(BATCH), 3)
+    assert (event.tally.dies["remote_read_bytes"].sum() > 0) == (name == "base")
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.balancer_runs import BALANCERS, BATCH, MODEL, SWITCH, WAFER, run_of
+from support.balancer_runs import BATCH, MODEL, WAFER, run_of
 from support.small_runs import BATCH as OF_BATCH
 from support.small_runs import (
-    IDS,
-    SAMPLED,
     demand_of,
     engine_of,
     policy,
@@ -24,7 +22,7 @@ from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.engine import Balancing, EventEngine, WeightMover, advance
 from archsim.engine.loop import Replay
 from archsim.engine.network import simulate_flows
-from archsim.engine.state import DATA_MESSAGES, UNITS, new_tally
+from archsim.engine.state import DATA_MESSAGES, new_tally
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, moves_between
 from archsim.policies.rebalancing import LayerView, libra, lina, table_of_paths
@@ -32,28 +30,8 @@ from archsim.policies.registry import place_experts
 from archsim.specs.experiment import WorkloadSpec
 from archsim.specs.library import load_assumptions, load_experiment
 from archsim.specs.model import LayerSet
-from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.policies import PolicySpec
 from archsim.studies.optimum import Bounds, distances
-
-
-@pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
-@pytest.mark.parametrize("system", [WAFER, SWITCH], ids=["mesh", "switch"])
-@pytest.mark.parametrize("name", BALANCERS)
-def test_every_preset_runs_everywhere_and_conserves(name, system, engine):
-    run = run_of(name, system, engine, migration="overlapped")
-    outcome = run.run()
-    tally, dies = outcome.tally, run.engine.machine.dies
-    assert (outcome.load.sum(axis=2) == run.demands.tokens.sum(axis=2)).all()
-    perfect, slots, placed = np.moveaxis(outcome.ceilings, 2, 0)
-    most = outcome.load.max(axis=2) * (1 + 1e-9)
-    assert (perfect <= slots * (1 + 1e-9)).all() and (slots <= placed * (1 + 1e-9)).all() and (perfect <= most).all()
-    if name != "harmoeny":
-        assert (placed <= most).all()
-    if system is WAFER:  # a message enters as many dies as it crosses links
-        assert tally.resources[UNITS * dies :]["bytes"].sum() == tally.hops[:, 1].sum()
-    moved = outcome.balancing.migrated_bytes
-    assert moved == sum(int(each.moves["bytes"].sum()) for each in outcome.migrations)
-    assert (outcome.balancing.replicated_bytes > 0) == (PRESETS[name]["replication"] != "none")
 
 
 def test_migrations_cost_what_the_assumption_says():
@@ -240,18 +218,6 @@ def wrong(history, placement):
 
 def rebalanced(rule, every=1, **changes):
     return policy("ep", rebalancing={"name": f"test_balancing:{rule}", "params": {"every_steps": every} | changes})
-
-
-@pytest.mark.parametrize(("name", "changes"), SAMPLED, ids=IDS)
-def test_every_run_conserves_bytes_with_replicas(name, changes):
-    run = engine_of(
-        small_system(), small_model(), policy(name, placement="support.placements:replicated"),
-        load_assumptions("physical", **changes),
-    )
-    outcome = run.run()
-    tally, machine = outcome.tally, run.engine.machine
-    assert (outcome.load.sum(axis=2) == run.demands.tokens.sum(axis=2)).all()
-    assert tally.resources[UNITS * machine.dies :]["bytes"].sum() == tally.hops[:, 1].sum()
 
 
 @pytest.mark.parametrize("engine", [None, AnalyticalEngine])

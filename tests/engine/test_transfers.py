@@ -7,16 +7,15 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.balancer_runs import BALANCERS, SWITCH, WAFER, run_of
+from support.balancer_runs import WAFER, run_of
 from support.clusters import cluster, step
 from support.clusters import demand_of as cluster_demand_of
 from support.clusters import engine_of as cluster_engine
 from support.examples import examples
 from support.shared import shared_path
-from support.small_runs import CASES as ALL_CASES
-from support.small_runs import IDS, policy, replay, scenario_of, small_model, small_system, traffic
 from support.small_runs import demand_of as small_demand_of
 from support.small_runs import engine_of as small_engine_of
+from support.small_runs import policy, replay, scenario_of, small_model, small_system, traffic
 from support.tiny import tiny
 
 import archsim as ar
@@ -338,41 +337,6 @@ def test_single_tokens_are_kept_where_they_are_asked_for(monkeypatch):
 
 # ---- What moved between which dies and over which links, by class, is all that moved.
 
-def check_conservation(outcome, dies):
-    """Sums of every class are the run's totals, and links carry what their routes' pairs send."""
-    tally, sent = outcome.tally, pair_bytes(outcome.tally)
-    total = {name: int(each.sum()) for name, each in sent.items()}
-    assert [total["dispatch"], total["combine"]] == tally.moved_bytes.tolist()
-    assert total["replica"] == outcome.balancing.migrated_bytes + outcome.balancing.replicated_bytes
-    slices = int(tally.llc_hits[1]) * outcome.machine.slice_bytes + int(tally.dies["remote_read_bytes"].sum())
-    assert total["weight"] == slices
-    assert total["request"] * outcome.machine.slice_bytes == total["weight"] * outcome.machine.request_bytes
-    assert all((np.diagonal(each) == 0).all() for each in sent.values())
-    crossed = link_traffic(outcome.machine, tally, np.ones(outcome.machine.link_resources))
-    statistics = crossed.pop("statistics")
-    assert (sum(each.n_bytes for each in crossed.values()) == tally.resources[UNITS * dies :]["bytes"]).all()
-    assert statistics.n_bytes.sum() == (sent["statistics"] * route_lengths(outcome.machine)).sum()
-
-
-def route_lengths(machine):
-    return np.diff(machine.route_ptr).reshape(machine.dies, -1)
-
-
-@pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
-@pytest.mark.parametrize("system", [WAFER, SWITCH], ids=["mesh", "switch"])
-@pytest.mark.parametrize("name", ["ep", "eplb+waterfill", "craft", "libra", "lina", "harmoeny"])
-def test_every_byte_of_a_balancer_has_a_class_a_pair_and_a_route(name, system, engine):
-    assert name in BALANCERS
-    run = run_of(name, system, engine, migration="overlapped")
-    check_conservation(run.run(), run.engine.machine.dies)
-
-
-@pytest.mark.parametrize(("name", "changes"), ALL_CASES[::7], ids=IDS[::7])
-def test_the_same_under_every_contention(name, changes):
-    run = small_engine_of(small_system(), small_model(), policy(name), load_assumptions("physical", **changes))
-    check_conservation(run.run(), run.engine.machine.dies)
-
-
 @given(dies=st.integers(1, 40), n_bytes=st.integers(0, 10**6), executor=st.sampled_from(["fsm", "gpu"]))
 def test_statistics_of_every_die_arrive(dies, n_bytes, executor):
     sent = np.zeros((dies, dies), np.int64)
@@ -396,22 +360,6 @@ def test_links_and_pairs_state_classes_with_their_time():
     for name in CLASSES:
         assert links[f"{name}_ns"] == pytest.approx((np.array(links[f"{name}_bytes"]) / rates).tolist())
     assert MOST_DIES >= 25
-
-
-@pytest.mark.parametrize(
-    ("nodes", "dispatch"),
-    [(1, "per_rank"), (2, "per_rank"), (1, "per_token_expert"), (2, "per_token_expert"), (1, "all_gather")],
-)
-def test_classes_are_all_that_links_of_a_cluster_carry(nodes, dispatch):
-    run = cluster_engine(cluster(nodes), dispatch=dispatch, decision_cost="charged")
-    step(run, cluster_demand_of(load_model("deepseek-v3"), 8 * nodes, 64, skew=1.0, seed=nodes))
-    counted = run.tally.resources[UNITS * run.machine.dies :]
-    traffic = link_traffic(run.machine, run.tally, run.fabric.link_bytes_per_ns)
-    assert set(traffic) == set(CLASSES)
-    assert traffic["dispatch"].n_bytes.sum() > 0 and traffic["combine"].n_bytes.sum() > 0
-    crossed = [each for name, each in traffic.items() if name != "statistics"]
-    assert (sum(each.n_bytes for each in crossed) == counted["bytes"]).all()
-    assert sum(each.ns for each in crossed) == pytest.approx(counted["busy_ns"])
 
 
 @given(seed=st.integers(0, 2**16), nodes=st.integers(1, 3))

@@ -107,12 +107,12 @@ CASES = [
 ]
 
 
-def _at_each_commit(case):
+def at_each_commit(case):
     """All strategies once, the one that has all parts under all assumptions, and a few of the other pairs."""
     name, changes = case
     at = CASES.index(case)
     return not changes or name == "allo+pred" or (at % 11 + at // 11) % 6 == 0
 
 
-SAMPLED = sampled(CASES, _at_each_commit)
+SAMPLED = sampled(CASES, at_each_commit)
 IDS = [f"{name}-{'+'.join(f'{k}={v}' for k, v in changes.items()) or 'physical'}" for name, changes in CASES]

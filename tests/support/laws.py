@@ -1,0 +1,275 @@
+"""Laws that every run obeys, and the systems that they are tried on.
+
+An engine, an execution, a policy or an assumption joins by one row of ``SYSTEMS``, a law by one function of ``LAWS``:
+every law is then tried on every system. A law asks of a run itself whether it has what the law is about.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from archsim.engine.analytic.engine import AnalyticalEngine
+from archsim.engine.demand import link_traffic, pair_bytes
+from archsim.engine.engine import EventEngine
+from archsim.engine.interpreted.engine import InterpretedEngine
+from archsim.engine.loop import Outcome, Replay
+from archsim.engine.moves import vector_bytes
+from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS
+from archsim.engine.weight_streaming import WeightStreaming
+from archsim.specs.library import load_assumptions, load_model
+from archsim.specs.model import LayerSet
+from support.balancer_runs import BALANCERS, SWITCH, WAFER, run_of
+from support.clusters import KERNELS, assumptions_of, cluster
+from support.small_runs import (
+    BATCH,
+    CASES,
+    at_each_commit,
+    demand_of,
+    policy,
+    replay,
+    small_model,
+    small_system,
+    traffic,
+)
+
+ENGINES = {"event": EventEngine, "analytical": AnalyticalEngine, "interpreted": InterpretedEngine}
+TINY = small_model(
+    experts=6, top_k=2, hidden=512, expert_ffn=384, shared_ffn=384, moe_layers=LayerSet(first=0, last=1)
+)
+FOUR = small_model(moe_layers=LayerSet(first=3, last=6))
+SHORT = small_system(llc={"segment_bytes": 2**16})  # segments shorter than any slice of ``small_model``
+
+
+@dataclass(frozen=True)
+class System:
+    """``start``: a run at its beginning, the same every time. ``sampled``: whether it is tried at each commit."""
+
+    name: str
+    start: Callable[[], Replay]
+    sampled: bool
+
+
+class Ran(NamedTuple):
+    """A run that has ended, and the works that its builder gave to its kernel (float64[die] ns, int64[2] bytes)."""
+
+    replay: Replay
+    outcome: Outcome
+    array_ns: np.ndarray
+    sent_bytes: np.ndarray
+
+    @property
+    def links(self) -> np.ndarray:
+        return self.outcome.tally.resources[UNITS * self.outcome.machine.dies :]
+
+    @property
+    def total_ns(self) -> float:
+        return self.outcome.prefill_ns + self.outcome.decode_ns
+
+    @property
+    def streams(self) -> bool:
+        return isinstance(self.replay.engine.execution, WeightStreaming)
+
+
+def of_weights(name: str, changes: dict, engine: str, model=FOUR, **parts) -> Callable[[], Replay]:
+    """A wafer that streams weights; a smaller one, with fewer tokens, where they are interpreted."""
+
+    def start() -> Replay:
+        system, of, spec, batch = SHORT, model, policy(name, **parts), BATCH
+        if engine == "interpreted":
+            system, of, batch = small_system(2, 2), TINY, 12
+        demand = demand_of(of, system, spec, batch=batch)
+        routing = traffic(of, batch=batch).steps(np.arange(batch), 3)
+        return replay(system, of, spec, load_assumptions("physical", **changes), demand, routing, ENGINES[engine])
+
+    return start
+
+
+def of_experts(nodes: int, name: str, engine: str, **changes) -> Callable[[], Replay]:
+    """GPUs that keep their experts and exchange tokens."""
+
+    def start() -> Replay:
+        system = cluster(nodes)
+        model = load_model("deepseek-v3").model_copy(update={"layers": 5, "moe_layers": LayerSet(first=3, last=4)})
+        spec = policy(name)
+        demand = demand_of(model, system, spec, decode_steps=2, batch=16 * system.dies)
+        return replay(system, model, spec, assumptions_of(**changes), demand, engine=ENGINES[engine])
+
+    return start
+
+
+def of_balancer(name: str, system, engine: str, migration: str = "overlapped") -> Callable[[], Replay]:
+    return lambda: run_of(name, system, ENGINES[engine], migration=migration)
+
+
+def _told(changes: dict) -> str:
+    return "+".join(f"{key}={value}" for key, value in changes.items()) or "physical"
+
+
+SYSTEMS = [
+    *(
+        System(f"{engine} {name} {_told(changes)}", of_weights(name, changes, engine), at_each_commit((name, changes)))
+        for engine in ("event", "analytical")
+        for name, changes in CASES
+    ),
+    *(
+        System(f"{engine} {name} replicated {_told(changes)}",
+               of_weights(name, changes, engine, placement="support.placements:replicated"),
+               name == "allo+pred" and len(changes) < 2)
+        for engine in ("event", "analytical")
+        for name, changes in CASES[::5]
+    ),
+    *(
+        System(f"{engine} ep shared experts shorter than a segment {_told(changes)}",
+               of_weights("ep", changes, engine, small_model(shared_ffn=16)), engine == "event")
+        for engine in ("event", "analytical")
+        for changes in ({}, {"arbitration": "round_robin"}, {"contention": "reserved"})
+    ),
+    *(
+        System(f"interpreted {name} {_told(changes)}", of_weights(name, changes, "interpreted"), name == "allo+pred")
+        for name in ("base", "allo+pred")
+        for changes in ({}, {"contention": "reserved"})
+    ),
+    *(
+        System(f"{engine} {name} {shape}", of_balancer(name, system, engine), (at + by + to) % 2 == 0)
+        for at, name in enumerate(BALANCERS)
+        for by, (shape, system) in enumerate({"mesh": WAFER, "switch": SWITCH}.items())
+        for to, engine in enumerate(("event", "analytical"))
+    ),
+    *(
+        System(f"{engine} {name} {migration}", of_balancer(name, WAFER, engine, migration), engine == "event")
+        for engine in ("event", "analytical")
+        for name in ("eplb", "lina")
+        for migration in ("blocking", "free")
+    ),
+    *(
+        System(f"{engine} {name} {nodes} nodes {dispatch}", of_experts(nodes, name, engine, dispatch=dispatch),
+               engine == "event" or nodes == 2)
+        for engine in ("event", "analytical")
+        for name in ("ep", "harmoeny")
+        for nodes in (1, 2)
+        for dispatch in (*KERNELS, *(("all_gather",) if nodes == 1 else ()))
+    ),
+]  # fmt: skip
+
+
+def ran(start: Callable[[], Replay]) -> Ran:
+    run = start()
+    array_ns, sent_bytes = np.zeros(run.engine.machine.dies), np.zeros(2, np.int64)
+    if isinstance(run.engine.execution, WeightStreaming):
+        build = run.engine.execution.builder.build
+
+        def seen(*arguments):
+            work = build(*arguments)
+            np.add.at(array_ns, work.entries["die"], SLICES * work.entries["compute_ns"])
+            away = work.moves["src"] != work.moves["dst"]
+            sent_bytes[:] += np.where(away, work.moves["bytes"], 0).sum(axis=1)
+            return work
+
+        run.engine.execution.builder.build = seen
+    return Ran(run, run.run(), array_ns, sent_bytes)
+
+
+# ---- laws
+
+
+def every_token_is_executed_once_by_each_of_its_experts(one: Ran) -> None:
+    assert (one.outcome.load.sum(axis=2) == one.replay.demands.tokens.sum(axis=2)).all()
+    assert one.total_ns > 0 and one.outcome.load.any()
+
+
+def no_load_is_below_its_ceilings(one: Ran) -> None:
+    perfect, slots, placed = np.moveaxis(one.outcome.ceilings, 2, 0)
+    slack = 1 + 1e-9
+    assert (perfect <= slots * slack).all() and (slots <= placed * slack).all()
+    assert (perfect <= one.outcome.load.max(axis=2) * slack).all()
+    allocation = one.replay.engine.scenario.policy.allocation.name
+    if allocation in ("home", "even", "nearest", "static", "lplb", "libra"):  # among the holders of an expert
+        assert (placed <= one.outcome.load.max(axis=2) * slack).all()
+
+
+def every_byte_has_a_class_a_pair_and_a_route(one: Ran) -> None:
+    outcome, tally, sent = one.outcome, one.outcome.tally, pair_bytes(one.outcome.tally)
+    total = {name: int(each.sum()) for name, each in sent.items()}
+    assert [total["dispatch"], total["combine"]] == tally.moved_bytes.tolist()
+    balancing = outcome.balancing
+    assert balancing.migrated_bytes == sum(int(each.moves["bytes"].sum()) for each in outcome.migrations)
+    assert total["replica"] == balancing.migrated_bytes + balancing.replicated_bytes
+    assert (balancing.replicated_bytes > 0) == (one.replay.engine.policy.replication is not None)
+    remote = int(tally.dies["remote_read_bytes"].sum())
+    assert total["weight"] == int(tally.llc_hits[1]) * outcome.machine.slice_bytes + remote
+    assert total["request"] * outcome.machine.slice_bytes == total["weight"] * outcome.machine.request_bytes
+    assert all((np.diagonal(each) == 0).all() for each in sent.values())
+    crossed = link_traffic(outcome.machine, tally, np.ones(outcome.machine.link_resources))
+    statistics = crossed.pop("statistics")
+    assert (sum(each.n_bytes for each in crossed.values()) == one.links["bytes"]).all()
+    hops = np.diff(outcome.machine.route_ptr).reshape(outcome.machine.dies, -1)
+    assert statistics.n_bytes.sum() == (sent["statistics"] * hops).sum()
+    if outcome.fabric.nodes == outcome.fabric.dies:  # a message enters as many dies as it crosses links
+        assert one.links["bytes"].sum() == tally.hops[:, 1].sum()
+
+
+def an_hbm_moves_what_is_read_written_and_computed_with(one: Ran) -> None:
+    outcome, tally, dies = one.outcome, one.outcome.tally, one.outcome.machine.dies
+    if one.streams and not outcome.balancing.migrated_bytes and not tally.llc_hits.any():
+        moved = sum(tally.dies[field] for field in tally.dies.dtype.names)
+        assert (tally.resources[dies : 2 * dies]["bytes"] == moved).all()
+
+
+def no_run_is_shorter_than_a_resource_needs_for_its_bytes(one: Ran) -> None:
+    machine = one.outcome.machine
+    hbms = one.outcome.tally.resources[machine.dies : 2 * machine.dies]
+    assert one.total_ns >= hbms["bytes"].max() / machine.hbm_bytes_per_ns * (1 - 1e-9)
+    edges = machine.link_resources < len(machine.link_rates)  # one resource for both ways
+    assert one.total_ns >= (one.links["bytes"] / (machine.link_bytes_per_ns if edges else machine.link_rates)).max() * (
+        1 - 1e-6
+    )
+
+
+def causes_and_exposed_times_add_up_to_the_run(one: Ran) -> None:
+    outcome = one.outcome
+    exposed_ns = outcome.decision.exposed_ns.sum()
+    assert outcome.tally.bound_ns.sum() + exposed_ns == pytest.approx(one.total_ns, rel=1e-9)
+    assert (outcome.tally.bound_ns >= -1e-6).all()
+    between_ns = outcome.balancing.migration_exposed_ns
+    assert outcome.step_ns.sum() + between_ns == pytest.approx(one.total_ns, rel=1e-12)
+
+
+def what_is_dispatched_comes_back(one: Ran) -> None:
+    if one.streams:
+        scenario, tally = one.replay.engine.scenario, one.outcome.tally
+        vectors = vector_bytes(scenario.model.hidden, scenario.system.compute.dtype, scenario.assumptions.combine)
+        sent = one.sent_bytes[DISPATCH] * vectors.combine, one.sent_bytes[COMBINE] * vectors.dispatch
+        known = one.replay.demands.routed is not None  # else expected numbers of vectors, whose bytes are rounded
+        assert sent[0] == pytest.approx(sent[1], rel=0.0 if known else 1e-3, abs=0.0)
+        assert (one.sent_bytes[DISPATCH] > 0) == (scenario.assumptions.activations != "ignored")
+        assert tally.moved_bytes.tolist() == one.sent_bytes.tolist()
+
+
+def arrays_are_busy_with_all_work_and_nothing_else(one: Ran) -> None:
+    """Waiting for the end of a slice that has begun to arrive is no work."""
+    if one.streams:
+        dies = one.outcome.machine.dies
+        arrays = one.outcome.tally.resources[2 * dies : UNITS * dies]
+        assert arrays["busy_ns"] == pytest.approx(one.array_ns, rel=1e-9)
+
+
+LAWS = (
+    every_token_is_executed_once_by_each_of_its_experts,
+    no_load_is_below_its_ceilings,
+    every_byte_has_a_class_a_pair_and_a_route,
+    an_hbm_moves_what_is_read_written_and_computed_with,
+    no_run_is_shorter_than_a_resource_needs_for_its_bytes,
+    causes_and_exposed_times_add_up_to_the_run,
+    what_is_dispatched_comes_back,
+    arrays_are_busy_with_all_work_and_nothing_else,
+)
+
+
+def assert_equal_bytes(one: Outcome, other: Outcome) -> None:
+    """The same run: times, counts and tables, to the bit."""
+    assert one.step_ns.tobytes() == other.step_ns.tobytes() and one.load.tobytes() == other.load.tobytes()
+    for name, mine, theirs in zip(one.tally._fields, one.tally, other.tally, strict=True):
+        assert mine.tobytes() == theirs.tobytes(), name
