@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from support.made_up_measurements import GEMM
 from support.made_up_measurements import gemm as products
+from support.tables import table_of
 
 from archsim.base.errors import SpecError
 from archsim.base.yaml import Place, Tree, validate
@@ -185,29 +186,15 @@ def test_the_gpu_is_the_folders(tmp_path):
     assert not found.tables and "names several GPUs: 'A100', 'H100'" in found.problems[0].reason
 
 
-BAD_ROWS = {
-    "scaling": (
-        "gemm",
-        ",per_tensor,",
-        ",rowwise,",
-        "'fp8_e4m3 rowwise' is out of range (one of: bf16, fp16, fp8, fp8_block, nvfp4, mxfp4, mxfp4_mxfp8, int4)",
-    ),
-    "two dtypes": ("gemm", "bf16,bf16,bf16,none", "bf16,int4,bf16,none", "'bf16 x int4 none' is out of range"),
-    "method": ("hostpath", ",ce,", ",memcpy,", "method: 'memcpy' is out of range (one of: ce, sm)"),
-    "no size": ("p2p", ",4096,", ",,", "bytes: '' is not a plain number"),
-    "model": ("moe", "DeepSeek-V3", "Mine-7B", "sizes are not known"),
-}
-
-
-@pytest.mark.parametrize(("kind", "old", "new", "reason"), BAD_ROWS.values(), ids=BAD_ROWS)
-def test_bad_rows_are_reported(tmp_path, kind, old, new, reason):
+@table_of(__file__, "bad_rows_of_a_node")
+def test_bad_rows_are_reported(tmp_path, kind, old, new, said):
     folder = write(tmp_path / "a", ("gemm", kind))
     text = (folder / f"{kind}.csv").read_text().splitlines()
     line = next(at for at, row in enumerate(text) if old in row)
     text[line] = text[line].replace(old, new, 1)
     (folder / f"{kind}.csv").write_text("\n".join(text) + "\n")
     found = read_measurements(folder)
-    assert any(reason in problem.reason and problem.line == line + 1 for problem in found.problems)
+    assert any(said in problem.reason and problem.line == line + 1 for problem in found.problems)
     assert line + 1 not in set(found.table(kind)["line"])
 
 

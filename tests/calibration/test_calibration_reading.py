@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.examples import sampled
 from support.made_up_measurements import gemm
 from support.made_up_measurements import written as set_in
+from support.tables import table_of
 
 from archsim.base.units import DTYPES
 from archsim.cli.main import main
@@ -63,32 +64,13 @@ def test_good_file_has_all_rows_and_no_problem(tmp_path):
     assert set(rows["file"]) == {"gemm.csv"} and rows["m"].sum() == 3 * 63
 
 
-BAD_ROWS = {
-    "negative time": (5, "5.160", "-5.160", "out of range"),
-    "no time": (5, "5.160", "0", "out of range"),
-    "unit in a cell": (5, "5.160", "5.160 us", "not a plain number"),
-    "milliseconds among microseconds": (5, "5.160", "0.00516", "another unit"),
-    "nanoseconds among microseconds": (5, "5.160", "5160", "another unit"),
-    "not a number": (5, "5.160", "nan", "not a plain number"),
-    "infinite": (5, "5.160", "inf", "not a plain number"),
-    "no rows": (5, ",8,512", ",0,512", "out of range"),
-    "part of a row": (5, ",8,512", ",8.5,512", "out of range"),
-    "unknown dtype": (5, "bf16", "bf17", "out of range"),
-    "cell too few": (5, ",4096", "", "10 of 11 cells"),
-    "cell too many": (5, ",4096", ",4096,7", "12 of 11 cells"),
-    "more rows than there can be": (5, ",8,512", ",100000000000000000000,512", "out of range"),
-    "quotation mark": (5, "H100", '"H100', "quotation mark"),
-    "name without letters": (5, "H100", "!!!", "no letters or digits"),
-}
-
-
-@pytest.mark.parametrize(("line", "old", "new", "reason"), BAD_ROWS.values(), ids=BAD_ROWS)
-def test_bad_row_is_quarantined(tmp_path, line, old, new, reason):
+@table_of(__file__, "bad_rows")
+def test_bad_row_is_quarantined(tmp_path, line, old, new, said):
     found = read_measurements(written(tmp_path, *changed(line, old, new)))
     assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [
         ("gemm.csv", line, "quarantined")
     ]
-    assert reason in found.problems[0].reason
+    assert said in found.problems[0].reason
     assert sorted(set(range(2, 2 + len(ROWS))) - set(found.table("gemm")["line"])) == [line]
 
 
@@ -344,13 +326,9 @@ def test_public_layout_in_other_folders_and_names(tmp_path):
     assert list(rows["line"]) == [3, 4, 6, 7]
 
 
-@pytest.mark.parametrize(("name", "key"), [
-    ("NVIDIA H100 80GB HBM3", "h100"), ("H100-PCIe", "h100-pcie"), ("sm_90 (H100)", "h100"), ("A100 DGX", "a100"),
-    ("MI300X", "mi300x"), ("NVIDIA GB200", "gb200"), ("NVIDIA GB200 NVL72", "gb200"),
-    ("NVIDIA H100 NVL", "h100-nvl"), ("x" * 99, "x" * 64), ("My card 7", "my-card-7"),
-])
+@table_of(__file__, "gpu_names")
 def test_short_names_of_gpus(name, key):
-    assert gpu_key(name) == key
+    assert gpu_key(name) == key and gpu_key("x" * 99) == "x" * 64
 
 
 def test_schema_describes_every_column():

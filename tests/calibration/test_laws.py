@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.examples import sampled
+from support.tables import table_of
 
 from archsim.base.errors import SpecError
 from archsim.base.units import VECTOR_BYTES
@@ -300,26 +301,11 @@ def test_ranks_between_measured_ones_are_kriged():
     assert not outside_ranks(measured.table, np.array([12.0]), np.array([1.0]), np.array([512.0])).any()
 
 
-@pytest.mark.parametrize(("ask", "told"), [
-    (lambda laws: laws.gemm(1, 1, 1, dtype="fp4"), "h100 has no GEMM table for fp4 (it has: "),
-    (lambda laws: laws.grouped_gemm(1, 1, 1, 3, dtype="bf16"), "for bf16 in groups of 3 (it has: groups of 2 by xla, groups of 4 by xla)"),  # noqa: E501
-    (lambda laws: laws.fused_moe(1, 1, dtype="bf16", model="DeepSeek-V4"), "no fused MoE table of model 'DeepSeek-V4'; did you mean 'DeepSeek-V3'? (it has: "),  # noqa: E501
-    (lambda laws: laws.fused_moe(1, 1, dtype="fp4", model="Kimi-K2"), "no fused MoE table of dtype 'fp4' for model Kimi-K2"),  # noqa: E501
-    (lambda laws: laws.collective("all_reduce", 1, ranks=16), "no collective table of num_gpus '16' for op all_reduce (it has: 2, 4, 8)"),  # noqa: E501
-    (lambda laws: laws.collective("all_reduce", 1, ranks=8, nodes=2), "no collective table of nodes '2' for op all_reduce, num_gpus 8 (it has: 1)"),  # noqa: E501
-    (lambda laws: laws.dispatch_combine("dispatch", 1, kernel="normal", ranks=64, nodes=4, hidden=7168, top_k=8, experts=256), "of nodes '4' for op dispatch, variant normal, num_gpus 64 (it has: 8)"),  # noqa: E501
-    (lambda laws: laws.collective("allreduce", 1, ranks=8), "did you mean 'all_reduce'? (it has: all_gather, all_reduce, all_to_all, reduce_scatter)"),  # noqa: E501
-    (lambda laws: laws.dispatch_combine("dispatch", 1, kernel="normal", ranks=8, hidden=7168, top_k=9, experts=256), "of top_k '9' for op dispatch"),  # noqa: E501
-    (lambda laws: laws.copy(1, placement="inter_rack"), "no copy (p2p) table of placement 'inter_rack'"),
-    (lambda laws: laws.host(1, "d2d"), "no host transfer (pcie) table of direction 'd2d'"),
-    (lambda laws: laws.launch("streams"), "did you mean 'stream'? (it has: graph_node, grid_sync, stream)"),
-    (lambda laws: laws.memory("l3", "read", "bytes_per_s"), "no memory table of level 'l3'"),
-    (lambda laws: laws.attention(1, 1, heads=1, kv_heads=1, head_dim=128, dtype="int4"), "no attention table for"),
-])  # fmt: skip
-def test_what_was_not_measured_is_reported_with_what_was(ask, told):
+@table_of(__file__, "not_measured")
+def test_what_was_not_measured_is_reported_with_what_was(law, given, named, said):
     with pytest.raises(LawMissing) as raised:
-        ask(laws_of("h100"))
-    assert told in str(raised.value) and isinstance(raised.value, SpecError)
+        getattr(laws_of("h100"), law)(*given, **named)
+    assert said in str(raised.value) and isinstance(raised.value, SpecError)
 
 
 def test_a_payload_of_unknown_size_is_reported():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.shared import shared_path
-from support.tables import read, table
+from support.tables import read_beside, table_of
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
@@ -15,7 +15,7 @@ from archsim.runs.notes import memory_notes
 from archsim.specs.deployment import Parallelism, refuse_uneven
 from archsim.specs.library import load_model
 
-CONFIGS = read(__file__, "configs.yaml")
+CONFIGS = read_beside(__file__, "configs.yaml")
 FAMILIES = {
     "deepseek-v3": "deepseek", "gpt-oss-20b": "gpt-oss", "llama-4-maverick": "llama-4", "qwen3-235b-a22b": "qwen-3",
 }  # fmt: skip
@@ -43,7 +43,7 @@ def test_the_command_writes_a_model_that_checks(tmp_path, capsys):
     assert "name: qwen3-235b-a22b" in out.read_text(encoding="utf-8")
 
 
-@table(__file__, "refused")
+@table_of(__file__, "refused")
 def test_what_cannot_be_a_model_is_told(family, changed, said, tmp_path):
     name, _, inner = (family or "").partition("/")
     keys = {} if family is None else CONFIGS[name][inner] if inner else CONFIGS[name]
@@ -63,7 +63,7 @@ def test_a_known_type_gets_no_note(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-@table(__file__, "not_read")
+@table_of(__file__, "not_read")
 def test_what_nothing_reads_is_refused_by_name_or_noted(changed, said, tmp_path, capsys):
     path, out = written(tmp_path, CONFIGS["qwen-3"] | changed), tmp_path / "mine.yaml"
     assert main(["model", "import", str(path), "--out", str(out)]) != 0
@@ -213,7 +213,7 @@ def test_a_page_says_what_is_not_modelled():
     assert memory_notes(rows) == ["The model a is approximate: x = 1 is not read."]
 
 
-@table(__file__, "positions")
+@table_of(__file__, "positions")
 def test_positions_follow_from_embeddings_and_scaling(scaling, positions):
     from archsim.models.config_json import ConfigKeys, _positions
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.tables import table
+from support.tables import table_of
 from support.vectors import FOLDER, vectors
 
 from archsim import balancers
@@ -379,7 +379,7 @@ def test_heatmap_update(case):
 
 # ---- What balancers refuse, with what is wrong and what would fit; and the least inputs that they take.
 
-@table(__file__, "refused")
+@table_of(__file__, "refused")
 def test_refuses(function, given, named, said):
     with pytest.raises(ValueError, match=said):
         getattr(balancers, function)(*given, **named)

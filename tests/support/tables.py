@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 
-def read(file: str, name: str) -> Any:
+def read_beside(file: str, name: str) -> Any:
     """A YAML file beside ``file``. In a list, ``{times: 3, of: [a, b]}`` is written for ``a, b, a, b, a, b``."""
     return _written_out(yaml.safe_load(Path(file).with_name(name).read_text(encoding="utf-8")))
 
@@ -23,13 +23,13 @@ def _written_out(value: Any) -> Any:
     return found
 
 
-def table(file: str, name: str) -> pytest.MarkDecorator:
+def table_of(file: str, name: str) -> pytest.MarkDecorator:
     """Decorator: run the test once per row of a table; the first row has the names of its arguments.
 
     ``file``: of the test (``__file__``). Where the first argument is ``case``, it is what the row is called, and no
     argument.
     """
-    names, *rows = read(file, "tables.yaml")[name]
+    names, *rows = read_beside(file, "tables.yaml")[name]
     assert rows and all(len(row) == len(names) for row in rows), f"{file}: {name}"
     if names[0] == "case":
         called = [row[0] for row in rows]
