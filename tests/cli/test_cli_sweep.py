@@ -173,33 +173,6 @@ def test_run_writes_a_timeline(tmp_path, assumptions):
     assert 0 < max(rates) <= 2000.1  # of the system
 
 
-REFUSED = {
-    "policy": (["--policy", "alo"], "policy 'alo' is not in the experiment; did you mean 'allo'? (it has: base, ep,"),
-    "system": (["--system", "smal"], "system 'smal' is not in the experiment; did you mean 'small'? (it has: small, square)"),
-    "model": (["--model", "Toy"], "model 'Toy' is not in the experiment; did you mean 'toy'? (it has: toy)"),
-    "batch": (["--batch", "13"], "batch size 13 is not in the experiment (it has: 12, 40)"),
-    "assumptions": (["--assumptions", "physical"], "assumption set 'physical' is not in the experiment (it has: published)"),
-    "step": (["--step", "5", "--layer", "1", "--timeline", "x"], "step 5: the run has iterations 0 (the prefill) to 4"),
-    "layer": (["--step", "1", "--layer", "0", "--timeline", "x"], "layer 0: not an MoE layer of the routing; it has 1 to 2; nearest is 1"),
-    "no layer": (["--step", "1", "--timeline", "x"], "a timeline needs all of step, layer and timeline"),
-    "no file": (["--step", "1", "--layer", "1"], "a timeline needs all of step, layer and timeline"),
-    "no folder": (["--step", "1", "--layer", "1", "--timeline", "/nowhere/x"], "/nowhere/x: cannot be written to: /nowhere is not a directory"),
-    "a folder": (["--step", "1", "--layer", "1", "--timeline", "/"], "/: cannot be written to: is a directory"),
-    "no room": (FINITE + ["--set", "systems.0.hbm.capacity=1MB"], "toy does not fit on small: die 0 needs "),
-}
-
-
-@pytest.mark.parametrize("arguments, message", REFUSED.values(), ids=REFUSED)
-def test_run_refuses(tmp_path, capsys, monkeypatch, arguments, message):
-    from archsim.cli.main import main
-
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", str(tiny_file(tmp_path)), *arguments]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[-1].startswith(message) and all(line.startswith("compiling kernels") for line in said[:-1])
-    assert not (tmp_path / "x").exists()
-
-
 def test_out_that_cannot_be_written(tmp_path, capsys):
     from archsim.cli.main import main
 

@@ -87,17 +87,6 @@ def test_notes_of_many_batches_are_few():
     assert drawn_notes(rows[:6]) == []
 
 
-@pytest.mark.parametrize(("command", "hint"), [
-    ("swep tiny.yaml", "; did you mean 'sweep'?"), ("trace imprt x", "; did you mean 'import'?"),
-    ("sweep tiny.yaml --sett name=x", "; did you mean '--set'?"),
-    ("sweep tiny.yaml another.yaml", "unrecognized arguments: another.yaml\n"),
-])
-def test_mistyped_words_get_the_nearest(here, capsys, command, hint):
-    with pytest.raises(SystemExit) as ended:
-        main(command.split())
-    assert ended.value.code == 2 and hint in capsys.readouterr().err
-
-
 def test_numbers_get_no_nearest(here, capsys):
     assert main(["run", "tiny.yaml", "--batch", "13"]) == 2
     assert capsys.readouterr().err == "batch size 13 is not in the experiment (it has: 12)\n"

@@ -220,27 +220,6 @@ def test_work_beyond_the_lowest_clock_is_refused_with_what_would_work(folder, me
     assert idle_w < free["power_w"]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("power", "{limit: 17}", "has no unit; expected a power such as '17 kW'"),
-        ("power", "{limti: 17 kW}", "limit"),
-        ("power", "{}", "says no limit"),
-        ("power", "{tdp: 700 W}", "die_limit"),
-        ("cooling", "{water: 25 C, resistance: 0.02 K/W per die}", "coolant"),
-        ("cooling", "{coolant: 25 C, resistance: 0.02 K/W}", "0.02 K/W per die"),
-        ("cooling", "{coolant: 25 F, resistance: 0.02 K/W per die}", "expected a temperature such as '25 C'"),
-        ("cooling", "{coolant: 96 C, resistance: 0.02 K/W per die}", "colder coolant"),
-    ],
-)
-def test_a_bad_key_or_unit_is_refused_at_its_place(folder, key, value, said):
-    file = folder / "bad.yaml"
-    file.write_text(FILE.replace("  mesh: {x: 3, y: 2}", f"  mesh: {{x: 3, y: 2}}\n  {key}: {value}"), encoding="utf-8")
-    with pytest.raises(SpecError) as refused:
-        load_experiment(file)
-    assert f"bad.yaml:6: systems.0.{key}" in str(refused.value) and said in str(refused.value)
-
-
 def test_pages_and_commands_say_what_limits_the_clock(folder, capsys, measured):
     row = measured(limit(f"{{limit: {0.85 * measured()['power_w']:.6f} W}}"))
     (told,) = limit_notes([row, dict(row, policy="base")])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import archsim as ar
-from archsim.base.errors import ArchsimError, CapacityError, SpecError, TraceError
+from archsim.base.errors import CapacityError, SpecError, TraceError
 from archsim.cli.main import main
 from archsim.iteration.overlap import micro_batched
 from archsim.iteration.times import batches_of, iteration_times
@@ -169,31 +169,6 @@ def test_files_are_checked(capsys):
     assert "a valid deployment of qwen3-235b-a22b on h200_node" in said and "experts from traffic under ep" in said
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    ({"routing": "uniform", "policies": ["eplb"]}, "eplb need routing from traffic"),
-    ({"routing": "uniform", "assumptions": {"migration": "free"}}, "are of routing from traffic"),
-    ({"scheduler": {"poll_every": 9}}, "unknown key 'poll_every' of scheduler vllm_v1: it is one of sglang"),
-    ({"model": "llama-3.1-70b"}, "has no experts"),
-    ({"policies": ["ep", "ep"]}, "two have the same name"),
-    ({"policies": ["epbl"]}, "unknown policy 'epbl'"),
-    ({"policies": ["lina"]}, "replication: lina follows the paths of tokens"),
-    ({"policies": ["waterfill"]}, "shared: waterfill moves shared experts"),
-    ({"routing": {}}, "expected one of like, synthetic and trace, not none"),
-    ({"routing": {"like": "qwen3"}}, "unknown traffic preset 'qwen3'"),
-    ({"routing": {"trace": "nowhere.npz"}}, "no such file: 'nowhere.npz'"),
-    ({"parallel": {"attention": {"tp": 8}, "experts": {"ep": 4, "tp": 2}}}, "places whole experts"),
-    ({"parallel": {"attention": {"tp": 8}, "pp": 2}}, "h200_node has 8 devices, but the file asks for 16"),
-    ({"precision": {"experts": "int4"}}, "calibration h200 has no peak of it beside fp8_block"),
-    ({"assumptions": {"migration": "sometimes"}}, "unknown value 'sometimes'"),
-    ({"system": "dojo", "parallel": {"attention": {"tp": 5}}}, "collectives were measured on GPUs, not on dojo"),
-    ({"system": "dojo", "parallel": {"attention": {"dp": 25}}, "routing": "uniform"}, "runs experts by the engine"),
-    ({"system": "dojo", "parallel": {"attention": {"dp": 5}}}, "5 ranks are no part of dojo"),
-])
-def test_bad_files_are_refused(change, told):
-    with pytest.raises(ArchsimError, match=told):
-        ar.serve(FILE | change)
-
-
 def test_tokens_are_drawn_anew_when_their_file_changes(tmp_path):
     from archsim.serving.deployment import pool_of
     from archsim.workload.traffic_presets import traffic_file
@@ -336,27 +311,6 @@ def test_nothing_made_better_is_slower(outcome):
         found = served(f"requests.input.fixed={context}", "precision={kv: bf16}")
         shares.append(busy_of(found.deployment.prefill, found.served.experts[-1], 16, float(context)))
     assert shares[1].attention > shares[0].attention and shares[1].experts < shares[0].experts
-
-
-@pytest.mark.parametrize(
-    ("override", "told"),
-    [
-        ("routing=uniform", "routing: {like: model}"),
-        ("speculation={draft_tokens: 1, acceptance: 0.5}", "speculation: none"),
-        ("disaggregated.decode.instances=2", "one engine with more ranks"),
-        ("disaggregated.decode.parallel={attention: {dp: 2}, experts: {ep: 2}}", "experts_on"),
-        ("disaggregated.prefill={experts_on: {system: dojo}}", "prompts on two sides"),
-        ("assumptions={overlap: two_batch}", "micro_batches"),
-        ("precision={products: fp8_block, experts: bf16}", "compute.dtype"),
-        ("model=qwen3-32b", "has no experts"),
-        (f"{APART}.system=dojoo", "dojo"),
-        (f"{APART}.micro_batches=0", "micro_batches"),
-        ("disaggregated.decode.parallel={attention: {dp: 16}}", "h200_node has 8 devices"),
-    ],
-)
-def test_what_nobody_runs_is_refused_by_name(override, told):
-    with pytest.raises(ArchsimError, match="(?s).*".join(map(str, [told.replace("{", r"\{").replace("}", r"\}")]))):
-        deploy(load_serving(APART_FILE, [override]))
 
 
 def test_experts_that_do_not_fit_say_what_would():

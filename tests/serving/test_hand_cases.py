@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.serving import MS, opened, pool, table
 
-from archsim.base.errors import ArchsimError, CapacityError, SpecError, TraceError
+from archsim.base.errors import CapacityError, SpecError
 from archsim.iteration import memory
 from archsim.iteration.attention import PREFILL
 from archsim.iteration.layers import EXPERTS, PROJECTIONS
@@ -127,20 +127,6 @@ def test_agents_of_llmservingsim_and_applied_compute_are_read(tmp_path):
     found = read_requests(path)
     assert found.input.tolist() == [900, 1060] and found.output.tolist() == [40, 300]
     assert found.think_ns.tolist() == [0.2 * S, 0]
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ('{"session_id": "a", "timestamp": 9, "input_length": 4, "output_length": 4}', "has no delay"),
-        ('{"session_id": "a", "delay": -1, "input_length": 4, "output_length": 4}', "0 or more"),
-        ('{"session_id": "c", "wait_for": ["a"], "delay": 1, "input_length": 4, "output_length": 4}', "several others"),
-    ],
-)
-def test_turns_that_contradict_themselves_are_refused_with_their_line(tmp_path, line, said):
-    path = write(tmp_path, '{"session_id": "a", "timestamp": 1, "input_length": 4, "output_length": 4}', line)
-    with pytest.raises(TraceError, match=f"trace.jsonl:2: .*{said}"):
-        read_requests(path, unit="ms")
 
 
 # Ten requests at once of 64 tokens and 4 of output, on a rank that runs one at a time.
@@ -285,26 +271,6 @@ def test_experts_of_a_rank_that_fails_are_on_the_others():
     assert longest / MS == pytest.approx(52 / 3 + 5, abs=3)
     back = simulate(requests, VLLM, four, faults=[Fault(21 * MS, 0, 3, 5 * MS, True, 40 * MS)])
     assert plain.requests["last_ns"].max() < back.requests["last_ns"].max() < served.requests["last_ns"].max()
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"faults": [{"at": "1 s", "engine": 3, "recovery": "5 s"}]}, "there are 1 engines"),
-        ({"faults": [{"at": "1 s", "recovery": "5 s", "elastic": True}]}, "no other rank of the engine could go on"),
-        ({"faults": [{"at": "1 s", "recovery": "5 s", "back": "9 s"}]}, "Leave back out"),
-        ({"routing": {"like": "model"}, "faults": [{"at": "1 s", "recovery": "5 s"}]}, "not modelled"),
-        ({"scheduler": {"name": "vllm_v1", "order": "priority"}}, "different priorities"),
-        ({"scheduler": {"name": "vllm_v1", "order": "deadline"}}, "limits `ttft` that differ"),
-        ({"requests": {"classes": [{"name": "a", "share": 0.5}]}}, "add up to 1"),
-        ({"kv_store": {"capacity": "1 TB"}, "scheduler": {"prefix_caching": False}}, "prefix_caching is false"),
-        ({"disaggregated": {"prefill": "none", "decode": {}}, "kv_store": {"capacity": "1 TB"}}, "requests bring it"),
-        ({"requests": {"sessions": None}, "kv_store": {"capacity": "1 TB"}}, "share none"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(change, said):
-    with pytest.raises(SpecError, match=said):
-        changed(**change)
 
 
 # ---- why a run is slow
@@ -528,22 +494,6 @@ def test_a_prompt_comes_sooner_where_ranks_share_it():
     assert shared < 0.75 * own
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"parallel": {"attention": {"dp": 8, "prompts": "shared"}}}, "only prefill"),
-        ({"disaggregated": SIDES, "speculation": {"draft_tokens": 1, "acceptance": 0.5}}, "speculation are not"),
-        ({"expert_offload": {"resident": 0.5}, "routing": {"like": "model"}}, "policies that move experts"),
-        ({"expert_offload": {"resident": 0.5}, "speculation": {"draft_tokens": 1, "acceptance": 0.5}}, "speculation"),
-        ({"expert_offload": {"resident": 0.5, "popularity": {"trace": "x"}}}, "generated traffic"),
-    ],
-)
-def test_what_nobody_runs_is_refused_by_name(change, said):
-    given = {key: value for key, value in SHARING.items() if not (key == "parallel" and "disaggregated" in change)}
-    with pytest.raises(SpecError, match=said):
-        load_serving({**given, **change})
-
-
 def test_experts_that_one_token_lacks_are_those_that_hbm_has_not():
     model = load_model("qwen3-235b-a22b")  # 8 of 128 experts
     missing = missing_of(model, 8, 12, None)  # 16 experts a rank, of which 12 stay
@@ -750,23 +700,6 @@ def test_sharing_tokens_pays_where_contexts_are_long():
         alone, shared = (tpot_ms(loaded({"attention": {"tp": 4, "context": n}}, **many)) for n in (1, 4))
         gains.append(alone / shared)
     assert gains[0] < 1.02 and gains[1] > gains[0]
-
-
-@pytest.mark.parametrize(
-    ("parallel", "others", "told"),
-    [
-        ({"attention": {"tp": 4, "context": 3}}, {}, "does not divide tp 4"),
-        ({"attention": {"tp": 8, "context": 4}}, {"model": "qwen3-235b-a22b"}, "2 of them would hold the same"),
-        ({"attention": {"tp": 8, "context": 2}}, {"model": "gpt-oss-120b", "precision": {}}, "context"),
-        ({"attention": {"tp": 1}, "pp": 28}, {"system": "h100_cluster", "precision": {}}, "27 layers"),
-        ({"attention": {"tp": 4}, "pp": 4}, {}, "h200_node has 8 devices"),
-        ({"attention": {"tp": 4}, "pp": 2}, {"assumptions": {"overlap": "two_batch"}}, "pp: 1"),
-        ({"attention": {"tp": 4}, "pp": 2}, {"speculation": {"draft_tokens": 1, "acceptance": 0.5}}, "pp: 1"),
-    ],
-)
-def test_what_nobody_runs_is_refused_by_name_stages(parallel, others, told):
-    with pytest.raises(ArchsimError, match=told):
-        deploy(loaded(parallel, **others))
 
 
 def test_an_experiment_says_that_it_has_neither(tmp_path):

@@ -9,8 +9,7 @@ import pytest
 from support.serving import MS, opened, pool
 
 import archsim as ar
-from archsim.base.errors import ArchsimError, SpecError, TraceError
-from archsim.cli.main import main
+from archsim.base.errors import TraceError
 from archsim.iteration.overlap import HOW, MICRO_BATCHES
 from archsim.iteration.times import ByChance, fastest_all_reduce_ns
 from archsim.laws.laws import Laws, dominated_in
@@ -156,19 +155,6 @@ def test_files_do_not_depend_on_how_many_processes_simulate(tmp_path):
         assert (tmp_path / "one" / path).read_bytes() == (tmp_path / "two" / path).read_bytes(), path
 
 
-@pytest.mark.parametrize(
-    ("how", "file"),
-    [
-        (["--search"], "--timeline"),
-        (["--compare", "b.json"], "--out"),
-        (["--calibrate", "b.json"], "--timeline"),
-    ],
-)
-def test_files_that_nothing_writes_are_refused(how, file, capsys):
-    assert main(["serve", "serve_h200", *how, file, "somewhere"]) != 0
-    assert f"{how[0]} writes no such file" in capsys.readouterr().err
-
-
 def test_tables_of_experts_of_different_sizes_go_on_as_they_end():
     state = SimpleNamespace(experts=np.zeros((2, 2, 5)))
     table = np.arange(6.0).reshape(2, 3)
@@ -236,19 +222,6 @@ def test_a_whole_prompt_fits_its_iteration_though_its_output_does_not():
         refuse_too_long(given, 10_000, 1024, False, "requests")
 
 
-@pytest.mark.parametrize(
-    ("policy", "told"),
-    [
-        ("lina", "policies: lina: replication: lina follows .* sweep"),
-        ("waterfill", "policies: waterfill: shared: waterfill moves .* sweep"),
-        ("pred", "policies: pred: prediction: .* sweep"),
-    ],
-)
-def test_what_serving_does_not_run_is_told_with_a_way_out(policy, told):
-    with pytest.raises(ArchsimError, match=told):
-        ar.serve(ROUTED | {"policies": [policy]})
-
-
 def test_loads_are_those_that_the_file_asks_for(tmp_path):
     loads = {"rates": ["2/s", "6/s", "20/s"], "inputs": [100, 400]}
     ar.serve(SMALL | {"loads": loads, "slo": {"ttft": "2 s"}}, out=tmp_path)
@@ -257,19 +230,6 @@ def test_loads_are_those_that_the_file_asks_for(tmp_path):
     assert "Mean TTFT by length of prompts and requests/s offered" in page
     for cell in (">2</th>", ">6</th>", ">20</th>", ">100</td>", ">400</td>"):
         assert cell in page
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"loads": {"clients": [4]}}, "have rates. Give rates"),
-        ({"loads": {"rates": ["0/s"]}}, "no request would ever come"),
-        ({"requests": CLOSED, "loads": {"rates": ["4/s"]}}, "a closed loop has clients. Give clients"),
-    ],
-)
-def test_loads_that_do_not_fit_the_requests_are_refused(change, told):
-    with pytest.raises(ArchsimError, match=told):
-        load_serving(SMALL | change)
 
 
 def test_tensorrt_llm_takes_prompts_whole_unless_told():
@@ -407,12 +367,3 @@ def test_two_batches_overlap_under_even_routing_too():
     alone, halves = table("none"), table("two_batch")
     assert (halves.local + halves.beside.shared >= alone.local).all() and halves.beside.shared[64] > 0
     assert alone.dispatch[64] > 0 and (halves.experts == alone.experts).all()
-
-
-@pytest.mark.parametrize(("change", "said"), [
-    ({"system": "dojo", "parallel": {"attention": {"dp": 25}}}, "execution: weight_streaming has no dispatch"),
-    ({"routing": "uniform", "assumptions": {"overlap": "two_batch", "migration": "free"}}, "overlap alone goes"),
-])
-def test_overlaps_that_cannot_be_are_refused(change, said):
-    with pytest.raises(SpecError, match=said):
-        deploy(load_serving(FILE | {"assumptions": {"overlap": "two_batch"}} | change))

@@ -143,15 +143,6 @@ def test_progress_has_a_phase_and_an_estimate(capsys):
     assert "ep: serving" in said and "left" in said and len(said.splitlines()) >= 3
 
 
-@pytest.mark.parametrize(("grid", "told"), [
-    ({"requests.rate": ["1/s"]}, "requests: unknown key 'rate'|rate"),
-    ({"requests.arrivals.rate": []}, "key: .value, ...."), ({"policies": [["ep"]]}, "an? "),
-])
-def test_bad_axes_are_refused(grid, told):
-    with pytest.raises(ArchsimError, match=told):
-        ar.serve_plan(FILE | {"sweep": {"grid": grid}})
-
-
 def test_a_page_links_every_other_file_of_its_folder_once(tmp_path):
     ar.serve_plan(FILE, out=tmp_path)
     (line,) = (line for line in (tmp_path / "index.html").read_text().splitlines() if 'class="files"' in line)

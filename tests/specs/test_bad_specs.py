@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.bad_experiments import CHANGED, GOOD, KNOWN_SYSTEMS, PRESET_NAMES
+from support.bad_experiments import GOOD
 from support.examples import sampled
 from support.mutants import mutated
 
@@ -39,38 +39,9 @@ def refused(tmp_path: Path, text: str | bytes, overrides: tuple[str, ...] = ()) 
     return str(caught.value).replace(f"{tmp_path}/", "")
 
 
-def test_the_unchanged_experiment_is_valid(tmp_path):
-    (tmp_path / "good.yaml").write_text(GOOD)
-    assert load_experiment(tmp_path / "good.yaml").name == "good"
-
-
-@pytest.mark.parametrize("case", CHANGED)
-def test_changed_experiment(tmp_path, case):
-    old, new, message = CHANGED[case]
-    assert GOOD.count(old) == 1, "the case must change exactly one place"
-    found = refused(tmp_path, GOOD.replace(old, new))
-    assert re.fullmatch(re.escape(f"bad.yaml:{message}").replace(r"\*", ".*"), found), found
-
-
-FILES = {
-    "empty": (b"", "bad.yaml: is empty; expected a mapping"),
-    "only a comment": (b"# nothing\n", "bad.yaml: is empty; expected a mapping"),
-    "list": (b"- a\n- b\n", "bad.yaml:1: expected a mapping of keys at the top level"),
-    "text": (b"hello\n", "bad.yaml:1: expected a mapping of keys at the top level"),
-    "bad UTF-8": (b"name: \xff\n", "bad.yaml: not UTF-8 text (byte 0xff at offset 6); expected a YAML file"),
-    "control character": (b"name: a\nb: \x01\n", "bad.yaml:2: invalid YAML: character U+0001 is not allowed"),
-    "alias of itself": (b"name: &a [*a]\n", "bad.yaml:1: name.0: an alias refers to itself"),
-    "unknown alias": (b"name: *a\n", "bad.yaml:1: invalid YAML: found undefined alias 'a'"),
-    "nested too deeply": (b"name: " + b"[" * 1500, "bad.yaml: invalid YAML: nested too deeply"),
-    "rows of rows": (b"name: \n" + b"- " * 450 + b"a", "bad.yaml: invalid YAML: nested too deeply"),
-    "nested far too deeply": (b"name: " + b"[" * 100_000, "bad.yaml: invalid YAML: nested too deeply"),
-}
-
-
-@pytest.mark.parametrize("case", FILES)
-def test_file_that_is_no_experiment(tmp_path, case):
-    content, message = FILES[case]
-    assert refused(tmp_path, content) == message
+@pytest.mark.parametrize("content", ["[" * 1500, "\n" + "- " * 450 + "a", "[" * 20_000], ids=len)
+def test_what_is_nested_too_deeply_is_refused(tmp_path, content):
+    assert refused(tmp_path, f"name: {content}") == "bad.yaml: invalid YAML: nested too deeply"
 
 
 def test_aliases_that_unfold_without_end(tmp_path):
@@ -91,54 +62,9 @@ def test_missing_file_and_directory(tmp_path):
         load_experiment(tmp_path)
 
 
-OVERRIDES = {
-    "unknown key": ("systems.0.d2d.bandwith=2TB/s", "unknown key; did you mean 'bandwidth'?"),
-    "unknown key above": ("sytems.0.d2d=1", "sytems: unknown key; did you mean 'systems'?"),
-    "unknown key inside a value": ("systems.0.d2d={bandwidth: 1 TB/s, hop_latncy: 2}", "hop_latncy: unknown key; did you mean 'hop_latency'?"),
-    "wrong dimension": ("systems.0.d2d.bandwidth=2 GB", "'2 GB' is a size; expected a bandwidth such as '3.35 TB/s'"),
-    "path of an axis": ("hbm.bandwidth=3TB/s", "an experiment has no key 'hbm'; did you mean 'systems.0.hbm.bandwidth'?"),
-    "singular": ("policy.allocation=home", "an experiment has no key 'policy'; did you mean 'policies.0.allocation'?"),
-    "field of assumptions": ("gemm=roofline", "an experiment has no key 'gemm'; did you mean 'assumptions.gemm'?"),
-    "half a mesh": ("systems.0.mesh=3x", "expected two sides such as 5x5, or {x: 5, y: 5}, not the text '3x'"),
-    "cache below a segment": ("systems.0.llc={capacity: 1 KiB}", "capacity: 1 KiB is less than a segment, which is 1 MiB. Give llc.segment as well"),
-    "function in place of a policy": ("policies=[mymod:fn]", f"0: unknown policy 'mymod:fn' {PRESET_NAMES}your own function is {{name: mine, allocation: 'mymod:fn'}})"),
-    "no such item": ("systems.1.mesh.x=2", "systems has no item 1; it has 1, numbered from 0"),
-    "negative item": ("systems.-1.mesh.x=2", "systems is a list; say which item: systems.0.-1"),
-    "item not said": ("systems.mesh.x=2", "systems is a list; say which item: systems.0.mesh"),
-    "key of a scalar": ("workload.decode_steps.x=2", "workload.decode_steps is the number 2; it has no key 'x'"),
-    "no value": ("workload.batch=", "expected key.path=value, such as workload.batch=[64]"),
-    "no equals sign": ("workload.batch", "expected key.path=value, such as workload.batch=[64]"),
-    "no key": ("=3", "expected key.path=value, such as workload.batch=[64]"),
-    "empty key": ("workload..batch=3", "expected key.path=value, such as workload.batch=[64]"),
-    "bad YAML": ("workload.batch=[64", "invalid YAML: expected ',' or ']', but got '<stream end>'"),
-    "batch 0": ("workload.batch=0", "0 is out of range; expected 1 to 10000000"),
-    "unknown system": ("systems=[dojoo]", f"0: unknown system 'dojoo'; did you mean 'dojo'? {KNOWN_SYSTEMS}"),
-    "unknown parameter": ("policies.1.allocation.block=64", "unknown parameter; did you mean 'block_tokens'?"),
-    "unknown value": ("assumptions.contention=sharde", "unknown value 'sharde'; did you mean 'shared'? (valid: shared, reserved)"),
-}
-
-
-@pytest.mark.parametrize("case", OVERRIDES)
-def test_override(tmp_path, case):
-    override, message = OVERRIDES[case]
-    assert refused(tmp_path, GOOD, (override,)) == f"--set {override}: {message}"
-
-
 def test_values_of_a_key_that_may_be_null_are_listed():
     with pytest.raises(SpecError, match=r"unknown value 'fp7'; did you mean 'fp8'\? \(valid: bf16, fp8, fp8_block, "):
         ar.load("serve_h200", {"precision.experts": "fp7"})
-
-
-@pytest.mark.parametrize(("value", "told"), [
-    ({"prefill": "none", "decode": {"count": 2}}, r"decode.count: unknown key \(known: system, parallel, [a-z_, ]*\)"),
-    ({"prefill": "non", "decode": {}}, "prefill: expected a mapping with the keys .*, or none, not the text 'non'"),
-    ("nonee", ": expected a mapping with the keys prefill, .*, or none, not the text 'nonee'"),
-])  # fmt: skip
-def test_a_mapping_or_a_word_is_one_problem(value, told):
-    with pytest.raises(SpecError) as caught:
-        ar.load("serve_h200", {"disaggregated": value})
-    (line,) = str(caught.value).splitlines()
-    assert re.search(f"{told}$", line), line
 
 
 def test_problem_in_a_named_file_names_that_file_and_line(tmp_path):
@@ -212,19 +138,6 @@ def test_command_line_prints_the_message_alone(tmp_path, capsys):
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == f"{file}:29: engin: unknown key; did you mean 'engine'?\n"
-
-
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["sweep", "x.yaml", "--jobs", "0"], "argument --jobs: must be at least 1"),
-    (["run", "x.yaml", "--step", "-1"], "argument --step: "),
-    (["list", "dies"], "argument what: invalid choice: 'dies'"),
-    (["nothing"], "invalid choice: 'nothing'"),
-])
-def test_bad_arguments(capsys, arguments, message):
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 _JUNK = st.sampled_from(

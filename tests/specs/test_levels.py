@@ -128,40 +128,6 @@ def test_without_d2d_it_is_a_link_of_the_first_level(tmp_path):
     assert (d2d.bandwidth_bytes_per_s, d2d.hop_latency_ns) == (450e9, 300.0)
 
 
-@pytest.mark.parametrize(("links", "problem"), [
-    ("fabric: {levels: []}", "fabric.levels: needs at least one item"),
-    ("fabric: {levels: [{bandwidth: 1 TB/s}]}", "a level has exactly one of mesh, torus, ring, fully_connected, switch"),  # noqa: E501
-    ("fabric: {levels: [{switch: 2, ring: 2}]}", "this one has ring and switch"),
-    ("fabric: {levels: [{swich: 2}]}", "fabric.levels.0.swich: unknown key; did you mean 'switch'?"),
-    ("fabric: {levels: [{switch: 0}]}", "fabric.levels.0.switch: 0 is out of range"),
-    ("fabric: {levels: [{mesh: [2, 2, 2]}]}", "expected two sides such as [5, 5], not 3"),
-    ("fabric: {levels: [{switch: 64}, {switch: 65}]}", "fabric.levels: 4160 dies are more than 4096; 64 × 65"),
-    ("fabric: {levels: [{switch: 2, per: gpu}]}", "fabric.levels.0.per: the first level connects dies"),
-    ("fabric: {levels: [{switch: 2}, {switch: 2, per: rail}]}", "unknown value 'rail'"),
-    ("fabric: {levels: [{ring: 4}, {mesh: [2, 1], per: edge}]}", "levels.1.per: only a mesh or torus of meshes has edges"),  # noqa: E501
-    ("fabric: {levels: [{switch: 2, law: h10/intra_node}]}", "levels.0.law: unknown calibration 'h10'; did you mean 'h100'"),  # noqa: E501
-    ("fabric: {levels: [{switch: 2, law: h100}]}", "fabric.levels.0.law: expected a calibration and a kind of law"),
-    ("mesh: 2x2, fabric: {levels: [{switch: 2}]}", "mesh: fabric already defines dies and links. Give either mesh"),
-    ("topology: ring, fabric: {levels: [{switch: 2}]}", "topology: fabric already defines dies and links"),
-    ("topology: 'no.such.module:star'", "topology.name: cannot import module 'no.such.module'"),
-    ("topology: {name: ring, dies: 4}", "topology.dies: only your own package.module:function takes dies"),
-    ("topology: 'math:sqrt'", "topology: the number of dies of math:sqrt is missing."),
-    ("mesh: 2x2, topology: {name: 'math:sqrt', dies: 4}", "topology.dies: the mesh already defines the number of dies"),
-    ("topology: ring", "mesh: required key is missing; expected mesh: {x: 5, y: 5}, or fabric"),
-])  # fmt: skip
-def test_bad_fabrics_are_told_with_their_place(tmp_path, links, problem):
-    file = tmp_path / "tiny.yaml"
-    file.write_text(
-        TINY.replace(
-            "mesh: {x: 3, y: 2}", links.replace(", fabric:", "\n  fabric:").replace(", topology:", "\n  topology:")
-        ),
-        encoding="utf-8",
-    )
-    with pytest.raises(SpecError) as told:
-        load_experiment(file)
-    assert str(told.value).startswith(f"{file}:") and problem in str(told.value), told.value
-
-
 def test_an_outsiders_builder_runs_end_to_end(tmp_path):
     """Two touch points: the function's file, and its name in the experiment."""
     (tmp_path / "mine.py").write_text(BUILDER, encoding="utf-8")
@@ -451,31 +417,6 @@ def test_a_manifest_has_the_numbers_and_where_they_are_from(tmp_path):
     manifest = tmp_path / "manifest.yaml"
     manifest.write_text(dump_yaml(experiment.resolved()))
     assert load_experiment(manifest).systems[0].decision.host == host
-
-
-@pytest.mark.parametrize("host, problem", [
-    ("{calibration: h10}", "unknown calibration 'h10'; did you mean 'h100'?"),
-    ("{calibration: nowhere.yaml}", "no such file: 'nowhere.yaml' (searched the current directory, "),
-    (
-        "{calibration: h100}",
-        "'h100' has no transfers of at most 64 KiB (hostpath.csv); the smallest is 512 MiB. Give pcie_latency here",
-    ),
-    (
-        "{calibration: a100, pcie_latency: 2 us, pcie_bandwidth: 50 GB/s}",
-        "'a100' has no launch on a stream (launch.csv); it has grid_sync. Give launch and sync here",
-    ),
-    (
-        "{calibration: h100, pcie_latency: 2 us, pcie_bandwidth: 1 GB/s, launch: 2 us, sync: 2 us}",
-        "are all given. Omit",
-    ),
-    ("{calibration: 100}", "expected text, not the number 100"),
-    ("{calibraton: h100}", "unknown key; did you mean 'calibration'?"),
-])
-def test_a_calibration_that_cannot_be_used_is_told_with_its_place(tmp_path, host, problem):
-    tiny_file(tmp_path)
-    with pytest.raises(SpecError) as told:
-        load_experiment(tmp_path / "tiny.yaml", [f"systems.0.decision={{executor: host, host: {host}}}"])
-    assert problem in str(told.value) and "host.calibrat" in str(told.value)
 
 
 def test_python_may_name_a_calibration_too():

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.html_page import whole_report
 from support.small_runs import scenario_of
-from support.tiny import TINY, tiny
+from support.tiny import tiny
 
-from archsim.base.errors import ArchsimError, SpecError
+from archsim.base.errors import ArchsimError
 from archsim.engine.machine import build_fabric, build_machine
 from archsim.engine.state import HIDDEN, UNITS
 from archsim.report.data import Die, Link
@@ -220,30 +220,6 @@ def test_machines_of_a_topology_share_its_arrays(tmp_path):
         assert getattr(meshes[0], array) is getattr(meshes[1], array)
 
 
-@pytest.mark.parametrize(("topology", "problem"), [
-    ("toruss", "topology.name: unknown value 'toruss'; did you mean 'torus'"),
-    ("{name: ring, vertical: {bandwidth: 2 TB/s}}", "topology.vertical: links of topology ring have no direction"),
-    ("{name: mesh, wrap: {bandwidth: 2 TB/s}}", "topology.wrap: only a torus has links that wrap around"),
-    ("{name: mesh, edges: [[0, 1]]}", "topology.edges: topology mesh lists no edges"),
-    ("edges", "topology.edges: no route from die 0 to dies 1, 2, 3, 4, 5; list the links"),
-    ("{name: edges, edges: [[0, 1], [1, 2], [4, 5]]}", "topology.edges: no route from die 0 to dies 3, 4, 5"),
-    ("{name: edges, edges: [[0, 1], [1, 6]]}", "topology.edges.1: there is no die 6 (end 2 of 2); expected 0 to 5"),
-    ("{name: edges, edges: [[0, 1], [1, 0]]}", "topology.edges.1: dies 0 and 1 are already linked, by item 0"),
-    ("{name: edges, edges: [[2, 2]]}", "topology.edges.0: links die 2 to itself"),
-    ("{name: edges, edges: [[0, 1, 2]]}", "topology.edges.0.dies: an edge has two dies, not 3"),
-    ("{name: edges, edges: [{dies: [0, 1], bandwith: 1 TB/s}]}", "bandwith: unknown key; did you mean 'bandwidth'"),
-    ("{name: edges, edges: [{dies: [0, 1], bandwidth: 7}]}", "topology.edges.0.bandwidth: 7 has no unit"),
-])
-def test_bad_topologies_are_told_with_their_place(tmp_path, topology, problem):
-    file = tmp_path / "tiny.yaml"
-    file.write_text(
-        TINY.replace("mesh: {x: 3, y: 2}", f"mesh: {{x: 3, y: 2}}\n  topology: {topology}"), encoding="utf-8"
-    )
-    with pytest.raises(SpecError) as told:
-        load_experiment(file)
-    assert str(told.value).startswith(f"{file}:6: systems.0.topology") and problem in str(told.value)
-
-
 def test_a_resolved_topology_is_read_back(tmp_path):
     for topology in (*EVERY, "mesh"):
         system = tiny(tmp_path, f"systems.0.topology={topology}").systems[0]
@@ -356,41 +332,6 @@ def test_more_defects_kill_more_dies_of_the_same_draw():
     harvested = dead(0.3, dies_as_built={"harvest": {"cores": 128, "needed": 112}})
     assert set(harvested.dead) < set(many.dead)
     assert min(harvested.array) < 1 and all(1 - 16 / 128 <= speed <= 1 for speed in harvested.array)
-
-
-@pytest.mark.parametrize(
-    ("keys", "at", "says"),
-    [
-        ({"links_as_built": {"dead": [[3, 25]]}}, "links_as_built.dead.0", "dies 0 to 24; the nearest link is [3, 8]"),
-        ({"power": {"clocks": "each"}}, "power.clocks", "no limit lowers a clock. Give power a limit"),
-        ({"dies_as_built": {"dead": [25]}}, "dies_as_built.dead.0", "no die 25 in 5 × 5 mesh; expected 0 to 24"),
-        ({"dies_as_built": {"dead": [7, 7]}}, "dies_as_built.dead.1", "die 7 is listed twice"),
-        ({"dies_as_built": {"dead": [1, 5]}}, "dies_as_built.dead", "no route reaches die 0"),
-        ({"dies_as_built": {"dead": list(range(25))}}, "dies_as_built", "every die is dead"),
-        ({"links_as_built": {"dead": [[7, 9]]}}, "links_as_built.dead.0", "the nearest is [7, 8]"),
-        ({"links_as_built": {"dead": [[7, 30]]}}, "links_as_built.dead.0", "there is no die 30"),
-        (
-            {"links_as_built": {"dead": [[7, 8]], "degraded": [{"link": [8, 7], "bandwidth": "50 %"}]}},
-            "links_as_built.degraded.0.link", "listed already",
-        ),
-        ({"links_as_built": {"degraded": [{"link": [7, 8], "bandwidth": "150 %"}]}}, "bandwidth", "at most 1"),
-        ({"spares": {"rows": 5}}, "spares.rows", "at most 4"),
-        ({"spares": {"dies": 30}}, "spares.dies", "at most 24"),
-        ({"spares": {"rows": 1, "dies": 1}}, "spares.dies", "expected one of rows, columns and dies"),
-        ({"spares": {"rows": 1}, "dies_as_built": {"dead": [7, 12]}}, "spares", "column 2 has 2 dead dies"),
-        ({"spares": {"rows": 1}, "topology": "ring"}, "spares.rows", "expected spares: {dies: 1}"),
-        ({"dies_as_built": {"harvest": {"cores": 8, "needed": 9}}}, "harvest.needed", "at most 8"),
-        ({"dies_as_built": {"speed": {"sigma": "30 %"}}}, "speed.sigma", "expected 0 to 15%"),
-        ({"dies_as_built": {"speed": {"table": [[0.0, 1.0]]}}}, "speed.table", "out of range"),
-        ({"dies_as_built": {"speed": {"table": [[1, 1]] * 26}}}, "speed.table", "has die 25"),
-        ({"dies_as_built": {"speed": {"table": "none.csv"}}}, "speed.table", "no such file"),
-        ({"drawn": {"wafers": 2, "wafer": 2}}, "drawn.wafer", "expected 0 to 1"),
-    ],
-)  # fmt: skip
-def test_what_is_refused(keys, at, says):
-    with pytest.raises(SpecError) as refused:
-        system(**keys)
-    assert at in str(refused.value) and says in str(refused.value)
 
 
 def test_the_yield_of_draws_is_that_of_the_price():

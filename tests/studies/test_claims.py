@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.papers import small
 
 import archsim as ar
 from archsim.base.errors import SpecError
@@ -142,21 +143,6 @@ def test_a_null_model_is_arithmetic_on_published_numbers_and_on_what_a_row_is_of
     assert [paper.guess_of(*each) for each in paper.rows()] == [pytest.approx(12 / 64), NO_ROOM]
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"guess": None}, "h001 has no guess: say what a reader would expect"),
-    ({"guess": "h009 * 2"}, "h009 is neither a published number of this file nor a number of `at`"),
-    ({"guess": "policy * 2"}, "policy is neither a published number"),
-    ({"guess": "1 / 0"}, "has no value"),
-    ({"guess": "1 +"}, "expected a number"),
-    ({"rows": [{"id": "h001", "published": {"less_than": 1, "more_than": 2}}]}, "one of less_than and more_than"),
-])
-def test_a_null_model_that_says_nothing_is_refused(tmp_path, change, message):
-    claim = small()["claims"][0] | change
-    (tmp_path / "p.yaml").write_text(yaml.safe_dump(small() | {"claims": [claim]}))
-    with pytest.raises(SpecError, match=message):
-        load_paper(tmp_path / "p.yaml")
-
-
 def test_what_moves_a_value_is_told_the_largest_first():
     found = Judged(group(), row(), {0: 1.0, 1: 1.5, 3: 4.0}, {0: "physical", 1: "kernels", 3: "links"})
     assert found.moved == (("links", 2.5), ("kernels", 0.5)) and found.physical == 1.0 and found.simulated == 4.0
@@ -273,32 +259,6 @@ def test_every_row_was_recorded_and_the_recorded_values_are_judged():
 
 
 # --- running
-
-
-def small() -> dict:
-    """A paper with a sweep, a rule and an answer, a second to run."""
-    experiment = {
-        "name": "small", "systems": ["dojo"], "models": ["olmoe-1b-7b"], "policies": ["base", "allo"],
-        "workload": {"context": 0, "batch": [64, 128], "decode_steps": 2, "layers": 1}
-        | {"trace": {"synthetic": {"prompt_tokens": 0}}},
-        "assumptions": [{"set": "physical", "capacity": "unbounded"}], "engine": "analytical",
-    }  # fmt: skip
-    claim = {
-        "what": "speed-up", "run": "one", "quantity": "throughput_tokens_per_s / other.throughput_tokens_per_s",
-        "unit": "×", "at": {"policy": "allo"}, "against": {"policy": "base"}, "within_percent": 10, "why": "because",
-        "guess": 100, "guessed": "a hundred times",
-        "rows": [{"id": "h001", "published": 1000.0}, {"id": "h002", "published": [0.0, 99.0], "at": {"batch": 64}}],
-    }  # fmt: skip
-    answer = {key: claim[key] for key in ("run", "at", "quantity", "unit")}
-    answer |= {"question": "Worth it?", "by": "batch", "against": {"base": {"policy": "base"}}}
-    answer["says"] = "It is {paper_base}, in the mean {paper_base_mean}; honestly {physical_base}"
-    rule = {"name": "as published", "why": "its simulator", "runs": {"one": ["assumptions=[published]"]}}
-    return {
-        "paper": "small", "title": "Small & new", "source": "nowhere", "numbers": ["h001-h003"],
-        "setup": {"GPUs": {"is": "25 dies", "place": "1"}}, "runs": {"one": {"sweep": experiment}}, "rules": [rule],
-        "names": {"batch": {"64": "few requests"}},
-        "claims": [claim], "answers": [answer], "outside": [{"ids": ["h003"], "why": "an accuracy"}],
-    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")

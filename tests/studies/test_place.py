@@ -249,66 +249,6 @@ def fail(*_):
     raise OSError("disk full")
 
 
-def spoiled(folder, change):
-    """The files of a good placement, one changed by ``change(texts)``."""
-    rows = np.tile(sglang_default(12, 6), (4, 1)).astype(np.int32)
-    files = write_placement(PhysicalMap(rows, 6, RANKS), MODEL, folder)
-    name, old, new = change
-    file = next(file for file in files if name in file.name)
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new, 1) if new is not None else text[: text.index(old)])
-    return file
-
-
-ROW = str(sglang_default(12, 6).tolist())
-SPOILED = {
-    "an expert lost": ("sglang", ROW, ROW.replace("5", "4")),
-    "an expert out of range": ("sglang", ROW, ROW.replace("5", "6")),
-    "a negative expert": ("vllm", ROW, ROW.replace("5", "-1")),
-    "a layer lost": ("sglang", ROW + ", ", ""),
-    "a layer of another length": ("sglang", ROW, ROW.replace(", 5]", "]")),
-    "text for an expert": ("sglang", ROW, ROW.replace("5", '"5"')),
-    "cut": ("sglang", "]]", None),
-    "cut in a line": ("vllm", "]}", None),
-    "wrong num_slots": ("vllm", '"num_slots": 12', '"num_slots": 13'),
-    "wrong num_redundant_experts": ("vllm", '"num_redundant_experts": 6', '"num_redundant_experts": 5'),
-    "another record": ("vllm", "eplb_initial_mapping", "eplb_load_stats"),
-    "model layers for MoE layers": ("vllm", '"0": ', '"4": '),
-    "num_slots that differ": ("trtllm", "num_slots: 12", "num_slots: 11"),
-    "a layer without assignment": ("trtllm", "  1: ", "  0: "),
-    "an unknown key": ("trtllm", "num_slots", "slots"),
-    "no assignments": ("trtllm", "initial_global_assignments:", "x:"),
-    "a tag": ("trtllm", "num_slots: 12", "num_slots: !!python/object/apply:os.getcwd []"),
-}
-MESSAGES = {
-    "an expert lost": "no slot holds expert 5",
-    "an expert out of range": "holds expert 6; expected 0 to 5",
-    "a negative expert": "holds expert -1",
-    "a layer lost": "has 4 rows; expected one for each of toy's 5 layers",
-    "a layer of another length": "all of one length; found lists of 11 to 12",
-    "text for an expert": "found something else",
-    "cut": "not valid JSON .*truncated",
-    "cut in a line": "line 1: not valid JSON",
-    "wrong num_slots": "num_slots is 13, but",
-    "wrong num_redundant_experts": "num_redundant_experts is 5, but the layers have 6",
-    "another record": "has no eplb_initial_mapping record",
-    "model layers for MoE layers": "expected the keys 0 to 3",
-    "num_slots that differ": "num_slots is 11, but the layers have 12",
-    "a layer without assignment": "layer 1 is missing",
-    "an unknown key": "unknown key 'slots'",
-    "no assignments": "unknown key 'x'",
-    "a tag": "not valid YAML",
-}
-
-
-@pytest.mark.parametrize("case", SPOILED)
-def test_the_rules_of_the_loaders(tmp_path, case):
-    file = spoiled(tmp_path, SPOILED[case])
-    with pytest.raises(PlacementError, match=f"{file.name}: .*{MESSAGES[case]}"):
-        read_placement(file, MODEL, RANKS)
-
-
 def test_samples_of_the_engines(shared):
     folder = shared / "data/engine_formats/samples"
     tiny = MODEL.model_copy(
