@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import kernel
+from archsim.base.compiled import kernel, unsigned
 from archsim.base.units import BF16_BYTES, NS_PER_S, VECTOR_BYTES, WEIGHT_BYTES
 from archsim.laws.laws import Laws
 from archsim.laws.tables import CalibrationSpec, LawMissing
@@ -93,11 +93,16 @@ def send_once_to(
     taken = _tokens_taken(plan.expert, plan.die, plan.tokens, origins, hops)
     if routing is not None:
         first = np.searchsorted(plan.expert, np.arange(sizes.experts + 1))
+        alone = np.flatnonzero(np.diff(first) == 1)
+        whole = taken[first[alone]].sum(axis=1) == origins.sum(axis=0, dtype=np.int64)[alone]
+        undivided = alone[whole]  # experts whose tokens one entry runs
         found = []
         for group in groups:
             count = int(group.max()) + 1
             sent, last = np.zeros((dies, count), np.int64), np.full(count, -1, np.int64)
-            _count_once(routing.experts, routing.die, first, group[plan.die], taken.copy(), last, sent)
+            target, runs_all = group[plan.die], np.full(sizes.experts, -1)
+            runs_all[undivided] = target[first[undivided]]
+            _count_once(routing.experts, routing.die, first, runs_all, target, taken.copy(), last, sent)
             found.append(sent)
         return found
     tokens = origins.sum(axis=1, dtype=np.int64) / sizes.top_k
@@ -209,23 +214,27 @@ def _sum_by_die(plan_die, taken, sent):
 
 
 @kernel
-def _count_once(experts, die, first, plan_die, taken, last, sent):
+def _count_once(experts, die, first, runs_all, plan_die, taken, last, sent):
     """Add one to ``sent: int64[home, die]`` for every token and every die that runs one of its experts.
 
-    ``first``: int64[expert + 1], the plan's entries of each expert; ``taken``: see ``_tokens_taken``, used up;
-    ``last``: int64[die], -1: the token sent there last.
+    ``first``: int64[expert + 1], the plan's entries of each expert; ``runs_all``: int64[expert], the die that runs all
+    of its tokens, -1 if there is none; ``taken``: see ``_tokens_taken``, used up where there is none; ``last``:
+    int64[die], -1: the token sent there last.
     """
     for token in range(len(experts)):
-        home = die[token]
+        home = unsigned(die[token])
         for rank in range(experts.shape[1]):
-            expert = experts[token, rank]
-            for entry in range(first[expert], first[expert + 1]):
-                if taken[entry, home] > 0:
-                    taken[entry, home] -= 1
-                    target = plan_die[entry]
-                    sent[home, target] += last[target] != token
-                    last[target] = token
-                    break
+            expert = unsigned(experts[token, rank])
+            target = runs_all[expert]
+            if target < 0:
+                for entry in range(first[expert], first[expert + unsigned(1)]):
+                    if taken[entry, home] > 0:
+                        taken[entry, home] -= 1
+                        target = np.int64(plan_die[entry])
+                        break
+            if target >= 0:
+                sent[home, unsigned(target)] += last[unsigned(target)] != token
+                last[unsigned(target)] = token
 
 
 @kernel

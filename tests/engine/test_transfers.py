@@ -36,6 +36,7 @@ from archsim.engine.machine import build_fabric, carriers_needed
 from archsim.engine.moves import (
     KERNELS,
     Sizes,
+    _tokens_taken,
     expected_ranks,
     kernels_stand_in,
     received_of_experts,
@@ -260,6 +261,25 @@ def test_each_die_is_sent_a_vector_once(seed, tokens, top_k, dies):
     target = np.zeros(8, np.int64)
     target[plan.expert] = plan.die
     assert (send_once(plan, origins, routing, sizes, hops) == token_by_token(routing, target, dies)).all()
+
+
+@settings(max_examples=examples(60))
+@given(*CASES)
+def test_dies_that_share_an_expert_take_tokens_in_their_order(seed, tokens, top_k, dies):
+    """Undivided experts and divided ones together, as counted token by token."""
+    plan, origins, routing = drawn(seed, tokens, 8, top_k, dies, split=True)
+    hops = NO_HOPS[:dies, :dies]
+    left = _tokens_taken(plan.expert, plan.die, plan.tokens, origins, hops)
+    sent = np.zeros((dies, dies), np.int64)
+    for experts, home in zip(routing.experts, routing.die, strict=True):
+        reached = set()
+        for expert in experts:
+            entry = next(at for at in np.flatnonzero(plan.expert == expert) if left[at, home] > 0)
+            left[entry, home] -= 1
+            reached.add(plan.die[entry])
+        sent[home, list(reached)] += 1
+    assert (send_once(plan, origins, routing, Sizes(8, top_k), hops) == sent).all()
+    assert not left.any()
 
 
 @settings(max_examples=examples(100))
