@@ -1,22 +1,25 @@
 """The tests themselves: none imports another, and every one asserts something. The linter forbids clocks (TID251)."""
 
 import ast
-from functools import cache
+import re
 from pathlib import Path
+
+import pytest
+from support.source import parsed, statements
 
 TESTS = Path(__file__).resolve().parent
 FILES = sorted(TESTS.rglob("*.py"))
 MODULES = [file for file in FILES if file.name.startswith("test_")]
 
 
-@cache
-def trees() -> dict[Path, ast.Module]:
-    return {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
+@pytest.fixture(scope="module")
+def trees():
+    return parsed(FILES)
 
 
-@cache
-def functions() -> dict[str, ast.FunctionDef]:
-    every = (node for tree in trees().values() for node in ast.walk(tree))
+@pytest.fixture(scope="module")
+def functions(trees):
+    every = (node for tree in trees.values() for node in statements(tree))
     return {node.name: node for node in every if isinstance(node, ast.FunctionDef)}
 
 
@@ -24,37 +27,33 @@ def named(file: Path) -> str:
     return str(file.relative_to(TESTS))
 
 
-def asserts(function: ast.FunctionDef, seen: frozenset[str] = frozenset()) -> bool:
+def asserts(function: ast.FunctionDef, functions: dict, seen: frozenset[str] = frozenset()) -> bool:
     """Whether it, or a helper of the tests that it calls, has an assertion."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assert):
-            return True
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            helper = functions().get(name)
-            if name in ("raises", "warns", "fail") or name.startswith("assert_"):
-                return True
-            if helper is not None and name not in seen and asserts(helper, seen | {name}):
-                return True
-    return False
+    if any(isinstance(node, ast.Assert) for node in statements(function)):
+        return True
+    called = {getattr(node.func, "id", getattr(node.func, "attr", "")) for node in ast.walk(function)
+              if isinstance(node, ast.Call)}  # fmt: skip
+    if any(name in ("raises", "warns", "fail") or name.startswith("assert_") for name in called):
+        return True
+    helpers = called & functions.keys() - seen
+    return any(asserts(functions[name], functions, seen | {name}) for name in helpers)
 
 
 def test_no_test_is_imported():
-    imports = [
-        (named(file), node.module or "")
-        for file, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
+    wrong = [
+        f"{named(file)}: {line.strip()}"
+        for file in FILES
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\s*(from|import)\s+(\w+\.)*test_", line)
     ]
-    wrong = [(file, module) for file, module in imports if module.split(".")[-1].startswith("test_")]
     assert wrong == [], "shared parts: tests/support"
 
 
-def test_every_test_asserts_something():
+def test_every_test_asserts_something(trees, functions):
     silent = [
         f"{named(file)}::{node.name}"
         for file in MODULES
-        for node in ast.walk(trees()[file])
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test") and not asserts(node)
+        for node in statements(trees[file])
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test") and not asserts(node, functions)
     ]
     assert silent == []

@@ -200,6 +200,7 @@ def test_files_name_what_they_take_and_a_digest_holds_both(gpu):
     assert calibration_digest(gpu) != calibration_digest("h100")
 
 
+@pytest.mark.nightly  # the laws of three GPUs
 def test_kernels_that_the_host_starts_one_by_one_take_longer_beside_a_grace_cpu():
     """GB300 has vLLM's own, GB200 takes those of B200: 20 us on x86, 44 on Grace; a graph waits for no host."""
     times = {

@@ -193,7 +193,7 @@ def test_every_shipped_table_is_reached(gpu, section):
 def test_there_are_tables_to_reach_in_every_section():
     assert GPUS == ["a100", "b200", "b300", "gb200", "gb300", "h100", "h20", "h200", "h800", "rtx-pro-6000-server"]
     for section in SECTIONS:
-        assert any(getattr(laws_of(gpu).calibration, section) for gpu in GPUS)
+        assert any(getattr(laws_of(gpu).calibration, section) for gpu in ("h100", "gb200"))
     assert set(CalibrationSpec.model_fields) == {"gpu", "reference", "scaled", "blocks", *SECTIONS}
 
 

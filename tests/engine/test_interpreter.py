@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from reference.deciding import SlowGlobalCP
 from reference.ported_heatmap import SlowHeatmap, port_transitions, top_of
+from support.examples import examples
 from support.random_systems import assert_kernels_equal_interpreter
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
@@ -257,7 +258,13 @@ UNEQUAL = {
         ),
     }
 }
-RUNS = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SETS)] + [
+EVERY_PAIR = [(name, changes, {}) for name, changes in itertools.product(POLICIES, SETS)]
+# At each commit the policy that has all parts under every set of assumptions, and all under the first of each kind.
+PAIRS = [
+    run for run in EVERY_PAIR
+    if examples(2, 1) > 1 or run[0] == "allo+pred" or run[1] in ({}, {"contention": "reserved"})
+]  # fmt: skip
+RUNS = PAIRS + [
     ("pred", {"contention": "reserved"}, SMALL_TABLES),
     ("pred", {}, SMALL_TABLES),
     ("pred", {"contention": "reserved"} | BACKGROUND, SLOW_HBM),

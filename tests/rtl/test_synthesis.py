@@ -113,6 +113,7 @@ def test_a_clock_above_synthesis_is_told_with_its_path(tmp_path, capsys):
         )
 
 
+@pytest.mark.nightly  # of other sources or tools: test_committed_results_are_of_the_sources_and_their_areas_add_up
 @pytest.mark.parametrize("block", ["pdu"])
 def test_synthesis_gives_the_committed_file_again(block, tmp_path, capfd):
     pytest.importorskip("pyosys", reason="RTL: pip install 'archsim[rtl]'")
