@@ -1,6 +1,6 @@
 """The columns of results: one row each, read by whoever measures, stores, shows or documents them.
 
-To add one, add a row with its function; a user's own is a function ``(outcome, scenario) -> value`` that the
+To add one, add a row, and its value to the function of its topic (`MEASURES`); a user's own is a function ``(outcome, scenario) -> value`` that the
 experiment names::
 
     columns: [my_columns:longest_step_ns]
@@ -16,10 +16,9 @@ import inspect
 import typing
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,140 +33,34 @@ from archsim.specs.assumptions import columns_of
 if TYPE_CHECKING:
     from archsim.engine.demand import RunDemand
     from archsim.engine.loop import Outcome
-    from archsim.iteration.memory import Fit
     from archsim.runs.run import Run
     from archsim.specs.as_built import AsBuilt
-    from archsim.specs.experiment import Scenario
+    from archsim.specs.system import SystemSpec
     from archsim.workload import TokenSource
-    from microarch.silicon.energy import Activity
 
 
 # ---- measure
-# Measures of a finished run: functions of a `Finished` run, one per column or group of columns.
+# What results say of a finished run: a function a topic, each of which gives the values of some columns by name.
 #
-# The table of columns below says which column each of them is. Times in ns, shares as fractions; ``None`` if there is
-# nothing to measure.
+# The table of columns below says what they mean. Times in ns, shares as fractions; ``None`` if there is nothing to
+# measure.
 
 MESSAGES, BYTES = 0, 1  # columns of Tally.hops
 HOST_PERCENTILES = (10, 50, 90, 99)
+# Of microarch.blocks.global_cp.State: those that steps may wait for
+EXPOSED_STATES = ("READ", "UPDATE", "RECEIVE", "ORDER", "GENERATE", "EVALUATE", "MERGE", "DISPATCH", "COLLECT")
 
-@dataclass(frozen=True)
+
 class Finished:
     """A run that has ended: its inputs (``run``, ``demand``, ``source`` of its routing) and its ``outcome``.
 
-    Values shared by several columns are computed once.
+    ``decode``: its iterations that have tokens and count: not the prefill, nor the warm-up. int64[n].
     """
 
-    run: Run
-    demand: RunDemand
-    source: TokenSource
-    outcome: Outcome
-
-    @property
-    def scenario(self) -> Scenario:
-        return self.run.scenario
-
-    @property
-    def total_ns(self) -> float:
-        return self.outcome.prefill_ns + self.outcome.decode_ns
-
-    @cached_property
-    def decode(self) -> np.ndarray:
-        """Iterations that have tokens and count: not the prefill, nor the warm-up. int64[n]."""
-        routed = np.flatnonzero(self.demand.tokens.any(axis=(1, 2)))
-        decode = routed[routed > 0] if self.demand.has_prefill else routed
-        return decode[self.run.workload.warmup_steps :]
-
-    @cached_property
-    def bound_ns(self) -> dict[str, float]:
-        """Time on the critical path by cause (names of columns)."""
-        bound_ns = {cause.column: float(self.outcome.tally.bound_ns[cause]) for cause in CAUSES}
-        return bound_ns | {Cause.DECISION.column: float(self.outcome.decision.exposed_ns.sum())}
-
-    @cached_property
-    def bound_shares(self) -> dict[str, float]:
-        """The shares that the entries of ``bound_ns`` have in their sum. Empty where the sum is 0."""
-        every = sum(self.bound_ns.values())
-        return {name: each / every for name, each in self.bound_ns.items()} if every else {}
-
-    @cached_property
-    def decision_overhead_percent(self) -> np.ndarray:
-        """The exposed part of decisions over the rest of each step: float64[step and layer that took time]."""
-        exposed_ns = np.array(self.outcome.decision.by_step)
-        step_ns = self.outcome.step_ns[self.outcome.step_ns > 0]
-        return 100 * exposed_ns / (step_ns - exposed_ns)
-
-    @cached_property
-    def dies(self) -> dict[str, list]:
-        """Columns over the dies, list[die] each; see ``archsim.runs.columns.DIES``."""
-        return measure_dies(self.outcome, self.run.system.built)
-
-    @cached_property
-    def links(self) -> dict[str, list]:
-        """Columns over the links, list[link] each; see ``archsim.runs.columns.LINKS``."""
-        return measure_links(self.outcome)
-
-    @cached_property
-    def frames(self) -> dict[str, list]:
-        """What dies and links did between some iterations; see ``archsim.runs.columns.measure_frames``."""
-        return measure_frames(self.outcome)
-
-    @cached_property
-    def pairs(self) -> dict[str, list]:
-        """Columns over pairs of dies, list[pair] each; see ``archsim.runs.columns.PAIRS``."""
-        return measure_pairs(self.outcome)
-
-    @cached_property
-    def steps(self) -> dict[str, np.ndarray]:
-        """Columns over the steps; see ``archsim.runs.columns.STEPS``; empty for very many."""
-        return measure_steps(self)
-
-    @cached_property
-    def beside_experts(self) -> Fit:
-        """What dies hold without routed experts."""
-        from archsim.iteration.memory import fit_of_slots
-
-        run = self.run
-        slots = np.zeros(run.system.dies, np.int64)
-        deployed = run.workload, run.batch, run.scenario.deployment
-        return fit_of_slots(run.system, run.model, run.assumptions, slots, *deployed)
-
-    @cached_property
-    def work(self) -> dict[str, float]:
-        """Work that energy is computed from, prefill included; see ``archsim.runs.energy.work_of``."""
-        from archsim.runs.energy import work_of
-
-        padded = int(self.outcome.counts.padded.sum())
-        return work_of(self.run.model, self.run.assumptions, self.dies, self.links, padded)
-
-    @cached_property
-    def iteration(self) -> dict[str, dict[str, float]]:
-        """See ``archsim.runs.columns.iterations_of``."""
-        return iterations_of(self)
-
-    @cached_property
-    def economics(self) -> dict[str, float | None]:
-        """See ``archsim.runs.energy.economics``."""
-        from archsim.runs.energy import build_costs, economics
-
-        return economics(self.activity, build_costs(self.run.system))
-
-    @cached_property
-    def activity(self) -> Activity:
-        """What energy is computed from."""
-        from archsim.runs.energy import activity_of
-
-        tally, outcome = self.outcome.tally, self.outcome
-        read = {f"{place}_hbm_read_bytes": tally.dies[f"{place}_read_bytes"].sum() for place in ("local", "remote")}
-        times = {
-            "prefill_ns": outcome.prefill_ns,
-            "decode_ns": outcome.decode_ns,
-            "decision_ns": outcome.decision.states_ns.sum(),
-        }
-        lost = {"pairs_lost": pairs_lost(self)}
-        limits = {f"{name}_energy_factor": power_of(f"{name}_factor")(self) for name in ("core", "idle")}
-        row = {name: plain(value) for name, value in {**read, **times, **lost, **limits}.items()} | self.work
-        return activity_of(self.run.model, row)
+    def __init__(self, run: Run, demand: RunDemand, source: TokenSource | None, outcome: Outcome) -> None:
+        self.run, self.demand, self.source, self.outcome = run, demand, source, outcome
+        routed = np.flatnonzero(demand.tokens.any(axis=(1, 2)))
+        self.decode = (routed[routed > 0] if demand.has_prefill else routed)[run.workload.warmup_steps :]
 
 
 def plain(value: Any) -> Any:
@@ -175,233 +68,242 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def mesh_side(side: str) -> Callable[[Finished], int | None]:
-    """Dies along ``x`` or ``y``; None for a system without a mesh."""
-    return lambda run: None if run.run.system.mesh is None else getattr(run.run.system.mesh, side)
-
-
-def trace(run: Finished) -> str:
+def inputs(run: Finished) -> dict[str, Any]:
+    """What was simulated."""
     from archsim.runs.run import trace_label
 
-    workload = run.run.workload
-    return trace_label(workload) if isinstance(workload.trace, str) else run.source.label
+    scenario, workload, mesh = run.run.scenario, run.run.workload, run.run.system.mesh
+    assert run.source is not None
+    return {
+        "system": scenario.system.name,
+        "mesh_x": None if mesh is None else mesh.x,
+        "mesh_y": None if mesh is None else mesh.y,
+        "model": scenario.model.name,
+        "trace": trace_label(workload) if isinstance(workload.trace, str) else run.source.label,
+        "batch": scenario.batch,
+        "policy": scenario.policy.name,
+        "engine": run.run.engine,
+        "assumptions": scenario.assumptions.label,
+        "decode_steps": len(run.decode),
+        "layers": run.demand.layers,
+        "model_layers": len(scenario.model.moe_layer_ids),
+        "approximate": "; ".join(scenario.model.approximate) or None,
+    }
 
 
-def throughput(run: Finished) -> float | None:
-    """Tokens per second of decode; see the assumption ``throughput``."""
-    if not run.outcome.decode_ns:
+def times(run: Finished) -> dict[str, Any]:
+    """Times of the run and rates that follow from them; the ends of decode are those of the residuals of its GEMMs, on
+    an unchanged critical path.
+    """
+    outcome, assumptions = run.outcome, run.run.assumptions
+    nominal = run.run.batch * (len(run.decode) if run.run.workload.warmup_steps else run.demand.steps)
+    tokens = nominal if assumptions.throughput == "nominal" else int(run.demand.tokens_of_step[run.decode].sum())
+    residual_ns = outcome.decode_residual_ns
+    return {
+        "prefill_ns": outcome.prefill_ns,
+        "decode_ns": outcome.decode_ns,
+        "decode_ns_low": None if residual_ns is None else max(outcome.decode_ns - residual_ns[0], 0.0),
+        "decode_ns_high": None if residual_ns is None else outcome.decode_ns + residual_ns[1],
+        "throughput_tokens_per_s": tokens / (outcome.decode_ns / NS_PER_S) if outcome.decode_ns else None,
+        **decode_rates(run),
+        "layers_error": _layers_error(run),
+        "events": outcome.tally.events[0],
+    }
+
+
+def decode_rates(run: Finished) -> dict[str, Any]:
+    """Throughput and times of a step, of all MoE layers of the model, whichever ran; they count the tokens that decode
+    generates under every set of assumptions.
+    """
+    share = run.demand.layers / len(run.run.model.moe_layer_ids)
+    tokens = int(run.demand.tokens_of_step[run.decode].sum())
+    token_ns = run.outcome.decode_ns / tokens / share if tokens else None
+    return {
+        "tokens_per_s": NS_PER_S / token_ns if token_ns is not None and np.any(token_ns) else None,
+        "decode_step_ns": run.outcome.decode_ns / len(run.decode) / share if len(run.decode) else None,
+        "decode_batch_token_ns": token_ns,
+    }
+
+
+def _layers_error(run: Finished) -> float | None:
+    """Standard error of the time of all MoE layers of the model that is concluded from those that ran, as a share of
+    it: of a mean of n of N layers that are drawn without replacement, s / √n · √(1 − n / N) (Cochran, Sampling
+    Techniques, 3rd ed., eq. 2.20), s between the layers' times in decode, else in the prefill.
+    """
+    share = run.demand.layers / len(run.run.model.moe_layer_ids)
+    ns = run.outcome.step_ns[run.decode if len(run.decode) else [0]].sum(axis=0)
+    if share >= 1:
+        return 0.0
+    if len(ns) < 2 or not ns.any():
         return None
-    if run.run.assumptions.throughput == "nominal":
-        tokens = run.run.batch * (len(run.decode) if run.run.workload.warmup_steps else run.demand.steps)
-    else:
-        tokens = int(run.demand.tokens_of_step[run.decode].sum())
-    return tokens / (run.outcome.decode_ns / NS_PER_S)
+    return float(ns.std(ddof=1) / ns.mean() * np.sqrt((1 - share) / len(ns)))
 
 
-def hops(of: int) -> Callable[[Finished], int]:
-    """MESSAGES or BYTES times hops, of the types that the assumption ``hops`` counts."""
+def traffic(run: Finished) -> dict[str, Any]:
+    """What moved through HBM and between dies, and the copies that dies keep."""
+    from archsim.engine.state import DATA_MESSAGES, HIDDEN, REQUESTS
 
-    def measured(run: Finished) -> int:
-        from archsim.engine.state import DATA_MESSAGES, HIDDEN, REQUESTS
-
-        counted = [REQUESTS] if run.run.assumptions.hops == "requests" else [REQUESTS, DATA_MESSAGES, HIDDEN]
-        return run.outcome.tally.hops[counted, of].sum()
-
-    return measured
-
-
-def hop_messages(kind: str) -> Callable[[Finished], int]:
-    """Messages times hops of one type of ``archsim.engine.state``: REQUESTS, DATA_MESSAGES or HIDDEN."""
-
-    def measured(run: Finished) -> int:
-        from archsim.engine import state
-
-        return run.outcome.tally.hops[getattr(state, kind), MESSAGES]
-
-    return measured
-
-
-def over_dies(column: str) -> Callable[[Finished], int]:
-    """The sum of a column of ``Tally.dies``."""
-    return lambda run: run.outcome.tally.dies[column].sum()
-
-
-def copies(what: str) -> Callable[[Finished], int]:
-    """Bytes of cached copies on all dies: ``saved``, ``evicted_unused``, ``evicted_used`` or ``held``."""
-
-    def measured(run: Finished) -> int:
-        room = run.outcome.memory.copies.room
-        slices = {
-            "saved": room["hits"],
-            "evicted_unused": room["unused"],
-            "evicted_used": room["evictions"] - room["unused"],
-        }
-        return room["used_bytes"].sum() if what == "held" else slices[what].sum() * run.outcome.machine.slice_bytes
-
-    return measured
+    outcome, tally, room = run.outcome, run.outcome.tally, run.outcome.memory.copies.room
+    counted = [REQUESTS] if run.run.assumptions.hops == "requests" else [REQUESTS, DATA_MESSAGES, HIDDEN]
+    slice_bytes = outcome.machine.slice_bytes
+    return {
+        "hop_messages": tally.hops[counted, MESSAGES].sum(),
+        "hop_bytes": tally.hops[counted, BYTES].sum(),
+        "hop_request_messages": tally.hops[REQUESTS, MESSAGES],
+        "hop_data_messages": tally.hops[DATA_MESSAGES, MESSAGES],
+        "hop_activation_messages": tally.hops[HIDDEN, MESSAGES],
+        "local_hbm_read_bytes": tally.dies["local_read_bytes"].sum(),
+        "remote_hbm_read_bytes": tally.dies["remote_read_bytes"].sum(),
+        "local_hbm_write_bytes": tally.dies["write_bytes"].sum(),
+        "activation_bytes": tally.moved_bytes.sum(),
+        "dispatch_bytes": tally.moved_bytes[0],
+        "combine_bytes": tally.moved_bytes[1],
+        "replicas_max_bytes_per_die": room["peak_bytes"].max(),
+        "replicas_evicted": room["evictions"].sum(),
+        "copies_saved_bytes": room["hits"].sum() * slice_bytes,
+        "copies_evicted_unused_bytes": room["unused"].sum() * slice_bytes,
+        "copies_evicted_used_bytes": (room["evictions"] - room["unused"]).sum() * slice_bytes,
+        "copies_held_bytes": room["used_bytes"].sum(),
+        "copy_room_bytes": room["limit_bytes"].min() if run.run.assumptions.capacity == "finite" else None,
+        "atu_misses": outcome.memory.atu.misses.sum(),
+    }
 
 
-def power_of(field: str) -> Callable[[Finished], Any]:
-    """A field of ``archsim.runs.energy.PowerState``; None without limits."""
-    return lambda run: None if run.outcome.power is None else getattr(run.outcome.power, field)
+def critical_path(run: Finished) -> dict[str, Any]:
+    """What the time of the critical path goes to, and which of its causes takes most; None for a run without time."""
+    bound_ns = {cause: float(run.outcome.tally.bound_ns[cause]) for cause in CAUSES}
+    bound_ns[Cause.DECISION] = float(run.outcome.decision.exposed_ns.sum())
+    every = sum(bound_ns.values())
+    shares = {cause.column: ns / every for cause, ns in bound_ns.items()} if every else {}
+    first, second = sorted(shares.values(), reverse=True)[:2] if shares else (None, None)
+    return {f"bound_{cause.column}": shares.get(cause.column) for cause in CAUSES} | {
+        "bounded_by": max(shares, key=shares.__getitem__) if shares else None,
+        "bounded_by_margin": None if first is None or second is None else first - second,
+    }
 
 
-def plans_by_speeds(run: Finished) -> int | None:
-    """1 where a rule sees dies that differ, as they are built or by their clocks; else None."""
-    unequal = np.ptp(run.outcome.machine.array_speeds) > 0 or np.ptp(run.outcome.machine.hbm_rates) > 0
-    power = run.outcome.power
-    unequal = unequal or (power is not None and any(np.ptp(each.die_clock) > 0 for each in power.classes.values()))
-    asks = any(run.run.policy.needs_speeds(part) for part in ("allocation", "rebalancing"))
-    return 1 if unequal and asks else None
+def decisions(run: Finished) -> dict[str, Any]:
+    """What deciding takes, and what balancing moves; times of timed calls are None if none was: their time was given,
+    or no host decided.
+    """
+    from archsim.engine.decision import ALLOCATION, ASIDE
+    from microarch.blocks.global_cp import State
+
+    outcome, decision, policy = run.outcome, run.outcome.decision, run.run.policy
+    exposed_ns, called_ns, moved = np.array(decision.by_step), decision.called_ns, outcome.balancing
+    step_ns = outcome.step_ns[outcome.step_ns > 0]
+    overhead = 100 * exposed_ns / (step_ns - exposed_ns)  # of each step and layer that took time
+    own = [policy.allocation] if ALLOCATION in decision.uncounted else []
+    own += [policy.rebalancing, policy.replication] if ASIDE in decision.uncounted else []
+    return {
+        "decision_ns": decision.states_ns.sum(),
+        "decision_exposed_ns": exposed_ns.sum(),
+        "decision_overhead_percent": overhead.mean() if len(overhead) else None,
+        **{f"decision_overhead_percent_p{at}": np.percentile(overhead, at) if len(overhead) else None for at in (50, 99)},
+        **{f"host_p{at}_ns": np.percentile(called_ns, at) if called_ns else None for at in HOST_PERCENTILES},
+        "host_calls": len(called_ns),
+        **{f"exposed_{state.lower()}_ns": decision.exposed_ns[State[state]] for state in EXPOSED_STATES},
+        "heatmap_dropped": outcome.heatmap_dropped,
+        "uncharged": ", ".join(rule.name for rule in own if rule.is_function) or None,
+        "migrated_bytes": moved.migrated_bytes,
+        "migration_exposed_ns": moved.migration_exposed_ns,
+        "prefetched_bytes": moved.replicated_bytes,
+        "prefetch_exposed_ns": moved.replication_exposed_ns,
+    }
 
 
-def clock_in(phase: int) -> Callable[[Finished], float | None]:
-    """Clock of a phase, a share of the full one; None without limits."""
-    return lambda run: None if run.outcome.power is None else run.outcome.power.clock(phase)
+def loads(run: Finished) -> dict[str, Any]:
+    """How evenly work is spread: means over steps of the load of the busiest die, and of what it could be at least."""
+    from archsim.engine.loop import Ceilings
 
-
-def most_over_classes(value: Callable[[Any], Any]) -> Callable[[Finished], float | None]:
-    """The largest of a die in any class of steps; None without limits, or where there is none."""
-
-    def measured(run: Finished) -> float | None:
-        found = None if run.outcome.power is None else run.outcome.power.most(value)
-        return None if found is None or np.isnan(found).any() else found.max()
-
-    return measured
-
-
-def die_utilisation(run: Finished) -> float:
-    return share_of_time(per_die(run.outcome, ARRAYS)["busy_ns"], run.total_ns).mean()
-
-
-def load_max_over_mean(run: Finished) -> float | None:
-    """Mean over steps of the largest over the mean load of a die."""
     load = run.outcome.load[run.decode]
     steps = load.reshape(-1, load.shape[-1])
     steps = steps[steps.any(axis=1)]
-    return (steps.max(axis=1) / steps.mean(axis=1)).mean() if len(steps) else None
+    ceilings = run.outcome.ceilings[run.decode].reshape(-1, len(Ceilings._fields))
+    ceilings = ceilings[ceilings[:, 0] > 0]
+    least = {name: ceilings[:, Ceilings._fields.index(name)] / ceilings[:, 0] for name in ("slots", "placement")}
+    total_ns = run.outcome.prefill_ns + run.outcome.decode_ns
+    return {
+        "die_utilisation": share_of_time(per_die(run.outcome, ARRAYS)["busy_ns"], total_ns).mean(),
+        "load_max_over_mean": (steps.max(axis=1) / steps.mean(axis=1)).mean() if len(steps) else None,
+        **{f"load_ceiling_{name}": each.mean() if len(each) else None for name, each in least.items()},
+    }
 
 
-def load_ceiling(name: str) -> Callable[[Finished], float | None]:
-    """Mean over steps of a ceiling (``archsim.engine.loop.Ceilings``) over the mean load of a die."""
+def requests(run: Finished) -> dict[str, Any]:
+    """What the batch is made of, and which of its pairs of token and expert run.
 
-    def measured(run: Finished) -> float | None:
-        from archsim.engine.loop import Ceilings
-
-        steps = run.outcome.ceilings[run.decode].reshape(-1, len(Ceilings._fields))
-        steps = steps[steps[:, 0] > 0]
-        column = Ceilings._fields.index(name)
-        return (steps[:, column] / steps[:, 0]).mean() if len(steps) else None
-
-    return measured
-
-
-def balancing(field: str) -> Callable[[Finished], float]:
-    """A total of ``archsim.engine.engine.BalancingTotals``."""
-    return lambda run: getattr(run.outcome.balancing, field)
-
-
-def pairs_lost(run: Finished) -> int:
-    return 0 if run.demand.lost_pairs is None else run.demand.lost_pairs.sum()
-
-
-def gate_mass_lost(run: Finished) -> float:
-    """Mean over steps and layers, prefill included."""
-    if run.demand.lost_mass is None:
-        return 0.0
-    ran = run.demand.rows > 0
-    return run.demand.lost_mass[ran].mean() if ran.any() else 0.0
-
-
-def replica_hbm(run: Finished) -> int:
-    """Slots of the last placement beyond one for each expert: replicas, slots left empty, and those for fetched ones.
+    ``active_if_distinct``: how many experts would be active if all requests were different: each token–expert pair
+    picks an expert in proportion to its load over all decode steps of the layer. This is an upper estimate, because the
+    loads of one step are less even than those of all steps.
     """
-    from archsim.engine.machine import slice_bytes
-    from archsim.engine.state import SLICES
-    from archsim.iteration.memory import EXPERTS
+    from archsim.workload.demand import recorded_requests
 
-    model = run.run.model
-    once = len(model.moe_layer_ids) * model.experts * SLICES * slice_bytes(run.run.system, model)
-    return run.outcome.fit.parts[EXPERTS].sum() - once
-
-
-def bound(name: str) -> Callable[[Finished], float | None]:
-    """The share of a cause."""
-    return lambda run: run.bound_shares.get(name)
-
-
-def bounded_by(run: Finished) -> str | None:
-    return max(run.bound_shares, key=run.bound_shares.__getitem__) if run.bound_shares else None
-
-
-def bounded_by_margin(run: Finished) -> float | None:
-    """Difference between the largest and the next bound."""
-    if not run.bound_shares:
-        return None
-    first, second = sorted(run.bound_shares.values(), reverse=True)[:2]
-    return first - second
-
-
-def overhead_mean(run: Finished) -> float | None:
-    overhead = run.decision_overhead_percent
-    return overhead.mean() if len(overhead) else None
-
-
-def overhead_percentile(percent: int) -> Callable[[Finished], float | None]:
-    def measured(run: Finished) -> float | None:
-        overhead = run.decision_overhead_percent
-        return np.percentile(overhead, percent) if len(overhead) else None
-
-    return measured
-
-
-def decision_exposed_ns(run: Finished) -> float:
-    return np.array(run.outcome.decision.by_step).sum()
-
-
-def exposed(state: str) -> Callable[[Finished], float]:
-    """Exposed time of decisions in a state of ``microarch.blocks.global_cp``."""
-
-    def measured(run: Finished) -> float:
-        from microarch.blocks.global_cp import State
-
-        return run.outcome.decision.exposed_ns[State[state]]
-
-    return measured
-
-
-def host_percentile(percent: int) -> Callable[[Finished], float | None]:
-    """Percentile of the timed calls of a policy function; None if its time was given or no host decided."""
-
-    def measured(run: Finished) -> float | None:
-        called_ns = run.outcome.decision.called_ns
-        return np.percentile(called_ns, percent) if called_ns else None
-
-    return measured
-
-
-def decode_low_ns(run: Finished) -> float | None:
-    """Decode with GEMMs at the 5 % end of their residuals, on an unchanged critical path."""
-    residual_ns = run.outcome.decode_residual_ns
-    return None if residual_ns is None else max(run.outcome.decode_ns - residual_ns[0], 0.0)
-
-
-def decode_high_ns(run: Finished) -> float | None:
-    """Like `decode_low_ns`, but at the 95 % end."""
-    residual_ns = run.outcome.decode_residual_ns
-    return None if residual_ns is None else run.outcome.decode_ns + residual_ns[1]
+    demand, batch = run.demand, run.run.batch
+    assert run.source is not None
+    recorded = recorded_requests(run.source)
+    tokens = demand.tokens[int(demand.has_prefill) :]
+    of_layers = tokens.sum(axis=0, dtype=np.float64)
+    distinct = None
+    if batch > recorded and of_layers.any():
+        share = of_layers / of_layers.sum(axis=1, keepdims=True)
+        distinct = float((1 - (1 - share) ** (batch * demand.top_k)).sum(axis=1).mean())
+    lost_mass = 0.0
+    if demand.lost_mass is not None and demand.rows is not None and np.any(ran := demand.rows > 0):
+        lost_mass = demand.lost_mass[ran].mean()  # over steps and layers, prefill included
+    return {
+        "drawn_from": float(recorded) if batch > recorded else None,
+        "extend": run.run.workload.extend if batch > recorded else None,
+        "active_experts": float((tokens > 0).sum(axis=2).mean()) if len(tokens) else None,
+        "active_if_distinct": distinct,
+        "pairs_lost": 0 if demand.lost_pairs is None else demand.lost_pairs.sum(),
+        "gate_mass_lost": lost_mass,
+    }
 
 
 OTHER_CHIP = 0.1  # relative; a peak or HBM that differs more from a calibration's is that of another chip
+GEMMS_OF = "GEMMs take the times of "
+STAND_INS_APART = " | "
 
 
-def scaled_from(run: Finished) -> str | None:
-    """The calibration of another chip whose laws are scaled to the run's dies; None where it is their own."""
+def laws(run: Finished) -> dict[str, Any]:
+    """Which measurements the times rest on, and how far beyond them they are."""
+    from archsim.engine.machine import slice_bytes
+    from archsim.laws.die import NEAREST, OTHER_DTYPE
+
+    scenario, outcome = run.run.scenario, run.outcome
+    if scenario.assumptions.execution == "expert_parallel":
+        from archsim.engine.cluster.moves import kernels_carried as are_carried
+        from archsim.engine.cluster.moves import told_kernels
+    else:
+        from archsim.engine.moves import kernels_stand_in as are_carried
+        from archsim.engine.moves import told_kernels
+    transfers = told_kernels(scenario)
+    carried = float(are_carried(scenario)) if transfers else None
+    other_chip = None if outcome.decode_residual_ns is None else _scaled_from(scenario.system)
+    copies = scenario.system.d2d.copies
+    outside = None if copies is None else copies.extrapolates(slice_bytes(scenario.system, scenario.model))
+    stand_ins = []
+    if other_chip:
+        stand_ins.append(f"{GEMMS_OF}{other_chip}, scaled to the die's peak and HBM")
+    if outcome.gemm_law.startswith((NEAREST, OTHER_DTYPE)):
+        stand_ins.append(f"fused layers of {scenario.model.name} take the law of the {outcome.gemm_law}")
+    if carried:
+        stand_ins.append(f"dispatch and combine of {scenario.model.name} take the times of {transfers}")
+    return {
+        "gemm_law": outcome.gemm_law or None,
+        "gemm_extrapolated": 1.0 if other_chip else outcome.gemm_extrapolated,  # all of it
+        "transfer_law": transfers,
+        "transfer_extrapolated": carried,
+        "copies_extrapolated": None if outside is None else float(outside),  # all slices have the same size
+        "stand_ins": STAND_INS_APART.join(stand_ins) or None,
+    }
+
+
+def _scaled_from(system: SystemSpec) -> str | None:
+    """The calibration of another chip whose laws are scaled to the dies; None where it is their own."""
     from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 
-    system = run.run.system
-    if run.outcome.decode_residual_ns is None:
-        return None
     reference, compute = calibration_named(system.compute.calibration).reference, system.compute
     pairs = (
         (compute.peak_flop_per_s, reference.peak_flop_per_s.get(compute.dtype)),
@@ -411,135 +313,81 @@ def scaled_from(run: Finished) -> str | None:
     return (compute.calibration or DEFAULT_CALIBRATION) if other else None
 
 
-def gemm_extrapolated(run: Finished) -> float | None:
-    """All of it where the law is another chip's."""
-    return 1.0 if scaled_from(run) else run.outcome.gemm_extrapolated
-
-
-def copies_extrapolated(run: Finished) -> float | None:
-    """Share of the run's slices of a size outside the measured copies; all have the same size."""
-    from archsim.engine.machine import slice_bytes
-
-    law = run.run.system.d2d.copies
-    outside = None if law is None else law.extrapolates(slice_bytes(run.run.system, run.run.model))
-    return None if outside is None else float(outside)
-
-
-def drawn_from(run: Finished) -> float | None:
-    from archsim.workload.demand import recorded_requests
-
-    recorded = recorded_requests(run.source)
-    return float(recorded) if run.run.batch > recorded else None
-
-
-def extended_by(run: Finished) -> str | None:
-    return None if drawn_from(run) is None else run.run.workload.extend
-
-
-def active_experts(run: Finished) -> float | None:
-    """Mean over decode steps and layers of the experts that have tokens."""
-    tokens = run.demand.tokens[int(run.demand.has_prefill) :]
-    return float((tokens > 0).sum(axis=2).mean()) if len(tokens) else None
-
-
-def active_if_distinct(run: Finished) -> float | None:
-    """How many experts would be active if all requests were different: each token–expert pair picks an expert in
-    proportion to its load over all decode steps of the layer. This is an upper estimate, because the loads of one step
-    are less even than those of all steps.
+def limits(run: Finished) -> dict[str, Any]:
+    """Clocks, power and heat; None without limits, or where there is none. ``plans_by_speeds``: a rule sees dies that
+    differ, as they are built or by their clocks.
     """
-    tokens = run.demand.tokens[int(run.demand.has_prefill) :].sum(axis=0, dtype=np.float64)
-    if drawn_from(run) is None or not tokens.any():
-        return None
-    share = tokens / tokens.sum(axis=1, keepdims=True)
-    return float((1 - (1 - share) ** (run.run.batch * run.demand.top_k)).sum(axis=1).mean())
+    power, machine = run.outcome.power, run.outcome.machine
+    unequal = np.ptp(machine.array_speeds) > 0 or np.ptp(machine.hbm_rates) > 0
+    unequal = unequal or (power is not None and any(np.ptp(each.die_clock) > 0 for each in power.classes.values()))
+    asks = any(run.run.policy.needs_speeds(part) for part in ("allocation", "rebalancing"))
+    found: dict[str, Any] = {"plans_by_speeds": 1 if unequal and asks else None}
+    if power is None:
+        return found | dict.fromkeys(_OF_LIMITS)
+    hottest = {
+        "die_power_max_w": power.most(lambda each: each.die_w),
+        "die_temperature_max_c": power.most(lambda each: each.heat and each.heat.die_c),
+        "hbm_temperature_max_c": power.most(lambda each: each.heat and each.heat.hbm_c),
+    }
+    return found | {
+        "clock": power.clock(1),
+        "prefill_clock": power.clock(0),
+        "held_by": power.held_by,
+        "throttled_share": power.throttled_share,
+        "core_energy_factor": power.core_factor,
+        "idle_energy_factor": power.idle_factor,
+        **{name: None if each is None or np.isnan(each).any() else each.max() for name, each in hottest.items()},
+    }
 
 
-def uncharged(run: Finished) -> str | None:
-    """Own functions of the policy that decided without an Effort, by name; None where none did."""
-    from archsim.engine.decision import ALLOCATION, ASIDE
-
-    uncounted, policy = run.outcome.decision.uncounted, run.run.policy
-    rules = ([policy.allocation] if ALLOCATION in uncounted else []) + (
-        [policy.rebalancing, policy.replication] if ASIDE in uncounted else []
-    )
-    return ", ".join(rule.name for rule in rules if rule.is_function) or None
+_OF_LIMITS = (
+    "clock", "prefill_clock", "held_by", "throttled_share", "core_energy_factor", "idle_energy_factor",
+    "die_power_max_w", "die_temperature_max_c", "hbm_temperature_max_c",
+)  # fmt: skip
 
 
-def beside_experts(kind: str) -> Callable[[Finished], int | None]:
-    """Bytes of a kind of ``archsim.iteration.memory`` on the die with most of it."""
-    return lambda run: run.beside_experts.of(kind)
+def memory(run: Finished) -> dict[str, Any]:
+    """HBM beside routed experts, on the die with most of each; and that of slots beyond one for each expert: replicas,
+    slots left empty, and those for fetched ones, of the last placement.
+    """
+    from archsim.engine.machine import slice_bytes
+    from archsim.engine.state import SLICES
+    from archsim.iteration.memory import ACTIVATIONS, ATTENTION, EXPERTS, KV, fit_of_slots
+
+    of, model, system = run.run, run.run.model, run.run.system
+    slots = np.zeros(system.dies, np.int64)
+    beside = fit_of_slots(system, model, of.assumptions, slots, of.workload, of.batch, of.scenario.deployment)
+    once = len(model.moe_layer_ids) * model.experts * SLICES * slice_bytes(system, model)
+    return {
+        "hbm_all_counted": int(not model.missing_geometry) if of.assumptions.memory == "all" else None,
+        "context_tokens": beside.context,
+        "context_from": None if beside.context is None else of.context_from,
+        "hbm_kv_bytes": beside.of(KV),
+        "hbm_attention_bytes": beside.of(ATTENTION),
+        "hbm_activation_bytes": beside.of(ACTIVATIONS),
+        "replica_hbm_bytes": run.outcome.fit.parts[EXPERTS].sum() - once,
+    }
 
 
-def hbm_all_counted(run: Finished) -> int | None:
-    """Whether ``memory: all`` could be followed; None where it is not assumed."""
-    return int(not run.run.model.missing_geometry) if run.run.assumptions.memory == "all" else None
+def use(run: Finished, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Use of the machine over the whole run, prefill included, by its work in ``row``. Its roofline is the least time in which evenly loaded
+    dies could do the same FLOP and move the same bytes of HBM.
+    """
+    system, total_ns = run.run.system, run.outcome.prefill_ns + run.outcome.decode_ns
+    arrays, hbms = system.whole
+    flop_ns = row["flop"] / (system.compute.peak_flop_per_s * arrays) * NS_PER_S
+    hbm_ns = row["hbm_bytes"] / (system.hbm.bandwidth_bytes_per_s * hbms) * NS_PER_S
+    least_ns = max(flop_ns, hbm_ns)
+    return {
+        "mfu": flop_ns / total_ns if total_ns else None,
+        "hbm_bandwidth_utilisation": hbm_ns / total_ns if total_ns else None,
+        "over_roofline": total_ns / least_ns if least_ns else None,
+    }
 
 
-def approximate(run: Finished) -> str | None:
-    """What the model's file says that is not modelled."""
-    return "; ".join(run.run.model.approximate) or None
-
-
-def context_from(run: Finished) -> str | None:
-    """What says how many tokens of KV cache a request holds; None where experts alone are counted."""
-    return None if run.beside_experts.context is None else run.run.context_from
-
-
-def transfer_law(run: Finished) -> str | None:
-    """The kernels that hidden vectors wait for; None where no GPU's are charged."""
-    scenario = run.run.scenario
-    if scenario.assumptions.execution == "expert_parallel":
-        from archsim.engine.cluster.moves import told_kernels
-    else:
-        from archsim.engine.moves import told_kernels
-    return told_kernels(scenario)
-
-
-def transfer_extrapolated(run: Finished) -> float | None:
-    """1 where the law of dispatch and combine is that of another GPU, shape or number of ranks or nodes, else 0."""
-    if not transfer_law(run):
-        return None
-    from archsim.engine.cluster.moves import kernels_carried
-    from archsim.engine.moves import kernels_stand_in
-
-    scenario = run.run.scenario
-    carried = kernels_carried if scenario.assumptions.execution == "expert_parallel" else kernels_stand_in
-    return float(carried(scenario))
-
-
-GEMMS_OF = "GEMMs take the times of "
-STAND_INS_APART = " | "
-
-
-def stand_ins(run: Finished) -> str | None:
-    """What was not measured for this run, and whose law it takes; None where all was."""
-    from archsim.laws.die import NEAREST, OTHER_DTYPE
-
-    found, law = [], run.outcome.gemm_law
-    if other := scaled_from(run):
-        found.append(f"{GEMMS_OF}{other}, scaled to the die's peak and HBM")
-    if law.startswith((NEAREST, OTHER_DTYPE)):
-        found.append(f"fused layers of {run.run.model.name} take the law of the {law}")
-    if transfer_extrapolated(run):
-        found.append(f"dispatch and combine of {run.run.model.name} take the times of {transfer_law(run)}")
-    return STAND_INS_APART.join(found) or None
-
-
-def copy_room(run: Finished) -> int | None:
-    bounded = run.run.assumptions.capacity == "finite"
-    return run.outcome.memory.copies.room["limit_bytes"].min() if bounded else None
-
-
-# ---- measure_iteration
-# Measures of a whole iteration on a cluster: MoE layers as the run has them, all else by laws.
-#
-# A run has MoE layers alone, often some of them: its time an iteration counts for all of the model's. Decoded requests
-# hold `WorkloadSpec.context_tokens` each; prompts are all as long as their mean. Empty unless experts ran under
-# ``execution: expert_parallel``, and where attention of the GPU was not measured.
-
-DECODE, PREFILL = "decode", "prefill"
+_ITERATIONS = {"": ("decode iteration", 3), "prefill_": ("prefill", 5)}  # begin of columns → its words, and their layout
 # Columns, and what they say; the causes of each: archsim.iteration.times.COLUMNS.
-PARTS_OF_ITERATION = MappingProxyType(
+PARTS = MappingProxyType(
     {
         "attention": "attention",
         "projections": "projections of attention",
@@ -553,141 +401,54 @@ PARTS_OF_ITERATION = MappingProxyType(
 )
 
 
-def of_iteration(column: str, phase: str = DECODE) -> Callable[[Finished], float | None]:
-    """The ns of a column of `archsim.iteration.times.COLUMNS`."""
+def whole_iteration(run: Finished) -> dict[str, Any]:
+    """A whole iteration on a cluster: MoE layers as the run has them, all else by laws; and what pages print of
+    attention that was not measured.
 
-    def measured(run: Finished) -> float | None:
-        from archsim.iteration.times import COLUMNS
-
-        found = run.iteration[phase]
-        return sum(found[cause] for cause in COLUMNS[column]) if found else None
-
-    return measured
-
-
-def whole_iteration(phase: str = DECODE) -> Callable[[Finished], float | None]:
-    """All causes together."""
-    return lambda run: sum(run.iteration[phase].values()) if run.iteration[phase] else None
-
-
-def iteration_energy(bound: str) -> Callable[[Finished], float | None]:
-    """J a token with coefficients at their ``value``, ``low`` or ``high``."""
-
-    def measured(run: Finished) -> float | None:
-        from archsim.runs.energy import Coefficients, build_costs, iteration_energy_j
-
-        known = Coefficients()
-        at = known if bound == "value" else Coefficients(known.energy.at(bound), known.area, known.cost)
-        return iteration_energy_j(run, run.activity, build_costs(run.run.system), whole_iteration()(run), at)
-
-    return measured
-
-
-def attention_law(run: Finished) -> str | None:
-    """What pages print of attention that was not measured."""
-    from archsim.iteration.times import laws_of
-
-    laws = laws_of(run.scenario) if any(run.iteration.values()) else None
-    return "; ".join(laws.notes) or None if laws else None
-
-
-def iterations_of(run: Finished) -> dict[str, dict[str, float]]:
-    """Cause → ns of one decode iteration, and of the prefill; empty where there is none."""
-    from archsim.engine.loop import DECODE as DECODES
-    from archsim.engine.loop import PREFILL as PROMPTS
-
-    tokens = run.demand.tokens_of_step
-    groups, outcome = run.scenario.parallel.dp, run.outcome
-    prompted = float(tokens[0]) / groups if len(tokens) else 0.0
-    return {
-        DECODE: _iteration(run, DECODES, outcome.decode_ns, len(run.decode), run.run.batch / groups),
-        PREFILL: _iteration(run, PROMPTS, outcome.prefill_ns, 1, prompted),
-    }
-
-
-def _iteration(run: Finished, phase: int, ns: float, iterations: int, tokens: float) -> dict[str, float]:
-    from archsim.engine.cluster.moves import sms_share
-    from archsim.engine.loop import PREFILL as PROMPTS
-    from archsim.iteration.overlap import Layer
-    from archsim.iteration.times import batch_of, iteration_ns, laws_of
-
-    scenario, parts = run.scenario, run.outcome.counts.part_ns[phase]
-    laws = laws_of(scenario) if parts.any() and iterations and ns else None
-    if laws is None:
-        return {}
-    layers = run.outcome.step_ns.shape[1]
-    all_ns = ns / iterations * len(scenario.model.moe_layer_ids) / layers
-    batch = batch_of(scenario, tokens, prompts=phase == PROMPTS)
-    moe = Layer(*(all_ns * parts / parts.sum()).tolist())
-    return iteration_ns(scenario, laws, batch, moe, sms_share(scenario.system, scenario.assumptions))
-
-
-# ---- measure_rates
-# Measures that stand side by side on pages: one definition of throughput, time of a step, and use of the machine.
-#
-# Throughput and time of a step are those of all MoE layers of the model, whichever ran, and count the tokens that
-# decode generates under every set of assumptions. Use of the machine is over the whole run, prefill included.
-
-def decode_step_ns(run: Finished) -> float | None:
-    """Mean time of a decode step."""
-    return run.outcome.decode_ns / len(run.decode) / _layers_share(run) if len(run.decode) else None
-
-
-def decode_batch_token_ns(run: Finished) -> float | None:
-    """Time of decode over the tokens that it generates: the reciprocal of `tokens_per_s`."""
-    tokens = int(run.demand.tokens_of_step[run.decode].sum())
-    return run.outcome.decode_ns / tokens / _layers_share(run) if tokens else None
-
-
-def tokens_per_s(run: Finished) -> float | None:
-    """Tokens that decode generates over its time."""
-    ns = decode_batch_token_ns(run)
-    return NS_PER_S / ns if np.any(ns) else None
-
-
-def mfu(run: Finished) -> float | None:
-    """FLOP of experts over what all dies could do in the time, at their peak."""
-    return _flop_ns(run) / run.total_ns if run.total_ns else None
-
-
-def hbm_use(run: Finished) -> float | None:
-    """Bytes of HBM over what all dies could move in the time, at nominal bandwidth."""
-    return _hbm_ns(run) / run.total_ns if run.total_ns else None
-
-
-def over_roofline(run: Finished) -> float | None:
-    """Time over the least in which evenly loaded dies could do the same FLOP and move the same bytes of HBM."""
-    least_ns = max(_flop_ns(run), _hbm_ns(run))
-    return run.total_ns / least_ns if least_ns else None
-
-
-def _flop_ns(run: Finished) -> float:
-    system = run.run.system
-    return run.work["flop"] / (system.compute.peak_flop_per_s * system.whole[0]) * NS_PER_S
-
-
-def _hbm_ns(run: Finished) -> float:
-    system = run.run.system
-    return run.work["hbm_bytes"] / (system.hbm.bandwidth_bytes_per_s * system.whole[1]) * NS_PER_S
-
-
-def layers_error(run: Finished) -> float | None:
-    """Standard error of the time of all MoE layers of the model that is concluded from those that ran, as a share of
-    it: of a mean of n of N layers that are drawn without replacement, s / √n · √(1 − n / N) (Cochran, Sampling
-    Techniques, 3rd ed., eq. 2.20), s between the layers' times in decode, else in the prefill.
+    A run has MoE layers alone, often some of them: its time an iteration counts for all of the model's. Decoded
+    requests hold `WorkloadSpec.context_tokens` each; prompts are all as long as their mean. None unless experts ran
+    under ``execution: expert_parallel``, and where attention of the GPU was not measured.
     """
-    counted = run.decode if len(run.decode) else [0]
-    ns = run.outcome.step_ns[counted].sum(axis=0)
-    if _layers_share(run) >= 1:
-        return 0.0
-    if len(ns) < 2 or not ns.any():
-        return None
-    return float(ns.std(ddof=1) / ns.mean() * np.sqrt((1 - _layers_share(run)) / len(ns)))
+    from archsim.engine.loop import DECODE, PREFILL
+
+    outcome, scenario = run.outcome, run.run.scenario
+    names = [f"{prefix}iteration{part}_ns" for prefix in _ITERATIONS for part in ("", *(f"_{each}" for each in PARTS))]
+    found: dict[str, Any] = {"attention_law": None, **dict.fromkeys(names)}
+    for prefix, phase, ns, iterations in (
+        ("", DECODE, outcome.decode_ns, len(run.decode)), ("prefill_", PREFILL, outcome.prefill_ns, 1),
+    ):  # fmt: skip
+        parts = outcome.counts.part_ns[phase]
+        if not (parts.any() and iterations and ns):
+            continue
+        from archsim.engine.cluster.moves import sms_share
+        from archsim.iteration.overlap import Layer
+        from archsim.iteration.times import COLUMNS as CAUSES_OF
+        from archsim.iteration.times import batch_of, iteration_ns, laws_of
+
+        if (laws := laws_of(scenario)) is None:
+            continue
+        tokens = run.demand.tokens_of_step[0] if phase == PREFILL else scenario.batch
+        all_ns = ns / iterations * len(scenario.model.moe_layer_ids) / outcome.step_ns.shape[1]
+        batch = batch_of(scenario, float(tokens) / scenario.parallel.dp, prompts=phase == PREFILL)
+        moe = Layer(*(all_ns * parts / parts.sum()).tolist())
+        causes = iteration_ns(scenario, laws, batch, moe, sms_share(scenario.system, scenario.assumptions))
+        found["attention_law"] = "; ".join(laws.notes) or None
+        found[f"{prefix}iteration_ns"] = sum(causes.values())
+        found |= {f"{prefix}iteration_{part}_ns": sum(causes[each] for each in CAUSES_OF[part]) for part in PARTS}
+    return found
 
 
-def _layers_share(run: Finished) -> float:
-    """MoE layers that ran, of the model's."""
-    return run.demand.layers / len(run.run.model.moe_layer_ids)
+def energy(run: Finished, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Energy, power, area and price, by the work and the times in ``row``."""
+    from archsim.runs.energy import activity_of, build_costs, economics, iteration_energy
+
+    activity, costs = activity_of(run.run.model, row), build_costs(run.run.system)
+    return economics(activity, costs) | iteration_energy(run.run.scenario, activity, costs, row["iteration_ns"])
+
+
+MEASURES = (
+    inputs, times, traffic, critical_path, decisions, loads, requests, laws, limits, memory, whole_iteration,
+)  # fmt: skip
 
 
 # ---- packing
@@ -745,41 +506,30 @@ def measure_steps(run: Finished) -> dict[str, np.ndarray]:
         columns[f"hbm_{name}_bytes"] = counts["hbm_bytes"][:, at]
     for name in CLASSES:
         columns[f"{name}_bytes"] = counts["moved"][:, MOVED.index(name)]
-    src, dst = _ends(run, counts["link"])
-    columns |= {"link": counts["link"], "link_src": src, "link_dst": dst}
+    busiest, shown, fabric = counts["link"], shown_links(run.outcome), run.outcome.fabric
+    columns["link"] = busiest
+    for name, ends in (("link_src", fabric.link_src), ("link_dst", fabric.link_dst)):
+        columns[name] = busiest
+        if len(shown):
+            columns[name] = np.where(busiest >= 0, ends[shown[np.maximum(busiest, 0)]], NO_LINK).astype(np.int64)
     return columns | {name: counts[name] for name in _AS_COUNTED}
-
-
-def _ends(run: Finished, links: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each of these links begins and ends, int64[n]; NO_LINK where there is none."""
-    shown = shown_links(run.outcome)
-    if not len(shown):
-        return links, links
-    fabric, there = run.outcome.fabric, shown[np.maximum(links, 0)]
-    ends = (np.where(links >= 0, end[there], NO_LINK).astype(np.int64) for end in (fabric.link_src, fabric.link_dst))
-    src, dst = ends
-    return src, dst
 
 
 # ---- columns
 
 # ruff: noqa: E501  (one row a column: a table is read across)
 
-
-
-Measure = Callable[[Finished], Any]
 LAYOUT = 7  # of results: raised when columns are added or change meaning; stored in manifests
 # Layouts of results from which on a cause has a column, where not from the first
 _SINCE = MappingProxyType({Cause.LAUNCH: 3, Cause.INEFFICIENCY: 5, Cause.PERMUTE: 5, Cause.BLOCKS: 5})
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of the results.
 
     ``kind``: INTEGER, REAL or TEXT. ``unit``: as in names (``ns``, ``bytes``, ``share`` of 1, ``percent``, …).
-    ``measure``: returns its value for a finished run; None if it follows from other rows. ``optional``: the cell is
-    empty where ``meaning`` says so. ``since``: the first layout that has it. ``header``: what tables of the page and
+    ``measure``: of a user's own, its value for a finished run; the others are in `MEASURES`, or follow from other rows.
+    ``optional``: the cell is empty where ``meaning`` says so. ``since``: the first layout that has it. ``header``: what tables of the page and
     the terminal call it, '' for those that leave it out; ``after``: the column that it stands behind there, if that is
     another than here. ``page``: the page's figures read it.
     """
@@ -788,53 +538,49 @@ class Column:
     kind: str
     unit: str
     meaning: str
-    measure: Measure | None
     header: str = ""
     page: bool = False
     optional: bool = False
     since: int = 1
     after: str = ""
+    measure: Callable[[Finished], Any] | None = None
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("system", TEXT, "", "name of the system", lambda run: run.run.system.name),
-    Column("mesh_x", INTEGER, "dies", "dies along x; empty for a system without a mesh", mesh_side("x"), page=True, optional=True),
-    Column("mesh_y", INTEGER, "dies", "dies along y; empty for a system without a mesh", mesh_side("y"), page=True, optional=True),
-    Column("model", TEXT, "", "name of the model", lambda run: run.run.model.name),
-    Column("trace", TEXT, "", "the routing: last two names of the trace's path, or what was generated", trace),
-    Column("batch", INTEGER, "requests", "requests that are served together", lambda run: run.run.batch),
-    Column("policy", TEXT, "", "name of the policy", lambda run: run.run.policy.name),
-    Column("engine", TEXT, "", "event or analytical", lambda run: run.run.engine),
-    Column("assumptions", TEXT, "", "label of the assumption set", lambda run: run.run.assumptions.label),
-    Column("decode_steps", INTEGER, "steps", "decode iterations, without prefill and warm-up", lambda run: len(run.decode), "decode steps", True),
-    Column("prefill_ns", REAL, "ns", "time of the prefill; 0 where none ran, or a warm-up follows it", lambda run: run.outcome.prefill_ns, "prefill", True),
-    Column("decode_ns", REAL, "ns", "time of all decode steps", lambda run: run.outcome.decode_ns, "decode", True),
-    Column("throughput_tokens_per_s", REAL, "tokens/s", "decode throughput of the layers that ran, as the assumption throughput counts it; tables show tokens_per_s; empty without decode",
-           throughput, page=True, optional=True),
-    Column("speedup_vs_base", REAL, "×", "decode throughput relative to policy base, with all else equal; empty without such a run", None,
+    Column("system", TEXT, "", "name of the system"),
+    Column("mesh_x", INTEGER, "dies", "dies along x; empty for a system without a mesh", page=True, optional=True),
+    Column("mesh_y", INTEGER, "dies", "dies along y; empty for a system without a mesh", page=True, optional=True),
+    Column("model", TEXT, "", "name of the model"),
+    Column("trace", TEXT, "", "the routing: last two names of the trace's path, or what was generated"),
+    Column("batch", INTEGER, "requests", "requests that are served together"),
+    Column("policy", TEXT, "", "name of the policy"),
+    Column("engine", TEXT, "", "event or analytical"),
+    Column("assumptions", TEXT, "", "label of the assumption set"),
+    Column("decode_steps", INTEGER, "steps", "decode iterations, without prefill and warm-up", "decode steps", True),
+    Column("prefill_ns", REAL, "ns", "time of the prefill; 0 where none ran, or a warm-up follows it", "prefill", True),
+    Column("decode_ns", REAL, "ns", "time of all decode steps", "decode", True),
+    Column("throughput_tokens_per_s", REAL, "tokens/s", "decode throughput of the layers that ran, as the assumption throughput counts it; tables show tokens_per_s; empty without decode", page=True, optional=True),
+    Column("speedup_vs_base", REAL, "×", "decode throughput relative to policy base, with all else equal; empty without such a run",
            "speed-up over base", True, True),
-    Column("speedup_vs_ep", REAL, "×", "decode throughput relative to policy ep, with all else equal; empty without such a run", None,
+    Column("speedup_vs_ep", REAL, "×", "decode throughput relative to policy ep, with all else equal; empty without such a run",
            "speed-up over ep", True, True, 2, "decode_ns"),
-    Column("hop_messages", INTEGER, "message hops", "messages multiplied by their hops (dies that they enter); the assumption hops says which of them count",
-           hops(MESSAGES), "hops, messages", True),
-    Column("hop_bytes", INTEGER, "byte hops", "bytes of these messages multiplied by their hops", hops(BYTES), "hops, bytes", True),
-    Column("local_hbm_read_bytes", INTEGER, "bytes", "what dies read from their own HBM", over_dies("local_read_bytes"), "local HBM reads", True),
-    Column("remote_hbm_read_bytes", INTEGER, "bytes", "what dies read from the HBM of other dies", over_dies("remote_read_bytes"), "remote HBM reads", True),
-    Column("local_hbm_write_bytes", INTEGER, "bytes", "what is written to HBM as cached copies", over_dies("write_bytes"), "HBM writes of copies", True),
-    Column("activation_bytes", INTEGER, "bytes", "hidden vectors that are sent from die to die", lambda run: run.outcome.tally.moved_bytes.sum(),
+    Column("hop_messages", INTEGER, "message hops", "messages multiplied by their hops (dies that they enter); the assumption hops says which of them count", "hops, messages", True),
+    Column("hop_bytes", INTEGER, "byte hops", "bytes of these messages multiplied by their hops", "hops, bytes", True),
+    Column("local_hbm_read_bytes", INTEGER, "bytes", "what dies read from their own HBM", "local HBM reads", True),
+    Column("remote_hbm_read_bytes", INTEGER, "bytes", "what dies read from the HBM of other dies", "remote HBM reads", True),
+    Column("local_hbm_write_bytes", INTEGER, "bytes", "what is written to HBM as cached copies", "HBM writes of copies", True),
+    Column("activation_bytes", INTEGER, "bytes", "hidden vectors that are sent from die to die",
            "activations between dies", True),
-    Column("die_utilisation", REAL, "share", "share of the time in which the compute array is busy, as a mean over dies", die_utilisation, "die utilisation", True),
-    Column("load_max_over_mean", REAL, "×", "tokens of the busiest die relative to the mean of all dies, as a mean over steps; empty without decode",
-           load_max_over_mean, "load, max over mean", True, True),
-    Column("replicas_max_bytes_per_die", INTEGER, "bytes", "largest size of the cached copies on a die",
-           lambda run: run.outcome.memory.copies.room["peak_bytes"].max(), "copies on the fullest die", True),
-    Column("events", INTEGER, "events", "events of the event engine, or steps of the analytical engine's walk", lambda run: run.outcome.tally.events[0], "events", True),
-    Column("hop_request_messages", INTEGER, "message hops", "requests for slices, multiplied by their hops", hop_messages("REQUESTS")),
-    Column("hop_data_messages", INTEGER, "message hops", "slices, multiplied by their hops", hop_messages("DATA_MESSAGES")),
-    Column("hop_activation_messages", INTEGER, "message hops", "messages of hidden vectors, multiplied by their hops", hop_messages("HIDDEN")),
-    Column("replicas_evicted", INTEGER, "replicas", "cached copies that were evicted", lambda run: run.outcome.memory.copies.room["evictions"].sum()),
+    Column("die_utilisation", REAL, "share", "share of the time in which the compute array is busy, as a mean over dies", "die utilisation", True),
+    Column("load_max_over_mean", REAL, "×", "tokens of the busiest die relative to the mean of all dies, as a mean over steps; empty without decode", "load, max over mean", True, True),
+    Column("replicas_max_bytes_per_die", INTEGER, "bytes", "largest size of the cached copies on a die", "copies on the fullest die", True),
+    Column("events", INTEGER, "events", "events of the event engine, or steps of the analytical engine's walk", "events", True),
+    Column("hop_request_messages", INTEGER, "message hops", "requests for slices, multiplied by their hops"),
+    Column("hop_data_messages", INTEGER, "message hops", "slices, multiplied by their hops"),
+    Column("hop_activation_messages", INTEGER, "message hops", "messages of hidden vectors, multiplied by their hops"),
+    Column("replicas_evicted", INTEGER, "replicas", "cached copies that were evicted"),
     *(
-        Column(f"copies_{name}_bytes", INTEGER, "bytes", meaning, copies(name), page=True, since=2)
+        Column(f"copies_{name}_bytes", INTEGER, "bytes", meaning, page=True, since=2)
         for name, meaning in (
             ("saved", "slices of other dies' experts that a die found among its cached copies, and did not read remotely"),
             ("evicted_unused", "cached copies that were evicted without having been read"),
@@ -843,66 +589,56 @@ COLUMNS: tuple[Column, ...] = (
         )
     ),
     *(
-        Column(f"bound_{cause.column}", REAL, "share", f"time on the critical path that {about.meaning} takes; empty for a run without time",
-               bound(cause.column), page=True, optional=True, since=_SINCE.get(cause, 1))
+        Column(f"bound_{cause.column}", REAL, "share", f"time on the critical path that {about.meaning} takes; empty for a run without time", page=True, optional=True, since=_SINCE.get(cause, 1))
         for cause, about in CAUSES.items()
     ),
-    Column("bounded_by", TEXT, "", "which cause has the largest of these shares; empty for a run without time", bounded_by, optional=True),
-    Column("bounded_by_margin", REAL, "share", "by how much it is larger than the next one", bounded_by_margin, optional=True),
-    Column("decision_ns", REAL, "ns", "time of decisions, whether steps wait for it or not", lambda run: run.outcome.decision.states_ns.sum()),
-    Column("decision_exposed_ns", REAL, "ns", "time that steps wait for decisions", decision_exposed_ns, page=True),
-    Column("decision_overhead_percent", REAL, "percent", "time that a step waits for decisions relative to the rest of the step, as a mean", overhead_mean,
+    Column("bounded_by", TEXT, "", "which cause has the largest of these shares; empty for a run without time", optional=True),
+    Column("bounded_by_margin", REAL, "share", "by how much it is larger than the next one", optional=True),
+    Column("decision_ns", REAL, "ns", "time of decisions, whether steps wait for it or not"),
+    Column("decision_exposed_ns", REAL, "ns", "time that steps wait for decisions", page=True),
+    Column("decision_overhead_percent", REAL, "percent", "time that a step waits for decisions relative to the rest of the step, as a mean",
            "overhead of decisions", True, True, after="replicas_max_bytes_per_die"),
     *(
-        Column(f"decision_overhead_percent_p{at}", REAL, "percent", f"as above, {at}th percentile over steps", overhead_percentile(at), page=True, optional=True)
+        Column(f"decision_overhead_percent_p{at}", REAL, "percent", f"as above, {at}th percentile over steps", page=True, optional=True)
         for at in (50, 99)
     ),
     *(
-        Column(f"host_p{at}_ns", REAL, "ns", f"{at}th percentile of the calls of a policy function timed on this machine; empty where none was",
-               host_percentile(at), page=True, optional=True)
+        Column(f"host_p{at}_ns", REAL, "ns", f"{at}th percentile of the calls of a policy function timed on this machine; empty where none was", page=True, optional=True)
         for at in HOST_PERCENTILES
     ),
-    Column("host_calls", INTEGER, "calls", "calls of a policy function that were timed", lambda run: len(run.outcome.decision.called_ns)),
+    Column("host_calls", INTEGER, "calls", "calls of a policy function that were timed"),
     *(
-        Column(f"exposed_{state.lower()}_ns", REAL, "ns", f"exposed time of decisions in state {state}", exposed(state), page=state == "EVALUATE")
-        for state in ("READ", "UPDATE", "RECEIVE", "ORDER", "GENERATE", "EVALUATE", "MERGE", "DISPATCH", "COLLECT")
+        Column(f"exposed_{state.lower()}_ns", REAL, "ns", f"exposed time of decisions in state {state}", page=state == "EVALUATE")
+        for state in EXPOSED_STATES
     ),
-    Column("heatmap_dropped", INTEGER, "transitions", "token transitions that the heatmap dropped", lambda run: run.outcome.heatmap_dropped, page=True),
-    Column("atu_misses", INTEGER, "misses", "misses of the address translation units", lambda run: run.outcome.memory.atu.misses.sum(), page=True),
-    Column("expert_tokens", INTEGER, "tokens", "pairs of token and routed expert that ran, over all layers, prefill included", lambda run: run.work["expert_tokens"], page=True, since=2),
-    Column("hbm_bytes", INTEGER, "bytes", "what HBM reads and writes, hidden vectors included", lambda run: run.work["hbm_bytes"], since=2),
-    Column("link_bytes", INTEGER, "bytes", "bytes multiplied by the links that they crossed", lambda run: run.work["link_bytes"], since=2),
-    Column("flop", REAL, "flop", "FLOP of expert GEMMs", lambda run: run.work["flop"], page=True, since=2),
-    Column("padded_flop", REAL, "flop", "of rows that are empty in the tiles of 64 rows of expert GEMMs; energy counts them, times do not", lambda run: run.work["padded_flop"], since=7),
-    Column("decode_ns_low", REAL, "ns", "time of decode with GEMMs at the 5 % residual of their calibration; empty without one", decode_low_ns,
+    Column("heatmap_dropped", INTEGER, "transitions", "token transitions that the heatmap dropped", page=True),
+    Column("atu_misses", INTEGER, "misses", "misses of the address translation units", page=True),
+    Column("expert_tokens", INTEGER, "tokens", "pairs of token and routed expert that ran, over all layers, prefill included", page=True, since=2),
+    Column("hbm_bytes", INTEGER, "bytes", "what HBM reads and writes, hidden vectors included", since=2),
+    Column("link_bytes", INTEGER, "bytes", "bytes multiplied by the links that they crossed", since=2),
+    Column("flop", REAL, "flop", "FLOP of expert GEMMs", page=True, since=2),
+    Column("padded_flop", REAL, "flop", "of rows that are empty in the tiles of 64 rows of expert GEMMs; energy counts them, times do not", since=7),
+    Column("decode_ns_low", REAL, "ns", "time of decode with GEMMs at the 5 % residual of their calibration; empty without one",
            "decode, low", True, True, 2, "decode_ns"),
-    Column("decode_ns_high", REAL, "ns", "time of decode with GEMMs at the 95 % residual of their calibration; empty without one", decode_high_ns,
+    Column("decode_ns_high", REAL, "ns", "time of decode with GEMMs at the 95 % residual of their calibration; empty without one",
            "decode, high", True, True, 2, "decode_ns_low"),
-    Column("gemm_law", TEXT, "", "measured kernels whose fitted laws time the experts: fused layers (gemm: grouped) or products (gemm: calibrated); empty for a roofline",
-           lambda run: run.outcome.gemm_law or None, optional=True, since=3),
-    Column("transfer_law", TEXT, "", "measured kernels that hidden vectors wait for; empty unless a GPU's transfer software is charged",
-           transfer_law, optional=True, since=3),
-    Column("transfer_extrapolated", REAL, "share", "time of dispatch and combine by the law of another GPU, shape or number of ranks or nodes; empty unless a GPU's transfer software is charged",
-           transfer_extrapolated, optional=True, since=7),
-    Column("stand_ins", TEXT, "", "what was not measured, and whose law it takes, of which all time counts as extrapolated; empty where all was measured",
-           stand_ins, optional=True, since=7),
-    Column("gemm_extrapolated", REAL, "share", "share of the GEMM time at sizes that were not measured, or by the law of another chip; empty without a calibration", gemm_extrapolated,
+    Column("gemm_law", TEXT, "", "measured kernels whose fitted laws time the experts: fused layers (gemm: grouped) or products (gemm: calibrated); empty for a roofline", optional=True, since=3),
+    Column("transfer_law", TEXT, "", "measured kernels that hidden vectors wait for; empty unless a GPU's transfer software is charged", optional=True, since=3),
+    Column("transfer_extrapolated", REAL, "share", "time of dispatch and combine by the law of another GPU, shape or number of ranks or nodes; empty unless a GPU's transfer software is charged", optional=True, since=7),
+    Column("stand_ins", TEXT, "", "what was not measured, and whose law it takes, of which all time counts as extrapolated; empty where all was measured", optional=True, since=7),
+    Column("gemm_extrapolated", REAL, "share", "share of the GEMM time at sizes that were not measured, or by the law of another chip; empty without a calibration",
            "GEMMs extrapolated", True, True, 2, "decode_ns_high"),
-    Column("copies_extrapolated", REAL, "share", "share of the slices whose size was not measured when copying; empty where links are not calibrated",
-           copies_extrapolated, "copies extrapolated", True, True, 2, "gemm_extrapolated"),
-    Column("dispatch_bytes", INTEGER, "bytes", "hidden vectors that are sent from die to die, to their experts", lambda run: run.outcome.tally.moved_bytes[0],
+    Column("copies_extrapolated", REAL, "share", "share of the slices whose size was not measured when copying; empty where links are not calibrated", "copies extrapolated", True, True, 2, "gemm_extrapolated"),
+    Column("dispatch_bytes", INTEGER, "bytes", "hidden vectors that are sent from die to die, to their experts",
            "dispatched between dies", True, False, 2, "activation_bytes"),
-    Column("combine_bytes", INTEGER, "bytes", "results of experts that are sent from die to die, back to their tokens", lambda run: run.outcome.tally.moved_bytes[1],
+    Column("combine_bytes", INTEGER, "bytes", "results of experts that are sent from die to die, back to their tokens",
            "combined between dies", True, False, 2, "dispatch_bytes"),
-    Column("drawn_from", REAL, "requests", "requests of the trace that the batch, which is larger, is made from; else empty",
-           drawn_from, page=True, optional=True, since=2),
-    Column("extend", TEXT, "", "how it is made from them: redraw, shifted or fitted; else empty", extended_by, optional=True, since=4),
-    Column("active_experts", REAL, "experts", "experts with tokens, mean over decode steps and layers; empty without decode steps",
-           active_experts, optional=True, since=4),
-    Column("active_if_distinct", REAL, "experts", "upper estimate of the same if all requests of such a batch were different ones; else empty",
-           active_if_distinct, optional=True, since=4),
+    Column("drawn_from", REAL, "requests", "requests of the trace that the batch, which is larger, is made from; else empty", page=True, optional=True, since=2),
+    Column("extend", TEXT, "", "how it is made from them: redraw, shifted or fitted; else empty", optional=True, since=4),
+    Column("active_experts", REAL, "experts", "experts with tokens, mean over decode steps and layers; empty without decode steps", optional=True, since=4),
+    Column("active_if_distinct", REAL, "experts", "upper estimate of the same if all requests of such a batch were different ones; else empty", optional=True, since=4),
     *(
-        Column(name, REAL, unit, meaning, lambda run, name=name: run.economics[name], optional=name in ("energy_per_token_j", "power_w"), since=2)
+        Column(name, REAL, unit, meaning, optional=name in ("energy_per_token_j", "power_w"), since=2)
         for name, unit, meaning in (
             ("energy_per_token_j", "J/token", "energy of the MoE layers, prefill included, for each token that passed all of them; empty without tokens"),
             ("power_w", "W", "mean power of the MoE layers over the whole run; empty for a run without time"),
@@ -911,101 +647,84 @@ COLUMNS: tuple[Column, ...] = (
             ("cost_usd", "USD", "estimated price of making one machine"),
         )
     ),
-    Column("carrier_share", REAL, "share", "area of dies that are linked as on one carrier, and their HBM, over that of the largest carrier: above 1, links from one carrier to the next are slower under `carriers: as_needed`",
-           lambda run: run.economics["carrier_share"], optional=True, since=5),
+    Column("carrier_share", REAL, "share", "area of dies that are linked as on one carrier, and their HBM, over that of the largest carrier: above 1, links from one carrier to the next are slower under `carriers: as_needed`", optional=True, since=5),
     *(
-        Column(f"iteration_energy_per_token_j{end}", REAL, "J/token", meaning, iteration_energy(bound), optional=True, since=5)
-        for end, bound, meaning in (
-            ("", "value", "of a whole decode iteration: attention, dense layers, head and waiting included; empty where it is not known"),
-            ("_low", "low", "as iteration_energy_per_token_j, all coefficients of energy at their low bound"),
-            ("_high", "high", "as iteration_energy_per_token_j, all coefficients of energy at their high bound"),
+        Column(f"iteration_energy_per_token_j{end}", REAL, "J/token", meaning, optional=True, since=5)
+        for end, meaning in (
+            ("", "of a whole decode iteration: attention, dense layers, head and waiting included; empty where it is not known"),
+            ("_low", "as iteration_energy_per_token_j, all coefficients of energy at their low bound"),
+            ("_high", "as iteration_energy_per_token_j, all coefficients of energy at their high bound"),
         )
     ),
     *(
         column
-        for phase, prefix, what, since in ((DECODE, "", "decode iteration", 3), (PREFILL, "prefill_", "prefill", 5))
+        for prefix, (what, since) in _ITERATIONS.items()
         for column in (
-            Column(f"{prefix}iteration_ns", REAL, "ns", f"a whole {what} under execution: expert_parallel, attention and head included; else empty",
-                   whole_iteration(phase), optional=True, since=since),
+            Column(f"{prefix}iteration_ns", REAL, "ns", f"a whole {what} under execution: expert_parallel, attention and head included; else empty", optional=True, since=since),
             *(
-                Column(f"{prefix}iteration_{part}_ns", REAL, "ns", f"of it: {meaning}", of_iteration(part, phase), optional=True, since=since)
-                for part, meaning in PARTS_OF_ITERATION.items()
+                Column(f"{prefix}iteration_{part}_ns", REAL, "ns", f"of it: {meaning}", optional=True, since=since)
+                for part, meaning in PARTS.items()
             ),
         )
     ),
     *(
-        Column(f"{name}_{bound}", REAL, unit, f"as {name}, all coefficients of energy at their {bound} bound", lambda run, name=f"{name}_{bound}": run.economics[name], optional=True, since=3)
+        Column(f"{name}_{bound}", REAL, unit, f"as {name}, all coefficients of energy at their {bound} bound", optional=True, since=3)
         for name, unit in (("energy_per_token_j", "J/token"), ("power_w", "W"))
         for bound in ("low", "high")
     ),
-    Column("hbm_all_counted", INTEGER, "", "1: KV cache, attention and activations are counted in HBM beside experts; 0: the model lacks what that needs; empty under memory: experts",
-           hbm_all_counted, page=True, optional=True, since=3),
-    Column("approximate", TEXT, "", "what the model has and nothing here reads, of a model imported with --accept-approximate; else empty",
-           approximate, optional=True, since=3),
-    Column("attention_law", TEXT, "", "what the times of attention rest on where its kind was not measured; else empty",
-           attention_law, optional=True, since=5),
-    Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", lambda run: run.beside_experts.context, page=True, optional=True, since=3),
-    Column("context_from", TEXT, "", "what says it: the workload, or the longest request of the batch; empty where experts alone are counted",
-           context_from, optional=True, since=3),
+    Column("hbm_all_counted", INTEGER, "", "1: KV cache, attention and activations are counted in HBM beside experts; 0: the model lacks what that needs; empty under memory: experts", page=True, optional=True, since=3),
+    Column("approximate", TEXT, "", "what the model has and nothing here reads, of a model imported with --accept-approximate; else empty", optional=True, since=3),
+    Column("attention_law", TEXT, "", "what the times of attention rest on where its kind was not measured; else empty", optional=True, since=5),
+    Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", page=True, optional=True, since=3),
+    Column("context_from", TEXT, "", "what says it: the workload, or the longest request of the batch; empty where experts alone are counted", optional=True, since=3),
     *(
-        Column(name, INTEGER, "bytes", f"{what} on the die with most of it; empty where experts alone are counted", beside_experts(kind), optional=True, since=3)
-        for name, kind, what in (
-            ("hbm_kv_bytes", "KV cache", "KV cache"),
-            ("hbm_attention_bytes", "attention", "weights of attention, dense layers, routers and embeddings"),
-            ("hbm_activation_bytes", "activations", "bound for activations of a step"),
+        Column(name, INTEGER, "bytes", f"{what} on the die with most of it; empty where experts alone are counted", optional=True, since=3)
+        for name, what in (
+            ("hbm_kv_bytes", "KV cache"),
+            ("hbm_attention_bytes", "weights of attention, dense layers, routers and embeddings"),
+            ("hbm_activation_bytes", "bound for activations of a step"),
         )
     ),
-    Column("copy_room_bytes", INTEGER, "bytes", "left for cached copies on the die with least; empty where capacity is unbounded", copy_room, optional=True, since=3),
+    Column("copy_room_bytes", INTEGER, "bytes", "left for cached copies on the die with least; empty where capacity is unbounded", optional=True, since=3),
     *(
-        Column(f"load_ceiling_{name}", REAL, "×", f"least load of the busiest die over the mean, {meaning}; mean over steps, empty without decode",
-               load_ceiling(name), page=True, optional=True, since=3)
+        Column(f"load_ceiling_{name}", REAL, "×", f"least load of the busiest die over the mean, {meaning}; mean over steps, empty without decode", page=True, optional=True, since=3)
         for name, meaning in (
             ("slots", "with any placement of as many slots: a lower bound"),
             ("placement", "with tokens divided at best among holders"),
         )
     ),
-    Column("migrated_bytes", INTEGER, "bytes", "weights that rebalancing has moved", balancing("migrated_bytes"), page=True, since=3),
-    Column("migration_exposed_ns", REAL, "ns", "time that steps waited for these weights and for the decision", balancing("migration_exposed_ns"), page=True, since=3),
-    Column("prefetched_bytes", INTEGER, "bytes", "weights that were fetched as replicas for the next layer", balancing("replicated_bytes"), page=True, since=3),
-    Column("prefetch_exposed_ns", REAL, "ns", "time that steps waited for these weights and for the decision", balancing("replication_exposed_ns"), page=True, since=3),
-    Column("pairs_lost", INTEGER, "pairs", "pairs of token and expert that the router chose and no die executed", pairs_lost, page=True, since=3),
-    Column("gate_mass_lost", REAL, "share", "gate mass of pairs that are not executed, less that of those executed instead; scores are the trace's, else generated",
-           gate_mass_lost, page=True, since=3),
-    Column("uncharged", TEXT, "", "own functions of the policy that return no Effort, so that their decisions take no time; empty: none", uncharged, optional=True, since=3),
-    Column("replica_hbm_bytes", INTEGER, "bytes", "HBM of all dies for slots beyond one for each expert, of all MoE layers of the model, at the end", replica_hbm,
+    Column("migrated_bytes", INTEGER, "bytes", "weights that rebalancing has moved", page=True, since=3),
+    Column("migration_exposed_ns", REAL, "ns", "time that steps waited for these weights and for the decision", page=True, since=3),
+    Column("prefetched_bytes", INTEGER, "bytes", "weights that were fetched as replicas for the next layer", page=True, since=3),
+    Column("prefetch_exposed_ns", REAL, "ns", "time that steps waited for these weights and for the decision", page=True, since=3),
+    Column("pairs_lost", INTEGER, "pairs", "pairs of token and expert that the router chose and no die executed", page=True, since=3),
+    Column("gate_mass_lost", REAL, "share", "gate mass of pairs that are not executed, less that of those executed instead; scores are the trace's, else generated", page=True, since=3),
+    Column("uncharged", TEXT, "", "own functions of the policy that return no Effort, so that their decisions take no time; empty: none", optional=True, since=3),
+    Column("replica_hbm_bytes", INTEGER, "bytes", "HBM of all dies for slots beyond one for each expert, of all MoE layers of the model, at the end",
            page=True, since=3),
-    Column("run", TEXT, "", "key of the run, a digest of everything that it is made of", None),
-    Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput_tokens_per_s are those of these layers alone", lambda run: run.demand.layers, page=True, since=2),
-    Column("tokens_per_s", REAL, "tokens/s", "tokens that decode generates, divided by its time and scaled to all MoE layers of the model; empty without decode",
-           tokens_per_s, "throughput", True, True, 4, "copies_extrapolated"),
-    Column("decode_step_ns", REAL, "ns", "mean time of a decode step through all MoE layers of the model; empty without decode",
-           decode_step_ns, "a decode step", True, True, 4, "tokens_per_s"),
-    Column("decode_batch_token_ns", REAL, "ns", "time of a decode step divided by the requests of its batch, which is not the TPOT of a request; empty without decode", decode_batch_token_ns, "time a token of the batch", True, True, 4, "decode_step_ns"),
-    Column("mfu", REAL, "share", "FLOP of experts relative to what all dies could do at their peak in the time of the run, prefill included", mfu, "MFU", True, True, 4, "decode_batch_token_ns"),
-    Column("hbm_bandwidth_utilisation", REAL, "share", "bytes of HBM relative to what all dies could move at nominal bandwidth in the time of the run, prefill included",
-           hbm_use, "HBM bandwidth used", True, True, 4, "mfu"),
-    Column("over_roofline", REAL, "×", "time of the run relative to the least time in which evenly loaded dies could do the same FLOP and move the same bytes of HBM",
-           over_roofline, "over its roofline", True, True, 4, "hbm_bandwidth_utilisation"),
-    Column("clock", REAL, "share", "clock of the arrays in decode, relative to the full clock; empty for a system without power and cooling", clock_in(1), "clock", True, optional=True, since=7),
-    Column("prefill_clock", REAL, "share", "clock of the arrays in the prefill, relative to the full clock; empty as clock", clock_in(0), page=True, optional=True, since=7),
-    Column("plans_by_speeds", INTEGER, "", "1 where the policy sees the speeds of dies that differ, and plans anew for them; else empty", plans_by_speeds, page=True, optional=True, since=7),
-    Column("held_by", TEXT, "", "which limit lowers the clock, in decode if in either phase; empty without a limit that is reached", power_of("held_by"), optional=True, since=7),
-    Column("throttled_share", REAL, "share", "share of the time in which the clock is below the full one; empty for a system without power and cooling", power_of("throttled_share"),
+    Column("run", TEXT, "", "key of the run, a digest of everything that it is made of"),
+    Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput_tokens_per_s are those of these layers alone", page=True, since=2),
+    Column("tokens_per_s", REAL, "tokens/s", "tokens that decode generates, divided by its time and scaled to all MoE layers of the model; empty without decode", "throughput", True, True, 4, "copies_extrapolated"),
+    Column("decode_step_ns", REAL, "ns", "mean time of a decode step through all MoE layers of the model; empty without decode", "a decode step", True, True, 4, "tokens_per_s"),
+    Column("decode_batch_token_ns", REAL, "ns", "time of a decode step divided by the requests of its batch, which is not the TPOT of a request; empty without decode", "time a token of the batch", True, True, 4, "decode_step_ns"),
+    Column("mfu", REAL, "share", "FLOP of experts relative to what all dies could do at their peak in the time of the run, prefill included", "MFU", True, True, 4, "decode_batch_token_ns"),
+    Column("hbm_bandwidth_utilisation", REAL, "share", "bytes of HBM relative to what all dies could move at nominal bandwidth in the time of the run, prefill included", "HBM bandwidth used", True, True, 4, "mfu"),
+    Column("over_roofline", REAL, "×", "time of the run relative to the least time in which evenly loaded dies could do the same FLOP and move the same bytes of HBM", "over its roofline", True, True, 4, "hbm_bandwidth_utilisation"),
+    Column("clock", REAL, "share", "clock of the arrays in decode, relative to the full clock; empty for a system without power and cooling", "clock", True, optional=True, since=7),
+    Column("prefill_clock", REAL, "share", "clock of the arrays in the prefill, relative to the full clock; empty as clock", page=True, optional=True, since=7),
+    Column("plans_by_speeds", INTEGER, "", "1 where the policy sees the speeds of dies that differ, and plans anew for them; else empty", page=True, optional=True, since=7),
+    Column("held_by", TEXT, "", "which limit lowers the clock, in decode if in either phase; empty without a limit that is reached", optional=True, since=7),
+    Column("throttled_share", REAL, "share", "share of the time in which the clock is below the full one; empty for a system without power and cooling",
            "throttled", True, optional=True, since=7),
-    Column("die_power_max_w", REAL, "W", "power of the die that draws most, as a mean over a class of steps; empty for a system without power and cooling",
-           most_over_classes(lambda each: each.die_w), "peak power of a die", optional=True, since=7),
-    Column("die_temperature_max_c", REAL, "C", "temperature of the hottest place of a die, in the hotter class of steps; empty for a system without cooling",
-           most_over_classes(lambda each: each.heat and each.heat.die_c), "hottest die", optional=True, since=7),
-    Column("hbm_temperature_max_c", REAL, "C", "temperature of the hottest HBM, in the hotter class of steps; empty for a system without cooling",
-           most_over_classes(lambda each: each.heat and each.heat.hbm_c), "hottest HBM", optional=True, since=7),
+    Column("die_power_max_w", REAL, "W", "power of the die that draws most, as a mean over a class of steps; empty for a system without power and cooling", "peak power of a die", optional=True, since=7),
+    Column("die_temperature_max_c", REAL, "C", "temperature of the hottest place of a die, in the hotter class of steps; empty for a system without cooling", "hottest die", optional=True, since=7),
+    Column("hbm_temperature_max_c", REAL, "C", "temperature of the hottest HBM, in the hotter class of steps; empty for a system without cooling", "hottest HBM", optional=True, since=7),
     *(
-        Column(f"{name}_energy_factor", REAL, "×", f"energy of {of} over that at full clock, by voltage, clock and temperature; empty for a system without power and cooling",
-               power_of(f"{name}_factor"), optional=True, since=7)
+        Column(f"{name}_energy_factor", REAL, "×", f"energy of {of} over that at full clock, by voltage, clock and temperature; empty for a system without power and cooling", optional=True, since=7)
         for name, of in (("core", "arrays and LLCs"), ("idle", "waiting"))
     ),
-    Column("model_layers", INTEGER, "layers", "MoE layers that the model has", lambda run: len(run.run.model.moe_layer_ids), page=True, since=6),
-    Column("layers_error", REAL, "share", "relative standard error of times that are scaled from the layers that ran to all MoE layers, from the spread between layers; 0 where all ran, empty for one layer",
-           layers_error, page=True, optional=True, since=6),
+    Column("model_layers", INTEGER, "layers", "MoE layers that the model has", page=True, since=6),
+    Column("layers_error", REAL, "share", "relative standard error of times that are scaled from the layers that ran to all MoE layers, from the spread between layers; 0 where all ran, empty for one layer", page=True, optional=True, since=6),
 )  # fmt: skip
 
 _OF_RUN = tuple(
@@ -1017,7 +736,7 @@ _OF_RUN = tuple(
 
 
 def _each(kind: str, unit: str, **meanings: str) -> tuple[Column, ...]:
-    return tuple(Column(name, kind, unit, meaning, None) for name, meaning in meanings.items())
+    return tuple(Column(name, kind, unit, meaning) for name, meaning in meanings.items())
 
 
 _MOVED = {
@@ -1038,17 +757,17 @@ DIES: tuple[Column, ...] = (
     *_each(INTEGER, "tokens", tokens="pairs of token and expert assigned to the die"),
     *_each(INTEGER, "bytes", local_hbm_read_bytes="read from its own HBM", remote_hbm_read_bytes="read from its HBM by other dies", local_hbm_write_bytes="written as cached copies"),
     *_each(INTEGER, "bytes", activation_bytes="hidden vectors sent and received", replica_peak_bytes="peak size of cached copies"),
-    Column("power_w", REAL, "W", "mean of the run, with its HBM; empty for a system without power and cooling", None, optional=True),
-    Column("temperature_c", REAL, "C", "of its hottest place, in the hotter of prefill and decode; empty without cooling", None, optional=True),
-    Column("hbm_temperature_c", REAL, "C", "of its HBM, likewise", None, optional=True),
-    Column("site", INTEGER, "", "its number in the perfect machine; dead and spare dies have no row", None),
-    Column("array_speed", REAL, "share", "clock of its array over the nominal one, as it was built", None),
-    Column("hbm_speed", REAL, "share", "bandwidth of its HBM over the nominal one, as it was built", None),
-    *(Column(f"{prefix}clock", REAL, "share", f"to which limits lower the clock of its array in {phase}; empty for a system without power and cooling", None, optional=True)
+    Column("power_w", REAL, "W", "mean of the run, with its HBM; empty for a system without power and cooling", optional=True),
+    Column("temperature_c", REAL, "C", "of its hottest place, in the hotter of prefill and decode; empty without cooling", optional=True),
+    Column("hbm_temperature_c", REAL, "C", "of its HBM, likewise", optional=True),
+    Column("site", INTEGER, "", "its number in the perfect machine; dead and spare dies have no row"),
+    Column("array_speed", REAL, "share", "clock of its array over the nominal one, as it was built"),
+    Column("hbm_speed", REAL, "share", "bandwidth of its HBM over the nominal one, as it was built"),
+    *(Column(f"{prefix}clock", REAL, "share", f"to which limits lower the clock of its array in {phase}; empty for a system without power and cooling", optional=True)
       for prefix, phase in (("", "decode"), ("prefill_", "the prefill"))),
     *(column for phase in ("prefill", "decode") for column in (
-        Column(f"{phase}_hbm_bytes", INTEGER, "bytes", f"of hbm_bytes, in {phase}", None),
-        Column(f"{phase}_tokens", INTEGER, "tokens", f"of tokens, in {phase}", None),
+        Column(f"{phase}_hbm_bytes", INTEGER, "bytes", f"of hbm_bytes, in {phase}"),
+        Column(f"{phase}_tokens", INTEGER, "tokens", f"of tokens, in {phase}"),
     )),
 )  # fmt: skip
 LINKS: tuple[Column, ...] = (
@@ -1059,23 +778,23 @@ LINKS: tuple[Column, ...] = (
     *_each(REAL, "ns", busy_ns="it is held or transfers", wait_ns="transfers wait for it; empty for engines that do not measure it"),
     *_each(REAL, "share", utilisation="time that it is busy"),
     *(column for name, meaning in _MOVED.items() for column in (
-        Column(f"{name}_bytes", INTEGER, "bytes", f"that crossed it: {meaning}", None),
-        Column(f"{name}_ns", REAL, "ns", "time that they take at its full rate", None),
+        Column(f"{name}_bytes", INTEGER, "bytes", f"that crossed it: {meaning}"),
+        Column(f"{name}_ns", REAL, "ns", "time that they take at its full rate"),
     )),
 )  # fmt: skip
 PAIRS: tuple[Column, ...] = (
     *_OF_RUN,
     *_each(INTEGER, "", src="from die", dst="to die"),
-    *(Column(f"{name}_bytes", INTEGER, "bytes", meaning, None) for name, meaning in _MOVED.items()),
+    *(Column(f"{name}_bytes", INTEGER, "bytes", meaning) for name, meaning in _MOVED.items()),
 )
 STEPS: tuple[Column, ...] = (
     *_OF_RUN,
     *_each(INTEGER, "", step="iteration; 0 is the prefill, where there is one", layer="the model's number of the MoE layer"),
     *_each(REAL, "ns", time_ns="of the layer in this iteration, exposed time of decisions included"),
-    *(Column(f"bound_{cause.column}_ns", REAL, "ns", f"of the critical path: {about.meaning}", None) for cause, about in CAUSES.items()),
+    *(Column(f"bound_{cause.column}_ns", REAL, "ns", f"of the critical path: {about.meaning}") for cause, about in CAUSES.items()),
     *_each(INTEGER, "bytes", hbm_local_read_bytes="weights read by dies from their own HBM", hbm_remote_read_bytes="weights read from the HBM of others",
            hbm_write_bytes="cached copies written", hbm_activation_bytes="hidden vectors through HBM"),
-    *(Column(f"{name}_bytes", INTEGER, "bytes", f"sent from die to die: {_MOVED[name]}; 0 for more than 128 dies", None) for name in CLASSES),
+    *(Column(f"{name}_bytes", INTEGER, "bytes", f"sent from die to die: {_MOVED[name]}; 0 for more than 128 dies") for name in CLASSES),
     *_each(INTEGER, "", link="number of the busiest link, as in links.csv; empty where none was busy", link_src="from die (or switch)", link_dst="to die (or switch)"),
     *_each(INTEGER, "bytes", link_bytes="that crossed it"),
     *_each(REAL, "ns", link_busy_ns="it is held or transfers"),
@@ -1086,8 +805,8 @@ STEPS: tuple[Column, ...] = (
 )  # fmt: skip
 # Facts of the host, which differ from run to run.
 TIMINGS: tuple[Column, ...] = (
-    Column("run", TEXT, "", "key of the run", None),
-    Column("wall_s", REAL, "s", "time of the simulation, without that of the demand", None),
+    Column("run", TEXT, "", "key of the run"),
+    Column("wall_s", REAL, "s", "time of the simulation, without that of the demand"),
     *_each(TEXT, "", host="where it ran", started="when it started, in UTC"),
 )
 
@@ -1120,12 +839,21 @@ def columns_with(functions: tuple[str, ...]) -> tuple[Column, ...]:
     return COLUMNS + own
 
 
-def measured(run: Finished) -> dict[str, Any]:
-    """The row of a finished run, without the columns that need other rows. Raises ArchsimError if a user's function
-    fails.
+def measured(run: Finished) -> tuple[dict[str, Any], dict[str, list], dict[str, list]]:
+    """The row of a finished run, without the columns that need other rows; columns over its dies, and over its links.
+    Raises ArchsimError if a user's function fails.
     """
+    from archsim.runs.energy import work_of
+
+    dies, links = measure_dies(run.outcome, run.run.system.built), measure_links(run.outcome)
+    padded = int(run.outcome.counts.padded.sum())
+    row: dict[str, Any] = {**work_of(run.run.model, run.run.assumptions, dies, links, padded)}
+    for measure in MEASURES:
+        row |= {name: plain(value) for name, value in measure(run).items()}
+    row |= {name: plain(value) for name, value in use(run, row).items()} | energy(run, row)
     columns = columns_with(run.run.columns)
-    return {column.name: plain(column.measure(run)) for column in columns if column.measure is not None}
+    row |= {column.name: plain(column.measure(run)) for column in columns if column.measure is not None}
+    return {column.name: row[column.name] for column in columns if column.name in row}, dies, links
 
 
 def shown_columns() -> tuple[Column, ...]:
@@ -1152,11 +880,11 @@ def _own_columns(target: str) -> list[Column]:
 def _counted(target: str, name: str, meaning: str) -> Column:
     def value(run: Finished) -> float | None:
         found = run.outcome.counted.get(name)
-        if found is None and run.scenario.assumptions.execution == target:
+        if found is None and run.run.assumptions.execution == target:
             raise ArchsimError(f"{target}: counted() gives {', '.join(run.outcome.counted) or 'nothing'}; lacks {name}")
         return None if found is None else float(found)
 
-    return Column(name, REAL, _unit_of(name), meaning, value, optional=True, since=LAYOUT)
+    return Column(name, REAL, _unit_of(name), meaning, optional=True, since=LAYOUT, measure=value)
 
 
 def _unit_of(name: str) -> str:
@@ -1172,12 +900,12 @@ def _own_column(target: str) -> Column:
 
     def value(run: Finished) -> Any:
         try:
-            found = function(run.outcome, run.scenario)
+            found = function(run.outcome, run.run.scenario)
             return None if found is None else returned(found)
         except Exception as error:  # a user's function may raise anything
             raise ArchsimError(f"{target}: {type(error).__name__}: {error}") from error
 
-    return Column(name, _KINDS[returned], _unit_of(name), meaning, value, optional=True, since=LAYOUT)
+    return Column(name, _KINDS[returned], _unit_of(name), meaning, optional=True, since=LAYOUT, measure=value)
 
 
 # ---- measure_units
@@ -1253,7 +981,10 @@ def measure_links(outcome: Outcome) -> dict[str, list]:
         "wait_ns": counted["wait_ns"],
         "utilisation": share_of_time(counted["busy_ns"], total_ns),
     }
-    rates = _rates_of_links(outcome, one_way)
+    rates = fabric.link_bytes_per_ns
+    if not one_way:  # of an edge that is held both ways, those of its narrower link
+        rates = np.full(fabric.edges, np.inf)
+        np.minimum.at(rates, fabric.link_edge, fabric.link_bytes_per_ns)
     for name, (n_bytes, ns) in link_traffic(outcome.machine, outcome.tally, rates).items():
         columns |= {f"{name}_bytes": n_bytes, f"{name}_ns": ns}
     direction = np.where(src == dst, "port", "one way" if one_way else "both ways").tolist()
@@ -1313,19 +1044,9 @@ def measure_pairs(outcome: Outcome) -> dict[str, list]:
     moved = pair_bytes(outcome.tally)
     if outcome.fabric.dies > MOST_DIES:
         moved = {name: n_bytes[:0] for name, n_bytes in moved.items()}
-    src, dst = np.nonzero(sum(moved.values()))
+    src, dst = np.nonzero(np.sum(list(moved.values()), axis=0))
     columns = {"src": src, "dst": dst} | {f"{name}_bytes": n_bytes[src, dst] for name, n_bytes in moved.items()}
     return {name: _as_list(column) for name, column in columns.items()}
-
-
-def _rates_of_links(outcome: Outcome, one_way: bool) -> np.ndarray:
-    """float64[link]: bytes per ns; of an edge that is held both ways, those of its narrower link."""
-    fabric = outcome.fabric
-    if one_way:
-        return fabric.link_bytes_per_ns
-    rates = np.full(fabric.edges, np.inf)
-    np.minimum.at(rates, fabric.link_edge, fabric.link_bytes_per_ns)
-    return rates
 
 
 def _as_list(column: np.ndarray) -> list:

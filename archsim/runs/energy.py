@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,10 +58,6 @@ from microarch.silicon.energy import (
     Temperatures,
     run_energy,
 )
-
-if TYPE_CHECKING:
-    from archsim.runs.columns import Finished
-
 
 # ---- energy
 
@@ -353,42 +349,41 @@ BF16 = "bf16"
 WAITING = "idle"  # of microarch.silicon.energy.run_energy
 
 
-def iteration_energy_j(
-    run: Finished, activity: Activity, machine: Machine, iteration_ns: float | None, coefficients: Coefficients
-) -> float | None:
-    """J a token; None where the whole iteration is not known. ``activity``: of the run."""
-    if iteration_ns is None or not activity.tokens:
-        return None
-    energy = energy_of(activity, machine, coefficients)
-    moe = sum(joule for block, joule in energy.items() if block != WAITING) / activity.tokens
-    rest = energy_of(_beside_experts(run, iteration_ns), machine, coefficients)
-    return moe + sum(rest.values()) / run.run.batch
-
-
-def _beside_experts(run: Finished, iteration_ns: float) -> Activity:
-    """What one iteration does beside its MoE layers, and its time."""
-    model, system, batch = run.run.model, run.run.system, run.run.batch
-    weights = model.attention_weights + model.dense_weights + (model.output_weights or model.input_weights)
-    if run.run.assumptions.weights != "all":  # else shared experts are in the run
-        weights += model.shared_weights
-    ranks = 1 if run.run.assumptions.dispatch in GATHERING else system.dies
-    attention = _attention(run)
-    dtype_bytes = system.compute.dtype_bytes
-    read = ranks * weights * dtype_bytes + attention["bytes"]
-    # energy_of takes FLOP in the dtype of the die: one in 16 bits counts as often as its energy
-    flop = FLOP_PER_WEIGHT * weights * batch + attention["flop"] * SIXTEEN_BIT / dtype_bytes
-    return Activity(iteration_ns / NS_PER_S, read, 0.0, 2 * read, flop, 0.0, batch)
-
-
-def _attention(run: Finished) -> Mapping[str, float]:
-    """FLOP and bytes of attention kernels in all layers and ranks."""
-    context, batch = float(max(run.run.workload.context_tokens or 1, 1)), float(run.run.batch)
-    found = {"flop": 0.0, "bytes": 0.0}
-    for kind, layers in run.run.model.attention_layers:
-        work = kind.work("decode", 1, batch, 1.0, context, BF16)
-        found["flop"] += layers * float(work.flop)
-        found["bytes"] += layers * float(work.moved_bytes)
+def iteration_energy(
+    scenario: Scenario, activity: Activity, machine: Machine, iteration_ns: float | None
+) -> dict[str, float | None]:
+    """Columns of J a token, coefficients of energy at their values, low and high bounds; None where the whole iteration
+    is not known. ``activity``: of the run.
+    """
+    found: dict[str, float | None] = {}
+    for end, bound in (("", "value"), ("_low", "low"), ("_high", "high")):
+        found[f"iteration_energy_per_token_j{end}"] = None
+        if iteration_ns is not None and activity.tokens:
+            known = Coefficients(EnergyEstimates().at(bound))
+            energy = energy_of(activity, machine, known)
+            moe = sum(joule for block, joule in energy.items() if block != WAITING) / activity.tokens
+            rest = energy_of(_beside_experts(scenario, iteration_ns), machine, known)
+            found[f"iteration_energy_per_token_j{end}"] = moe + sum(rest.values()) / scenario.batch
     return found
+
+
+def _beside_experts(scenario: Scenario, iteration_ns: float) -> Activity:
+    """What one iteration does beside its MoE layers, and its time."""
+    model, system, batch = scenario.model, scenario.system, scenario.batch
+    weights = model.attention_weights + model.dense_weights + (model.output_weights or model.input_weights)
+    if scenario.assumptions.weights != "all":  # else shared experts are in the run
+        weights += model.shared_weights
+    ranks = 1 if scenario.assumptions.dispatch in GATHERING else system.dies
+    context, attention_flop, attention_bytes = float(max(scenario.workload.context_tokens or 1, 1)), 0.0, 0.0
+    for kind, layers in model.attention_layers:
+        work = kind.work("decode", 1, float(batch), 1.0, context, BF16)
+        attention_flop += layers * float(work.flop)
+        attention_bytes += layers * float(work.moved_bytes)
+    dtype_bytes = system.compute.dtype_bytes
+    read = ranks * weights * dtype_bytes + attention_bytes
+    # energy_of takes FLOP in the dtype of the die: one in 16 bits counts as often as its energy
+    flop = FLOP_PER_WEIGHT * weights * batch + attention_flop * SIXTEEN_BIT / dtype_bytes
+    return Activity(iteration_ns / NS_PER_S, read, 0.0, 2 * read, flop, 0.0, batch)
 
 
 # ---- power

@@ -18,7 +18,7 @@ from archsim.engine.state import counted_in
 from archsim.policies.allocation import Plan
 from archsim.policies.prediction import Predictor
 from archsim.policies.registry import build_policy
-from archsim.runs.columns import Finished, measured, packed
+from archsim.runs.columns import Finished, measure_frames, measure_pairs, measure_steps, measured, packed
 from archsim.runs.energy import FULL, Clocks, limited, set_clocks, within_limits
 from archsim.runs.results import NO_DETAILS, Record
 from archsim.runs.run import DemandSpec, Run, generated_digest, plain_text
@@ -82,24 +82,10 @@ class Simulator:
         self._clocks: dict[str, Clocks] = {}  # by Run.key, of systems with limits
         self._plans: dict[tuple, dict[tuple[int, int], Plan]] = {}
 
-    def record(self, run: Run) -> Record:
-        """Simulate; see ``archsim.runs.results.Record``."""
-        finished, host = self._finished(run)
-        return {
-            **_row(finished, host),
-            "dies": finished.dies,
-            "links": finished.links,
-            "pairs": finished.pairs,
-            "frames": finished.frames,
-            "steps": packed(finished.steps),
-        }
-
-    def row(self, run: Run) -> Record:
-        """Like `record`, but without dies, links, pairs and steps, which would take as long as the row."""
-        return _row(*self._finished(run)) | NO_DETAILS
-
-    def _finished(self, run: Run) -> tuple[Finished, dict[str, Any]]:
-        """The run, and where, when and how long it was simulated."""
+    def record(self, run: Run, details: bool = True) -> Record:
+        """Simulate; see ``archsim.runs.results.Record``. Without ``details``, pairs, frames and steps are not measured,
+        which would take as long as the row.
+        """
         started = datetime.now(UTC)
         demand = self._demand_of(run.demand)
         outcome, wall_s = self._outcome_of(run)
@@ -108,7 +94,23 @@ class Simulator:
             "host": platform.node(),
             "started": started.isoformat(timespec="seconds"),
         }
-        return Finished(run, demand, self._source(run.demand), outcome), host
+        finished = Finished(run, demand, self._source(run.demand), outcome)
+        row, dies, links = measured(finished)
+        kept = {"run": run.key, "row": row, "host": host}
+        if not details:
+            return kept | NO_DETAILS
+        return {
+            **kept,
+            "dies": dies,
+            "links": links,
+            "pairs": measure_pairs(outcome),
+            "frames": measure_frames(outcome),
+            "steps": packed(measure_steps(finished)),
+        }
+
+    def row(self, run: Run) -> Record:
+        """`record` without details, for workers, which are asked for a method by name."""
+        return self.record(run, details=False)
 
     def _outcome_of(self, run: Run) -> tuple[Outcome, float]:
         """The outcome, simulated or of a run that differs only in how results are counted; wall time of the simulation.
@@ -237,10 +239,6 @@ class Simulator:
             self._traces[key] = stored or open_trace(workload.trace, spec.model, workload.reader)
         source = extended(self._traces[key], spec.batch, workload.extend, workload.seed)
         return some_layers(source, workload.layers)
-
-
-def _row(finished: Finished, host: dict[str, Any]) -> Record:
-    return {"run": finished.run.key, "row": measured(finished), "host": host}
 
 
 def _is_users(spec: DemandSpec) -> bool:

@@ -10,7 +10,7 @@ from archsim.cli.main import main
 from archsim.report.data import WORDS, Die
 from archsim.report.maps import Placed, die_map
 from archsim.runs.columns import BY_NAME
-from archsim.runs.energy import Limits, build_costs, energy_of, full_load, full_load_w, loads_of
+from archsim.runs.energy import Limits, activity_of, build_costs, energy_of, full_load, full_load_w, loads_of
 from archsim.runs.notes import LIMITED, limit_notes
 from archsim.runs.plan import choose, select
 from archsim.runs.simulator import Simulator
@@ -83,8 +83,8 @@ def test_power_of_dies_adds_up_to_that_of_the_run(folder, measured):
     costs = build_costs(run.system)
     loads = loads_of(run.scenario, outcome, costs)
     joule = sum(float(each.sum()) for load in loads.values() for each in load.joule.values())
-    finished = Simulator()._finished(run)[0]
-    assert joule == pytest.approx(sum(energy_of(finished.activity, costs).values()), rel=1e-9)
+    activity = activity_of(run.model, Simulator().row(run)["row"])
+    assert joule == pytest.approx(sum(energy_of(activity, costs).values()), rel=1e-9)
     assert free["power_w"] > 0 and len(loads) == 2
 
 

@@ -20,6 +20,8 @@ from archsim.base.files import read_sealed
 from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
 from archsim.engine import loop
 from archsim.engine.state import CAUSE_OF
+from archsim.runs import columns as of_runs
+from archsim.runs import simulator
 from archsim.runs.columns import (
     BY_NAME,
     COLUMNS,
@@ -35,6 +37,7 @@ from archsim.runs.columns import (
     columns_with,
     shown_columns,
 )
+from archsim.runs.energy import work_of
 from archsim.runs.feasibility import rooms, uncounted
 from archsim.runs.notes import calibration_notes, die_of, memory_notes, result_notes, written_die
 from archsim.runs.plan import choose, prepare, select
@@ -324,7 +327,6 @@ def test_every_column_says_what_it_is():
     without = [column.name for column in COLUMNS if not column.meaning]
     assert without == []
     assert {column.kind for column in COLUMNS} == {INTEGER, REAL, TEXT}
-    assert [column.name for column in COLUMNS if column.measure is None] == ["speedup_vs_base", "speedup_vs_ep", "run"]
     assert {column.since for column in COLUMNS} == set(range(1, LAYOUT + 1))
     units = {"_ns": "ns", "_bytes": "bytes", "_mm2": "mm²", "_percent": "percent"}
     told = {
@@ -333,6 +335,19 @@ def test_every_column_says_what_it_is():
         if column.name.endswith(tuple(units)) and column.name != "hop_bytes"
     }
     assert told == {name: units[f"_{name.rpartition('_')[2]}"] for name in told} and len(told) > 20
+
+
+def test_every_column_is_measured_once_and_every_measure_has_a_column(tmp_path, monkeypatch):
+    (run,) = select(choose(tiny(tmp_path), policy="ep", batch=12)).runs()
+    seen: list[of_runs.Finished] = []
+    monkeypatch.setattr(simulator, "measured", lambda each: seen.append(each) or of_runs.measured(each))
+    record = Simulator().record(run)
+    follow = ["speedup_vs_base", "speedup_vs_ep", "run"]  # from other rows
+    assert list(record["row"]) == [name for name in RUN_COLUMNS if name not in follow]
+    work = work_of(run.model, run.assumptions, record["dies"], record["links"], 0)
+    found = [name for measure in of_runs.MEASURES for name in measure(seen[0])]
+    found += [*work, *of_runs.use(seen[0], record["row"]), *of_runs.energy(seen[0], record["row"])]
+    assert sorted(found) == sorted(record["row"])
 
 
 def test_names_of_states_are_those_of_the_blocks():

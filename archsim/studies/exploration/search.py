@@ -235,7 +235,7 @@ class _Family:
         return named | {
             "layers": self._demand.layers,
             "decode_ns": walked.decode_ns,
-            "tokens_per_s": columns.tokens_per_s(finished),
+            "tokens_per_s": columns.decode_rates(finished)["tokens_per_s"],
             **economics(activity_of(run.model, row), machine, self._screen._coefficients),
         }
 
