@@ -40,7 +40,6 @@ from archsim.specs.library import load_assumptions, load_experiment, load_model,
 from archsim.workload import demand
 from archsim.workload.generated import SyntheticTraffic
 
-SETS = ["published", "[physical, {set: published, hops: all, weights: all}]"]
 SLOW = "policies=[ep, {name: slow, allocation: slow:slowly}, allo]"
 
 
@@ -69,14 +68,6 @@ class Heard(Unwatched):
         self.failures.append(failure)
 
 
-@pytest.mark.parametrize("assumptions", sampled(SETS, lambda each: each != "published"))
-def test_jobs_change_nothing(tmp_path, assumptions):
-    experiment = tiny(tmp_path, f"assumptions={assumptions}", "policies=[ep, allo+pred]")
-    alone, beside = sweep(experiment, tmp_path / "1", jobs=1), sweep(experiment, tmp_path / "3", jobs=2)
-    assert alone.runs == beside.runs and alone.dies == beside.dies and alone.links == beside.links
-    assert files_of(tmp_path / "1") == files_of(tmp_path / "3")
-
-
 def test_order_of_the_experiment_changes_no_run(tmp_path):
     one = sweep(tiny(tmp_path), tmp_path / "a", jobs=1)
     two = sweep(tiny(tmp_path, "policies=[allo+pred, ep, base]", "workload.batch=[40, 12]"), tmp_path / "b", jobs=1)
@@ -95,15 +86,6 @@ def test_a_run_alone_is_the_run_in_the_sweep(tmp_path):
                 row = dict(ar.run(experiment, **named, batch=40).runs.rows[0])
                 speedups = ("speedup_vs_base", "speedup_vs_ep")
                 assert {name for name, _ in row.items() - swept[row["run"]].items()} <= set(speedups)
-
-
-def test_second_sweep_runs_nothing_and_changes_nothing(tmp_path):
-    experiment = tiny(tmp_path)
-    sweep(experiment, tmp_path / "out", jobs=1)
-    before, heard = files_of(tmp_path / "out"), Heard()
-    sweep(experiment, tmp_path / "out", jobs=1, watcher=heard)
-    assert heard.found == experiment.runs and heard.ran == []
-    assert files_of(tmp_path / "out") == before
 
 
 def test_only_what_changed_is_run(tmp_path):
@@ -136,16 +118,6 @@ def test_what_is_damaged_or_stale_is_run_again(tmp_path, damage):
     sweep(experiment, tmp_path / "out", jobs=1, watcher=heard)
     assert heard.ran == [victim.stem]
     assert files_of(tmp_path / "out") == before
-
-
-def test_manifest_makes_the_same_results_again(tmp_path):
-    experiment = tiny(tmp_path, "assumptions=[{set: published, ties: sequence}]", "workload.seed=3")
-    sweep(experiment, tmp_path / "out", jobs=1)
-    again = load_experiment(tmp_path / "out" / "manifest.yaml")
-    assert again == experiment
-    sweep(again, tmp_path / "again", jobs=1)
-    assert files_of(tmp_path / "again") == files_of(tmp_path / "out")
-    assert (tmp_path / "again" / "manifest.yaml").read_bytes() == (tmp_path / "out" / "manifest.yaml").read_bytes()
 
 
 def recorded(folder: Path, experts: int = 16, model: str = "toy") -> Path:

@@ -8,43 +8,23 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.tiny import archsim
+from support.toy import SERVED as FILE
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.cli.progress import Lines
-from archsim.runs.sweep import Unwatched
 from archsim.serving.deployment import residual_of
 from archsim.serving.serving import host_for
 from archsim.specs.serving_files import load_serving
 from archsim.specs.uncertainty import load_widths
-from archsim.studies.serving import runs
 from archsim.studies.serving.page import loads_told
 from archsim.studies.serving.runs import Load, serve_plan
 from archsim.studies.serving.sure import off_of
 
-FILE = {
-    "system": "h200_node",
-    "model": "qwen3-30b-a3b",
-    "parallel": {"attention": {"tp": 4}},
-    "requests": {"arrivals": {"rate": "6/s"}, "input": {"mean": 200, "cv": 0.5}, "output": {"fixed": 20}, "count": 24},
-    "slo": {"ttft": "2 s"},
-}
 GRID = {"requests.arrivals.rate": ["4/s", "8/s"], "parallel.attention.tp": [4, 3], "scheduler.name": ["sglang"]}
 AXES = FILE | {"sweep": {"grid": GRID}}
 LAST = ("results.csv", "results.parquet", "index.html", "manifest.yaml")
-
-
-class Killed(Unwatched):
-    """Ends a plan after some runs."""
-
-    def __init__(self, after):
-        self.left = after
-
-    def finished(self, run, record):
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture(autouse=True)
@@ -82,30 +62,16 @@ def test_linked_axes_take_their_values_together():
         serve_plan(FILE | {"sweep": {}})
 
 
-def test_a_killed_plan_resumes_and_gives_the_same_bytes(tmp_path, monkeypatch):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    ar.serve_plan(FILE, out=whole)
-    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "another"))
-    with pytest.raises(KeyboardInterrupt):
-        ar.serve_plan(FILE, out=killed, watcher=Killed(3))
-    assert not any((killed / name).exists() for name in LAST if name != "manifest.yaml")
-    ran = []
-    row = runs.Simulator._row
-    monkeypatch.setattr(runs.Simulator, "_row", lambda self, run: ran.append(run.name) or row(self, run))
-    ar.serve_plan(FILE, out=killed)
-    assert len(ran) == 6 - 3  # the file's own rate and five shares of it
-    names = (*LAST, "bench.json", "requests.csv")
-    assert read(killed, names) == read(whole, names)
-    page = (whole / "index.html").read_text()
-    assert all(f'href="{name}"' in page for name in names if name != "index.html")
-    assert "<code>loads: {rates: […]}</code> in the file asks for higher ones" in page
-    strict = tmp_path / "strict"
-    ar.serve_plan(FILE | {"slo": {"ttft": "1 ms"}}, out=strict)
-    assert "asks for higher ones" not in (strict / "index.html").read_text()
+def test_a_page_has_the_curves_over_the_load_and_links_every_other_file_once(tmp_path):
+    ar.serve_plan(FILE, out=tmp_path / "whole")
+    page = (tmp_path / "whole" / "index.html").read_text()
     assert '"goodput"' in page and '"throughput"' in page  # lines of a figure
-    ran.clear()
-    ar.serve_plan(FILE, out=killed)
-    assert not ran and read(killed, names) == read(whole, names)
+    assert "<code>loads: {rates: […]}</code> in the file asks for higher ones" in page
+    (line,) = (line for line in page.splitlines() if 'class="files"' in line)
+    there = {file.name for file in (tmp_path / "whole").iterdir() if file.is_file() and not file.name.startswith(".")}
+    assert sorted(re.findall(r'href="([^"]+)"', line)) == sorted(there - {"index.html"})
+    ar.serve_plan(FILE | {"slo": {"ttft": "1 ms"}}, out=tmp_path / "strict")
+    assert "asks for higher ones" not in (tmp_path / "strict" / "index.html").read_text()
 
 
 def test_half_a_file_is_not_taken_for_a_whole_one(tmp_path):
@@ -119,12 +85,6 @@ def test_half_a_file_is_not_taken_for_a_whole_one(tmp_path):
     row.write_text(row.read_text()[:100])
     ar.serve_plan(FILE, out=tmp_path, around=False)
     assert read(tmp_path, ("requests.csv", "results.csv")) == before
-
-
-def test_a_manifest_reproduces(tmp_path):
-    ar.serve_plan(AXES, out=tmp_path / "one")
-    ar.serve_plan(tmp_path / "one" / "manifest.yaml", out=tmp_path / "two")
-    assert read(tmp_path / "one") == read(tmp_path / "two")
 
 
 def test_other_requests_are_another_run(tmp_path):
@@ -141,14 +101,6 @@ def test_progress_has_a_phase_and_an_estimate(capsys):
         lines.at("ep: serving", at / 10)
     said = capsys.readouterr().err
     assert "ep: serving" in said and "left" in said and len(said.splitlines()) >= 3
-
-
-def test_a_page_links_every_other_file_of_its_folder_once(tmp_path):
-    ar.serve_plan(FILE, out=tmp_path)
-    (line,) = (line for line in (tmp_path / "index.html").read_text().splitlines() if 'class="files"' in line)
-    links = re.findall(r'href="([^"]+)"', line)
-    there = {file.name for file in tmp_path.iterdir() if file.is_file() and not file.name.startswith(".")}
-    assert sorted(links) == sorted(there - {"index.html"})
 
 
 def test_the_command_prints_points(tmp_path):
@@ -172,11 +124,6 @@ TWO = {
     "routing": {"synthetic": {"popularity_skew": 0.5}, "requests": 4, "steps": 4, "layers": 1},
     "requests": {"concurrency": 25, "input": {"fixed": 100}, "output": {"fixed": 4}, "count": 50},
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def sure_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
 
 
 def test_a_measured_engine_has_the_residuals_of_its_measurements(tmp_path):
@@ -219,29 +166,6 @@ def test_policies_on_a_wafer_share_their_worlds():
     assert ("are a tie" in found.sentence) == (pair.probability < 0.9)
     widths = [interval.p95 / interval.p05 for interval in (each.intervals["tpot_mean_ms"] for each in found.options)]
     assert pair.ratio.p95 / pair.ratio.p05 < max(widths)
-
-
-@pytest.mark.nightly
-def test_an_interrupted_one_goes_on_and_gives_the_same_bytes(tmp_path, monkeypatch):
-    class Stops(Unwatched):
-        def at(self, text, share):
-            if share > 0.5:
-                raise KeyboardInterrupt
-
-    shares = []
-
-    class Counts(Unwatched):
-        def at(self, text, share):
-            shares.append(share)
-
-    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(KeyboardInterrupt):
-        ar.serve_sure(SURE_FILE, 16, out=tmp_path / "out", watcher=Stops())
-    ar.serve_sure(SURE_FILE, 16, out=tmp_path / "out", watcher=Counts())
-    assert shares[0] > 0.4
-    ar.serve_sure(SURE_FILE, 16, out=tmp_path / "whole")
-    for name in ("sure.json", "sure.csv", "sure.html"):
-        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 @pytest.mark.nightly

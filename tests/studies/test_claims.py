@@ -282,25 +282,6 @@ def test_a_paper_runs_and_its_page_has_both_sets_and_what_takes_the_difference(j
     assert (missed.place, met.place) == ("mean of all", "few requests") and "few requests <small>h002" in text
 
 
-def test_what_is_there_is_kept(judged):
-    found, folder = judged
-    again = ar.claims([folder / "small.yaml"], folder / "out", jobs=1, watcher=(kept := Kept()))[0]
-    assert [each.values for each in again.judged] == [each.values for each in found.judged]
-    assert kept.runs == 8
-
-
-class Kept:
-    """Counts runs that are kept."""
-
-    runs = 0
-
-    def kept(self, runs: int) -> None:
-        self.runs += runs
-
-    def __getattr__(self, name):
-        return lambda *args: None
-
-
 def test_a_summary_counts_and_names_the_largest_misses(judged, tmp_path):
     found, _ = judged
     text = claims.write_summary([found], tmp_path).read_text()

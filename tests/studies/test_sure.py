@@ -7,35 +7,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.toy import TOY
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
 from archsim.runs.plan import select
-from archsim.runs.sweep import Unwatched
 from archsim.specs.config_files import shipped_configs
 from archsim.studies.sure import measured_told
 from archsim.uncertainty import worlds
 from archsim.uncertainty.estimate import Interval
 from archsim.uncertainty.worlds import Worlds, quantities_of
-
-TOY = {
-    "name": "toy",
-    "systems": [{
-        "name": "die4", "source": "made up", "mesh": {"x": 2, "y": 2}, "launch": "local_cp",
-        "hbm": {"bandwidth": "1 TB/s", "capacity": "80 GB", "efficiency": {"value": 0.9, "range": [0.6, 0.95]}},
-        "d2d": {"bandwidth": "200 GB/s", "hop_latency": "200 ns"}, "compute": {"peak": "200 TFLOP/s", "dtype": "fp8"},
-    }],
-    "models": [{
-        "name": "toy", "source": "made up", "layers": 3, "moe_layers": {"first": 1, "last": 2}, "hidden": 512,
-        "expert_ffn": 256, "experts": 16, "top_k": 2, "shared_experts": 1, "vocabulary": 1000, "dense_ffn": 512,
-        "attention": {"heads": 8, "kv_heads": 2, "head_dim": 64},
-    }],
-    "workload": {"trace": {"synthetic": {"prompt_tokens": 3}}, "batch": 64, "decode_steps": 2},
-    "policies": ["base", "ep"], "assumptions": ["physical"],
-}  # fmt: skip
-
 
 TRAFFIC = "traffic: 8"  # of the shipped widths
 
@@ -80,33 +63,6 @@ def test_its_files_say_the_same(found, folder):
     )
     page = (folder / "sure.html").read_text()
     assert found.places[0].told in page and "whisker" in page and "calibration.measure" in page
-
-
-def test_equal_bytes_again_and_with_other_jobs(found, folder, tmp_path):
-    ar.sure(TOY, 32, tmp_path / "again", jobs=2)
-    for name in ("sure.json", "sure.csv", "sure.html"):
-        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
-
-
-def test_an_interrupted_one_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(worlds, "KEPT_FROM_S", 0.0)
-    experiment, shares = toy(workload=TOY["workload"] | {"batch": 48}), []
-
-    class Stops(Unwatched):
-        def at(self, text, share):
-            if share > 0.5:
-                raise KeyboardInterrupt
-
-    class Counts(Unwatched):
-        def at(self, text, share):
-            shares.append(share)
-
-    with pytest.raises(KeyboardInterrupt):
-        ar.sure(experiment, 16, tmp_path / "out", jobs=1, watcher=Stops())
-    ar.sure(experiment, 16, tmp_path / "out", jobs=1, watcher=Counts())
-    assert shares[0] > 0.4
-    ar.sure(experiment, 16, tmp_path / "whole", jobs=1)
-    assert (tmp_path / "out" / "sure.json").read_bytes() == (tmp_path / "whole" / "sure.json").read_bytes()
 
 
 def test_without_widths_the_interval_is_the_value_to_the_bit(tmp_path, monkeypatch):

@@ -1,0 +1,181 @@
+"""Laws of everything that keeps runs in a folder: interrupted it goes on, a second time nothing is run; so, from its
+manifest and with more processes it ends with the same bytes. A study joins by one row of ``STUDIES``.
+"""
+
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+from support.examples import sampled
+from support.explorations import EXPLORED
+from support.papers import small
+from support.tiny import TINY
+from support.toy import SERVED, TOY
+
+import archsim as ar
+from archsim.runs import store
+from archsim.runs import sweep as sweeping
+from archsim.runs.sweep import Unwatched
+from archsim.uncertainty import worlds
+
+SWEPT = yaml.safe_load(TINY) | {"policies": ["ep", "allo+pred"], "assumptions": ["published", "physical"]}
+SWEPT["workload"] = SWEPT["workload"] | {"batch": [12], "context": 8}
+AXES = SWEPT | {"sweep": {"grid": {"hbm.bandwidth": ["1 TB/s", "2 TB/s"]}}, "policies": ["ep"]}
+EXPLORED = yaml.safe_load(EXPLORED) | {"policies": ["ep"], "engine": "analytical"}
+SERVED_AXES = {"requests.arrivals.rate": ["4/s", "8/s"], "parallel.attention.tp": [4, 3], "scheduler.name": ["sglang"]}
+TABLES = ("results.csv", "results.parquet", "dies.csv", "links.csv", "manifest.yaml")
+SURE = ("sure.json", "sure.csv", "sure.html")
+
+
+class Watcher(Unwatched):
+    """Counts what has ended, as a watcher hears it by the method ``heard``, and interrupts the study at one of them."""
+
+    def __init__(self, heard: str, stop: int = -1):
+        self.heard, self.stop, self.ended = heard, stop, 0
+
+    def finished(self, run, record) -> None:
+        self.count("finished")
+
+    def at(self, text, share) -> None:
+        self.count("at")
+
+    def count(self, heard: str) -> None:
+        self.ended += heard == self.heard
+        if self.ended == self.stop:
+            raise KeyboardInterrupt
+
+    def failed(self, run, failure) -> None:
+        raise AssertionError(failure.message)
+
+
+class Study(NamedTuple):
+    """``start``: (given, folder, watcher, processes); ``files``: what must not depend on how it was made; ``heard``: by
+    which method a watcher hears of runs. Of worlds it hears a share, first of all that of those kept.
+    """
+
+    start: Callable[[object, Path, Watcher, int], object]
+    given: object
+    files: tuple[str, ...]
+    nightly: bool = False
+    manifest: bool = True
+    heard: str = "finished"
+
+    @property
+    def first(self) -> int:
+        return self.heard == "at"
+
+
+STUDIES = {
+    "sweep": Study(lambda given, out, watcher, jobs: ar.sweep(given, out, jobs, watcher), SWEPT, TABLES),
+    "points": Study(lambda given, out, watcher, jobs: ar.sweep(given, out, jobs, watcher), AXES, TABLES[1:2]),
+    "explore": Study(
+        lambda given, out, watcher, jobs: ar.explore(given, out, jobs, lambda: nullcontext(watcher)), EXPLORED,
+        ("front.csv", "index.html", "manifest.yaml"),
+    ),
+    "serve": Study(
+        lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher), SERVED,
+        ("results.csv", "results.parquet", "index.html", "manifest.yaml", "bench.json", "requests.csv"),
+    ),
+    "serve axes": Study(
+        lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher),
+        SERVED | {"sweep": {"grid": SERVED_AXES}}, ("results.csv", "results.parquet", "index.html", "manifest.yaml"),
+    ),
+    "sure": Study(
+        lambda given, out, watcher, jobs: ar.sure(given, 16, out, jobs=jobs, watcher=watcher), TOY, SURE, False, False,
+        "at",
+    ),
+    "serve sure": Study(
+        lambda given, out, watcher, jobs: ar.serve_sure(given, 16, out=out, watcher=watcher), SERVED, SURE, True, False,
+        "at",
+    ),
+    "claims": Study(
+        lambda given, out, watcher, jobs: ar.claims([given], out, jobs, watcher), small(),
+        ("recorded.json", "small/index.html"), manifest=False,
+    ),
+}  # fmt: skip
+PARALLEL = ("sweep", "points", "explore", "sure", "claims")
+
+
+class Whole(NamedTuple):
+    study: Study
+    given: object
+    folder: Path
+    ended: int
+
+
+def files(study: Study, folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in study.files}
+
+
+@contextmanager
+def alone(cache: Path):
+    """A cache of its own; what has ended is kept in the folder of the study alone, however short it was."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ARCHSIM_CACHE", str(cache))
+        patch.setattr(store, "WORTH_S", float("inf"))
+        patch.setattr(sweeping, "KEPT_ALONE_S", 0.0)
+        patch.setattr(worlds, "KEPT_FROM_S", 0.0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole_of(tmp_path_factory):
+    """A study that nothing has interrupted, by its name; each is made once."""
+    known = {}
+
+    def made(name: str) -> Whole:
+        if name not in known:
+            folder, study, watcher = tmp_path_factory.mktemp("study"), STUDIES[name], Watcher(STUDIES[name].heard)
+            given = study.given
+            if name == "claims":  # takes files
+                given = folder / "small.yaml"
+                given.write_text(yaml.safe_dump(study.given))
+            with alone(folder / "cache"):
+                study.start(given, folder / "out", watcher, 1)
+            known[name] = Whole(study, given, folder / "out", watcher.ended)
+        return known[name]
+
+    return made
+
+
+@pytest.mark.parametrize("name", sampled(STUDIES, lambda name: not STUDIES[name].nightly))
+def test_interrupted_it_goes_on_and_ends_with_the_same_bytes(whole_of, name, tmp_path):
+    """Of what had ended nothing is run again, and until all has ended no table is there."""
+    whole = whole_of(name)
+    stop, again = Watcher(whole.study.heard, max(1, whole.ended // 2)), Watcher(whole.study.heard)
+    with alone(tmp_path / "cache"):
+        with pytest.raises(KeyboardInterrupt):
+            whole.study.start(whole.given, tmp_path / "out", stop, 1)
+        left = {file.name for file in (tmp_path / "out").iterdir() if not file.name.startswith(".")}
+        assert not left & set(whole.study.files) - {"manifest.yaml"}
+        whole.study.start(whole.given, tmp_path / "out", again, 1)
+    assert whole.ended > 1 and again.ended <= whole.ended - stop.ended + whole.study.first
+    assert files(whole.study, tmp_path / "out") == files(whole.study, whole.folder)
+
+
+@pytest.mark.parametrize("name", sampled(STUDIES, lambda name: not STUDIES[name].nightly))
+def test_a_second_time_nothing_is_run_and_nothing_changes(whole_of, name, tmp_path):
+    whole = whole_of(name)
+    watcher, before = Watcher(whole.study.heard), files(whole.study, whole.folder)
+    with alone(tmp_path / "cache"):
+        whole.study.start(whole.given, whole.folder, watcher, 1)
+    assert watcher.ended <= whole.study.first and files(whole.study, whole.folder) == before
+
+
+@pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if study.manifest])
+def test_a_manifest_gives_the_same_bytes(whole_of, name, tmp_path):
+    whole = whole_of(name)
+    with alone(tmp_path / "cache"):
+        whole.study.start(whole.folder / "manifest.yaml", tmp_path / "out", Watcher(whole.study.heard), 1)
+    assert files(whole.study, tmp_path / "out") == files(whole.study, whole.folder)
+
+
+@pytest.mark.parametrize("name", sampled(PARALLEL, lambda name: name == "sweep"))
+def test_processes_change_nothing(whole_of, name, tmp_path):
+    whole = whole_of(name)
+    with alone(tmp_path / "cache"):
+        whole.study.start(whole.given, tmp_path / "out", Watcher(whole.study.heard), 2)
+    assert files(whole.study, tmp_path / "out") == files(whole.study, whole.folder)
