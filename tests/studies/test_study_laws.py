@@ -21,8 +21,9 @@ from archsim.runs import sweep as sweeping
 from archsim.runs.sweep import Unwatched
 from archsim.uncertainty import worlds
 
-SWEPT = yaml.safe_load(TINY) | {"policies": ["ep", "allo+pred"], "assumptions": ["published", "physical"]}
-SWEPT["workload"] = SWEPT["workload"] | {"batch": [12], "context": 8}
+SWEPT = yaml.safe_load(TINY) | {"policies": ["ep", "allo+pred"]}
+SWEPT["workload"] = SWEPT["workload"] | {"batch": [12], "context": 8, "seed": 3}
+SWEPT["assumptions"] = ["physical", {"set": "published", "ties": "sequence", "hops": "all"}]
 AXES = SWEPT | {"sweep": {"grid": {"hbm.bandwidth": ["1 TB/s", "2 TB/s"]}}, "policies": ["ep"]}
 EXPLORED = yaml.safe_load(EXPLORED) | {"policies": ["ep"], "engine": "analytical"}
 SERVED_AXES = {"requests.arrivals.rate": ["4/s", "8/s"], "parallel.attention.tp": [4, 3], "scheduler.name": ["sglang"]}
