@@ -128,6 +128,25 @@ class NeverKeep:
         return Event.SERVED, self.shipped.serve(request, now)[1]
 
 
+class NoEvent:
+    """In the place of the PDU: it never says what ends the state."""
+
+    SERVES = (State.DATA,)
+
+    def __init__(self, shipped, event=None):
+        self.event = event
+
+    def serve(self, request, now):
+        return self.event, 1.0
+
+
+class WrongEvent(NoEvent):
+    """In the place of the PDU: an event that ends other states alone."""
+
+    def __init__(self, shipped):
+        super().__init__(shipped, Event.HIT)
+
+
 class Wire:
     """Packets of 4 KiB, one after the other over one wire for all pairs."""
 
@@ -185,6 +204,19 @@ def test_an_object_may_take_the_place_of_a_shipped_block():
     kept_none = several(["test_own_blocks:NeverKeep"])
     assert kept_none.tally.dies["write_bytes"].sum() == 0
     assert (kept_none.memory.copies.room["used_bytes"] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "block, message",
+    [
+        ("NoEvent", "NoEvent gives no event for a request in the state DATA.*finish"),
+        ("WrongEvent", "WrongEvent ends the state DATA with the event <Event.HIT.*one of Event.SERVED, Event.KEEP"),
+    ],
+)
+@pytest.mark.parametrize("contention", ["reserved", "shared"])
+def test_an_object_without_a_right_event_is_refused_by_name(block, message, contention):
+    with pytest.raises(ArchsimError, match=f"blocks: test_own_blocks:{message}"):
+        several([f"test_own_blocks:{block}"], contention=contention)
 
 
 def test_a_packet_network_may_stand_in_for_links():

@@ -20,6 +20,7 @@ from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.interpreted.shared import Shared, SharedInTurns
 from archsim.engine.machine import INTERPRETED, objects_of, share_every_ns
 from archsim.engine.state import Machine, Memory, Tally, Work
+from archsim.policies.prediction import TopFraction, TopPositive
 from archsim.specs.experiment import Scenario
 from archsim.specs.system import NETWORK, REPLACES
 
@@ -39,20 +40,20 @@ class InterpretedKernel:
 
     def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
         """Run one step; returns its end in ns."""
-        self._take_over(memory)
-        interpreter = self.interpreter = self._strategy(work)
+        remembered = self._take_over(memory)
+        interpreter = self.interpreter = self._strategy(work, remembered)
         end_ns = interpreter.run(begin_ns)
-        assert self._memory is not None
-        self._memory.leave(memory)
+        remembered.leave(memory)
         interpreter.tally(tally)
         self._note(work, interpreter, begin_ns)
         self._work = work
         return end_ns
 
-    def _take_over(self, memory: Memory) -> None:
+    def _take_over(self, memory: Memory) -> DieMemory:
+        """What the dies remember; the first step also makes the blocks."""
         if self._memory is not None:
             self._memory.load(memory)
-            return
+            return self._memory
         self._memory = DieMemory(memory, int(self._machine.slice_bytes))
         served_by = shipped_blocks(self._machine, self._memory)
         before_array, network = [], None
@@ -65,16 +66,17 @@ class InterpretedKernel:
                 before_array.append(own.build())
         self._parts = {"served_by": served_by, "before_array": before_array}
         self._network: Network | None = network
+        return self._memory
 
-    def _strategy(self, work: Work) -> Reserved | Shared:
+    def _strategy(self, work: Work, memory: DieMemory) -> Reserved | Shared:
         assumptions = self._assumptions
         if assumptions.contention == "reserved":
-            return Reserved(self._machine, work, self._memory, assumptions.ties == "sequence", **self._parts)
+            return Reserved(self._machine, work, memory, assumptions.ties == "sequence", **self._parts)
         strategy = SharedInTurns if assumptions.arbitration == "round_robin" else Shared
         queued, in_order = assumptions.source == "queued", assumptions.reads == "in_order"
         every_ns = share_every_ns(self._machine, assumptions)
         return strategy(
-            self._machine, work, self._memory, queued, in_order, every_ns, network=self._network, **self._parts
+            self._machine, work, memory, queued, in_order, every_ns, network=self._network, **self._parts
         )
 
     def _note(self, work: Work, interpreter: Reserved | Shared, begin_ns: float) -> None:
@@ -105,13 +107,16 @@ class InterpretedEngine(EventEngine):
 
     name = INTERPRETED
 
-    def __init__(self, scenario: Scenario, *given, **options):
+    def __init__(self, scenario: Scenario, *given: Any, **options: Any):
         super().__init__(scenario, *given, **options)
         if self._is_rtl() and self.policy.predictor and scenario.assumptions.heatmap_update == "limited":
-            from archsim.engine.interpreted.rtl_decision import RtlHeatmap, RtlPredictor
+            from archsim.engine.interpreted.rtl_decision import RtlDecision, RtlHeatmap, RtlPredictor
 
             fsm, experts = scenario.system.decision.fsm, scenario.model.experts
-            marked = RtlPredictor(self.policy.predictor, experts, fsm.comparators, self.decision)
+            predictor = self.policy.predictor
+            assert isinstance(self.decision, RtlDecision)  # see `_build_decision`
+            assert isinstance(predictor, TopFraction | TopPositive)  # see `refuse_engine`
+            marked = RtlPredictor(predictor, experts, fsm.comparators, self.decision)
             self.count_pairs = RtlHeatmap(experts, fsm.heatmap_port_bits)
             self.policy = replace(self.policy, predictor=marked)
 
@@ -123,7 +128,6 @@ class InterpretedEngine(EventEngine):
         if not self._is_rtl():
             return super()._build_decision()
         from archsim.engine.interpreted.rtl_decision import RtlDecision
-
 
         dies = self.machine, self.fabric
         return RtlDecision(self.scenario, *dies, self.scenario.model.experts, self.tally)

@@ -13,16 +13,21 @@ stage waits for. A new state needs a table that leads to it, and a subclass that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from archsim.base.errors import ArchsimError
 from archsim.engine.interpreted.memory import Counted, DieMemory
-from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS, Machine
+from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS, Machine, Work
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import local_cp
-from microarch.blocks.request import Event, State, Table
+from microarch.blocks.request import Event, State, Step, Table
+
+Name = tuple[str, int]  # of a resource: its kind, and the number of its die or link
+Way = tuple[Name, ...]
 
 # ---- blocks
 # Blocks of a die as Python objects: what the interpreted engine asks when a request reaches one.
@@ -57,6 +62,14 @@ class Block(Protocol):
         """A request arrives: (event that ends its state, ns for which the block holds it)."""
 
 
+@runtime_checkable
+class LateBlock(Block, Protocol):
+    """A block whose event may depend on what holds at the end of a state."""
+
+    def finish(self, request: Request, now: float) -> Event:
+        """The event that ends the request's state, for which ``serve`` gave None."""
+
+
 class Network(Protocol):
     """A packet-level network in the place of links (``contention: shared``), from two touch points."""
 
@@ -72,11 +85,11 @@ class Port:
 
     SERVES = (State.LOOKUP,)
 
-    def __init__(self, machine: Machine, memory: DieMemory):
+    def __init__(self, machine: Machine, memory: DieMemory) -> None:
         self.machine, self.memory = machine, memory
         self.translate = memory.translate  # whether the ATU knows a slice
 
-    def serve(self, request, now):
+    def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
         event = self._found(request)
         if event == Event.HIT:
             return event, self.machine.llc_hit_ns
@@ -84,7 +97,7 @@ class Port:
         walks = redirected and not self.translate(request.die, request.key)
         return event, self.machine.llc_miss_ns + (self.machine.hbm_latency_ns if walks else 0)
 
-    def _found(self, request):
+    def _found(self, request: Request) -> Event:
         die, memory = request.die, self.memory
         if not request.look_here:
             return Event.AWAY
@@ -104,15 +117,15 @@ class Link:
 
     SERVES = (State.REQUEST, State.ACT_MOVE)
 
-    def __init__(self, machine: Machine, memory: DieMemory):
+    def __init__(self, machine: Machine, memory: DieMemory) -> None:
         self.machine, self.memory = machine, memory
 
-    def serve(self, request, now):
+    def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
         if request.state == State.ACT_MOVE:
             return Event.SERVED, self.machine.route_ns[request.home, request.die]
         return None, self.machine.route_ns[request.die, request.home]
 
-    def finish(self, request, now):
+    def finish(self, request: Request, now: float) -> Event:
         return Event.HIT if self.memory.in_llc(request.home, request.expert, request.key) else Event.MISS
 
 
@@ -121,13 +134,13 @@ class Pdu:
 
     SERVES = (State.DATA,)
 
-    def __init__(self, machine: Machine, memory: DieMemory):
+    def __init__(self, machine: Machine, memory: DieMemory) -> None:
         self.machine, self.memory = machine, memory
 
-    def serve(self, request, now):
+    def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
         return None, self.machine.route_ns[request.home, request.die]
 
-    def finish(self, request, now):
+    def finish(self, request: Request, now: float) -> Event:
         wanted = now >= self.memory.bits_ready_ns and self.memory.cp_en[request.die, request.expert]
         return Event.KEEP if wanted and request.key not in self.memory.copies[request.die] else Event.SERVED
 
@@ -137,15 +150,15 @@ class Llc:
 
     SERVES = (State.REMOTE_LLC, State.LLC_FILL)
 
-    def __init__(self, machine: Machine, memory: DieMemory):
+    def __init__(self, machine: Machine, memory: DieMemory) -> None:
         self.machine, self.memory = machine, memory
 
-    def serve(self, request, now):
+    def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
         if request.state == State.REMOTE_LLC:
             return Event.SERVED, self.machine.llc_hit_ns
         return None, self.machine.llc_write_ns
 
-    def finish(self, request, now):
+    def finish(self, request: Request, now: float) -> Event:
         self.memory.store(request.reader, request.expert, request.key)
         return Event.SERVED
 
@@ -155,16 +168,16 @@ class Hbm:
 
     SERVES = (State.LOCAL_HBM, State.REMOTE_HBM, State.COPY, State.ACT_READ, State.ACT_WRITE)
 
-    def __init__(self, machine: Machine, memory: DieMemory):
+    def __init__(self, machine: Machine, memory: DieMemory) -> None:
         self.machine, self.memory = machine, memory
 
-    def serve(self, request, now):
+    def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
         if request.state == State.COPY:
             return None, self.machine.hbm_latency_ns
         here = request.state == State.ACT_READ and request.die == request.home
         return Event.HERE if here else Event.SERVED, self.machine.hbm_latency_ns
 
-    def finish(self, request, now):
+    def finish(self, request: Request, now: float) -> Event:
         self.memory.keep(request.die, request.key)
         return Event.SERVED
 
@@ -174,7 +187,7 @@ class Array:
 
     SERVES = (State.COMPUTE,)
 
-    def serve(self, request, now):
+    def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
         return Event.SERVED, 0.0
 
 
@@ -200,7 +213,7 @@ class Transition(NamedTuple):
     item: int
 
 
-def walk(table: Table, state, choose, now: float = 0.0) -> list[Transition]:
+def walk(table: Table, state: Any, choose: Callable[[Any], tuple[Any, float]], now: float = 0.0) -> list[Transition]:
     """Follow a table from ``state`` until nothing is under way. ``choose(state)``: the event that ends it, and after
     how long.
     """
@@ -243,8 +256,18 @@ class Stage:
     admitted: bool = False
     home_hit: bool = False  # LOOKUP: the home's LLC has the slice
 
-    def __lt__(self, other):
+    @property
+    def before(self) -> Stage:
+        """The stage that it follows. Only the first stage of a slice or a bundle follows none."""
+        assert self.parent is not None
+        return self.parent
+
+    def __lt__(self, other: Stage) -> bool:
         return (self.start, self.tie) < (other.start, other.tie)
+
+
+def _name(block: Block) -> str:
+    return f"{type(block).__module__}:{type(block).__name__}"
 
 
 class Interpreter:
@@ -255,13 +278,13 @@ class Interpreter:
     """
 
     def __init__(
-        self, machine, work, memory: DieMemory, served_by: dict[int, Block] | None = None,
+        self, machine: Machine, work: Work, memory: DieMemory, served_by: dict[int, Block] | None = None,
         before_array: Sequence[Block] = (), request: Table = blocks.REQUEST, local: Table = local_cp.TABLE,
-    ):
+    ) -> None:
         self.machine, self.request, self.local_table = machine, request, local
         self.served_by = served_by or shipped_blocks(machine, memory)
         self.before_array = before_array
-        names = work.entries.dtype.names
+        names = work.entries.dtype.names or ()
         self.entries = [SimpleNamespace(**{name: entry[name].item() for name in names}) for entry in work.entries]
         self.moves = [
             [SimpleNamespace(**{name: int(m[name]) for name in ("bytes", "src", "dst", "port_bytes")}) for m in row]
@@ -288,46 +311,46 @@ class Interpreter:
         self.transitions: list[Transition] = []
 
     # what an item is
-    def entry(self, chain):
+    def entry(self, chain: int) -> SimpleNamespace:
         return self.entries[chain // SLICES]
 
-    def key(self, chain):
+    def key(self, chain: int) -> int:
         return self.entry(chain).key + chain % SLICES
 
-    def move(self, item):
+    def move(self, item: int) -> SimpleNamespace:
         return self.moves[item // len(self.moves[0])][item % len(self.moves[0])]
 
-    def phase(self, item):
+    def phase(self, item: int) -> int:
         return item // len(self.moves[0])
 
-    def hops(self, src, dst):
+    def hops(self, src: int, dst: int) -> int:
         return int(self.machine.hops[src, dst])
 
-    def new_stage(self, state, item, parent, start):
+    def new_stage(self, state: IntEnum, item: int, parent: Stage | None, start: float) -> Stage:
         stage = Stage(len(self.log), state, item, parent, start)
         self.log.append(stage)
         return stage
 
-    def answer(self, stage, event, now):
+    def answer(self, stage: Stage, event: Event, now: float) -> Step:
         """The table's answer to an event."""
         step = self.request.steps[stage.state, event]
         stage.event, stage.next = event, step.next
         self.transitions.append(Transition(now, "request", stage.state, event, step.next, stage.item))
         return step
 
-    def ends_step(self, stage):
+    def ends_step(self, stage: Stage) -> bool:
         """Whether the step waits for the stage: not for copies under ``copy_writes: background``."""
         copies = stage.state == State.COPY or (stage.parent is not None and stage.parent.state == State.COPY)
         return not (copies and self.machine.copies_in_background)
 
-    def leave_copies(self, end, freed):
+    def leave_copies(self, end: float, freed: Sequence[float]) -> None:
         """What is unwritten at the step's end. ``freed``: when each die's HBM has worked off its last stage."""
         if self.machine.copies_in_background:
             rates = self.machine.hbm_rates
             self.memory.unwritten = [int(max(0.0, at - end) * rate) for at, rate in zip(freed, rates, strict=True)]
 
     # blocks
-    def asked(self, stage) -> Request:
+    def asked(self, stage: Stage) -> Request:
         """What the stage's block is asked."""
         if stage.state in MOVE_STATES:
             move, phase = self.move(stage.item), self.phase(stage.item)
@@ -339,19 +362,31 @@ class Interpreter:
             bool(entry.look_here), stage.reader,
         )  # fmt: skip
 
-    def serve(self, stage, now):
+    def serve(self, stage: Stage, now: float) -> None:
         """The stage's block takes it: its event, if it is known by then, and the block's time."""
         request = self.asked(stage)
         stage.event, stage.ns = self.served_by[stage.state].serve(request, now)
         self.counted.served(request, stage.event)
 
-    def finish(self, stage, end):
+    def finish(self, stage: Stage, end: float) -> Event:
         """The event that ends the stage."""
+        block = self.served_by[stage.state]
         if stage.event is None:
-            stage.event = self.served_by[stage.state].finish(self.asked(stage), end)
+            if not isinstance(block, LateBlock):
+                raise ArchsimError(
+                    f"blocks: {_name(block)} gives no event for a request in the state {stage.state.name}. Let serve "
+                    "return one, or add a method finish(request, now) that returns the event at the end of the state"
+                )
+            stage.event = block.finish(self.asked(stage), end)
+        if (stage.state, stage.event) not in self.request.steps:
+            known = [event.name for state, event in self.request.steps if state == stage.state]
+            raise ArchsimError(
+                f"blocks: {_name(block)} ends the state {stage.state.name} with the event {stage.event!r}; expected "
+                f"one of Event.{', Event.'.join(known)}"
+            )
         return stage.event
 
-    def hold(self, chain, now):
+    def hold(self, chain: int, now: float) -> float:
         """For how long users' blocks hold the slice that the array takes now."""
         entry = self.entry(chain)
         n_bytes = int(self.machine.slice_bytes)
@@ -360,35 +395,35 @@ class Interpreter:
         self.held_ns[chain] = ns
         return ns
 
-    def computing_ns(self, chain):
+    def computing_ns(self, chain: int) -> float:
         """For how long the array has the slice: users' blocks, then the product."""
         return self.entry(chain).compute_ns + self.held_ns[chain]
 
     # the Local CPs
-    def tell_local(self, die, event, now):
+    def tell_local(self, die: int, event: local_cp.Event, now: float) -> None:
         local = self.local[die]
         step = self.local_table.steps[local.state, event]
         self.transitions.append(Transition(now, "local_cp", local.state, event, step.next, die))
         local.state = step.next
 
-    def must_hold(self, chain):
+    def must_hold(self, chain: int) -> bool:
         return self.entry(chain).routed and self.local[self.entry(chain).die].state == local_cp.State.FETCH
 
-    def launching(self, chain, now):
+    def launching(self, chain: int, now: float) -> float:
         """How long the product waits for the launch of its die's kernel."""
         entry = self.entry(chain)
         return max(0.0, self.local[entry.die].launched - now) if entry.routed else 0.0
 
-    def start_chain(self, die, now, parent):
+    def start_chain(self, die: int, now: float, parent: Stage | None) -> None:
         if self.local[die].waiting:
             self.begin(State.LOOKUP, self.local[die].waiting.pop(0), now, parent)
 
-    def start_moves(self, what, die, now, parent):
+    def start_moves(self, what: int, die: int, now: float, parent: Stage | None) -> None:
         for column, move in enumerate(self.moves[what]):
             if move.src == die:
                 self.begin(State.ACT_READ, what * len(self.moves[what]) + column, now, parent)
 
-    def chain_done(self, chain, now, parent):
+    def chain_done(self, chain: int, now: float, parent: Stage | None) -> None:
         """A slice is computed: fetch the next one; send the results after the last."""
         entry = self.entry(chain)
         local = self.local[entry.die]
@@ -397,9 +432,9 @@ class Interpreter:
             local.routed_left -= 1
             if local.routed_left == 0:
                 self.tell_local(entry.die, local_cp.Event.LAST_DONE, now)
-                self.start_moves(COMBINE, entry.die, now, parent)
+                self.start_moves(int(COMBINE), entry.die, now, parent)
 
-    def move_done(self, item, now, parent):
+    def move_done(self, item: int, now: float, parent: Stage | None) -> None:
         """A bundle has arrived; after the last one that was dispatched to a die, its slices may be computed."""
         if item >= len(self.moves[DISPATCH]):
             return
@@ -413,15 +448,15 @@ class Interpreter:
             for chain, floor in held:
                 self.compute(chain, now, floor, parent)
 
-    def begin(self, state, item, now, parent):
+    def begin(self, state: IntEnum, item: int, now: float, parent: Stage | None) -> None:
         """Start (or wait to start) an activity."""
         raise NotImplementedError
 
-    def compute(self, chain, now, floor, parent):
+    def compute(self, chain: int, now: float, floor: float, parent: Stage | None) -> None:
         """The operand and the tokens are there."""
         raise NotImplementedError
 
 
-def route(machine, src, dst):
+def route(machine: Machine, src: int, dst: int) -> Way:
     """Names of the links from ``src`` to ``dst``."""
     return tuple(("link", UNITS * machine.dies + int(link)) for link in machine.route(src, dst))

@@ -1,6 +1,11 @@
 """What dies remember from step to step, as lists and ordered dictionaries."""
 
+from __future__ import annotations
+
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -8,6 +13,9 @@ from archsim.base.causes import Cause
 from archsim.engine.state import CAUSE_OF, DATA_MESSAGES, HIDDEN, REQUESTS, SLICES, Machine, Memory, Tally
 from microarch.blocks import hbm, llc
 from microarch.blocks.request import Event, State
+
+if TYPE_CHECKING:
+    from archsim.engine.interpreted.interpreter import Request, Stage
 
 # ---- memory
 
@@ -19,7 +27,7 @@ class DieMemory:
     oldest first. ``cp_en``, ``bits_ready_ns``: the PDUs' bits of the step.
     """
 
-    def __init__(self, memory: Memory, slice_bytes: int):
+    def __init__(self, memory: Memory, slice_bytes: int) -> None:
         self.slice_bytes = slice_bytes
         self.experts = memory.copies.present.shape[1] // SLICES  # of all layers
         self.cp_en, self.bits_ready_ns = NO_BITS, 0.0
@@ -44,10 +52,10 @@ class DieMemory:
         self.known = [[[int(tag) for tag in line if tag >= 0] for line in die] for die in memory.atu.tags]
         self.atu_ways = memory.atu.tags.shape[2]
 
-    def in_llc(self, die, expert, key):
+    def in_llc(self, die: int, expert: int, key: int) -> bool:
         return key in self.llc[die][expert % self.sets]
 
-    def store(self, die, expert, key):
+    def store(self, die: int, expert: int, key: int) -> None:
         line = self.llc[die][expert % self.sets]
         if self.ways == 0:
             return
@@ -57,12 +65,12 @@ class DieMemory:
             line.pop(0)
         line.append(key)
 
-    def read_copy(self, die, key):
+    def read_copy(self, die: int, key: int) -> None:
         self.copies[die][key] = 1
         self.copies[die].move_to_end(key)
         self.hits[die] += 1
 
-    def keep(self, die, key):
+    def keep(self, die: int, key: int) -> None:
         copies = self.copies[die]
         if key in copies:
             copies.move_to_end(key)
@@ -77,7 +85,7 @@ class DieMemory:
             self.peak[die] = max(self.peak[die], len(copies) * self.slice_bytes)
         self.kept_bytes[die] += self.slice_bytes
 
-    def translate(self, die, key):
+    def translate(self, die: int, key: int) -> bool:
         """Whether the ATU knows the slice's expert; from now on it does."""
         expert = key // SLICES
         known = self.known[die][expert % len(self.known[die])]
@@ -113,7 +121,7 @@ class DieMemory:
             memory.atu.misses[die] += self.misses[die]
 
 
-def ring_order(ring):
+def ring_order(ring: np.ndarray) -> list[int]:
     """Keys of an LRU ring, oldest first."""
     head = len(ring) - 1
     at, keys = int(ring[head]["newer"]), []
@@ -123,7 +131,7 @@ def ring_order(ring):
     return keys
 
 
-def ring_of(keys, entries):
+def ring_of(keys: Iterable[int], entries: int) -> np.ndarray:
     """The LRU ring of ``keys``, oldest first: lru.RING[entries + 1]."""
     (ring,) = llc.empty_rings(1, entries)
     order = np.array([entries, *keys], np.int64)
@@ -140,14 +148,14 @@ ROUNDING = 1e-9  # a share of less is none
 class Counted:
     """Counts of one step, in integers and in the order of events; ``leave`` adds them to a tally."""
 
-    def __init__(self, machine: Machine):
+    def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.messages: list[tuple[int, int, int, int]] = []  # (class, source, target, bytes)
         self.dies: list[tuple[str, int, int]] = []  # (column, die, bytes)
         self.hits = [0, 0]
         self.use: dict[int, list[tuple[str, float]]] = {}  # by resource: (column, amount), in order
 
-    def served(self, request, event) -> None:
+    def served(self, request: Request, event: Event | None) -> None:
         """A block takes a request."""
         state, n_bytes = request.state, request.n_bytes
         if state == State.LOOKUP:
@@ -161,12 +169,12 @@ class Counted:
         elif state == State.ACT_READ:
             self.dies.append(("activation_bytes", request.home, n_bytes))
         elif state == State.REQUEST:
-            self.messages.append((REQUESTS, request.die, request.home, int(self.machine.request_bytes)))
+            self.messages.append((int(REQUESTS), request.die, request.home, int(self.machine.request_bytes)))
         elif state == State.DATA:
-            self.messages.append((DATA_MESSAGES, request.home, request.die, n_bytes))
+            self.messages.append((int(DATA_MESSAGES), request.home, request.die, n_bytes))
         elif state == State.ACT_MOVE:
             self.dies.append(("activation_bytes", request.die, n_bytes))
-            self.messages.append((HIDDEN + request.phase, request.home, request.die, n_bytes))
+            self.messages.append((int(HIDDEN) + request.phase, request.home, request.die, n_bytes))
 
     def uses(self, resource: int, **amounts: float) -> None:
         """A resource was busy, waited for, or passed bytes."""
@@ -175,11 +183,11 @@ class Counted:
     def leave(self, tally: Tally, kept_bytes: list[int], events: int) -> None:
         """Add all to a tally. ``kept_bytes``: of copies that each die has entered."""
         for what, src, dst, n_bytes in self.messages:
-            hops, kind = int(self.machine.hops[src, dst]), min(what, HIDDEN)
+            hops, kind = int(self.machine.hops[src, dst]), min(what, int(HIDDEN))
             tally.hops[kind] += hops, hops * n_bytes
             tally.pair_bytes[what, src, dst] += n_bytes
             if what >= HIDDEN:
-                tally.moved_bytes[what - HIDDEN] += n_bytes
+                tally.moved_bytes[what - int(HIDDEN)] += n_bytes
         for column, die, n_bytes in self.dies:
             tally.dies[column][die] += n_bytes
         tally.dies["write_bytes"] += kept_bytes
@@ -190,7 +198,10 @@ class Counted:
         tally.events[0] += events
 
 
-def trace_back(tally: Tally, last, begin: float, since_of, explain) -> None:
+def trace_back(
+    tally: Tally, last: Stage | None, begin: float, since_of: Callable[[Stage], float],
+    explain: Callable[[Stage, float, float], None],
+) -> None:
     """Add the critical path that ends with the stage ``last`` to ``bound_ns``, by cause.
 
     ``since_of(stage)``: from when on the step waited for it; ``explain(stage, since, until)``: of a product.
@@ -208,7 +219,9 @@ def trace_back(tally: Tally, last, begin: float, since_of, explain) -> None:
         until, stage = since, stage.cause
 
 
-def explain_product(tally: Tally, entry, launching_ns: float, held_ns: float, since: float, until: float) -> None:
+def explain_product(
+    tally: Tally, entry: SimpleNamespace, launching_ns: float, held_ns: float, since: float, until: float
+) -> None:
     """What a product on the critical path was doing, by cause."""
     launch_ns, compute_ns, bound_ns = min(launching_ns, until - since), entry.compute_ns + held_ns, tally.bound_ns
     rest_ns = min(until - since - launch_ns, compute_ns)

@@ -1,13 +1,17 @@
 """``contention: reserved``, slow and obvious: a stage claims all of its resources, queues are Python's ``heapq``."""
 
+from __future__ import annotations
+
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from math import ceil
 from typing import Any
 
-from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Stage, route
-from archsim.engine.interpreted.memory import explain_product, trace_back
-from archsim.engine.state import DISPATCH, Tally
+from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Name, Stage, Way, route
+from archsim.engine.interpreted.memory import DieMemory, explain_product, trace_back
+from archsim.engine.state import DISPATCH, Machine, Tally, Work
 from microarch.blocks.request import Event, State
 
 ROWS = {"port": 0, "hbm": 1, "array": 2}  # of the resources of a die, in ``Tally.resources``
@@ -28,7 +32,7 @@ class Waiting:
 
     stage: Stage
 
-    def __lt__(self, other):
+    def __lt__(self, other: Waiting) -> bool:
         a, b = self.stage, other.stage
         return (-a.priority, a.start, a.arrival) < (-b.priority, b.start, b.arrival)
 
@@ -39,10 +43,10 @@ class Reserved(Interpreter):
     ``total_order``: equal times are served in order of creation (``ties: sequence``), else in the heap's (``heapq``).
     """
 
-    def __init__(self, machine, work, memory, total_order, **parts):
+    def __init__(self, machine: Machine, work: Work, memory: DieMemory, total_order: bool, **parts: Any) -> None:
         super().__init__(machine, work, memory, **parts)
         self.total_order = total_order
-        self.pool: dict[Any, Resource] = {}
+        self.pool: dict[Name, Resource] = {}
         self.calendar: list[Stage] = []
         self.arrivals = 0
         self.free_at: dict[int, float] = {}  # chain: since when the array is idle that takes it
@@ -57,7 +61,7 @@ class Reserved(Interpreter):
             hbm = self.resource(("hbm", die))
             hbm.free_at = now + left / self.machine.hbm_rates[die]
         for die in range(self.machine.dies):
-            self.start_moves(DISPATCH, die, now, None)
+            self.start_moves(int(DISPATCH), die, now, None)
         if self.machine.window < len(self.chains):
             for die in range(self.machine.dies):
                 for _ in range(self.machine.window):
@@ -76,15 +80,15 @@ class Reserved(Interpreter):
         self.leave_copies(end, [self.pool[("hbm", die)].free_at for die in range(self.machine.dies)])
         return end
 
-    def begin(self, state, item, now, parent, floor=0.0):
+    def begin(self, state: IntEnum, item: int, now: float, parent: Stage | None, floor: float = 0.0) -> None:
         stage = self.new_stage(state, item, parent, now)
         stage.floor, stage.tie = floor, stage.number if self.total_order else 0
         if state == State.DONE:
-            stage.priority = parent.priority
+            stage.priority = stage.before.priority
         elif state not in MOVE_STATES:
             stage.priority = int(self.entry(item).die != self.entry(item).home)
         if state == State.LLC_FILL:
-            at_home = parent.state == State.REMOTE_HBM
+            at_home = stage.before.state == State.REMOTE_HBM
             stage.reader = self.entry(item).home if at_home else self.entry(item).die
         stage.resources = tuple(self.resource(name) for name in self.needs(stage))
         if any(resource.claimed for resource in stage.resources):
@@ -95,13 +99,13 @@ class Reserved(Interpreter):
         else:
             self.admit(stage)
 
-    def resource(self, name):
+    def resource(self, name: Name) -> Resource:
         if name not in self.pool:
             row = ROWS[name[0]] * self.machine.dies + name[1] if name[0] in ROWS else None
             self.pool[name] = Resource(name[1] if name[0] == "link" else row)
         return self.pool[name]
 
-    def admit(self, stage):
+    def admit(self, stage: Stage) -> None:
         earliest, stage.cause, binding = stage.start, stage.parent, None
         for resource in stage.resources:
             resource.claimed = True
@@ -112,13 +116,13 @@ class Reserved(Interpreter):
         stage.admitted = True
         heapq.heappush(self.calendar, stage)
 
-    def process(self, stage):
+    def process(self, stage: Stage) -> None:
         """Serve a stage, begin what follows (the spawned one first), give its resources up."""
         if stage.state == State.DONE:
             stage.end = stage.start
-            if stage.parent.state == State.COMPUTE:
+            if stage.before.state == State.COMPUTE:
                 self.chain_done(stage.item, stage.start, stage)
-            elif stage.parent.state in MOVE_STATES:
+            elif stage.before.state in MOVE_STATES:
                 self.move_done(stage.item, stage.start, stage)
             return
         self.serve(stage, stage.start)
@@ -141,7 +145,7 @@ class Reserved(Interpreter):
             self.count_use(stage, resource)
         self.offer(stage.resources)
 
-    def count_use(self, stage, resource):
+    def count_use(self, stage: Stage, resource: Resource) -> None:
         if resource.row is None:
             return
         if stage.state == State.COMPUTE:  # an array that waits for the last bytes of its slice is not busy
@@ -149,23 +153,23 @@ class Reserved(Interpreter):
             self.counted.uses(resource.row, busy_ns=-stall_ns, wait_ns=max(0.0, stall_ns))
         self.counted.uses(resource.row, busy_ns=self.duration(stage), bytes=self.passed_bytes(stage))
 
-    def serve(self, stage, now):
+    def serve(self, stage: Stage, now: float) -> None:
         """The look-up also chooses between the home's LLC and its HBM; the request only carries the answer there."""
         if stage.state == State.LOOKUP:
             entry = self.entry(stage.item)
             stage.home_hit = self.memory.in_llc(entry.home, entry.expert, self.key(stage.item))
         super().serve(stage, now)
         if stage.state == State.REQUEST and stage.event is None:
-            stage.event = Event.HIT if stage.parent.home_hit else Event.MISS
+            stage.event = Event.HIT if stage.before.home_hit else Event.MISS
         if stage.state == State.COMPUTE:
             self.hold(stage.item, now)
             self.free_at[stage.item] = max(self.begun, stage.resources[0].free_at)
 
-    def compute(self, chain, now, floor, parent):
+    def compute(self, chain: int, now: float, floor: float, parent: Stage | None) -> None:
         self.begin(State.COMPUTE, chain, now, parent, floor)
 
-    def offer(self, resources):
-        offers = []
+    def offer(self, resources: Sequence[Resource]) -> None:
+        offers: list[Stage] = []
         for resource in resources:
             while resource.queue and resource.queue[0].stage.admitted:
                 heapq.heappop(resource.queue)
@@ -176,7 +180,7 @@ class Reserved(Interpreter):
             if not stage.admitted and not any(resource.claimed for resource in stage.resources):
                 self.admit(stage)
 
-    def needs(self, stage):
+    def needs(self, stage: Stage) -> Way:
         """Names of the resources that a stage claims."""
         state = stage.state
         if state == State.DONE:
@@ -199,10 +203,10 @@ class Reserved(Interpreter):
             State.COPY: lambda: (("hbm", entry.die),),
         }[state]()
 
-    def route(self, src, dst):
+    def route(self, src: int, dst: int) -> Way:
         return route(self.machine, src, dst)
 
-    def duration(self, stage):
+    def duration(self, stage: Stage) -> float:
         """Time of the block, and of the bytes that it moves."""
         m, state = self.machine, stage.state
         if state == State.COMPUTE:
@@ -220,7 +224,7 @@ class Reserved(Interpreter):
         ((_, die),) = self.needs(stage)
         return self.transfer(stage.ns, self.passed_bytes(stage), m.hbm_rates[die])
 
-    def passed_bytes(self, stage):
+    def passed_bytes(self, stage: Stage) -> int:
         """What a stage moves through its resources."""
         if stage.state in MOVE_STATES:
             return self.move(stage.item).bytes
@@ -230,31 +234,31 @@ class Reserved(Interpreter):
             return int(self.machine.request_bytes)
         return self.entry(stage.item).read_bytes if stage.state == State.LOCAL_HBM else int(self.machine.slice_bytes)
 
-    def multiplying_ns(self, stage):
+    def multiplying_ns(self, stage: Stage) -> float:
         """Less than the product takes by what it counts as begun before."""
         entry, launching, ahead_ns = self.entry(stage.item), self.launching(stage.item, stage.start), 0.0
-        if stage.parent.state != State.DONE:  # it has not waited for tokens
+        if stage.before.state != State.DONE:  # it has not waited for tokens
             launched = self.local[entry.die].launched if entry.routed else 0.0
-            ahead_ns = max(0.0, stage.start - max(self.free_at[stage.item], self.asked_at(stage.parent), launched))
+            ahead_ns = max(0.0, stage.start - max(self.free_at[stage.item], self.asked_at(stage.before), launched))
         multiplied_ns = max(self.computing_ns(stage.item) - ahead_ns, entry.least_ns + self.held_ns[stage.item])
         return max(launching + multiplied_ns, stage.floor + self.held_ns[stage.item] - stage.start)
 
-    def floor(self, stage):
+    def floor(self, stage: Stage) -> float:
         """When the product of a slice that arrives ends at the earliest."""
         entry = self.entry(stage.item)
         return max(stage.end + entry.drain_ns, self.asked_at(stage) + entry.alone_ns)
 
-    def asked_at(self, stage):
+    def asked_at(self, stage: Stage) -> float:
         """When the slice was looked up whose arrival the stage is."""
         while stage.state != State.LOOKUP:
-            stage = stage.parent
+            stage = stage.before
         return stage.start
 
-    def transfer(self, fixed_ns, n_bytes, bytes_per_ns):
+    def transfer(self, fixed_ns: float, n_bytes: float, bytes_per_ns: float) -> float:
         ns = n_bytes / bytes_per_ns
         return fixed_ns + (ceil(ns) if self.machine.whole_ns else ns)
 
-    def early(self, stage):
+    def early(self, stage: Stage) -> float:
         """How long before its end the first segment of a slice is there."""
         rest = self.machine.slice_bytes - self.machine.first_bytes
         if stage.state == State.LOCAL_HBM:
@@ -268,7 +272,7 @@ class Reserved(Interpreter):
         """Add what the step counted, and its critical path."""
         self.counted.leave(tally, self.memory.kept_bytes, len(self.log))
 
-        def explain(stage, since, until):
+        def explain(stage: Stage, since: float, until: float) -> None:
             entry, held_ns = self.entry(stage.item), self.held_ns[stage.item]
             explain_product(tally, entry, self.launching(stage.item, since), held_ns, since, until)
 

@@ -7,6 +7,8 @@ states keep their tables. Needs the extra ``rtl``, so the interpreted engine imp
 """
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -14,17 +16,17 @@ from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_S
 from archsim.engine.decision import ChargedDecision
 from archsim.policies.allocation import Plan, StepView
-from archsim.policies.prediction import TopFraction
+from archsim.policies.prediction import TopFraction, TopPositive
 from archsim.specs.experiment import Scenario
 from microarch.blocks import global_cp
-from microarch.blocks.global_cp import State, sorting_cycles
+from microarch.blocks.global_cp import Counts, State, sorting_cycles
 from microarch.rtl import allocator, heatmap, lockstep, select, sorter, tables
 
 
 class RtlDecision(ChargedDecision):
     """Decides with the components; what they took is charged."""
 
-    def __init__(self, scenario: Scenario, *given):
+    def __init__(self, scenario: Scenario, *given: Any):
         fsm, model, rule = scenario.system.decision.fsm, scenario.model, scenario.policy.allocation
         super().__init__(scenario.system.decision, *given)
         self._rule, self._cost_bits = rule, fsm.cost_bits
@@ -41,7 +43,7 @@ class RtlDecision(ChargedDecision):
             comparators = 1 << (min(fsm.comparators, experts // 2).bit_length() - 1)
             self._sorter = lockstep.Driven(sorter.Sorter(sorter.Parameters(experts, comparators)))
 
-    def decide(self, allocate, view):
+    def decide(self, allocate: Callable[[StepView], Plan], view: StepView) -> Plan:
         plan = super().decide(allocate, view)
         self._cycles = {}
         if not plan.effort.sorted_experts:
@@ -53,7 +55,8 @@ class RtlDecision(ChargedDecision):
         self._cycles |= dict(zip((State.GENERATE, State.EVALUATE, State.MERGE), cycles, strict=True))
         rows = sorted(zip(order, entries, strict=True))
         made = [(expert, *of[at : at + 2]) for expert, of in rows for at in range(0, len(of), 2)]
-        return Plan(*np.array(made, np.int32).T.copy(), plan.effort)
+        expert, die, tokens = np.array(made, np.int32).T.copy()
+        return Plan(expert, die, tokens, plan.effort)
 
     def _ordered(self, view: StepView) -> list[int]:
         """Experts with tokens, as the sorter has them."""
@@ -82,7 +85,7 @@ class RtlDecision(ChargedDecision):
             )
         return given
 
-    def _fsm_ns(self, counts):
+    def _fsm_ns(self, counts: Counts) -> np.ndarray:
         cycles = global_cp.fsm_cycles(counts, self._spec.fsm)
         for state, took in self._cycles.items():
             cycles[state] = took
@@ -94,13 +97,13 @@ class RtlDecision(ChargedDecision):
 class RtlPredictor:
     """The predictor of a policy, whose rows the selector marks."""
 
-    def __init__(self, predictor, experts: int, comparators: int, decision: RtlDecision):
+    def __init__(self, predictor: TopFraction | TopPositive, experts: int, comparators: int, decision: RtlDecision):
         larger_wins = isinstance(predictor, TopFraction)
         keep = min(experts, predictor.keep(experts))
         parameters = select.Parameters(experts, comparators, keep=keep, larger_wins=larger_wins)
         self._driven, self._decision = lockstep.Driven(select.Selector(parameters)), decision
 
-    def __call__(self, heat, changed, out):
+    def __call__(self, heat: np.ndarray, changed: np.ndarray, out: np.ndarray) -> None:
         for at in map(tuple, np.argwhere(changed).tolist()):
             row = heat[at]
             cycles, _, chosen = self._driven.ask(lambda ctx, dut, row=row: lockstep.choose(ctx, dut, row))
@@ -118,7 +121,10 @@ class RtlHeatmap:
     def __init__(self, experts: int, port_bits: int):
         self._driven = lockstep.Driven(heatmap.HeatmapStore(heatmap.Parameters(experts, port_bits)))
 
-    def __call__(self, pairs, same, request, experts, last, heat, bound, changed, per_word) -> int:
+    def __call__(
+        self, pairs: np.ndarray, same: np.ndarray, request: np.ndarray, experts: np.ndarray, last: np.ndarray,
+        heat: np.ndarray, bound: np.ndarray, changed: np.ndarray, per_word: int,
+    ) -> int:
         halved = 0
         for at in pairs.tolist():
             masks = self._masks(experts[at].tolist(), int(per_word))

@@ -4,34 +4,42 @@ of a user's packet-level network.
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from graphlib import TopologicalSorter
 from math import inf
+from typing import Any, Protocol, TypeVar
 
 from archsim.base.errors import ArchsimError
 from archsim.engine.event.flows import UNSATURATED
-from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Network, Stage, route
-from archsim.engine.interpreted.memory import explain_product, trace_back
+from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Name, Network, Stage, Way, route
+from archsim.engine.interpreted.memory import DieMemory, explain_product, trace_back
 from archsim.engine.network import SPENT
-from archsim.engine.state import DISPATCH, UNITS, Tally
+from archsim.engine.state import DISPATCH, UNITS, Machine, Tally, Work
 from microarch.blocks.request import Event, State
 
 # ---- fair
 # Max–min fairness the slow and obvious way: raise all rates, fix those at the tightest resource, repeat.
 
-Route = tuple[Hashable, ...]
+class Ordered(Hashable, Protocol):
+    """Names of resources have an order."""
+
+    def __lt__(self, other: Any, /) -> bool: ...
 
 
-def fair_rates(routes: Sequence[Sequence[Hashable]], capacity: Mapping[Hashable, float]) -> list[float]:
+Resource = TypeVar("Resource", bound=Ordered)
+
+
+def fair_rates(routes: Sequence[Sequence[Resource]], capacity: Mapping[Resource, float]) -> list[float]:
     """Rates of flows over ``routes`` (names of resources, which have an order)."""
     rates, _ = max_min([tuple(way) for way in routes], capacity)
     return [rates[tuple(way)] for way in routes]
 
 
 def max_min(
-    routes: Sequence[Route], capacity: Mapping[Hashable, float]
-) -> tuple[dict[Route, float], dict[Route, Hashable]]:
+    routes: Sequence[tuple[Resource, ...]], capacity: Mapping[Resource, float]
+) -> tuple[dict[tuple[Resource, ...], float], dict[tuple[Resource, ...], Resource]]:
     """(rate of each flow of a route, the resource that limits it). Without resources: infinity.
 
     Of several tightest resources the largest name counts; for a route that shares none, the last on its way.
@@ -42,8 +50,8 @@ def max_min(
             users[resource].append(way)
     left = {resource: capacity[resource] for resource in users}
     waiting = {resource: sum(flows[way] for way in users[resource]) for resource in users}
-    rates: dict[Route, float] = {way: inf for way in flows if not way}
-    limits: dict[Route, Hashable] = {}
+    rates: dict[tuple[Resource, ...], float] = {way: inf for way in flows if not way}
+    limits: dict[tuple[Resource, ...], Resource] = {}
     level = 0.0
     while any(waiting.values()):
         share = {resource: max(level, left[resource] / n) for resource, n in waiting.items() if n}
@@ -72,12 +80,15 @@ def max_min(
 
 # ---- shared
 
+Line = tuple[str, int] | tuple[str, int, int]  # flows that wait for each other: what they carry, from where to where
+
+
 @dataclass(eq=False)
 class Flow:
     """Bytes of a stage on their way: at ``rate`` since ``since`` (from its ``start``), with ``left`` to go then."""
 
     stage: Stage
-    route: tuple
+    route: Way
     size: float
     goal: float  # bytes left at the next thing to tell
     latency: float
@@ -94,30 +105,32 @@ class Shared(Interpreter):
     """``contention: shared``, ``arbitration: fair``: transfers share links and HBM max–min."""
 
     def __init__(
-        self, machine, work, memory, queued, in_order=False, share_every_ns=0.0, network: Network | None = None, **parts
-    ):
+        self, machine: Machine, work: Work, memory: DieMemory, queued: bool, in_order: bool = False,
+        share_every_ns: float = 0.0, network: Network | None = None, **parts: Any,
+    ) -> None:
         super().__init__(machine, work, memory, **parts)
         self.queued, self.in_order = queued, in_order  # source: queued, reads: in_order
         self.share_every_ns = share_every_ns  # least time between two recomputes of rates
         self.network = network
         self.on_way: dict[int, Flow] = {}  # messages of the network
-        self.timers: list[tuple] = []
+        self.timers: list[tuple[float, int, int, Callable[[Stage, float], None], Stage]] = []
         self.timers_set = 0
         self.flows: list[Flow] = []
-        self.changed: list[tuple] = []  # routes of the flows that have come or gone since rates were found
-        self.queues = [[] for _ in range(machine.dies)]  # of compute arrays
-        self.running = [None] * machine.dies
-        self.lines: dict[tuple, list[Flow]] = {}  # flows that wait for each other, the first of them under way
+        self.changed: list[Way] = []  # routes of the flows that have come or gone since rates were found
+        self.queues: list[list[int]] = [[] for _ in range(machine.dies)]  # of compute arrays
+        self.running: list[int | None] = [None] * machine.dies
+        self.lines: dict[Line, list[Flow]] = {}  # flows that wait for each other, the first of them under way
         self.room = [float(machine.stream_bytes or machine.window)] * machine.dies
         self.taken: dict[int, float] = {}  # chain: room that it takes
         self.ready: dict[int, float] = {}  # chain: from when on its product counts as begun if the array is idle
         self.read_out: dict[int, float] = {}  # chain: least end of a product that reads as it was measured
         self.free, self.begun = [0.0] * machine.dies, [0.0] * machine.dies  # of arrays: since, and their product
-        self.drained, self.computed = {}, set()  # chain: when the whole slice was there, and drained
+        self.drained: dict[int, float] = {}  # chain: when the whole slice was there, and drained
+        self.computed: set[int] = set()
         self.arrived_by: dict[int, Stage] = {}
         self.compute_stage: dict[int, Stage] = {}
         self.latest: list[Stage | None] = [None] * machine.dies  # what an array worked on last
-        self.metered: dict[tuple, float] = {}  # until when busy and waiting time of a resource are counted
+        self.metered: dict[Name, float] = {}  # until when busy and waiting time of a resource are counted
 
     def run(self, begin: float) -> float:
         """Run the step; times count from 0. Returns ``begin`` plus how long it takes."""
@@ -126,7 +139,7 @@ class Shared(Interpreter):
                 stage = self.new_stage(State.COPY, -1 - die, None, 0.0)
                 self.send(Flow(stage, (("hbm", die),), left, 0.0, self.machine.hbm_latency_ns, 0.0, left), 0.0)
         for die in range(self.machine.dies):
-            self.start_moves(DISPATCH, die, 0.0, None)
+            self.start_moves(int(DISPATCH), die, 0.0, None)
         for die in range(self.machine.dies):
             self.start_chain(die, 0.0, None)
         now, flow_time, share_from = 0.0, inf, 0.0
@@ -158,7 +171,7 @@ class Shared(Interpreter):
                 self.counted.uses(row, bytes=-left, busy_ns=-(left / self.machine.hbm_rates[die]))
         return begin + end
 
-    def messages_arrive(self, until):
+    def messages_arrive(self, until: float) -> float:
         """The time of what happens next, no later than ``until``: a message of the network may be first."""
         arrival = self.network.poll(until) if self.network and self.on_way else None
         if arrival is None:
@@ -173,22 +186,22 @@ class Shared(Interpreter):
         self.next_in_line(flow, now)
         return now
 
-    def next_timer_time(self):
+    def next_timer_time(self) -> float:
         return self.timers[0][0] if self.timers else inf
 
-    def next_flow_time(self):
+    def next_flow_time(self) -> float:
         return min((flow.start + flow.takes for flow in self.flows), default=inf)
 
-    def at(self, time, stage, tells):
+    def at(self, time: float, stage: Stage, tells: Callable[[Stage, float], None]) -> None:
         heapq.heappush(self.timers, (time, stage.number, self.timers_set, tells, stage))
         self.timers_set += 1
 
     # stages
-    def begin(self, state, item, now, parent):
+    def begin(self, state: IntEnum, item: int, now: float, parent: Stage | None) -> None:
         stage = self.new_stage(state, item, parent, now)
         stage.cause, stage.bound_from = parent, now
         if state == State.LLC_FILL:
-            at_home = parent.state == State.REMOTE_HBM
+            at_home = stage.before.state == State.REMOTE_HBM
             stage.reader = self.entry(item).home if at_home else self.entry(item).die
         self.serve(stage, now)
         flow = self.flow_of(stage, now)
@@ -197,7 +210,7 @@ class Shared(Interpreter):
         else:
             self.send(flow, now)
 
-    def flow_of(self, stage, now):
+    def flow_of(self, stage: Stage, now: float) -> Flow | None:
         """The bytes that a stage moves where they take part in sharing, else None."""
         m, state = self.machine, stage.state
         if state in MOVE_STATES:
@@ -217,17 +230,17 @@ class Shared(Interpreter):
         if state == State.COPY:
             return Flow(stage, own, m.slice_bytes, 0.0, stage.ns, now, m.slice_bytes)
         if state == State.DATA:
-            source = () if stage.parent.state == State.REMOTE_LLC else (("hbm", entry.home),)
+            source = () if stage.before.state == State.REMOTE_LLC else (("hbm", entry.home),)
             way = source + route(m, entry.home, entry.die)
             return Flow(stage, way, m.slice_bytes, m.slice_bytes - m.first_bytes, stage.ns, now, m.slice_bytes)
         return None
 
-    def has_segments(self, stage):
+    def has_segments(self, stage: Stage) -> bool:
         """Whether the arrival of a slice's first segment is told before that of the whole slice."""
         n_bytes = self.entry(stage.item).read_bytes if stage.state == State.LOCAL_HBM else self.machine.slice_bytes
         return stage.state != State.LOOKUP and self.machine.first_bytes < min(self.machine.slice_bytes, n_bytes)
 
-    def latency(self, stage):
+    def latency(self, stage: Stage) -> float:
         """Time of a stage that takes no part in sharing, or of what follows its last byte."""
         m, state = self.machine, stage.state
         if state == State.REQUEST:
@@ -235,13 +248,13 @@ class Shared(Interpreter):
             for name in route(m, entry.die, entry.home):
                 self.counted.uses(self.row(name), bytes=int(m.request_bytes))
             return stage.ns + m.request_bytes / m.route_bytes_per_ns[entry.die, entry.home]
-        if state == State.LLC_FILL and stage.parent.state == State.REMOTE_HBM:
+        if state == State.LLC_FILL and stage.before.state == State.REMOTE_HBM:
             return stage.ns + m.slice_bytes / m.hbm_rates[self.entry(stage.item).home]
         if state == State.ACT_READ:
             return m.transfer_ns[self.phase(stage.item)] + stage.ns
         return stage.ns
 
-    def served(self, stage, now):
+    def served(self, stage: Stage, now: float) -> None:
         """A stage has ended: begin what follows, the spawned one first."""
         stage.end = now
         if stage.item < 0:  # copies of the step before are written
@@ -258,7 +271,7 @@ class Shared(Interpreter):
             self.begin(step.next, stage.item, now, stage)
 
     # the compute array
-    def arrive(self, stage, now):
+    def arrive(self, stage: Stage, now: float) -> None:
         """The whole slice is there. If the array has been waiting for it, it is done, but for what is left to drain."""
         if not self.has_segments(stage):
             self.operand_ready(stage, now)
@@ -266,7 +279,7 @@ class Shared(Interpreter):
         if stage.item in self.computed:
             self.drain(stage.item, now)
 
-    def drain(self, chain, now):
+    def drain(self, chain: int, now: float) -> None:
         """The array would be done but for the last segment, which came late."""
         stage, ends_from, last = self.compute_stage[chain], self.ends_from(chain), self.arrived_by[chain]
         if ends_from <= self.drained[chain] + self.held_ns[chain]:
@@ -276,20 +289,20 @@ class Shared(Interpreter):
         else:
             self.at(ends_from, stage, self.gemm_done)
 
-    def ends_from(self, chain):
+    def ends_from(self, chain: int) -> float:
         """When the GEMM may end, as the whole slice is there; infinity while it is not."""
         return max(self.drained.get(chain, inf), self.read_out[chain]) + self.held_ns[chain]
 
-    def operand_ready(self, stage, now):
+    def operand_ready(self, stage: Stage, now: float) -> None:
         """The first segment is there."""
         if self.must_hold(stage.item):
             self.local[self.entry(stage.item).die].held.append((stage.item, 0.0))
         else:
             self.compute(stage.item, now, 0.0, stage)
 
-    def compute(self, chain, now, floor, parent):
+    def compute(self, chain: int, now: float, floor: float, parent: Stage | None) -> None:
         die = self.entry(chain).die
-        if parent.state in MOVE_STATES:  # it has waited for tokens
+        if parent is not None and parent.state in MOVE_STATES:  # it has waited for tokens
             self.ready[chain] = now
         stage = self.compute_stage[chain] = self.new_stage(State.COMPUTE, chain, parent, now)
         stage.cause, stage.bound_from = parent, now
@@ -297,7 +310,7 @@ class Shared(Interpreter):
         self.queues[die].append(chain)
         self.start_array(die, now)
 
-    def start_array(self, die, now):
+    def start_array(self, die: int, now: float) -> None:
         if self.running[die] is None and self.queues[die]:
             chain = self.running[die] = self.queues[die].pop(0)
             stage, entry = self.compute_stage[chain], self.entry(chain)
@@ -317,7 +330,7 @@ class Shared(Interpreter):
             self.watch_room(chain, max(now, launched))
 
     # room for slices that are asked for and not yet multiplied
-    def start_chain(self, die, now, parent):
+    def start_chain(self, die: int, now: float, parent: Stage | None) -> None:
         """Ask for slices while there is room for them."""
         while self.local[die].waiting and self.room[die] >= self.least_room():
             chain = self.local[die].waiting[0]
@@ -326,10 +339,10 @@ class Shared(Interpreter):
             self.ready[chain], self.read_out[chain] = now, now + self.entry(chain).alone_ns
             super().start_chain(die, now, parent)
 
-    def least_room(self):
+    def least_room(self) -> float:
         return self.machine.first_bytes if self.machine.stream_bytes else 1.0
 
-    def watch_room(self, chain, now):
+    def watch_room(self, chain: int, now: float) -> None:
         """The slice that is multiplied leaves room evenly; tell when there is enough for the next one."""
         entry = self.entry(chain)
         lacking = self.least_room() - self.room[entry.die]
@@ -337,14 +350,14 @@ class Shared(Interpreter):
             after = self.computing_ns(chain) * (entry.read_bytes - self.taken[chain] + lacking) / entry.read_bytes
             self.at(max(now, self.begun[entry.die] + after), self.compute_stage[chain], self.has_room)
 
-    def has_room(self, stage, now):
+    def has_room(self, stage: Stage, now: float) -> None:
         die = self.entry(stage.item).die
         self.taken[stage.item] -= self.least_room() - self.room[die]
         self.room[die] = self.least_room()
         self.start_chain(die, now, stage)
         self.watch_room(stage.item, now)
 
-    def gemm_done(self, stage, now):
+    def gemm_done(self, stage: Stage, now: float) -> None:
         """The array has worked on a slice for its time, or the slice has drained."""
         chain, die = stage.item, self.entry(stage.item).die
         self.computed.add(chain)
@@ -357,7 +370,7 @@ class Shared(Interpreter):
             self.running[die], self.free[die] = None, now
             self.start_array(die, now)
 
-    def array_done(self, chain, now):
+    def array_done(self, chain: int, now: float) -> None:
         stage, die = self.compute_stage[chain], self.entry(chain).die
         stage.end = now
         computing_ns = self.computing_ns(chain)
@@ -372,7 +385,7 @@ class Shared(Interpreter):
         self.chain_done(chain, now, stage)
 
     # flows
-    def send(self, flow, now):
+    def send(self, flow: Flow, now: float) -> None:
         """A flow starts at once, or behind the others of its line."""
         line = self.line(flow)
         if line is None:
@@ -383,7 +396,7 @@ class Shared(Interpreter):
         if len(flows) == 1:
             self.start_flow(flow, now)
 
-    def line(self, flow):
+    def line(self, flow: Flow) -> Line | None:
         """Name of the line in which a flow waits, None if it does not wait."""
         state, item = flow.stage.state, flow.stage.item
         if state in MOVE_STATES:
@@ -401,9 +414,9 @@ class Shared(Interpreter):
             return ("vectors", src, dst)
         return ("copies" if state == State.COPY else "reads", src, dst)
 
-    def start_flow(self, flow, now):
+    def start_flow(self, flow: Flow, now: float) -> None:
         flow.start = now
-        if self.network and flow.stage.state in (State.DATA, State.ACT_MOVE) and flow.stage.item >= 0:
+        if flow.stage.state in (State.DATA, State.ACT_MOVE) and flow.stage.item >= 0:
             if self.enters_network(flow, now):
                 return
         self.meter(flow.route, now, int(flow.size))
@@ -411,8 +424,10 @@ class Shared(Interpreter):
             self.changed.append(flow.route)
         self.flows.append(flow)
 
-    def enters_network(self, flow, now):
-        """Hand the bytes to the user's network, unless they stay on their die."""
+    def enters_network(self, flow: Flow, now: float) -> bool:
+        """Hand the bytes to the user's network, if there is one, unless they stay on their die."""
+        if self.network is None:
+            return False
         request = self.asked(flow.stage)
         if request.home == request.die:
             return False
@@ -422,7 +437,7 @@ class Shared(Interpreter):
         self.network.send(flow.stage.number, request.home, request.die, int(flow.size), now)
         return True
 
-    def work_flows(self, now):
+    def work_flows(self, now: float) -> None:
         for flow in list(self.flows):
             if not flow.rate:  # it waits until rates are found anew
                 continue
@@ -439,15 +454,16 @@ class Shared(Interpreter):
                 if not self.next_in_line(flow, now):
                     self.changed.append(flow.route)
 
-    def end_flow(self, flow, now):
+    def end_flow(self, flow: Flow, now: float) -> None:
         if flow.hbm_bound:
             flow.stage.hbm_ns += now - (flow.start + flow.since)
         self.meter(flow.route, now, 0)
         self.flows.remove(flow)
 
-    def next_in_line(self, ended, now):
+    def next_in_line(self, ended: Flow, now: float) -> bool:
         """The next flow of the line starts; returns whether it goes on at the rate of the one that ended."""
-        flows = self.lines.get(self.line(ended), [])
+        line = self.line(ended)
+        flows = [] if line is None else self.lines.get(line, [])
         if flows:
             flows.pop(0)
         if not flows:
@@ -461,12 +477,12 @@ class Shared(Interpreter):
         self.start_flow(flows[0], now)
         return flows[0].rate > 0.0
 
-    def goes_on(self, flow, ended):
+    def goes_on(self, flow: Flow, ended: Flow) -> None:
         """A flow that takes the way of the one before it moves at its rate, limited by what limited that one."""
         flow.rate, flow.hbm_bound = ended.rate, ended.hbm_bound
         flow.takes = (flow.left - flow.goal) / flow.rate
 
-    def share(self, now):
+    def share(self, now: float) -> None:
         """Find rates anew; a flow whose rate has changed is counted anew."""
         m = self.machine
         capacity = {
@@ -486,18 +502,18 @@ class Shared(Interpreter):
                 flow.takes = flow.since + max(0.0, flow.left - flow.goal) / rate
                 flow.hbm_bound = limit is not None and limit[0] == "hbm"
 
-    def rates(self, routes, capacity):
+    def rates(self, routes: Sequence[Way], capacity: Mapping[Name, float]) -> list[tuple[float, Name | None]]:
         """(rate, resource that limits it) of each flow."""
         rates, limits = max_min(routes, capacity)
         return [(rates[way], limits.get(way)) for way in routes]
 
     # counting
-    def row(self, name):
+    def row(self, name: Name) -> int:
         """Row of a resource in ``Tally.resources``."""
         unit = {"hbm": 1, "array": 2}
         return unit[name[0]] * self.machine.dies + name[1] if name[0] in unit else name[1]
 
-    def meter(self, names, now, n_bytes):
+    def meter(self, names: Sequence[Name], now: float, n_bytes: float) -> None:
         """Count busy and waiting time of resources up to now, and the bytes about to pass them."""
         for name in names:
             load = sum(name in flow.route for flow in self.flows)
@@ -510,7 +526,7 @@ class Shared(Interpreter):
         """Add what the step counted, and its critical path."""
         self.counted.leave(tally, self.memory.kept_bytes, self.timers_set)
 
-        def explain(stage, since, until):
+        def explain(stage: Stage, since: float, until: float) -> None:
             entry, held_ns = self.entry(stage.item), self.held_ns[stage.item]
             explain_product(tally, entry, self.launching(stage.item, since), held_ns, since, until)
 
@@ -528,10 +544,10 @@ class Shared(Interpreter):
 KEPT, SETTLED, MAX_SWEEPS = 0.6, 1e-4, 200
 
 
-def touched(routes, changed):
+def touched(routes: Sequence[Way], changed: Sequence[Way]) -> list[int]:
     """Indices of the flows that share a resource, directly or through others, with one of the routes ``changed``."""
     reached = set().union(*changed)
-    found = set()
+    found: set[int] = set()
     while True:
         more = {i for i, way in enumerate(routes) if i not in found and reached & set(way)}
         if not more:
@@ -540,7 +556,7 @@ def touched(routes, changed):
         reached |= {r for i in more for r in routes[i]}
 
 
-def added(values):
+def added(values: Iterable[float]) -> float:
     """Their sum, one after the other (``sum`` of Python compensates): where flows tie, the last bit decides."""
     total = 0.0
     for value in values:
@@ -548,7 +564,7 @@ def added(values):
     return total
 
 
-def fill(asked, capacity):
+def fill(asked: Sequence[tuple[float, int]], capacity: float) -> float:
     """Max–min level at which these (what each asks, how many) fill ``capacity``; infinity if they ask for less."""
     level, before = 0.0, None
     while True:
@@ -568,13 +584,16 @@ def fill(asked, capacity):
 class PortFair:
     """One component: ``weights[i]`` flows over ``routes[i]``; ``rates`` are those of each flow."""
 
-    def __init__(self, routes, weights, capacity, order, apart):
+    def __init__(
+        self, routes: Sequence[Way], weights: Sequence[int], capacity: Mapping[Name, float], order: Sequence[Name],
+        apart: Callable[[Name], bool],
+    ) -> None:
         self.routes, self.weights, self.capacity, self.flows = routes, weights, capacity, range(len(routes))
         used = {r for way in routes for r in way}
         self.links = [r for r in order if r in used]
         self.stores = sorted(r for r in used if apart(r))
         # Input ports of a link: (link, link before it, or None for the die itself), with the flows that enter by them.
-        self.ports = {link: {} for link in self.links}
+        self.ports: dict[Name, dict[Name | None, list[int]]] = {link: {} for link in self.links}
         for i, way in enumerate(routes):
             before = None
             for r in way:
@@ -587,9 +606,10 @@ class PortFair:
         self.limit = {r: capacity[r] for r in used}
         self.rate = [0.0] * len(routes)
         self.source = [0.0] * len(routes)
-        self.asked, self.granted = {}, {}
+        self.asked: dict[tuple[Name, Name | None], float] = {}
+        self.granted: dict[tuple[Name, Name | None], float] = {}
 
-    def rates(self):
+    def rates(self) -> list[float]:
         for _ in range(MAX_SWEEPS):
             self.forward()
             if max(self.backward(), self.fill_stores()) <= SETTLED:
@@ -601,17 +621,17 @@ class PortFair:
                 self.slow_down(self.through(r), self.capacity[r] / total)
         return self.rate
 
-    def taken(self, flows):
+    def taken(self, flows: Iterable[int]) -> float:
         return added(self.rate[i] * self.weights[i] for i in flows)
 
-    def through(self, r):
+    def through(self, r: Name) -> list[int]:
         return [i for i in self.flows if r in self.routes[i]]
 
-    def slow_down(self, flows, factor):
+    def slow_down(self, flows: Iterable[int], factor: float) -> None:
         for i in flows:
             self.rate[i] *= factor
 
-    def forward(self):
+    def forward(self) -> None:
         """Rates from limits, in travelling order."""
         for i in self.flows:
             self.source[i] = min((self.limit[r] for r in self.routes[i] if r in self.stores), default=inf)
@@ -633,7 +653,7 @@ class PortFair:
                 else:
                     self.slow_down(flows, level / asked)
 
-    def backward(self):
+    def backward(self) -> float:
         """Limits from shares, against the travelling order; the largest move in parts of a capacity."""
         moved = 0.0
         for link in reversed(self.links):
@@ -646,7 +666,7 @@ class PortFair:
             moved = max(moved, self.damp(link, new))
         return moved
 
-    def fill_stores(self):
+    def fill_stores(self) -> float:
         """Levels of HBMs: a flow that something else slows asks for its rate, any other for all."""
         moved = 0.0
         for r in self.stores:
@@ -654,7 +674,7 @@ class PortFair:
             moved = max(moved, self.damp(r, min(self.capacity[r], fill(asked, self.capacity[r]))))
         return moved
 
-    def damp(self, r, new):
+    def damp(self, r: Name, new: float) -> float:
         move = (1 - KEPT) * (new - self.limit[r])
         self.limit[r] += move
         return abs(move) / self.capacity[r]
@@ -663,17 +683,19 @@ class PortFair:
 class SharedInTurns(Shared):
     """``contention: shared``, ``arbitration: round_robin``."""
 
-    def __init__(self, machine, *of_step, **parts):
+    def __init__(self, machine: Machine, *of_step: Any, **parts: Any) -> None:
         super().__init__(machine, *of_step, **parts)
-        before = {}
+        before: dict[Name, set[Name]] = {}
         for src in range(machine.dies):
             for dst in range(machine.dies):
                 links = route(machine, src, dst)
-                for link, earlier in zip(links, (None, *links), strict=False):
-                    before.setdefault(link, set()).update({earlier} - {None})
+                for link in links[:1]:
+                    before.setdefault(link, set())
+                for link, earlier in zip(links[1:], links, strict=False):
+                    before.setdefault(link, set()).add(earlier)
         self.order = list(TopologicalSorter(before).static_order())
 
-    def rates(self, routes, capacity):
+    def rates(self, routes: Sequence[Way], capacity: Mapping[Name, float]) -> list[tuple[float, Name | None]]:
         """Only flows that what has changed can reach get new rates: those of others stay as they were found."""
         groups = Counter(self.group(flow) for flow in self.flows)
         names = sorted(groups)
@@ -692,15 +714,15 @@ class SharedInTurns(Shared):
         full = {resource for resource in left if left[resource] <= UNSATURATED * capacity[resource]}
         return [(rates[self.group(flow)], self.limit(flow.route, full)) for flow in self.flows]
 
-    def limit(self, way, full):
+    def limit(self, way: Way, full: Collection[Name]) -> Name | None:
         """A saturated link of the way, else a saturated HBM, else None."""
         return max((resource for resource in way if resource in full), default=None)
 
-    def group(self, flow):
+    def group(self, flow: Flow) -> tuple[int, int, int]:
         """Flows over the same row of resources: (kind, source, target)."""
         state, item = flow.stage.state, flow.stage.item
         if state == State.ACT_MOVE:
             return 3, self.move(item).src, self.move(item).dst
         if state == State.DATA:
-            return 1 + (flow.stage.parent.state == State.REMOTE_LLC), self.entry(item).home, self.entry(item).die
+            return 1 + (flow.stage.before.state == State.REMOTE_LLC), self.entry(item).home, self.entry(item).die
         return 0, flow.route[0][1], 0
