@@ -535,7 +535,7 @@ def compare(
 
     whole = None if inside is None else loaded(inside, overrides)
     sides = [side_of(each, whole, overrides, chosen) for each in (a, b)]
-    found = designs.compare_designs([name_of(each) for each in (a, b)], sides)
+    found = designs.compare_designs((name_of(a), name_of(b)), sides)
     if out is not None:
         write_comparison_page(found, Path(out))
     return found

@@ -21,7 +21,7 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from llvmlite import ir
@@ -121,7 +121,7 @@ class SealedCallback(CFunc):
     """A compiled callback that is kept in sealed files."""
 
     def enable_caching(self) -> None:
-        self._cache = SealedCache(self._pyfunc)
+        self._cache = SealedCache(_untyped(self)._pyfunc)
 
     def compile(self) -> None:
         try:
@@ -138,14 +138,19 @@ class _Kernel(CPUDispatcher):
         try:
             return super().compile(sig)
         finally:
-            self._cache.release()
+            _untyped(self)._cache.release()
 
 
 def keep(dispatcher: Dispatcher) -> Dispatcher:
     """The same, which keeps its machine code in sealed files."""
-    dispatcher._cache = SealedCache(dispatcher.py_func)
+    _untyped(dispatcher)._cache = SealedCache(dispatcher.py_func)
     dispatcher.__class__ = _Kernel
     return dispatcher
+
+
+def _untyped(each: Any) -> Any:
+    """The same, for attributes and options of numba that its types do not list."""
+    return each
 
 
 def _seal(key: tuple, content: bytes) -> int:
@@ -207,12 +212,15 @@ class _PartCompiler(Compiler):
 class _OfKernels(CPUDispatcher):
     """A compiled function without an entry point for Python; calling it there would end the process."""
 
-    def __call__(self, *args, **kwargs):
-        raise TypeError(f"{self.__name__} is for kernels alone; in Python call {self.__name__}.py_func")
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = self.py_func.__name__
+        raise TypeError(f"{name} is for kernels alone; in Python call {name}.py_func")
 
 
 def _of_kernels(**options: bool) -> Callable[[Callable[..., Any]], Any]:
-    compiled = njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=_PartCompiler, **options)
+    compiled = _untyped(njit)(
+        _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=_PartCompiler, **options
+    )
 
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = compiled(function)
@@ -223,7 +231,7 @@ def _of_kernels(**options: bool) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _kept(**options: bool) -> Callable[[Callable[..., Any]], Any]:
-    compiled = njit(**options)
+    compiled = _untyped(njit)(**options)
     return lambda function: keep(compiled(function))
 
 
@@ -261,7 +269,7 @@ class _Address(models.PrimitiveModel):
 class _Fields(AttributeTemplate):
     key = Reference
 
-    def generic_resolve(self, reference: Any, name: str) -> Any:
+    def generic_resolve(self, reference: Any, name: str) -> Any:  # type: ignore[override]  # numba has a constant
         if name not in reference.of.fields:
             return None
         field = reference.of.types[reference.of.fields.index(name)]
@@ -269,12 +277,12 @@ class _Fields(AttributeTemplate):
 
 
 @intrinsic
-def _reference(typing_context, of):  # type: ignore[no-untyped-def]
+def _reference(typing_context: Any, of: Any) -> Any:
     """A `Reference` to a named tuple, which lives until the kernel that asks for it returns."""
     if isinstance(of, Reference):
         return of(of), lambda context, builder, signature, arguments: arguments[0]
 
-    def store(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def store(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         place = cgutils.alloca_once_value(builder, arguments[0])
         # Reads of what does not change may be moved: nothing, which the compiler cannot look into, keeps them behind
         # the write.
@@ -289,7 +297,7 @@ reference: Any = _reference  # for a type checker, which takes it for a function
 
 
 @lower_getattr_generic(Reference)
-def _read_field(context, builder, reference, address, name):  # type: ignore[no-untyped-def]
+def _read_field(context: Any, builder: Any, reference: Any, address: Any, name: Any) -> Any:
     of = reference.of
     at = of.fields.index(name)
     place = builder.bitcast(address, context.get_value_type(of).as_pointer())
@@ -329,10 +337,11 @@ def pointer(function: Callable[..., Any], signature: Any, *, cached: bool = True
 # A hash of whole numbers, by which draws depend on a counter alone (SplitMix64: Steele et al., OOPSLA 2014).
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+Bits = TypeVar("Bits", np.ndarray, np.uint64)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
-def mix_bits(x):
+def mix_bits(x: Bits) -> Bits:
     """SplitMix64's finaliser: a bijection of 64-bit numbers that scatters neighbours. Scalars or arrays."""
     with np.errstate(over="ignore"):
         x = (x ^ (x >> np.uint64(30))) * MIX_1

@@ -15,7 +15,7 @@ limited to some groups of experts (DeepSeek-V3: 4 of 8) applies this within a gr
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil, log2
 from types import MappingProxyType
 from typing import NamedTuple
@@ -25,10 +25,12 @@ import numpy as np
 from archsim.base.compiled import kernel, unsigned
 from archsim.base.units import BF16_BYTES, NS_PER_S, VECTOR_BYTES, WEIGHT_BYTES
 from archsim.laws.laws import Laws
-from archsim.laws.tables import CalibrationSpec, LawMissing
+from archsim.laws.tables import CalibrationSpec, LawMissing, TransferTable
 from archsim.laws.transfers import COMBINE, DISPATCH, dispatches, law_of, payload_of, sent_bytes
 from archsim.policies.allocation import Plan
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_digest, calibration_named
+from archsim.specs.experiment import Scenario
+from archsim.specs.system import SystemSpec
 from archsim.workload.demand import Routing
 
 # ---- hidden
@@ -68,12 +70,14 @@ Send = Callable[[Plan, np.ndarray, "Routing | None", Sizes, np.ndarray], np.ndar
 """(plan, origins: int[die, expert], routing, sizes, hops: int[die, die]) → vectors, int64 or float64[home, die]."""
 
 
-def send_selections(plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes, hops) -> np.ndarray:
+def send_selections(
+    plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes, hops: np.ndarray
+) -> np.ndarray:
     """``dispatch: per_token_expert``: int64[home, die], one vector per token and expert."""
     return send_tokens(plan.expert, plan.die, plan.tokens, origins, hops)
 
 
-def send_once(plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes, hops) -> np.ndarray:
+def send_once(plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes, hops: np.ndarray) -> np.ndarray:
     """``dispatch: per_rank``: one vector per token and die; int64[home, die] where the routing is known, else the
     expected number, float64[home, die].
 
@@ -84,7 +88,8 @@ def send_once(plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: S
 
 
 def send_once_to(
-    groups: Sequence[np.ndarray], plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes, hops
+    groups: Sequence[np.ndarray], plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes,
+    hops: np.ndarray,
 ) -> list[np.ndarray]:
     """As ``send_once``, one vector per token and *group* of dies: [home, group] for each of ``groups: int64[die]``,
     the group of every die.
@@ -157,7 +162,9 @@ def expected_ranks(sizes: Sizes, ranks: int) -> float:
     return float(send_once(plan, origins, None, sizes, 1 - np.eye(ranks, dtype=np.int64))[0].sum() / sizes.experts)
 
 
-def send_tokens(plan_expert, plan_die, plan_tokens, origins, hops) -> np.ndarray:
+def send_tokens(
+    plan_expert: np.ndarray, plan_die: np.ndarray, plan_tokens: np.ndarray, origins: np.ndarray, hops: np.ndarray
+) -> np.ndarray:
     """Tokens (one per token and expert) that home dies send to executing dies, int64[home, die].
 
     An entry takes tokens that live on its own die first, then from the nearest dies (ties to the lower id).
@@ -292,7 +299,7 @@ class Software(NamedTuple):
     bytes_per_ns: np.ndarray  # float64[2]
 
 
-def software(scenario, hidden_latency_ns: float) -> Software:
+def software(scenario: Scenario, hidden_latency_ns: float | np.ndarray) -> Software:
     """The software of a scenario's transfers. ``hidden_latency_ns``: latency of HBM and of the shortest route.
 
     Raises LawMissing (a SpecError) under ``launch: gpu`` where a fabric's law names a calibration that has no table of
@@ -315,14 +322,14 @@ def software(scenario, hidden_latency_ns: float) -> Software:
     return Software(np.maximum(fixed_ns - hidden_latency_ns, 0.0), rates)
 
 
-def charges_kernels(scenario) -> bool:
+def charges_kernels(scenario: Scenario) -> bool:
     """Whether hidden vectors wait for kernels of a GPU."""
     assumptions = scenario.assumptions
     charged = assumptions.transfer_software == "charged" and assumptions.activations == "dispatched"
     return charged and scenario.system.launch == "gpu" and assumptions.dispatch in KERNELS
 
 
-def kernels_from(system, kernel: str) -> str | None:
+def kernels_from(system: SystemSpec, kernel: str) -> str | None:
     """The calibration with the kernel's times, None for the default: what the law of the innermost fabric level names;
     else that of the compute array or, where that has none, the one that it is scaled from, or the default.
     """
@@ -332,12 +339,12 @@ def kernels_from(system, kernel: str) -> str | None:
     return _nearest_with(name, calibration_digest(name), kernel)
 
 
-def own_calibration(system) -> str:
+def own_calibration(system: SystemSpec) -> str:
     """The calibration of the system's transfers: of the law that its innermost level names, else of its dies."""
     return system.transfer_law or system.compute.calibration or DEFAULT_CALIBRATION
 
 
-def told_kernels(scenario) -> str | None:
+def told_kernels(scenario: Scenario) -> str | None:
     """The kernels that a scenario is charged for, in words; None where it is not."""
     if not charges_kernels(scenario):
         return None
@@ -347,7 +354,7 @@ def told_kernels(scenario) -> str | None:
     return f"DeepEP {kernel} of {name}" + (f"{INSTEAD}{own}" if name != own else "")
 
 
-def kernels_stand_in(scenario) -> bool:
+def kernels_stand_in(scenario: Scenario) -> bool:
     """Whether the kernels of `told_kernels` were measured on another GPU, shape, or number of ranks."""
     system, model, kernel = scenario.system, scenario.model, KERNELS[scenario.assumptions.dispatch]
     calibration = calibration_named(kernels_from(system, kernel))
@@ -367,19 +374,24 @@ def _nearest_with(name: str | None, digest: str, kernel: str) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def fixed_and_rate(name: str | None, digest: str, op: str, kernel: str, hidden: int, top_k: int, experts: int):
+def fixed_and_rate(
+    name: str | None, digest: str, op: str, kernel: str, hidden: int, top_k: int, experts: int
+) -> tuple[float, float]:
     """(ns, bytes per ns) of the kernel: a table of the nearest shape, as two numbers. ``digest``: of the calibration's
     file. Raises LawMissing.
     """
     laws = Laws(calibration_named(name))
     near = _nearest_shape(laws, kernel, (hidden, top_k, experts))
-    asked = dict(zip(("hidden", "top_k", "experts"), near, strict=True))
-    table = laws.dispatch_combine(op, 1, kernel=kernel, ranks=RANKS, nodes=1, **asked).table
+    ask = partial(
+        laws.dispatch_combine, op, kernel=kernel, ranks=RANKS, nodes=1, hidden=near[0], top_k=near[1], experts=near[2]
+    )
+    table = ask(1).table
+    assert isinstance(table, TransferTable)
     vector_bytes = near[0] * VECTOR_BYTES[payload_of(table)]
     vectors = expected_ranks(Sizes(near[2], near[1]), RANKS) if kernel == KERNELS["per_rank"] else near[1]
     token_bytes = vector_bytes * vectors * (RANKS - 1) / RANKS
     tokens = 2.0 ** np.arange(int(log2(MOST_TOKENS)) + 1)
-    times = laws.dispatch_combine(op, tokens, kernel=kernel, ranks=RANKS, nodes=1, **asked)
+    times = ask(tokens)
     # Of a table scaled from another GPU's, every time counts as extrapolated; its sizes are those measured there.
     sizes = sent_bytes(payload_of(table), tokens, near[1], near[0])
     measured = ~law_of(table).extrapolates(sizes)

@@ -146,8 +146,11 @@ def candidates(model: str, distribution: str, kernel: str = "", eplb_slots: int 
     return (RANK_BY_RANK, SMALLEST_FIRST, GROUPED_DRAWS) if grouped else (RANK_BY_RANK, SMALLEST_FIRST)
 
 
-def rank_loads(named: dict, routing: str, law: MoeLaw, ep, tokens) -> tuple[np.ndarray, np.ndarray]:
-    """(pairs, active experts), float64[point] each; ``named``: model, distribution, experts and top_k of a table."""
+def rank_loads(named: dict, routing: str, law: MoeLaw | None, ep, tokens) -> tuple[np.ndarray, np.ndarray]:
+    """(pairs, active experts), float64[point] each; ``named``: model, distribution, experts and top_k of a table.
+
+    ``law``: only the routing by chance reads it.
+    """
     experts, top_k = named["experts"], named["top_k"]
     if routing == BALANCED:
         pairs, local = tokens * top_k / ep, experts / ep
@@ -156,6 +159,7 @@ def rank_loads(named: dict, routing: str, law: MoeLaw, ep, tokens) -> tuple[np.n
         pairs, local = tokens * top_k / ep, experts / ep
         return pairs, np.minimum(local, np.maximum(pairs / ROWS_OF_TILE, 1.0))
     if routing == BY_CHANCE:
+        assert law is not None
         pairs, local = tokens * top_k / ep**law.spread, experts / ep
         return pairs, np.maximum(local * -np.expm1(-pairs / local), np.minimum(local, 1.0))
     points = zip(ep, tokens, strict=True)

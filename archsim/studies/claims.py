@@ -74,7 +74,9 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 Value = float | str | None
-_TAKE = MappingProxyType({"mean": fmean, "most": max, "least": min, "total": fmean})
+_TAKE: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
+    {"mean": fmean, "most": max, "least": min, "total": fmean}
+)
 # What a row is of, beside the axes of its sweep: rows that are compared agree in these.
 _IDENTITY = ("system", "model", "batch", "policy", "trace", "devices")
 
@@ -110,7 +112,8 @@ def _added(rows: Sequence[Row | None], expression: Expression) -> Row:
     """Sums over rows of the columns of an expression; one that a row lacks is left out."""
     columns = {name.removeprefix(f"{OTHER}.") for name in expression.names}
     values = {column: [_number(row, column) for row in rows] for column in columns}
-    return {column: sum(each) for column, each in values.items() if None not in each}  # type: ignore[arg-type]
+    there = {column: [each for each in of if each is not None] for column, of in values.items()}
+    return {column: sum(each) for column, each in there.items() if len(each) == len(rows)}
 
 
 def _other(row: Row, rows: Sequence[Row], keys: Sequence[str], against: Mapping[str, Any]) -> Row | None:
@@ -549,13 +552,13 @@ class Counts(NamedTuple):
 
 
 def counts_of(claims: Sequence[Claims]) -> Counts:
-    kinds = [sum(len(each.of(kind)) for each in claims) for kind in VERDICTS]
+    better, as_null, missed, fit, none = (sum(len(each.of(kind)) for each in claims) for kind in VERDICTS)
     outside = sum(len(each.outside) for each in claims)
     signs = [each.kind for paper in claims for each in paper.signs if each.kind != "none"]
-    better = signs.count("better")
+    signs_better = signs.count("better")
     return Counts(
-        sum(each.numbers for each in claims), sum(kinds[:4]), *kinds, outside,
-        len(signs), better, better + signs.count("as null"),
+        sum(each.numbers for each in claims), better + as_null + missed + fit, better, as_null, missed, fit, none,
+        outside, len(signs), signs_better, signs_better + signs.count("as null"),
     )  # fmt: skip
 
 
@@ -758,7 +761,7 @@ def _gap(unit: str) -> str:
     return unit if unit == "×" else f"{NO_BREAK}{unit}" if unit else ""
 
 
-_FILTERS = MappingProxyType(
+_FILTERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "shown": shown, "published": published, "moved": moved, "verdict": verdict, "ends": ends,
         "sentence": lambda text: sentence(capital(text)),

@@ -126,7 +126,7 @@ class DesignComparison(Shown):
         return pandas.DataFrame(rows, columns=list(names))
 
 
-def compare_designs(names: Sequence[str], sides: Sequence[ExperimentSpec]) -> DesignComparison:
+def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec]) -> DesignComparison:
     """Simulate both; ``sides``: experiments of one run. Raises as `archsim.runs.plan.select`; ArchsimError for two
     equal ones.
     """
@@ -158,9 +158,9 @@ def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) 
         "mm²": [row["silicon_mm2"] for row in rows], "USD": [row["cost_usd"] for row in rows],
     }  # fmt: skip
     for unit, amounts in over.items():
-        values = [rate / amount if rate and amount else None for rate, amount in zip(rates, amounts, strict=True)]
-        if any(values):
-            yield Quantity("throughput a", unit, f"tokens/s/{unit}", f"decode throughput a {unit}", *values, 1)
+        a, b = (rate / amount if rate and amount else None for rate, amount in zip(rates, amounts, strict=True))
+        if a or b:
+            yield Quantity("throughput a", unit, f"tokens/s/{unit}", f"decode throughput a {unit}", a, b, 1)
 
 
 def _quantities(
@@ -182,9 +182,9 @@ def _causes(records: Sequence[Record]) -> Iterator[Quantity]:
         group, sides = RUN, [_of_run(record["row"]) for record in records]
     least = LEAST * max((sum(side.values()) for side in sides), default=0.0)
     for cause, about in CAUSES.items():
-        values = [side[cause.column] for side in sides]
-        if max(values) > least:
-            yield Quantity(group, about.label, "ns", f"that {about.meaning} takes of it", *values, -1)
+        a, b = (side[cause.column] for side in sides)
+        if max(a, b) > least:
+            yield Quantity(group, about.label, "ns", f"that {about.meaning} takes of it", a, b, -1)
 
 
 def _of_decode_step(record: Record) -> dict[str, float]:
@@ -215,10 +215,9 @@ def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]
         joule = energy_of(activity, build_costs(side.systems[0]))
         parts.append({name: each / activity.tokens for name, each in joule.items()} if activity.tokens else {})
     for name in dict.fromkeys((*parts[0], *parts[1])):
-        values = [part.get(name) for part in parts]
-        if not any(values):
-            continue
-        yield Quantity("energy", f"of it: {name}", "J/token", "energy a token", *values, -1)
+        a, b = (part.get(name) for part in parts)
+        if a or b:
+            yield Quantity("energy", f"of it: {name}", "J/token", "energy a token", a, b, -1)
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:

@@ -13,6 +13,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
+from archsim.engine.demand import RunDemand
 from archsim.engine.loop import Replay, StepResult
 from archsim.engine.machine import build_machine
 from archsim.engine.moves import send_tokens, vector_bytes
@@ -28,6 +29,7 @@ from archsim.report.plots import DieMap
 from archsim.report.units import TIME_UNITS, listed, percent, scaled
 from archsim.runs.plan import select
 from archsim.runs.results import layers_that_ran
+from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec, Scenario
 from archsim.workload.demand import StepDemand
@@ -119,7 +121,8 @@ class ProblemBuilder:
         self._copies, self._assumptions = copies, assumptions
         self._ids, self._experts = model.experts + model.shared_experts, model.experts
         self.fabric = _fabric(self._machine, _least_vector_bytes(system, model, assumptions))
-        self._most_tokens, self._token_ns = most_tokens, None
+        self._most_tokens = most_tokens
+        self._token_ns: np.ndarray | None = None
 
     def build(self, demand: StepDemand, layer: int, row: int, placement: Placement, memory: Memory) -> Problem:
         """The problem of a step.
@@ -142,7 +145,8 @@ class ProblemBuilder:
         start_ns, sure_ns = self._latencies(bool(cached.any()), float(token_ns.min()))
         return Problem(
             self.fabric, expert, tokens[expert].astype(np.int64), home[expert], token_ns, asks, reads, fetches,
-            origins.T[expert].astype(np.int64) if dispatched else None, base_ns, start_ns, sure_ns,
+            None if origins is None or not dispatched else origins.T[expert].astype(np.int64), base_ns, start_ns,
+            sure_ns,
         )
 
     def _best_rates(self, placement: Placement, memory: Memory) -> np.ndarray:
@@ -240,10 +244,10 @@ def _least_vector_bytes(system, model, assumptions) -> float:
 def _fabric(machine: Machine, vector_bytes: float) -> Fabric:
     """Times of one slice and of one hidden vector on every resource."""
     dies, links = machine.dies, machine.link_resources
-    passes = np.zeros((dies * dies, links))
+    of_pair = np.zeros((dies * dies, links))
     for pair in range(dies * dies):
-        passes[pair, machine.route(*divmod(pair, dies))] = 1.0
-    passes = passes.reshape(dies, dies, links)
+        of_pair[pair, machine.route(*divmod(pair, dies))] = 1.0
+    passes = of_pair.reshape(dies, dies, links)
     back, read_ns = passes.transpose(1, 0, 2), machine.slice_bytes / machine.hbm_bytes_per_ns
     # reserved: every link of a route is held for the latency and for the time of the narrowest link
     if machine.whole_ns:
@@ -477,7 +481,8 @@ def exact_bound(problem: Problem, bound: Bound, most_nodes: int = NODES) -> Boun
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     lives = problem.tokens[:, None] if problem.origins is None else problem.origins
-    columns = _columns(*lives.shape, problem.fabric.dies)
+    rows, homes = lives.shape
+    columns = _columns(rows, homes, problem.fabric.dies)
     count, scale = columns.time + 1, bound.ns
     upper, whole = np.full(count, np.inf), np.zeros(count)
     upper[columns.opened] = upper[columns.asked] = 1.0
@@ -620,10 +625,11 @@ class Bounds:
 def distances(replay: Replay, most_steps: int | None, bounds: Bounds) -> Iterator[StepDistance]:
     """Run all steps; bound at most ``most_steps`` of them, evenly spread over the run (None: all).
 
-    The ``demands`` of the replay are a ``RunDemand``. Raises ArchsimError for more than 128 dies, and for experts with
-    several holders.
+    ``replay``: of `Simulator.replay`, so that its demands are a ``RunDemand``. Raises ArchsimError for more than 128
+    dies, and for experts with several holders.
     """
     engine, demand = replay.engine, replay.demands
+    assert isinstance(demand, RunDemand)
     builder = ProblemBuilder(engine.scenario, engine.policy.predictor is not None, int(demand.tokens.max()))
     routed = [tuple(map(int, at)) for at in np.argwhere(demand.tokens.any(axis=2))]
     asked = set(
@@ -651,7 +657,7 @@ def _compare(result: StepResult, problem: Problem, bound: Bound, hops: np.ndarra
     )
 
 
-def plan_loads(problem: Problem, plan, hops: np.ndarray) -> np.ndarray:
+def plan_loads(problem: Problem, plan: Plan, hops: np.ndarray) -> np.ndarray:
     """Loads of a policy's plan (hidden vectors sent as the engine sends them), float64[resource] in ns."""
     row = np.searchsorted(problem.expert, plan.expert)
     given = np.zeros((len(problem.expert), problem.fabric.dies))
@@ -686,12 +692,9 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """The bounded steps of one run.
+    """The bounded steps of one run. ``layer_ids``: the model's numbering of its MoE layers."""
 
-    ``run``: ``archsim.runs.run.Run``; ``layer_ids``: the model's numbering of its MoE layers.
-    """
-
-    run: object
+    run: Run
     layer_ids: np.ndarray
     fabric: MachineFabric
     steps: tuple[StepDistance, ...]
@@ -837,11 +840,9 @@ def _map(fabric: MachineFabric, step: StepDistance) -> DieMap:
 
 def _loads(fabric: MachineFabric, use: np.ndarray) -> tuple[tuple[Die, ...], tuple[Link, ...]]:
     dies = fabric.dies
-    at = (
-        [None] * fabric.nodes
-        if fabric.node_x is None
-        else list(zip(fabric.node_x.tolist(), fabric.node_y.tolist(), strict=True))
-    )
+    at: list[tuple[int, int] | None] = [None] * fabric.nodes
+    if fabric.node_x is not None and fabric.node_y is not None:
+        at = list(zip(fabric.node_x.tolist(), fabric.node_y.tolist(), strict=True))
     both_ways = len(use) - 2 * dies < fabric.links
     names = np.unique(fabric.link_edge, return_index=True)[1] if both_ways else np.arange(fabric.links)
     links = tuple(
@@ -850,8 +851,9 @@ def _loads(fabric: MachineFabric, use: np.ndarray) -> tuple[tuple[Die, ...], tup
             fabric.link_src[names].tolist(), fabric.link_dst[names].tolist(), use[2 * dies :], strict=True
         )
     )
+    places = [at[die] or (None, None) for die in range(dies)]
     return tuple(
-        Die(die, *(at[die] or (None, None)), float(use[die]), float(use[dies + die]), 0.0) for die in range(dies)
+        Die(die, x, y, float(use[die]), float(use[dies + die]), 0.0) for die, (x, y) in enumerate(places)
     ), links
 
 

@@ -110,7 +110,7 @@ class Quantiles(Distribution):
     knots: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, knots: Sequence[float]) -> Quantiles:
+    def of(cls, knots: Sequence[float] | np.ndarray) -> Quantiles:
         """Around 1. Raises ValueError as `Distribution` does, and for quantiles that fall."""
         low, *_, high = given = tuple(map(float, knots))
         if len(given) != len(KNOTS) or list(given) != sorted(given) or low <= 0:

@@ -8,7 +8,7 @@ kriged together, over heads, KV heads, batch and tokens; the kriged values fill 
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -55,12 +55,12 @@ def fit_attention(rows: pd.DataFrame) -> tuple[AttentionTable, ...]:
     tables = []
     rows = rows.assign(products=rows["products"].fillna("")) if "products" in rows else rows.assign(products="")
     for values, mine in rows.groupby(KEYS, sort=True):
-        named = dict(zip(KEYS, values, strict=True))
+        named: dict[str, Any] = dict(zip(KEYS, values, strict=True))
         named |= {key: int(named[key]) for key in ("head_dim", "window")}
         for version, sweeps in pools(mine, POINT, "latency_us_median"):
             source = ", ".join(sorted(set(mine["file"])))
-            who = {"version": version, "source": source, "note": note_of(sweeps)}
-            who["sweeps"] = tuple(sorted(sweeps.columns))
+            ran = tuple(sorted(sweeps.columns))
+            who = {"version": version, "source": source, "note": note_of(sweeps), "sweeps": ran}
             tables.append(fit_table(consensus(sweeps) + np.log(NS_PER_US), named | who))
     return tuple(sorted(tables, key=lambda t: tuple(getattr(t, key) for key in ("version", *KEYS))))
 
@@ -102,7 +102,7 @@ def fit_law(logs: pd.Series, named: dict) -> AttentionLaw:
 def points_ns(law: AttentionLaw, named: dict, index: pd.MultiIndex) -> np.ndarray:
     """The law at points of an index heads, kv_heads, batch, tokens; float64[point]."""
     heads, kv_heads, batch, tokens = (index.get_level_values(name).to_numpy(float) for name in POINT)
-    sizes = AttentionSizes(heads, kv_heads, named["head_dim"], named["window"], named["kind"])  # type: ignore[arg-type]
+    sizes = AttentionSizes(heads, kv_heads, named["head_dim"], named["window"], named["kind"])
     new = np.ones_like(tokens) if named["phase"] == DECODE else tokens
     return law_ns(law, named["phase"], sizes, batch, new, tokens, named["kv_dtype"], products=named["products"])
 

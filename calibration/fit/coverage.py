@@ -164,13 +164,16 @@ def _moe_roofline(points: pd.DataFrame, gpu: str) -> np.ndarray:
 
 def _attention(laws: Laws, points: pd.DataFrame) -> np.ndarray:
     first = points.iloc[0]
-    sizes = {name: int(first[name]) for name in ("heads", "kv_heads", "head_dim", "window")}
-    how = {name: first[name] for name in ("dtype", "kv_dtype", "kind", "products", "phase")}
     new = points["tokens"] if first["phase"] == "prefill" else 1
+    ask = partial(
+        laws.attention, new, points["tokens"], points["batch"], heads=int(first["heads"]),
+        kv_heads=int(first["kv_heads"]), head_dim=int(first["head_dim"]), window=int(first["window"]),
+        **{name: first[name] for name in ("dtype", "kv_dtype", "kind", "products", "phase")},
+    )  # fmt: skip
     try:
-        return laws.attention(new, points["tokens"], points["batch"], library=first["library"], **sizes, **how).ns
+        return ask(library=first["library"]).ns
     except LawMissing:
-        return laws.attention(new, points["tokens"], points["batch"], **sizes, **how).ns
+        return ask().ns
 
 
 def _thin_attention(table: AttentionTable) -> AttentionTable:
@@ -193,7 +196,8 @@ def _attention_without(table: AttentionTable, shapes: set[str]) -> AttentionTabl
 
 def _attention_roofline(points: pd.DataFrame, gpu: str) -> np.ndarray:
     first = points.iloc[0]
-    sizes = AttentionSizes(*(int(first[name]) for name in ("heads", "kv_heads", "head_dim", "window")), first["kind"])
+    heads, kv_heads, head_dim, window = (int(first[name]) for name in ("heads", "kv_heads", "head_dim", "window"))
+    sizes = AttentionSizes(heads, kv_heads, head_dim, window, first["kind"])
     tokens = points["tokens"].to_numpy(float)
     new = tokens if first["phase"] == "prefill" else np.ones(len(points))
     if first["kind"].startswith("mla_"):
@@ -358,8 +362,10 @@ def _collectives_of_others(rows: pd.DataFrame) -> Iterator[Residuals]:
                 scaled = ScaledSections(gpu=other, sections=("collectives",))
                 own = calibrations[gpu].model_copy(update={"collectives": (), "scaled": scaled})
                 laws = Laws(with_scaled(own, calibrations[other]))
-                how = {"ranks": int(first["num_gpus"]), "variant": _text(first["variant"]) or None}
-                ask = partial(laws.collective, first["op"], points["bytes"], library=first["library"], **how)
+                ask = partial(
+                    laws.collective, first["op"], points["bytes"], ranks=int(first["num_gpus"]),
+                    variant=_text(first["variant"]) or None, library=first["library"],
+                )  # fmt: skip
                 found = _asked(ask, points)
                 way = "sibling_gpu" if GENERATIONS[other] == GENERATIONS[gpu] else "scaled"
                 yield from _all("collectives", way, f"{gpu} {' '.join(map(str, name))} from {other}", found)
@@ -625,9 +631,8 @@ def _known(file: Path) -> list[Residuals]:
     if not file.exists():
         return []
     rows = pd.read_parquet(file)
-    return [
-        Residuals(*name, own["of"].to_numpy()) for name, own in rows.groupby(["section", "how", "table"], sort=False)
-    ]
+    tables = rows.groupby(["section", "how", "table"], sort=False)
+    return [Residuals(section, how, table, own["of"].to_numpy()) for (section, how, table), own in tables]
 
 
 if __name__ == "__main__":

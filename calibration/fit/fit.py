@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -175,7 +176,8 @@ def _reference(measurements: Measurements, gpu: str, gemm: tuple[GemmTable, ...]
 
 def _laws_in_use(gpu: str, gemm: tuple[GemmTable, ...]) -> dict[str, GemmLaw]:
     """dtype → law of the table that systems use."""
-    there = CalibrationSpec.model_construct(gpu=gpu, gemm=gemm)
+    given: dict[str, Any] = {"gpu": gpu, "gemm": gemm}  # no reference, which follows from these laws
+    there = CalibrationSpec.model_construct(**given)
     return {
         dtype: choose_table(there, dtype).law for dtype in sorted({table.dtype for table in gemm if table.groups == 1})
     }

@@ -240,5 +240,6 @@ def hop_latencies(latencies: Sequence[Latency]) -> tuple[HopLatency, ...]:
         errors = np.abs(terms @ constants / times - 1)
         cases = len({each.payload_bytes for each in own})
         residuals = Residuals(len(own), cases, float(errors.mean()), float(errors.max()))
-        found.append(HopLatency(machine, *constants.tolist(), residuals))
+        ns, ns_per_byte, atomic_ns = constants.tolist()
+        found.append(HopLatency(machine, ns, ns_per_byte, atomic_ns, residuals))
     return tuple(found)

@@ -328,7 +328,7 @@ def left_out_errors(sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEI
     return pd.concat(found[1:] or found)
 
 
-def draw_noise(table: MoeTable, ep, tp, tokens) -> np.ndarray:
+def draw_noise(table: MoeTable, ep: np.ndarray, tp: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """Mean deviation of the draws of a collector from their median at each point, by the law,
     float64[point]; nan: nothing is drawn.
     """
@@ -336,7 +336,8 @@ def draw_noise(table: MoeTable, ep, tp, tokens) -> np.ndarray:
     for at, (e, p, t) in enumerate(zip(ep, tp, tokens, strict=True)):
         draws = load_draws(named, routing_of(table), e, t)
         if draws is not None:
-            times = time_of_load(table.law, named, *draws, e, p, t)
+            pairs, active = draws
+            times = time_of_load(table.law, named, pairs, active, e, p, t)
             together = DRAWS_OF_POINT.get(table.library, 1)
             times = times[: len(times) // together * together].reshape(-1, together).mean(axis=1)
             found[at] = np.abs(times / np.median(times) - 1).mean()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from archsim.laws.tables import Quantiles, ScalarTable, TransferTable
 from archsim.laws.transfers import PAYLOAD_OF, PiecewiseLaw
@@ -23,7 +24,9 @@ LEAST_SIZES = 3  # distinct sizes of a piece: two would make a line through any 
 CUTS_PER_OCTAVE = 8  # closer sizes are never separated, which keeps dense sweeps fast
 
 
-def best_pieces(size: np.ndarray, time: np.ndarray, weights: np.ndarray, pieces: int):
+def best_pieces(
+    size: np.ndarray, time: np.ndarray, weights: np.ndarray, pieces: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(from_bytes, latency_ns, ns_per_byte), float64[piece] each, of at most ``pieces`` pieces.
 
     Minimises sum of weight * (line / time - 1)^2 exactly over all ways to cut the sorted sizes into that many runs of
@@ -139,7 +142,7 @@ class FittedPieces(PiecewiseLaw):
     points: int = 0
 
 
-def fit_segments(size_bytes, time_ns) -> FittedPieces:
+def fit_segments(size_bytes: ArrayLike, time_ns: ArrayLike) -> FittedPieces:
     """The law of points (size, time); a size may have several points.
 
     Raises ValueError for a size or time that is not positive and finite, or without points.
@@ -148,11 +151,11 @@ def fit_segments(size_bytes, time_ns) -> FittedPieces:
     pieces, held_out_error = _choose(size, time)
     law = _fit(size, time, pieces)
     law = _with_an_end(law)
-    quantiles = _weighted_quantiles(time / law.time_ns(size) - 1, _evening_weights(size), QUANTILES)
-    return replace(law, residual_quantiles=quantiles, held_out_error=held_out_error)
+    low, middle, high = _weighted_quantiles(time / law.time_ns(size) - 1, _evening_weights(size), QUANTILES)
+    return replace(law, residual_quantiles=(low, middle, high), held_out_error=held_out_error)
 
 
-def held_out_ratios(size_bytes, time_ns, folds: int) -> np.ndarray:
+def held_out_ratios(size_bytes: ArrayLike, time_ns: ArrayLike, folds: int) -> np.ndarray:
     """float64[point]: law / measured, each from a fit without that size; nan for the smallest and the largest size.
 
     Every ``folds``-th distinct size is left out at a time. The end sizes are never left out, so only interpolation is
@@ -167,19 +170,19 @@ def held_out_ratios(size_bytes, time_ns, folds: int) -> np.ndarray:
     return ratio
 
 
-def half_octave(size_bytes) -> np.ndarray:
+def half_octave(size_bytes: ArrayLike) -> np.ndarray:
     """int64: bin of a size; bins start at powers of the square root of two."""
     return np.floor(2 * np.log2(np.asarray(size_bytes, dtype=np.float64))).astype(np.int64)
 
 
-def binned_errors(size_bytes, ratio) -> np.ndarray:
+def binned_errors(size_bytes: ArrayLike, ratio: np.ndarray) -> np.ndarray:
     """float64[bin]: |median of law / measured - 1| of every half octave of sizes; nan ratios are ignored."""
     there = ~np.isnan(ratio)
-    which, ratio = half_octave(size_bytes)[there], np.asarray(ratio)[there]
+    which, ratio = half_octave(size_bytes)[there], ratio[there]
     return np.array([abs(np.median(ratio[which == x]) - 1) for x in np.unique(which)])
 
 
-def _checked(size_bytes, time_ns) -> tuple[np.ndarray, np.ndarray]:
+def _checked(size_bytes: ArrayLike, time_ns: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     size, time = np.asarray(size_bytes, dtype=np.float64), np.asarray(time_ns, dtype=np.float64)
     if size.size == 0:
         raise ValueError("no points to fit")
@@ -283,8 +286,10 @@ def _size_to_size(sizes: np.ndarray, times: np.ndarray):
 
 
 def _law(size, from_bytes, latency_ns, ns_per_byte) -> FittedPieces:
-    columns = [tuple(float(x) for x in column) for column in (from_bytes, latency_ns, ns_per_byte)]
-    return FittedPieces(*columns, float(size.min()), float(size.max()), points=int(size.size))
+    begins, latencies, slopes = (
+        tuple(float(x) for x in column) for column in (from_bytes, latency_ns, ns_per_byte)
+    )
+    return FittedPieces(begins, latencies, slopes, float(size.min()), float(size.max()), points=int(size.size))
 
 
 def _with_an_end(law: FittedPieces) -> FittedPieces:
@@ -297,13 +302,11 @@ def _with_an_end(law: FittedPieces) -> FittedPieces:
         return law
     early_ns, last_ns = (float(law.time_ns(size)) for size in (begin, law.last_bytes))
     slope = max((last_ns - early_ns) / (law.last_bytes - begin), 0.0)
-    more = (law.last_bytes, last_ns - slope * law.last_bytes, slope)
-    pieces = zip((law.from_bytes, law.latency_ns, law.ns_per_byte), more, strict=True)
     return replace(
         law,
-        **dict(
-            zip(("from_bytes", "latency_ns", "ns_per_byte"), (column + (each,) for column, each in pieces), strict=True)
-        ),
+        from_bytes=(*law.from_bytes, law.last_bytes),
+        latency_ns=(*law.latency_ns, last_ns - slope * law.last_bytes),
+        ns_per_byte=(*law.ns_per_byte, slope),
     )
 
 
@@ -402,7 +405,7 @@ def transfer_table(series: Series) -> TransferTable:
 # ---- scalars
 # Single numbers with their range: the median of the measurements, with their 5 % and 95 % quantiles.
 
-def scalar_table(rows: pd.DataFrame, values, unit: str, of: dict[str, str]) -> ScalarTable:
+def scalar_table(rows: pd.DataFrame, values: ArrayLike, unit: str, of: dict[str, str]) -> ScalarTable:
     """The median of ``values`` (one for each of ``rows``, not empty), with its source."""
     low, middle, high = (float(x) for x in np.quantile(np.asarray(values, dtype=np.float64), (0.05, 0.5, 0.95)))
     return ScalarTable(

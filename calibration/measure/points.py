@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from archsim.base.errors import ArchsimError
 from archsim.base.units import WEIGHT_BYTES
@@ -15,7 +15,7 @@ from archsim.specs.model import ModelSpec
 # ---- backend
 # The interface between measurement plans and the device: ``torch_backend`` on a GPU, a fake in tests.
 
-Point = Mapping[str, str | int | float]  # the columns of the schema that define what is measured
+Point = Mapping[str, Any]  # the columns of the schema that define what is measured: text or numbers, by column
 
 
 class MeasureError(ArchsimError):

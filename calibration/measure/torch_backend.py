@@ -5,6 +5,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from calibration.measure.points import POWER_READ_BYTES, POWER_SIDE, Machine, MeasureError, Point, PointError, Timing
 from calibration.measurements.schema import IDLE_US
@@ -124,7 +125,7 @@ class Stopwatch:
     ``clocks``: GPU clocks and power, read every few seconds while the GPU repeats the last timed work.
     """
 
-    def __init__(self, torch, gpu: str) -> None:
+    def __init__(self, torch: Any, gpu: str) -> None:
         self._torch, self._gpu = torch, gpu
         self.clocks: dict[str, str] = {}
         self._clocks_at = -CLOCKS_EVERY_S
@@ -165,7 +166,7 @@ class Stopwatch:
                 operation(i)
         return graph.replay, calls
 
-    def streams_us(self, ways: Sequence[tuple[object, Callable[[int], object]]]) -> list[float]:
+    def streams_us(self, ways: Sequence[tuple[Any, Callable[[int], object]]]) -> list[float]:
         """Back to back on one or several streams, each with its operation: time of one call on all of them."""
         torch, first = self._torch, ways[0][0]
         others = [stream for stream, _ in ways[1:]]
@@ -547,7 +548,7 @@ class TorchBackend:
         if op == "chase":
             return self._chase_us(size), {}
         arrays = {"read": 1, "write": 1, "copy": 2, "triad": 3}[op]
-        a, b, c = (torch.ones(size // arrays // 4, device="cuda") if i < arrays else None for i in range(3))
+        a, b, c = (torch.ones(size // arrays // 4, device="cuda") if i < arrays else torch.zeros(()) for i in range(3))
         total = torch.zeros((), device="cuda")
         passes = {
             "read": lambda i: torch.sum(a, dim=0, out=total), "write": lambda i: a.fill_(1.0),

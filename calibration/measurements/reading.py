@@ -259,9 +259,10 @@ def _read_file(
         return []
     raw = read_cells(file, label, problems)
     layouts = _layouts_of(raw, label, problems, found) if raw is not None else []
+    count = 0 if raw is None else len(raw)
     if not layouts:  # problems of other files do not matter
         problems = [problem for problem in problems if problem.kind == "refused"]
-    elif not len(raw) and not problems:
+    elif not count and not problems:
         problems.append(Problem(label, 1, "a header and no rows", "warning"))
     if any(layout.of_user for layout in layouts):
         found.own.add(label)
@@ -276,7 +277,7 @@ def _read_file(
             rows = without_congested(rows, problems)
         if len(rows):
             read.append((layout.kind, rows))
-        elif layout.of_user and len(raw):
+        elif layout.of_user and count:
             problems.append(Problem(label, 1, "no row of this file can be used", "refused"))
     found.problems += sorted(set(problems), key=lambda problem: (problem.line, problem.reason))
     return [] if any(problem.kind == "refused" for problem in problems) else read
@@ -327,9 +328,9 @@ def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: M
         odd = _odd_header(raw, [layout for layout in known if len(layout.required) > most])
         if odd:
             problems.append(Problem(label, 1, odd, "refused"))
-        nearest = [layout for layout in fitting if len(layout.required) == most and not odd]
-        found.skipped.update((label, layout.skip) for layout in nearest if layout.skip)
-        return [layout for layout in nearest if not layout.skip]
+        largest = [layout for layout in fitting if len(layout.required) == most and not odd]
+        found.skipped.update((label, layout.skip) for layout in largest if layout.skip)
+        return [layout for layout in largest if not layout.skip]
     odd = _odd_header(raw, known)
     if odd:
         problems.append(Problem(label, 1, odd, "refused"))

@@ -381,7 +381,7 @@ def with_ports(fabric: Fabric, bytes_per_s: float) -> Fabric:
     dies, links, edges = fabric.dies, fabric.links, fabric.edges
     own = np.arange(dies, dtype=np.int32)
     longer = np.diff(fabric.route_ptr) > 0  # routes of a die to itself have no link
-    before = np.cumsum(longer) - longer
+    before: np.ndarray = np.cumsum(longer) - longer
     pair = np.repeat(np.arange(dies * dies), np.diff(fabric.route_ptr))
     route_ptr = np.concatenate([[0], np.cumsum(np.diff(fabric.route_ptr) + 2 * longer)]).astype(np.int64)
     route_links = np.empty(route_ptr[-1], number_type(links + 2 * dies))

@@ -232,7 +232,7 @@ class Level(NamedTuple):
     per: str = "group"
 
     @property
-    def count(self) -> int:
+    def members(self) -> int:
         """Number of dies or groups that it connects."""
         return prod(self.sides)
 
@@ -265,8 +265,8 @@ def build_levels(levels: tuple[Level, ...]) -> Graph:
 def _innermost(level: Level) -> _Group:
     network = _network(level)
     if level.kind in GRIDS:
-        return _Group(level.count, network, level.sides, die_places(*level.sides))
-    return _Group(level.count, network, None, None)
+        return _Group(level.members, network, level.sides, die_places(*level.sides))
+    return _Group(level.members, network, None, None)
 
 
 def _network(level: Level) -> Wiring:
@@ -303,7 +303,7 @@ def _numbers(group: _Group, count: int) -> np.ndarray:
 
 def _per_gpu(group: _Group, levels: tuple[Level, ...], number: int, _: int) -> _Group:
     """A network for die r of all groups, for every r."""
-    count, dies = levels[-1].count, group.dies
+    count, dies = levels[-1].members, group.dies
     network = _network(levels[-1])
     edges, classes, inside = _inside(group, count)
     middles, nodes = network.nodes - count, len(inside)
@@ -329,7 +329,7 @@ def _per_gpu(group: _Group, levels: tuple[Level, ...], number: int, _: int) -> _
 
 def _per_group(group: _Group, levels: tuple[Level, ...], number: int, of: int) -> _Group:
     """A network of shared ports, one per group, to which all dies of the group are linked."""
-    count, dies = levels[-1].count, group.dies
+    count, dies = levels[-1].members, group.dies
     network = _network(levels[-1])
     edges, classes, inside = _inside(group, count)
     nodes, total = len(inside), count * dies
@@ -351,17 +351,19 @@ def _per_group(group: _Group, levels: tuple[Level, ...], number: int, of: int) -
 def _per_edge(group: _Group, levels: tuple[Level, ...], number: int, _: int) -> _Group:
     """One large grid; links between groups belong to the level."""
     level, inner = levels[-1], levels[:-1]
-    if level.kind not in GRIDS or group.sides is None or any(each.kind != "mesh" for each in inner):
+    meshes = all(each.kind == "mesh" for each in inner)
+    if level.kind not in GRIDS or group.sides is None or group.places is None or not meshes:
         raise ValueError(f"level {number}: per edge: only a mesh or torus of meshes has edges that face each other")
-    die = np.arange(group.dies * level.count)
+    die = np.arange(group.dies * level.members)
     of_group = tuple(place[die // group.dies] for place in die_places(*level.sides))
-    places = tuple(
+    x, y = (
         side * outer + own[die % group.dies]
         for side, outer, own in zip(group.sides, of_group, group.places, strict=True)
     )
-    sides = tuple(inner * outer for inner, outer in zip(group.sides, level.sides, strict=True))
+    places = x, y
+    sides = group.sides[0] * level.sides[0], group.sides[1] * level.sides[1]
     wiring = grid_wiring(*sides, places, wrapped=(level.kind == "torus",) * 2)
-    sizes = np.cumprod([1, *(each.count for each in inner)])  # dies of a group of every level
+    sizes = np.cumprod([1, *(each.members for each in inner)])  # dies of a group of every level
     crosses = wiring.edges[:, :1] // sizes != wiring.edges[:, 1:] // sizes
     classes = crosses.shape[1] - 1 - crosses[:, ::-1].argmax(axis=1)
     return _Group(len(die), Wiring(wiring.edges, classes, wiring.following), sides, places)
@@ -571,7 +573,7 @@ def extent(kind: str, x: int, y: int) -> Extent:
 
 def extent_of_levels(levels: tuple[Level, ...]) -> Extent:
     """The extent of levels, given innermost first. Their edges and routes are described above."""
-    sides, dies, mean = levels[0].sides, levels[0].count, MEAN_LINKS[levels[0].kind](*levels[0].sides)
+    sides, dies, mean = levels[0].sides, levels[0].members, MEAN_LINKS[levels[0].kind](*levels[0].sides)
     edges = EDGES[levels[0].kind](*sides)
     for level in levels[1:]:
         own, own_edges = MEAN_LINKS[level.kind](*level.sides), EDGES[level.kind](*level.sides)
@@ -579,9 +581,9 @@ def extent_of_levels(levels: tuple[Level, ...]) -> Extent:
             sides = sides[0] * level.sides[0], sides[1] * level.sides[1]
             mean, edges = MEAN_LINKS[level.kind](*sides), EDGES[level.kind](*sides)
         elif level.per == "gpu":
-            mean, edges = mean + own, edges * level.count + own_edges * dies
+            mean, edges = mean + own, edges * level.members + own_edges * dies
         else:  # up to the group's port and down from the other's
-            mean = mean / level.count + 2 * (1 - 1 / level.count) + own
-            edges = (edges + dies) * level.count + own_edges
-        dies *= level.count
+            mean = mean / level.members + 2 * (1 - 1 / level.members) + own
+            edges = (edges + dies) * level.members + own_edges
+        dies *= level.members
     return Extent(2 * edges, dies**2 * mean)

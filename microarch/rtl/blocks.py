@@ -30,7 +30,7 @@ class InRtl:
         self.shipped, self.memory = shipped, shipped.memory
         self._of_die: dict[int, Any] = {}
 
-    def serve(self, request, now):
+    def serve(self, request: Any, now: float) -> tuple[Event | None, float]:
         return self.shipped.serve(request, now)
 
     def driven(self, die: int) -> Any:
@@ -70,7 +70,7 @@ class Atu(InRtl):
         memory = self.memory
         return {"entries": memory.atu_entries, "ways": memory.atu_ways, "experts": max(2, memory.experts)}
 
-    def component(self):
+    def component(self) -> Any:
         from microarch.rtl import atu
 
         return atu.Atu(atu.Parameters(**self.sizes))
@@ -107,12 +107,12 @@ class Pdu(InRtl):
     def _experts(self) -> int:
         return max(2, -(-self.memory.cp_en.shape[1] // self.PORT_BITS)) * self.PORT_BITS
 
-    def component(self):
+    def component(self) -> Any:
         from microarch.rtl import pdu
 
-        return pdu.Pdu(pdu.Parameters(**self.sizes))
+        return pdu.Pdu(pdu.Parameters(experts=self._experts, port_bits=self.PORT_BITS))
 
-    def finish(self, request, now):
+    def finish(self, request: Any, now: float) -> Event:
         """Whether the component keeps the slice."""
         die, expert, ready = request.die, request.expert, now >= self.memory.bits_ready_ns
         bits, written = self._begun.get(die, (None, False))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from amaranth.hdl import Const, Elaboratable, Fragment, Signal
 from amaranth.hdl._ast import ArrayProxy, Assign, Concat, Operator, Part, Slice, Statement, Switch, SwitchValue, Value
-from amaranth.sim import Simulator
+from amaranth.sim import Simulator, SimulatorContext
 
 from archsim.laws.wafer import SPEED_BITS, SPEED_FRACTION
 from microarch.blocks.global_cp import sorting_cycles
@@ -88,7 +88,10 @@ class Driven:
         return self._answer
 
 
-async def place(ctx, dut: allocator.Allocator, given: tables.PlacingStep, most: int, asks: Callable[[], bool] = never):
+async def place(
+    ctx: SimulatorContext, dut: allocator.Allocator, given: tables.PlacingStep, most: int,
+    asks: Callable[[], bool] = never,
+) -> tuple[list[tuple[int, ...]], list[int]]:
     """(entries of every expert as {die, tokens}, cycles in GENERATE, EVALUATE, MERGE) of a step, loads cleared first.
 
     Raises Differs where it takes more than ``most`` cycles.
@@ -100,7 +103,8 @@ async def place(ctx, dut: allocator.Allocator, given: tables.PlacingStep, most: 
     cycles = [0, 0, 0]
     waiting = list(given.experts)
     entries: list[int] = []
-    placing, at = None, 0
+    placing: tables.Placing | None = None
+    at = 0
     ctx.set(dut.block_tokens, given.block_tokens)
     for _ in range(most):
         state = ctx.get(dut.state)
@@ -113,6 +117,7 @@ async def place(ctx, dut: allocator.Allocator, given: tables.PlacingStep, most: 
         if state == allocator.IDLE and not waiting:
             return output, cycles
         if state == allocator.GENERATE:
+            assert placing is not None
             ctx.set(dut.die, placing.die[at])
             ctx.set(dut.read, placing.read[at])
             if dut.parameters.speeds:
@@ -141,12 +146,14 @@ def _offer(ctx, dut, placing):
         ctx.set(getattr(dut, name), getattr(placing, name))
 
 
-async def sort(ctx, dut: sorter.Sorter, tokens: np.ndarray, last: int, asks: Callable[[], bool] = never):
+async def sort(
+    ctx: SimulatorContext, dut: sorter.Sorter, tokens: np.ndarray, last: int, asks: Callable[[], bool] = never
+) -> tuple[list[int], int]:
     """(experts in order of tokens, cycles) of a step; raises Differs where it takes more than ``last`` cycles."""
     p, n = dut.parameters, len(tokens)
-    memory = np.full(p.experts, 2**p.key_bits - 1, object)
-    memory[:n] = [int(count) << p.levels | expert for expert, count in enumerate(tokens)]
-    memory = memory.reshape(-1, p.comparators)
+    keys = np.full(p.experts, 2**p.key_bits - 1, object)
+    keys[:n] = [int(count) << p.levels | expert for expert, count in enumerate(tokens)]
+    memory = keys.reshape(-1, p.comparators)
     ctx.set(dut.start, n > 1)
     ctx.set(dut.size, 1 << (n - 1).bit_length())
     await ctx.tick()
@@ -167,7 +174,9 @@ async def sort(ctx, dut: sorter.Sorter, tokens: np.ndarray, last: int, asks: Cal
     return [int(key) % p.experts for key in memory.reshape(-1)[:n]], cycles
 
 
-async def choose(ctx, dut: select.Selector, row: np.ndarray, asks: Callable[[], bool] = never):
+async def choose(
+    ctx: SimulatorContext, dut: select.Selector, row: np.ndarray, asks: Callable[[], bool] = never
+) -> tuple[int, int, list[int]]:
     """(cycles, threshold, marked experts) of a row of counters; raises Differs where it does not end."""
     p = dut.parameters
     padded = np.zeros(p.words * p.comparators, np.int64)
@@ -191,7 +200,9 @@ async def choose(ctx, dut: select.Selector, row: np.ndarray, asks: Callable[[], 
     return cycles, threshold, sorted(marked)
 
 
-async def count(ctx, dut: heatmap.HeatmapStore, counters: np.ndarray, row: int, word: int, mask: int) -> int:
+async def count(
+    ctx: SimulatorContext, dut: heatmap.HeatmapStore, counters: np.ndarray, row: int, word: int, mask: int
+) -> int:
     """How often the row was halved while 1 was added to its counters of a word, in place; ``counters``: uint16[row,
     expert].
     """
@@ -211,7 +222,9 @@ async def count(ctx, dut: heatmap.HeatmapStore, counters: np.ndarray, row: int, 
     return halving // p.words
 
 
-async def look_up(ctx, dut: atu.Atu, expert: int, stored: list[int], idle: bool = False):
+async def look_up(
+    ctx: SimulatorContext, dut: atu.Atu, expert: int, stored: list[int], idle: bool = False
+) -> tuple[int, int]:
     """(answered, hit) of a look-up; ``stored``: the tags of each set, which a miss changes."""
     p, width = dut.parameters, dut.parameters.tag_bits + 1
     ctx.set(dut.look_up, not idle)
@@ -228,7 +241,7 @@ async def look_up(ctx, dut: atu.Atu, expert: int, stored: list[int], idle: bool 
     return int(ctx.get(dut.answered)), int(ctx.get(dut.hit))
 
 
-async def cycle(ctx, dut: pdu.Pdu, given: Iterable[int]):
+async def cycle(ctx: SimulatorContext, dut: pdu.Pdu, given: Iterable[int]) -> tuple[int, ...]:
     """(loading, answered, keep) of a PDU after a cycle with these inputs; none is set after it."""
     for signal, value in zip(dut.inputs, given, strict=True):
         ctx.set(signal, value)
@@ -327,7 +340,7 @@ class Covered(Elaboratable):
     def __getattr__(self, name: str) -> Any:
         return getattr(self.component, name)
 
-    def elaborate(self, platform) -> Fragment:
+    def elaborate(self, platform: Any) -> Fragment:
         return self._fragment
 
     def gather(self, ctx: Any) -> None:
@@ -494,9 +507,9 @@ class AllocatorBench(Bench):
 
     component = allocator.Allocator
 
-    def never(self):
-        p, found = self._p, {}
-        found[f"kept_0[{p.cost_bits}]"] = "the first lane always has a candidate"
+    def never(self) -> Mapping[str, str]:
+        p = self._p
+        found = {f"kept_0[{p.cost_bits}]": "the first lane always has a candidate"}
         for lane in range(p.lanes):
             below, winners = [lane], {lane}  # lanes whose winner the tree may bring to this one
             while below := [each for one in below for each in (2 * one, 2 * one + 1) if one < each < p.lanes]:
@@ -507,7 +520,7 @@ class AllocatorBench(Bench):
                     found[f"kept_lane_{lane}[{bit}]"] = "no lane below it in the tree has another bit"
         return found
 
-    def corners(self, rng):
+    def corners(self, rng: np.random.Generator) -> Iterator[Any]:
         one = 1 << SPEED_FRACTION
         for view, size in self._of_equal_dies(rng):
             yield tables.with_factors(view, [one] * self._p.dies) if self._p.speeds else view, size
@@ -552,7 +565,8 @@ class AllocatorBench(Bench):
 
     def _numbers_of_candidates(self):
         """As many as bring candidates to every slot."""
-        p, found, reached = self._p, [], set()
+        p, found = self._p, []
+        reached: set[tuple[int, int]] = set()
         for n in (p.dies, *range(p.lanes * (p.dies // p.lanes), 0, -p.lanes)):
             groups = -(-n // p.lanes)
             slots = {(at // groups, at % groups) for at in range(n)}
@@ -587,7 +601,7 @@ class AllocatorBench(Bench):
             home = int(np.flatnonzero(holding)[0])
             yield tables.view_of([1], [holding], [home], np.where(apart, reached, 0), (turn % 2, 1, 0)), 1
 
-    def drawn(self, rng):
+    def drawn(self, rng: np.random.Generator) -> Iterator[Any]:
         while True:
             if rng.random() < 0.5:
                 experts = int(rng.integers(1, 40))
@@ -662,7 +676,7 @@ class PduBench(Bench):
 
     component = pdu.Pdu
 
-    def corners(self, rng):
+    def corners(self, rng: np.random.Generator) -> Iterator[Any]:
         """Every expert wanted and not local, wanted and local, neither; then words of any bits."""
         p = self._p
         for fill in (2**p.port_bits - 1, 0, 2**p.port_bits - 1):
@@ -679,7 +693,7 @@ class PduBench(Bench):
         p = self._p
         return int.from_bytes(rng.bytes(-(-p.port_bits // 8)), "little") % 2**p.port_bits
 
-    def drawn(self, rng):
+    def drawn(self, rng: np.random.Generator) -> Iterator[Any]:
         span = self._p.experts
         while True:
             bits = rng.random(4) < (0.4, 0.7, 0.3, 0.5)
@@ -723,7 +737,7 @@ class SelectBench(Bench):
 
     component = select.Selector
 
-    def corners(self, rng):
+    def corners(self, rng: np.random.Generator) -> Iterator[Any]:
         p = self._p
         n, top = p.experts, 2**p.count_bits - 1
         for value in (top, 0, 1, top):
@@ -737,7 +751,7 @@ class SelectBench(Bench):
             yield 2**low + rng.integers(-1, 2, n).clip(-(2**low), top - 2**low)
             yield rng.integers(0, 2 ** (low + 1), n)
 
-    def drawn(self, rng):
+    def drawn(self, rng: np.random.Generator) -> Iterator[Any]:
         while True:
             most = int(rng.choice([1, 2, 4, 30, 2 ** int(rng.integers(1, 17)) - 1, 2**16 - 1]))
             row = rng.integers(0, most + 1, self._p.experts)
@@ -773,10 +787,10 @@ class SorterBench(Bench):
 
     component = sorter.Sorter
 
-    def never(self):
+    def never(self) -> Mapping[str, str]:
         return {"block[0]": "a block has at least two keys", "whole[0]": "a step of one key is not sorted"}
 
-    def corners(self, rng):
+    def corners(self, rng: np.random.Generator) -> Iterator[Any]:
         p = self._p
         top = 2**p.count_bits - 1
         for level in range(p.levels, 0, -1):
@@ -788,7 +802,7 @@ class SorterBench(Bench):
                 yield np.arange(max(2, n - 1)) % 2
         yield np.zeros(2, int)
 
-    def drawn(self, rng):
+    def drawn(self, rng: np.random.Generator) -> Iterator[Any]:
         while True:
             n = int(rng.integers(2, self._p.experts + 1)) if rng.random() < 0.5 else int(rng.integers(2, 9))
             most = int(rng.choice([2, 30, 2 ** rng.integers(1, self._p.count_bits + 1), 2**self._p.count_bits]))
@@ -820,7 +834,7 @@ class AtuBench(Bench):
 
     component = atu.Atu
 
-    def corners(self, rng):
+    def corners(self, rng: np.random.Generator) -> Iterator[Any]:
         """Every set is filled, its ways are used in both orders, and all of them are replaced; tags differ in a bit."""
         p = self._p
         yield from (0, p.experts - 1, 0, p.experts - 1)
@@ -836,7 +850,7 @@ class AtuBench(Bench):
             for tag in (*kept, *kept[::-1], *kept, *kept, *tags[p.ways :], *kept):
                 yield tag * p.sets + at
 
-    def drawn(self, rng):
+    def drawn(self, rng: np.random.Generator) -> Iterator[Any]:
         p = self._p
         near = rng.integers(0, p.experts, max(1, p.entries))
         while True:
@@ -895,7 +909,7 @@ class HeatmapBench(Bench):
                 start[row] = 2 ** rng.integers(0, p.count_bits + 1, p.experts) - 1
         return start
 
-    def corners(self, rng):
+    def corners(self, rng: np.random.Generator) -> Iterator[Any]:
         p = self._p
         rows = sorted(
             {0, 1, 2, 3, 5, p.experts - 1, p.experts // 2, *(2**bit for bit in range(10))} & set(range(p.experts))
@@ -913,7 +927,7 @@ class HeatmapBench(Bench):
         last = p.experts - (p.words - 1) * p.per_word
         return 2 ** (last if word == p.words - 1 else p.per_word) - 1
 
-    def drawn(self, rng):
+    def drawn(self, rng: np.random.Generator) -> Iterator[Any]:
         p = self._p
         while True:
             word = int(rng.integers(0, p.words))

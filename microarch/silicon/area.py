@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from math import log2, pi, sqrt
 from types import MappingProxyType
+from typing import Any
 
 from archsim.base.errors import capital
 from archsim.laws.wafer import SPEED_BITS
@@ -371,10 +372,10 @@ ON_DIES = ("prediction table", "ATU")  # the other tables are the Global CP's
 IN_SRAM = ("expert distribution table", "heatmap cache")  # unless its state machine reads them from DRAM
 
 
-def design_of(system: SystemSpec, changes: Mapping[str, float] = MappingProxyType({})) -> TableDesign:
+def design_of(system: SystemSpec, changes: Mapping[str, Any] = MappingProxyType({})) -> TableDesign:
     """The tables as the system configures them, with ``changes`` applied."""
     decision = system.decision
-    configured = {
+    configured: dict[str, Any] = {
         "dies": system.dies, "hbm_capacity_bytes": system.hbm.capacity_bytes, "atu_entries": decision.atu_entries,
         "table_port_bits": decision.fsm.table_port_bits, "heatmap_port_bits": decision.fsm.heatmap_port_bits,
         "prediction_port_bits": decision.fsm.prediction_port_bits, "clock_hz": decision.local_clock_hz,
@@ -483,7 +484,7 @@ def explanation(part: Part, design: TableDesign, technology: Technology = N5) ->
     sentences = []
     area, power = deviation(part.cost.area_mm2, row.area_mm2), deviation(part.cost.power_mw, row.power_mw)
     if abs(area) > TOLERANCE:
-        sentences.append(_area_sentence(part, row) if part.table else "the core is not the paper's.")
+        sentences.append(_area_sentence(part, part.table, row) if part.table else "the core is not the paper's.")
     if abs(power) > TOLERANCE:
         sentences.append(
             f"power is that of {technology.title} at {design.clock_hz / 1e9:g} GHz; table II states no clock."
@@ -491,11 +492,11 @@ def explanation(part: Part, design: TableDesign, technology: Technology = N5) ->
     return f"{part.name}: {' '.join(sentences)}" if sentences else None
 
 
-def _area_sentence(part: Part, row: Cost) -> str:
+def _area_sentence(part: Part, table: Table, row: Cost) -> str:
     """Why an area that is computed from the cells of N5 is larger than the published one."""
-    published_um2 = row.area_mm2 * UM2_PER_MM2 / (part.table.bits * part.copies)
-    scaled_mm2 = table_cost(part.table, PUBLISHED_DESIGN.clock_hz, SCALED).times(part.copies).area_mm2
-    if part.table.storage is Storage.REGISTERS:
+    published_um2 = row.area_mm2 * UM2_PER_MM2 / (table.bits * part.copies)
+    scaled_mm2 = table_cost(table, PUBLISHED_DESIGN.clock_hz, SCALED).times(part.copies).area_mm2
+    if table.storage is Storage.REGISTERS:
         cell, cell_um2 = "a flip-flop", N5.flop.value
         how = "a flip-flop and a multiplexer of a 45 nm library times (5/45)²"
     else:

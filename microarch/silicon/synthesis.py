@@ -284,7 +284,7 @@ SELECTION = Coefficient(32.0, "ps", "two NAND2x1 of ASAP7, slew of 20 ps, 1.5 fF
 MACRO_WORDS = 1024  # of the deepest macro; its smaller ones have the same access time in the library
 DATA_SLEW_PS = 40.0
 RISE, FALL = "rise", "fall"
-INTO = {  # sense: (output edge, input edges)
+INTO: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # sense: (output edge, input edges)
     "positive_unate": {RISE: (RISE,), FALL: (FALL,)},
     "negative_unate": {RISE: (FALL,), FALL: (RISE,)},
     "non_unate": {RISE: (RISE, FALL), FALL: (RISE, FALL)},
@@ -402,7 +402,9 @@ def _in_order(instances: list[Instance]) -> list[Instance]:
     return order
 
 
-def _output(each: Instance, pin: str, load_ff: float, at) -> dict[str, tuple[float, float, float]]:
+def _output(
+    each: Instance, pin: str, load_ff: float, at: Mapping[tuple[Any, str], tuple[float, float, float]]
+) -> dict[str, tuple[float, float, float]]:
     """(arrival, slew, start) of both edges of an output."""
     found: dict[str, tuple[float, float, float]] = {}
     for arc in each.cell.arcs.get(pin, ()):

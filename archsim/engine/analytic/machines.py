@@ -46,6 +46,7 @@ from archsim.engine.machine import (
 )
 from archsim.engine.moves import software
 from archsim.engine.state import Machine, Memory, Tally, Work
+from archsim.engine.weight_streaming import WeightStreaming
 from archsim.policies.registry import COSTLESS
 from archsim.specs.experiment import Scenario
 from archsim.specs.system import SystemSpec
@@ -135,7 +136,11 @@ class _RecordingProducts:
 class _RecordingEngine(AnalyticalEngine):
     def __init__(self, scenario: Scenario, layer_ids: Any) -> None:
         super().__init__(scenario, layer_ids)
-        self.products = self.execution.builder.gemm = _RecordingProducts(self.execution.builder.gemm)
+        assert isinstance(self.execution, WeightStreaming)
+        self.kernel: Any = self.execution.kernel
+        self.products = _RecordingProducts(self.execution.builder.gemm)
+        own: Any = self.execution.builder  # products of the run, behind what keeps their arguments
+        own.gemm = self.products
 
     def _kernels(self) -> Any:
         return _Recorder
@@ -179,7 +184,7 @@ def record(scenario: Scenario, demand: RunDemand) -> Recorded:
     outcome = Replay(engine, demand).run()
     states_ns = outcome.decision.states_ns
     assert not (states_ns[State.READ] or states_ns[State.UPDATE]), "nothing of a decision overlaps with steps"
-    works = tuple(engine.execution.kernel.works)
+    works = tuple(engine.kernel.works)
     assert not any(work.cp_en.any() for work in works), "no copies are kept"
     arrived, products = tuple(engine.products.arrived), engine.products._products
     return Recorded(
@@ -214,6 +219,11 @@ def with_rates(system: SystemSpec, rates: Mapping[tuple[str, str], np.ndarray], 
     return system.model_copy(
         update={block: getattr(system, block).model_copy(update=fields) for block, fields in changed.items()}
     )
+
+
+def _machines_of(system: SystemSpec) -> int:
+    """How many machines a system of `with_rates` stands for."""
+    return int(np.size(system.hbm.latency_ns))
 
 
 def _picked(system: SystemSpec, at: np.ndarray) -> SystemSpec:
@@ -296,7 +306,7 @@ def _summed(values: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 def _links_of(recorded: Recorded, system: SystemSpec) -> tuple[Links, Reach]:
     """Of all machines of a system, and how far messages of their decisions go."""
-    fabric, dies, machines = recorded.fabric, recorded.fabric.dies, len(system.hbm.latency_ns)
+    fabric, dies, machines = recorded.fabric, recorded.fabric.dies, _machines_of(system)
     rates, latencies = _of_classes(fabric, system, machines)
     kinds, pairs = rates.shape[1], dies * dies
     pair = np.repeat(np.arange(pairs), np.diff(fabric.route_ptr))
@@ -311,14 +321,14 @@ def _links_of(recorded: Recorded, system: SystemSpec) -> tuple[Links, Reach]:
     narrowest[:, ~count.any(axis=1)] = plain[:, None]
     away = ~np.eye(dies, dtype=bool)
     away_ns = route_ns[:, away].min(axis=1) if dies > 1 else 0.0
-    transfers = software(recorded.scenario, (system.hbm.latency_ns + away_ns)[:, None])
+    transfers = software(recorded.scenario, np.asarray(system.hbm.latency_ns + away_ns)[:, None])
     die, links = global_die(fabric), fabric.links - fabric.ports
     leaving = np.bincount(fabric.link_class[:links][fabric.link_src[:links] == die], minlength=kinds)
     bytes_per_ns = _summed(rates, leaving[None])[:, 0]
     if fabric.ports:
         bytes_per_ns = np.minimum(bytes_per_ns, rates[:, -1])
     software_ns, software_bytes_per_ns = (np.broadcast_to(each, (machines, 2)) for each in transfers)
-    found = Links(*map(_own, (
+    found = Links(*(_own(np.asarray(each)) for each in (
         system.hbm.latency_ns, plain, system.d2d.hop_latency_ns, rates[:, fabric.link_class],
         narrowest.reshape(machines, dies, dies), route_ns, software_ns, software_bytes_per_ns,
     )))
@@ -364,10 +374,10 @@ def walk_all_carriers(recorded: dict[int, Recorded], system: SystemSpec, demand:
     a recorded run; numbers that it lacks are added.
     """
     scenario = next(iter(recorded.values())).scenario
-    count = len(system.hbm.latency_ns)
+    count = _machines_of(system)
     needed = carriers_needed(system) if scenario.assumptions.carriers == "as_needed" else min(recorded)
     needed = np.broadcast_to(needed, count)
-    found = Walked(*(np.zeros(count) for _ in range(3)), np.zeros((count, 4), np.int64))
+    found = Walked(np.zeros(count), np.zeros(count), np.zeros(count), np.zeros((count, 4), np.int64))
     for number in np.unique(needed).tolist():
         own = np.flatnonzero(needed == number)
         if number not in recorded:
@@ -386,7 +396,7 @@ def walk_machines(recorded: Recorded, system: SystemSpec, strategy: str) -> Walk
     added, decision_ns = _decisions_of(recorded, reach)
     _, work = _by_part(system, "work")
     walks = _Walks(recorded, system, links, row, work, strategy)
-    first, alike = _unlike(row, work, system.llc.miss_ns, system.llc.write_ns)
+    first, alike = _unlike(row, work, np.asarray(system.llc.miss_ns), np.asarray(system.llc.write_ns))
     ns, counted = (each[alike] for each in walks.of(first))
     others = first[alike] != np.arange(len(row))
     hits = np.flatnonzero(others & (counted[:, LLC_HITS] > 0))
@@ -440,7 +450,7 @@ class _Walks:
         _, first, work = np.unique(self._work[at], return_index=True, return_inverse=True)
         machines = Machines(
             self._row[at], work.reshape(-1),
-            *(_own(each[at]) for each in (self._hbm_bytes_per_ns, llc.hit_ns, llc.miss_ns, llc.write_ns)),
+            *(_own(np.asarray(each)[at]) for each in (self._hbm_bytes_per_ns, llc.hit_ns, llc.miss_ns, llc.write_ns)),
         )
         tags, rooms = (_repeated(each, count) for each in (memory.llc_tags, memory.copies.room))
         of_works = _picked(self._system, at[first])
@@ -461,7 +471,7 @@ class _Walks:
         entries, machine = recorded.works[step].entries, recorded.machine
         given = (np.ascontiguousarray(entries[name]) for name in ("tokens", "routed", "read_bytes", "die"))
         found = recorded.products.side_by_side(system, *given, recorded.arrived[step])
-        times = np.empty((len(system.hbm.latency_ns), len(entries), 4))
+        times = np.empty((_machines_of(system), len(entries), 4))
         compute_ns = found.compute_ns + entries["block_ns"]
         whole_ns = np.ceil(compute_ns) if machine.whole_ns else compute_ns
         times[..., 0], times[..., 1] = whole_ns, whole_ns - (found.compute_ns - found.multiply_ns)

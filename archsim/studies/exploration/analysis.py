@@ -233,7 +233,8 @@ def wanted(found: Exploration) -> dict[str, Candidate]:
     """Heading → design: within each budget the best by the first objective, then the best by every objective; with
     several models, of each.
     """
-    first, named = found.spec.objectives[0], {}
+    first = found.spec.objectives[0]
+    named: dict[str, Candidate | None] = {}
     for model in found.models:
         of = f", {model}" if len(found.models) > 1 else ""
         named |= {f"{budget_of(first, text)}{of}": found.best(text, first, model) for text in found.spec.budgets}
@@ -328,7 +329,7 @@ def effects(points: Sequence[Candidate], objective: str) -> list[Effect]:
         means = {name: float(each.mean()) for name, each in own.items()}
         least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
         if least != most:
-            error = np.hypot(*(_standard_error(own[name], own.values()) for name in (least, most)))
+            error = np.hypot(_standard_error(own[least], own.values()), _standard_error(own[most], own.values()))
             below, above = (float(np.exp(means[name])) for name in (least, most))
             found.append(Effect(axis, least, below, most, above, float(np.expm1(error))))
     return sorted(found, key=lambda each: each.below / each.above)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ from archsim.studies.wafers import section_of, write_distributions
 MOST_DOTS = 3000  # of designs off the front; of more, every n-th
 
 
-def _axis(field: str, objective: str, values: Sequence[float]) -> tuple[Axis, float]:
+def _axis(field: str, objective: str, values: Sequence[float] | np.ndarray) -> tuple[Axis, float]:
     """A logarithmic axis of an objective over these values, and the worth of its unit."""
     worth, prefix = unit_shown(values, SCALES)
     return Axis(field, f"{objective}, {objective_unit(objective, prefix)}", "~g", log=True), worth
@@ -269,13 +270,13 @@ def figures_of(found: Exploration) -> dict[str, Any]:
         "part_note": PART_NOTE,
         "senses": {name: sense_of(name) for name in names},
         "scatters": [
-            drawn for model in found.models for up, across in pairs if (drawn := scatter(found, across, up, model))
+            figure for model in found.models for up, across in pairs if (figure := scatter(found, across, up, model))
         ],
-        "tornados": [drawn for name in names if (drawn := tornado(found.points, name))],
+        "tornados": [bars for name in names if (bars := tornado(found.points, name))],
         "strips": [
-            drawn
+            ranges
             for model, points in _by_model(found).items()
-            if (drawn := strips(points, axes, names[0], model if several else ""))
+            if (ranges := strips(points, axes, names[0], model if several else ""))
         ],
     }
 
@@ -321,7 +322,7 @@ def unmet_budgets(found: Exploration) -> list[str]:
         ranges = []
         for name in parse_constraint(budget).names:
             every = [point.values[name] for point in found.points if point.allowed and name in point.values]
-            ranges += [f"{name} is {between(every, lambda each, name=name: amount(name, each))}"] if every else []
+            ranges += [f"{name} is {between(every, partial(amount, name))}"] if every else []
         asked = with_units(budget).replace("<=", "≤").replace(">=", "≥")
         said.append(f"No design keeps {asked}, as {listed(ranges)}." if ranges else f"No design keeps {asked}.")
     return said

@@ -27,6 +27,7 @@ from archsim.engine.analytic.machines import (
     with_rates,
 )
 from archsim.engine.analytic.walk import HBM_BYTES, LINK_BYTES, READ_BYTES, walk_strategy
+from archsim.engine.demand import RunDemand
 from archsim.engine.loop import Outcome
 from archsim.engine.machine import build_fabric, carriers_of
 from archsim.report.page import write_report
@@ -164,7 +165,9 @@ class _Family:
     def __init__(self, screen: Screen, run: Run, simulator: Simulator) -> None:
         self._screen, self._run, self._plan = screen, run, screen.plan
         assert run.point is not None
-        self._base, self._demand = run.point, simulator.replay(run).demands
+        demand = simulator.replay(run).demands
+        assert isinstance(demand, RunDemand)
+        self._base, self._demand = run.point, demand
         self._costs = build_costs(run.system, screen._coefficients)
         self._link_class = build_fabric(run.system, ROW_MAJOR).link_class
 
@@ -197,7 +200,7 @@ class _Family:
 
     def _system(self, digits: Mapping[int, np.ndarray], count: int) -> SystemSpec:
         """That stands for the machines of points."""
-        rates = {path[1:]: values[digits[at]] for path, (at, values) in self._screen.values.items()}
+        rates = {(path[1], path[2]): values[digits[at]] for path, (at, values) in self._screen.values.items()}
         return with_rates(self._run.system, rates, count)
 
     def _priced(self, system: SystemSpec) -> Machine:
@@ -219,10 +222,13 @@ class _Family:
     def _columns(self, outcome: Outcome, walked: Walked, machine: Machine) -> dict[str, Any]:
         """Columns of objectives, and those that say which point it is."""
         run = self._run
-        timed = replace(outcome, prefill_ns=walked.prefill_ns, decode_ns=walked.decode_ns)
-        finished = Finished(run, self._demand, None, timed)
-        counted = {"tokens": [int(outcome.load.sum())], "hbm_bytes": [walked.counted[:, HBM_BYTES]]}
-        between_dies = {"bytes": [walked.counted[:, LINK_BYTES]], "src": [0], "dst": [1]}
+        no_source: Any = None  # a throughput needs no token one by one
+        # of each point, as arrays
+        timed: dict[str, Any] = {"prefill_ns": walked.prefill_ns, "decode_ns": walked.decode_ns}
+        finished = Finished(run, self._demand, no_source, replace(outcome, **timed))
+        tokens = int(outcome.load.sum())
+        counted: dict[str, list[Any]] = {"tokens": [tokens], "hbm_bytes": [walked.counted[:, HBM_BYTES]]}
+        between_dies: dict[str, list[Any]] = {"bytes": [walked.counted[:, LINK_BYTES]], "src": [0], "dst": [1]}
         row = work_of(run.model, run.assumptions, counted, between_dies, int(outcome.counts.padded.sum())) | {
             "prefill_ns": walked.prefill_ns,
             "decode_ns": walked.decode_ns,

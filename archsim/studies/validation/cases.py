@@ -527,7 +527,8 @@ def _tokens(pairs: float, active: float, sizes: MoeSizes, ep: float) -> np.ndarr
 
 
 def rank_ns(
-    named: str, sizes: MoeSizes, ep: int, dtype: str, rates, library: str | None, tokens: np.ndarray, **changed
+    named: str, sizes: MoeSizes, ep: int, dtype: str, rates: Rates, library: str | None, tokens: np.ndarray,
+    **changed: Any,
 ) -> np.ndarray:
     """Times of steps on one rank of ``ep``, float64[step] ns; tokens: int64[step, expert]; changed: assumptions."""
     machine = {

@@ -64,7 +64,9 @@ def moe_groups(measurements: Measurements, gpu: str) -> Iterator[tuple[tuple, pd
     return iter(rows.groupby(MOE_KEYS, sort=True))
 
 
-def gemm_table_for(calibration: CalibrationSpec, library, dtype, included, groups, version) -> GemmTable | None:
+def gemm_table_for(
+    calibration: CalibrationSpec, library: str, dtype: str, included: str, groups: int, version: str
+) -> GemmTable | None:
     """The table of the same version, else the newest of the library, else the default of the dtype."""
     quantisation = "included" if included == "1" else "apart"
     same = [
@@ -85,7 +87,8 @@ def gemm_table_for(calibration: CalibrationSpec, library, dtype, included, group
 
 
 def moe_table_for(
-    calibration: CalibrationSpec, model, library, kernel, dtype, distribution, eplb_slots, version, *numbers
+    calibration: CalibrationSpec, model: str, library: str, kernel: str, dtype: str, distribution: str, eplb_slots: int,
+    version: str, *numbers: int,
 ) -> MoeTable | None:
     """The table of the same model and sizes; preferably the same kernel, then the same version or
     release, then the newest.
@@ -143,7 +146,8 @@ def _notes_of_tables(calibration: CalibrationSpec) -> Iterator[str]:
             if table.note and not table.scaled_from:
                 names = [getattr(table, name, "") for name in ("model", "phase", "kind", "dtype", "distribution")]
                 yield f"{what} of {name_of(table)} ({' '.join(name for name in names if name)}): {table.note}"
-    judged = [table for table in (*calibration.gemm, *calibration.moe) if not table.scaled_from]
+    of_products: tuple[GemmTable | MoeTable, ...] = (*calibration.gemm, *calibration.moe)
+    judged = [table for table in of_products if not table.scaled_from]
     unknown = sum(not table.prints for table in judged)
     if unknown:
         yield (
@@ -515,15 +519,15 @@ def set_errors(name: str, items: Iterable[Series], ratios: Iterable[np.ndarray])
     items, ratios = list(items), list(ratios)
     binned = [binned_errors(item.size_bytes, ratio) for item, ratio in zip(items, ratios, strict=True)]
     errors = np.abs(np.concatenate(ratios) - 1)
-    errors, binned = errors[~np.isnan(errors)], np.concatenate(binned)
+    errors, binned_error = errors[~np.isnan(errors)], np.concatenate(binned)
     unrounded = [
         binned_errors(item.size_bytes, _unrounded(item, ratio)) for item, ratio in zip(items, ratios, strict=True)
     ]
     floors = [floor for floor in map(_floor, items) if floor is not None]
     return SetErrors(
         name, len(items), len(errors), float(errors.mean()), float(np.quantile(errors, 0.95)), float(errors.max()),
-        int(np.sum(errors < 0.05)), float(binned.mean()), float(binned.max()), float(np.concatenate(unrounded).max()),
-        float(np.mean(floors)) if floors else None,
+        int(np.sum(errors < 0.05)), float(binned_error.mean()), float(binned_error.max()),
+        float(np.concatenate(unrounded).max()), float(np.mean(floors)) if floors else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,7 +120,7 @@ def shares_within(question: str, sets: dict[str, dict[str, np.ndarray]]) -> Poin
                 {"set": name, "dtype": dtype, "error": 100 * float(x), "share": 100 * float(y), "told": told}
                 for x, y in zip(at, share, strict=True)
             ]
-    dtypes = dict.fromkeys(row["dtype"] for row in rows)
+    dtypes = dict.fromkeys(str(row["dtype"]) for row in rows)
     return Points(
         question=question, rows=rows, x=Axis("error", "error at most, %"),
         y=Axis("share", "share of cases, %"), lines=True,
@@ -166,10 +166,10 @@ def sections(found: list[Judged]) -> pd.DataFrame:
     rows = []
     ordered = sorted((each for each in found if each.error is not None), key=lambda each: each[:3])
     for key in dict.fromkeys(each[:3] for each in ordered):
-        found = np.abs(np.concatenate([each.error for each in ordered if each[:3] == key]))
-        if len(found):
-            figures = np.median(found), np.quantile(found, 0.9), found.max(), np.mean(found <= WITHIN)
-            rows.append([*key, len(found), *map(float, figures)])
+        errors = np.abs(np.concatenate([each.error for each in ordered if each[:3] == key]))
+        if len(errors):
+            figures = np.median(errors), np.quantile(errors, 0.9), errors.max(), np.mean(errors <= WITHIN)
+            rows.append([*key, len(errors), *map(float, figures)])
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -353,7 +353,10 @@ def kinds_shown(cases: pd.DataFrame) -> list[str]:
     return [kind for kind in UNSEEN if (cases["kind"] == kind).any()] or [FITTED]
 
 
-def in_short(cases, layers, transfers, through_engine, copies) -> Iterator[str]:
+def in_short(
+    cases: pd.DataFrame, layers: pd.DataFrame, transfers: Mapping[str, Sequence[SetErrors]],
+    through_engine: pd.DataFrame, copies: pd.DataFrame,
+) -> Iterator[str]:
     """Summary sentences, the most important first."""
     experts = _of_one_table(_judged_experts(cases))
     for kind in kinds_shown(experts) if len(experts) else ():
@@ -403,7 +406,7 @@ def _curves(cases: pd.DataFrame) -> Points | None:
     newest = _of_one_table(_judged_experts(cases))
     if not len(newest):
         return None
-    sets = {}
+    sets: dict[str, tuple[Sequence[tuple[float, float]], Sequence[tuple[float, float, float]]]] = {}
     of_file = newest[newest["kind"].isin([FITTED, NEW])]
     for (model, n, k, dtype, table), shown in of_file.groupby(["model", *SHAPE, "dtype", "table"], sort=True):
         ordered = shown.sort_values("m", kind="stable")
