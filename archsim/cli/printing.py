@@ -366,18 +366,25 @@ def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
 
 # ---- sure
 
-def print_causes(indices) -> None:
-    """A table of what the variance of an answer in worlds depends on, with the error of each share."""
+def print_causes(indices, unknown: str) -> None:
+    """A table of what the variance of an answer in worlds depends on. Shares of what each draw does alone add up to at
+    most 100 %; what several do together counts for each of them under *with others*. ``unknown``: why it is not known.
+    """
+    from archsim.base.errors import sentence
     from archsim.report.units import percent
     from archsim.studies.sure import SHOWN
 
+    if unknown:
+        print(sentence(unknown))
+        return
     large = [each for each in indices[:SHOWN] if each.total > 0.005]
     if not large:
         print("The answer depends on none of the numbers that were drawn.")
         return
-    table = grid("the answer depends on", numbers=("share of the variance", "±"))
+    table = grid("the answer depends on", numbers=("share of the variance, alone", "±", "with others", "±"))
     for each in large:
-        table.add_row(each.name, percent(each.total), percent(2 * each.total_error))
+        alone, together = (each.first, each.first_error), (each.total, each.total_error)
+        table.add_row(each.name, *(percent(part) for value, error in (alone, together) for part in (value, 2 * error)))
     console().print(table)
 
 
@@ -398,7 +405,7 @@ def print_sure(found) -> None:
                 by = (f"{end}×" for end in interval(each.ratio.p50, each.ratio.p05, each.ratio.p95))
                 table.add_row(each.faster, each.slower, order_told(each), *by)
             console().print(table)
-        print_causes(place.indices)
+        print_causes(place.indices, place.unknown)
         for each in place.measurements:
             print(measured_told(each, place))
         print(place.told)

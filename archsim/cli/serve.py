@@ -207,7 +207,7 @@ def _print_sure(found) -> None:
         ]  # fmt: skip
         table.add_row(option.name, percent(option.best), *cells)
     console().print(table)
-    print_causes(found.indices)
+    print_causes(found.indices, found.unknown)
     for each in found.measurements:
         print(found.measured_told(each))
     print(sentence(found.sentence))

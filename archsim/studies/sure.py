@@ -44,6 +44,7 @@ from archsim.uncertainty.estimate import (
     narrowed,
     order,
     pair,
+    refuse_shares,
     worth_knowing,
 )
 from archsim.uncertainty.quantities import Distribution, Quantity
@@ -108,7 +109,7 @@ class Measurement:
 class Place:
     """Options that are compared. ``of``: system, model and so on that they share; ``pairs``: the fastest against
     each other; ``further``: the others against each other; ``headline``: the pair of the sentence, None with one
-    option; ``told``: its sentence.
+    option; ``told``: its sentence; ``unknown``: why there are no ``indices`` and ``measurements``, or ''.
     """
 
     of: Mapping[str, Any]
@@ -120,6 +121,7 @@ class Place:
     measurements: tuple[Measurement, ...]
     samples: Mapping[str, np.ndarray] = field(repr=False, compare=False, default_factory=dict)
     further: tuple[Pair, ...] = ()
+    unknown: str = ""
 
     @property
     def name(self) -> str:
@@ -322,11 +324,13 @@ def _place(
     draws = {name: drawn for name, drawn in worlds.draws.items() if name in read}
     clean = {name: each.ns if each.by_layers is None else each.ns / each.by_layers for name, each in found.items()}
     told_by = clean[headline.slower] / clean[headline.faster] if headline else clean[names[0]]
+    told = _told(names, ties, rest, options, worlds.samples)
+    if unknown := refuse_shares(len(draws), worlds.samples):
+        return Place(of, options, pairs, headline, told, (), (), ns, further, unknown)
     expansion = expand(draws, told_by)
     rates = {name: expand(draws, float(np.mean(each)) / each) for name, each in clean.items()}
     rates = {name: _scaled(each, 1 / float(np.mean(ns[name]))) for name, each in rates.items()}
     measured = measurements(expansion, rates, draws, values, named)
-    told = _told(names, ties, rest, options, worlds.samples)
     found_indices = _with_layers(indices(expansion, draws, told_by), told_by, values)
     return Place(of, options, pairs, headline, told, found_indices, measured, ns, further)
 
@@ -521,7 +525,8 @@ def ends_of(name: str, found: Interval | None) -> dict[str, float | None]:
 
 def _plain(place: Place) -> dict[str, Any]:
     return {
-        "of": dict(place.of), "told": place.told, "options": [_row(place, each) for each in place.options],
+        "of": dict(place.of), "told": place.told, "unknown": place.unknown,
+        "options": [_row(place, each) for each in place.options],
         "pairs": [
             {"faster": each.faster, "slower": each.slower, "probability": each.probability, "reverse": each.reverse,
              "sure": each.sure, "told": order_told(each)} | ends_of("ratio", each.ratio)
@@ -562,7 +567,7 @@ def section_of(found: Sure) -> dict[str, Any]:
                 "name": place.name, "told": place.told, "chart": whiskers(place), "tornado": tornado(place),
                 "pairs": [(each.faster, each.slower, each.ratio, written_range(each.ratio), order_told(each))
                           for each in (*place.pairs, *place.further)],
-                "measure": [measured_told(each, place) for each in place.measurements],
+                "measure": [measured_told(each, place) for each in place.measurements], "unknown": place.unknown,
             }
             for place in found.places
         ],

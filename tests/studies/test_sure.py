@@ -13,6 +13,7 @@ import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
+from archsim.cli.printing import print_sure
 from archsim.runs.plan import select
 from archsim.specs.config_files import shipped_configs
 from archsim.studies.sure import measured_told
@@ -201,6 +202,24 @@ def test_a_block_is_worth_it_in_a_share_of_the_worlds(tmp_path, monkeypatch, cap
     file = file_of(toy(engine="analytical", policies=["ep", "allo"]), tmp_path)
     assert main(["compare", "--without", "allocator", "--in", file, "--samples", "16", "--jobs", "1"]) == 0
     assert " of 16 worlds. In 90 % of " in capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_shares_add_up_or_are_not_known(found, tmp_path, capsys):
+    (place,) = found.places
+    assert sum(each.first for each in place.indices) <= 1 + 1e-9 and not place.unknown
+    few = ar.sure(TOY, 16, tmp_path, jobs=1)
+    (unknown,) = few.places
+    least = 2 * len({each.name for each in place.indices})
+    assert 16 < least <= 32, "as many draws as the runs read"
+    assert not unknown.indices and not unknown.measurements
+    assert unknown.unknown.startswith("What the answer depends on is not known, as 16 worlds are too few for the ")
+    assert unknown.unknown.endswith(f"Use --samples {least} or more")
+    print_sure(few)
+    assert f"Use --samples {least} or more." in " ".join(capsys.readouterr().out.split())
+    page = (tmp_path / "sure.html").read_text()
+    assert f"{unknown.unknown}." in page and "No number that was drawn" not in page
+    print_sure(found)
+    assert "share of the variance, alone" in capsys.readouterr().out
 
 
 def test_few_samples_are_refused(capsys):

@@ -17,6 +17,7 @@ from archsim.uncertainty.estimate import (
     narrowed,
     order,
     pair,
+    refuse_shares,
     worth_knowing,
 )
 from archsim.uncertainty.quantities import SHAPES, Distribution
@@ -49,6 +50,20 @@ def test_a_linear_case_has_the_closed_form():
     # knowing a and b leaves c: 90 % of an even draw of width 1
     known = narrowed(expand(draws, values), draws, values, ["a", "b"])
     assert known.width == pytest.approx(0.9, rel=0.03) and known.p50 == pytest.approx(13, abs=0.05)
+
+
+@pytest.mark.parametrize("draws", [12, 20])
+def test_two_worlds_a_draw_tell_shares(draws):
+    assert refuse_shares(draws, 2 * draws) == ""
+    assert f"Use --samples {2 * draws} or more" in refuse_shares(draws, 2 * draws - 1)
+    weights = np.array([1.0, 0.5, 0.3] + [0.1] * (draws - 3))
+    for seed in range(2):
+        drawn = draws_of([str(at) for at in range(draws)], 2 * draws, seed)
+        values = sum(weight * drawn[str(at)] for at, weight in enumerate(weights))
+        found = by_name(drawn, values)
+        assert sum(each.first for each in found.values()) <= 1 + 1e-9
+        for at, share in enumerate(weights[:3] ** 2 / (weights**2).sum()):
+            assert found[str(at)].total == pytest.approx(share, abs=0.16)
 
 
 def test_noise_has_no_index():

@@ -66,6 +66,7 @@ from archsim.uncertainty.estimate import (
     interval,
     order,
     pair,
+    refuse_shares,
 )
 from archsim.uncertainty.quantities import Distribution, Quantity
 from archsim.uncertainty.worlds import Found, Shares, drawn, draws_of, measurable, quantities_of, refuse_few, value_of
@@ -127,6 +128,7 @@ class ServedSure(Shown):
     measurements: tuple[Measurement, ...]
     quantities: tuple[Quantity, ...]
     notes: tuple[str, ...]
+    unknown: str = ""  # why there are no indices and measurements
 
     def __repr__(self) -> str:
         return f"ServedSure({self.name!r}, {self.samples} worlds: {self.sentence})"
@@ -145,7 +147,7 @@ class ServedSure(Shown):
         """The result as JSON has it."""
         return {
             "name": self.name, "samples": self.samples, "judged": self.judged, "sentence": self.sentence,
-            "notes": list(self.notes), "options": [_row(each) for each in self.options],
+            "notes": list(self.notes), "unknown": self.unknown, "options": [_row(each) for each in self.options],
             "pairs": [
                 {"better": each.faster, "worse": each.slower, "probability": each.probability,
                  "reverse": each.reverse, "sure": each.sure} | dict(zip(("p05", "p50", "p95"), each.ratio, strict=True))
@@ -311,13 +313,17 @@ def _answer(
     shares = fastest_shares(costs)
     options = tuple(_option(name, *found[name], shares[name]) for name in names)
     answer = costs[names[1]] / costs[names[0]] if len(names) > 1 else values[names[0]]
-    expansion = expand(draws, answer)
-    rates = {name: expand(draws, 1 / each) for name, each in costs.items()}
-    measured = measurements(expansion, rates, draws, answer, every)
+    shares_of: tuple[Index, ...] = ()
+    measured: tuple[Measurement, ...] = ()
+    if not (unknown := refuse_shares(len(draws), samples)):
+        expansion = expand(draws, answer)
+        rates = {name: expand(draws, 1 / each) for name, each in costs.items()}
+        measured = measurements(expansion, rates, draws, answer, every)
+        shares_of = tuple(indices(expansion, draws, answer))
     return ServedSure(
         f"{plan.first.model.name} on {plan.first.system.name}", samples, judged, options, tuple(pairs),
-        _told(judged, options, pairs[: len(names) - 1], samples), tuple(indices(expansion, draws, answer)), measured,
-        tuple(every.values()), _notes(every),
+        _told(judged, options, pairs[: len(names) - 1], samples), shares_of, measured, tuple(every.values()),
+        _notes(every), unknown,
     )  # fmt: skip
 
 
@@ -415,7 +421,7 @@ def _section(found: ServedSure) -> dict[str, Any]:
              if each.sure else "a tie")
             for each in found.pairs
         ],
-        "measure": [found.measured_told(each) for each in found.measurements],
+        "measure": [found.measured_told(each) for each in found.measurements], "unknown": found.unknown,
     }  # fmt: skip
     return {
         "sure_places": [place], "sure_quantities": quantity_rows(found.quantities), "sure_exact": (),
