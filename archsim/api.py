@@ -848,12 +848,12 @@ def recommend(
     """What to serve a model with: engine, GPU, parallel sizes, precision, batch limits and pools.
 
     on: GPUs and how many there are, such as ``h200:32``; several are compared. Limits: ``ttft``, ``tpot``, ``e2e``
-    (texts with units, such as ``50ms``). Traffic: ``input_tokens``, ``output_tokens`` (means) and ``spread``
-    (coefficient of variation), or ``requests`` (a trace). Budget: ``usd_per_hour``, ``watts``; ``prices``: GPU → USD an
-    hour. ``rate``: requests a second that must be served, by the cheapest GPUs. ``engines``, ``precisions``: that may
-    be chosen. ``objective``: throughput, price or energy. ``pools``: also engines that only prefill or decode. jobs:
-    processes (None: all cores). out: folder of the files to start it with; loads: recorded loads of experts, for a
-    placement.
+    (texts with units, such as ``50ms``). Traffic: ``input_tokens``, ``output_tokens`` (means; None: 1,024 and 512, or
+    fewer for a model of few positions) and ``spread`` (coefficient of variation), or ``requests`` (a trace). Budget:
+    ``usd_per_hour``, ``watts``; ``prices``: GPU → USD an hour. ``rate``: requests a second that must be served, by the
+    cheapest GPUs. ``engines``, ``precisions``: that may be chosen. ``objective``: throughput, price or energy.
+    ``pools``: also engines that only prefill or decode. jobs: processes (None: all cores). out: folder of the files to
+    start it with; loads: recorded loads of experts, for a placement.
 
     Returns a `Recommendation`: ``.best`` and ``.others`` (each with ``.choice``, ``.rate_per_s`` and its 80 % range,
     ``.probability`` that it is the best, ``.usd_per_million``, ``.upkeep``), ``.measures`` of the best under load,

@@ -309,10 +309,12 @@ def add_recommend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tpot", metavar="TIME", help="Limit of the time per output token, such as 50ms.")
     parser.add_argument("--e2e", metavar="TIME", help="Limit of the time from arrival to last token, such as 30s.")
     parser.add_argument(
-        "--input", type=_tokens, default=1024, metavar="N", help="Mean number of prompt tokens (default: 1024)."
+        "--input", type=_tokens, metavar="N",
+        help="Mean number of prompt tokens (default: 1024, or fewer for a model of few positions).",
     )
     parser.add_argument(
-        "--output", type=_tokens, default=512, metavar="N", help="Mean number of output tokens (default: 512)."
+        "--output", type=_tokens, metavar="N",
+        help="Mean number of output tokens (default: 512, or fewer for a model of few positions).",
     )
     parser.add_argument("--requests", metavar="FILE", help="A trace of requests, instead of --input and --output.")
     parser.add_argument("--rate", type=_rate, default=0.0, metavar="N",

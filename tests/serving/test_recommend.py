@@ -11,19 +11,20 @@ from measured_serving.choices import with_clients, within_limits
 from measured_serving.split import pools_of
 
 import archsim as ar
+from archsim.base.errors import TraceError
 from archsim.cli.main import main
 from archsim.iteration.layers import TOKENS, row_flop
 from archsim.runs.pool import in_copies
 from archsim.serving.deployment import Engine, host_file, host_of
 from archsim.serving.measures import activity, usd_per_million
-from archsim.serving.serving import check_serving
+from archsim.serving.serving import check_serving, requests_of
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
 from archsim.specs.library import load_model
 from archsim.specs.serving_files import load_serving
 from archsim.studies.serving import recommend as studied
 from archsim.studies.serving.accuracy import decode_batches
-from archsim.studies.serving.recommend import Curve, Factors, asked_of, drawn_rates
+from archsim.studies.serving.recommend import Curve, Factors, asked_of, drawn_rates, kinds_of
 from archsim.studies.serving.runs import DECODE, Started, arguments, options_file, script
 from archsim.studies.serving.search import Choice, search
 
@@ -117,6 +118,25 @@ def test_each_engine_is_started_as_it_counts_its_ranks_and_limits():
     text = script([started("sglang"), started("sglang", role=DECODE, instances=1)])
     assert text.count("sglang.launch_server") == 3 and text.count("--disaggregation-mode decode") == 1
     assert 'MODEL=${MODEL:-Qwen/Qwen3-235B-A22B}' in text and "--port 8002" in text
+
+
+def test_default_lengths_fit_the_positions_of_the_model():
+    usual = asked_of("llama-3.1-8b", ["h200"], tpot="50ms")
+    assert (usual.requests["input"]["mean"], usual.requests["output"]["mean"], usual.note) == (1024, 512, "")
+    short = asked_of("olmoe-1b-7b", ["h200"], tpot="50ms")
+    prompt, answer = (short.requests[side]["mean"] for side in ("input", "output"))
+    assert 512 <= prompt < 1024 and prompt == pytest.approx(2 * answer, abs=32)
+    assert short.note == (
+        f"Prompts have {prompt} tokens and outputs {answer} on average, not 1,024 and 512, so that the longest request "
+        "fits the 4,096 positions of olmoe-1b-7b."
+    )
+    for asked in (short, asked_of("olmoe-1b-7b", ["h200"], tpot="50ms", output_tokens=100)):
+        drawn = requests_of(kinds_of(asked)[0].serving)  # refuses what is too long
+        assert (drawn.input + drawn.output).max() <= 4096
+    own = asked_of("olmoe-1b-7b", ["h200"], tpot="50ms", input_tokens=4000, output_tokens=2000)
+    assert own.requests["input"]["mean"] == 4000 and not own.note
+    with pytest.raises(TraceError, match="olmoe-1b-7b has 4,096 positions"):
+        requests_of(kinds_of(own)[0].serving)
 
 
 def test_a_budget_bounds_the_gpus():

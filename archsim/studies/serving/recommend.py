@@ -45,8 +45,10 @@ from archsim.serving.measures import (
     upkeep,
     usd_per_million,
 )
-from archsim.serving.requests import Requests, first, scaled
+from archsim.serving.requests import Requests, first, lengths, scaled
 from archsim.serving.serving import (
+    INPUT_STREAM,
+    OUTPUT_STREAM,
     Deployment,
     decodes_alone,
     requests_of,
@@ -57,6 +59,7 @@ from archsim.specs.config_files import named_files
 from archsim.specs.deployment import ParallelSpec, PrecisionSpec
 from archsim.specs.library import Source, load_model, load_system
 from archsim.specs.model import ModelSpec
+from archsim.specs.serving import LengthSpec, RequestSpec
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.system import SystemSpec
 from archsim.studies.serving.runs import BOTH, DECODE, OPTIONS_OF, PREFILL, Started, options_file, script
@@ -84,6 +87,7 @@ ENGINES: Mapping[str, str] = MappingProxyType({"vllm": "vllm_v1", "sglang": "sgl
 NAMES: Mapping[str, str] = MappingProxyType({"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"})
 # Where a user says nothing: a chat with a page of context.
 INPUT_TOKENS, OUTPUT_TOKENS, SPREAD = 1024, 512, 0.5
+LENGTH_STEP = 16  # tokens, in which usual lengths are made shorter
 NVIDIA_ONLY = ("trtllm",)
 AMD = ("mi300x", "mi355x")
 # Checkpoints whose experts come in one dtype (model cards).
@@ -126,6 +130,7 @@ class Asked(NamedTuple):
     pools: bool
     max_num_seqs: tuple[int, ...] = SEQS
     max_num_batched_tokens: tuple[int, ...] = TOKENS
+    note: str = ""  # on the lengths of requests, where they are shorter than usual
 
 
 def asked_of(
@@ -135,8 +140,8 @@ def asked_of(
     ttft: str | None = None,
     tpot: str | None = None,
     e2e: str | None = None,
-    input_tokens: float = INPUT_TOKENS,
-    output_tokens: float = OUTPUT_TOKENS,
+    input_tokens: float | None = None,
+    output_tokens: float | None = None,
     spread: float = SPREAD,
     requests: str | None = None,
     rate: float = 0.0,
@@ -148,7 +153,9 @@ def asked_of(
     prices: Mapping[str, float] | None = None,
     pools: bool = False,
 ) -> Asked:
-    """The question as it is asked on the command line. Raises SpecError for what is unknown or contradictory."""
+    """The question as it is asked on the command line. ``input_tokens``, ``output_tokens``: None for the usual ones, or
+    what fits the model. Raises SpecError for what is unknown or contradictory.
+    """
     if not on:
         raise SpecError("--on: name the GPUs and how many there are, such as --on h200:32")
     if ttft is None and tpot is None and e2e is None:
@@ -171,18 +178,49 @@ def asked_of(
         if objective == PRICE and offer.rent is None:
             raise SpecError(f"the price of {offer.gpu} is not known: give --price {offer.gpu}=USD (an hour of one GPU)")
     slo = {name: given for name, given in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if given is not None}
-    if requests is not None:
-        traffic: dict[str, Any] = {"trace": requests}
-    else:
-        traffic = {
-            "arrivals": {"rate": "1/s"}, "input": {"mean": input_tokens, "cv": spread},
-            "output": {"mean": output_tokens, "cv": spread}, "count": MOST_REQUESTS,
-        }  # fmt: skip
     whose = load_model(model) if isinstance(model, str | Path) else _model_of(model)
+    prompt, answer, note = _lengths(whose, input_tokens, output_tokens, spread)
+    traffic: dict[str, Any] = {
+        "arrivals": {"rate": "1/s"}, "input": {"mean": prompt, "cv": spread},
+        "output": {"mean": answer, "cv": spread}, "count": MOST_REQUESTS,
+    } if requests is None else {"trace": requests}  # fmt: skip
     return Asked(
         whose, str(model) if isinstance(model, Path) else model, offers, slo, traffic, tuple(engines),
-        tuple(precisions), objective, rate, pools,
+        tuple(precisions), objective, rate, pools, note=note if requests is None else "",
     )  # fmt: skip
+
+
+def _lengths(model: ModelSpec, prompt: float | None, answer: float | None, spread: float) -> tuple[float, float, str]:
+    """Mean tokens of prompts and of outputs, and a note. Those that a user leaves open (None) are the usual ones, or
+    shorter, so that the longest request that is drawn fits the model's positions.
+    """
+    usual: tuple[float, float] = (prompt or INPUT_TOKENS, answer or OUTPUT_TOKENS)
+    positions = model.extended_positions or model.positions
+    if positions is None:
+        return *usual, ""
+
+    def shortened(tokens: float, given: float | None) -> float:
+        return given or max(LENGTH_STEP, int(tokens * positions / longest) // LENGTH_STEP * LENGTH_STEP)
+
+    means, before = usual, None
+    while (longest := _longest(*means, spread)) > positions and means != before:
+        before, means = means, (shortened(means[0], prompt), shortened(means[1], answer))
+    if means == usual or longest > positions:  # lengths of the user's own that are too long are refused as requests
+        return *usual, ""
+    return *means, (
+        f"Prompts have {means[0]:,g} tokens and outputs {means[1]:,g} on average, not {usual[0]:,g} and {usual[1]:,g}, "
+        f"so that the longest request fits the {positions:,} positions of {model.name}."
+    )
+
+
+def _longest(prompt: float, answer: float, spread: float) -> int:
+    """Tokens of the longest request that is drawn, with its output."""
+    sides = ((prompt, INPUT_STREAM), (answer, OUTPUT_STREAM))
+    seed = RequestSpec.model_fields["seed"].default
+    prompts, answers = (
+        lengths(MOST_REQUESTS, *LengthSpec(mean=mean, cv=spread).drawn, seed, stream) for mean, stream in sides
+    )
+    return int((prompts + answers).max())
 
 
 def _time_ns(option: str, text: str | None) -> float:
@@ -1069,6 +1107,8 @@ def _beside(best: Recommended, other: Recommended, asked: Asked) -> str:
 
 def _notes(race: _Race, best: Recommended, measures: Measures) -> Iterator[str]:
     asked, kind = race.asked, best.kind
+    if asked.note:
+        yield asked.note
     if "trace" not in asked.requests:
         yield (
             f"Requests come at random times, with a mean of {race.requests.input.mean():,.0f} prompt tokens and "
