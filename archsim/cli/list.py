@@ -154,10 +154,13 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
 def run_compile(args: argparse.Namespace) -> int:
     """Compile, and print what each part took. Raises ArchsimError where a part fails."""
     from archsim.base.host import available_cores
+    from archsim.cli.progress import begins
 
     begin, args.result = time.monotonic(), {}
     with TemporaryDirectory(prefix="archsim-") as folder, ThreadPoolExecutor(args.jobs or available_cores()) as pool:
-        for what, took_s in pool.map(lambda what: _compile(what, Path(folder)), RUNS):
+        begins(f"compiling kernels in {len(RUNS)} parts")
+        for done, (what, took_s) in enumerate(pool.map(lambda what: _compile(what, Path(folder)), RUNS), 1):
+            begins(f"compiling kernels, {done} of {len(RUNS)} parts done")
             args.result[what] = {"seconds": took_s}
             print(f"{what:<30} {took_s:5.0f} s", flush=True)
     where = os.environ.get("NUMBA_CACHE_DIR", "the caches of numba")

@@ -160,10 +160,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if isinstance(getattr(arguments, "out", None), str) and arguments.out:
             arguments.out = _out_checked(arguments.out)
+        if getattr(arguments, "force", False) and not arguments.out:
+            raise ArchsimError(
+                "--force: it lets archsim write among the files of the folder that --out names. Give --out DIR, too, "
+                "or leave --force out"
+            )
         if hasattr(arguments, "force") and arguments.out:
             (claim if arguments.force else refuse_foreign)(Path(arguments.out))
         file = getattr(arguments, "file", None)
-        first = f"reading {file}" if isinstance(file, str) else f"archsim {words[0]}: loading"
+        first = f"reading {file}" if isinstance(file, str) else f"starting archsim {words[0]}"
         with heartbeat(first), code_told(sys.stderr):
             status = _as_json(arguments) if getattr(arguments, "json", False) else arguments.run(arguments)
         sys.stdout.flush()  # here, where a full disk can be told

@@ -99,7 +99,7 @@ class Heard:
                 return
             self._last_s = now
             line = self._line.removesuffix(" ...")
-            told = self.doing() if self.doing else f"{line}: for {spoken(now - self._line_s)}"
+            told = self.doing() if self.doing else f"{line}, {spoken(now - self._line_s)} so far"
             compiled = functions_compiled() - self._compiled
             left_s = seconds_left(self.expected, self._since_s)
             if compiled or left_s:
@@ -237,16 +237,16 @@ class Lines(AbstractContextManager):
         if share < self._share or share == 0:
             self._part_s = now
         self._share, self._part = share, text
-        if now - self._told_s < PART_S:
+        if not share or now - self._told_s < PART_S:  # what has only begun is told by the line on silence
             return
         self._told_s, so_far_s = now, now - self._part_s
         left = f", about {spoken(so_far_s / share * (1 - share))} left" if share and so_far_s > PART_S else ""
-        self._print(f"  {text}, {share:.0%} after {spoken(so_far_s)}{left}")
+        self._print(f"  {text}, {percent_done(share)} after {spoken(so_far_s)}{left}")
 
     def _state(self, phase: str) -> str:
         """``running [1,200/10,188] 12 %, 40 s so far, about 5 min left``."""
         so_far_s, new = self._clock() - self._began_s, self._done - self._kept
-        share = f"{self._done / max(self._runs, 1):.0%}".replace("%", " %")
+        share = percent_done(self._done / max(self._runs, 1))
         left = _left(so_far_s, new, self._runs - self._done)
         return f"{phase} [{self._done:,}/{self._runs:,}] {share}, {spoken(so_far_s)} so far{left and f', {left}'}"
 
@@ -256,6 +256,11 @@ class Lines(AbstractContextManager):
 
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
+
+
+def percent_done(share: float) -> str:
+    """``12 %``."""
+    return f"{share:.0%}".replace("%", " %")
 
 
 def _left(so_far_s: float, new: float, waiting: float) -> str:
@@ -331,7 +336,7 @@ class Bar(AbstractContextManager):
         self._progress.update(self._task, advance=1, description=run.name)
 
     def at(self, text: str, share: float) -> None:
-        self._progress.update(self._task, description=f"{text}, {share:.0%}")
+        self._progress.update(self._task, description=f"{text}, {percent_done(share)}" if share else text)
 
     def failed(self, run: Run, failure: Failure) -> None:
         self._progress.console.print(f"{run.name}: failed: {failure.message}\n{failure.details}", markup=False)

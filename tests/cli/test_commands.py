@@ -182,6 +182,13 @@ def test_nothing_has_the_plain_unit():
     ]  # fmt: skip
 
 
+def test_force_without_a_folder_says_what_it_needs(capsys):
+    for words in (["sweep", "dojo"], ["why", "--bound", "dojo"], ["serve", "serve_h200"]):
+        assert main([*words, "--force"]) == 2
+        said = capsys.readouterr().err
+        assert "--force: it lets archsim write among the files of the folder that --out names. Give --out DIR" in said
+
+
 # ---- ``--out`` into a folder that archsim did not make: refused, and nothing there is touched, unless ``--force``.
 
 FOREIGN_COMMANDS = (

@@ -405,7 +405,7 @@ class Simulator:
 
     def serve(self, run: ServeRun) -> Outcome:
         """The outcome of one run. Raises ArchsimError."""
-        self._progress(f"{run.name}: requests", 0.0)
+        self._progress(f"{run.name}: drawing the requests", 0.0)
         requests, deployment = requests_of(run.serving), self._deployment(run)
         return serve_requests(run.serving, deployment, requests, progress=self._progress.of(run.name))
 
