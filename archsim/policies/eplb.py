@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from archsim.policies.load import checked_count, checked_load
+from archsim.workload.placements import misfit_of
 
 
 class EplbPlacement(NamedTuple):
@@ -66,15 +67,8 @@ def eplb(
 def _check_sizes(experts: int, replicas: int, groups: int, nodes: int, gpus: int) -> None:
     if experts < 1:
         raise ValueError("load has no experts; expected load[layer, expert] of one expert or more")
-    if replicas < experts:
-        raise ValueError(
-            f"{replicas} replicas cannot hold {experts} experts; "
-            f"the smallest number for {gpus} GPUs is {-(-experts // gpus) * gpus}"
-        )
-    if replicas % gpus:
-        below, above = replicas // gpus * gpus, -(-replicas // gpus) * gpus
-        fits = f"{below} or {above}" if below >= experts else str(above)
-        raise ValueError(f"{replicas} replicas do not divide among {gpus} GPUs; {fits} would")
+    if misfit := misfit_of(replicas, experts, gpus):
+        raise ValueError(f"replicas: {misfit}")
     for many, what, few, by in (
         (groups, "groups", nodes, "nodes"), (gpus, "GPUs", nodes, "nodes"), (experts, "experts", groups, "groups")
     ):

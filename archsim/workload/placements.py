@@ -53,21 +53,28 @@ class PhysicalMap:
 
 
 def check_slots(where: str, slots: int, experts: int, ranks: int) -> None:
-    """Raise PlacementError unless ``slots`` hold all experts and divide among ``ranks``; says what would fit."""
+    """Raise PlacementError as `misfit_of` says."""
+    if misfit := misfit_of(slots, experts, ranks):
+        raise PlacementError(f"{where}: {misfit}")
+
+
+def misfit_of(slots: int, experts: int, ranks: int) -> str:
+    """Why ``slots`` do not hold all experts or do not divide among ``ranks``, and what would fit; '' where they do."""
     least = -(-experts // ranks) * ranks
     if slots < experts:
-        raise PlacementError(
-            f"{where}: {slots} slots cannot hold {experts} experts; the fewest for {ranks} ranks are {least} "
+        return (
+            f"{slots} slots cannot hold {experts} experts; the fewest for {ranks} ranks are {least} "
             f"({least - experts} more than experts)"
         )
-    if slots % ranks:
-        below, above = slots // ranks * ranks, -(-slots // ranks) * ranks
-        fits = f"{below} or {above}" if below >= least else str(above)
-        more = f"{below - experts} or {above - experts}" if below >= least else str(above - experts)
-        raise PlacementError(
-            f"{where}: {slots} slots ({experts} experts and {slots - experts} more) do not divide among {ranks} ranks; "
-            f"{fits} would ({more} more)"
-        )
+    if slots % ranks == 0:
+        return ""
+    below, above = slots // ranks * ranks, -(-slots // ranks) * ranks
+    fits = f"{below} or {above}" if below >= least else str(above)
+    more = f"{below - experts} or {above - experts}" if below >= least else str(above - experts)
+    return (
+        f"{slots} slots ({experts} experts and {slots - experts} more) do not divide among {ranks} ranks; {fits} would "
+        f"({more} more)"
+    )
 
 
 def check_row(where: str, row: np.ndarray, experts: int) -> None:
