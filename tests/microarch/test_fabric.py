@@ -47,7 +47,7 @@ def stacks(draw):
     levels = [Level(*draw(NETWORKS))]
     for _ in range(draw(st.integers(0, 2))):
         kind, sides = draw(NETWORKS)
-        if prod(sides) * prod(level.count for level in levels) > MOST_DIES:
+        if prod(sides) * prod(level.members for level in levels) > MOST_DIES:
             break
         levels.append(Level(kind, sides, draw(st.sampled_from(["gpu", "group"]))))
     return tuple(levels)
@@ -77,7 +77,7 @@ def fabric_of(levels, seed=0, slow=1.0):
 @given(levels=STACKS)
 def test_routes_connect_all_dies_without_a_loop(levels):
     graph = build_levels(levels)
-    assert graph.dies == prod(level.count for level in levels)
+    assert graph.dies == prod(level.members for level in levels)
     routes = [(src, dst, graph.route(src, dst)) for src in range(graph.dies) for dst in range(graph.dies)]
     assert len(routes) == graph.dies**2
     for src, dst, route in routes:
@@ -119,7 +119,7 @@ def test_costs_of_pairs_are_those_of_their_routes(levels, seed):
 def test_a_message_takes_links_of_the_levels_at_which_its_ends_differ(levels):
     """Between groups of level i nothing above level i is used, and something of level i is."""
     graph = build_levels(levels)
-    sizes = np.cumprod([level.count for level in levels])
+    sizes = np.cumprod([level.members for level in levels])
     pairs = [(src, dst) for src in range(graph.dies) for dst in range(graph.dies) if src != dst]
     assume(pairs)
     assert len(pairs) == graph.dies * (graph.dies - 1)
