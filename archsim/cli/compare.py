@@ -67,14 +67,14 @@ def run_compare(args: argparse.Namespace) -> int:
     print_notes(found.notes)
     if args.samples is not None:
         from archsim.cli.printing import print_sure
-        from archsim.cli.progress import watcher
+        from archsim.cli.progress import study
         from archsim.studies.designs import loaded, side_of
         from archsim.studies.sure import sure_of_sides
 
         inside = None if args.inside is None else loaded(args.inside, args.overrides)
         sides = {name: side_of(each, inside, args.overrides, chosen) for name, each in (("A", args.a), ("B", args.b))}
         named = {f"{name}: {of}": side for (name, side), of in zip(sides.items(), (found.a, found.b), strict=True)}
-        with watcher() as watching:
+        with study(folder) as watching:
             sure = sure_of_sides(named, args.samples, folder, None, watching)
         print_sure(sure)
     print(f"report: {folder / 'index.html'}")
@@ -198,8 +198,8 @@ def run_claims(args: argparse.Namespace) -> int:
     """Run what is missing, and print how many numbers are met where a null model is not, and the largest misses."""
     print("reading the papers' files ...", file=sys.stderr, flush=True)
     import archsim as ar
-    from archsim.cli.printing import print_compiling, print_kept
-    from archsim.cli.progress import watcher
+    from archsim.cli.printing import print_compiling
+    from archsim.cli.progress import study
     from archsim.studies.claims import as_json
 
     folder = Path(args.out or FOLDER)
@@ -207,11 +207,8 @@ def run_claims(args: argparse.Namespace) -> int:
         found = ar.claims(args.papers, folder, recorded=True)
     else:
         print_compiling()
-        try:
-            with watcher() as watching:
-                found = ar.claims(args.papers, folder, args.jobs, watching)
-        except KeyboardInterrupt:
-            return print_kept(folder)
+        with study(folder) as watching:
+            found = ar.claims(args.papers, folder, args.jobs, watching)
     args.result = as_json(found)
     _print_claims(found)
     pages = [folder / each.paper.paper for each in found] if args.papers else [folder]

@@ -184,9 +184,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(printable(_host_told(error, getattr(arguments, "out", None))), file=sys.stderr)
         _drop_output()
         return USER_ERROR
-    except KeyboardInterrupt:
-        # Commands that resume say so themselves.
-        print("\nInterrupted. Unfinished work is not kept.", file=sys.stderr)
+    except KeyboardInterrupt as end:
+        print(f"\nInterrupted. {str(end) or 'Unfinished work is not kept.'}", file=sys.stderr)
         return INTERRUPTED
 
 

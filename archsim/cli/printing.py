@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import ArchsimError, SpecError, sentence
 from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
-from archsim.cli.arguments import INTERRUPTED
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.plan import SweepPlan
 
@@ -115,12 +114,6 @@ def print_compiling(*expected: str, of: ExperimentSpec | None = None) -> None:
         if any(each.prediction.name != "none" for each in of.policies):
             groups.append("policies")
     compiling(groups or ("runs", "shared"))
-
-
-def print_kept(folder: Path) -> int:
-    """Say where an interrupted command resumes; returns its exit code."""
-    print(f"\nInterrupted. Finished runs are kept in {folder}. The same command resumes there.", file=sys.stderr)
-    return INTERRUPTED
 
 
 def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ()):

@@ -28,6 +28,8 @@ from archsim.base.code_digest import functions_compiled, seconds_left, to_compil
 from archsim.base.errors import spoken
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from archsim.runs.pool import Failure
     from archsim.runs.results import Record
     from archsim.runs.run import Run
@@ -346,6 +348,23 @@ def watcher() -> Lines | Bar:
     """A bar if stderr is a terminal, else lines."""
     console = Console(stderr=True)
     return Bar(console) if console.is_terminal else Lines(sys.stderr)
+
+
+@contextmanager
+def resumes(folder: Path) -> Iterator[None]:
+    """A part of a command that keeps finished runs in ``folder``. Where Ctrl-C ends it, `archsim.cli.main` says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = f"Finished runs are kept in {folder}. The same command resumes there."
+        raise KeyboardInterrupt(kept) from None
+
+
+@contextmanager
+def study(folder: Path) -> Iterator[Lines | Bar]:
+    """`resumes`, with a watcher of the runs."""
+    with resumes(folder), watcher() as watching:
+        yield watching
 
 
 # ---- import_progress

@@ -74,19 +74,16 @@ def run_serve(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     import archsim as ar
-    from archsim.cli.printing import print_kept, print_notes, report_folder
-    from archsim.cli.progress import watcher
+    from archsim.cli.printing import print_notes, report_folder
+    from archsim.cli.progress import study
 
     folder = report_folder(stem_of(args.file), args.out)
-    try:
-        with watcher() as watching:
-            watching.phase("loading the simulator")
-            served = ar.serve_plan(args.file, args.overrides, out=folder, watcher=watching)
-            sure = None
-            if args.samples is not None:
-                sure = ar.serve_sure(args.file, args.samples, args.overrides, out=folder, watcher=watching)
-    except KeyboardInterrupt:
-        return print_kept(folder)
+    with study(folder) as watching:
+        watching.phase("loading the simulator")
+        served = ar.serve_plan(args.file, args.overrides, out=folder, watcher=watching)
+        sure = None
+        if args.samples is not None:
+            sure = ar.serve_sure(args.file, args.samples, args.overrides, out=folder, watcher=watching)
     rows = [dict(row) for row in served.table.rows]
     for row, outcome in zip(rows, served.outcomes, strict=False):  # none of a file with axes
         row |= {"why_slow": list(outcome.why_slow), "notes": list(outcome.notes)}

@@ -73,35 +73,32 @@ def run_sweep(args: argparse.Namespace) -> int:
 
 
 def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
-    from archsim.cli.printing import print_compiling, print_kept, print_replaced, print_sure, report_folder
+    from archsim.cli.printing import print_compiling, print_replaced, print_sure, report_folder
 
     folder = report_folder(plan.experiment.name, args.out)
     workers = args.scheduler or _counted(args.jobs or available_cores(), "job")
     print(f"{plan.experiment.name}: {_size(plan)}, {workers} → {folder}", flush=True)
     print_replaced(folder, plan.given())
     print_compiling(of=plan.experiment)
-    from archsim.cli.progress import watcher
+    from archsim.cli.progress import study
 
-    try:
-        with watcher() as watching:
-            watching.phase("loading the simulator, compiling what is new")
-            from archsim.runs.plan import select
-            from archsim.runs.sweep import sweep_selected
+    with study(folder) as watching:
+        watching.phase("loading the simulator, compiling what is new")
+        from archsim.runs.plan import select
+        from archsim.runs.sweep import sweep_selected
 
-            selection = select(plan, watching.phase)
-            from archsim.studies.comparison import failures_on_page, write_sweep_report
-            from archsim.studies.sure import sure_into
+        selection = select(plan, watching.phase)
+        from archsim.studies.comparison import failures_on_page, write_sweep_report
+        from archsim.studies.sure import sure_into
 
-            with failures_on_page(plan.experiment.name, folder):
-                results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
-            sure = None
-            if args.samples is not None:
-                sure = sure_into(selection, args.samples, folder, args.jobs, watching, args.scheduler)
-            sample = "running a sample on both engines, " if plan.sweep.axes else ""
-            watching.phase(f"{sample}writing the page")
-            report = write_sweep_report(selection, folder)
-    except KeyboardInterrupt:
-        return print_kept(folder)
+        with failures_on_page(plan.experiment.name, folder):
+            results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
+        sure = None
+        if args.samples is not None:
+            sure = sure_into(selection, args.samples, folder, args.jobs, watching, args.scheduler)
+        sample = "running a sample on both engines, " if plan.sweep.axes else ""
+        watching.phase(f"{sample}writing the page")
+        report = write_sweep_report(selection, folder)
     args.result = results.runs.rows
     _print_results(selection, results, folder)
     if sure is not None:
@@ -200,7 +197,7 @@ def run_explore(args: argparse.Namespace) -> int:
     """Run what is missing; write the page, and a report for every recommended design."""
     from archsim.api import ExplorationPlan
     from archsim.base.host import available_cores
-    from archsim.cli.printing import print_compiling, print_kept, print_notes, print_replaced, report_folder
+    from archsim.cli.printing import print_compiling, print_notes, print_replaced, report_folder
     from archsim.specs.library import load_exploration
 
     worlds = [] if args.samples is None else [f"explore.samples={args.samples}"]
@@ -209,15 +206,13 @@ def run_explore(args: argparse.Namespace) -> int:
     folder, jobs = report_folder(name, args.out, "exploration"), args.jobs or available_cores()
     print(f"{name}: {asked.plan.combinations:,} points, by {objectives} → {folder}", flush=True)
     from archsim.api import explore
-    from archsim.cli.progress import watcher
+    from archsim.cli.progress import resumes, watcher
     from archsim.studies.exploration.search import given
 
     print_replaced(folder, given(asked.plan.with_engine("analytical"), asked.spec))
     print_compiling("screening", of=asked.plan.with_engine("analytical").experiment)
-    try:
+    with resumes(folder):
         found = explore(asked, folder, jobs, watcher)
-    except KeyboardInterrupt:
-        return print_kept(folder)
     args.result = found
     _print_answers(found)
     _print_front(found)

@@ -160,8 +160,8 @@ def run_ablate(args: argparse.Namespace) -> int:
     """Run what is missing and report. Raises ArchsimError for an unknown assumption set."""
     import archsim as ar
     from archsim.base.host import available_cores
-    from archsim.cli.printing import print_compiling, print_kept, print_notes, print_replaced, report_folder
-    from archsim.cli.progress import watcher
+    from archsim.cli.printing import print_compiling, print_notes, print_replaced, report_folder
+    from archsim.cli.progress import study
     from archsim.studies.ablation import ablated, assumptions_named
 
     experiment = ar.load_experiment(args.file, args.overrides)
@@ -170,11 +170,8 @@ def run_ablate(args: argparse.Namespace) -> int:
     print(f"{experiment.name}: {args.start} → {args.end}, {whole.runs} runs, {jobs} jobs → {folder}", flush=True)
     print_replaced(folder, whole.resolved())
     print_compiling()
-    try:
-        with watcher() as watching:
-            found = ar.ablate(experiment, args.start, args.end, folder, jobs, watching)
-    except KeyboardInterrupt:
-        return print_kept(folder)
+    with study(folder) as watching:
+        found = ar.ablate(experiment, args.start, args.end, folder, jobs, watching)
     args.result = found.to_pandas().to_dict("records")
     _print(found)
     print_notes(whole.unread)
@@ -224,7 +221,7 @@ def run_sure(args: argparse.Namespace) -> int:
     """Draw, run, print and write. Raises ArchsimError for too few samples."""
     print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before slow imports
     from archsim.api import only_chosen
-    from archsim.cli.printing import print_compiling, print_kept, print_replaced, print_sure, report_folder
+    from archsim.cli.printing import print_compiling, print_replaced, print_sure, report_folder
     from archsim.specs.experiment import ExperimentSpec
     from archsim.specs.library import load_planned
 
@@ -234,18 +231,15 @@ def run_sure(args: argparse.Namespace) -> int:
     folder = report_folder(experiment.name, args.out, "sure")
     print_replaced(folder, None)
     print_compiling(of=experiment)
-    from archsim.cli.progress import watcher
+    from archsim.cli.progress import study
 
-    try:
-        with watcher() as watching:
-            watching.phase("loading the simulator, compiling what is new")
-            from archsim.runs.plan import select
-            from archsim.studies.sure import sure_into
+    with study(folder) as watching:
+        watching.phase("loading the simulator, compiling what is new")
+        from archsim.runs.plan import select
+        from archsim.studies.sure import sure_into
 
-            selected = select(planned, watching.phase)
-            found = sure_into(selected, args.samples, folder, args.jobs, watching, args.scheduler)
-    except KeyboardInterrupt:
-        return print_kept(folder)
+        selected = select(planned, watching.phase)
+        found = sure_into(selected, args.samples, folder, args.jobs, watching, args.scheduler)
     args.result = found.plain()
     print_sure(found)
     print(f"report: {folder / 'sure.html'}")
