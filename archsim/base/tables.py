@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
 
-from archsim.base.errors import ArchsimError
+import numpy as np
+
+from archsim.base.errors import ArchsimError, did_you_mean
 from archsim.base.files import MOST_TIMES_OF_PART, drafted, refuse_bomb
 
 if TYPE_CHECKING:
@@ -47,18 +49,82 @@ _CELL_BYTES = 8  # of a number
 GROUP_ROWS = 1 << 16  # least of a row group that is written from columns
 
 
-@dataclass(frozen=True)
 class Table(Shown):
-    """columns: name → TEXT, INTEGER or REAL. rows: one value per column, None if missing."""
+    """columns: name → TEXT, INTEGER or REAL. ``rows``: one value per column, None if missing.
 
-    columns: Mapping[str, str]
-    rows: tuple[Mapping[str, Any], ...]
+    kept: the rows, or the table of arrow that a file was read into, which stays packed until rows are asked for.
+    """
+
+    def __init__(self, columns: Mapping[str, str], kept: Iterable[Mapping[str, Any]] | pyarrow.Table) -> None:
+        self.columns = columns
+        self._packed: Any = kept if hasattr(kept, "schema") else None
+        self._rows = tuple(kept) if self._packed is None else None
+        self._arrays: dict[str, np.ndarray] = {}
+
+    @property
+    def rows(self) -> tuple[Mapping[str, Any], ...]:
+        if self._rows is None:
+            self._rows = tuple(self._packed.to_pylist())
+        return self._rows
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows) if self._packed is None else self._packed.num_rows
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return iter(self.rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Table) and self.columns == other.columns and self.rows == other.rows
 
     def __repr__(self) -> str:
-        return f"Table({len(self.rows):,} rows × {len(self.columns)} columns)"
+        return f"Table({len(self):,} rows × {len(self.columns)} columns)"
+
+    def where(self, **values: Any) -> Table:
+        """The rows that have these values: ``results.runs.where(system="dojo", batch=4096)``. Raises ArchsimError for
+        a column that is not there.
+        """
+        for name in values:
+            if name not in self.columns:
+                raise ArchsimError(f"no column {name!r}{did_you_mean(name, self.columns)}")
+        if self._packed is None:
+            own = values.items()
+            return Table(self.columns, (row for row in self.rows if all(row[name] == value for name, value in own)))
+        keep = np.ones(len(self), bool)
+        for name, value in values.items():
+            keep &= self._packed[name].is_null().to_numpy() if value is None else self.column(name) == value
+        return Table(self.columns, self._packed.filter(keep))
+
+    def by(self, name: str) -> dict[Any, Table]:
+        """Every value of a column, in the order in which the values come first → its rows."""
+        if self._packed is None:
+            places: dict[Any, list[Mapping[str, Any]]] = {}
+            for row in self.rows:
+                places.setdefault(row[name], []).append(row)
+            return {value: Table(self.columns, rows) for value, rows in places.items()}
+        if not len(self):
+            return {}
+        coded = self._packed[name].combine_chunks().dictionary_encode("encode")
+        codes = coded.indices.to_numpy(zero_copy_only=False)
+        order = np.argsort(codes, kind="stable")
+        ends = np.searchsorted(codes[order], np.arange(1, len(coded.dictionary)))
+        found = {}
+        for value, at in zip(coded.dictionary.to_pylist(), np.split(order, ends), strict=True):
+            together = at[-1] - at[0] == len(at) - 1  # then nothing is copied
+            rows = self._packed.slice(int(at[0]), len(at)) if together else self._packed.take(at)
+            found[value] = Table(self.columns, rows)
+        return found
+
+    def column(self, name: str) -> np.ndarray:
+        """The values of a column: float64 (NaN if missing) or, of integers without a missing one, int64; texts as
+        objects.
+        """
+        if name not in self._arrays:
+            packed = self.to_arrow(_schema({name: self.columns[name]}, None)) if self._packed is None else self._packed
+            self._arrays[name] = packed[name].to_numpy()
+        return self._arrays[name]
+
+    def _values(self, name: str) -> list[Any]:
+        return [row[name] for row in self.rows] if self._packed is None else self._packed[name].to_pylist()
 
     def to_csv(self) -> str:
         """Reals in the shortest form that reads back as the same number; whole nanoseconds as integers."""
@@ -74,12 +140,12 @@ class Table(Shown):
         from pyarrow import parquet
 
         with drafted(path) as draft:
-            parquet.write_table(self._arrow(_schema(self.columns, facts)), draft, write_page_checksum=True)
+            parquet.write_table(self.to_arrow(_schema(self.columns, facts)), draft, write_page_checksum=True)
 
-    def _arrow(self, schema: pyarrow.Schema) -> pyarrow.Table:
+    def to_arrow(self, schema: pyarrow.Schema) -> pyarrow.Table:
         import pyarrow
 
-        arrays = [pyarrow.array([row[field.name] for row in self.rows], field.type) for field in schema]
+        arrays = [pyarrow.array(self._values(field.name), field.type) for field in schema]
         return pyarrow.Table.from_arrays(arrays, schema=schema)
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -89,7 +155,7 @@ class Table(Shown):
         kinds = {TEXT: "object", INTEGER: "int64", REAL: "float64"}
         series = {}
         for name, kind in self.columns.items():
-            values = [row[name] for row in self.rows]
+            values = self._values(name)
             missing = kind == INTEGER and None in values
             series[name] = pandas.Series(values, dtype="Int64" if missing else kinds[kind])
         return pandas.DataFrame(series)
@@ -129,21 +195,50 @@ class CsvLog:
         self._begun = False
 
 
+class MissingColumn(ArchsimError):
+    """A file lacks a column."""
+
+
 def read_csv(path: Path, columns: Mapping[str, str]) -> Table:
-    """A table written by :meth:`Table.write_csv`; columns that are not declared are left out. An empty number: None."""
-    parse: Mapping[str, Callable[[str], Any]]
-    parse = {
-        TEXT: str, INTEGER: lambda text: int(text) if text else None, REAL: lambda text: float(text) if text else None
-    }
-    with path.open(encoding="utf-8", newline="") as stream:
-        rows = [{name: parse[kind](row[name]) for name, kind in columns.items()} for row in csv.DictReader(stream)]
-    return Table(columns, tuple(rows))
+    """A table written by :meth:`Table.write_csv`; columns that are not declared are left out. An empty number: None.
+
+    Raises FileNotFoundError; ArchsimError, with the file and the line, for cells that are not what is declared, of
+    which MissingColumn is one for a column that is not there.
+    """
+    import pyarrow
+    from pyarrow import csv as arrow_csv
+
+    types = {name: _arrow_types()[kind] for name, kind in columns.items()}
+    cells = arrow_csv.ConvertOptions(
+        column_types=types, include_columns=list(types), null_values=[""], strings_can_be_null=False
+    )
+    try:
+        in_order = arrow_csv.ReadOptions(use_threads=False)  # which counts rows, for messages
+        return Table(columns, arrow_csv.read_csv(path, in_order, convert_options=cells))
+    except KeyError as error:
+        raise MissingColumn(f"{path}:1: no column {_MISSING_COLUMN.findall(str(error))[0]}") from None
+    except pyarrow.ArrowInvalid as error:
+        where, fault = f"{path}", str(error)
+        if found := _BAD_ROW.search(fault):
+            where, fault = f"{path}:{found[1]}", found[2]
+        elif found := _BAD_CELL.search(fault):
+            with path.open(encoding="utf-8", newline="") as stream:
+                name = next(csv.reader(stream))[int(found[1])]
+            where, fault = f"{path}:{found[2]}", f"{name}: {found[3]} is not a {_TOLD[columns[name]]}"
+        raise ArchsimError(f"{where}: {fault}") from None
+
+
+# What pyarrow says of a CSV file; rows are counted from 1, with the header.
+_MISSING_COLUMN = re.compile(r"Column ('.*?') in include_columns")
+_BAD_ROW = re.compile(r"Row #(\d+): (Expected \d+ columns, got \d+)")
+_BAD_CELL = re.compile(r"column #(\d+): Row #(\d+): .*invalid value ('.*')")
+_TOLD = {INTEGER: "whole number", REAL: "number", TEXT: "text"}
 
 
 def write_parquet_stream(path: Path, columns: Mapping[str, str], tables: Iterable[Table]) -> None:
     """Write tables with the same columns to one file, one row group each; one table is in memory at a time."""
     schema = _schema(columns, None)
-    _write_groups(path, schema, (table._arrow(schema) for table in tables))
+    _write_groups(path, schema, (table.to_arrow(schema) for table in tables))
 
 
 def write_parquet_columns(
@@ -201,7 +296,7 @@ def read_parquet(path: Path | BinaryIO, columns: Mapping[str, str], most_rows: i
     if not isinstance(path, Path):
         path.seek(0)
     found = parquet.read_table(path, columns=list(columns), page_checksum_verification=True)
-    return Table(columns, tuple(found.to_pylist()))
+    return Table(columns, found)
 
 
 def parquet_columns(path: Path) -> dict[str, str]:
@@ -232,9 +327,14 @@ def parquet_facts(path: Path) -> dict[str, str]:
 def _schema(columns: Mapping[str, str], facts: Mapping[str, str] | None) -> pyarrow.Schema:
     import pyarrow
 
-    types = {TEXT: pyarrow.string(), INTEGER: pyarrow.int64(), REAL: pyarrow.float64()}
-    fields = [(name, types[kind]) for name, kind in columns.items()]
+    fields = [(name, _arrow_types()[kind]) for name, kind in columns.items()]
     return pyarrow.schema(fields, metadata=dict(facts) if facts else None)
+
+
+def _arrow_types() -> dict[str, pyarrow.DataType]:
+    import pyarrow
+
+    return {TEXT: pyarrow.string(), INTEGER: pyarrow.int64(), REAL: pyarrow.float64()}
 
 
 def cell_text(name: str, value: Any) -> str:

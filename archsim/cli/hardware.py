@@ -204,16 +204,16 @@ def _memories_table(system: SystemSpec):
 def _worth_table(folder: Path):
     """What prediction cost in area and power beside what it was worth in time, in the runs of a report."""
     from archsim.report import decision_cost
-    from archsim.report.data import read_report
+    from archsim.report.tables import Report
 
-    report = read_report(folder)
+    report = Report(folder)
     made = grid("system", "model", title=f"prediction in {report.name}: its cost in 5 nm, and its worth")
     for name in ("batch", "policy", "against", "area", "of wafer", "power", "HBM writes of copies", "throughput"):
         made.add_column(name, justify="right")
     found = [row for family in families(report) for row in decision_cost.rows(report, family)]
     for row in found:
-        place, cost = row["run"].place, (row[name] for name in ("mm2", "ppm", "mw", "copies", "throughput"))
-        made.add_row(place.system, place.model, f"{row['run'].batch:,}", row["run"].policy, row["against"], *cost)
+        run, cost = row["run"], (row[name] for name in ("mm2", "ppm", "mw", "copies", "throughput"))
+        made.add_row(run["system"], run["model"], f"{run['batch']:,}", run["policy"], row["against"], *cost)
     return made if found else f"{report.name}: no policy with prediction beside the same policy without"
 
 

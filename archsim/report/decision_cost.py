@@ -1,16 +1,18 @@
 """The section on decisions: their cost on a host, as firmware and as a state machine, and the gain of cheaper ones."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from archsim.base.fields import Spec
-from archsim.report.data import HOST_TIMES, Place, Report, RunRow
 from archsim.report.figures import policy_colours
 from archsim.report.plots import Axis, Points
+from archsim.report.tables import Place, Report
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain, scaled, significant
+from archsim.runs.columns import HOST_PERCENTILES
+from archsim.runs.results import Row
 from archsim.specs.library import load_system
 from archsim.specs.system import DecisionSpec, SystemSpec
 from microarch.silicon.area import CORES, WAFER_MM2, added_cost
@@ -85,7 +87,7 @@ def added_mm2(system: SystemSpec, policy: Mapping[str, Any]) -> float:
 
 def _flat(decision: DecisionSpec) -> dict[str, Any]:
     """``fsm.lanes`` → value, for every field."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for field, value in decision.model_dump(by_alias=True).items():
         inner = value.items() if isinstance(value, dict) else ()
         flat |= {f"{field}.{name}": each for name, each in inner} if inner else {field: value}
@@ -104,7 +106,7 @@ class Point:
     system.
     """
 
-    run: RunRow
+    run: Row
     who: str
     executor: str
     mm2: float
@@ -139,7 +141,7 @@ def map_of(report: Report, family: Family) -> Map | None:
                     {"place": place, "line": place, "mm2": mm2, "speedup": point.speedup}
                     for mm2 in dict.fromkeys((ends[at], ends[at + 1]))
                 ]
-            told = (f"{point.run.policy} on {point.run.place.system} {factor(point.speedup)}" for point in best)
+            told = (f"{point.run['policy']} on {point.run['system']} {factor(point.speedup)}" for point in best)
             fronts.append((place, "; ".join(told)))
     if not rows:
         return None
@@ -159,7 +161,7 @@ _MAP_TIPS = (
 
 def _shown(point: Point, place: str, least: float, best: bool) -> dict[str, Any]:
     return {
-        "place": place, "policy": point.run.policy, "system": point.run.place.system, "who": point.who,
+        "place": place, "policy": point.run["policy"], "system": point.run["system"], "who": point.who,
         "mm2": max(point.mm2, least), "speedup": point.speedup, "told": factor(point.speedup),
         "adds": f"{significant(point.mm2)} mm²" if point.mm2 else "nothing", "front": "yes" if best else "no",
         "executor": EXECUTORS.get(point.executor, point.executor),
@@ -168,17 +170,17 @@ def _shown(point: Point, place: str, least: float, best: bool) -> dict[str, Any]
 
 def points_of(report: Report, family: Family, place: Place) -> list[Point]:
     """Every configuration at the largest batch at which the family's first system ran base."""
-    runs = [run for run in report.at(place) if run.policy == "base" and run.get("throughput_tokens_per_s")]
+    runs = [run for run in report.at(place) if run["policy"] == "base" and run["throughput_tokens_per_s"]]
     if not runs:
         return []
-    base = max(runs, key=lambda run: run.batch)
+    base = max(runs, key=lambda run: run["batch"])
     policies = {each["name"]: each for each in report.experiment["policies"]}
     points = []
     for name, system in family.systems.items():
-        for run in report.at(replace(place, system=name)):
-            rate = run.get("throughput_tokens_per_s")
-            if run.batch == base.batch and run.policy != "base" and rate:
-                mm2, decision = added_mm2(system, policies[run.policy]), system.decision
+        for run in report.at(place._replace(system=name)):
+            rate = run["throughput_tokens_per_s"]
+            if run["batch"] == base["batch"] and run["policy"] != "base" and rate:
+                mm2, decision = added_mm2(system, policies[run["policy"]]), system.decision
                 points.append(
                     Point(run, words(decision), decision.executor, mm2, rate / base["throughput_tokens_per_s"])
                 )
@@ -242,15 +244,15 @@ class Comparison:
         return "met" if self.kind == "met" else f"not met: {significant(self.away, 2)} points {self.kind}"
 
 
-def compare_run(report: Report, run: RunRow, system: SystemSpec) -> Comparison | None:
+def compare_run(run: Row, system: SystemSpec) -> Comparison | None:
     """None if nothing was published for the wafer, model, batch and policy."""
-    known = published_as(system)
-    if (known, run.place.model) not in PUBLISHED or run.policy not in POLICIES or run.batch not in BATCHES:
+    published = PUBLISHED.get((published_as(system) or "", run["model"]))
+    if published is None or run["policy"] not in POLICIES or run["batch"] not in BATCHES:
         return None
-    low, high = PUBLISHED[known, run.place.model]
+    low, high = published
     simulated = run["decision_overhead_percent"]
-    exposed_ns = run["decision_exposed_ns"] / decisions_of(report, run)
-    host_ns = run["exposed_evaluate_ns"] / decisions_of(report, run)  # given, or the mean of the timed calls
+    exposed_ns = run["decision_exposed_ns"] / decisions_of(run)
+    host_ns = run["exposed_evaluate_ns"] / decisions_of(run)  # given, or the mean of the timed calls
     times_ns = _host_times_ns(low, high, simulated, exposed_ns, host_ns)
     return Comparison(low, high, simulated, _moved_by(low, high, simulated, times_ns), times_ns)
 
@@ -282,10 +284,10 @@ def misses(compared: Iterable[Comparison]) -> str:
     return "; ".join(parts)
 
 
-def decisions_of(report: Report, run: RunRow) -> int:
+def decisions_of(run: Row) -> int:
     """Number of steps of a run, each with one decision."""
     iterations = int(run["decode_steps"]) + (run["prefill_ns"] > 0)
-    return max(1, iterations * report.layers_of(run))
+    return max(1, iterations * run["layers"])
 
 
 def _host_times_ns(low: float, high: float, simulated: float, exposed_ns: float, host_ns: float) -> tuple[float, float]:
@@ -340,8 +342,8 @@ def rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
             for model in report.models:
                 for run in report.at(Place(label, name, model)):
                     for policy, reference in pairs:
-                        other = report.find(replace(run.place, system=name), run.batch, reference["name"])
-                        if run.policy == policy["name"] and other is not None and other.get(THROUGHPUT):
+                        other = report.beside(run, policy=reference["name"])
+                        if run["policy"] == policy["name"] and other is not None and other[THROUGHPUT]:
                             yield _row(run, other, system, policy)
 
 
@@ -359,7 +361,7 @@ def _row(run, other, system: SystemSpec, policy: Mapping[str, Any]) -> dict[str,
     added = added_cost(system, allocates, predicts=True).minus(added_cost(system, allocates, predicts=False))
     copied, gain = run["local_hbm_write_bytes"], run[THROUGHPUT] / other[THROUGHPUT]
     return {
-        "run": run, "against": other.policy, "who": words(system.decision),
+        "run": run, "against": other["policy"], "who": words(system.decision),
         "mm2": f"{significant(added.area_mm2, 2)} mm²",
         "ppm": f"{significant(added.area_mm2 / WAFER_MM2 * PPM, 2)} ppm",
         "mw": f"{significant(added.power_mw, 2)} mW",
@@ -396,11 +398,11 @@ class Datapath:
 
 def section(report: Report) -> dict[str, Any] | None:
     """Every part of the section that the report has systems for; None if no decision took time."""
-    if not any((run.get(OVERHEAD) or 0.0) > 0 for run in report.runs):
+    if not any((run[OVERHEAD] or 0.0) > 0 for run in report.runs):
         return None
     groups = families(report)
     hosts = [row for family in groups for row in _host_rows(report, family)]
-    compared = [(row["wafer"], row["run"].batch, row["claim"]) for row in hosts if row["claim"]]
+    compared = [(row["wafer"], row["run"]["batch"], row["claim"]) for row in hosts if row["claim"]]
     parts = {
         "hosts": hosts,
         "host_misses": _host_misses(hosts),
@@ -416,9 +418,9 @@ def section(report: Report) -> dict[str, Any] | None:
     return parts if any(parts.values()) else None
 
 
-def step_exposed_ns(report: Report, run: RunRow) -> float:
+def step_exposed_ns(run: Row) -> float:
     """Mean exposed time per decision."""
-    return run["decision_exposed_ns"] / decisions_of(report, run)
+    return run["decision_exposed_ns"] / decisions_of(run)
 
 
 def _percent(value: float | None) -> str:
@@ -437,25 +439,25 @@ def _host_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
         if system.decision.executor != "host":
             continue
         for run in (run for place in _places(report, name) for run in report.at(place)):
-            if not run.get(OVERHEAD) or run.policy == "base":
+            if not run[OVERHEAD] or run["policy"] == "base":
                 continue
             yield {
                 "run": run,
-                "overhead": [_percent(run.get(column)) for column in (OVERHEAD, P50, P99)],
-                "exposed": scaled(step_exposed_ns(report, run), TIME_UNITS),
+                "overhead": [_percent(run[column]) for column in (OVERHEAD, P50, P99)],
+                "exposed": scaled(step_exposed_ns(run), TIME_UNITS),
                 "decided": _decided(run, system),
                 "wafer": published_as(system),
-                "claim": compare_run(report, run, system),
+                "claim": compare_run(run, system),
             }
 
 
-def _decided(run: RunRow, system: SystemSpec) -> str:
+def _decided(run: Row, system: SystemSpec) -> str:
     """The given decision time, or the distribution of the times measured on the machine that ran archsim."""
     if system.decision.host.time_ns is not None:
         return scaled(system.decision.host.time_ns, TIME_UNITS)
-    if run.get("host_p50_ns") is None:
+    if run["host_p50_ns"] is None:
         return NO_TIME
-    return ", ".join(scaled(run[name], TIME_UNITS) for name in HOST_TIMES)
+    return ", ".join(scaled(run[f"host_p{at}_ns"], TIME_UNITS) for at in HOST_PERCENTILES)
 
 
 def _host_misses(hosts: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -463,7 +465,7 @@ def _host_misses(hosts: list[dict[str, Any]]) -> list[tuple[str, str]]:
     by_system: dict[str, list[Comparison]] = {}
     for row in hosts:
         if row["claim"]:
-            by_system.setdefault(row["run"].place.system, []).append(row["claim"])
+            by_system.setdefault(row["run"]["system"], []).append(row["claim"])
     return [(name, misses(compared)) for name, compared in by_system.items()]
 
 
@@ -485,15 +487,13 @@ def _datapaths(report: Report, family: Family) -> Iterator[Datapath]:
     if len(by_design) < 3:
         return
     for run in _runs_of_lead(report, next(iter(by_design.values()))):
-        found = {
-            design: report.find(replace(run.place, system=name), run.batch, run.policy)
-            for design, name in by_design.items()
-        }
-        overheads = {
-            design: other.get(OVERHEAD) for design, other in found.items() if other and other.get(OVERHEAD) is not None
-        }
+        overheads: dict[tuple[int, float], float] = {}
+        for design, name in by_design.items():
+            other = report.beside(run, system=name)
+            if other is not None and other[OVERHEAD] is not None:
+                overheads[design] = other[OVERHEAD]
         if overheads and max(overheads.values()) > 0:
-            title = f"{run.policy}, {run.place.model} on {family.lead}, batch {run.batch:,}"
+            title = f"{run['policy']}, {run['model']} on {family.lead}, batch {run['batch']:,}"
             yield _datapath(title, overheads)
 
 
@@ -543,18 +543,18 @@ def _executor_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
     for run in _runs_of_lead(report, machine):
         cells = []
         for name, system in systems.items():
-            other = report.find(replace(run.place, system=name), run.batch, run.policy)
-            if other is not None and other.get(OVERHEAD) is not None and name != machine:
-                cells.append({"who": words(system.decision), **_executor_cell(report, other, run)})
-        if cells and run.get(OVERHEAD) is not None:
-            yield {"run": run, "machine": _executor_cell(report, run, run), "firmware": cells}
+            other = report.beside(run, system=name)
+            if other is not None and other[OVERHEAD] is not None and name != machine:
+                cells.append({"who": words(system.decision), **_executor_cell(other, run)})
+        if cells and run[OVERHEAD] is not None:
+            yield {"run": run, "machine": _executor_cell(run, run), "firmware": cells}
 
 
-def _executor_cell(report: Report, run: RunRow, machine: RunRow) -> dict[str, Any]:
-    fast, slow = machine.get("throughput_tokens_per_s"), run.get("throughput_tokens_per_s")
+def _executor_cell(run: Row, machine: Row) -> dict[str, Any]:
+    fast, slow = machine["throughput_tokens_per_s"], run["throughput_tokens_per_s"]
     return {
-        "exposed": scaled(step_exposed_ns(report, run), TIME_UNITS),
-        "overhead": _percent(run.get(OVERHEAD)),
+        "exposed": scaled(step_exposed_ns(run), TIME_UNITS),
+        "overhead": _percent(run[OVERHEAD]),
         "enough": bool(fast and slow and slow >= fast * (1 - AS_GOOD)),
         "throughput": percent(slow / fast, 1) if fast and slow else NO_TIME,
     }
@@ -571,27 +571,27 @@ def _table_rows(report: Report, family: Family, field: str) -> Iterator[dict[str
     if len(ordered) < 2:
         return
     for lead in _runs_of_lead(report, family.lead):
-        policy = next(each for each in report.experiment["policies"] if each["name"] == lead.policy)
+        policy = next(each for each in report.experiment["policies"] if each["name"] == lead["policy"])
         if field == "heatmap_port_bits" and policy["prediction"]["name"] == "none":
             continue
         for name in ordered:
-            run = report.find(replace(lead.place, system=name), lead.batch, lead.policy)
+            run = report.beside(lead, system=name)
             if run is not None:
                 row = _table_row(run, read(systems[name]))
                 yield row | {"lead": family.lead, "first": name == ordered[0], "rows": len(ordered)}
 
 
-def _table_row(run: RunRow, value: int) -> dict[str, Any]:
-    speedup = run.get("speedup_vs_base")
+def _table_row(run: Row, value: int) -> dict[str, Any]:
+    speedup = run["speedup_vs_base"]
     copied = run["local_hbm_write_bytes"]
     return {
         "run": run, "value": f"{value:,}", "dropped": f"{run['heatmap_dropped']:,.0f}",
         "misses": f"{run['atu_misses']:,.0f}", "copies": scaled(copied, BYTE_UNITS) if copied else "none",
-        "overhead": _percent(run.get(OVERHEAD)), "speedup": NO_TIME if speedup is None else factor(speedup),
+        "overhead": _percent(run[OVERHEAD]), "speedup": NO_TIME if speedup is None else factor(speedup),
     }
 
 
-def _runs_of_lead(report: Report, system: str) -> Iterator[RunRow]:
+def _runs_of_lead(report: Report, system: str) -> Iterator[Row]:
     """Runs of a system with a policy other than base."""
     for place in _places(report, system):
-        yield from (run for run in report.at(place) if run.policy != "base")
+        yield from (run for run in report.at(place) if run["policy"] != "base")

@@ -8,21 +8,20 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, did_you_mean
-from archsim.base.tables import parquet_columns
+from archsim.base.tables import Table, parquet_columns
 from archsim.base.units import NS_PER_MS, NS_PER_S
-from archsim.report.data import Place, Report, RunRow, Steps, built_of, map_width, nodes_of, read_report
-from archsim.report.maps import Idle, Moment, Placed, die_map
+from archsim.report.maps import Idle, Moment, Placed, die_map, ends_told, map_width, nodes_of
 from archsim.report.plots import KINDS, Axis, Bars, Colours, DieMap, Figure, Matrix, Points
+from archsim.report.tables import BOUND_NAMES, Place, Report, built_of
 from archsim.report.units import (
     BYTE_UNITS,
     TIME_UNITS,
@@ -34,17 +33,10 @@ from archsim.report.units import (
     unit_of,
 )
 from archsim.runs.notes import written_die
-from archsim.runs.results import Results
+from archsim.runs.results import Results, Row
 from archsim.specs.as_built import AsBuilt, places_of
+from archsim.specs.library import MANIFEST
 from archsim.specs.system import SystemSpec
-
-if TYPE_CHECKING:
-    from archsim.runs.results import Results
-
-
-# ---- figures
-
-Row = Mapping[str, Any]
 
 # ---- names and colours
 
@@ -57,13 +49,12 @@ TRAFFIC = {
     "activation_bytes": ("--act", "activations"),
 }
 MOVED = {
-    "weight": "streamed weights",
-    "dispatch": "dispatch",
-    "combine": "combine",
-    "replica": "moved and fetched replicas",
-    "statistics": "statistics",
+    "weight_bytes": "streamed weights",
+    "dispatch_bytes": "dispatch",
+    "combine_bytes": "combine",
+    "replica_bytes": "moved and fetched replicas",
+    "statistics_bytes": "statistics",
 }  # classes of pairs.csv that matrices show; requests are as streamed weights, and small
-BOUND_NAMES = {f"bound_{cause.column}": (about.colour, about.label) for cause, about in CAUSES.items()}
 MOST_MOMENTS = 40  # that the slider of a map goes through
 MOST_SHOWN_IN_FRAMES = 10_000  # values of a metric of dies that a map has for its slider: half a MB with links
 MOST_CELLS = 6000  # of all charts of steps, and of all matrices of pairs
@@ -96,24 +87,6 @@ def _variable(kind: str) -> str:
 
 
 # ---- runs
-
-
-def rows_of(report: Report) -> list[dict[str, Any]]:
-    """The runs that figures show, as rows of the table of runs."""
-    places = report.places()
-    return [
-        {
-            **run.numbers,
-            "run": run.key,
-            "system": run.place.system,
-            "model": run.place.model,
-            "batch": run.batch,
-            "assumptions": run.place.assumptions,
-            "policy": run.policy,
-        }
-        for place in places
-        for run in report.at(place)
-    ]
 
 
 def of_column(
@@ -451,42 +424,36 @@ def maps(report: Report) -> list[DieMap]:
         built = built_of(system)
         placed = []
         for run in runs:
-            dies = report.dies[run.key]
-            idle: tuple[Idle, ...] = ()
+            dies = report.dies[run["run"]].rows
+            idle: list[Idle] = []
             if built is not None and len(dies) == len(built.living):
-                speeds = zip(built.array, built.hbm, strict=True)
-                known = zip(dies, built.living, speeds, strict=True)
-                dies = tuple(replace(die, site=site, speeds=own) for die, site, own in known)
-                idle = tuple(idle_sites(system, built))
-            chosen = {
-                "assumptions": run.place.assumptions,
-                "model": run.place.model,
-                "batch": run.batch,
-                "policy": run.policy,
-            }
-            kept = report.steps.get(run.key)
-            frames = report.frames.get(run.key, {})
-            moments = _moments(kept, report.dies_of(run), frames.get("last")) if kept is not None else ()
+                idle = idle_sites(system, built)
+            else:
+                dies = tuple({**die, "site": None} for die in dies)
+            chosen = {name: run[name] for name in ("assumptions", "model", "batch", "policy")}
+            kept, frames = report.steps.get(run["run"]), report.frames.get(run["run"], {})
+            moments = _moments(kept, len(dies), frames.get("last")) if kept is not None else []
             shown = frames if moments and len(runs) * len(moments) * len(dies) <= MOST_SHOWN_IN_FRAMES else {}
-            placed.append(Placed(chosen, dies, report.links.get(run.key, ()), moments, shown))
+            placed.append(Placed(chosen, dies, report.links_of(run), moments, shown))
         placed.sort(key=lambda run: not run.chosen["assumptions"].startswith(FIRST))
         found.append(die_map(f"Where is {name} busy?", placed, map_width(system), nodes_of(system), idle))
     return found
 
 
-def _moments(kept: Steps, dies: int, ends: Sequence[int] | None) -> list[Moment]:
+def _moments(kept: Table, dies: int, ends: Sequence[int] | None) -> list[Moment]:
     """The slowest step of every iteration, or of some together. ends: the last iteration of each moment, if known."""
+    step, time_ns = kept.column("step"), kept.column("time_ns")
     if ends is None:
-        iterations = np.unique(kept.step)
+        iterations = np.unique(step)
         ends = [int(each[-1]) for each in np.array_split(iterations, min(len(iterations), MOST_MOMENTS))]
     found, first = [], 0
     for last in ends:
-        own = np.flatnonzero((kept.step >= first) & (kept.step <= last))
+        own = np.flatnonzero((step >= first) & (step <= last))
         first = last + 1
         if not len(own):
             return []  # frames of other steps than these
-        at = int(own[np.argmax(kept.time_ns[own])])
-        cell = {"layer": int(kept.layer[at])} | _told(kept, at, dies)
+        at = int(own[np.argmax(time_ns[own])])
+        cell = {"layer": int(kept.column("layer")[at])} | _told(kept, at, dies)
         more = "".join(f"; {name} {cell[name]}" for name in ("die", "link") if name in cell)
         src, dst = (_known(kept, name, at) for name in ("link_src", "link_dst"))
         die = _known(kept, "die", at) if "die" in cell else None
@@ -501,12 +468,13 @@ def busiest(report: Report, assumptions: str) -> list[tuple[str, str]]:
     place = next((each for each in report.places() if each.assumptions == assumptions), None)
     found = []
     for run in _largest(report, place) if place else ():
-        hot = max(report.dies[run.key], key=lambda die: die.use)
-        words = f"die {hot.die}: HBM {percent(hot.hbm)}, compute {percent(hot.compute)}"
-        if links := report.links.get(run.key, ()):
-            link = max(links, key=lambda each: each.utilisation)
-            words += f"; link {link.src} {'↔' if link.both_ways else '→'} {link.dst}: {percent(link.utilisation)}"
-        found.append((run.policy, words))
+        hot = max(report.dies[run["run"]], key=lambda die: max(die["hbm_utilisation"], die["compute_utilisation"]))
+        hbm, compute = percent(hot["hbm_utilisation"]), percent(hot["compute_utilisation"])
+        words = f"die {hot['die']}: HBM {hbm}, compute {compute}"
+        if links := report.links_of(run):
+            link = max(links, key=lambda each: each["utilisation"])
+            words += f"; link {ends_told(link)}: {percent(link['utilisation'])}"
+        found.append((run["policy"], words))
     return found
 
 
@@ -522,16 +490,17 @@ def idle_sites(system: Mapping[str, Any], built: AsBuilt) -> list[Idle]:
 
 def pairs(report: Report) -> Matrix | None:
     """Bytes between pairs of dies, by class, of runs at the largest batch."""
-    runs = [run for place in report.places() for run in _largest(report, place) if run.key in report.pairs]
+    runs = [run for place in report.places() for run in _largest(report, place) if run["run"] in report.pairs]
     cells: list[dict[str, Any]] = []
     for run in runs:
+        rows, of_run = report.pairs[run["run"]].rows, _named(run, several=False)
         own = [
-            _of(run)
-            | {"src": src, "dst": dst, "bytes": n_bytes, "kind": MOVED[name], "told": scaled(n_bytes, BYTE_UNITS)}
-            for name, sent in report.pairs[run.key].items()
-            if name in MOVED
-            for (src, dst), n_bytes in sorted(sent.items())
-        ]
+            of_run | {"src": row["src"], "dst": row["dst"], "bytes": float(row[name]), "kind": kind}
+            | {"told": scaled(row[name], BYTE_UNITS)}
+            for name, kind in MOVED.items()
+            for row in rows
+            if row[name]
+        ]  # fmt: skip
         if cells and len(cells) + len(own) > MOST_CELLS:
             break
         cells += own
@@ -562,23 +531,11 @@ def roofline(report: Report) -> Points | None:
         ridge = die.peak_flop_per_s / die.hbm_bytes_per_s
         xs = [ridge, *(mark["flop_per_byte"] for mark in own)]
         ends = min(xs) / 1.5, max(xs) * 1.5
-        of_place = {
-            "assumptions": place.assumptions,
-            "system": place.system,
-            "model": place.model,
-            "batch": own[0]["batch"],
-            "place": own[0]["place"],
-        }
-        for line, at in ((f"{len(roofs)}", (ends[0], ridge, ends[1])),):
-            roofs += [
-                of_place
-                | {
-                    "line": line,
-                    "flop_per_byte": x,
-                    "tflop_per_s": min(x * die.hbm_bytes_per_s, die.peak_flop_per_s) / 1e12,
-                }
-                for x in at
-            ]
+        of_place = {name: own[0][name] for name in ("assumptions", "system", "model", "batch", "place")}
+        line = f"{len(roofs)}"
+        for x in (ends[0], ridge, ends[1]):
+            tflop = min(x * die.hbm_bytes_per_s, die.peak_flop_per_s) / 1e12
+            roofs.append(of_place | {"line": line, "flop_per_byte": x, "tflop_per_s": tflop})
         marks += own
     if not marks:
         return None
@@ -604,29 +561,19 @@ def roofline(report: Report) -> Points | None:
     )
 
 
-def _marks(report: Report, run: RunRow) -> list[dict[str, Any]]:
-    pairs_, flop = run.get("expert_tokens"), run.get("flop")
-    if not pairs_ or not flop:
+def _marks(report: Report, run: Row) -> list[dict[str, Any]]:
+    if not run["expert_tokens"] or not run["flop"]:
         return []
     marks = []
     for phase in ("prefill", "decode"):
         took_s = run[f"{phase}_ns"] / NS_PER_S
-        for die in report.dies[run.key] if took_s else ():
-            done, n_bytes = die.phases.get(phase, (0.0, 0.0))
-            done *= flop / pairs_
-            if done and n_bytes:
+        for die in report.dies[run["run"]] if took_s else ():
+            done = die[f"{phase}_tokens"] * (run["flop"] / run["expert_tokens"])
+            if done and (n_bytes := die[f"{phase}_hbm_bytes"]):
                 rate, per_byte = done / took_s / 1e12, done / n_bytes
-                marks.append(
-                    _of(run)
-                    | {
-                        "phase": phase,
-                        "die": die.die,
-                        "flop_per_byte": per_byte,
-                        "tflop_per_s": rate,
-                        "told": significant(rate),
-                        "intensity": significant(per_byte),
-                    }
-                )
+                told = {"told": significant(rate), "intensity": significant(per_byte)}
+                mark = {"phase": phase, "die": die["die"], "flop_per_byte": per_byte, "tflop_per_s": rate} | told
+                marks.append(_named(run, several=False) | mark)
     return marks
 
 
@@ -634,14 +581,13 @@ def steps(report: Report) -> Matrix | None:
     """Time of every layer in every iteration, of runs at the largest batch whose steps were kept; the slowest step of
     a cell tells why it takes its time.
     """
-    runs = [run for place in report.places() for run in _largest(report, place) if report.steps.get(run.key)]
-    layers = sum(len(np.unique(report.steps[run.key].layer)) for run in runs)
+    runs = [run for place in report.places() for run in _largest(report, place) if run["run"] in report.steps]
+    layers = sum(len(np.unique(report.steps[run["run"]].column("layer"))) for run in runs)
     cells: list[dict[str, Any]] = []
     for run in runs:
-        cells += [
-            _of(run) | {"place": run.policy} | cell
-            for cell in _cells(report.steps[run.key], report.dies_of(run), max(4, MOST_CELLS // layers))
-        ]
+        of_run = _named(run, several=False) | {"place": run["policy"]}
+        kept, most_columns = report.steps[run["run"]], max(4, MOST_CELLS // layers)
+        cells += [of_run | cell for cell in _cells(kept, len(report.dies[run["run"]]), most_columns)]
     if not cells:
         return None
     worth, unit = unit_of([cell["ns"] for cell in cells], TIME_UNITS)
@@ -670,30 +616,30 @@ def steps(report: Report) -> Matrix | None:
     )
 
 
-def _cells(kept: Steps, dies: int, most_columns: int) -> list[dict[str, Any]]:
+def _cells(kept: Table, dies: int, most_columns: int) -> list[dict[str, Any]]:
     """A cell for each layer and iteration. Where some iterations share a cell, it is the slowest of them."""
-    iterations, column = np.unique(kept.step, return_inverse=True)
+    iterations, column = np.unique(kept.column("step"), return_inverse=True)
+    layers, time_ns = kept.column("layer"), kept.column("time_ns")
     shared = -(-len(iterations) // min(most_columns, 40))
     slowest: dict[tuple[int, int], int] = {}
-    for at in np.argsort(kept.time_ns, kind="stable"):
-        slowest[int(kept.layer[at]), int(column[at]) // shared] = int(at)
+    for at in np.argsort(time_ns, kind="stable"):
+        slowest[int(layers[at]), int(column[at]) // shared] = int(at)
     return [
-        {"layer": layer, "iteration": int(iterations[group * shared]), "ns": float(kept.time_ns[at])}
-        | _told(kept, at, dies)
+        {"layer": layer, "iteration": int(iterations[group * shared]), "ns": float(time_ns[at])} | _told(kept, at, dies)
         for (layer, group), at in sorted(slowest.items())
     ]
 
 
-def _known(kept: Steps, name: str, at: int) -> float | None:
+def _known(kept: Table, name: str, at: int) -> float | None:
     """A value of one step, where it is known."""
-    value = kept.more[name][at] if name in kept.more else None
-    return None if value is None or np.isnan(value) else float(value)
+    value = kept.column(name)[at]
+    return None if np.isnan(value) else float(value)
 
 
-def _told(kept: Steps, at: int, dies: int) -> dict[str, str]:
+def _told(kept: Table, at: int, dies: int) -> dict[str, str]:
     """One step in words: its time, causes, link, die and expert, where they are known."""
     of = partial(_known, kept, at=at)
-    ns = float(kept.time_ns[at])
+    ns = of("time_ns") or 0.0
     shares = sorted(
         (
             (round(100 * (of(f"{column}_ns") or 0.0) / ns) if ns else 0, name)
@@ -701,7 +647,7 @@ def _told(kept: Steps, at: int, dies: int) -> dict[str, str]:
         ),
         reverse=True,
     )
-    told = {"told": f"iteration {int(kept.step[at])}: {scaled(ns, TIME_UNITS)}"}
+    told = {"told": f"iteration {of('step'):.0f}: {scaled(ns, TIME_UNITS)}"}
     told["cause"] = ", ".join(f"{name} {share} %" for share, name in shares if share >= LEAST) or "not recorded"
     src, dst, tokens, most = of("link_src"), of("link_dst"), of("tokens"), of("die_tokens")
     if src is not None and dst is not None:
@@ -716,21 +662,11 @@ def _told(kept: Steps, at: int, dies: int) -> dict[str, str]:
     return told
 
 
-def _of(run: RunRow) -> dict[str, Any]:
-    row = {
-        "policy": run.policy,
-        "batch": run.batch,
-        "model": run.place.model,
-        "system": run.place.system,
-        "assumptions": run.place.assumptions,
-    }
-    return _named(row, several=False)
-
-
-def _largest(report: Report, place: Place) -> list[RunRow]:
+def _largest(report: Report, place: Place) -> list[Row]:
+    """The runs of a place at its largest batch."""
     runs = report.at(place)
-    most = max(run.batch for run in runs)
-    return [run for run in runs if run.batch == most]
+    most = max(run["batch"] for run in runs)
+    return [run for run in runs if run["batch"] == most]
 
 
 # ---- notebooks
@@ -774,19 +710,15 @@ class Plots:
     def dies(self) -> DieMap:
         """Every die and link of the first system; in a report's folder, of that system as it is built."""
         folder = self._results.folder
-        if folder is not None and (Path(folder) / "manifest.yaml").is_file():
-            return maps(read_report(Path(folder)))[0]
-        from archsim.report.data import die_of_row, link_of_row
-
-        rows = self._results.runs.rows
-        first = rows[0]["system"]
+        if folder is not None and (Path(folder) / MANIFEST).is_file():
+            return maps(Report(Path(folder)))[0]
+        first = self._results.runs.rows[0]["system"]
+        dies, links = self._results.dies.by("run"), self._results.links.by("run")
         placed = []
-        for row in rows:
-            if row["system"] == first:
-                dies = tuple(die_of_row(each) for each in self._results.dies.rows if each["run"] == row["run"])
-                links = tuple(link_of_row(each) for each in self._results.links.rows if each["run"] == row["run"])
-                chosen = {name: row[name] for name in ("assumptions", "model", "batch", "policy")}
-                placed.append(Placed(chosen, dies, links))
+        for run in self._results.runs.where(system=first):
+            chosen = {name: run[name] for name in ("assumptions", "model", "batch", "policy")}
+            own = [{**die, "site": None} for die in dies[run["run"]]]
+            placed.append(Placed(chosen, own, links[run["run"]].rows if run["run"] in links else ()))
         return die_map(f"Where is {first} busy?", placed)
 
 

@@ -8,29 +8,50 @@ link between dies that are not neighbours runs in the gap between rows of dies.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import ceil, hypot, sqrt
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from archsim.report.data import Die, Link
 from archsim.report.plots import Axis, DieMap, Metric
+from archsim.report.tables import built_of
 from archsim.report.units import percent
+from archsim.runs.results import Frames, Row
+from archsim.specs.fabric import FabricSpec
 
 # ---- layout
 # Positions of the nodes of a fabric without coordinates: one row per group of dies; switches beside and below.
 
-Place = tuple[int, int]
+At = tuple[int, int]  # column and row
 
 
-def arranged(dies: Sequence[Die], links: Sequence[Link], width: int) -> tuple[tuple[Die, ...], tuple[Link, ...]]:
+def map_width(system: Mapping[str, Any]) -> int | None:
+    """Dies per row of a system without coordinates: as many as the innermost group of several has; else None."""
+    levels = FabricSpec.model_validate(system["fabric"]).levels if system.get("fabric") else ()
+    return levels[0].size if len(levels) > 1 else None
+
+
+def nodes_of(system: Mapping[str, Any]) -> int | None:
+    """Nodes of GPUs behind switches, in one or two levels; None: another fabric."""
+    levels = FabricSpec.model_validate(system["fabric"]).levels if system.get("fabric") else ()
+    if built_of(system) is not None:
+        return None
+    if not 1 <= len(levels) <= 2 or any(level.kind != "switch" for level in levels):
+        return None
+    return levels[1].size if len(levels) > 1 else 1
+
+
+def arranged(dies: Sequence[Row], links: Sequence[Row], width: int) -> tuple[list[Row], list[Row]]:
     """The same dies and links with positions, ``width`` dies per row."""
-    at = places(len(dies), [(link.src, link.dst) for link in links], width)
-    placed_dies = tuple(replace(die, x=at[die.die][0], y=at[die.die][1]) for die in dies)
-    return placed_dies, tuple(replace(link, src_at=at[link.src], dst_at=at[link.dst]) for link in links)
+    at = places(len(dies), [(link["src"], link["dst"]) for link in links], width)
+    placed_dies = [{**die, **dict(zip(("x", "y"), at[die["die"]], strict=True))} for die in dies]
+    placed_links = []
+    for link in links:
+        (src_x, src_y), (dst_x, dst_y) = at[link["src"]], at[link["dst"]]
+        placed_links.append({**link, "src_x": src_x, "src_y": src_y, "dst_x": dst_x, "dst_y": dst_y})
+    return placed_dies, placed_links
 
 
-def places(dies: int, links: Iterable[tuple[int, int]], width: int) -> dict[int, Place]:
+def places(dies: int, links: Iterable[tuple[int, int]], width: int) -> dict[int, At]:
     """(column, row) of every node. Dies fill rows in order of number.
 
     A node that is not a die is placed to the right of its linked dies if they form one row, below them if they form one
@@ -65,6 +86,7 @@ MOST_LINKS = 1200  # of a run; of more, only those between neighbours are drawn
 LANE, GUTTER = 0.07, 0.45  # distance of a link from the line between two dies, in distances of dies
 _NO_AXIS = Axis("die", "")
 LOADS = ("prefill", "decode")
+BOTH_WAYS = "both ways"  # in the column direction
 
 
 class Idle(NamedTuple):
@@ -85,13 +107,15 @@ class Moment(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A run on a map: the fields that choose it, its dies, its links, its steps, and what dies and links did then."""
+    """A run on a map: the fields that choose it, its dies and links (rows of these tables of results; the ``site`` of a
+    die only of a machine that is not perfect), its steps, and what dies and links did then.
+    """
 
     chosen: Mapping[str, Any]
-    dies: Sequence[Die]
-    links: Sequence[Link]
+    dies: Sequence[Row]
+    links: Sequence[Row]
     moments: Sequence[Moment] = ()
-    frames: Mapping[str, Any] = MappingProxyType({})  # as `archsim.report.data.Report.frames`
+    frames: Frames = MappingProxyType({})
 
 
 def die_map(
@@ -108,31 +132,29 @@ def die_map(
     nodes_at: dict[tuple[float, float], dict[str, Any]] = {}
     for run in runs:
         dies, own = run.dies, run.links
-        if nodes and dies[0].x is None:
-            own_rows = _cluster_rows(run, nodes)
-            rows += own_rows
-            moments += _moment_rows(run, own_rows, ())
-            continue
-        if dies[0].x is None:
+        if dies[0]["x"] is None:
+            if nodes:
+                own_rows = _cluster_rows(run, nodes)
+                rows += own_rows
+                moments += _moment_rows(run, own_rows, ())
+                continue
             dies, own = arranged(dies, own, width or ceil(sqrt(len(dies))))
             idle = ()
-        own_rows = [dict(run.chosen) | _die_row(die, dies) | _at_moments(run, at) for at, die in enumerate(dies)]
+        own_rows = [dict(run.chosen) | row | _at_moments(run, at) for at, row in enumerate(_die_rows(dies))]
         rows += own_rows
         moments += _moment_rows(run, own_rows, own)
-        there = {(die.x, die.y) for die in dies} | {(each.x, each.y) for each in idle}
+        there = {(die["x"], die["y"]) for die in dies} | {(each.x, each.y) for each in idle}
         every = len(own) <= MOST_LINKS
-        links += [
-            dict(run.chosen) | _link_row(link) | _link_at_moments(run, at)
-            for at, link in enumerate(own)
-            if link.src_at is not None and (every or _length(link) == 1)
-        ]
-        for link in own:
-            for node, at in ((link.src, link.src_at), (link.dst, link.dst_at)):
-                if at is not None and at not in there:
-                    nodes_at[at] = {"x_at": at[0], "y_at": at[1], "told": f"node {node}, not a die"}
+        for at, link in enumerate(own):
+            if link["src_x"] is None:
+                continue
+            if every or abs(link["dst_x"] - link["src_x"]) + abs(link["dst_y"] - link["src_y"]) == 1:
+                links.append(dict(run.chosen) | _link_row(link) | _link_at_moments(run, at))
+            for end in ("src", "dst"):
+                place = link[f"{end}_x"], link[f"{end}_y"]
+                if place not in there:
+                    nodes_at[place] = {"x_at": place[0], "y_at": place[1], "told": f"node {link[end]}, not a die"}
     dead = [{"x_at": each.x, "y_at": each.y, "told": f"die {each.site}: {each.why}"} for each in idle]
-    names = runs[0].chosen if runs else {}
-    filters = {name: runs[0].chosen[name] for name in names}
     found = _metrics(rows)
     tips = [("die", "die"), *((each.field, each.label) for each in found), *_alike(rows), *_EXTRA_TIPS]
     return DieMap(
@@ -144,7 +166,7 @@ def die_map(
         moments=moments,
         dead=dead,
         switches=list(nodes_at.values()),
-        filters=filters,
+        filters=dict(runs[0].chosen) if runs else {},
         tips=[(field, title) for field, title in tips if any(field in row for row in rows)],
     )
 
@@ -171,21 +193,18 @@ def _link_at_moments(run: Placed, link: int) -> dict[str, Any]:
     return {"at": busy, "queue_at": [each[link] for each in run.frames["link_queue"]]}
 
 
-def _moment_rows(run: Placed, rows: Sequence[Mapping[str, Any]], links: Sequence[Link]) -> list[dict[str, Any]]:
+def _moment_rows(run: Placed, rows: Sequence[Mapping[str, Any]], links: Sequence[Row]) -> list[dict[str, Any]]:
     at = {row["die"]: {"x_at": row["x_at"], "y_at": row["y_at"]} for row in rows}
-    drawn = {(link.src, link.dst): link for link in links if link.src_at is not None}
+    drawn = {(link["src"], link["dst"]): link for link in links if link["src_x"] is not None}
     found = []
     for number, each in enumerate(run.moments, 1):
-        row = dict(run.chosen) | {"moment": number, "told": each.told} | at.get(each.die, {})
+        row = dict(run.chosen) | {"moment": number, "told": each.told}
+        if each.die is not None:
+            row |= at.get(each.die, {})
         link = drawn.get(each.link) or drawn.get(each.link[::-1]) if each.link else None
         if link is not None:
             ends = _link_row(link)
-            row |= {
-                "link_x": ends["x_at"],
-                "link_y": ends["y_at"],
-                "link_x_to": ends["x_to"],
-                "link_y_to": ends["y_to"],
-            }
+            row |= {f"link_{name.replace('_at', '')}": ends[name] for name in ("x_at", "y_at", "x_to", "y_to")}
         found.append(row)
     return found
 
@@ -230,47 +249,45 @@ def _alike(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [(field, labels[field]) for field, values in known.items() if len(values) == 1 and values != {100.0}]
 
 
-def _die_row(die: Die, dies: Sequence[Die]) -> dict[str, Any]:
-    pairs = [sum(die_.phases[phase][0] for phase in LOADS if phase in die_.phases) for die_ in dies]
-    mean = sum(pairs) / len(pairs)
-    own = sum(die.phases[phase][0] for phase in LOADS if phase in die.phases)
-    row: dict[str, Any] = {
-        "die": die.die,
-        "x_at": die.x,
-        "y_at": die.y,
-        "hbm": 100 * die.hbm,
-        "array": 100 * die.compute,
-        "load": own / mean if mean else None,
-        "power": die.power_w,
-        "heat": die.temperature_c,
-        "hbm_heat": die.hbm_temperature_c,
-        "clock": 100 * die.speeds[0] * (die.clock or 1.0),
-        "prefill_clock": 100 * die.speeds[0] * (die.prefill_clock or 1.0) if die.clock or die.prefill_clock else None,
-        "speed": 100 * die.speeds[1],
-    }
-    if die.site is not None:
-        row["site"] = die.site
-    return {name: value for name, value in row.items() if value is not None}
+def _die_rows(dies: Sequence[Row]) -> list[dict[str, Any]]:
+    """What a map shows of every die: values that are known, and nominal speeds where they are not."""
+    loads = [sum(die[f"{phase}_tokens"] or 0 for phase in LOADS) for die in dies]
+    mean = sum(loads) / len(loads)
+    found = []
+    for die, load in zip(dies, loads, strict=True):
+        speed, clock, prefill_clock = die["array_speed"] or 1.0, die["clock"], die["prefill_clock"]
+        limited = clock or prefill_clock
+        row = {
+            "die": die["die"], "x_at": die["x"], "y_at": die["y"], "hbm": 100 * die["hbm_utilisation"],
+            "array": 100 * die["compute_utilisation"], "load": load / mean if mean else None,
+            "power": die["power_w"], "heat": die["temperature_c"], "hbm_heat": die["hbm_temperature_c"],
+            "clock": 100 * speed * (clock or 1.0),
+            "prefill_clock": 100 * speed * (prefill_clock or 1.0) if limited else None,
+            "speed": 100 * (die["hbm_speed"] or 1.0), "site": die["site"],
+        }  # fmt: skip
+        found.append({name: value for name, value in row.items() if value is not None})
+    return found
 
 
-def _link_row(link: Link) -> dict[str, Any]:
-    (x, y), (to_x, to_y) = link.src_at, link.dst_at  # type: ignore[misc]
+def ends_told(link: Row) -> str:
+    """``3 → 4``, or ``3 ↔ 4`` of an edge that is one resource for both directions."""
+    return f"{link['src']} {'↔' if link['direction'] == BOTH_WAYS else '→'} {link['dst']}"
+
+
+def _link_row(link: Row) -> dict[str, Any]:
+    x, y, to_x, to_y = (link[name] for name in ("src_x", "src_y", "dst_x", "dst_y"))
     length = hypot(to_x - x, to_y - y)
-    aside = (0.0 if link.both_ways else LANE) if length <= 1 else GUTTER if link.src < link.dst else -GUTTER
+    both_ways = link["direction"] == BOTH_WAYS
+    aside = (0.0 if both_ways else LANE) if length <= 1 else GUTTER if link["src"] < link["dst"] else -GUTTER
     by_x, by_y = -(to_y - y) / length * aside, (to_x - x) / length * aside
-    arrow = "↔" if link.both_ways else "→"
     return {
         "x_at": x + by_x,
         "y_at": y + by_y,
         "x_to": to_x + by_x,
         "y_to": to_y + by_y,
-        "busy": 100 * link.utilisation,
-        "told": f"{link.src} {arrow} {link.dst}: busy {percent(link.utilisation)} of the run",
+        "busy": 100 * link["utilisation"],
+        "told": f"{ends_told(link)}: busy {percent(link['utilisation'])} of the run",
     }
-
-
-def _length(link: Link) -> int:
-    return sum(abs(a - b) for a, b in zip(link.src_at or (0, 0), link.dst_at or (0, 0), strict=True))
 
 
 def _cluster_rows(run: Placed, nodes: int) -> list[dict[str, Any]]:
@@ -281,22 +298,18 @@ def _cluster_rows(run: Placed, nodes: int) -> list[dict[str, Any]]:
     down = -(-size // across)
     columns = ceil(sqrt(nodes * (down + 1) / (across + 1)))
     rows = []
-    for at, die in enumerate(run.dies):
+    for at, die in enumerate(_die_rows([{**die, "x": 0, "y": 0} for die in run.dies])):
         node, own = divmod(at, size)
         x = node % columns * (across + 0.6) + own % across
         y = node // columns * (down + 0.6) + own // across
-        nic = nics.get(die.die, shared.get(node))
-        more = {"node": node, "port": inner.get(die.die), "nic": nic}
-        row = dict(run.chosen) | _die_row(replace(die, x=0, y=0), run.dies) | {"x_at": x, "y_at": y}
-        row |= _at_moments(run, at)
-        rows.append(
-            row | {name: value if name == "node" else 100 * value for name, value in more.items() if value is not None}
-        )
+        ports = {"port": inner.get(die["die"]), "nic": nics.get(die["die"], shared.get(node))}
+        row = dict(run.chosen) | die | {"x_at": x, "y_at": y} | _at_moments(run, at) | {"node": node}
+        rows.append(row | {name: 100 * value for name, value in ports.items() if value is not None})
     return rows
 
 
 def port_utilisation(
-    links: Iterable[Link], dies: int, nodes: int
+    links: Sequence[Row], dies: int, nodes: int
 ) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
     """(GPU → port inside its node, GPU → own NIC, node → shared NIC): utilisation of the fuller direction.
 
@@ -306,15 +319,15 @@ def port_utilisation(
     nics: dict[int, float] = {}
     shared: dict[int, float] = {}
     ports = range(dies + nodes, dies + 2 * nodes)
-    found = list(links)
-    shares = any(link.src in ports and link.dst >= dies + 2 * nodes for link in found)
-    for link in found:
-        low, high = sorted((link.src, link.dst))
+    shares = any(link["src"] in ports and link["dst"] >= dies + 2 * nodes for link in links)
+    for link in links:
+        low, high = sorted((link["src"], link["dst"]))
+        used = link["utilisation"]
         if low < dies:
             if high < dies + nodes:
-                inner[low] = max(inner.get(low, 0.0), link.utilisation)
+                inner[low] = max(inner.get(low, 0.0), used)
             elif not shares:
-                nics[low] = max(nics.get(low, 0.0), link.utilisation)
+                nics[low] = max(nics.get(low, 0.0), used)
         elif shares and low in ports:
-            shared[low - dies - nodes] = max(shared.get(low - dies - nodes, 0.0), link.utilisation)
+            shared[low - dies - nodes] = max(shared.get(low - dies - nodes, 0.0), used)
     return inner, nics, shared

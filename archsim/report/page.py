@@ -4,20 +4,23 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from html import escape
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import sentence
 from archsim.base.fields import CLOCK, parse_quantity
 from archsim.base.files import write_text
-from archsim.report import data, decision_cost, figures, sections, tables
-from archsim.report.data import Report, read_report, shape_of
+from archsim.report import decision_cost, figures, sections, tables
 from archsim.report.decision_cost import deciders
 from archsim.report.plots import scripts
 from archsim.report.sections import beyond_memory, copied
+from archsim.report.tables import Report
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, carried, factor, percent, plain_factor, scaled
-from archsim.runs.notes import COLUMNS, result_notes, traffic_notes, written_die
+from archsim.runs.notes import result_notes, traffic_notes, written_die
+from archsim.runs.results import in_part, layers_told
 from archsim.specs.config_files import shipped_docs
+from archsim.specs.fabric import FabricSpec
 from archsim.specs.policies import PRESET_MEANINGS
 from archsim.specs.system import plausibility_notes
 from archsim.specs.unread import recorded_unread
@@ -38,8 +41,10 @@ _EMPHASIS = re.compile(r"\*([^*]+)\*")
 _SKIPPED = ("a", "svg", "script", "style", "code", "pre", "button", "title", "h1", "h2", "h3", "h4", "summary", "nav")
 _TOKEN = re.compile(r"<[^>]*>|[^<]+")
 _TAG = re.compile(r"<(/?)([a-zA-Z0-9]+)")
-_COMMON = ("run", "step", "point", "device", "request", "record", "link", "piece", "law", "study", "floor", "flow")
-_COMMON += ("copy", "node", "move", "block", "message", "axis", "scenario", "variant", "device", "system", "HBM")
+_COMMON = (
+    "run", "step", "point", "device", "request", "record", "link", "piece", "law", "study", "floor", "flow", "copy",
+    "node", "move", "block", "message", "axis", "scenario", "variant", "system", "HBM",
+)  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -72,8 +77,10 @@ def _words() -> tuple[re.Pattern[str], dict[str, str]]:
 def linked(page: str) -> str:
     """The page, with the first use of every word of the glossary in each section a link to its meaning."""
     pattern, anchors = _words()
-    out, depth, seen = [], 0, set()
+    out: list[str] = []
+    seen: set[str] = set()
     stack: list[str] = []
+    depth = 0
     for token in _TOKEN.findall(page):
         tag = _TAG.match(token)
         if tag is None:
@@ -173,29 +180,24 @@ PAGES = ("index.html", "results.html", "assumptions.html", "files.html", FILE)  
 
 
 def write_report(folder: Path) -> Path:
-    """Write ``index.html`` of a report folder (results.csv, dies.csv, links.csv, manifest.yaml) and return its path.
+    """Write the pages of a report's folder beside its results, and return the path of ``index.html``.
 
-    The write is atomic, and equal inputs give equal bytes. Raises ReportError or SpecError if files of the folder are
-    missing or inconsistent.
+    The write is atomic, and equal inputs give equal bytes. Raises as `archsim.report.tables.Report`.
     """
     folder = Path(folder)
-    for name, text in render_all(read_report(folder)).items():
+    for name, text in render_all(Report(folder)).items():
         write_text(folder / name, text)
     return folder / PAGES[0]
 
 
-def render(report: Report) -> str:
-    """The first page as text."""
-    return render_all(report)[PAGES[0]]
-
-
 def render_all(report: Report) -> dict[str, str]:
     """File → page: the answers, then all results, the assumptions, files and machines, and the glossary."""
-    filters = {
-        "written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent, "bytes": _bytes,
-        "time": _time, "shape": shape_of,
-    }
-    context, filters = _context(report), filters | {"anchor": anchor}
+    filters: dict[str, Callable[..., Any]] = {
+        "written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent, "shape": shape_of,
+        "bytes": lambda value: scaled(value, BYTE_UNITS), "time": lambda value: scaled(value, TIME_UNITS),
+        "anchor": anchor,
+    }  # fmt: skip
+    context = _context(report)
     templates = {name: "page.html.j2" if name == PAGES[0] else f"{name}.j2" for name in PAGES}
     return {
         name: rendered(template, context, filters, finish=str if name == FILE else linked)
@@ -205,15 +207,14 @@ def render_all(report: Report) -> dict[str, str]:
 
 def _context(report: Report) -> dict[str, Any]:
     headers, rows = tables.results(report)
-    runs = figures.rows_of(report)
+    runs, layers = report.shown(), report.layers()
     faster = figures.gains(runs), figures.speedups(runs), figures.throughput(runs)
-    picture, *compared = [each for each in faster if each is not None] or [None]
-    places = report.places()
+    pictures = [each for each in faster if each is not None]
     dies = [(name, written_die(system)) for name, system in report.systems.items()]
     return {
-        "report": report, "places": places, "layers": data.told(report.layers()),
-        "parts": data.partial(report.layers()), "planned": _planned(report), "overview": tables.overview(report),
-        "notes": result_notes(_rows(report), dies)
+        "report": report, "layers": layers_told(layers), "parts": in_part(layers),
+        "planned": _planned(report), "overview": tables.overview(report),
+        "notes": result_notes(report.runs, dies)
         + traffic_notes(report.experiment["workload"]["trace"])
         + [note for name, system in report.systems.items() if (note := _clock_note(name, system))]
         + [note for name, system in report.systems.items() for note in plausibility_notes(name, system)]
@@ -223,44 +224,17 @@ def _context(report: Report) -> dict[str, Any]:
         "engines": sections.engines_section(report.folder), "sure": sections.sure_section(report.folder),
         "hidden_percent": decision_cost.HIDDEN_PERCENT, "deciders": deciders(report),
         "policies": [(name, PRESET_MEANINGS.get(name, "a policy of the experiment")) for name in report.policies],
-        "sentences": sections.sentences(report), "glossary": glossary_sections(), "picture": picture,
-        "compared": compared,
+        "sentences": sections.sentences(report), "glossary": glossary_sections(), "picture": next(iter(pictures), None),
+        "compared": pictures[1:],
         "hops": figures.hops(runs), "traffic": figures.traffic(runs), "bounds": figures.limits(runs),
         "path": figures.critical_path(runs), "imbalance": figures.imbalance(runs), "replicas": figures.replicas(runs),
         "copied": copied(report), "beyond_memory": list(beyond_memory(report)), "maps": figures.maps(report),
         "busiest": figures.busiest(report, sections.headline(report)), "roofline": figures.roofline(report),
         "steps": figures.steps(report), "pairs": figures.pairs(report),
-        "balancers": sections.balancers_section(_plain(report)),
-        "slower": sections.slower_section(_plain(report), report.experiment["policies"], report.assumptions),
+        "balancers": sections.balancers_section(runs),
+        "slower": sections.slower_section(runs, report.experiment["policies"], report.assumptions),
         "has_pairs": bool(report.pairs), "has_steps": bool(report.steps), "headers": headers, "rows": rows,
     }
-
-
-def _bytes(value: float) -> str:
-    return scaled(value, BYTE_UNITS)
-
-
-def _time(value: float) -> str:
-    return scaled(value, TIME_UNITS)
-
-
-def _plain(report: Report) -> list[dict[str, Any]]:
-    return [
-        {**run.numbers, "system": run.place.system, "model": run.place.model, "assumptions": run.place.assumptions}
-        | {"batch": run.batch, "policy": run.policy, "trace": run.trace}
-        for run in report.runs
-        if run.place in report.places()
-    ]
-
-
-def _rows(report: Report) -> list[dict[str, Any]]:
-    return [
-        {name: run.get(name) for name in COLUMNS}
-        | run.words
-        | {"system": run.place.system, "model": run.place.model, "batch": run.batch, "policy": run.policy}
-        | {"assumptions": run.place.assumptions}
-        for run in report.runs
-    ]
 
 
 def _written(value: Any) -> str:
@@ -269,7 +243,7 @@ def _written(value: Any) -> str:
     return ", ".join(map(_written, value)) if isinstance(value, list) else str(value)
 
 
-def _clock_note(name: str, system: dict[str, Any]) -> str:
+def _clock_note(name: str, system: Mapping[str, Any]) -> str:
     """Of a system as written in a manifest."""
     decision = system.get("decision", {})
     written = decision.get("fsm", {}).get("clock", "0 GHz")
@@ -277,9 +251,18 @@ def _clock_note(name: str, system: dict[str, Any]) -> str:
 
 
 def _planned(report: Report) -> int:
-    experiment = report.experiment
-    counts = [len(experiment[key]) for key in ("systems", "models", "policies", "assumptions")]
-    planned = len(report.batches)
-    for count in counts:
-        planned *= count
-    return planned
+    """Number of runs that the experiment asks for."""
+    names = report.systems, report.models, report.policies, report.assumptions, report.batches
+    return prod(map(len, names))
+
+
+def shape_of(system: Mapping[str, Any]) -> str:
+    """Dies and links of a system in a manifest: ``5 × 5``, ``5 × 5, torus``, ``4 × 8 switch``."""
+    if system.get("fabric"):
+        return FabricSpec.model_validate(system["fabric"]).shape
+    topology = system.get("topology") or "mesh"
+    name = topology if isinstance(topology, str) else topology["name"]
+    if not system.get("mesh"):
+        return f"{topology['dies']}, {name}"
+    size = f"{system['mesh']['x']} × {system['mesh']['y']}"
+    return size if topology == "mesh" else f"{size}, {name}"

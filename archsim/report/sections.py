@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import exp, log
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,12 +15,12 @@ from archsim.base.causes import CAUSES, DOING
 from archsim.base.errors import capital
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, balanced
-from archsim.report.data import Place, Report, RunRow
-from archsim.report.figures import BOUND_NAMES, option_times
-from archsim.report.tables import CLOSE
+from archsim.report.figures import option_times
+from archsim.report.tables import BOUND_NAMES, CLOSE, Place, Report
 from archsim.report.units import BYTE_UNITS, between, factor, listed, percent, scaled
 from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
 from archsim.runs.notes import SLOWER, grown
+from archsim.runs.results import Row
 from archsim.specs import policies
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.model import ModelSpec
@@ -36,7 +37,7 @@ class Winner:
     """The fastest policy of a place at a batch; ``gain``: over ep, None without one."""
 
     batch: int
-    run: RunRow
+    run: Row
     gain: float | None
 
 
@@ -95,14 +96,15 @@ def winners(report: Report, place: Place) -> list[Winner]:
     among them, else the first of the experiment.
     """
     found = []
-    for batch, each in groupby(sorted(report.at(place), key=lambda run: run.batch), key=lambda run: run.batch):
-        runs = [run for run in each if run.get("throughput_tokens_per_s")]
+    batch_of = itemgetter("batch")
+    for batch, each in groupby(sorted(report.at(place), key=batch_of), key=batch_of):
+        runs = [run for run in each if run["throughput_tokens_per_s"]]
         if not runs:
             continue
         highest = max(run["throughput_tokens_per_s"] for run in runs)
         close = [run for run in runs if run["throughput_tokens_per_s"] >= highest * (1 - CLOSE)]
-        best = min(close, key=lambda run: (run.policy != "ep", report.policies.index(run.policy)))
-        found.append(Winner(batch, best, best.get("speedup_vs_ep")))
+        best = min(close, key=lambda run: (run["policy"] != "ep", report.policies.index(run["policy"])))
+        found.append(Winner(batch, best, best["speedup_vs_ep"]))
     return found
 
 
@@ -119,16 +121,16 @@ def _won(system: str, places: Mapping[Place, list[Winner]]) -> str:
     16,384, where base wins by 1.51×.`` The policy that wins most often is the rule, the others are exceptions.
     """
     every = [(place, win) for place, found in places.items() for win in found]
-    counted = Counter(win.run.policy for _, win in every)
+    counted = Counter(win.run["policy"] for _, win in every)
     rule = max(counted, key=lambda policy: counted[policy])
     models = listed(dict.fromkeys(place.model for place in places))
     subject = _EP if rule == "ep" else rule
-    gains = [win.gain for _, win in every if win.run.policy == rule and win.gain is not None]
+    gains = [win.gain for _, win in every if win.run["policy"] == rule and win.gain is not None]
     if rule == "ep" or not gains:
         told = f"On {system}, {subject} decodes {models} the fastest"
     else:
         told = f"On {system}, {subject} decodes {models} {between(gains, factor)} faster than {_EP}"
-    others = [(place, win) for place, win in every if win.run.policy != rule]
+    others = [(place, win) for place, win in every if win.run["policy"] != rule]
     if not others:
         batches = sorted({win.batch for _, win in every})
         each = "" if len(batches) > 1 else f" at batch {batches[0]:,}"
@@ -139,10 +141,10 @@ def _won(system: str, places: Mapping[Place, list[Winner]]) -> str:
 def _exceptions(others: list[tuple[Place, Winner]], places: int) -> str:
     """Places where another policy wins: each by name, or how many there are."""
     if len(others) > _MOST_PLACES:
-        names = listed(dict.fromkeys(win.run.policy for _, win in others))
+        names = listed(dict.fromkeys(win.run["policy"] for _, win in others))
         return f"In {len(others)} of {places} places another policy wins ({names}); the table below has them."
     each = []
-    for policy, found in groupby(others, key=lambda other: other[1].run.policy):
+    for policy, found in groupby(others, key=lambda other: other[1].run["policy"]):
         wins = list(found)
         where = listed(
             f"{model} at batch {listed(f'{win.batch:,}' for _, win in here)}"
@@ -154,14 +156,14 @@ def _exceptions(others: list[tuple[Place, Winner]], places: int) -> str:
     return f"The exception is {each[0]}." if len(others) == 1 else f"The exceptions are {'; and '.join(each)}."
 
 
-def _limits(runs: Mapping[Place, RunRow], several: bool) -> list[str]:
+def _limits(runs: Mapping[Place, Row], several: bool) -> list[str]:
     """What limits steps: a sentence for all runs of the same batch and policy that wait for the same."""
     groups: dict[tuple[Any, ...], dict[Place, list[float]]] = {}
     for place, run in runs.items():
         shares = {name: run.get(column) or 0.0 for column, (_, name) in BOUND_NAMES.items()}
         first, second, *_ = sorted(shares, key=lambda name: -shares[name])
         causes = (first, second) if shares[second] >= 0.1 else (first,) if shares[first] else ()
-        groups.setdefault((run.batch, run.policy, causes), {})[place] = [shares[name] for name in causes]
+        groups.setdefault((run["batch"], run["policy"], causes), {})[place] = [shares[name] for name in causes]
     said = []
     for (batch, policy, causes), places in groups.items():
         steps, verb = _steps_of(list(places), several)
@@ -193,7 +195,7 @@ def _steps_of(places: Sequence[Place], several: bool) -> tuple[str, Callable[[st
     return f"steps of {where}", lambda word: _PLURAL.get(word, word)
 
 
-def _distances(runs: Mapping[Place, RunRow], several: bool) -> list[str]:
+def _distances(runs: Mapping[Place, Row], several: bool) -> list[str]:
     """How far steps are from their roofline and from the best balance: a sentence for all that have the same parts."""
     groups: dict[tuple[bool, str], dict[Place, tuple[float, float]]] = {}
     for place, run in runs.items():
@@ -385,8 +387,8 @@ def _glances(places: Mapping[tuple, Mapping[str, Row]], varies: list[int], shown
         groups: dict[tuple, list[Mapping[str, Row]]] = {}
         for place, runs in places.items():
             groups.setdefault(tuple(place[i] for i in axis), []).append(runs)
-        for values, runs in groups.items() if axis else ():
-            found.append(_glance(", ".join(shown[each] for each in values), runs))
+        for values, group in groups.items() if axis else ():
+            found.append(_glance(", ".join(shown[each] for each in values), group))
     return found + _by_imbalance(list(places.values()))
 
 
@@ -440,12 +442,12 @@ def _win(place: list[str], runs: Mapping[str, Row], policies: list[str]) -> Win:
         tuple(place),
         winner,
         factor(gain(best, ep)),
-        *(_load(value) for value in (
-            ep.get("load_max_over_mean"), best.get("load_max_over_mean"), best.get("load_ceiling_slots")
-        )),
+        _load(ep.get("load_max_over_mean")),
+        _load(best.get("load_max_over_mean")),
+        _load(best.get("load_ceiling_slots")),
         "–" if share is None or winner == REFERENCE else percent(share),
         tuple(_cell(name, runs.get(name), ep, name == winner) for name in policies),
-    )  # fmt: skip
+    )
 
 
 def _cell(name: str, row: Row | None, ep: Row, wins: bool) -> Cell:
@@ -608,37 +610,9 @@ def _longer(row: Row, ep: Row) -> str:
 # What prediction did with copies of experts: bytes written, saved and evicted by every run; and runs whose copies
 # exceed HBM capacity, under assumptions that do not bound them.
 
-@dataclass(frozen=True)
-class Copied:
-    """What a run did with copies, in bytes over its counted steps. ``saved``: what dies read from their own copies
-    instead of another die's HBM; ``decode_step_ns``: mean time of a decode step over all layers, None without decode.
-    """
-
-    run: RunRow
-    written: float
-    saved: float
-    evicted_unused: float
-    evicted_used: float
-    held: float
-    decode_step_ns: float | None
-
-    @property
-    def saved_over_written(self) -> float | None:
-        return self.saved / self.written if self.written else None
-
-
-def copied(report: Report) -> list[Copied]:
-    """The runs that wrote or held copies, in the order of places, batches and policies; empty for folders of older
-    versions.
-    """
-    runs = [run for place in report.places() for run in report.at(place) if run.get("copies_held_bytes") is not None]
-    return [_copied(run) for run in runs if run["local_hbm_write_bytes"] or run["replicas_max_bytes_per_die"]]
-
-
-def _copied(run: RunRow) -> Copied:
-    parts = [run[f"copies_{name}_bytes"] for name in ("saved", "evicted_unused", "evicted_used", "held")]
-    steps = run["decode_steps"]
-    return Copied(run, run["local_hbm_write_bytes"], *parts, run["decode_ns"] / steps if steps else None)
+def copied(report: Report) -> list[Row]:
+    """The runs that wrote or held copies, in the order of places, batches and policies."""
+    return [run for run in report.shown() if run["local_hbm_write_bytes"] or run["replicas_max_bytes_per_die"]]
 
 
 @dataclass(frozen=True)
@@ -659,7 +633,7 @@ def beyond_memory(report: Report) -> Iterator[Excess]:
         room = _room_bytes(report, place)
         beyond = [run for run in report.at(place) if run["replicas_max_bytes_per_die"] > room]
         if beyond:
-            policies = tuple(dict.fromkeys(run.policy for run in beyond))
+            policies = tuple(dict.fromkeys(run["policy"] for run in beyond))
             yield Excess(place, policies, max(run["replicas_max_bytes_per_die"] for run in beyond), room)
 
 

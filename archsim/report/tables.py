@@ -1,11 +1,16 @@
-"""The tables of the page, as plain rows of text for the template."""
+"""The results in a report's folder as its pages show them, and the tables of the page, as plain rows of text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from archsim.base.causes import CAUSES
+from archsim.base.errors import ArchsimError
+from archsim.base.tables import TEXT, Table
+from archsim.base.yaml import read_yaml, validate
 from archsim.report.units import (
     NO_BREAK,
     RATE_UNITS,
@@ -19,14 +24,181 @@ from archsim.report.units import (
     significant,
     unit_of,
 )
-from archsim.runs.columns import Column, shown_columns
-from archsim.specs.assumptions import ASSUMPTIONS, meaning_of, shipped_sets
-
-if TYPE_CHECKING:
-    from archsim.report.data import Report, RunRow
+from archsim.runs.columns import COLUMNS as RUN_COLUMNS
+from archsim.runs.columns import LAYOUT, Column, columns_with, shown_columns
+from archsim.runs.plan import with_areas
+from archsim.runs.results import AGAIN, Layers, Results, Row, layers_that_ran
+from archsim.specs.as_built import AsBuilt
+from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, columns_of, meaning_of, shipped_sets
+from archsim.specs.fabric import FabricSpec
+from archsim.specs.library import MANIFEST, MANIFEST_KEY
+from archsim.specs.system import AS_BUILT, SystemSpec
 
 CLOSE = 0.01  # policies within this relative difference of throughput are listed together
+BOUND_NAMES = {f"bound_{cause.column}": (about.colour, about.label) for cause, about in CAUSES.items()}
 
+
+# ---- report
+
+MANY_SYSTEMS = 4  # with more, figures show one of those that differ only in the executor
+
+
+class Place(NamedTuple):
+    """What runs of different batches and policies share: one panel of a figure."""
+
+    assumptions: str
+    system: str
+    model: str
+
+
+def place_of(run: Row) -> Place:
+    return Place(run["assumptions"], run["system"], run["model"])
+
+
+class Report:
+    """A report's folder: the experiment of its manifest, resolved, with the names of its parts in their order; and its
+    results. ``made``: version, seeds, digests; ``assumptions``: by label; ``runs``: in the order of assumption sets,
+    systems, models, batches and policies; ``dies``, ``links``, ``pairs`` and ``steps``: key of a run → its rows of
+    these tables; ``frames``: see `archsim.runs.results.Results`; ``own``: columns of a user's functions and executions
+    that hold numbers.
+
+    Raises SpecError for the manifest, and ArchsimError for files that are missing or inconsistent, or of an older
+    archsim.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        tree = read_yaml(folder / MANIFEST)
+        self.made: Mapping[str, Any] = tree.data.get(MANIFEST_KEY) or {}
+        if (layout := self.made.get("layout")) != LAYOUT:
+            written = f"results of layout {layout}" if layout else "no layout of results"
+            raise ArchsimError(f"{folder / MANIFEST}: {written}. {AGAIN}")
+        self.experiment = {key: value for key, value in tree.data.items() if key != MANIFEST_KEY}
+        sets = range(len(self.experiment["assumptions"]))
+        specs = [validate(AssumptionsSpec, tree, ("assumptions", at)) for at in sets]
+        self.assumptions: dict[str, AssumptionsSpec] = {spec.label: spec for spec in specs}
+        self.name: str = self.experiment["name"]
+        self.systems: dict[str, dict[str, Any]] = {each["name"]: each for each in self.experiment["systems"]}
+        self.models: dict[str, dict[str, Any]] = {each["name"]: each for each in self.experiment["models"]}
+        self.policies: list[str] = [each["name"] for each in self.experiment["policies"]]
+        self.batches: list[int] = list(self.experiment["workload"]["batch"])
+        self.synthetic = not isinstance(self.experiment["workload"]["trace"], str)
+        executions = (spec.execution for spec in specs if columns_of(spec.execution))
+        functions = dict.fromkeys((*self.experiment.get("columns", ()), *executions))
+        own = columns_with(tuple(functions))[len(RUN_COLUMNS) :]
+        self.own = tuple(column for column in own if column.kind != TEXT)
+        results = Results.load(folder)
+        self.runs = self._ordered(results.runs)
+        self.traces: list[str] = list(dict.fromkeys(run["trace"] for run in self.runs))
+        self.dies, self.links, self.pairs, self.steps = (
+            table.by("run") for table in (results.dies, results.links, results.pairs, results.steps)
+        )
+        self.frames = results.frames
+        self._at = {place_of(run): [] for run in self.runs}
+        for run in self.runs:
+            self._at[place_of(run)].append(run)
+        self._check_complete()
+
+    def _ordered(self, runs: Table) -> Table:
+        order: dict[str, list[Any]] = {
+            "assumptions": list(self.assumptions), "system": list(self.systems), "model": list(self.models),
+            "batch": self.batches, "policy": self.policies,
+        }  # fmt: skip
+        for run in runs:
+            for name, known in order.items():
+                if run[name] not in known:
+                    raise ArchsimError(
+                        f"{self.folder}: run {run['run']} has {name} {run[name]!r}, which is not in {MANIFEST} (it has "
+                        f"{', '.join(map(str, known))})"
+                    )
+        if not len(runs):
+            raise ArchsimError(f"{self.folder}: no runs")
+        return Table(runs.columns, sorted(runs, key=lambda run: [order[name].index(run[name]) for name in order]))
+
+    def _check_complete(self) -> None:
+        """Every run must have a row for each of its dies, and links if it has more than one die."""
+        for run in self.runs:
+            dies, found = self.dies_of(run), len(self.dies.get(run["run"], ()))
+            name = f"run {run['run']} ({run['policy']}, batch {run['batch']}, {run['model']} on {run['system']}, "
+            name += f"{run['assumptions']})"
+            if found != dies:
+                raise ArchsimError(f"{self.folder / 'dies.csv'}: {found} rows for {name}, expected {dies}")
+            if dies > 1 and run["run"] not in self.links:
+                raise ArchsimError(f"{self.folder / 'links.csv'}: no rows for {name}")
+
+    def links_of(self, run: Row) -> Sequence[Row]:
+        return self.links[run["run"]].rows if run["run"] in self.links else ()
+
+    def dies_of(self, run: Row) -> int:
+        system = self.systems[run["system"]]
+        if (built := built_of(system)) is not None:
+            return len(built.living)
+        if run["mesh_x"] is not None:
+            return run["mesh_x"] * run["mesh_y"]
+        return FabricSpec.model_validate(system["fabric"]).dies if system.get("fabric") else system["topology"]["dies"]
+
+    def layers(self) -> Layers:
+        """The MoE layers that ran: `workload.layers` or the trace may limit them."""
+        return layers_that_ran(self.runs, {run["model"]: run["model_layers"] for run in self.runs})
+
+    def tie_pairs(self) -> list[tuple[str, str]]:
+        """Labels of assumption sets that differ only in the order of simultaneous events: (sequence, heapq)."""
+
+        def rest(spec: AssumptionsSpec) -> list[str]:
+            return [spec.set, *(getattr(spec, field) for field in ASSUMPTIONS if field != "ties")]
+
+        return [
+            (ordered, heaped)
+            for ordered, spec in self.assumptions.items()
+            for heaped, other in self.assumptions.items()
+            if (spec.ties, other.ties) == ("sequence", "heapq") and rest(spec) == rest(other)
+        ]
+
+    def compared(self) -> list[str]:
+        """The assumption sets that figures show: of two that differ only in ties, the one with the shorter label."""
+        twins = {max(pair, key=len) for pair in self.tie_pairs()}
+        return [label for label in self.assumptions if label not in twins]
+
+    def families(self) -> list[tuple[str, ...]]:
+        """Names of systems, grouped if they differ only in ``decision`` (and name and source)."""
+        found: dict[str, list[str]] = {}
+        for name, system in self.systems.items():
+            hardware = {key: value for key, value in system.items() if key not in ("name", "source", "decision")}
+            found.setdefault(repr(hardware), []).append(name)
+        return [tuple(names) for names in found.values()]
+
+    def shown_systems(self) -> list[str]:
+        """Systems with their own panels: all, or the first of each family if there are more than MANY_SYSTEMS."""
+        return list(self.systems) if len(self.systems) <= MANY_SYSTEMS else [names[0] for names in self.families()]
+
+    def places(self) -> list[Place]:
+        """Places with runs that figures show, ordered by assumption set, system, model."""
+        order = (Place(a, s, m) for a in self.compared() for s in self.shown_systems() for m in self.models)
+        return [place for place in order if place in self._at]
+
+    def at(self, place: Place) -> list[Row]:
+        """The runs of a place, ordered by batch and policy."""
+        return self._at.get(place, [])
+
+    def shown(self) -> list[Row]:
+        """The runs that figures show."""
+        return [run for place in self.places() for run in self.at(place)]
+
+    def beside(self, run: Row, **other: Any) -> Row | None:
+        """The run that differs from this one in these columns alone: ``report.beside(run, policy="ep")``."""
+        wanted = {name: run[name] for name in ("assumptions", "system", "model", "batch", "policy")} | other
+        runs = self.at(place_of(wanted))
+        return next((each for each in runs if all(each[name] == wanted[name] for name in ("batch", "policy"))), None)
+
+
+def built_of(system: Mapping[str, Any]) -> AsBuilt | None:
+    """The dies of a system in a manifest as they are built; None: all as meant."""
+    if not any(system.get(key) for key in AS_BUILT):
+        return None
+    return with_areas(SystemSpec.model_validate(system)).built
+
+
+# ---- tables
 
 @dataclass(frozen=True)
 class Cell:
@@ -87,27 +259,23 @@ def results(report: Report) -> tuple[list[dict[str, str]], list[list[Cell]]]:
     headers = [{"text": name, "meaning": ""} for name in ("system", "model", "batch", "policy", "assumptions")]
     chosen = []
     for column in (*COLUMNS, *(_as_shown(each, each.name) for each in report.own)):
-        if all(run.get(column.name) is None for run in report.runs):
+        if all(run[column.name] is None for run in report.runs):
             continue
-        unit = unit_of([run.get(column.name) or 0.0 for run in report.runs], column.units)
+        unit = unit_of([run[column.name] or 0.0 for run in report.runs], column.units)
         chosen.append((column, unit[0]))
         headers.append(
             {"text": f"{column.header} [{unit[1]}]" if unit[1] else column.header, "meaning": column.meaning}
         )
     rows = []
     for run in report.runs:
-        place = run.place
-        cells = [Cell(place.system, place.system), Cell(place.model, place.model), Cell(_count(run.batch), run.batch)]
-        cells += [Cell(run.policy, run.policy), Cell(place.assumptions, place.assumptions)]
-        cells += [_cell(run.get(column.name), column, worth) for column, worth in chosen]
+        cells = [Cell(run["system"], run["system"]), Cell(run["model"], run["model"])]
+        cells += [Cell(_count(run["batch"]), run["batch"]), Cell(run["policy"], run["policy"])]
+        cells += [Cell(run["assumptions"], run["assumptions"])]
+        for column, worth in chosen:
+            value = run[column.name]
+            cells.append(Cell("–", -1.0) if value is None else Cell(column.write(value / worth), float(value)))
         rows.append(cells)
     return headers, rows
-
-
-def _cell(value: float | None, column: ShownColumn, worth: float) -> Cell:
-    if value is None:
-        return Cell("–", -1.0)
-    return Cell(column.write(value / worth), value)
 
 
 def overview(report: Report) -> list[dict[str, Any]]:
@@ -116,62 +284,31 @@ def overview(report: Report) -> list[dict[str, Any]]:
     """
     rows = []
     for place in report.places():
-        runs = [run for run in report.at(place) if run.get("throughput_tokens_per_s")]
+        runs = [run for run in report.at(place) if run["throughput_tokens_per_s"]]
         if not runs:
             continue
-        batch = max(run.batch for run in runs)
-        runs = [run for run in runs if run.batch == batch]
+        batch = max(run["batch"] for run in runs)
+        runs = [run for run in runs if run["batch"] == batch]
         highest = max(run["throughput_tokens_per_s"] for run in runs)
         fastest = [run for run in runs if run["throughput_tokens_per_s"] >= highest * (1 - CLOSE)]
         best = fastest[0]
+        shares = {name: best[column] or 0.0 for column, (_, name) in BOUND_NAMES.items()}
+        longest = max(shares, key=lambda name: shares[name])
         rows.append({
             "place": place, "batch": _count(batch),
-            "policies": ", ".join(run.policy for run in fastest),
-            "throughput": _shown(best, "tokens_per_s", RATE_UNITS),
-            "step": _shown(best, "decode_step_ns", TIME_UNITS),
-            "token": _shown(best, "decode_batch_token_ns", TIME_UNITS),
-            "mfu": _used(best, "mfu"),
-            "hbm": _used(best, "hbm_bandwidth_utilisation"),
-            "over": _roofline(best), "gain": _over("ep", best), "distance": _distance(best),
-            "speedup": _over("base", best), "bound": _bound(best),
+            "policies": ", ".join(run["policy"] for run in fastest),
+            "throughput": _known(best["tokens_per_s"], lambda rate: scaled(rate, RATE_UNITS)),
+            "step": _known(best["decode_step_ns"], lambda ns: scaled(ns, TIME_UNITS)),
+            "over": _known(best["over_roofline"], factor),
+            "gain": _known(best["speedup_vs_ep"], factor, "no ep run"),
+            "speedup": _known(best["speedup_vs_base"], factor, "no base run"),
+            "bound": f"{longest}, {percent(shares[longest])} of the time" if shares[longest] else "not recorded",
         })
     return rows
 
 
-def _shown(run: RunRow, column: str, units: tuple[Unit, ...]) -> str:
-    value = run.get(column)
-    return "not recorded" if value is None else scaled(value, units)
-
-
-def _used(run: RunRow, column: str) -> str:
-    share = run.get(column)
-    return "not recorded" if share is None else percent(share, 1)
-
-
-def _roofline(run: RunRow) -> str:
-    over = run.get("over_roofline")
-    return "not recorded" if over is None else factor(over)
-
-
-def _distance(run: RunRow) -> str:
-    """Load of the busiest die over its two bounds."""
-    load, bounds = run.get("load_max_over_mean"), [run.get(f"load_ceiling_{name}") for name in ("placement", "slots")]
-    if not load or not all(bounds):
-        return "not recorded"
-    return " / ".join(factor(load / bound) for bound in bounds if bound)
-
-
-def _over(policy: str, run: RunRow) -> str:
-    speedup = run.get(f"speedup_vs_{policy}")
-    return f"no {policy} run" if speedup is None else factor(speedup)
-
-
-def _bound(run: RunRow) -> str:
-    from archsim.report.figures import BOUND_NAMES
-
-    shares = {name: run.get(column) or 0.0 for column, (_, name) in BOUND_NAMES.items()}
-    name = max(shares, key=shares.__getitem__)
-    return f"{name}, {percent(shares[name])} of the time" if shares[name] else "not recorded"
+def _known(value: float | None, write: Callable[[float], str], unknown: str = "not recorded") -> str:
+    return unknown if value is None else write(value)
 
 
 def assumptions(report: Report) -> dict[str, list[dict[str, Any]]]:
@@ -206,22 +343,11 @@ def ties(report: Report) -> list[dict[str, str]]:
     """
     rows = []
     for ordered, heaped in report.tie_pairs():
-        for run in report.runs:
-            if run.place.assumptions != heaped:
-                continue
-            other = report.find(replace(run.place, assumptions=ordered), run.batch, run.policy)
-            if other is not None:
-                rows.append(_tie_row(run, other))
+        for run in report.runs.where(assumptions=heaped):
+            if (other := report.beside(run, assumptions=ordered)) is not None:
+                change = other["decode_ns"] / run["decode_ns"] - 1
+                rows.append({name: run[name] for name in ("system", "model", "policy")} | {
+                    "batch": _count(run["batch"]), "heapq": scaled(run["decode_ns"], TIME_UNITS),
+                    "sequence": scaled(other["decode_ns"], TIME_UNITS), "change": signed_percent(change),
+                })  # fmt: skip
     return rows
-
-
-def _tie_row(run: RunRow, other: RunRow) -> dict[str, str]:
-    return {
-        "system": run.place.system,
-        "model": run.place.model,
-        "batch": _count(run.batch),
-        "policy": run.policy,
-        "heapq": scaled(run["decode_ns"], TIME_UNITS),
-        "sequence": scaled(other["decode_ns"], TIME_UNITS),
-        "change": signed_percent(other["decode_ns"] / run["decode_ns"] - 1),
-    }

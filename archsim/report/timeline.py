@@ -19,6 +19,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.files import write_text
 from archsim.base.units import NS_PER_US
+from archsim.engine.demand import RunDemand
 from archsim.engine.loop import Replay
 from microarch.blocks.request import State, Unit
 from microarch.fabric.fabric import Fabric
@@ -262,6 +263,7 @@ def write_step_timeline(replay: Replay, step: int, layer: int, path: Path, name:
     Raises ArchsimError for an iteration or layer that the run does not have.
     """
     demand = replay.demands
+    assert isinstance(demand, RunDemand), "steps are chosen by number"
     layers = demand.layer_ids.tolist()
     if not 0 <= step < demand.steps:
         raise ArchsimError(f"step {step}: the run has iterations 0 (the prefill) to {demand.steps - 1}")
@@ -319,7 +321,7 @@ def _iterations(log: np.ndarray) -> Iterator[dict[str, Any]]:
     for row in log:
         process, begin = FIRST_WORKER_PROCESS + int(row["instance"]), float(row["begin_ns"]) / NS_PER_US
         name = "prompts and decodes" if row["chunks"] and row["decodes"] else "prompts" if row["chunks"] else "decodes"
-        arguments = {key: int(row[key]) for key in ("decodes", "chunks", "chunk_tokens")}
+        arguments: dict[str, float] = {key: int(row[key]) for key in ("decodes", "chunks", "chunk_tokens")}
         arguments["experts_us"] = round(float(row["experts_ns"]) / NS_PER_US, 3)
         if row["stall_ns"]:
             arguments["weights_moved_us"] = round(float(row["stall_ns"]) / NS_PER_US, 3)

@@ -21,7 +21,6 @@ from microarch.silicon.synthesis import clock_note
 # ---- calibration_notes
 # Notes on the calibrations behind results: used by default, or outside the measured range.
 
-EXTRAPOLATED = ("gemm_extrapolated", "copies_extrapolated", "stand_ins")  # columns of results that the notes use
 ON_PORTS = " on "  # in the names of kernels of clusters: "normal on 8 ranks"
 MOST_NAMED = 8  # systems
 SAME = 0.005  # relative; smaller differences of rates are rounding
@@ -386,7 +385,6 @@ FAR = 3.0  # times its roofline, from which on a note is made of a run
 ROOFLINE = "the least time in which evenly loaded dies could do the same FLOP and move the same bytes of HBM"
 LEAST_TOLD = 0.01  # share of the time; smaller causes are not named
 MOST_TOLD = 3  # systems one by one
-ROOFLINE_COLUMNS = ("over_roofline", "mfu", "hbm_bandwidth_utilisation", "decode_step_ns", "load_max_over_mean")
 TOLD = 3  # largest causes of a run
 UNBALANCED = 1.5  # load of the busiest die over the mean
 
@@ -481,15 +479,6 @@ def _limit_told(system: str, rows: list[Mapping[str, Any]], of: int) -> str:
 
 
 # ---- result_notes
-
-COLUMNS = (
-    *EXTRAPOLATED, "drawn_from", "extend", "active_experts", "active_if_distinct", "context_tokens",
-    "context_from", "transfer_law", "hbm_all_counted", "approximate", "attention_law",
-    "carrier_share", "speedup_vs_ep", "speedup_vs_base", *ROOFLINE_COLUMNS, "layers", "model_layers",
-    "layers_error", *LIMITED, *(f"bound_{cause.column}" for cause in CAUSES),
-)  # fmt: skip
-"""Columns that the notes use."""
-
 
 def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Die]]) -> list[str]:
     """A sentence each. rows: of results; dies: (system, its die), a system once or more (points of a sweep)."""

@@ -21,10 +21,11 @@ from typing import Any
 from archsim.base.errors import ArchsimError
 from archsim.base.files import write_text
 from archsim.base.own_code import import_function, is_in_folder, is_ours, module_of
-from archsim.base.tables import Shown, Table, parquet_columns, read_csv, read_parquet
+from archsim.base.tables import MissingColumn, Shown, Table, parquet_columns, read_csv, read_parquet
 from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
 from archsim.runs.columns import (
     DIE_COLUMNS,
+    LAYOUT,
     LINK_COLUMNS,
     PAIR_COLUMNS,
     RUN_COLUMNS,
@@ -43,6 +44,9 @@ CSV, PARQUET, STEPS, FRAMES = "results.csv", "results.parquet", "steps.parquet",
 FILES = MappingProxyType({"dies": DIE_COLUMNS, "links": LINK_COLUMNS, "pairs": PAIR_COLUMNS, "timings": TIMING_COLUMNS})
 TABLES = ("runs", *FILES, "steps")
 _KEPT_FOR_FEW = "; they are for few runs, or with details: kept in the experiment"
+AGAIN = (
+    f"This archsim reads layout {LAYOUT} of results. To make them again, run `archsim sweep manifest.yaml` there"
+)
 _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of each die and link
 
 Record = Mapping[str, Any]
@@ -53,6 +57,8 @@ and ``host`` (columns of TIMING_COLUMNS but run).
 """
 NO_DETAILS: Record = MappingProxyType({"dies": {}, "links": {}, "pairs": {}, "steps": {}, "frames": {}})
 Row = Mapping[str, Any]
+Frames = Mapping[str, list[Any]]
+"""What dies and links did between iterations: see `archsim.runs.columns.measure_frames`."""
 
 
 class Results(Shown):
@@ -118,6 +124,17 @@ class Results(Shown):
     def timings(self) -> Table:
         return self._read("timings")
 
+    @cached_property
+    def frames(self) -> Mapping[str, Frames]:
+        """Key of a run → what its dies and links did between iterations; of results in a folder."""
+        file = self.folder / FRAMES if self.folder else None
+        if file is None or not file.is_file():
+            return {}
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ArchsimError(f"{file}: {error}") from None
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Results) and all(getattr(self, name) == getattr(other, name) for name in TABLES)
 
@@ -155,7 +172,9 @@ class Results(Shown):
 
     @classmethod
     def load(cls, folder: str | Path) -> Results:
-        """The results in a report's folder. Raises ArchsimError if there are no complete ones."""
+        """The results in a report's folder. Raises ArchsimError if there are no complete ones, and as a table is first
+        used if an older archsim wrote it with other columns.
+        """
         folder = Path(folder)
         if not (folder / PARQUET).is_file():
             raise ArchsimError(f"{folder / PARQUET}: no such file; are these the results of a sweep that ended?")
@@ -169,16 +188,22 @@ def _told_values(name: str, values: set) -> str:
 
 def _read_table(folder: Path, name: str) -> Table:
     if name == "runs":
-        return read_parquet(folder / PARQUET, parquet_columns(folder / PARQUET))
+        columns = parquet_columns(folder / PARQUET)
+        if lacking := [column for column in RUN_COLUMNS if column not in columns]:
+            raise ArchsimError(f"{folder / PARQUET}: no column {lacking[0]!r}. {AGAIN}")
+        return read_parquet(folder / PARQUET, columns)
     if name == "steps":
         if not (folder / STEPS).is_file():
             raise ArchsimError(f"{folder / STEPS}: no such file{_KEPT_FOR_FEW}")
         return read_parquet(folder / STEPS, STEP_COLUMNS)
+    file = folder / f"{name}.csv"
     try:
-        return read_csv(folder / f"{name}.csv", FILES[name])
+        return read_csv(file, FILES[name])
     except FileNotFoundError:
         told = _KEPT_FOR_FEW if name != "timings" else ""
-        raise ArchsimError(f"{folder / name}.csv: no such file{told}") from None
+        raise ArchsimError(f"{file}: no such file{told}") from None
+    except MissingColumn as error:
+        raise ArchsimError(f"{error}. {AGAIN}") from None
 
 
 def collect(records: Sequence[Record], columns: Kinds = RUN_COLUMNS) -> Results:
@@ -221,15 +246,34 @@ def with_speedups(row: Row, references: Mapping[tuple, float | None]) -> dict[st
     return {**row, **speedups}
 
 
-def layers_that_ran(rows: Iterable[Row], models: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], int]]:
-    """Model → (how many MoE layers its runs had, ascending; how many it has). ``models``: name → how many it has.
+Layers = Mapping[str, tuple[tuple[int, ...], int]]
+"""Model → (how many MoE layers its runs had, ascending; how many it has)."""
 
-    Rows of older versions, which lack ``layers``, count as those of all.
-    """
+
+def layers_that_ran(rows: Iterable[Row], models: Mapping[str, int]) -> Layers:
+    """The MoE layers that ran. ``models``: name → how many it has."""
     ran: dict[str, set[int]] = {}
     for row in rows:
-        ran.setdefault(row["model"], set()).add(int(row.get("layers") or models[row["model"]]))
+        ran.setdefault(row["model"], set()).add(int(row["layers"]))
     return {model: (tuple(sorted(ran[model])), every) for model, every in models.items() if model in ran}
+
+
+def in_part(layers: Layers) -> Layers:
+    """The models of which some run had fewer layers than the model has."""
+    return {model: (ran, every) for model, (ran, every) in layers.items() if ran != (every,)}
+
+
+def layers_told(layers: Layers) -> str:
+    """``3 of 58 MoE layers of deepseek-v3, all MoE layers of qwen3``; ``MoE layers of …`` if every run had all of them.
+    """
+    if not in_part(layers):
+        return f"MoE layers of {', '.join(layers)}"
+    parts = []
+    for model, (ran, every) in layers.items():
+        *rest, last = map(str, ran)
+        some = f"{', '.join(rest)} or {last} of {every}" if rest else f"{last} of {every}"
+        parts.append(f"{'all' if ran == (every,) else some} MoE layers of {model}")
+    return ", ".join(parts)
 
 
 def _compared(row: Row) -> tuple:

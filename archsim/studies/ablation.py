@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any
 from archsim.base.errors import ArchsimError, did_you_mean
 from archsim.base.files import write_text
 from archsim.base.tables import Shown
-from archsim.report import data
 from archsim.report.page import rendered
 from archsim.report.plots import Axis, Bars, waterfall
 from archsim.report.units import factor, listed
-from archsim.runs.results import BASE_POLICY, Results, layers_that_ran
+from archsim.runs.results import BASE_POLICY, Layers, Results, layers_that_ran, layers_told
 from archsim.runs.sweep import Watcher, sweep
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.experiment import ExperimentSpec
@@ -117,7 +116,7 @@ class Ablation(Shown):
     waterfalls: tuple[Waterfall, ...]
     closes: bool
     runs: int
-    layers: Mapping[str, tuple[tuple[int, ...], int]]
+    layers: Layers
 
     def __repr__(self) -> str:
         chain = f"{self.start.label} → {self.end.label}, {len(self.links)} links"
@@ -292,7 +291,7 @@ def csv_of(found: Ablation) -> str:
 def render(found: Ablation, name: str, notes: Sequence[str] = ()) -> str:
     context = {
         "notes": notes,
-        "name": name, "found": found, "layers": data.told(found.layers), "start": found.start.label,
+        "name": name, "found": found, "layers": layers_told(found.layers), "start": found.start.label,
         "end": found.end.label, "groups": list(groups_of(found)), "worth": list(worth_of(found)),
         "meanings": [
             (link, ASSUMPTIONS[link.field][link.before], ASSUMPTIONS[link.field][link.after])

@@ -21,14 +21,13 @@ from archsim.engine.state import SLICES, Machine, Memory
 from archsim.engine.work import WorkBuilder
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
-from archsim.report import data
-from archsim.report.data import Die, Link
-from archsim.report.maps import Placed, die_map
+from archsim.report.maps import BOTH_WAYS, Placed, die_map
 from archsim.report.page import rendered
 from archsim.report.plots import DieMap
 from archsim.report.units import TIME_UNITS, listed, percent, scaled
+from archsim.runs.columns import DIE_COLUMNS
 from archsim.runs.plan import select
-from archsim.runs.results import layers_that_ran
+from archsim.runs.results import Layers, Row, layers_that_ran, layers_told
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec, Scenario
@@ -747,7 +746,7 @@ def table_of(found: list[Measured]) -> Table:
 def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
     worst = sorted(found, key=lambda each: -each.worst.distance)[:MOST_SHOWN]
     context = {
-        "notes": notes, "name": name, "sentences": sentences(found), "layers": data.told(_layers(found)),
+        "notes": notes, "name": name, "sentences": sentences(found), "layers": layers_told(_layers(found)),
         "rows": [_row(each) for each in found], "short": list(answers(found)),
         "worst": [_picture(each) for each in worst],
     }
@@ -769,7 +768,7 @@ def sentences(found: list[Measured]) -> list[str]:
     return said
 
 
-def _layers(found: list[Measured]) -> data.Parts:
+def _layers(found: list[Measured]) -> Layers:
     rows = [{"model": each.run.model.name, "layers": len(each.layer_ids)} for each in found]
     return layers_that_ran(rows, {each.run.model.name: len(each.run.model.moe_layer_ids) for each in found})
 
@@ -838,23 +837,27 @@ def _map(fabric: MachineFabric, step: StepDistance) -> DieMap:
     return die_map("How loaded are dies and links, in percent of the bound?", placed)
 
 
-def _loads(fabric: MachineFabric, use: np.ndarray) -> tuple[tuple[Die, ...], tuple[Link, ...]]:
+def _loads(fabric: MachineFabric, use: np.ndarray) -> tuple[list[Row], list[Row]]:
+    """Rows of the tables of dies and links: where each is, and how much of the bound it is used."""
     dies = fabric.dies
-    at: list[tuple[int, int] | None] = [None] * fabric.nodes
+    x: list[int | None] = [None] * fabric.nodes
+    y = x
     if fabric.node_x is not None and fabric.node_y is not None:
-        at = list(zip(fabric.node_x.tolist(), fabric.node_y.tolist(), strict=True))
+        x, y = fabric.node_x.tolist(), fabric.node_y.tolist()
     both_ways = len(use) - 2 * dies < fabric.links
     names = np.unique(fabric.link_edge, return_index=True)[1] if both_ways else np.arange(fabric.links)
-    links = tuple(
-        Link(src, dst, at[src], at[dst], both_ways, float(part))
-        for src, dst, part in zip(
-            fabric.link_src[names].tolist(), fabric.link_dst[names].tolist(), use[2 * dies :], strict=True
-        )
-    )
-    places = [at[die] or (None, None) for die in range(dies)]
-    return tuple(
-        Die(die, x, y, float(use[die]), float(use[dies + die]), 0.0) for die, (x, y) in enumerate(places)
-    ), links
+    ends = zip(fabric.link_src[names].tolist(), fabric.link_dst[names].tolist(), use[2 * dies :].tolist(), strict=True)
+    links = [
+        {"src": src, "dst": dst, "src_x": x[src], "src_y": y[src], "dst_x": x[dst], "dst_y": y[dst]}
+        | {"direction": BOTH_WAYS if both_ways else "one way", "utilisation": part}
+        for src, dst, part in ends
+    ]
+    return [
+        dict.fromkeys(DIE_COLUMNS)
+        | {"die": die, "x": x[die], "y": y[die]}
+        | {"hbm_utilisation": float(use[die]), "compute_utilisation": float(use[dies + die])}
+        for die in range(dies)
+    ], links
 
 
 # ---- study

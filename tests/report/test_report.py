@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import jinja2
@@ -10,21 +9,21 @@ import numpy as np
 import pytest
 from support.clusters import cluster
 from support.html_page import Page
-from support.report_folder import read_csv, write_csv, write_folder
+from support.report_folder import die_row, link_row, read_csv, runs_of, write_csv, write_folder, write_runs
 from support.tiny import tiny_file
 
+from archsim.base.errors import ArchsimError
+from archsim.base.tables import Table
 from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
 from archsim.engine.loop import MOST_FRAMES, StepCounts
 from archsim.engine.machine import build_fabric
-from archsim.report import data, decision_cost, figures
-from archsim.report.data import HOST_TIMES, Die, Link, ReportError, die_of_row, nodes_of, read_report, told
+from archsim.report import decision_cost, figures
 from archsim.report.decision_cost import added_mm2, families, section, step_exposed_ns, words
-from archsim.report.figures import BOUND_NAMES
-from archsim.report.maps import Placed, die_map, port_utilisation
-from archsim.report.page import PAGES, render, render_all, rendered, write_report
+from archsim.report.maps import Placed, die_map, nodes_of, port_utilisation
+from archsim.report.page import PAGES, render_all, rendered, write_report
 from archsim.report.sections import balancers_section, beyond_memory, copied, distance, reached, reason, sentences
-from archsim.report.tables import results, ties
+from archsim.report.tables import BOUND_NAMES, Report, results, ties
 from archsim.report.units import (
     BYTE_UNITS,
     TIME_UNITS,
@@ -38,7 +37,8 @@ from archsim.report.units import (
     signed_percent,
     significant,
 )
-from archsim.runs.columns import DIE_COLUMNS, LINK_COLUMNS, RUN_COLUMNS
+from archsim.runs.columns import COLUMNS, HOST_PERCENTILES, LAYOUT, RUN_COLUMNS
+from archsim.runs.results import Results, layers_told
 from archsim.specs.library import load_assumptions, load_experiment, load_system
 from archsim.specs.policies import PRESETS
 from archsim.specs.system import SystemSpec
@@ -70,6 +70,10 @@ def page(text) -> Page:
     return Page(text)
 
 
+def first_page(folder: Path) -> str:
+    return render_all(Report(folder))[PAGES[0]]
+
+
 def test_names_everything_that_was_run(page):
     for name in (
         *POLICIES, "dojo", "tsmc_sow", "deepseek-v3", "qwen3-235b-a22b", "published+ties=sequence", "physical"
@@ -90,7 +94,7 @@ def test_a_page_begins_with_three_sentences(tmp_path):
         assumptions=(load_assumptions("physical"),),
         changes={"throughput_tokens_per_s": lambda row: 1e5 * gain(row), "speedup_vs_ep": gain, "over_roofline": 2.5},
     )  # fmt: skip
-    first = sentences(read_report(tmp_path))
+    first = sentences(Report(tmp_path))
     assert first == [
         "On dojo, allo decodes deepseek-v3 1.50× faster than expert parallelism (ep). The exception is deepseek-v3 at "
         "batch 16,384, where ep wins. These numbers hold under the assumption set physical.",
@@ -98,7 +102,7 @@ def test_a_page_begins_with_three_sentences(tmp_path):
         "38\N{NO-BREAK SPACE}% multiplying.",
         "A step of deepseek-v3 takes 2.50× as long as the roofline allows.",
     ]
-    page = render(read_report(tmp_path))
+    page = first_page(tmp_path)
     assert page.index('class="answer"') < page.index('class="plot"') < page.index('class="go"') < page.index("<details")
     assert page[: page.index("<details")].count('class="plot"') == 1
     assert page.count("<details") - page.count("<details open") >= page.count('class="q"') >= 5
@@ -106,7 +110,7 @@ def test_a_page_begins_with_three_sentences(tmp_path):
 
 def test_details_have_pages_of_their_own(folder, page):
     """In every index; the first page has none of them."""
-    report = read_report(folder)
+    report = Report(folder)
     pages = {name: Page(text) for name, text in render_all(report).items()}
     assert tuple(pages) == PAGES
     for each in pages.values():
@@ -116,7 +120,7 @@ def test_details_have_pages_of_their_own(folder, page):
 
 
 def test_words_of_a_page_are_links_to_the_glossary(folder, page):
-    glossary = Page(render_all(read_report(folder))["glossary.html"])
+    glossary = Page(render_all(Report(folder))["glossary.html"])
     ids = {attrs["id"] for tag, attrs in glossary.tags if tag == "dt"}
     terms = [attrs["href"] for tag, attrs in page.tags if attrs.get("class") == "term"]
     assert len(terms) > 20 and {to.removeprefix("glossary.html#") for to in terms} <= ids
@@ -161,10 +165,8 @@ def test_equal_inputs_give_equal_bytes(folder, text):
 
 
 def test_does_not_depend_on_the_order_of_rows(folder, text, tmp_path):
-    for name in ("results", "dies", "links"):
-        rows = read_csv(folder / f"{name}.csv")
-        write_csv(tmp_path / f"{name}.csv", rows[::-1] if name == "results" else rows)
-    for name in ("manifest.yaml", "steps.parquet"):
+    write_runs(tmp_path, runs_of(folder)[::-1])
+    for name in ("manifest.yaml", "steps.parquet", "dies.csv", "links.csv", "pairs.csv"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     assert write_report(tmp_path).read_text(encoding="utf-8") == text
 
@@ -172,7 +174,7 @@ def test_does_not_depend_on_the_order_of_rows(folder, text, tmp_path):
 def test_leaves_no_draft_behind(folder, text):
     assert sorted(path.name for path in folder.iterdir()) == [
         "assumptions.html", "dies.csv", "files.html", "glossary.html", "index.html", "links.csv", "manifest.yaml",
-        "results.csv", "results.html", "steps.parquet",
+        "pairs.csv", "results.html", "results.parquet", "steps.parquet",
     ]  # fmt: skip
 
 
@@ -201,18 +203,15 @@ def test_a_waterfall_ends_with_the_step(text):
 
 
 def test_all_results_are_in_the_table(folder):
-    page = Page(render_all(read_report(folder))["results.html"])
-    rows = read_csv(folder / "results.csv")
+    page = Page(render_all(Report(folder))["results.html"])
+    rows = runs_of(folder)
     assert len(rows) == 144
     for row in rows:
-        shown = page.row(row["system"], row["model"], f"{int(row['batch']):,}", row["policy"], row["assumptions"])
-        assert factor(float(row["speedup_vs_base"])).rstrip("×") in shown
+        shown = page.row(row["system"], row["model"], f"{row['batch']:,}", row["policy"], row["assumptions"])
+        assert factor(row["speedup_vs_base"]).rstrip("×") in shown
 
 
-def test_reads_the_columns_that_a_sweep_writes(folder):
-    assert set(data.RESULT_COLUMNS) <= set(RUN_COLUMNS)
-    assert set(data.DIE_COLUMNS) <= set(DIE_COLUMNS)
-    assert set(data.LINK_COLUMNS) <= set(LINK_COLUMNS)
+def test_every_cause_has_a_name_on_pages():
     assert set(BOUND_NAMES) == {name for name in RUN_COLUMNS if name.startswith("bound_")}
 
 
@@ -223,7 +222,8 @@ def test_a_single_run_without_base(tmp_path):
 
 
 def test_no_prefill_and_nothing_simulated(tmp_path):
-    empty = dict.fromkeys(data.OPTIONAL, "")
+    mesh = ("mesh_x", "mesh_y")
+    empty = dict.fromkeys(column.name for column in COLUMNS if column.optional and column.name not in mesh)
     write_folder(tmp_path, prefill_ns=0, changes=empty | {"decode_ns": 0, "hop_messages": 0})
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
     assert "What steps wait for was not recorded" in page.text
@@ -247,11 +247,11 @@ def test_names_are_escaped(tmp_path):
 # --- what is refused
 
 
-@pytest.mark.parametrize("name", ["results.csv", "dies.csv", "links.csv", "manifest.yaml"])
+@pytest.mark.parametrize("name", ["results.parquet", "dies.csv", "links.csv", "pairs.csv", "steps.parquet"])
 def test_a_missing_file_is_reported(tmp_path, name):
     write_folder(tmp_path)
     (tmp_path / name).unlink()
-    with pytest.raises(ReportError, match=rf"{name}: no such file"):
+    with pytest.raises(ArchsimError, match=rf"{name}: no such file"):
         write_report(tmp_path)
     assert not (tmp_path / "index.html").exists()
 
@@ -260,7 +260,7 @@ def test_missing_dies_are_reported(tmp_path):
     write_folder(tmp_path)
     write_csv(tmp_path / "dies.csv", read_csv(tmp_path / "dies.csv")[1:])
     with pytest.raises(
-        ReportError,
+        ArchsimError,
         match=r"dies\.csv: 24 rows for run \w+ \(base, batch 4096, deepseek-v3 on dojo, published\), expected 25",
     ):
         write_report(tmp_path)
@@ -270,35 +270,49 @@ def test_missing_links_are_reported(tmp_path):
     write_folder(tmp_path)
     links = read_csv(tmp_path / "links.csv")
     write_csv(tmp_path / "links.csv", [row for row in links if row["policy"] != "pred"])
-    with pytest.raises(ReportError, match=r"links\.csv: no rows for run \w+ \(pred, "):
+    with pytest.raises(ArchsimError, match=r"links\.csv: no rows for run \w+ \(pred, "):
         write_report(tmp_path)
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"decode_ns": "soon"}, "results.csv:2: decode_ns: 'soon' is not a number"),
-    ({"decode_ns": ""}, "results.csv:2: decode_ns: '' is not a number"),
-    (
-        {"policy": "magic"},
-        "results.csv:2: policy 'magic' is not in manifest.yaml (it has base, ep, allo, pred, allo+pred)",
-    ),
-])
-def test_bad_rows_are_reported(tmp_path, change, message):
+    (lambda text: text.replace(",12,", ",soon,", 1), r"dies\.csv:\d+: \w+: 'soon' is not a whole number"),
+    (lambda text: text[:-20], r"dies\.csv:251: Expected \d+ columns, got \d+"),
+    (lambda text: text.replace("array_speed", "speed", 1), r"dies\.csv:1: no column 'array_speed'\. This archsim"),
+])  # fmt: skip
+def test_bad_tables_are_reported(tmp_path, change, message):
     write_folder(tmp_path)
-    rows = read_csv(tmp_path / "results.csv")
-    write_csv(tmp_path / "results.csv", [rows[0] | change, *rows[1:]])
-    with pytest.raises(ReportError, match=re.escape(message)):
+    (tmp_path / "dies.csv").write_text(change((tmp_path / "dies.csv").read_text(encoding="utf-8")), encoding="utf-8")
+    with pytest.raises(ArchsimError, match=message):
         write_report(tmp_path)
 
 
-def test_a_missing_column_and_no_rows_are_reported(tmp_path):
+def test_runs_of_another_experiment_and_no_runs_are_reported(tmp_path):
     write_folder(tmp_path)
-    rows = read_csv(tmp_path / "results.csv")
-    write_csv(tmp_path / "results.csv", [{key: row[key] for key in row if key != "decode_ns"} for row in rows])
-    with pytest.raises(ReportError, match=r"results\.csv:1: column 'decode_ns' is missing"):
+    first, *rows = runs_of(tmp_path)
+    write_runs(tmp_path, [first | {"policy": "magic"}, *rows])
+    said = "has policy 'magic', which is not in manifest.yaml (it has base, ep, allo, pred, allo+pred)"
+    with pytest.raises(ArchsimError, match=re.escape(said)):
         write_report(tmp_path)
-    (tmp_path / "results.csv").write_text(",".join(rows[0]) + "\n", encoding="utf-8")
-    with pytest.raises(ReportError, match="no runs"):
+    write_runs(tmp_path, [])
+    with pytest.raises(ArchsimError, match="no runs"):
         write_report(tmp_path)
+
+
+def test_results_of_an_older_archsim_are_refused_with_a_hint(tmp_path):
+    """By the layout in the manifest, or else by a column that the table lacks."""
+    write_folder(tmp_path)
+    hint = "To make them again, run `archsim sweep manifest.yaml` there"
+    manifest = (tmp_path / "manifest.yaml").read_text(encoding="utf-8")
+    before = f"layout: {LAYOUT - 1}"
+    for older, said in ((before, f"results of {before.replace(':', '')}"), ("code: x", "no layout of results")):
+        (tmp_path / "manifest.yaml").write_text(manifest.replace(f"layout: {LAYOUT}", older), encoding="utf-8")
+        with pytest.raises(ArchsimError, match=f"manifest.yaml: {said}. .*{hint}"):
+            write_report(tmp_path)
+    kept = runs_of(tmp_path)
+    less = {name: kind for name, kind in RUN_COLUMNS.items() if name != "clock"}
+    Table(less, kept).write_parquet(tmp_path / "results.parquet")
+    with pytest.raises(ArchsimError, match=f"results.parquet: no column 'clock'. .*{hint}"):
+        _ = Results.load(tmp_path).runs
 
 
 # --- layers
@@ -307,7 +321,7 @@ def test_a_missing_column_and_no_rows_are_reported(tmp_path):
 def test_layers_that_did_not_run_are_reported(tmp_path, text):
     """In the header, and beside the throughput."""
     write_folder(tmp_path, changes={"layers": 3})
-    page = render(read_report(tmp_path))
+    page = first_page(tmp_path)
     assert "10 runs: 3 of 58 MoE layers of deepseek-v3 on dojo" in " ".join(page.split()).replace("runs:\n", "runs: ")
     assert "some layers ran, and the others are assumed to be like them (3 of 58 of deepseek-v3)" in page
     assert "MoE layers of deepseek-v3, qwen3-235b-a22b on" in text and "throughput of all MoE layers" not in text
@@ -315,23 +329,23 @@ def test_layers_that_did_not_run_are_reported(tmp_path, text):
 
 def test_layers_are_listed_for_every_model():
     parts = {"a": ((3,), 58), "b": ((48,), 48), "c": ((1, 2, 4), 4)}
-    assert told(parts) == "3 of 58 MoE layers of a, all MoE layers of b, 1, 2 or 4 of 4 MoE layers of c"
-    assert told({"b": ((48,), 48), "d": ((1,), 1)}) == "MoE layers of b, d"
+    assert layers_told(parts) == "3 of 58 MoE layers of a, all MoE layers of b, 1, 2 or 4 of 4 MoE layers of c"
+    assert layers_told({"b": ((48,), 48), "d": ((1,), 1)}) == "MoE layers of b, d"
 
 
 # --- ties
 
 
 def test_ties_compare_runs_that_differ_in_nothing_else(folder):
-    report = read_report(folder)
+    report = Report(folder)
     rows = ties(report)
     assert len(rows) == 2 * 2 * 2 * len(POLICIES)
     row = next(each for each in rows if each["policy"] == "pred")
     own = {
-        run.place.assumptions: run["decode_ns"]
-        for run in report.runs
-        if (run.place.system, run.place.model, run.batch, run.policy)
-        == (row["system"], row["model"], int(row["batch"].replace(",", "")), "pred")
+        run["assumptions"]: run["decode_ns"]
+        for run in report.runs.where(
+            system=row["system"], model=row["model"], batch=int(row["batch"].replace(",", "")), policy="pred"
+        )
     }
     assert row["change"] == signed_percent(own["published+ties=sequence"] / own["published"] - 1)
 
@@ -345,7 +359,7 @@ def test_no_section_on_ties_without_such_a_pair(tmp_path):
 
 
 def test_map_draws_each_direction_where_links_are_shared(folder):
-    (found, _) = figures.maps(read_report(folder))
+    (found, _) = figures.maps(Report(folder))
     for label, links in (("published", 40), ("physical", 80)):
         chosen = {"assumptions": label, "policy": "base", "model": "deepseek-v3"}
         own = [link for link in found.links if all(link[name] == value for name, value in chosen.items())]
@@ -354,21 +368,21 @@ def test_map_draws_each_direction_where_links_are_shared(folder):
 
 def test_dies_stand_under_their_roof(tmp_path):
     """25 dies of three policies in two phases, of two assumption sets."""
-    found = figures.roofline(read_report(write_folder(tmp_path, policies=("base", "ep", "allo"))))
+    found = figures.roofline(Report(write_folder(tmp_path, policies=("base", "ep", "allo"))))
     assert len(found.rows) == 2 * 3 * 2 * 25
     roofs = {curve["place"]: max(each["tflop_per_s"] for each in found.curves) for curve in found.curves}
     assert all(row["tflop_per_s"] <= roofs[row["place"]] for row in found.rows)
 
 
 def test_many_iterations_share_columns_of_a_chart(tmp_path):
-    report = read_report(write_folder(tmp_path, policies=("base", "ep"), decode_steps=126))
+    report = Report(write_folder(tmp_path, policies=("base", "ep"), decode_steps=126))
     columns = {row["iteration"] for row in figures.steps(report).rows}
     assert columns == set(range(0, 127, 4))
 
 
 def test_a_summary_has_one_throughput_and_the_use_of_the_machine(tmp_path):
-    report = read_report(write_folder(tmp_path, decode_steps=4))
-    page, whole = Page(render(report)), Page(render_all(report)["results.html"])
+    report = Report(write_folder(tmp_path, decode_steps=4))
+    page, whole = (Page(render_all(report)[name]) for name in (PAGES[0], "results.html"))
     heads = next(row for row in whole.rows if "policy" in row)
     rows = [row for row in whole.rows if row[0] == "dojo"]
     assert len(rows) == 10 and {row[heads.index("MFU [%]")] for row in rows} == {"25.0"}
@@ -377,10 +391,10 @@ def test_a_summary_has_one_throughput_and_the_use_of_the_machine(tmp_path):
 
 def test_columns_that_no_run_has_are_left_out(tmp_path):
     write_folder(tmp_path)
-    headers = [header["text"] for header in results(read_report(tmp_path))[0]]
+    headers = [header["text"] for header in results(Report(tmp_path))[0]]
     assert not any(name.startswith(("decode, low", "GEMMs", "copies extrapolated")) for name in headers)
-    write_folder(tmp_path, changes={"gemm_extrapolated": lambda row: 0.5 if row["policy"] == "ep" else ""})
-    assert "GEMMs extrapolated [%]" in [header["text"] for header in results(read_report(tmp_path))[0]]
+    write_folder(tmp_path, changes={"gemm_extrapolated": lambda row: 0.5 if row["policy"] == "ep" else None})
+    assert "GEMMs extrapolated [%]" in [header["text"] for header in results(Report(tmp_path))[0]]
 
 
 def test_copies_beyond_memory_are_told_where_nothing_bounds_them(tmp_path):
@@ -392,27 +406,33 @@ def test_copies_beyond_memory_are_told_where_nothing_bounds_them(tmp_path):
             tmp_path,
             changes={"replicas_max_bytes_per_die": lambda row, held=held: held if row["policy"] == "pred" else 0},
         )
-        found = list(beyond_memory(read_report(tmp_path)))
+        found = list(beyond_memory(Report(tmp_path)))
         assert [each.policies for each in found] == [("pred",)] * seen
         assert [(each.place.assumptions, each.room_bytes) for each in found] == [("published", room)] * seen
         assert (
-            "copies of experts exceed HBM capacity: pred" in " ".join(Page(render(read_report(tmp_path))).text.split())
+            "copies of experts exceed HBM capacity: pred" in " ".join(Page(first_page(tmp_path)).text.split())
         ) == seen
 
 
 def test_what_copies_cost_and_save_is_told_of_runs_that_made_some(tmp_path):
-    """Folders of older versions, without these columns, have no such table."""
-    write_folder(tmp_path)
-    assert copied(read_report(tmp_path)) == [] and "What copies cost" not in render(read_report(tmp_path))
-    parts = {"saved": 2e12, "evicted_unused": 3e12, "evicted_used": 1e12, "held": 4e12}
+    none = dict.fromkeys(("local_hbm_write_bytes", "replicas_max_bytes_per_die"), 0)
+    write_folder(tmp_path, changes=none)
+    assert copied(Report(tmp_path)) == [] and "What copies cost" not in first_page(tmp_path)
+    parts = {"saved": 2 * 10**12, "evicted_unused": 3 * 10**12, "evicted_used": 10**12, "held": 4 * 10**12}
     changes = {f"copies_{name}_bytes": n_bytes for name, n_bytes in parts.items()}
-    write_folder(tmp_path, changes=changes | {"decode_ns": 8e6, "decode_steps": 4})
-    found = copied(read_report(tmp_path))
-    assert {each.run.policy for each in found} == {"pred", "allo+pred"}
-    assert {each.saved for each in found} == {2e12}
-    assert {(each.evicted_unused, each.evicted_used, each.decode_step_ns) for each in found} == {(3e12, 1e12, 2e6)}
-    page = render(read_report(tmp_path))
-    assert "What copies cost and save" in page and page.count("4.00\u00a0TB</td>") == len(found)
+    write_folder(tmp_path, changes=changes | {"decode_ns": 8e6, "decode_steps": 4, "local_hbm_write_bytes": _written})
+    found = copied(Report(tmp_path))
+    assert {run["policy"] for run in found} == {"pred", "allo+pred"}
+    rows = [row for row in Page(first_page(tmp_path)).rows if "3.00\u00a0TB" in row]
+    assert len(rows) == len(found)
+    for row in rows:
+        assert row[5:] == [
+            "8.00\u00a0TB", "2.00\u00a0TB", "0.250×", "3.00\u00a0TB", "1.00\u00a0TB", "4.00\u00a0TB", "2.00\u00a0ms"
+        ]  # fmt: skip
+
+
+def _written(row: dict) -> int:
+    return 8 * 10**12 if "pred" in row["policy"] else 0
 
 
 def test_numbers_are_written_for_people():
@@ -546,36 +566,36 @@ def decided(tmp_path_factory):
         tmp_path_factory.mktemp("decisions"), policies=DECISIONS_POLICIES, decode_steps=DECODE_STEPS, prefill_ns=0,
         assumptions=(load_assumptions("physical"),),
     )  # fmt: skip
-    for name in ("results", "dies", "links"):
-        rows = read_csv(decided / f"{name}.csv")
-        every = [
-            row | {"system": system, "run": f"{row['run']}{system}"} for system in ("dojo", *VARIANTS) for row in rows
-        ]
-        write_csv(decided / f"{name}.csv", [row | _costs(row) for row in every] if name == "results" else every)
+    def on_every(rows):
+        return [row | {"system": system, "run": row["run"] + system} for system in ("dojo", *VARIANTS) for row in rows]
+
+    for name in ("dies", "links"):
+        write_csv(decided / f"{name}.csv", on_every(read_csv(decided / f"{name}.csv")))
+    write_runs(decided, [row | _costs(row) for row in on_every(runs_of(decided))])
     manifest = load_experiment(decided / "manifest.yaml").resolved()
     specs = [SystemSpec.model_validate(system_of(name)) for name in ("dojo", *VARIANTS)]
     manifest["systems"] = [spec.model_dump(mode="json", by_alias=True) for spec in specs]
-    (decided / "manifest.yaml").write_text(dump_yaml({"manifest": {"version": "0.1.0"}} | manifest))
+    (decided / "manifest.yaml").write_text(dump_yaml({"manifest": {"version": "0.1.0", "layout": LAYOUT}} | manifest))
     return decided
 
 
 def _costs(row):
     percent = OVERHEAD.get(row["system"], OVERHEAD["dojo"])
-    rate = float(row["throughput_tokens_per_s"]) / (1 + percent / 100)
+    rate = row["throughput_tokens_per_s"] / (1 + percent / 100)
     names = ("decision_overhead_percent", "decision_overhead_percent_p50", "decision_overhead_percent_p99")
     exposed_ns = percent / 100 * STEP_NS * DECODE_STEPS * LAYERS
     host_ns = 60e3 * DECODE_STEPS * LAYERS if row["system"] in ("dojo-host", "dojo-timed") else 0.0
-    timed = (41e3, 58e3, 72e3, 95.5e3) if row["system"] == "dojo-timed" else [""] * len(HOST_TIMES)
+    timed = (41e3, 58e3, 72e3, 95.5e3) if row["system"] == "dojo-timed" else (None,) * len(HOST_PERCENTILES)
     dropped = 1234 if row["system"] == "dojo-port64" else 0
     return dict.fromkeys(names, percent) | {
         "decision_exposed_ns": exposed_ns, "exposed_evaluate_ns": host_ns, "throughput_tokens_per_s": rate, "heatmap_dropped": dropped,  # noqa: E501
-        **dict(zip(HOST_TIMES, timed, strict=True)),
+        **{f"host_p{at}_ns": ns for at, ns in zip(HOST_PERCENTILES, timed, strict=True)},
     }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def report(decided):
-    return read_report(decided)
+    return Report(decided)
 
 
 @pytest.fixture(scope="module")
@@ -593,7 +613,7 @@ def test_panels_are_of_one_system_of_a_family(report, decided_page):
 
 def test_no_section_where_decisions_are_free(tmp_path):
     write_folder(tmp_path)
-    assert section(read_report(tmp_path)) is None
+    assert section(Report(tmp_path)) is None
     assert "Cost of decisions" not in write_report(tmp_path).read_text(encoding="utf-8")
 
 
@@ -630,17 +650,17 @@ def test_misses_are_told_in_points():
 
 @pytest.mark.parametrize(("simulated", "kind"), [(5.0, "below"), (5.2, "met"), (6.4, "met"), (6.5, "above")])
 def test_a_published_range_includes_its_ends(report, simulated, kind):
-    run = next(run for run in report.runs if (run.place.system, run.policy) == ("dojo-host", "allo"))
-    changed = replace(run, numbers={**run.numbers, "decision_overhead_percent": simulated})
+    run = next(run for run in report.runs if (run["system"], run["policy"]) == ("dojo-host", "allo"))
+    changed = {**run, "decision_overhead_percent": simulated}
     system = families(report)[0].systems["dojo-host"]
-    assert decision_cost.compare_run(report, changed, system).kind == kind
+    assert decision_cost.compare_run(changed, system).kind == kind
 
 
 def test_nothing_was_published_for_another_batch(report):
-    run = next(run for run in report.runs if (run.place.system, run.policy) == ("dojo-host", "allo"))
+    run = next(run for run in report.runs if (run["system"], run["policy"]) == ("dojo-host", "allo"))
     system = families(report)[0].systems["dojo-host"]
-    assert decision_cost.compare_run(report, run, system) is not None
-    assert decision_cost.compare_run(report, replace(run, batch=1024), system) is None
+    assert decision_cost.compare_run(run, system) is not None
+    assert decision_cost.compare_run({**run, "batch": 1024}, system) is None
 
 
 def test_where_a_decision_disappears(report, decided_page):
@@ -663,13 +683,13 @@ def test_firmware_and_tables(decided_page):
 def test_what_prediction_costs_stands_beside_what_it_is_worth(report, decided_page):
     (family,) = families(report)
     rows = list(decision_cost.rows(report, family))
-    assert {(row["run"].policy, row["against"]) for row in rows} == {("allo+pred", "allo")}
-    assert {row["run"].place.system for row in rows} == set(family.systems)
-    row = next(row for row in rows if row["run"].place.system == "dojo")
+    assert {(row["run"]["policy"], row["against"]) for row in rows} == {("allo+pred", "allo")}
+    assert {row["run"]["system"] for row in rows} == set(family.systems)
+    row = next(row for row in rows if row["run"]["system"] == "dojo")
     system, run = family.systems["dojo"], row["run"]
     mm2 = added_mm2(system, policy("allo+pred")) - added_mm2(system, policy("allo"))
     assert row["mm2"] == f"{significant(mm2, 2)} mm²" and float(row["mw"].split()[0]) > 100
-    gain = run["throughput_tokens_per_s"] / report.find(run.place, run.batch, "allo")["throughput_tokens_per_s"]
+    gain = run["throughput_tokens_per_s"] / report.beside(run, policy="allo")["throughput_tokens_per_s"]
     assert row["throughput"] == percent(gain, 1) and row["gains"] == (gain > 1)
     assert decided_page.row("dojo", "deepseek-v3", "4,096", "allo+pred", "allo")[6:8] == [row["mm2"], row["ppm"]]
 
@@ -677,7 +697,7 @@ def test_what_prediction_costs_stands_beside_what_it_is_worth(report, decided_pa
 def test_area_of_a_report_joins_what_prediction_costs_and_is_worth(report, capsys):
     assert main(["area", str(report.folder)]) == 0
     said = capsys.readouterr().out.replace("\u00a0", " ")
-    row = next(row for row in decision_cost.rows(report, families(report)[0]) if row["run"].place.system == "dojo")
+    row = next(row for row in decision_cost.rows(report, families(report)[0]) if row["run"]["system"] == "dojo")
     wanted = [row[name].replace("\u00a0", " ") for name in ("mm2", "ppm", "mw", "throughput")]
     line = next(line for line in said[said.index("prediction in ") :].splitlines() if line.split()[:1] == ["dojo"])
     assert all(each in line for each in ("4,096", "allo+pred", *wanted))
@@ -713,36 +733,29 @@ def test_page_is_the_same_again_and_complete(decided, decided_page):
 
 
 def test_exposed_a_step_does_not_depend_on_how_many_layers_ran(decided, report, tmp_path):
-    """Three layers of 58 have three decisions an iteration; folders without the column are of all layers."""
-    for name in ("manifest.yaml", "dies.csv", "links.csv"):
+    """Three layers of 58 have three decisions an iteration."""
+    for name in ("manifest.yaml", "dies.csv", "links.csv", "pairs.csv", "steps.parquet"):
         (tmp_path / name).write_bytes((decided / name).read_bytes())
-    rows, part = read_csv(decided / "results.csv"), 3 / LAYERS
+    part = 3 / LAYERS
     scaled = ("decision_exposed_ns", "exposed_evaluate_ns", "decode_ns")
-    write_csv(
-        tmp_path / "results.csv",
-        [row | {name: float(row[name]) * part for name in scaled} | {"layers": 3} for row in rows],
-    )
-    few = read_report(tmp_path)
-    assert [step_exposed_ns(few, run) for run in few.runs] == pytest.approx(
-        [step_exposed_ns(report, run) for run in report.runs]
-    )
+    rows = runs_of(decided)
+    write_runs(tmp_path, [row | {name: row[name] * part for name in scaled} | {"layers": 3} for row in rows])
+    few = Report(tmp_path)
+    assert list(map(step_exposed_ns, few.runs)) == pytest.approx(list(map(step_exposed_ns, report.runs)))
     hosts = [section(each)["hosts"] for each in (few, report)]
     assert [row["exposed"] for row in hosts[0]] == [row["exposed"] for row in hosts[1]]
     assert [row["claim"] and row["claim"].verdict for row in hosts[0]] == [
         row["claim"] and row["claim"].verdict for row in hosts[1]
     ]
-    write_csv(tmp_path / "results.csv", [{key: value for key, value in row.items() if key != "layers"} for row in rows])
-    old = read_report(tmp_path)
-    assert [step_exposed_ns(old, run) for run in old.runs] == [step_exposed_ns(report, run) for run in report.runs]
 
 
 # ---- Maps of clusters: every GPU, port and NIC is drawn once, with the utilisation of its fuller direction.
 
 def drawn(nodes, per="gpu"):
     fabric = build_fabric(cluster(nodes, per), "row_major")
-    dies = tuple(Die(each, None, None, 0.5, 0.1, 0.0) for each in range(fabric.dies))
+    dies = [die_row(each) for each in range(fabric.dies)]
     ends = zip(fabric.link_src.tolist(), fabric.link_dst.tolist(), strict=True)
-    links = tuple(Link(src, dst, None, None, False, src / fabric.nodes) for src, dst in ends)
+    links = [link_row(src, dst, utilisation=src / fabric.nodes) for src, dst in ends]
     return fabric, dies, links
 
 
@@ -776,28 +789,20 @@ def test_which_systems_are_nodes_of_gpus():
 def test_a_die_tells_its_own_clock():
     """As built, and as limits lower it in decode; what is alike for all dies is told, but has no colours."""
     dies = [
-        Die(at, at, 0, 0.5, 0.5, 0.0, clock=clock, prefill_clock=0.9, speeds=(speed, 1.0))
+        die_row(at, x=at, y=0, clock=clock, prefill_clock=0.9, array_speed=speed)
         for at, (speed, clock) in enumerate([(1.0, 0.8), (0.5, 0.9)])
     ]
     found = die_map("map", [Placed({}, dies, [])])
     assert [row["clock"] for row in found.rows] == pytest.approx([80, 45])
     assert [row["prefill_clock"] for row in found.rows] == pytest.approx([90, 45])
-    alike = die_map("map", [Placed({}, [replace(die, speeds=(1.0, 0.9), clock=0.8) for die in dies], [])])
+    same = {"array_speed": 1.0, "hbm_speed": 0.9, "clock": 0.8}
+    alike = die_map("map", [Placed({}, [die | same for die in dies], [])])
     tips = {field for field, _ in alike.tips}
     assert {"clock", "prefill_clock", "speed"} <= tips
     assert not {"clock", "prefill_clock", "speed"} & {each.field for each in alike.metrics}
-    perfect = [replace(die, speeds=(1.0, 1.0), clock=None, prefill_clock=None) for die in dies]
+    perfect = [die | {"array_speed": 1.0, "hbm_speed": 1.0, "clock": None, "prefill_clock": None} for die in dies]
     nominal = die_map("map", [Placed({}, perfect, [])])
     assert not {"clock", "prefill_clock", "speed"} & {field for field, _ in nominal.tips}
-
-
-def test_the_table_of_dies_gives_every_die_its_clock():
-    row = {
-        "die": 3, "x": 1, "y": 0, "hbm_utilisation": 0.5, "compute_utilisation": 0.25, "activation_bytes": 0,
-        "clock": 0.8, "prefill_clock": None, "array_speed": 0.9, "hbm_speed": 0.95,
-    }  # fmt: skip
-    die = die_of_row(row)
-    assert (die.clock, die.prefill_clock, die.speeds) == (0.8, None, (0.9, 0.95))
 
 
 # ---- what dies and links did between iterations, for the slider of the map
@@ -807,18 +812,19 @@ def test_frames_of_a_run_add_up_to_its_totals_and_a_map_shows_them(tmp_path):
     words = [word for each in few for word in ("--set", each)]
     file.write_text(re.sub(r"- name: square.*?(?=models:)", "", file.read_text(), flags=re.S))
     assert main(["sweep", str(file), *words, "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
-    report = read_report(tmp_path / "out")
+    report = Report(tmp_path / "out")
     ((key, frames),) = report.frames.items()
     dies = report.dies[key]
     assert len(frames["last"]) == 7 and frames["last"][-1] == 6  # the prefill, and every decode step
     tokens = [sum(each) for each in zip(*frames["tokens"], strict=True)]
-    assert tokens == [die.phases["prefill"][0] + die.phases["decode"][0] for die in dies]
+    assert tokens == [die["prefill_tokens"] + die["decode_tokens"] for die in dies]
     took = frames["time_ns"]
-    for name, of in (("hbm", [die.hbm for die in dies]), ("array", [die.compute for die in dies])):
+    for name, column in (("hbm", "hbm_utilisation"), ("array", "compute_utilisation")):
+        of = [die[column] for die in dies]
         means = [np.dot(each, took) / sum(took) for each in zip(*frames[name], strict=True)]
         assert means == pytest.approx(of, rel=0.01)
     busy = [np.dot(each, took) / sum(took) for each in zip(*frames["link"], strict=True)]
-    assert busy == pytest.approx([link.utilisation for link in report.links[key]], rel=0.01)
+    assert busy == pytest.approx([link["utilisation"] for link in report.links[key]], rel=0.01)
     (drawn,) = figures.maps(report)
     assert len(drawn.moments) == 7 and all(len(row["at"]["queue"]) == 7 for row in drawn.rows)
     assert {metric.field for metric in drawn.metrics} >= {"load", "queue", "hbm", "array"}
@@ -829,7 +835,7 @@ def test_a_map_shows_no_queues_of_an_engine_that_does_not_measure_them(tmp_path)
     file, few = tiny_file(tmp_path), ("policies=[ep]", "workload.batch=[12]", "workload.decode_steps=2")
     words = [word for each in (*few, "engine=analytical") for word in ("--set", each)]
     assert main(["sweep", str(file), *words, "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
-    drawn = figures.maps(read_report(tmp_path / "out"))[0]
+    drawn = figures.maps(Report(tmp_path / "out"))[0]
     assert drawn.links and all(set(link["queue_at"]) == {None} for link in drawn.links)
     assert "queue" not in {metric.field for metric in drawn.metrics}
     (told,) = [each["calculate"] for each in drawn.layers()[0]["transform"] if each.get("as") == "now"]

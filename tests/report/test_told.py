@@ -1,7 +1,6 @@
 """Messages of commands besides their results: what they replace, what they kept, and notes."""
 
 import re
-from dataclasses import fields
 
 import pytest
 from support.explorations import EXPLORED
@@ -13,8 +12,8 @@ import calibration.fit.fit
 from archsim.base.code_digest import KERNELS
 from archsim.cli.main import main
 from archsim.cli.printing import print_compiling
-from archsim.report.data import Place
 from archsim.report.sections import Winner, _distances, _faster_systems, _limits, _won
+from archsim.report.tables import Place
 from archsim.report.units import listed
 from archsim.runs.notes import (
     drawn_notes,
@@ -164,22 +163,19 @@ def test_compiling_is_told_where_nothing_is_compiled(tmp_path, monkeypatch, caps
 MODELS = ("deepseek-v3", "qwen3-235b-a22b")
 
 
-class Run(dict):
-    def __init__(self, policy, batch, **values):
-        super().__init__(values)
-        self.policy, self.batch = policy, batch
+def run_of(policy, batch, **values):
+    return {"policy": policy, "batch": batch} | values
 
 
 def place(model="deepseek-v3", system="dojo"):
-    values = {"model": model, "system": system, "assumptions": "physical"}
-    return Place(**{each.name: values.get(each.name, "") for each in fields(Place)})
+    return Place("physical", system, model)
 
 
 def wins(*each):
     """(model, batch, policy, gain) → winners by place."""
     found = {}
     for model in dict.fromkeys(model for model, *_ in each):
-        mine = [Winner(batch, Run(policy, batch), gain) for at, batch, policy, gain in each if at == model]
+        mine = [Winner(batch, run_of(policy, batch), gain) for at, batch, policy, gain in each if at == model]
         found[place(model)] = mine
     return found
 
@@ -222,7 +218,7 @@ def test_what_wins(said):
 
 
 def test_what_limits_and_how_far_it_is():
-    run = Run("allo", 8192, bound_compute=0.0, over_roofline=3.22, load_max_over_mean=1.8, load_ceiling_slots=1.0)
+    run = run_of("allo", 8192, bound_compute=0.0, over_roofline=3.22, load_max_over_mean=1.8, load_ceiling_slots=1.0)
     assert _limits({place(): run}, False)[0].endswith("has no record of what it waited for.")
     assert _distances({place(): run}, True)[0] == (
         "A step of deepseek-v3 on dojo takes 3.22× as long as the roofline allows and its busiest die has 1.80× the "
@@ -232,12 +228,12 @@ def test_what_limits_and_how_far_it_is():
     assert _distances({place(): run}, False)[0].endswith(
         "no placement of whole experts would balance it better, as the policy splits experts over dies."
     )
-    assert _distances({place(): Run("ep", 1)}, False) == []
+    assert _distances({place(): run_of("ep", 1)}, False) == []
 
 
 def test_steps_that_wait_for_the_same_share_a_sentence():
     runs = {
-        place(model, system): Run("allo", 64, bound_hbm=share, bound_compute=0.3, over_roofline=4.0)
+        place(model, system): run_of("allo", 64, bound_hbm=share, bound_compute=0.3, over_roofline=4.0)
         for model, system, share in ((V3, "dojo", 0.5), (QWEN, "dojo", 0.55), (V3, "sow", 0.6), (QWEN, "sow", 0.5))
     }
     said = _limits(runs, several=True)
@@ -252,7 +248,7 @@ def test_steps_that_wait_for_the_same_share_a_sentence():
 
 def test_two_systems_are_compared_first_of_all():
     def rates(fast):
-        runs = ((batch, Run("allo", batch, throughput_tokens_per_s=fast * batch)) for batch in (64, 512))
+        runs = ((batch, run_of("allo", batch, throughput_tokens_per_s=fast * batch)) for batch in (64, 512))
         return [Winner(batch, run, None) for batch, run in runs]
 
     found = {"dojo": {place(): rates(1.0)}, "mine": {place(V3, "mine"): rates(3.3)}}

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
+from support.report_folder import die_row
 from support.tiny import TINY
 
 from archsim import run as run_once
 from archsim.base.errors import CapacityError, SpecError
 from archsim.cli.main import main
-from archsim.report.data import WORDS, Die
 from archsim.report.maps import Placed, die_map
-from archsim.runs.columns import BY_NAME
 from archsim.runs.energy import Limits, activity_of, build_costs, energy_of, full_load, full_load_w, loads_of
-from archsim.runs.notes import LIMITED, limit_notes
+from archsim.runs.notes import limit_notes
 from archsim.runs.plan import choose, select
 from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_experiment, load_system
@@ -225,7 +224,6 @@ def test_pages_and_commands_say_what_limits_the_clock(folder, capsys, measured):
     (told,) = limit_notes([row, dict(row, policy="base")])
     assert told.startswith("On small, the power of the machine limits the clock. It runs at") and "(policy ep)" in told
     assert limit_notes([measured(), measured(limit("{limit: 1 MW}"))]) == []
-    assert all(BY_NAME[name].page or name in WORDS for name in LIMITED)  # pages read these columns alone
     file, watt = folder / "said.yaml", f"{0.85 * measured()['power_w']:.6f}"
     power = f"  mesh: {{x: 3, y: 2}}\n  power: {{limit: {watt} W}}"
     file.write_text(FILE.replace("  mesh: {x: 3, y: 2}", power), encoding="utf-8")
@@ -237,7 +235,7 @@ def test_pages_and_commands_say_what_limits_the_clock(folder, capsys, measured):
 
 
 def test_a_map_shows_power_and_temperature():
-    cooled = [Die(n, n % 3, n // 3, 0.5, 0.5, 0.0, power_w=100.0 + n, temperature_c=50.0 + n) for n in range(6)]
+    cooled = [die_row(n, x=n % 3, y=n // 3, power_w=100.0 + n, temperature_c=50.0 + n) for n in range(6)]
     found = die_map("heat", [Placed({}, cooled, ())])
     assert [metric.field for metric in found.metrics] == ["hbm", "array", "power", "heat"]
     assert [row["power"] for row in found.rows] == [100.0 + n for n in range(6)] and found.rows[5]["heat"] == 55.0

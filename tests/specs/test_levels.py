@@ -16,9 +16,9 @@ from archsim.engine.machine import build_fabric, build_machine
 from archsim.engine.state import HIDDEN, UNITS
 from archsim.laws.tables import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
 from archsim.laws.transfers import path_of
-from archsim.report.data import read_report
 from archsim.report.maps import places
 from archsim.report.page import write_report
+from archsim.report.tables import Report
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep
@@ -141,10 +141,10 @@ def test_an_outsiders_builder_runs_end_to_end(tmp_path):
     assert done.returncode == 0, done.stderr
     page = whole_report(tmp_path / "out")
     assert "6, mine:star" in page and "<circle" in page
-    report = read_report(tmp_path / "out")
-    mine = [run for run in report.runs if run.place.system == "small"]
-    assert len(mine) == 2 and all(len(report.dies[run.key]) == 6 and report.dies[run.key][0].x is None for run in mine)
-    assert len(report.links[mine[0].key]) in (6, 12)
+    report = Report(tmp_path / "out")
+    mine = [run["run"] for run in report.runs.where(system="small")]
+    assert len(mine) == 2 and all(len(report.dies[run].where(x=None)) == 6 for run in mine)
+    assert len(report.links[mine[0]]) in (6, 12)
     again = archsim(tmp_path, "check", "out/manifest.yaml")
     assert again.returncode == 0, again.stderr
     (tmp_path / "mine.py").write_text(BUILDER.replace("(die, dies)", "(0, dies)"), encoding="utf-8")
@@ -179,8 +179,8 @@ def test_a_report_of_levels_has_a_map_and_names_them(tmp_path):
     assert "<td>2 × 4 switch</td>" in page and '"node","port","nic"]' in page
     manifest = yaml.safe_load((tmp_path / "out" / "manifest.yaml").read_text(encoding="utf-8"))
     assert manifest["systems"][0]["fabric"]["levels"][1]["per"] == "gpu"
-    (run,) = read_report(tmp_path / "out").runs
-    assert run.get("mesh_x") is None
+    (run,) = Report(tmp_path / "out").runs
+    assert run["mesh_x"] is None
 
 
 def test_maps_without_coordinates_have_a_place_for_every_node():

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.html_page import whole_report
+from support.report_folder import die_row, link_row
 from support.small_runs import scenario_of
 from support.tiny import tiny
 
 from archsim.base.errors import ArchsimError
 from archsim.engine.machine import build_fabric, build_machine
 from archsim.engine.state import HIDDEN, UNITS
-from archsim.report.data import Die, Link
 from archsim.report.maps import MOST_LINKS, Placed, die_map
 from archsim.report.page import write_report
 from archsim.runs.plan import prepare
@@ -229,12 +229,12 @@ def test_a_resolved_topology_is_read_back(tmp_path):
 
 def drawing(name, sides):
     mesh = built(name, sides)
-    dies = tuple(Die(die, int(mesh.x_of[die]), int(mesh.y_of[die]), 0.5, 0.5, 0) for die in range(mesh.dies))
-    at = list(zip(mesh.node_x.tolist(), mesh.node_y.tolist(), strict=True))
-    links = tuple(
-        Link(s, d, at[s], at[d], False, 0.5)
-        for s, d in zip(mesh.link_src.tolist(), mesh.link_dst.tolist(), strict=True)
-    )
+    x, y = mesh.node_x.tolist(), mesh.node_y.tolist()
+    dies = [die_row(die, x=x[die], y=y[die]) for die in range(mesh.dies)]
+    links = [
+        link_row(src, dst, src_x=x[src], src_y=y[src], dst_x=x[dst], dst_y=y[dst])
+        for src, dst in zip(mesh.link_src.tolist(), mesh.link_dst.tolist(), strict=True)
+    ]
     return mesh, die_map("map", [Placed({}, dies, links)])
 
 

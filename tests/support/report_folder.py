@@ -2,14 +2,16 @@
 
 import csv
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 
+import numpy as np
+
 from archsim.base.tables import Table
 from archsim.base.yaml import dump_yaml
-from archsim.report.data import HOST_TIMES
-from archsim.runs.columns import STEP_COLUMNS
+from archsim.runs.columns import DIE_COLUMNS, LAYOUT, LINK_COLUMNS, PAIR_COLUMNS, RUN_COLUMNS, STEP_COLUMNS
+from archsim.runs.results import PARQUET, Results
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import ExperimentSpec, WorkloadSpec
 from archsim.specs.library import load_assumptions, load_model, load_system
@@ -31,7 +33,7 @@ def write_folder(
     assumptions: tuple[AssumptionsSpec, ...] | None = None,
     trace: object = None, decode_steps: int = 4, prefill_ns: int = 12_345_678, changes: dict[str, object] | None = None,
 ) -> Path:
-    """Write the four files. ``changes``: results column → value, or function of the row, put into every row."""
+    """Write the files of a sweep. ``changes``: results column → value, or function of the row, put into every row."""
     experiment = ExperimentSpec(
         name="made-up",
         systems=tuple(load_system(name) for name in systems),
@@ -49,12 +51,22 @@ def write_folder(
         dies += _dies(row, system, spec)
         links += _links(row, system, spec)
         steps += _steps(row, model)
-    for name, rows in (("results", results), ("dies", dies), ("links", links)):
-        write_csv(folder / f"{name}.csv", rows)
-    Table(STEP_COLUMNS, tuple(steps)).write_parquet(folder / "steps.parquet")
-    made = {"manifest": {"version": "0.1.0", "seed": 0, "runs": len(results)}}
+    write_runs(folder, results)
+    tables = (("dies", DIE_COLUMNS, dies), ("links", LINK_COLUMNS, links), ("pairs", PAIR_COLUMNS, []))
+    for name, columns, rows in tables:
+        Table(columns, (dict.fromkeys(columns) | row for row in rows)).write_csv(folder / f"{name}.csv")
+    Table(STEP_COLUMNS, steps).write_parquet(folder / "steps.parquet")
+    made = {"manifest": {"version": "0.1.0", "layout": LAYOUT, "seed": 0, "runs": len(results)}}
     (folder / "manifest.yaml").write_text(dump_yaml(made | experiment.resolved()), encoding="utf-8")
     return folder
+
+
+def write_runs(folder: Path, rows: Iterable[Mapping]) -> None:
+    Table(RUN_COLUMNS, (dict.fromkeys(RUN_COLUMNS) | dict(row) for row in rows)).write_parquet(folder / PARQUET)
+
+
+def runs_of(folder: Path) -> list[dict]:
+    return [dict(row) for row in Results.load(folder).runs]
 
 
 def write_csv(path: Path, rows: list[dict]) -> None:
@@ -67,6 +79,16 @@ def write_csv(path: Path, rows: list[dict]) -> None:
 def read_csv(path: Path) -> list[dict]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def die_row(die: int, **values: object) -> dict:
+    """A row of the table of dies: half of its HBM and compute array is used; ``values`` of other columns."""
+    return dict.fromkeys(DIE_COLUMNS) | {"die": die, "hbm_utilisation": 0.5, "compute_utilisation": 0.5} | values
+
+
+def link_row(src: int, dst: int, **values: object) -> dict:
+    """A row of the table of links: one way, half used; ``values`` of other columns."""
+    return dict.fromkeys(LINK_COLUMNS) | {"src": src, "dst": dst, "direction": "one way", "utilisation": 0.5} | values
 
 
 def _runs(experiment: ExperimentSpec) -> Iterator[tuple]:
@@ -111,12 +133,17 @@ def _result(
         **_rates(batch, steps, decode_ns),
         "expert_tokens": 1000 * system.dies,
         "flop": 1e12 * system.dies,
-        "speedup_vs_base": speedup if base else "",
+        "speedup_vs_base": speedup if base else None,
         **_traffic(policy, weights, dispatched),
         "die_utilisation": BUSY.get(policy, BUSY_AT_HOME)[1],
         "load_max_over_mean": 1.15 if policy == "base" else 1.3 + _wobble(*key),
         "replicas_max_bytes_per_die": round(2.3e9 * (1 + _wobble(*key))) if "pred" in policy else 0,
         "layers": len(model.moe_layer_ids),
+        "model_layers": len(model.moe_layer_ids),
+        "copies_saved_bytes": 0,
+        "copies_evicted_unused_bytes": 0,
+        "copies_evicted_used_bytes": 0,
+        "copies_held_bytes": 0,
         "events": round(weights / 1e6),
         "replicas_evicted": 0,
         **_bounds(policy, 0.1 if dispatched else 0.0),
@@ -125,7 +152,6 @@ def _result(
         "decision_overhead_percent_p50": 0.0,
         "decision_overhead_percent_p99": 0.0,
         "exposed_evaluate_ns": 0.0,
-        **dict.fromkeys(HOST_TIMES, ""),
         "heatmap_dropped": 0,
         "atu_misses": 0,
         "run": hashlib.sha256(repr(key).encode()).hexdigest()[:12],
@@ -213,5 +239,5 @@ def _links(row: dict, system: SystemSpec, spec: AssumptionsSpec) -> Iterator[dic
             "dst_y": mesh.y_of[dst],
             "direction": "both ways" if spec.contention == "reserved" else "one way",
             "bytes": round(1e12 * busy * middle),
-            "utilisation": min(1.0, max(0.0, busy * (0.35 + 0.8 * middle) * (0.7 + 0.5 * _wobble(row["run"], link)))),
+            "utilisation": float(np.clip(busy * (0.35 + 0.8 * middle) * (0.7 + 0.5 * _wobble(row["run"], link)), 0, 1)),
         }

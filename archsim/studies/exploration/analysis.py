@@ -15,7 +15,7 @@ from archsim.base.fields import Written, as_written
 from archsim.base.tables import Shown
 from archsim.report.units import between, plain, signed_percent
 from archsim.runs.notes import die_of, result_notes
-from archsim.runs.results import layers_that_ran
+from archsim.runs.results import Layers, layers_that_ran
 from archsim.specs.axes import OBJECTIVES, ExploreSpec, parse_constraint, sense_of
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import Point, SweepPlan
@@ -672,7 +672,7 @@ def changes_nothing(others: Sequence[Hashable], results: Sequence[Hashable]) -> 
     return len(alike) < len(others) and all(len(each) == 1 for each in alike.values())
 
 
-def layers_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> Mapping[str, tuple[tuple[int, ...], int]]:
+def layers_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> Layers:
     """Which MoE layers of the points' models ran; ``rows``: their results."""
     return layers_that_ran(rows, {point.model.name: len(point.model.moe_layer_ids) for point in points})
 

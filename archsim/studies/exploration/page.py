@@ -16,7 +16,7 @@ from archsim.base.causes import DOING
 from archsim.base.errors import capital
 from archsim.base.files import write_text
 from archsim.base.yaml import dump_yaml
-from archsim.report import data, sections
+from archsim.report import sections
 from archsim.report.page import rendered
 from archsim.report.plots import Axis, Bars, Colours, Points, Ranges
 from archsim.report.units import (
@@ -30,6 +30,7 @@ from archsim.report.units import (
 )
 from archsim.report.units import unit_of as unit_shown
 from archsim.runs.energy import Coefficients, build_costs
+from archsim.runs.results import in_part, layers_told
 from archsim.specs.axes import OBJECTIVES, parse_constraint, sense_of
 from archsim.specs.plan import SweepPlan
 from archsim.specs.system import SystemSpec
@@ -265,8 +266,8 @@ def figures_of(found: Exploration) -> dict[str, Any]:
         "engine_names": ["analytical"],  # of an exploration; it runs every design
         "answers": [(answer_heading(found, heading, point), point) for heading, point in wanted(found).items()],
         "collapse": collapse_told(found.front, names),
-        "layers": data.told(found.layers),
-        "parts": data.partial(found.layers),
+        "layers": layers_told(found.layers),
+        "parts": in_part(found.layers),
         "part_note": PART_NOTE,
         "senses": {name: sense_of(name) for name in names},
         "scatters": [
