@@ -494,10 +494,11 @@ def pairs(report: Report) -> Matrix | None:
     cells: list[dict[str, Any]] = []
     for run in runs:
         rows, of_run = report.pairs[run["run"]].rows, _named(run, several=False)
+        first = {name: next((at for at, row in enumerate(rows) if row[name]), len(rows)) for name in MOVED}
         own = [
             of_run | {"src": row["src"], "dst": row["dst"], "bytes": float(row[name]), "kind": kind}
             | {"told": scaled(row[name], BYTE_UNITS)}
-            for name, kind in MOVED.items()
+            for name, kind in sorted(MOVED.items(), key=lambda each: first[each[0]])
             for row in rows
             if row[name]
         ]  # fmt: skip

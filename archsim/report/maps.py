@@ -40,7 +40,7 @@ def nodes_of(system: Mapping[str, Any]) -> int | None:
     return levels[1].size if len(levels) > 1 else 1
 
 
-def arranged(dies: Sequence[Row], links: Sequence[Row], width: int) -> tuple[list[Row], list[Row]]:
+def arranged(dies: Sequence[Row], links: Sequence[Row], width: int) -> tuple[Sequence[Row], Sequence[Row]]:
     """The same dies and links with positions, ``width`` dies per row."""
     at = places(len(dies), [(link["src"], link["dst"]) for link in links], width)
     placed_dies = [{**die, **dict(zip(("x", "y"), at[die["die"]], strict=True))} for die in dies]

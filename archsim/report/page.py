@@ -261,8 +261,8 @@ def shape_of(system: Mapping[str, Any]) -> str:
     if system.get("fabric"):
         return FabricSpec.model_validate(system["fabric"]).shape
     topology = system.get("topology") or "mesh"
-    name = topology if isinstance(topology, str) else topology["name"]
+    written = {"name": topology} if isinstance(topology, str) else topology
     if not system.get("mesh"):
-        return f"{topology['dies']}, {name}"
+        return f"{written['dies']}, {written['name']}"
     size = f"{system['mesh']['x']} × {system['mesh']['y']}"
-    return size if topology == "mesh" else f"{size}, {name}"
+    return size if topology == "mesh" else f"{size}, {written['name']}"

@@ -233,7 +233,6 @@ def _distances(runs: Mapping[Place, Row], several: bool) -> list[str]:
 # It works on rows of results (name of a column → value), so that pages of runs and of points share it. A balancer is
 # compared with plain expert parallelism (``ep``) at the same *place*: system, model, routing, batch and assumptions.
 
-Row = Mapping[str, Any]
 PLACE = ("system", "model", "trace", "batch", "assumptions")
 MODEL, TRACE = PLACE.index("model"), PLACE.index("trace")
 PAYS = 0.01  # a change of throughput that counts

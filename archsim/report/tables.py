@@ -94,9 +94,9 @@ class Report:
             table.by("run") for table in (results.dies, results.links, results.pairs, results.steps)
         )
         self.frames = results.frames
-        self._at = {place_of(run): [] for run in self.runs}
+        self._at: dict[Place, list[Row]] = {}
         for run in self.runs:
-            self._at[place_of(run)].append(run)
+            self._at.setdefault(place_of(run), []).append(run)
         self._check_complete()
 
     def _ordered(self, runs: Table) -> Table:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base.errors import ArchsimError
-from archsim.base.files import write_text
+from archsim.base.files import drafted, write_text
 from archsim.base.own_code import import_function, is_in_folder, is_ours, module_of
 from archsim.base.tables import MissingColumn, Shown, Table, parquet_columns, read_csv, read_parquet
 from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
@@ -128,12 +128,7 @@ class Results(Shown):
     def frames(self) -> Mapping[str, Frames]:
         """Key of a run → what its dies and links did between iterations; of results in a folder."""
         file = self.folder / FRAMES if self.folder else None
-        if file is None or not file.is_file():
-            return {}
-        try:
-            return json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ArchsimError(f"{file}: {error}") from None
+        return {} if file is None or not file.is_file() else _FramesFile(file)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Results) and all(getattr(self, name) == getattr(other, name) for name in TABLES)
@@ -204,6 +199,53 @@ def _read_table(folder: Path, name: str) -> Table:
         raise ArchsimError(f"{file}: no such file{told}") from None
     except MissingColumn as error:
         raise ArchsimError(f"{error}. {AGAIN}") from None
+
+
+def write_frames(path: Path, records: Iterable[Record]) -> None:
+    """Write the frames of the runs that have any, as one JSON object with a line for each run. One is in memory at a
+    time.
+    """
+    with drafted(path) as draft, draft.open("w", encoding="utf-8", newline="") as stream:
+        before = "{\n"
+        for record in records:
+            if found := record.get("frames"):
+                packed = json.dumps(found, separators=(",", ":"), allow_nan=False)
+                stream.write(f"{before}{json.dumps(record['run'])}:{packed}")
+                before = ",\n"
+        stream.write("\n}\n" if before == ",\n" else "{}\n")
+
+
+class _FramesFile(Mapping[str, Frames]):
+    """What `write_frames` wrote. The frames of a run are read when they are asked for. Raises ArchsimError for a file
+    that is not whole.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._at: dict[str, int] = {}  # run → place of its line
+        with file.open("rb") as stream:
+            at = len(first := stream.readline())
+            if first not in (b"{\n", b"{}\n"):
+                raise ArchsimError(f"{file}: not a line for each run. {AGAIN}")
+            for line in stream:
+                if line.startswith(b'"'):
+                    self._at[line[1 : line.index(b'"', 1)].decode()] = at
+                at += len(line)
+
+    def __getitem__(self, run: str) -> Frames:
+        with self._file.open("rb") as stream:
+            stream.seek(self._at[run])
+            line = stream.readline().strip().removesuffix(b",")
+        try:
+            return json.loads(b"{%b}" % line)[run]
+        except ValueError as error:
+            raise ArchsimError(f"{self._file}: run {run}: {error}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._at)
+
+    def __len__(self) -> int:
+        return len(self._at)
 
 
 def collect(records: Sequence[Record], columns: Kinds = RUN_COLUMNS) -> Results:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from archsim.base.files import DRAFT_SUFFIX, LOG, read_sealed, write_sealed, write_text
+from archsim.base.files import DRAFT_SUFFIX, LOG, read_sealed, write_sealed
 from archsim.base.tables import (
     INTEGER,
     CsvLog,
@@ -55,6 +55,7 @@ from archsim.runs.results import (
     seal,
     spread,
     with_speedups,
+    write_frames,
     write_manifest,
 )
 from archsim.runs.run import Run
@@ -178,8 +179,7 @@ class SweepStore:
             for name, columns in (("dies", DIE_COLUMNS), ("links", LINK_COLUMNS), ("pairs", PAIR_COLUMNS)):
                 write_csv_stream(self.folder / f"{name}.csv", columns, self._spread(name))
             write_parquet_stream(self.folder / STEPS, STEP_COLUMNS, self._tables("steps", STEP_COLUMNS))
-            frames = {record["run"]: found for record in self._records() if (found := record.get("frames"))}
-            write_text(self.folder / FRAMES, json.dumps(frames, separators=(",", ":"), allow_nan=False))
+            write_frames(self.folder / FRAMES, self._records())
         for file in sorted(self._parts.glob("part-*.parquet"))[0 if self.details else parts :]:
             file.unlink()
         if self.details:

@@ -38,7 +38,7 @@ from archsim.report.units import (
     significant,
 )
 from archsim.runs.columns import COLUMNS, HOST_PERCENTILES, LAYOUT, RUN_COLUMNS
-from archsim.runs.results import Results, layers_told
+from archsim.runs.results import Results, layers_told, write_frames
 from archsim.specs.library import load_assumptions, load_experiment, load_system
 from archsim.specs.policies import PRESETS
 from archsim.specs.system import SystemSpec
@@ -829,6 +829,23 @@ def test_frames_of_a_run_add_up_to_its_totals_and_a_map_shows_them(tmp_path):
     assert len(drawn.moments) == 7 and all(len(row["at"]["queue"]) == 7 for row in drawn.rows)
     assert {metric.field for metric in drawn.metrics} >= {"load", "queue", "hbm", "array"}
     assert all(len(link["at"]) == len(link["queue_at"]) == 7 for link in drawn.links)
+
+
+def test_frames_are_written_and_read_run_by_run(tmp_path):
+    """As one JSON object, a line for each run."""
+    file, frames = tmp_path / "frames.json", {f"{n:012x}": {"last": [n], "hbm": [[0.5, None]]} for n in range(3)}
+    write_frames(file, ({"run": run, "frames": found} for run, found in [("0", {}), *frames.items()]))
+    assert json.loads(file.read_text(encoding="utf-8")) == frames
+    read = Results(lambda name: Table({}, ()), tmp_path).frames
+    assert dict(read) == frames and len(read) == 3 and "0" not in read
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(ArchsimError, match=r"frames\.json: run 000000000002: "):
+        _ = Results(lambda name: Table({}, ()), tmp_path).frames["000000000002"]
+    write_frames(file, [{"run": "0", "frames": {}}])
+    assert json.loads(file.read_text(encoding="utf-8")) == {}
+    file.write_text(json.dumps(frames), encoding="utf-8")
+    with pytest.raises(ArchsimError, match="not a line for each run. This archsim reads layout"):
+        _ = Results(lambda name: Table({}, ()), tmp_path).frames
 
 
 def test_a_map_shows_no_queues_of_an_engine_that_does_not_measure_them(tmp_path):
