@@ -8,16 +8,16 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from archsim.base.errors import ArchsimError, did_you_mean
-from archsim.base.tables import Table, parquet_columns
+from archsim.base.tables import Table
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.maps import Idle, Moment, Placed, die_map, ends_told, map_width, nodes_of
 from archsim.report.plots import KINDS, Axis, Bars, Colours, DieMap, Figure, Matrix, Points
@@ -33,7 +33,7 @@ from archsim.report.units import (
     unit_of,
 )
 from archsim.runs.notes import written_die
-from archsim.runs.results import Results, Row
+from archsim.runs.results import PARQUET, Results, Row
 from archsim.specs.as_built import AsBuilt, places_of
 from archsim.specs.library import MANIFEST
 from archsim.specs.system import SystemSpec
@@ -329,20 +329,10 @@ def traffic(rows: Sequence[Row]) -> Bars | None:
     )
 
 
-OF_RUNS: Mapping[str, Callable[[Sequence[Row]], Figure | None]] = MappingProxyType(
-    {
-        "gain": gains,
-        "speedup": speedups,
-        "throughput": throughput,
-        "limits": limits,
-        "critical_path": critical_path,
-        "load": imbalance,
-        "traffic": traffic,
-        "hops": hops,
-        "copies": replicas,
-        "energy": energy,
-    }
-)
+OF_RUNS: Mapping[str, Callable[[Sequence[Row]], Figure | None]] = MappingProxyType({
+    "gain": gains, "speedup": speedups, "throughput": throughput, "limits": limits, "critical_path": critical_path,
+    "load": imbalance, "traffic": traffic, "hops": hops, "copies": replicas, "energy": energy,
+})  # fmt: skip
 """The figures that the table of runs suffices for, by their names in print and notebooks."""
 
 # ---- samples
@@ -409,6 +399,38 @@ def variance_shares(place: str, draws: Sequence[tuple[str, float, float, float, 
         if rows
         else None
     )
+
+
+# ---- lines
+
+CURVE = 200  # points of a distribution
+
+
+class Line(NamedTuple):
+    """``points``: (x, y)."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+def lines_of(question: str, lines: Sequence[Line], x: str, y: str, dots: bool = False) -> Points:
+    """Lines over one axis, each with its colour."""
+    rows = [
+        {"line": line.name, "x": float(at), "y": float(value), "told": f"{value:,.4g}"}
+        for line in lines for at, value in line.points
+    ]  # fmt: skip
+    colours = {line.name: KINDS[(at + 2) % len(KINDS)] for at, line in enumerate(lines)}
+    return Points(
+        question=question, rows=rows, x=Axis("x", x), y=Axis("y", y), lines=True, dots=dots,
+        colours=Colours("line", colours), tips=(("line", "line"), ("x", x), ("told", y)),
+    )  # fmt: skip
+
+
+def shares_below(question: str, title: str, times_ms: Mapping[str, ArrayLike]) -> Points:
+    """The share of requests whose time is below a value, by that value: a line for each name."""
+    share = np.linspace(0, 100, CURVE)
+    lines = [Line(name, tuple(zip(np.percentile(ms, share), share, strict=True))) for name, ms in times_ms.items()]
+    return lines_of(question, lines, title, "share of requests below, %")
 
 
 # ---- dies and steps
@@ -687,8 +709,7 @@ class Plots:
     def names(self) -> list[str]:
         """The figures that these results have."""
         rows = self._results.runs.rows
-        found = [name for name, drawn in OF_RUNS.items() if drawn(rows) is not None]
-        return found + ["dies"]
+        return [*(name for name, drawn in OF_RUNS.items() if drawn(rows) is not None), "dies"]
 
     def __getattr__(self, name: str) -> Callable[[], Figure]:
         if name not in OF_RUNS:
@@ -729,9 +750,25 @@ class Plots:
 MOST_BARS = 120  # of a panel that can be read in print
 
 
-@dataclass(frozen=True)
-class Printed:
-    """``about``: one line for lists; ``file`` of a report that it is drawn from, and a ``column`` that it must have."""
+ABOUT: Mapping[str, str] = MappingProxyType({
+    "gain": "decode throughput over ep",
+    "speedup": "decode throughput over base",
+    "throughput": "tokens a second",
+    "limits": "share of time by cause",
+    "critical_path": "time of a decode step, cause after cause",
+    "load": "tokens of the busiest die over the mean",
+    "traffic": "bytes that HBM reads and writes",
+    "hops": "hops of base over those of each policy",
+    "copies": "bytes of copies on the die with most of them",
+    "energy": "energy a token, estimated, with its range",
+})  # fmt: skip
+"""What the figures of OF_RUNS show, for lists."""
+
+
+class Printed(NamedTuple):
+    """A figure of a study: ``about``: one line for lists; ``file`` of its folder that it is drawn from, and a
+    ``column`` that it must have.
+    """
 
     about: str
     file: str
@@ -752,24 +789,25 @@ def write_figure(folder: Path, name: str, out: Path) -> Path:
     if name not in known:
         listed = "\n".join(f"  {each:<12} {about}" for each, about in known.items())
         raise ArchsimError(f"{folder}: no figure {name!r}{did_you_mean(name, known)}; it has:\n{listed}")
-    return FIGURES[name].draw(folder).save(out)
+    return (_of_runs(name, folder) if name in OF_RUNS else OF_STUDIES[name].draw(folder)).save(out)
 
 
 def names_of(folder: Path) -> dict[str, str]:
     """Name → what it shows, of the figures that a report's files allow."""
     found: dict[str, str] = {}
-    for name, each in FIGURES.items():
-        path = folder / each.file
-        if path.is_file():
-            columns = parquet_columns(path) if path.suffix == ".parquet" else _header(path)
-            found |= {name: each.about} if each.column in columns else {}
+    if (folder / PARQUET).is_file():
+        rows = Results.load(folder).runs.rows
+        found = {name: ABOUT[name] for name, drawn in OF_RUNS.items() if drawn(rows) is not None}
+    for name, each in OF_STUDIES.items():
+        if (folder / each.file).is_file():
+            with (folder / each.file).open(encoding="utf-8", newline="") as stream:
+                found |= {name: each.about} if each.column in next(csv.reader(stream), []) else {}
     return found
 
 
 def _of_runs(name: str, folder: Path) -> Figure:
     drawn = OF_RUNS[name](Results.load(folder).runs.rows)
-    if drawn is None:
-        raise ArchsimError(f"{folder}: no run has the numbers of {name!r}; nothing to draw")
+    assert drawn is not None, "is one of names_of"
     if isinstance(drawn, Bars) and not drawn.begin:
         panels = Counter(place for place, _ in {(row["place"], row["name"]) for row in drawn.rows})
         if max(panels.values()) > MOST_BARS:
@@ -795,42 +833,27 @@ def _front(folder: Path) -> Figure:
 
 
 def _requests(column: str, title: str, folder: Path) -> Figure:
-    """Cumulative share of requests by a time of ``requests.csv``; a line for each policy's folder."""
-    rows: list[dict[str, Any]] = []
-    files = [folder / "requests.csv", *sorted(folder.glob("*/requests.csv"))]
-    for file in files:
-        values = sorted(float(row[column]) / NS_PER_MS for row in _csv(file) if row[column])
+    """The shares of requests below a time of ``requests.csv``; a line for each policy's folder."""
+    times_ms = {}
+    for file in [folder / "requests.csv", *sorted(folder.glob("*/requests.csv"))]:
         name = file.parent.name if file.parent != folder else "first"
-        rows += [{"line": name, "x": ms, "y": 100 * (rank + 1) / len(values)} for rank, ms in enumerate(values)]
-    colours = {name: KINDS[(at + 2) % len(KINDS)] for at, name in enumerate(dict.fromkeys(row["line"] for row in rows))}
-    return Points(
-        question=f"How many requests are below a {title}?", rows=rows, x=Axis("x", title), lines=True,
-        y=Axis("y", "share of requests, %"), colours=Colours("line", colours),
-    )  # fmt: skip
+        times_ms[name] = [float(row[column]) / NS_PER_MS for row in _csv(file) if row[column]]
+    return shares_below(f"How many requests are below a {title}?", title, times_ms)
 
 
 def _comparison(folder: Path) -> Figure:
-    """What two designs spend their time on, or how much better one is in each quantity."""
-    rows = []
-    for row in _csv(folder / "comparison.csv"):
-        try:
-            ratio = float(row["b"]) / float(row["a"])
-        except (ValueError, ZeroDivisionError):
-            continue
-        if ratio > 0:
-            name = f"{row['name']} ({row['group']})"
-            rows.append({"name": name, "begin": 1.0, "value": ratio, "label": f"{ratio:.3g}×"})
+    """How much more of each quantity the second design has."""
+    rows = [
+        {"name": f"{row['name']} ({row['group']})", "begin": 1.0, "value": ratio, "label": f"{ratio:.3g}×"}
+        for row in _csv(folder / "comparison.csv")
+        if row["ratio"] and (ratio := float(row["ratio"])) > 0
+    ]
     if not rows:
         raise ArchsimError(f"{folder / 'comparison.csv'}: no quantity has a value of both designs; nothing to draw")
     return Bars(
         question="How much more of each quantity has the second design?", rows=rows, y="name", begin="begin",
         x=Axis("value", "B over A, ×", log=True), reference=1.0,
     )  # fmt: skip
-
-
-def _header(path: Path) -> list[str]:
-    with path.open(encoding="utf-8", newline="") as stream:
-        return next(csv.reader(stream), [])
 
 
 def _csv(path: Path) -> list[dict[str, str]]:
@@ -841,32 +864,16 @@ def _csv(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-_FIRST_CAUSE = next(iter(BOUND_NAMES))
-_COLUMNS = (
-    ("gain", "speedup_vs_ep", "decode throughput over ep"),
-    ("speedup", "speedup_vs_base", "decode throughput over base"),
-    ("throughput", "tokens_per_s", "tokens a second"),
-    ("limits", _FIRST_CAUSE, "share of time by cause"),
-    ("critical_path", _FIRST_CAUSE, "time of a decode step, cause after cause"),
-    ("load", "load_max_over_mean", "tokens of the busiest die over the mean"),
-    ("traffic", "local_hbm_read_bytes", "bytes that HBM reads and writes"),
-    ("energy", "energy_per_token_j", "energy a token, estimated, with its range"),
-)  # fmt: skip
-FIGURES: Mapping[str, Printed] = MappingProxyType(
-    {name: Printed(about, "results.parquet", column, partial(_of_runs, name)) for name, column, about in _COLUMNS}
-    | {
-        "front": Printed(
-            "designs by throughput and price: the front, and what it dominates", "front.csv", "front", _front
-        ),
-        "ratios": Printed("the second design over the first, by quantity", "comparison.csv", "b", _comparison),
-        "ttft": Printed(
-            "time to first token", "requests.csv", "ttft_ns", partial(_requests, "ttft_ns", "time to first token, ms")
-        ),
-        "tpot": Printed(
-            "time per output token",
-            "requests.csv",
-            "tpot_ns",
-            partial(_requests, "tpot_ns", "time per output token, ms"),
-        ),
-    }
-)
+OF_STUDIES: Mapping[str, Printed] = MappingProxyType({
+    "front": Printed(
+        "designs by throughput and price: the front, and what it dominates", "front.csv", "front", _front
+    ),
+    "ratios": Printed("the second design over the first, by quantity", "comparison.csv", "ratio", _comparison),
+    "ttft": Printed(
+        "time to first token", "requests.csv", "ttft_ns", partial(_requests, "ttft_ns", "time to first token, ms")
+    ),
+    "tpot": Printed(
+        "time per output token", "requests.csv", "tpot_ns", partial(_requests, "tpot_ns", "time per output token, ms")
+    ),
+})  # fmt: skip
+"""The figures of studies, by their names in print."""

@@ -13,8 +13,9 @@ from archsim.base.errors import ArchsimError
 from archsim.base.files import own_folder, sole_writer, write_text
 from archsim.base.tables import Shown, Table, write_csv_stream
 from archsim.base.units import NS_PER_MS, NS_PER_S
+from archsim.report.figures import Line, lines_of, shares_below
 from archsim.report.page import rendered
-from archsim.report.plots import KINDS, Axis, Colours, Points
+from archsim.report.plots import Points
 from archsim.report.units import carried
 from archsim.runs import store as cache
 from archsim.runs.results import Record, seal
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
 # ---- page
 
-_CURVE = 200  # points of a distribution
 
 
 class Loaded(NamedTuple):
@@ -120,26 +120,6 @@ def _first(measures: Measures) -> str:
     return " ".join(each for each in (measures.saturated, measures.unsteady) if each)
 
 
-class Line(NamedTuple):
-    """``points``: (x, y)."""
-
-    name: str
-    points: Sequence[tuple[float, float]]
-
-
-def lines_of(question: str, lines: Sequence[Line], x: str, y: str, dots: bool = False) -> Points:
-    """Lines over one axis, each with its colour."""
-    rows = [
-        {"line": line.name, "x": float(at), "y": float(value), "told": f"{value:,.4g}"}
-        for line in lines for at, value in line.points
-    ]  # fmt: skip
-    colours = {line.name: KINDS[(at + 2) % len(KINDS)] for at, line in enumerate(lines)}
-    return Points(
-        question=question, rows=rows, x=Axis("x", x), y=Axis("y", y), lines=True, dots=dots,
-        colours=Colours("line", colours), tips=(("line", "line"), ("x", x), ("told", y)),
-    )  # fmt: skip
-
-
 def _over_time(outcome: Outcome) -> list[Points]:
     series = outcome.served.series
     seconds = (np.arange(len(series)) + 0.5) * outcome.served.bin_ns / NS_PER_S
@@ -182,16 +162,14 @@ def _policy_row(outcome: Outcome, shown: Outcome) -> tuple[str, str, tuple[str, 
 
 
 def _distributions(outcome: Outcome) -> list[Points]:
-    times, found = times_ns(outcome.served), []
-    share = np.linspace(0, 100, _CURVE)
-    for name, title, question in (
-        ("ttft", "TTFT, ms", "How long do requests wait for their first token?"),
-        ("tpot", "TPOT, ms", "How long does each further token take?"),
-    ):
-        values = np.percentile(times[name] / NS_PER_MS, share)
-        line = Line(title, tuple(zip(values, share, strict=True)))
-        found.append(lines_of(question, [line], title, "share of requests below, %"))
-    return found
+    times = times_ns(outcome.served)
+    return [
+        shares_below(question, title, {title: times[name] / NS_PER_MS})
+        for name, title, question in (
+            ("ttft", "TTFT, ms", "How long do requests wait for their first token?"),
+            ("tpot", "TPOT, ms", "How long does each further token take?"),
+        )
+    ]
 
 
 def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[Points]:
