@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base.causes import CAUSES, DOING
-from archsim.base.errors import capital
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, balanced
 from archsim.report.figures import option_times
@@ -57,11 +56,10 @@ def sentences(report: Report) -> list[str]:
     by_system: dict[str, dict[Place, list[Winner]]] = {}
     for place, found in places.items():
         by_system.setdefault(place.system, {})[place] = found
-    wins = [_won(system, found) for system, found in by_system.items()]
     last = {place: found[-1].run for place, found in list(places.items())[:_MOST_PLACES]}
     several = len(by_system) > 1
     return [
-        " ".join([*_faster_systems(by_system), *wins])
+        " ".join([*_faster_systems(by_system), *_won(by_system)])
         + f" These numbers hold under the assumption set {headline(report)}.",
         " ".join(_limits(last, several)),
         " ".join(_distances(last, several)),
@@ -116,30 +114,38 @@ def _places(report: Report) -> list[Place]:
 _EP = "expert parallelism (ep)"
 
 
-def _won(system: str, places: Mapping[Place, list[Winner]]) -> str:
+_EVERY = MappingProxyType({2: "both", 3: "all three", 4: "all four", 5: "all five", 6: "all six"})
+
+
+def _won(by_system: Mapping[str, Mapping[Place, list[Winner]]]) -> list[str]:
     """``On dojo, allo decodes 1.14× to 1.33× faster than expert parallelism (ep). The exception is deepseek-v3 at batch
-    16,384, where base wins by 1.51×.`` The policy that wins most often is the rule, the others are exceptions.
+    16,384, where base wins by 1.51×.`` The policy that wins most often on a system is the rule, the others are
+    exceptions. Systems with the same rule and models share a sentence.
     """
-    every = [(place, win) for place, found in places.items() for win in found]
-    counted = Counter(win.run["policy"] for _, win in every)
-    rule = max(counted, key=lambda policy: counted[policy])
-    models = listed(dict.fromkeys(place.model for place in places))
-    subject = _EP if rule == "ep" else rule
-    gains = [win.gain for _, win in every if win.run["policy"] == rule and win.gain is not None]
-    if rule == "ep" or not gains:
-        told = f"On {system}, {subject} decodes {models} the fastest"
-    else:
-        told = f"On {system}, {subject} decodes {models} {between(gains, factor)} faster than {_EP}"
-    others = [(place, win) for place, win in every if win.run["policy"] != rule]
-    if not others:
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for system, places in by_system.items():
+        counted = Counter(win.run["policy"] for found in places.values() for win in found)
+        rule = max(counted, key=lambda policy: counted[policy])
+        groups.setdefault((rule, tuple(dict.fromkeys(place.model for place in places))), []).append(system)
+    said = []
+    for (rule, models), systems in groups.items():
+        where, several = listed(systems), len(systems) > 1
+        if several and len(systems) == len(by_system):
+            where = f"{_EVERY.get(len(systems), f'all {len(systems)}')} systems"
+        every = [(place, win) for system in systems for place, found in by_system[system].items() for win in found]
+        gains = [win.gain for _, win in every if win.run["policy"] == rule and win.gain is not None]
+        told = f"On {where}, {_EP if rule == 'ep' else rule} decodes {listed(models)}"
+        told += " the fastest" if rule == "ep" or not gains else f" {between(gains, factor)} faster than {_EP}"
+        if others := [(place, win) for place, win in every if win.run["policy"] != rule]:
+            said.append(f"{told}. {_exceptions(others, len(every), several)}")
+            continue
         batches = sorted({win.batch for _, win in every})
-        each = "" if len(batches) > 1 else f" at batch {batches[0]:,}"
-        return f"{told}{each}."
-    return f"{told}. {_exceptions(others, len(every))}"
+        said.append(f"{told}{'' if len(batches) > 1 else f' at batch {batches[0]:,}'}.")
+    return said
 
 
-def _exceptions(others: list[tuple[Place, Winner]], places: int) -> str:
-    """Places where another policy wins: each by name, or how many there are."""
+def _exceptions(others: list[tuple[Place, Winner]], places: int, several: bool) -> str:
+    """Places where another policy wins: each by name, or how many there are. ``several``: systems, which are named."""
     if len(others) > _MOST_PLACES:
         names = listed(dict.fromkeys(win.run["policy"] for _, win in others))
         return f"In {len(others)} of {places} places another policy wins ({names}); the table below has them."
@@ -147,8 +153,9 @@ def _exceptions(others: list[tuple[Place, Winner]], places: int) -> str:
     for policy, found in groupby(others, key=lambda other: other[1].run["policy"]):
         wins = list(found)
         where = listed(
-            f"{model} at batch {listed(f'{win.batch:,}' for _, win in here)}"
-            for model, here in ((model, list(here)) for model, here in groupby(wins, key=lambda win: win[0].model))
+            f"{place.model}{f' on {place.system}' if several else ''} at batch "
+            f"{listed(f'{win.batch:,}' for _, win in here)}"
+            for place, here in groupby(wins, key=lambda win: win[0])
         )
         gains = [win.gain for _, win in wins if win.gain is not None]
         by = "" if policy == "ep" or not gains else f" by {between(gains, factor)}"
@@ -196,16 +203,18 @@ def _steps_of(places: Sequence[Place], several: bool) -> tuple[str, Callable[[st
 
 
 def _distances(runs: Mapping[Place, Row], several: bool) -> list[str]:
-    """How far steps are from their roofline and from the best balance: a sentence for all that have the same parts."""
-    groups: dict[tuple[bool, str], dict[Place, tuple[float, float]]] = {}
+    """How far steps are from their roofline and from the best balance: a sentence for all runs of the same batch and
+    policy that have the same parts.
+    """
+    groups: dict[tuple[Any, ...], dict[Place, tuple[float, float]]] = {}
     for place, run in runs.items():
         over, load, bound = (run.get(name) for name in ("over_roofline", "load_max_over_mean", "load_ceiling_slots"))
         kind = "" if not load or not bound else "balance" if load >= bound else "split"
         known = over or 0.0, load / bound if load and bound else 0.0
         if over is not None or kind:
-            groups.setdefault((over is not None, kind), {})[place] = known
+            groups.setdefault((run["batch"], run["policy"], over is not None, kind), {})[place] = known
     said = []
-    for (timed, kind), places in groups.items():
+    for (batch, policy, timed, kind), places in groups.items():
         steps, verb = _steps_of(list(places), several)
         parts = []
         if timed:
@@ -221,8 +230,9 @@ def _distances(runs: Mapping[Place, Row], several: bool) -> list[str]:
             parts.append(
                 f"no placement of whole experts would balance {balanced} better, as the policy splits experts over dies"
             )
-        subject = capital(steps)
-        said.append(f"{subject} {' and '.join(parts)}." if timed else f"In {steps}, {parts[0]}.")
+        subject = f"{steps} under {policy}"
+        told = f"{subject} {' and '.join(parts)}" if timed else f"in {subject}, {parts[0]}"
+        said.append(f"At batch {batch:,}, {told}.")
     return said
 
 

@@ -100,7 +100,7 @@ def test_a_page_begins_with_three_sentences(tmp_path):
         "batch 16,384, where ep wins. These numbers hold under the assumption set physical.",
         "At batch 16,384, a step of deepseek-v3 under ep spends 50\N{NO-BREAK SPACE}% of its time waiting for HBM and "
         "38\N{NO-BREAK SPACE}% multiplying.",
-        "A step of deepseek-v3 takes 2.50× as long as the roofline allows.",
+        "At batch 16,384, a step of deepseek-v3 under ep takes 2.50× as long as the roofline allows.",
     ]
     page = first_page(tmp_path)
     assert page.index('class="answer"') < page.index('class="plot"') < page.index('class="go"') < page.index("<details")

@@ -214,15 +214,33 @@ SAID = {
 
 @pytest.mark.parametrize("said", SAID, ids=range(len(SAID)))
 def test_what_wins(said):
-    assert _won("dojo", wins(*SAID[said])) == said
+    assert _won({"dojo": wins(*SAID[said])}) == [said]
+
+
+def test_systems_on_which_the_same_policy_wins_share_a_sentence():
+    def on(system, policy, *gains):
+        return {place(V3, system): [Winner(2**at, run_of(policy, 2**at), gain) for at, gain in enumerate(gains, 6)]}
+
+    same = {name: on(name, "allo", 1.1, last) for name, last in (("dojo", 1.3), ("sow", 1.7))}
+    told = "allo decodes deepseek-v3 1.10× to 1.70× faster than expert parallelism (ep)"
+    assert _won(same) == [f"On both systems, {told}."]
+    assert _won(same | {"mine": on("mine", "allo", 1.5)}) == [f"On all three systems, {told}."]
+    assert _won(same | {"mine": on("mine", "ep", 1.0)}) == [
+        f"On dojo and sow, {told}.",
+        "On mine, expert parallelism (ep) decodes deepseek-v3 the fastest at batch 64.",
+    ]
+    slow = {place(V3, "mine"): [*on("mine", "allo", 1.2, 1.2)[place(V3, "mine")], Winner(512, run_of("ep", 512), 1.0)]}
+    assert _won(same | {"mine": slow}) == [
+        f"On all three systems, {told}. The exception is deepseek-v3 on mine at batch 512, where ep wins."
+    ]
 
 
 def test_what_limits_and_how_far_it_is():
     run = run_of("allo", 8192, bound_compute=0.0, over_roofline=3.22, load_max_over_mean=1.8, load_ceiling_slots=1.0)
     assert _limits({place(): run}, False)[0].endswith("has no record of what it waited for.")
     assert _distances({place(): run}, True)[0] == (
-        "A step of deepseek-v3 on dojo takes 3.22× as long as the roofline allows and its busiest die has 1.80× the "
-        "load that the best placement would give it."
+        "At batch 8,192, a step of deepseek-v3 on dojo under allo takes 3.22× as long as the roofline allows and its "
+        "busiest die has 1.80× the load that the best placement would give it."
     )
     run["load_max_over_mean"] = 0.9
     assert _distances({place(): run}, False)[0].endswith(
@@ -242,7 +260,8 @@ def test_steps_that_wait_for_the_same_share_a_sentence():
         "time waiting for HBM and 30 % multiplying."
     ]
     assert _distances(runs, several=True) == [
-        "Steps of deepseek-v3 and qwen3-235b-a22b on dojo and sow take 4.00× as long as the roofline allows."
+        "At batch 64, steps of deepseek-v3 and qwen3-235b-a22b on dojo and sow under allo take 4.00× as long as the "
+        "roofline allows."
     ]
 
 
