@@ -28,6 +28,9 @@ EXPERIMENTS = sorted(  # a search is a row of its own
     if not file.stem.startswith(("explore_", "serve_", "design_space", "validate_"))
 )
 SMALL = [*ONE_LAYER, "--set", "workload.batch=[64]", "--set", "workload.decode_steps=2"]
+SEARCHED = ["--set", "model=qwen3-30b-a3b", "--set", "precision={products: bf16, experts: bf16}", "--set",
+            "search={devices: 2, max_num_seqs: [8, 64], max_num_batched_tokens: [2048]}", "--set",
+            "requests={concurrency: 8, input: {fixed: 700}, output: {fixed: 20}, count: 24}"]  # fmt: skip
 COMMANDS: dict[str, list[str]] = {
     **{name: ["sweep", name, *ONE_LAYER, "--out", "OUT"] for name in EXPERIMENTS},
     "mine": ["sweep", "examples/mine.yaml", *ONE_LAYER, "--out", "OUT"],
@@ -47,6 +50,17 @@ COMMANDS: dict[str, list[str]] = {
               "craft", "--slots", "8", "--out", "OUT"],
     "serve_dojo": ["serve", "serve_dojo", "--set", "requests.count=40", "--out", "OUT"],
     "serve_h200": ["serve", "serve_h200", "--set", "requests.count=40", "--out", "OUT"],
+    "serve_search": ["serve", "serve_h200", "--search", *SEARCHED, "--jobs", "2", "--out", "OUT"],
+    "serve_rates": ["serve", "serve_h200", "--search", *SEARCHED[:6], "--set", "requests.count=20", "--jobs", "1", "--out",
+                    "OUT"],
+    "serve_axes": ["serve", "serve_h200", "--set", "requests.count=40", "--set",
+                   "sweep={grid: {requests.arrivals.rate: [2/s, 4/s], scheduler.max_num_seqs: [16, 64], "
+                   "parallel.attention.tp: [8, 3]}}", "--out", "OUT"],
+    "serve_sure": ["serve", "serve_h200", "--samples", "16", "--set", "requests.count=20", "--out", "OUT"],
+    "serve_compare": ["serve", "serve_h200", "--compare", "OUT/../serve_h200/bench.json", "--set",
+                      "requests.count=40"],
+    "serve_calibrate": ["serve", "serve_h200", "--calibrate", "OUT/../serve_h200/bench.json", "--set",
+                        "requests.count=40"],
     "calibrate": ["calibrate", "examples/gpu_times", "--peak", "bf16=600TFLOP/s", "--hbm", "2.4TB/s", "--out",
                   "OUT/x900.yaml"],
     "validate": ["calibrate", "--validate", "--with", "OUT/../calibrate/x900.yaml", "examples/gpu_times", "--out",
