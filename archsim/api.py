@@ -614,7 +614,7 @@ def _again(manifest: Path, out: Path, jobs: int | None, watching: Watching) -> N
         return
     with watching() as watcher:
         if isinstance(found, Serving):
-            serve_plan(manifest, out=out, around=False, watcher=watcher)
+            serve_plan(manifest, out=out, around=False, watcher=watcher, jobs=jobs)
         else:
             sweep(found, out, jobs, watcher)
 
@@ -780,14 +780,14 @@ def serve_policies(
 
 def serve_plan(
     source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True,
-    first: bool = False, watcher: Watcher | None = None,
+    first: bool = False, watcher: Watcher | None = None, jobs: int | None = None,
 ) -> ServedPlan:
     """Serve every point of a file's ``sweep:`` (or the file) under every policy.
 
     out: folder of ``manifest.yaml``, ``results.csv``, ``results.parquet`` and ``index.html``; of a file without axes
     also ``bench.json`` (keys of ``vllm bench serve``), ``requests.csv``, and a folder of these for every further
     policy. Runs that are kept there, or in the cache, are not served again. first: under the first policy alone, and
-    the first point. watcher: as of ``ar.sweep``.
+    the first point. watcher, jobs: as of ``ar.sweep``; without ``out``, runs are served one after the other.
 
     Raises as ``serve``; points of a file with axes that cannot run are rows that say why.
 
@@ -797,12 +797,12 @@ def serve_plan(
     from archsim.studies.serving.runs import serve_plan as planned
 
     plan = planned(source, overrides, first=first)
-    return serve_all(plan, watcher) if out is None else serve_into(plan, Path(out), watcher, around)
+    return serve_all(plan, watcher) if out is None else serve_into(plan, Path(out), watcher, around, jobs)
 
 
 def serve_sure(
     source: Source, samples: int = 64, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None,
-    watcher: Watcher | None = None,
+    watcher: Watcher | None = None, jobs: int | None = None,
 ) -> ServedSure:
     """How sure the numbers of a served file are: its runs in ``samples`` worlds, in which what its laws are off is
     drawn, the same for all policies and points.
@@ -811,7 +811,7 @@ def serve_sure(
     ``.to_pandas()`` one row for each run, with columns ``_p05``, ``_p50`` and ``_p95``.
 
     samples: 16 or more. out: folder of ``sure.html``, ``sure.csv`` and ``sure.json``; worlds kept there are not served
-    again. watcher: as of ``ar.sweep``.
+    again. watcher, jobs: as of ``ar.sweep``.
 
     Raises ArchsimError for too few samples; otherwise as ``serve``.
 
@@ -820,7 +820,7 @@ def serve_sure(
     from archsim.studies.serving.runs import serve_plan as planned
     from archsim.studies.serving.sure import find_sure, write_sure
 
-    found = find_sure(planned(source, overrides), samples, None if out is None else Path(out), watcher)
+    found = find_sure(planned(source, overrides), samples, None if out is None else Path(out), watcher, jobs)
     if out is not None:
         write_sure(found, Path(out))
     return found

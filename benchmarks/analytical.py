@@ -142,10 +142,10 @@ def screened():
         plan = space(*arguments, latency)
         points, together = screened_per_s(plan)
         simulator, runs = Simulator(), RunMaker(plan=plan).runs(map(plan.point, range(0, points, points // OWN_POINTS)))
-        simulator.row(runs[0])
+        simulator.record(runs[0], details=False)
         started = time.process_time()
         for run in runs[1:]:
-            simulator.row(run)
+            simulator.record(run, details=False)
         alone = len(runs[1:]) / (time.process_time() - started)
         rates = f"{together:,.0f} points/s, one at a time {alone:,.0f}: {together / alone:.0f} x"
         print(f"{name}, {points:,} points with {latency}: {rates}")

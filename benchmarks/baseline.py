@@ -51,8 +51,8 @@ COMMANDS: dict[str, list[str]] = {
     "serve_dojo": ["serve", "serve_dojo", "--set", "requests.count=40", "--out", "OUT"],
     "serve_h200": ["serve", "serve_h200", "--set", "requests.count=40", "--out", "OUT"],
     "serve_search": ["serve", "serve_h200", "--search", *SEARCHED, "--jobs", "2", "--out", "OUT"],
-    "serve_rates": ["serve", "serve_h200", "--search", *SEARCHED[:6], "--set", "requests.count=20", "--jobs", "1", "--out",
-                    "OUT"],
+    "serve_rates": ["serve", "serve_h200", "--search", *SEARCHED[:6], "--set", "requests.count=20", "--jobs", "1",
+                    "--out", "OUT"],
     "serve_axes": ["serve", "serve_h200", "--set", "requests.count=40", "--set",
                    "sweep={grid: {requests.arrivals.rate: [2/s, 4/s], scheduler.max_num_seqs: [16, 64], "
                    "parallel.attention.tp: [8, 3]}}", "--out", "OUT"],

@@ -133,7 +133,7 @@ def points() -> Iterator[Point]:
         selection = select(load_planned(ROOT / "configs" / "design_space.yaml", changed))
         simulator = Simulator()
         for run in sorted(selection.runs(), key=lambda run: str(run.demand.key)):
-            simulator.row(run)
+            simulator.record(run, details=False)
 
     for size in SIZES["points"]:
         yield Point("points", "analytical", size, least_s(partial(explore, size), 1))
@@ -239,6 +239,7 @@ def dask_overhead(runs: int = 120) -> Iterator[Point]:
 
     from archsim.runs.plan import select
     from archsim.runs.pool import simulate_all, simulate_on_cluster
+    from archsim.runs.run import Workspace
     from archsim.specs.library import load_planned
 
     plan = load_planned(ROOT / "configs" / "design_space.yaml", [f"sweep.sample.count={runs}"])
@@ -247,8 +248,8 @@ def dask_overhead(runs: int = 120) -> Iterator[Point]:
         cluster = Cluster(Path(folder), workers=1)
         try:
             cluster.wait()
-            there = partial(simulate_on_cluster, address=cluster.address, verb="row")
-            here = partial(simulate_all, jobs=1, traces={}, verb="row")
+            there = partial(simulate_on_cluster, address=cluster.address)
+            here = partial(simulate_all, processes=1, workspace=Workspace())
             for simulate in (there, here):
                 list(simulate(chosen))
             taken = [min(wall_s(lambda each=each: list(each(chosen))) for _ in range(5)) for each in (there, here)]

@@ -46,12 +46,12 @@ def main() -> None:
     begin = time.process_time()
     simulator.warm_up(most[0])
     for run in most[:policies]:  # compiles, and builds the demand
-        simulator.row(run)
+        simulator.record(run, details=False)
     first_s = time.process_time() - begin
     begin, took = time.process_time(), {}
     for run in most[policies : policies * (1 + args.wafers)]:
         since = time.process_time()
-        simulator.row(run)
+        simulator.record(run, details=False)
         took.setdefault(run.policy.name, []).append(time.process_time() - since)
     each_s = (time.process_time() - begin) / args.wafers
     work = len(runs) // policies

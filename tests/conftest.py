@@ -55,19 +55,10 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def one_process():
-    """Commands that are not told how many processes to take run in this one, functions of users included: a worker
-    loads everything again, which takes seconds.
-    """
+    """Commands that are not told how many processes to take run in this one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
-        patch.setattr("archsim.runs.pool.OWN_CODE_BESIDE", False)
         yield
-
-
-@pytest.fixture
-def own_code_beside(monkeypatch):
-    """Functions of users run in a process of their own, as they do for users."""
-    monkeypatch.setattr("archsim.runs.pool.OWN_CODE_BESIDE", True)
 
 
 @pytest.fixture(autouse=True)

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from archsim.runs.pool import Failure
-    from archsim.runs.results import Record
-    from archsim.runs.run import Run
+    from archsim.runs.run import Job, Record
 
 
 # ---- heartbeat
@@ -195,8 +194,9 @@ class Lines(AbstractContextManager):
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
         self._runs = self._done = self._kept = 0
-        self._began_s = self._said_s = self._part_s = clock()
-        self._share, self._told_s, self._part = 0.0, 0.0, RUNNING
+        self._began_s = self._said_s = clock()
+        self._parts: dict[str, tuple[float, float]] = {}  # job → when its part began, and the share that is done
+        self._told_s, self._part = 0.0, RUNNING
         self._phase = RUNNING
 
     def __exit__(self, *error) -> None:
@@ -220,28 +220,28 @@ class Lines(AbstractContextManager):
         if runs:
             self._print(f"{runs} of {self._runs} runs kept from before")
 
-    def finished(self, run: Run, record: Record) -> None:
+    def finished(self, job: Job, record: Record) -> None:
         self._done += 1
         if self._runs <= FEW:
-            summary, wall_s = run.summary(record["row"]), record["host"]["wall_s"]
-            self._print(f"[{self._done}/{self._runs}] {run.name}: {summary}, simulated in {wall_s:.1f} s")
+            summary, wall_s = job.summary(record["row"]), record["host"]["wall_s"]
+            self._print(f"[{self._done}/{self._runs}] {job.name}: {summary}, simulated in {wall_s:.1f} s")
         elif self._clock() - self._said_s >= INTERVAL_S or self._done == self._runs:
             self._said_s = self._clock()
             self._print(self._state(self._phase))
 
-    def failed(self, run: Run, failure: Failure) -> None:
-        self._print(f"{run.name}: failed: {failure.message}")
+    def failed(self, job: Job, failure: Failure) -> None:
+        self._print(f"{job.name}: failed: {failure.message}")
         if failure.details:
             self._print(failure.details)
 
     def at(self, text: str, share: float) -> None:
-        now = self._clock()
-        if share < self._share or share == 0:
-            self._part_s = now
-        self._share, self._part = share, text
+        now, job = self._clock(), text.rpartition(": ")[0]  # several may go on at once
+        began_s, before = self._parts.get(job, (now, 0.0))
+        began_s = now if share < before or share == 0 else began_s
+        self._parts[job], self._part = (began_s, share), text
         if not share or now - self._told_s < PART_S:  # what has only begun is told by the line on silence
             return
-        self._told_s, so_far_s = now, now - self._part_s
+        self._told_s, so_far_s = now, now - began_s
         left = f", about {spoken(so_far_s / share * (1 - share))} left" if share and so_far_s > PART_S else ""
         self._print(f"  {text}, {percent_done(share)} after {spoken(so_far_s)}{left}")
 
@@ -334,14 +334,14 @@ class Bar(AbstractContextManager):
         if runs:
             self._progress.console.print(f"{runs} runs kept from before", markup=False, highlight=False)
 
-    def finished(self, run: Run, record: Record) -> None:
-        self._progress.update(self._task, advance=1, description=run.name)
+    def finished(self, job: Job, record: Record) -> None:
+        self._progress.update(self._task, advance=1, description=job.name)
 
     def at(self, text: str, share: float) -> None:
         self._progress.update(self._task, description=f"{text}, {percent_done(share)}" if share else text)
 
-    def failed(self, run: Run, failure: Failure) -> None:
-        self._progress.console.print(f"{run.name}: failed: {failure.message}\n{failure.details}", markup=False)
+    def failed(self, job: Job, failure: Failure) -> None:
+        self._progress.console.print(f"{job.name}: failed: {failure.message}\n{failure.details}", markup=False)
 
 
 def watcher() -> Lines | Bar:

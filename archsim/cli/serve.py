@@ -27,7 +27,7 @@ MOST_POINTS = 30  # rows of a file with axes
 def add_serve(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "The deployment and its requests")
     add_report(parser, "reports/NAME, or reports/NAME-search with --search")
-    add_jobs(parser, "How many processes --search uses")
+    add_jobs(parser)
     add_samples(parser)
     parser.add_argument(
         "--timeline",
@@ -80,10 +80,12 @@ def _serve(args: argparse.Namespace) -> int:
     folder = report_folder(stem_of(args.file), args.out)
     with study(folder) as watching:
         watching.phase("loading the simulator")
-        served = ar.serve_plan(args.file, args.overrides, out=folder, watcher=watching)
+        served = ar.serve_plan(args.file, args.overrides, out=folder, watcher=watching, jobs=args.jobs)
         sure = None
         if args.samples is not None:
-            sure = ar.serve_sure(args.file, args.samples, args.overrides, out=folder, watcher=watching)
+            sure = ar.serve_sure(
+                args.file, args.samples, args.overrides, out=folder, watcher=watching, jobs=args.jobs
+            )
     rows = [dict(row) for row in served.table.rows]
     for row, outcome in zip(rows, served.outcomes, strict=False):  # none of a file with axes
         row |= {"why_slow": list(outcome.why_slow), "notes": list(outcome.notes)}

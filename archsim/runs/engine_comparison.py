@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.files import write_text
-from archsim.runs.results import Record
-from archsim.runs.run import Run
+from archsim.runs.run import Record, Run
 from archsim.runs.simulator import Simulator
 
 FILE = "comparison.json"

@@ -163,8 +163,9 @@ class RunMaker:
         """The traces that are open."""
         return self.contexts.traces
 
-    def runs(self, points: Iterable[Point]) -> list[Run]:
-        """The runs of points, in order; runs without special needs share a demand built for others.
+    def runs(self, points: Iterable[Point], details: bool = False) -> list[Run]:
+        """The runs of points, in order; runs without special needs share a demand built for others. ``details``: of
+        `Run`.
 
         Raises TraceError if a trace or a traffic preset is malformed or belongs to another model.
         """
@@ -173,13 +174,13 @@ class RunMaker:
         for point in points:
             dies, predicting = most.get(_traffic(point), (None, None))
             most[_traffic(point)] = _origin_dies(point) if dies is None else dies, predicting or _predicting(point)
-        return [self._run(point, *most[_traffic(point)]) for point in points]
+        return [self._run(point, *most[_traffic(point)], details) for point in points]
 
     def routing(self, point: Point) -> str:
         """Identity of a point's routing, for the key of its run. Raises as `runs` does."""
         return self._routing_of(point)[0]
 
-    def _run(self, point: Point, shared_dies: int | None, shared_predicting: Point | None) -> Run:
+    def _run(self, point: Point, shared_dies: int | None, shared_predicting: Point | None, details: bool) -> Run:
         workload = self.contexts.workload(point)
         scenario = Scenario(
             point.system, point.model, point.assumptions, point.policy, workload, point.batch, point.deployment
@@ -188,7 +189,7 @@ class RunMaker:
         dies, predicting = _origin_dies(point), _predicting(point) or shared_predicting
         demand = self._demand(point, shared_dies if dies is None else dies, predicting)
         number, axes = (None, "") if self._plan is None else (point.index, self._axes(point))
-        run = Run(scenario, point.engine, demand, self.routing(point), self._columns, number, axes)
+        run = Run(scenario, point.engine, demand, self.routing(point), self._columns, number, axes, details)
         # What Run.key and Run.simulation would find, from texts of parts that points share.
         run.__dict__["key"] = key_of(run, self._text)
         run.__dict__["simulation"] = simulation_of(run, self._simulated(point), self._text)
@@ -293,11 +294,11 @@ class Selection:
     def __len__(self) -> int:
         return len(self.kept)
 
-    def blocks(self, size: int) -> Iterator[tuple[list[Point], list[Run]]]:
-        """Points and their runs, ``size`` at a time."""
+    def blocks(self, size: int, details: bool = False) -> Iterator[tuple[list[Point], list[Run]]]:
+        """Points and their runs, ``size`` at a time. ``details``: of `Run`."""
         for begin in range(0, len(self.kept), size):
             points = [self.plan.point(number) for number in self.kept[begin : begin + size]]
-            yield points, self.maker.runs(points)
+            yield points, self.maker.runs(points, details)
 
     def runs(self) -> tuple[Run, ...]:
         """All runs, in the order of the results."""

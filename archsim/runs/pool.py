@@ -1,7 +1,8 @@
-"""Runs simulated here or by worker processes, returned as they finish."""
+"""Jobs done here, by worker processes or on a cluster, returned as they finish."""
 
 from __future__ import annotations
 
+import copyreg
 import ctypes
 import json
 import multiprocessing
@@ -17,51 +18,65 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import IO, Any, BinaryIO, Generic, NamedTuple, NoReturn, TypeVar
 
 from archsim.base.errors import ArchsimError
-from archsim.runs.results import Record
-from archsim.runs.run import DemandSpec, Run
-from archsim.workload import Trace
+from archsim.runs.run import Job, Record, Workspace
 
 # ---- worker
-# A worker process: it reads pickled (method of Simulator, run) from standard input and writes results to standard
-# output.
+# A worker process does the jobs that it is asked for, one after the other. What it reads are pickles of (method, job,
+# further arguments); what it writes are pickles of results and, before these, of `Told`.
 #
-# It exits when its input ends, even in the middle of a run, so that no worker outlives its parent.
+# It ends when its input ends, even in the middle of a job, so that no worker outlives its parent.
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 _PACKAGE = Path(__file__).resolve().parents[1]
 STARTS = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from archsim.runs.pool import main; main()"
+COPIES = sys.platform == "linux"  # elsewhere, libraries of the system may not survive in a copy of a process
 
-
-Asked = TypeVar("Asked")
+AnyJob = TypeVar("AnyJob", bound=Job)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run has no record. ``details``: a traceback, if the program (or a user's function) is at fault."""
+    """Why a job has no record. ``details``: a traceback, if the program (or a user's function) is at fault."""
 
     message: str
     details: str = ""
 
 
-def attempt(do: Callable[[Asked], Record | None], run: Asked) -> Record | Failure | None:
-    """The result of ``do`` for a run, or for what else is asked, or its failure."""
+class Told(NamedTuple):
+    """What a job does, and the share of it that is done."""
+
+    text: str
+    share: float
+
+
+def _read_only(given: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(given)
+
+
+copyreg.pickle(MappingProxyType, lambda each: (_read_only, (dict(each),)))  # jobs hold some, and are sent as pickles
+
+
+def attempt(do: Callable[[], Result]) -> Result | Failure:
+    """The result of ``do``, or why there is none."""
     try:
-        return do(run)
+        return do()
     except ArchsimError as error:
         # The cause is the exception of the user's function.
         return Failure(str(error), own_frames(error.__cause__) if error.__cause__ else "")
-    except SystemExit as error:  # of a user's function; the other runs go on
+    except SystemExit as error:  # of a user's function; the other jobs go on
         return Failure(f"calls sys.exit({error.code!r:.100}); a rule returns its result, or raises", own_frames(error))
-    except Exception as error:  # a user's function may raise anything; the other runs go on
+    except Exception as error:  # a user's function may raise anything; the other jobs go on
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
@@ -73,19 +88,26 @@ def own_frames(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Do what standard input asks, one request after the other, until it ends; failures are replies."""
-    _end_with_parent()  # first: a parent may end while modules load
-
-    from archsim.runs.simulator import Simulator
-
+    """Be a worker that is asked on standard input and answers on standard output."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of a user's function must not mix with replies
-    simulator, requests = Simulator(), queue.SimpleQueue[Any]()
-    threading.Thread(target=_receive, args=(sys.stdin.buffer, requests), daemon=True).start()
-    while True:
-        verb, run = requests.get()
-        pickle.dump(attempt(getattr(simulator, verb), run), replies)
+    _work(sys.stdin.buffer, replies, Workspace())
+
+
+def _work(asked: BinaryIO, replies: BinaryIO, workspace: Workspace) -> NoReturn:
+    """Do what is asked, one job after the other; failures are replies. Ends the process."""
+    _end_with_parent()
+
+    def reply(what: Any) -> None:
+        pickle.dump(what, replies)
         replies.flush()
+
+    workspace.tell = lambda text, share: reply(Told(text, share))
+    requests = queue.SimpleQueue[Any]()
+    threading.Thread(target=_receive, args=(asked, requests), daemon=True).start()
+    while True:
+        verb, job, *more = requests.get()
+        reply(attempt(partial(getattr(job, verb), workspace, *more)))
 
 
 def _end_with_parent() -> None:
@@ -98,7 +120,7 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
-def _receive(stream: BinaryIO, requests: queue.SimpleQueue) -> None:
+def _receive(stream: BinaryIO, requests: queue.SimpleQueue[Any]) -> None:
     """Receive requests until the input ends."""
     try:
         while True:
@@ -107,174 +129,220 @@ def _receive(stream: BinaryIO, requests: queue.SimpleQueue) -> None:
         os._exit(0)
 
 
-# ---- pool
+_COPYING = threading.Lock()  # a copy that held the end of another's pipe would hide that the other has ended
+
+
+class _Copy:
+    """A process that begins as a copy of this one, and works. It loads nothing again, and has what is open here."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        with _COPYING:
+            asked, asks = os.pipe()
+            answers, answered = os.pipe()
+            parent, self.pid = os.getpid(), os.fork()
+            if not self.pid:
+                try:  # nothing of the parent's goes on here, whatever is raised
+                    _end_with_parent()
+                    if os.getppid() == parent:
+                        os.close(asks)
+                        os.close(answers)
+                        _be_a_copy()
+                        _work(os.fdopen(asked, "rb"), os.fdopen(answered, "wb"), workspace)
+                finally:
+                    os._exit(1)
+            os.close(asked)
+            os.close(answered)
+        self.stdin, self.stdout = os.fdopen(asks, "wb"), os.fdopen(answers, "rb")
+        self._status: int | None = None
+        self._waits = threading.Lock()
+
+    def kill(self) -> None:
+        with self._waits:
+            if self._status is None:
+                os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """The exit status; negative for a signal."""
+        with self._waits:
+            if self._status is None:
+                self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._status
+
+
+def _be_a_copy() -> None:
+    """In a process group of its own, a worker does not get the terminal's Ctrl-C: the parent ends it. What a user's
+    function prints goes to standard error; objects of the parent's may be locked there.
+    """
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+
 
 # ---- schedule
-# Which run a worker does next: no kernel is compiled twice, demands are built rarely, and no worker idles
+# Which job a worker does next: no kernel is compiled twice, what is shared is built rarely, and no worker idles
 # needlessly.
 
-_Line = deque[tuple[int, Run]]  # runs of one kernel, with their place among all
-_Waiting = dict[tuple[str, str], _Line]  # of one demand, by kernel
+_Line = deque[tuple[int, AnyJob]]  # jobs of one kernel, with their place among all
+_Waiting = dict[Hashable, _Line[AnyJob]]  # of one group, by kernel
 
 
-MOST_TOGETHER = 4  # demands that are built in one pass: each has counts of its own in memory
-OWN_CODE_BESIDE = True  # in a process of its own, which a function of the user's may end
+MOST_TOGETHER = 4  # groups that are built in one pass: each has counts of its own in memory
 LEAST_TOGETHER = 10**8  # selections of the largest: more than a second; faster ones are not cached, so not shared
 
 
-class Task(NamedTuple):
-    """A run to do. cold: no worker has run its kernel yet; compile it first, then call ``Schedule.compiled``.
-    together: demands, its own among them, that are built in one pass first (``Simulator.gather``); then call
-    ``Schedule.gathered``.
+class Task(NamedTuple, Generic[AnyJob]):
+    """A job to do. cold: no worker has run its kernel yet; compile it first, then call ``Schedule.compiled``.
+    together: one job of each group, its own among them, whose shared parts are built in one pass first
+    (``Job.gather``); then call ``Schedule.gathered``.
     """
 
-    run: Run
+    job: AnyJob
     cold: bool
-    together: tuple[DemandSpec, ...] = ()
+    together: tuple[AnyJob, ...] = ()
 
 
-class Schedule:
-    """Runs that wait, by the demand that they share. Thread-safe.
+class Schedule(Generic[AnyJob]):
+    """Jobs that wait, by the group that shares what takes long to build. Thread-safe.
 
-    A kernel (one per engine and contention strategy) is compiled by the first worker that needs it, while the others do
-    other runs. A worker stays with its demand; then it takes one that no worker has begun, the largest first; then it
-    helps with the one that has most runs left. The first worker with one of a family builds those of other batches,
-    too; the others take none of these meanwhile.
+    A kernel is compiled by the first worker that needs it, while the others do other jobs. A worker stays with its
+    group; then it takes one that no worker has begun, the largest first; then it helps with the one that has most jobs
+    left. The first worker with one of a family builds those of others, too; the others take none of these meanwhile.
     """
 
-    def __init__(self, runs: Iterable[Run]) -> None:
-        self._waiting: dict[tuple, _Waiting] = {}
-        self._specs: dict[tuple, DemandSpec] = {}
-        for number, run in enumerate(sorted(runs, key=_size, reverse=True)):
-            lines = self._waiting.setdefault(run.demand.key, {})
-            lines.setdefault(_kernel(run), deque()).append((number, run))
-            self._specs[run.demand.key] = run.demand
-        self._begun: set[tuple] = set()
-        self._gathered: set[tuple] = set()
-        self._gathering: set[tuple] = set()
-        self._compiling: set[tuple[str, str]] = set()
-        self._compiled: set[tuple[str, str]] = set()
-        self._last: dict[int, tuple] = {}
+    def __init__(self, jobs: Iterable[AnyJob]) -> None:
+        self._waiting: dict[Hashable, _Waiting[AnyJob]] = {}
+        self._first: dict[Hashable, AnyJob] = {}  # of each group
+        for number, job in enumerate(sorted(jobs, key=lambda each: each.size, reverse=True)):
+            lines = self._waiting.setdefault(job.group, {})
+            lines.setdefault(job.kernel, deque()).append((number, job))
+            self._first.setdefault(job.group, job)
+        self._begun: set[Hashable] = set()
+        self._gathered: set[Hashable] = set()
+        self._gathering: set[Hashable] = set()
+        self._compiling: set[Hashable] = set()
+        self._compiled: set[Hashable] = set()
+        self._last: dict[int, Hashable] = {}
         self._changed = threading.Condition()
 
-    def next(self, worker: int) -> Task | None:
-        """The next run of a worker (0, 1, …), or None when none waits.
+    def next(self, worker: int) -> Task[AnyJob] | None:
+        """The next job of a worker (0, 1, …), or None when none waits.
 
-        Blocks while all waiting runs need a kernel that is being compiled, or demands that are being gathered.
+        Blocks while all waiting jobs need a kernel that is being compiled, or groups that are being gathered.
         """
         with self._changed:
             while self._waiting:
-                demand = self._last.get(worker)
-                if demand is not None and demand in self._waiting and (ready := self._ready(demand)):
-                    return self._take(worker, demand, ready)
-                free = (demand for demand in self._waiting if demand not in self._gathering)
-                possible = {demand: ready for demand in free if (ready := self._ready(demand))}
+                group = self._last.get(worker)
+                if group in self._waiting and (ready := self._ready(group)):
+                    return self._take(worker, group, ready)
+                free = (group for group in self._waiting if group not in self._gathering)
+                possible = {group: ready for group in free if (ready := self._ready(group))}
                 if possible:
                     return self._take(worker, *self._choose(possible))
                 self._changed.wait()
             return None
 
-    def compiled(self, run: Run) -> None:
-        """The kernel of a run is compiled: every worker may use it."""
+    def compiled(self, job: AnyJob) -> None:
+        """The kernel of a job is compiled: every worker may use it."""
         with self._changed:
-            self._compiling.discard(_kernel(run))
-            self._compiled.add(_kernel(run))
+            self._compiling.discard(job.kernel)
+            self._compiled.add(job.kernel)
             self._changed.notify_all()
 
-    def gathered(self, together: Iterable[DemandSpec]) -> None:
-        """Demands have been built, or cannot be: other workers wait for them no longer."""
+    def gathered(self, together: Iterable[AnyJob]) -> None:
+        """Groups have been built, or cannot be: other workers wait for them no longer."""
         with self._changed:
-            self._gathering.difference_update(spec.key for spec in together)
+            self._gathering.difference_update(job.group for job in together)
             self._changed.notify_all()
 
-    def _ready(self, demand: tuple) -> list[_Line]:
-        return [line for kernel, line in self._waiting[demand].items() if kernel not in self._compiling]
+    def _ready(self, group: Hashable) -> list[_Line[AnyJob]]:
+        return [line for kernel, line in self._waiting[group].items() if kernel not in self._compiling]
 
-    def _choose(self, possible: dict[tuple, list[_Line]]) -> tuple[tuple, list[_Line]]:
+    def _choose(self, possible: dict[Hashable, list[_Line[AnyJob]]]) -> tuple[Hashable, list[_Line[AnyJob]]]:
         fresh = next((each for each in possible if each not in self._begun), None)
-        demand = max(possible, key=lambda each: sum(map(len, possible[each]))) if fresh is None else fresh
-        return demand, possible[demand]
+        group = max(possible, key=lambda each: sum(map(len, possible[each]))) if fresh is None else fresh
+        return group, possible[group]
 
-    def _take(self, worker: int, demand: tuple, ready: list[_Line]) -> Task:
-        together = () if demand in self._begun else self._together(demand)
+    def _take(self, worker: int, group: Hashable, ready: list[_Line[AnyJob]]) -> Task[AnyJob]:
+        together = () if group in self._begun else self._together(group)
         line = min(ready, key=lambda each: each[0][0])
-        run = line.popleft()[1]
-        kernel = _kernel(run)
+        job = line.popleft()[1]
+        kernel = job.kernel
         if not line:
-            del self._waiting[demand][kernel]
-        if not self._waiting[demand]:
-            del self._waiting[demand]
-        self._begun.add(demand)
-        self._last[worker] = demand
+            del self._waiting[group][kernel]
+        if not self._waiting[group]:
+            del self._waiting[group]
+        self._begun.add(group)
+        self._last[worker] = group
         cold = kernel not in self._compiled
         if cold:
             self._compiling.add(kernel)
         self._changed.notify_all()
-        return Task(run, cold, together)
+        return Task(job, cold, together)
 
-    def _together(self, demand: tuple) -> tuple[DemandSpec, ...]:
-        """The demand with smaller ones of its family that nobody has begun; none if there are no others."""
-        spec, done = self._specs[demand], self._begun | self._gathered
-        if spec.family is None or spec.selections < LEAST_TOGETHER or demand in self._gathered:
+    def _together(self, group: Hashable) -> tuple[AnyJob, ...]:
+        """The first job of the group, with those of smaller groups of its family that nobody has begun; none if there
+        are no others.
+        """
+        first, done = self._first[group], self._begun | self._gathered
+        if first.family is None or first.size < LEAST_TOGETHER or group in self._gathered:
             return ()
-        waiting = (self._specs[each] for each in self._waiting if each not in done)
-        found = tuple(each for each in waiting if each.family == spec.family)[:MOST_TOGETHER]
-        if len(found) < 2 or found[0] is not spec:
+        waiting = (self._first[each] for each in self._waiting if each not in done)
+        found = tuple(each for each in waiting if each.family == first.family)[:MOST_TOGETHER]
+        if len(found) < 2 or found[0] is not first:
             return ()
-        self._gathered.update(each.key for each in found)
-        self._gathering.update(each.key for each in found)
+        self._gathered.update(each.group for each in found)
+        self._gathering.update(each.group for each in found)
         return found
-
-
-def _kernel(run: Run) -> tuple[str, str]:
-    return run.engine, run.assumptions.contention
-
-
-def _size(run: Run) -> int:
-    """Grows with the time that the demand and the run take."""
-    return run.batch * (run.workload.layers or len(run.model.moe_layer_ids))
 
 
 # ---- processes
 
 def simulate_all(
-    runs: Sequence[Run], jobs: int, traces: dict[tuple[str, str], Trace], verb: str = "record"
-) -> Iterator[tuple[Run, Record | Failure]]:
-    """Every run with its record or failure, in the order in which they finish.
+    jobs: Sequence[AnyJob], processes: int, workspace: Workspace
+) -> Iterator[tuple[AnyJob, Record | Failure]]:
+    """Every job with its record or failure, in the order in which they finish.
 
-    traces: (path, model name) → trace, where it is open already. At most ``jobs`` run at a time. verb: ``record`` or
-    ``row`` of Simulator.
-    Worker processes end with the iterator, for whatever reason it ends.
+    At most ``processes`` of them go on at a time; with one, they are done in this process, unless a function of the
+    user's takes part, which may end the process. ``workspace``: what jobs find at the beginning, and who hears how far
+    they are. Worker processes end with the iterator, for whatever reason it ends.
     """
-    jobs = min(jobs, len(runs))
-    if not runs:
+    processes = min(processes, len(jobs))
+    if not jobs:
         return
-    if jobs > 1 or OWN_CODE_BESIDE and any(run.own_code for run in runs):
-        yield from _simulate_beside(runs, jobs, verb)
+    if processes > 1 or not all(job.cacheable for job in jobs):
+        yield from _simulate_beside(jobs, processes, workspace)
         return
-    from archsim.runs.simulator import Simulator
-
-    simulator, schedule = Simulator(traces), Schedule(runs)
+    schedule = Schedule(jobs)
     while task := schedule.next(0):
-        schedule.compiled(task.run)
-        if task.together:
-            attempt(simulator.gather, task.together)  # where it fails, so does what needs it, and says why
-            schedule.gathered(task.together)
-        yield task.run, attempt(getattr(simulator, verb), task.run)
+        job, together = task.job, task.together
+        schedule.compiled(job)
+        if together:
+            attempt(partial(job.gather, workspace, together))  # where it fails, so does what needs it, and says why
+            schedule.gathered(together)
+        yield job, attempt(partial(job.simulate, workspace))
 
 
-def _simulate_beside(runs: Sequence[Run], jobs: int, verb: str) -> Iterator[tuple[Run, Record | Failure]]:
-    schedule, replies = Schedule(runs), queue.SimpleQueue()
-    workers = [Worker() for _ in range(jobs)]
+def _simulate_beside(
+    jobs: Sequence[AnyJob], processes: int, workspace: Workspace
+) -> Iterator[tuple[AnyJob, Record | Failure]]:
+    schedule, heard = Schedule(jobs), queue.SimpleQueue[Told | tuple[AnyJob, Record | Failure]]()
+    workers = [Worker(workspace, heard.put) for _ in range(processes)]
     threads = [
-        threading.Thread(target=_employ, args=(*each, verb, schedule, replies), daemon=True)
-        for each in enumerate(workers)
+        threading.Thread(target=_employ, args=(*each, schedule, heard.put), daemon=True) for each in enumerate(workers)
     ]
     try:
         for thread in threads:
             thread.start()
-        for _ in runs:
-            yield replies.get()
+        left = len(jobs)
+        while left:
+            each = heard.get()
+            if isinstance(each, Told):
+                workspace.tell(*each)
+            else:
+                left -= 1
+                yield each
     finally:
         for worker in workers:
             worker.dismiss()
@@ -282,47 +350,60 @@ def _simulate_beside(runs: Sequence[Run], jobs: int, verb: str) -> Iterator[tupl
             thread.join()
 
 
-def _employ(number: int, worker: Worker, verb: str, schedule: Schedule, replies: queue.SimpleQueue) -> None:
-    """Assign runs to a worker until none waits or it is dismissed."""
+def _employ(number: int, worker: Worker, schedule: Schedule[AnyJob], ended: Callable[[tuple], None]) -> None:
+    """Assign jobs to a worker until none waits or it is dismissed. ``ended``: gets each with its result."""
     while not worker.dismissed and (task := schedule.next(number)):
         if task.cold:
-            worker.ask("warm_up", task.run)
-            schedule.compiled(task.run)
+            worker.ask("warm_up", task.job)
+            schedule.compiled(task.job)
         if task.together:
-            worker.ask("gather", task.together)  # where it fails, so does what needs it, and says why
+            worker.ask("gather", task.job, task.together)  # where it fails, so does what needs it, and says why
             schedule.gathered(task.together)
-        replies.put((task.run, worker.ask(verb, task.run)))
+        ended((task.job, worker.ask("simulate", task.job)))
 
 
 class Worker:
-    """A worker process, seen from the parent."""
+    """A worker process, seen from the parent. ``workspace``: what a copy of this process begins with; ``tell``: hears
+    how far a job is.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, workspace: Workspace | None = None, tell: Callable[[Told], None] = lambda told: None) -> None:
         self.dismissed = False
-        self._start()
+        self._workspace, self._tell = workspace or Workspace(), tell
+        self._process, self._asks, self._answers = self._start()
 
-    def _start(self) -> None:
-        # In a process group of its own, a worker does not get the terminal's Ctrl-C: the parent ends it.
-        self._process = subprocess.Popen(
+    def _start(self) -> tuple[_Copy | subprocess.Popen[bytes], IO[bytes], IO[bytes]]:
+        if COPIES:
+            copy = _Copy(self._workspace)
+            return copy, copy.stdin, copy.stdout
+        process = subprocess.Popen(
             [sys.executable, "-P", "-c", STARTS, json.dumps([each for each in sys.path if each])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            process_group=0 if os.name == "posix" else None,
+            process_group=0 if os.name == "posix" else None,  # see `_be_a_copy`
         )
+        assert process.stdin is not None and process.stdout is not None
+        return process, process.stdin, process.stdout
 
-    def ask(self, verb: str, run: Run | tuple[DemandSpec, ...]) -> Record | Failure | None:
-        """The result of a method of the worker's Simulator for a run, or for demands.
+    def ask(self, verb: str, job: object, *more: object) -> Any:
+        """The result of a method of the job, or its failure.
 
-        Blocks until the run has ended, or the process has (killed, out of memory); then another takes its place.
+        Blocks until the job has ended, or the process has (killed, out of memory); then another takes its place.
         """
         try:
-            pickle.dump((verb, run), self._process.stdin)
-            self._process.stdin.flush()
-            return pickle.load(self._process.stdout)
+            asked = pickle.dumps((verb, job, *more))
+        except Exception as error:  # whatever an object of the job raises; without a reply, the others would wait
+            return Failure(f"cannot be sent to a process: {type(error).__name__}: {error}", traceback.format_exc())
+        try:
+            self._asks.write(asked)
+            self._asks.flush()
+            while isinstance(reply := pickle.load(self._answers), Told):
+                self._tell(reply)
+            return reply
         except (EOFError, OSError, pickle.UnpicklingError):
             status = self._process.wait()
             if not self.dismissed:
-                self._start()
+                self._process, self._asks, self._answers = self._start()
             cause = f"was ended by signal {-status} (out of memory?)" if status < 0 else f"ended with status {status}"
             return Failure(f"the process that ran it {cause}")
 
@@ -402,14 +483,14 @@ def _copy(work: Callable[[Any], Any], pipe: Connection) -> None:
 
 
 # ---- dask_pool
-# Runs simulated on a Dask cluster: the same records as from processes of this machine.
+# Jobs done on a Dask cluster: the same records as from processes of this machine.
 #
 # Workers need the same archsim (compared by the digest of its code) and see recorded traces under the same path. A task
-# is a batch of runs that share a demand. Of a demand with several batches the first is one run, and the others are
+# is a batch of jobs of one group. Of a group with several batches the first is one job, and the others are
 # submitted when it has ended: by then a demand that takes long to build is in the cache on disk, and no worker with the
 # same cache builds it again. Records leave the cluster as they are read. The tasks of a worker that dies are
 # rescheduled by Dask on another one, ``RETRIES`` times; then their runs are tasks of their own, so that the one at
-# fault fails alone. Each thread of a worker has a simulator of its own; one thread per worker (``dask worker
+# fault fails alone. Each thread of a worker has a workspace of its own; one thread per worker (``dask worker
 # --nthreads 1``) shares demands best.
 
 PATIENCE_S = 6.0  # for the scheduler to answer
@@ -417,53 +498,52 @@ RETRIES = 3  # of a run whose worker died
 ADDRESS = re.compile(r"tcp://(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
 DASK_MOST_TOGETHER, TURNS = 16, 8  # runs of a task; tasks of a thread, so that none is idle for long at the end
 OTHER = Failure("the worker has another version of archsim than this client; its results could differ")
-Batch = tuple[Run, ...]
+Batch = tuple[AnyJob, ...]
 MOST_FRAMES = 1 << 16  # of Dask's first message, which has a few
 
 
-def simulate_on_cluster(
-    runs: Sequence[Run], address: str, verb: str = "record"
-) -> Iterator[tuple[Run, Record | Failure]]:
-    """Every run with its record or failure, in the order in which they finish.
+def simulate_on_cluster(jobs: Sequence[AnyJob], address: str) -> Iterator[tuple[AnyJob, Record | Failure]]:
+    """Every job with its record or failure, in the order in which they finish.
 
-    ``address`` of the scheduler, such as ``tcp://host:8786``; ``verb``: as of ``simulate_all``. Raises ArchsimError if
-    Dask is not installed, or the scheduler cannot be reached within ``PATIENCE_S``. Pending runs are cancelled when the
-    iterator ends for any reason.
+    ``address`` of the scheduler, such as ``tcp://host:8786``. Raises ArchsimError if Dask is not installed, or the
+    scheduler cannot be reached within ``PATIENCE_S``. Pending jobs are cancelled when the iterator ends for any reason.
     """
     distributed = _distributed()
     with _client(distributed, address) as client, client.as_current():
         here = (os.getcwd(), tuple(each for each in sys.path if each))
 
-        def submit(batch: Batch):
-            codes, name = tuple(run.code for run in batch), f"{batch[0].name} {batch[0].key} {len(batch)}"
-            return client.submit(simulate_here, batch, verb, codes, *here, key=name, pure=False, retries=RETRIES)
+        def submit(batch: Batch[AnyJob]) -> Any:
+            codes, name = tuple(job.code for job in batch), f"{batch[0].name} {batch[0].key} {len(batch)}"
+            return client.submit(simulate_here, batch, codes, *here, key=name, pure=False, retries=RETRIES)
 
         threads = max(1, sum(client.nthreads().values()))
-        futures = {submit(alike[0]): alike for alike in batches(runs, threads)}
+        futures = {submit(alike[0]): alike for alike in batches(jobs, threads)}
         ended = distributed.as_completed(futures)
         try:
             for future in ended:
                 (batch, *following), replies = futures.pop(future), _replies(future)
-                failed = isinstance(replies, Failure)
-                if failed and len(batch) > 1:  # one of them may be at fault
-                    following += [(run,) for run in batch]
+                alone = len(batch) == 1
+                if isinstance(replies, Failure) and not alone:  # one of them may be at fault
+                    following += [(job,) for job in batch]
                 submitted = {submit(each): [each] for each in following}
                 futures |= submitted
                 ended.update(submitted)
-                if not failed or len(batch) == 1:
-                    yield from zip(batch, [replies] if failed else replies, strict=True)
+                if not isinstance(replies, Failure):
+                    yield from zip(batch, replies, strict=True)
+                elif alone:
+                    yield batch[0], replies
         finally:
             client.cancel(list(futures))
 
 
-def batches(runs: Sequence[Run], threads: int) -> list[list[Batch]]:
-    """The batches of every demand: all runs, at most MOST_TOGETHER in each, and few enough for TURNS of every thread.
-    The first of several is one run.
+def batches(jobs: Sequence[AnyJob], threads: int) -> list[list[Batch[AnyJob]]]:
+    """The batches of every group: all jobs, at most MOST_TOGETHER in each, and few enough for TURNS of every thread.
+    The first of several is one job.
     """
-    most = max(1, min(DASK_MOST_TOGETHER, len(runs) // (TURNS * threads)))
-    alike: dict[tuple, list[Run]] = {}
-    for run in runs:
-        alike.setdefault(run.demand.key, []).append(run)
+    most = max(1, min(DASK_MOST_TOGETHER, len(jobs) // (TURNS * threads)))
+    alike: dict[Hashable, list[AnyJob]] = {}
+    for job in jobs:
+        alike.setdefault(job.group, []).append(job)
     found = []
     for each in alike.values():
         first = 1 if len(each) > most else most
@@ -472,13 +552,15 @@ def batches(runs: Sequence[Run], threads: int) -> list[list[Batch]]:
 
 
 def simulate_here(
-    batch: Batch, verb: str, codes: Sequence[str], folder: str, path: Sequence[str]
+    batch: Batch[AnyJob], codes: Sequence[str], folder: str, path: Sequence[str]
 ) -> list[Record | Failure]:
-    """On a worker: what a method of Simulator gives for each run, from the folder and with the modules of the client.
-    """
+    """On a worker: the record of each job, simulated in the folder and with the modules of the client."""
     _settle(folder, path)
-    simulate = getattr(_simulator(threading.get_ident()), verb)
-    return [attempt(simulate, run) if run.code == code else OTHER for run, code in zip(batch, codes, strict=True)]
+    workspace = _workspace(threading.get_ident())
+    return [
+        attempt(partial(job.simulate, workspace)) if job.code == code else OTHER
+        for job, code in zip(batch, codes, strict=True)
+    ]
 
 
 @lru_cache
@@ -492,21 +574,20 @@ def _settle(folder: str, path: Sequence[str]) -> None:
 
 
 @lru_cache
-def _simulator(thread: int):
-    from archsim.runs.simulator import Simulator
-
-    return Simulator()
+def _workspace(thread: int) -> Workspace:
+    return Workspace()
 
 
-def _replies(future) -> list[Record | Failure] | Failure:
+def _replies(future: Any) -> list[Record | Failure] | Failure:
     """The results of a batch, or why there are none: its worker died too often."""
     try:
-        return future.result()
+        found: list[Record | Failure] = future.result()
+        return found
     except Exception as error:  # Dask raises whatever stopped the transport or the scheduler
         return Failure(f"the cluster gave up on it: {type(error).__name__}: {error}")
 
 
-def _distributed():
+def _distributed() -> Any:
     try:
         import distributed
     except ImportError:
@@ -542,7 +623,7 @@ def _connected(host: str, port: int) -> socket.socket:
 
 
 @contextmanager
-def _client(distributed, address: str):
+def _client(distributed: Any, address: str) -> Iterator[Any]:
     """A client that is closed at the end. Raises ArchsimError if no scheduler answers."""
     import logging
 

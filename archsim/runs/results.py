@@ -34,6 +34,7 @@ from archsim.runs.columns import (
     Kinds,
     unpacked,
 )
+from archsim.runs.run import Record
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
 
 # ---- results
@@ -49,13 +50,6 @@ AGAIN = (
 )
 _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of each die and link
 
-Record = Mapping[str, Any]
-"""What is kept of a run: its key ``run``, ``row`` (columns that `archsim.runs.columns.measured` gives), ``dies``,
-``links`` and ``pairs`` (name → list over dies, links, pairs of dies; empty where they are not kept), ``steps`` (packed,
-see `archsim.runs.columns`), ``frames`` (see ``archsim.runs.columns.measure_frames``)
-and ``host`` (columns of TIMING_COLUMNS but run).
-"""
-NO_DETAILS: Record = MappingProxyType({"dies": {}, "links": {}, "pairs": {}, "steps": {}, "frames": {}})
 Row = Mapping[str, Any]
 Frames = Mapping[str, list[Any]]
 """What dies and links did between iterations: see `archsim.runs.columns.measure_frames`."""

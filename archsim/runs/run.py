@@ -1,16 +1,16 @@
-"""A run: one scenario on one engine, the key that names it, the code that it executes, and the demand that it shares
-with others.
+"""A job: one simulation that gives one record. A run is one: a scenario on an engine, the key that names it, the code
+that it executes, and the demand that it shares with others.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from archsim.base.code_digest import numbers_digest
 from archsim.base.fields import Spec
@@ -33,6 +33,114 @@ LONGEST = "longest request"  # what a context was taken from, where the workload
 _LEFT_OUT_IF_NULL = ("layers", "reader")
 _OF_MEMORY = ("context", "attention_weights")  # keys of a workload that do not touch its demand
 
+
+# ---- job
+
+Record = Mapping[str, Any]
+"""What is kept of a job: its key ``run``, ``row`` and ``host`` (where, when and how long it was simulated; columns of
+TIMING_COLUMNS but run). A job with details has more: a `Run` has ``dies``, ``links`` and ``pairs`` (name → list over
+dies, links, pairs of dies), ``steps`` (packed, see `archsim.runs.columns`) and ``frames`` (see
+``archsim.runs.columns.measure_frames``).
+"""
+ROW = ("run", "row", "host")  # of a record without details
+Kept = TypeVar("Kept")
+
+
+class Workspace:
+    """What one process keeps from job to job, such as an open trace or a demand that several runs share.
+
+    tell: receives a text on what the present job does, and the share of it that is done; traces: (path, model name) →
+    trace, where it is open already.
+    """
+
+    def __init__(
+        self, tell: Callable[[str, float], None] = lambda text, share: None,
+        traces: dict[tuple[str, str], Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.tell, self.traces = tell, {} if traces is None else traces
+        self._kept: dict[Callable[[Workspace], Any], Any] = {}
+
+    def of(self, make: Callable[["Workspace"], Kept]) -> Kept:
+        """What ``make`` gave for this workspace when it was first asked for: a class, or a function."""
+        if make not in self._kept:
+            self._kept[make] = make(self)
+        return self._kept[make]
+
+
+class Job(Protocol):
+    """One simulation that gives one record, which `archsim.runs.sweep.complete` finds or has done: a `Run`, requests
+    that are served, or a part of a search.
+    """
+
+    @property
+    def key(self) -> str:
+        """12 hex digits: a digest of all inputs, names included."""
+        ...
+
+    @property
+    def code(self) -> str:
+        """12 hex digits of the code that the job executes. Results of other code are not reused."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The job in words, for messages."""
+        ...
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether the key and the code decide the record. False where functions of the user's take part: their code
+        may depend on files that archsim cannot see.
+        """
+        ...
+
+    @property
+    def details(self) -> bool:
+        """Whether the record has more than `ROW`."""
+        return False
+
+    def simulate(self, workspace: Workspace) -> Record:
+        """The record, simulated now. Raises ArchsimError."""
+        ...
+
+    def summary(self, row: Mapping[str, Any]) -> str:
+        """The result in one line."""
+        ...
+
+    # What says which worker does a job next (`archsim.runs.pool.Schedule`). A job may leave it all as it is here.
+
+    @property
+    def group(self) -> Hashable:
+        """Equal for jobs that share what takes long to build. A worker does them one after the other."""
+        return self.key
+
+    @property
+    def kernel(self) -> Hashable:
+        """Equal for jobs that share compiled functions: one worker compiles them."""
+        return None
+
+    @property
+    def family(self) -> Hashable | None:
+        """Equal for jobs of different groups that `gather` may build together; None for a job without such others."""
+        return None
+
+    @property
+    def size(self) -> float:
+        """Grows with the time that the job takes: the largest are done first. Where there is a family, the number of
+        selections of experts.
+        """
+        return 0.0
+
+    def warm_up(self, workspace: Workspace) -> None:
+        """Compile what the job needs, by simulating a small part of it."""
+        return
+
+    def gather(self, workspace: Workspace, together: Sequence["Job"]) -> None:
+        """Build what the groups of ``together``, this job among them, share, for later jobs and other processes."""
+        return
+
+
+# ---- run
 
 @dataclass(frozen=True)
 class DemandSpec:
@@ -62,8 +170,8 @@ class DemandSpec:
         plain = {key: value for key, value in plain.items() if key not in _LEFT_OUT_IF_NULL or value is not None}
         plain = {key: value for key, value in plain.items() if key not in _OF_MEMORY}
         workload = json.dumps(plain, sort_keys=True)
-        predicting = self.predicting and prediction_text(self.predicting)
-        shaping = self.shaped_by and shaping_text(self.shaped_by)
+        predicting = None if self.predicting is None else prediction_text(self.predicting)
+        shaping = None if self.shaped_by is None else shaping_text(self.shaped_by)
         return self.model.name, workload, self.batch, self.origin_dies, predicting, self.routing, shaping
 
     @cached_property
@@ -84,11 +192,12 @@ class DemandSpec:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Job):
     """One row of the results. ``trace``: what the routing is, for the key: a digest, or the resolved generator.
 
     ``columns``: functions of the user's that measure more columns, as ``package.module:function``. ``point``, ``axes``:
-    its number and the values of the axes, of a sweep with axes, for people; not part of the key.
+    its number and the values of the axes, of a sweep with axes, for people; ``details``: whether its record has dies,
+    links, pairs and steps. These three are not part of the key.
     """
 
     scenario: Scenario
@@ -98,6 +207,7 @@ class Run:
     columns: tuple[str, ...] = ()
     point: int | None = field(default=None, compare=False)
     axes: str = field(default="", compare=False)
+    details: bool = field(default=False, compare=False)
 
     @property
     def system(self) -> SystemSpec:
@@ -144,9 +254,42 @@ class Run:
         return code_of(self.scenario.own_functions + self.columns)
 
     @property
-    def own_code(self) -> bool:
-        """Whether functions of the user's take part, whose code may depend on files that archsim cannot see."""
-        return bool(self.columns or self.scenario.own_functions)
+    def cacheable(self) -> bool:
+        """See `Job.cacheable`."""
+        return not (self.columns or self.scenario.own_functions)
+
+    @property
+    def group(self) -> tuple:
+        """The key of the demand."""
+        return self.demand.key
+
+    @property
+    def kernel(self) -> tuple[str, str]:
+        """There is a kernel for each engine and contention strategy."""
+        return self.engine, self.assumptions.contention
+
+    @property
+    def family(self) -> tuple | None:
+        """See `DemandSpec.family`."""
+        return self.demand.family
+
+    @property
+    def size(self) -> float:
+        """The selections of the demand."""
+        return self.demand.selections
+
+    def simulate(self, workspace: Workspace) -> Record:
+        """The record; the workspace keeps a `archsim.runs.simulator.Simulator`."""
+        record: Record = workspace.of(_simulator).record(self, self.details)
+        return record
+
+    def warm_up(self, workspace: Workspace) -> None:
+        """Run the first request for one decode step."""
+        workspace.of(_simulator).warm_up(self)
+
+    def gather(self, workspace: Workspace, together: Sequence[Job]) -> None:
+        """Build the demands of batches of the same traffic in one pass over it."""
+        workspace.of(_simulator).gather([run.demand for run in together if isinstance(run, Run)])
 
     @property
     def limits_heatmap(self) -> bool:
@@ -164,6 +307,12 @@ class Run:
         system = "" if self.axes else f"{self.system.name} "  # variants are named by a digest
         parts = f"{system}{self.model.name} batch {self.batch} {self.policy.name} {self.assumptions.label}"
         return f"{point_told(self.point)}{self.axes}{', ' if self.axes else ''}{parts}"
+
+
+def _simulator(workspace: Workspace) -> Any:
+    from archsim.runs.simulator import Simulator
+
+    return Simulator(workspace.traces)
 
 
 def point_told(point: int | None) -> str:
@@ -220,6 +369,7 @@ def plain_text(part: Spec) -> str:
 
 def generated_digest(workload: WorkloadSpec, model: ModelSpec) -> str:
     """Names a model's generated routing: the generator with all its parameters, those of a preset by content."""
+    assert not isinstance(workload.trace, str)
     parameters = json.dumps(_plain(workload.trace), sort_keys=True)
     like = workload.trace.synthetic.preset_of(model.name)
     return f"synthetic {hashlib.sha256(f'{parameters} {like and preset_digest(like)}'.encode()).hexdigest()}"
@@ -227,6 +377,7 @@ def generated_digest(workload: WorkloadSpec, model: ModelSpec) -> str:
 
 def trace_label(workload: WorkloadSpec) -> str:
     """A recorded trace in the results: the last two names of its path, independent of the working directory."""
+    assert isinstance(workload.trace, str)
     return "/".join(Path(workload.trace).absolute().resolve().parts[-2:])
 
 
@@ -266,6 +417,6 @@ def _code_of(functions: tuple[str, ...], folder: str, stamps: tuple[tuple[int, i
         module_name = name.partition(":")[0]
         if os.environ.get(NO_CODE) and not is_ours(module_name):
             raise CodeNotImported(name)
-        file = getattr(module_of(module_name), "__file__", None)
-        digest.update(name.encode() + (Path(file).read_bytes() if file else b""))
+        source = getattr(module_of(module_name), "__file__", None)
+        digest.update(name.encode() + (Path(source).read_bytes() if source else b""))
     return digest.hexdigest()[:KEY_DIGITS]

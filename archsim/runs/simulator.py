@@ -20,8 +20,7 @@ from archsim.policies.prediction import Predictor
 from archsim.policies.registry import build_policy
 from archsim.runs.columns import Finished, measure_frames, measure_pairs, measure_steps, measured, packed
 from archsim.runs.energy import FULL, Clocks, limited, set_clocks, within_limits
-from archsim.runs.results import NO_DETAILS, Record
-from archsim.runs.run import DemandSpec, Run, generated_digest, plain_text
+from archsim.runs.run import DemandSpec, Record, Run, generated_digest, plain_text
 from archsim.workload import store
 from archsim.workload.demand import built_together, cached_demand, extended, missing, sum_together
 from archsim.workload.trace import Derived, StepTokens, TokenSource, Trace, draw_requests, is_first_of, some_layers
@@ -83,7 +82,7 @@ class Simulator:
         self._plans: dict[tuple, dict[tuple[int, int], Plan]] = {}
 
     def record(self, run: Run, details: bool = True) -> Record:
-        """Simulate; see ``archsim.runs.results.Record``. Without ``details``, pairs, frames and steps are not measured,
+        """Simulate; see `archsim.runs.run.Record`. Without ``details``, pairs, frames and steps are not measured,
         which would take as long as the row.
         """
         started = datetime.now(UTC)
@@ -98,7 +97,7 @@ class Simulator:
         row, dies, links = measured(finished)
         kept = {"run": run.key, "row": row, "host": host}
         if not details:
-            return kept | NO_DETAILS
+            return kept
         return {
             **kept,
             "dies": dies,
@@ -108,19 +107,15 @@ class Simulator:
             "steps": packed(measure_steps(finished)),
         }
 
-    def row(self, run: Run) -> Record:
-        """`record` without details, for workers, which are asked for a method by name."""
-        return self.record(run, details=False)
-
     def _outcome_of(self, run: Run) -> tuple[Outcome, float]:
         """The outcome, simulated or of a run that differs only in how results are counted; wall time of the simulation.
         """
-        if not run.own_code and run.simulation in self._outcomes:
+        if run.cacheable and run.simulation in self._outcomes:
             return self._outcomes[run.simulation]
         begin = time.perf_counter()
         outcome = self._within_limits(run) if limited(run.system) else self._replay(run, FULL).run()
         found = outcome, time.perf_counter() - begin
-        if not run.own_code:
+        if run.cacheable:
             self._outcomes[run.simulation] = replace(outcome, memory=counted_in(outcome.memory)), found[1]
         if len(self._outcomes) > _MOST_OUTCOMES:
             del self._outcomes[next(iter(self._outcomes))]

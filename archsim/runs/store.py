@@ -46,11 +46,9 @@ from archsim.runs.plan import Selection
 from archsim.runs.results import (
     CSV,
     FRAMES,
-    NO_DETAILS,
     PARQUET,
     REFERENCES,
     STEPS,
-    Record,
     references_of,
     seal,
     spread,
@@ -58,7 +56,7 @@ from archsim.runs.results import (
     write_frames,
     write_manifest,
 )
-from archsim.runs.run import Run
+from archsim.runs.run import ROW, Job, Record, Run
 from archsim.specs.plan import Point, SweepPlan
 from archsim.specs.unread import UNREAD
 from archsim.workload import store
@@ -90,11 +88,11 @@ def columns_of(plan: SweepPlan) -> Kinds:
     user's own.
     """
     axes = {"point": INTEGER} | {column.name: column.kind for column in plan.columns} if plan.columns else {}
-    return axes | kinds_of(columns_with(plan.experiment.all_columns))
+    return {**axes, **kinds_of(columns_with(plan.experiment.all_columns))}
 
 
 class RecordStore:
-    """``runs/`` of a folder."""
+    """``runs/`` of a folder: a record for each job."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -102,26 +100,29 @@ class RecordStore:
         self._runs.mkdir(parents=True, exist_ok=True)
         remove_drafts(folder, self._runs)
 
-    def load(self, run: Run) -> Record | None:
-        """The record of a run if it exists, is complete, and is a result of the present code."""
+    def load(self, job: Job) -> Record | None:
+        """The record of a job if it exists, is complete, has the details that the job asks for, and is a result of the
+        present code.
+        """
         try:
-            kept = json.loads(read_sealed(self._file(run)))
+            kept = json.loads(read_sealed(self._file(job)))
         except (OSError, ValueError):
             return None
-        whole = isinstance(kept, dict) and kept.get("code") == run.code and kept.get("record", {}).get("run") == run.key
-        return kept["record"] if whole else None
+        record = kept.get("record", {}) if isinstance(kept, dict) and kept.get("code") == job.code else {}
+        whole = record.get("run") == job.key and (not job.details or len(record) > len(ROW))
+        return record if whole else None
 
-    def save(self, run: Run, record: Record) -> None:
+    def save(self, job: Job, record: Record) -> None:
         """Store a record; it is on disk when this returns."""
-        text = json.dumps({"name": run.name, "code": run.code, "record": record}, allow_nan=False)
-        write_sealed(self._file(run), text, durable=True)
+        text = json.dumps({"name": job.name, "code": job.code, "record": record}, allow_nan=False)
+        write_sealed(self._file(job), text, durable=True)
 
-    def forget(self, run: Run) -> None:
+    def forget(self, job: Job) -> None:
         """Remove a record that is now kept elsewhere."""
-        self._file(run).unlink(missing_ok=True)
+        self._file(job).unlink(missing_ok=True)
 
-    def _file(self, run: Run) -> Path:
-        return self._runs / f"{run.key}.json"
+    def _file(self, job: Job) -> Path:
+        return self._runs / f"{job.key}.json"
 
 
 class SweepStore:
@@ -210,10 +211,10 @@ class SweepStore:
         later = dict.fromkeys(f"speedup_vs_{policy}" for policy in REFERENCES)
         return axes | record["row"] | later | {"run": record["run"]}
 
-    def _every(self, parts: int) -> Iterator[dict[str, Any]]:
+    def _every(self, parts: int) -> Iterator[Mapping[str, Any]]:
         return (row for number in range(parts) for row in self._rows(number))
 
-    def _rows(self, number: int) -> Iterator[dict[str, Any]]:
+    def _rows(self, number: int) -> Iterator[Mapping[str, Any]]:
         yield from read_parquet(self._part(number), self._kept_columns).rows
 
     def _spread(self, name: str) -> Iterator[Mapping[str, Any]]:
@@ -226,7 +227,7 @@ class SweepStore:
             yield Table(columns, tuple(spread(record, name)))
 
     def _records(self) -> Iterator[Record]:
-        for _, runs in self._selection.blocks(PART_RUNS):
+        for _, runs in self._selection.blocks(PART_RUNS, self.details):
             for run in runs:
                 record = self.records.load(run)
                 assert record is not None, "was written by this sweep"
@@ -251,40 +252,39 @@ def remove_drafts(*folders: Path) -> None:
 
 
 # ---- cache
-# A cache of run records shared by all sweeps, keyed by a digest of all inputs.
+# A cache of records shared by all commands, keyed by a digest of all inputs.
 #
-# An entry is one run's key and the code that it is a result of; it is never stale and may be deleted at any time. Dies,
-# links, pairs and steps are in a separate file if the sweep kept details. Runs shorter than `WORTH_S` are not kept, nor
-# those with users' functions, because the cache cannot see changes in user code. The least recently used ones are
-# removed when all exceed `MOST_BYTES`.
+# An entry is one job's key and the code that it is a result of; it is never stale and may be deleted at any time.
+# Details are in a separate file. Jobs shorter than `WORTH_S` are not kept, nor those with users' functions, because the
+# cache cannot see changes in user code. The least recently used ones are removed when all exceed `MOST_BYTES`.
 
 WORTH_S = 0.05
 MOST_BYTES = 1 << 30
-_ROW, _DETAILS = ("run", "row", "host"), ("run", "dies", "links", "pairs", "steps", "frames")
 
 
 def folder() -> Path:
     return store.folder().with_name("runs")
 
 
-def find(run: Run, details: bool) -> Record | None:
-    """The record of a run, if cached. ``details``: with its dies, links, pairs and steps, which are empty otherwise."""
-    if run.own_code:
+def find(job: Job) -> Record | None:
+    """The record of a job, if cached, with details if the job asks for them."""
+    if not job.cacheable:
         return None
-    record = _load(_file(run), run)
-    more = _load(_file(run, "-details"), run) if details else NO_DETAILS
+    record = _load(_file(job), job)
+    more = _load(_file(job, "-details"), job) if job.details else {}
     return {**record, **more} if record is not None and more is not None else None
 
 
-def keep(run: Run, record: Record) -> None:
-    """Cache the record of a run, if the folder is writable."""
-    if run.own_code or record["host"]["wall_s"] < WORTH_S:
+def keep(job: Job, record: Record) -> None:
+    """Cache the record of a job, if the folder is writable."""
+    if not job.cacheable or record["host"]["wall_s"] < WORTH_S:
         return
+    details = {name: each for name, each in record.items() if name not in ROW}
     try:
-        _file(run).parent.mkdir(parents=True, exist_ok=True)
-        write_sealed(_file(run), json.dumps({name: record[name] for name in _ROW}, allow_nan=False))
-        if record["dies"]:
-            write_sealed(_file(run, "-details"), json.dumps({name: record[name] for name in _DETAILS}, allow_nan=False))
+        _file(job).parent.mkdir(parents=True, exist_ok=True)
+        write_sealed(_file(job), json.dumps({name: record[name] for name in ROW}, allow_nan=False))
+        if details:
+            write_sealed(_file(job, "-details"), json.dumps({"run": job.key, **details}, allow_nan=False))
     except OSError:
         return
 
@@ -302,14 +302,14 @@ def remove_oldest() -> None:
         return
 
 
-def _load(file: Path, run: Run) -> dict[str, Any] | None:
+def _load(file: Path, job: Job) -> dict[str, Any] | None:
     try:
         kept = json.loads(read_sealed(file))
         os.utime(file)
     except (OSError, ValueError):
         return None
-    return kept if isinstance(kept, dict) and kept.get("run") == run.key else None
+    return kept if isinstance(kept, dict) and kept.get("run") == job.key else None
 
 
-def _file(run: Run, what: str = "") -> Path:
-    return folder() / run.key[:2] / f"{run.key}-{run.code}{what}.json"
+def _file(job: Job, what: str = "") -> Path:
+    return folder() / job.key[:2] / f"{job.key}-{job.code}{what}.json"

@@ -1,11 +1,10 @@
-"""Turns an experiment, with or without axes, into results: it selects the runs, simulates the missing ones and writes
-the tables.
+"""Completes jobs: those that are kept are found, and the others simulated, whatever they are (`complete`).
 
-Runs are processed in chunks: memory does not grow with the sweep, and finished runs are kept.
+A sweep turns an experiment, with or without axes, into results: it selects the runs, completes them and writes the
+tables. Runs are processed in chunks: memory does not grow with the sweep, and finished runs are kept.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,21 +13,20 @@ from archsim.base.files import sole_writer
 from archsim.base.host import available_cores
 from archsim.runs import store as cache
 from archsim.runs.plan import Selection, select
-from archsim.runs.pool import Failure, simulate_all, simulate_on_cluster
-from archsim.runs.results import NO_DETAILS, Record, Results
-from archsim.runs.run import Run
+from archsim.runs.pool import AnyJob, Failure, simulate_all, simulate_on_cluster
+from archsim.runs.results import Results
+from archsim.runs.run import ROW, Job, Record, Run, Workspace
 from archsim.runs.store import PART_RUNS, RecordStore, SweepStore
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.plan import Point, SweepPlan
 
-Simulate = Callable[[Sequence[Run]], Iterable[tuple[Run, Record | Failure]]]
 # Without details, shorter runs are kept with their chunk only: writing one to disk takes as long.
 KEPT_ALONE_S = 0.05
 _MOST_SHOWN = 20  # failures reported one by one
 
 
 class Watcher(Protocol):
-    """Observes the progress of a sweep; see ``archsim.cli.progress``."""
+    """Observes the progress of jobs; see ``archsim.cli.progress``."""
 
     def phase(self, text: str) -> None:
         """A long operation begins, such as ``opening trace …``."""
@@ -38,12 +36,12 @@ class Watcher(Protocol):
     def kept(self, runs: int) -> None:
         """``runs`` results exist already."""
 
-    def finished(self, run: Run, record: Record) -> None: ...
+    def finished(self, job: Job, record: Record) -> None: ...
 
-    def failed(self, run: Run, failure: Failure) -> None: ...
+    def failed(self, job: Job, failure: Failure) -> None: ...
 
     def at(self, text: str, share: float) -> None:
-        """What a long run does, and how much of it is done."""
+        """What a long job does, and how much of it is done."""
 
 
 class Unwatched:
@@ -58,10 +56,10 @@ class Unwatched:
     def kept(self, runs: int) -> None:
         pass
 
-    def finished(self, run: Run, record: Record) -> None:
+    def finished(self, job: Job, record: Record) -> None:
         pass
 
-    def failed(self, run: Run, failure: Failure) -> None:
+    def failed(self, job: Job, failure: Failure) -> None:
         pass
 
     def at(self, text: str, share: float) -> None:
@@ -92,22 +90,16 @@ def sweep_selected(
     """Like `sweep`, but for runs that are selected already."""
     with sole_writer(folder):
         kept = SweepStore(folder, selection)
-        verb = "record" if kept.details else "row"
-        if scheduler is None:
-            jobs, traces = jobs or available_cores(), selection.maker.traces
-            simulated: Simulate = partial(simulate_all, jobs=jobs, traces=traces, verb=verb)
-        else:
-            simulated = partial(simulate_on_cluster, address=scheduler, verb=verb)
+        workspace = Workspace(watcher.at, selection.maker.traces)
         kept.write_manifest()
         watcher.begin(len(selection))
         failures: list[str] = []
         parts = 0
-        for points, runs in selection.blocks(PART_RUNS):
-            _do_part(parts, points, runs, kept, simulated, watcher, failures)
+        for points, runs in selection.blocks(PART_RUNS, kept.details):
+            _do_part(parts, points, runs, kept, watcher, failures, jobs or available_cores(), scheduler, workspace)
             parts += 1
         cache.remove_oldest()
-        if failures:
-            raise FailedRuns(_failures_told(failures, len(selection), folder))
+        refuse_failed(failures, len(selection), folder)
         if parts > 1:
             watcher.phase("writing the tables")
         kept.finish(parts)
@@ -122,51 +114,68 @@ def report_folder(experiment: ExperimentSpec, out: str | Path | None) -> Path:
 
 
 def complete(
-    runs: Sequence[Run],
-    simulated: Simulate,
-    store: RecordStore,
+    jobs: Sequence[AnyJob],
+    store: RecordStore | None,
     watcher: Watcher,
     failures: list[str],
+    processes: int = 1,
+    scheduler: str | None = None,
     *,
-    details: bool = False,
+    workspace: Workspace | None = None,
     kept_from_s: float = 0.0,
-    found: Callable[[Run, Record], None] = lambda run, record: None,
+    found: Callable[[AnyJob, Record], None] = lambda job, record: None,
     outdate: Callable[[], None] = lambda: None,
 ) -> dict[str, Record]:
-    """Records by key, without dies and links: of this folder, of the cache, or simulated now. Reasons for missing ones
+    """Records by key, without details: those of the folder ``store`` (None: there is no folder) or of the cache, or
+    simulated now, by at most ``processes`` at a time or by the Dask cluster at ``scheduler``. Reasons for missing ones
     are added to ``failures``.
 
-    Runs of at least ``kept_from_s`` are kept in the folder, with ``details`` including dies and links. ``found`` is
-    called with every record; ``outdate`` is called before anything is simulated.
+    Jobs with details, and those that take at least ``kept_from_s``, are kept in the folder as they finish, so that a
+    command that is ended (Ctrl-C) goes on from there. ``workspace``: what jobs that are done in this process find and
+    leave. ``found`` is called with every record; ``outdate`` is called before anything is simulated.
     """
     records: dict[str, Record] = {}
     waiting = []
-    for run in runs:
-        record = _found(run, store, details)
+    for job in jobs:
+        record = _found(job, store)
         if record is None:
-            waiting.append(run)
+            waiting.append(job)
         else:
-            records[run.key] = _without_details(record)
+            records[job.key] = _row_of(record)
     watcher.kept(len(records))
+    if waiting:
+        outdate()
+    for job in jobs:
+        if job.key in records:
+            found(job, records[job.key])
     if not waiting:
         return records
-    outdate()
-    for run in runs:
-        if run.key in records:
-            found(run, records[run.key])
-    for run, reply in simulated(waiting):
+    replies = (
+        simulate_all(waiting, processes, workspace or Workspace(watcher.at))
+        if scheduler is None
+        else simulate_on_cluster(waiting, scheduler)
+    )
+    for job, reply in replies:
         if isinstance(reply, Failure):
-            failures.append(f"{run.name}: {reply.message}")
-            watcher.failed(run, reply)
+            failures.append(f"{job.name}: {reply.message}")
+            watcher.failed(job, reply)
             continue
-        record = reply if details else _without_details(reply)
-        if record["host"]["wall_s"] >= kept_from_s:
-            store.save(run, record)
-        cache.keep(run, record)
-        records[run.key] = _without_details(record)
-        found(run, record)
-        watcher.finished(run, record)
+        if store is not None and (job.details or reply["host"]["wall_s"] >= kept_from_s):
+            store.save(job, reply)
+        cache.keep(job, reply)
+        records[job.key] = _row_of(reply)
+        found(job, records[job.key])
+        watcher.finished(job, records[job.key])
     return records
+
+
+def refuse_failed(failures: Sequence[str], of: int, folder: Path | None = None) -> None:
+    """Raise FailedRuns if there are failures of ``of`` jobs. ``folder``: where the others are kept."""
+    if failures:
+        kept = "" if folder is None else f" in {folder}"
+        more = [f"and {len(failures) - _MOST_SHOWN} more"] if len(failures) > _MOST_SHOWN else []
+        head = f"{len(failures)} of {of} runs failed; the others are kept{kept}"
+        raise FailedRuns("\n".join([head, *failures[:_MOST_SHOWN], *more]))
 
 
 def _do_part(
@@ -174,18 +183,20 @@ def _do_part(
     points: Sequence[Point],
     runs: Sequence[Run],
     store: SweepStore,
-    simulated: Simulate,
     watcher: Watcher,
     failures: list[str],
+    jobs: int,
+    scheduler: str | None,
+    workspace: Workspace,
 ) -> None:
     if store.has_part(number, points, runs):
         watcher.kept(len(runs))
         return
     at = {run.key: point for point, run in zip(points, runs, strict=True)}
     records = complete(
-        runs, simulated, store.records, watcher, failures,
-        details=store.details,
-        kept_from_s=0.0 if store.details else KEPT_ALONE_S,
+        runs, store.records, watcher, failures, jobs, scheduler,
+        workspace=workspace,
+        kept_from_s=KEPT_ALONE_S,
         found=lambda run, record: store.log(at[run.key], record),
         outdate=store.outdate,
     )  # fmt: skip
@@ -193,22 +204,15 @@ def _do_part(
         store.write_part(number, points, runs, records)
 
 
-def _found(run: Run, store: RecordStore, details: bool) -> Record | None:
-    record = store.load(run)
-    if record is not None and (record["dies"] or not details):
+def _found(job: Job, store: RecordStore | None) -> Record | None:
+    record = None if store is None else store.load(job)
+    if record is not None:
         return record
-    record = cache.find(run, details)
-    if record is not None and details:
-        store.save(run, record)
+    record = cache.find(job)
+    if record is not None and store is not None and job.details:
+        store.save(job, record)
     return record
 
 
-def _without_details(record: Record) -> Record:
-    return {**record, **NO_DETAILS}  # many times the row
-
-
-def _failures_told(failures: list[str], of: int, folder: Path) -> str:
-    more = [f"and {len(failures) - _MOST_SHOWN} more"] if len(failures) > _MOST_SHOWN else []
-    return "\n".join(
-        [f"{len(failures)} of {of} runs failed; the others are kept in {folder}", *failures[:_MOST_SHOWN], *more]
-    )
+def _row_of(record: Record) -> Record:
+    return {name: record[name] for name in ROW}  # details are many times as large

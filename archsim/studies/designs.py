@@ -27,7 +27,7 @@ from archsim.specs.library import Source, load_experiment, load_system
 if TYPE_CHECKING:
     import pandas
 
-    from archsim.runs.results import Record
+    from archsim.runs.run import Record
 
 
 # ---- compare

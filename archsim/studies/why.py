@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,7 +214,7 @@ def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:
     from archsim.runs.results import collect
 
     (run,), simulator = selection.runs(), Simulator(selection.maker.traces)
-    record = store.find(run, details=True) or simulator.record(run)
+    record = store.find(replace(run, details=True)) or simulator.record(run)
     if not record["steps"]:
         raise ArchsimError(
             f"{run.name}: this run has more than 12,000 steps, and steps are kept of shorter runs only. Set "

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,11 +28,10 @@ from archsim.laws.laws import MoeSizes
 from archsim.runs import store as cache
 from archsim.runs.columns import unpacked
 from archsim.runs.energy import Coefficients
-from archsim.runs.pool import Failure, simulate_all, simulate_on_cluster
-from archsim.runs.results import Record
-from archsim.runs.run import Run, generated_digest
+from archsim.runs.pool import Failure, simulate_all
+from archsim.runs.run import Job, Record, Run, Workspace, generated_digest
 from archsim.runs.store import RecordStore
-from archsim.runs.sweep import Unwatched, Watcher, complete
+from archsim.runs.sweep import Unwatched, Watcher, complete, refuse_failed
 from archsim.specs.assumptions import GATHERING
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.experiment import Scenario
@@ -352,7 +350,7 @@ class Worlds:
 
 def _drawn_anew(run: Run) -> bool:
     """Whether another seed gives the run other traffic that is as likely. Of a recorded trace, other requests of it."""
-    return not run.own_code
+    return run.cacheable
 
 
 def drawn(system: SystemSpec, found: Sequence[Found], draws: Mapping[str, np.ndarray], sample: int) -> SystemSpec:
@@ -451,15 +449,12 @@ def propagate(
     """
     every = planned(runs, worlds)
     failures: list[str] = []
-    simulated = partial(simulate_all, jobs=jobs or available_cores(), traces=traces, verb="row")
-    if scheduler is not None:
-        simulated = partial(simulate_on_cluster, address=scheduler, verb="row")
-    shares = Shares(watcher, len(every))
-    records = complete(every, simulated, RecordStore(folder), shares, failures, kept_from_s=KEPT_FROM_S)
+    records = complete(
+        every, RecordStore(folder), Shares(watcher, len(every)), failures, jobs or available_cores(), scheduler,
+        workspace=Workspace(traces=traces), kept_from_s=KEPT_FROM_S,
+    )  # fmt: skip
     cache.remove_oldest()
-    if failures:
-        told = f"{len(failures)} of {len(every)} runs failed; the others are kept"
-        raise FailedRuns("\n".join([told, *failures[:20]]))
+    refuse_failed(failures, len(every))
     found = [_gathered(run, worlds, records) for run in runs]
     return _over_layers(_over_traffic(found, worlds, records), traces)
 
@@ -474,12 +469,12 @@ class Shares(Unwatched):
         self._done += runs
         self._say()
 
-    def finished(self, run: Any, record: Any) -> None:
+    def finished(self, job: Job, record: Record) -> None:
         self._done += 1
         self._say()
 
-    def failed(self, run: Any, failure: Failure) -> None:
-        self._watcher.failed(run, failure)
+    def failed(self, job: Job, failure: Failure) -> None:
+        self._watcher.failed(job, failure)
 
     def _say(self) -> None:
         self._watcher.at(f"{self._runs:,} runs in many worlds", self._done / self._runs)
@@ -536,9 +531,9 @@ def _over_layers(found: list[InWorlds], traces: dict[tuple[str, str], Trace]) ->
     some = [each for each in found if _layers(each.run) < len(each.run.model.moe_layer_ids)]
     if not some:
         return found
-    asked = [(replace(each.run, engine=FAST), each) for each in some]
+    asked = [(replace(each.run, engine=FAST, details=True), each) for each in some]
     changed = {}
-    for run, record in simulate_all([run for run, _ in asked], 1, traces):
+    for run, record in simulate_all([run for run, _ in asked], 1, Workspace(traces=traces)):
         if isinstance(record, Failure):
             raise FailedRuns(record.message)
         if record["steps"]:  # of very many steps none are kept

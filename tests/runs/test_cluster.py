@@ -130,7 +130,7 @@ def test_nobody_there_is_said_within_ten_seconds(tmp_path, monkeypatch):
 def runs_of(*demands):
     """A run for each of these demands."""
     runs = enumerate(demands)
-    return [SimpleNamespace(demand=SimpleNamespace(key=key), name="run", key=str(at), code="") for at, key in runs]
+    return [SimpleNamespace(group=key, name="run", key=str(at), code="") for at, key in runs]
 
 
 @pytest.mark.parametrize("threads", [1, 3, 500])
@@ -138,8 +138,8 @@ def test_batches_share_a_demand_and_leave_turns_for_every_thread(threads):
     runs = runs_of(*"abacabbbbb" * 100)
     found = batches(runs, threads)
     assert sorted(int(run.key) for alike in found for batch in alike for run in batch) == list(range(len(runs)))
-    assert all(len({run.demand.key for batch in alike for run in batch}) == 1 for alike in found)
-    assert len({alike[0][0].demand.key for alike in found}) == len(found) == 3
+    assert all(len({run.group for batch in alike for run in batch}) == 1 for alike in found)
+    assert len({alike[0][0].group for alike in found}) == len(found) == 3
     most = max(len(batch) for alike in found for batch in alike)
     assert most == max(1, min(DASK_MOST_TOGETHER, len(runs) // (TURNS * threads)))
     assert all(len(alike[0]) == 1 for alike in found if len(alike) > 1)
@@ -156,13 +156,13 @@ class Deadly:
         self._deadly, self.sizes, self.cancelled, self.begun = deadly, [], 0, set()
 
     def submit(self, function, batch, *rest, **options):
-        demand = batch[0].demand.key
+        demand = batch[0].group
         assert len(batch) == 1 or demand in self.begun, "the demand is built by one worker"
         self.sizes.append(len(batch))
         return Future(result=lambda: self._run(batch))
 
     def _run(self, batch):
-        self.begun.add(batch[0].demand.key)
+        self.begun.add(batch[0].group)
         if any(run.key == self._deadly for run in batch):
             raise OSError("worker lost")
         return [{"run": run.key} for run in batch]

@@ -385,7 +385,7 @@ def test_dies_and_links_are_measured_as_declared(tmp_path):
         assert set(getattr(results, name).rows[0]) == {column.name for column in columns}
 
 
-def test_a_user_adds_columns(own, own_code_beside):
+def test_a_user_adds_columns(own):
     """Two touch points: a function in a file of the user's, and its name in the experiment."""
     columns = "columns=[own_columns:longest_step_ns, own_columns:experts_of_a_die, own_columns:first_word]"
     fewer = "policies=[base, pred]", "workload.batch=12", "systems.0.mesh={x: 4, y: 2}"

@@ -30,7 +30,7 @@ from archsim.runs.columns import RUN_COLUMNS
 from archsim.runs.feasibility import cost_of, refuse_unheld, told
 from archsim.runs.plan import plan_of, prepare
 from archsim.runs.pool import Schedule
-from archsim.runs.results import NO_DETAILS
+from archsim.runs.run import ROW
 from archsim.runs.simulator import Remembered, Simulator
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, sweep
@@ -206,8 +206,8 @@ def test_schedule_gives_every_run_once(tmp_path, workers):
     experiment = tiny(tmp_path, BOTH_KINDS)
     schedule, given, turn = Schedule(expanded(experiment)), [], 0
     while task := schedule.next(turn % workers):
-        schedule.compiled(task.run)
-        given.append(task.run.key)
+        schedule.compiled(task.job)
+        given.append(task.job.key)
         turn += 1
     assert sorted(given) == sorted(run.key for run in expanded(experiment))
     assert all(schedule.next(worker) is None for worker in range(workers))
@@ -217,12 +217,12 @@ def test_workers_compile_different_kernels_on_different_demands(tmp_path):
     schedule = Schedule(expanded(tiny(tmp_path, BOTH_KINDS)))
     first = [schedule.next(worker) for worker in (0, 1)]
     assert all(task.cold for task in first)
-    assert {task.run.assumptions.contention for task in first} == {"reserved", "shared"}
-    assert len({task.run.demand.key for task in first}) == 2
-    schedule.compiled(first[0].run)
+    assert {task.job.assumptions.contention for task in first} == {"reserved", "shared"}
+    assert len({task.job.demand.key for task in first}) == 2
+    schedule.compiled(first[0].job)
     later = [schedule.next(0) for _ in range(4)]
     assert all(task and not task.cold for task in later)
-    assert {task.run.assumptions.contention for task in later} == {first[0].run.assumptions.contention}
+    assert {task.job.assumptions.contention for task in later} == {first[0].job.assumptions.contention}
 
 
 def test_a_worker_waits_for_a_kernel_rather_than_compile_it_again(tmp_path):
@@ -232,7 +232,7 @@ def test_a_worker_waits_for_a_kernel_rather_than_compile_it_again(tmp_path):
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive() and given == []
-    schedule.compiled(first.run)
+    schedule.compiled(first.job)
     waiting.join(10)
     assert len(given) == 1 and not given[0].cold
 
@@ -242,9 +242,9 @@ def test_a_worker_stays_with_its_demand_then_helps(tmp_path):
     schedule, first = Schedule(expanded(experiment)), None
     for worker in (0, 1):
         first = schedule.next(worker)
-        schedule.compiled(first.run)
+        schedule.compiled(first.job)
     rest = [schedule.next(1) for _ in range(experiment.runs - 2)]
-    demands = [task.run.demand.key for task in (first, *rest)]
+    demands = [task.job.demand.key for task in (first, *rest)]
     changes = sum(one != two for one, two in zip(demands, demands[1:], strict=False))
     assert changes == len(set(demands)) - 1 == len({run.demand.key for run in expanded(experiment)}) - 1
 
@@ -256,11 +256,11 @@ def test_the_first_worker_builds_the_demands_of_all_batches_and_others_go_elsewh
     schedule = Schedule([*runs, *expanded(other)])
     schedule.compiled(runs[0])
     one, two = schedule.next(0), schedule.next(1)
-    assert [spec.batch for spec in one.together] == [spec.batch for spec in two.together] == [40, 25, 12]
-    assert one.run.model.name != two.run.model.name
+    assert [run.batch for run in one.together] == [run.batch for run in two.together] == [40, 25, 12]
+    assert one.job.model.name != two.job.model.name
     schedule.gathered(two.together)
     later = [schedule.next(1) for _ in range(len(runs) - 1)]
-    assert {task.run.model.name for task in later} == {two.run.model.name}
+    assert {task.job.model.name for task in later} == {two.job.model.name}
     assert not any(task.together for task in later)
     given = []
     waiting = threading.Thread(target=lambda: given.append(schedule.next(1)))
@@ -269,13 +269,13 @@ def test_the_first_worker_builds_the_demands_of_all_batches_and_others_go_elsewh
     assert waiting.is_alive() and given == [], "a demand that is being gathered is not built beside that"
     schedule.gathered(one.together)
     waiting.join(10)
-    assert given[0].run.demand.batch == 25 and given[0].together == ()
+    assert given[0].job.demand.batch == 25 and given[0].together == ()
 
 
 def test_demands_of_several_batches_take_one_pass(tmp_path, monkeypatch):
     runs = expanded(tiny(tmp_path, "workload.batch=[40, 12]"))
     simulator, held, whole = Simulator(), [], simulator_module.sum_together
-    alone = [simulator.row(run)["row"] for run in runs]
+    alone = [simulator.record(run, details=False)["row"] for run in runs]
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(demand, "WORTH_S", 0)
     specs = list({run.demand.key: run.demand for run in runs}.values())
@@ -289,7 +289,7 @@ def test_demands_of_several_batches_take_one_pass(tmp_path, monkeypatch):
     assert held == [(None, 0)], "demands that no run needs any longer take memory beside the new ones"
     assert len(list(demand.folder().iterdir())) == len(specs) == 2
     monkeypatch.setattr(demand, "built_together", lambda *given: pytest.fail("summed again"))
-    assert [Simulator().row(run)["row"] for run in runs] == alone
+    assert [Simulator().record(run, details=False)["row"] for run in runs] == alone
 
 
 def test_without_a_cache_each_run_builds_its_own_demand(tmp_path, monkeypatch):
@@ -300,7 +300,7 @@ def test_without_a_cache_each_run_builds_its_own_demand(tmp_path, monkeypatch):
     monkeypatch.setattr(simulator_module, "sum_together", lambda sums: passes.append(len(sums)) or whole(sums))
     Simulator().gather(list({run.demand.key: run.demand for run in runs}.values()))
     assert passes == []
-    Simulator().row(runs[0])
+    Simulator().record(runs[0], details=False)
     assert passes == [1]
 
 
@@ -309,16 +309,15 @@ def test_a_worker_gets_a_run_without_a_look_at_all_that_wait():
 
     class Looked(SimpleNamespace):
         @property
-        def engine(self):
-            looks.append(self.batch)
-            return "analytical"
+        def kernel(self):
+            looks.append(self.size)
+            return "analytical", "reserved"
 
-    alike = {"assumptions": SimpleNamespace(contention="reserved"), "workload": SimpleNamespace(layers=1)}
-    runs = [Looked(batch=number, demand=SimpleNamespace(key=("one",), family=None), **alike) for number in range(300)]
+    runs = [Looked(size=number, group="one", family=None) for number in range(300)]
     schedule, given = Schedule(runs), []
     while task := schedule.next(0):
-        given.append(task.run)
-        schedule.compiled(task.run)
+        given.append(task.job)
+        schedule.compiled(task.job)
     assert given == runs[::-1]
     assert len(looks) <= 4 * len(runs)
 
@@ -646,9 +645,9 @@ def test_results_are_those_of_simulations_of_their_own(made, monkeypatch):
 
 def test_a_row_is_the_record_without_details(made):
     run = made[1].runs[0]
-    whole, row = without_host([Simulator().record(run), Simulator().row(run)])
+    whole, row = without_host([Simulator().record(run), Simulator().record(run, details=False)])
     assert all(whole[name] for name in ("dies", "links", "pairs", "steps"))
-    assert row == {**whole, **NO_DETAILS}
+    assert row == {name: whole[name] for name in ROW}
 
 
 def test_generated_traffic_is_drawn_once_for_demands_that_read_it_one_after_the_other():

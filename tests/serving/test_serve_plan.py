@@ -14,6 +14,7 @@ import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.cli.progress import Lines
+from archsim.runs.sweep import Unwatched
 from archsim.serving.deployment import residual_of
 from archsim.serving.serving import host_for
 from archsim.specs.serving_files import load_serving
@@ -74,15 +75,25 @@ def test_a_page_has_the_curves_over_the_load_and_links_every_other_file_once(tmp
     assert "asks for higher ones" not in (tmp_path / "strict" / "index.html").read_text()
 
 
+def test_a_run_is_found_in_the_cache_with_all_that_happened(tmp_path):
+    class Heard(Unwatched):
+        def kept(self, runs):
+            found.append(runs)
+
+    found: list[int] = []
+    faults = {"instances": 2, "faults": [{"at": "1 s", "engine": 1, "rank": 0, "recovery": "1 s"}]}
+    first = ar.serve_plan(FILE | faults, out=tmp_path / "one", around=False).outcomes[0]
+    again = ar.serve_plan(FILE | faults, out=tmp_path / "two", around=False, watcher=Heard()).outcomes[0]
+    assert found == [1] and first.notes == again.notes and any("A fault after" in note for note in again.notes)
+    names = (*LAST, "bench.json", "requests.csv")
+    assert read(tmp_path / "one", names) == read(tmp_path / "two", names)
+
+
 def test_half_a_file_is_not_taken_for_a_whole_one(tmp_path):
     ar.serve_plan(FILE, out=tmp_path, around=False)
     before = read(tmp_path, ("requests.csv", "results.csv"))
-    [served] = (tmp_path / "runs").glob("*.npz")
-    served.write_bytes(served.read_bytes()[: served.stat().st_size // 2])
-    ar.serve_plan(FILE, out=tmp_path, around=False)
-    assert read(tmp_path, ("requests.csv", "results.csv")) == before
     [row] = (tmp_path / "runs").glob("*.json")
-    row.write_text(row.read_text()[:100])
+    row.write_bytes(row.read_bytes()[: row.stat().st_size // 2])
     ar.serve_plan(FILE, out=tmp_path, around=False)
     assert read(tmp_path, ("requests.csv", "results.csv")) == before
 

@@ -77,11 +77,11 @@ STUDIES = {
         ("front.csv", "index.html", "manifest.yaml"),
     ),
     "serve": Study(
-        lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher), SERVED,
+        lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher, jobs=jobs), SERVED,
         ("results.csv", "results.parquet", "index.html", "manifest.yaml", "bench.json", "requests.csv"),
     ),
     "serve axes": Study(
-        lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher),
+        lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher, jobs=jobs),
         SERVED | {"sweep": {"grid": SERVED_AXES}}, ("results.csv", "results.parquet", "index.html", "manifest.yaml"),
     ),
     "sure": Study(
@@ -89,15 +89,14 @@ STUDIES = {
         "at",
     ),
     "serve sure": Study(
-        lambda given, out, watcher, jobs: ar.serve_sure(given, 16, out=out, watcher=watcher), SERVED, SURE, True, False,
-        "at",
+        lambda given, out, watcher, jobs: ar.serve_sure(given, 16, out=out, watcher=watcher, jobs=jobs), SERVED, SURE,
+        True, False, "at",
     ),
     "claims": Study(
         lambda given, out, watcher, jobs: ar.claims([given], out, jobs, watcher), small(),
         ("recorded.json", "small/index.html"), manifest=False,
     ),
 }  # fmt: skip
-PARALLEL = ("sweep", "points", "explore", "sure", "claims")
 
 
 class Whole(NamedTuple):
@@ -174,7 +173,7 @@ def test_a_manifest_gives_the_same_bytes(whole_of, name, tmp_path):
     assert files(whole.study, tmp_path / "out") == files(whole.study, whole.folder)
 
 
-@pytest.mark.parametrize("name", sampled(PARALLEL, lambda name: name == "sweep"))
+@pytest.mark.parametrize("name", sampled(STUDIES, lambda name: name in ("sweep", "serve")))
 def test_processes_change_nothing(whole_of, name, tmp_path):
     whole = whole_of(name)
     with alone(tmp_path / "cache"):

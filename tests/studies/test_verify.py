@@ -139,7 +139,7 @@ def test_facts_of_another_form_are_refused(report, facts):
         ar.verify(report)
 
 
-def test_without_code_no_file_of_the_report_runs(report, monkeypatch, own_code_beside):
+def test_without_code_no_file_of_the_report_runs(report, monkeypatch):
     """Neither what the manifest names, nor files named like modules that libraries try."""
     for name in ("numpy", "coverage", "org", "colorama", "json"):
         (report / "code" / f"{name}.py").write_text("import pathlib; pathlib.Path('ran').touch()\n")

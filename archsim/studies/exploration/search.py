@@ -36,9 +36,8 @@ from archsim.runs.columns import BY_NAME, Finished
 from archsim.runs.energy import Coefficients, Machine, activity_of, build_costs, costs_of_many, economics, work_of
 from archsim.runs.feasibility import Measures
 from archsim.runs.plan import RunMaker, plan_of, select
-from archsim.runs.pool import simulate_all
 from archsim.runs.results import seal, write_manifest
-from archsim.runs.run import Run
+from archsim.runs.run import Run, Workspace
 from archsim.runs.simulator import Simulator
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Watcher, complete, sweep, sweep_selected
@@ -571,8 +570,10 @@ class EngineRuns:
         new = [point._replace(engine=self._engine) for point in points if point.index not in self.known]
         runs = {point.index: run for point, run in zip(new, self._maker.runs(new), strict=True)}
         unique = {run.key: run for run in runs.values()}
-        simulate = partial(simulate_all, jobs=self._jobs, traces=self._maker.traces, verb="row")
-        records = complete(list(unique.values()), simulate, self._store, self._watcher, self.failures)
+        workspace = Workspace(self._watcher.at, self._maker.traces)
+        records = complete(
+            list(unique.values()), self._store, self._watcher, self.failures, self._jobs, workspace=workspace
+        )
         self.known |= {
             index: {**records[run.key]["row"], "run": run.key} for index, run in runs.items() if run.key in records
         }

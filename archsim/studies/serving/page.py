@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.files import own_folder, sole_writer, write_text
+from archsim.base.host import available_cores
 from archsim.base.tables import Shown, Table, write_csv_stream
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.figures import Line, lines_of, shares_below
@@ -18,11 +20,12 @@ from archsim.report.page import rendered
 from archsim.report.plots import Points
 from archsim.report.units import carried
 from archsim.runs import store as cache
-from archsim.runs.results import Record, seal
-from archsim.runs.sweep import Unwatched, Watcher, complete
+from archsim.runs.results import seal
+from archsim.runs.run import Record, Workspace
+from archsim.runs.store import RecordStore
+from archsim.runs.sweep import Unwatched, Watcher, complete, refuse_failed
 from archsim.serving.measures import PERCENTILES, UNDEFINED, Measures, number, times_ns
 from archsim.serving.serving import Outcome, measured_residual
-from archsim.serving.simulate import Progress
 from archsim.specs.library import MANIFEST
 from archsim.studies.serving.calibrate import REQUEST_COLUMNS, request_rows, write_bench
 from archsim.studies.serving.runs import (
@@ -31,9 +34,8 @@ from archsim.studies.serving.runs import (
     ByInput,
     Load,
     ServePlan,
+    Server,
     ServeRun,
-    ServeStore,
-    Simulator,
     asked_loads,
     at_load,
     input_loads,
@@ -49,10 +51,6 @@ if TYPE_CHECKING:
 
 
 # ---- page
-
-# ---- page
-
-
 
 class Loaded(NamedTuple):
     """A policy at other loads; ``by_input``: None where the file asks for none."""
@@ -361,48 +359,57 @@ class ServedPlan(Shown):
 
 
 def serve_all(plan: ServePlan, watcher: Watcher | None = None) -> ServedPlan:
-    """Serve every run of a plan; nothing is written. Raises ArchsimError for a plain file that cannot be served."""
+    """Serve every run of a plan in this process; nothing is written. Raises ArchsimError for a plain file that cannot
+    be served.
+    """
     watching = watcher or Unwatched()
-    runs = plan.runs()
-    outcomes: dict[str, Outcome] = {}
-    keep = lambda run, outcome: outcomes.update({run.key: outcome})  # noqa: E731
-    simulator = Simulator(not plan.has_axes, Progress(watching.at), keep)
-    watching.begin(len(runs))
+    workspace = Workspace(watching.at)
+    server, runs = workspace.of(Server), plan.runs()
     records: dict[str, Record] = {}
-    for run, reply in simulator(runs):
-        records[run.key] = reply
-        watching.finished(run, reply)
-    return ServedPlan(plan, tuple(outcomes[run.key] for run in runs if run.whole), table_of(plan, runs, records))
+    watching.begin(len(runs))
+    for run in runs:
+        began = perf_counter()  # of a plain file, what the record would only say is raised
+        served = run.record(server.serve(run), perf_counter() - began) if run.details else run.simulate(workspace)
+        records[run.key] = served
+        watching.finished(run, served)
+    outcomes = tuple(server.outcomes[run.key] for run in runs if run.details)
+    return ServedPlan(plan, outcomes, table_of(plan, runs, records))
 
 
-def serve_into(plan: ServePlan, folder: Path, watcher: Watcher | None = None, around: bool = True) -> ServedPlan:
+def serve_into(
+    plan: ServePlan, folder: Path, watcher: Watcher | None = None, around: bool = True, jobs: int | None = None
+) -> ServedPlan:
     """Like ``serve_all``, but into a folder whose finished runs are kept. ``around``: it also serves at the loads of
-    its page.
+    its page; ``jobs``: runs that are served at a time (default: available cores).
     """
     watching = watcher or Unwatched()
     with sole_writer(folder):
-        store = ServeStore(folder)
-        runs = plan.runs()
+        store, workspace = RecordStore(folder), Workspace(watching.at)
+        server, runs = workspace.of(Server), plan.runs()
         others = _others(runs) if around and not plan.has_axes else ()
         write_manifest(folder, plan, runs)
         watching.begin(len(runs) + len(others))
-        outcomes: dict[str, Outcome] = {}
-
-        def keep(run: ServeRun, outcome: Outcome) -> None:
-            store.save_served(run, outcome.served)
-            outcomes[run.key] = outcome
+        for run in runs:
+            if run.details:
+                server.deployment(run)  # refused before anything runs; copies of this process begin with it
 
         def outdate() -> None:
             for name in MADE_LAST:
                 (folder / name).unlink(missing_ok=True)
 
-        simulator, failures = Simulator(not plan.has_axes, Progress(watching.at), keep), []
-        records = complete((*runs, *others), simulator, store, watching, failures, outdate=outdate)
+        def refuse(run: ServeRun, record: Record) -> None:
+            if record["row"]["refused"] and not plan.has_axes:
+                raise ArchsimError(record["row"]["refused"])
+
+        failures: list[str] = []
+        records = complete(
+            (*runs, *others), store, watching, failures, jobs or available_cores(),
+            workspace=workspace, found=refuse, outdate=outdate,
+        )  # fmt: skip
         cache.remove_oldest()
-        if failures:
-            raise ArchsimError("\n".join(failures))
+        refuse_failed(failures, len(runs) + len(others), folder)
         watching.phase("writing the tables and the page")
-        found = tuple(outcomes.get(run.key) or store.outcome(run, records[run.key]) for run in runs if run.whole)
+        found = tuple(server.outcome(run, store.load(run) or {}) for run in runs if run.details)
         table = table_of(plan, runs, records)
         table.write_parquet(folder / "results.parquet")
         if plan.has_axes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,20 +21,25 @@ import numpy as np
 from archsim.base.code_digest import DECIDING, digest_here
 from archsim.base.errors import ArchsimError, TraceError
 from archsim.base.fields import Spec
-from archsim.base.files import UNREADABLE, drafted, read_npz
 from archsim.base.tables import INTEGER, REAL, TEXT, Table
 from archsim.iteration.layers import has_experts
 from archsim.runs import results
 from archsim.runs.notes import datasheet_note
-from archsim.runs.pool import Failure
-from archsim.runs.results import NO_DETAILS, Record
-from archsim.runs.run import KEY_DIGITS, code_of
-from archsim.runs.store import RecordStore
+from archsim.runs.run import KEY_DIGITS, Job, Record, Workspace, code_of
 from archsim.serving.groups import Moved
 from archsim.serving.measures import NO_NUMBER, PERCENTILES, Measures, Spread, number
 from archsim.serving.requests import Requests
-from archsim.serving.serving import Deployment, Outcome, deploy, notes_of_requests, requests_of, serve_requests
-from archsim.serving.simulate import SILENT, Progress, Served
+from archsim.serving.requests import first as first_of
+from archsim.serving.serving import (
+    Deployment,
+    Outcome,
+    deploy,
+    notes_of_requests,
+    requests_of,
+    serve_requests,
+    simulated,
+)
+from archsim.serving.simulate import Failed, Progress, Served
 from archsim.specs.calibration_files import calibration_digest
 from archsim.specs.config_files import search_folders
 from archsim.specs.deployment import ParallelSpec, Precision
@@ -46,8 +53,6 @@ from archsim.specs.unread import UNREAD, keys_of
 from archsim.studies.exploration.analysis import changes_nothing
 from archsim.workload import open_trace
 from archsim.workload.traffic_presets import preset_digest
-
-# ---- runs
 
 # ---- runs
 
@@ -73,17 +78,17 @@ COLUMNS: Mapping[str, str] = _OF_DEPLOYMENT | dict(MEASURES) | {"refused": TEXT}
 
 
 @dataclass(frozen=True, eq=False)
-class ServeRun:
+class ServeRun(Job):
     """``cells``: of its axes; ``point``: number among those of the plan; ``offered``: requests a second, or clients.
 
-    ``whole``: all of its outcome is kept, not its measures alone.
+    ``details``: all that happened is kept (``served`` of its record, see `packed`), not its measures alone.
     """
 
     serving: Serving
     cells: Mapping[str, Any]
     point: int
     offered: float
-    whole: bool = False
+    details: bool = False
 
     @cached_property
     def key(self) -> str:
@@ -105,9 +110,42 @@ class ServeRun:
         return hashlib.sha256(f"{_digest()} {code_of(self.functions)}".encode()).hexdigest()[:KEY_DIGITS]
 
     @property
-    def own_code(self) -> bool:
-        """Whether the shared cache of rows cannot serve it: functions of the user's take part, or more is kept."""
-        return self.whole or bool(self.functions)
+    def cacheable(self) -> bool:
+        """See `Job.cacheable`."""
+        return not self.functions
+
+    @cached_property
+    def group(self) -> str:
+        """What its engines are built from: all but requests, if these are no static batch, and what only pages show."""
+        serving = self.serving
+        beside = _OF_REQUESTS - ({"requests"} if serving.spec.static_batch is not None else set())
+        world = f" {_text(serving.system)} {_world(serving)}" if serving.off else ""
+        return f"{serving.spec.model_dump_json(exclude=beside | {'sweep'})} {serving.policy.model_dump_json()}{world}"
+
+    @property
+    def kernel(self) -> str:
+        """All runs share the loop over iterations."""
+        return "serving"
+
+    def simulate(self, workspace: Workspace) -> Record:
+        """What comes of serving the requests, or why they are refused. The workspace keeps a `Server`."""
+        began = perf_counter()
+        try:
+            outcome = workspace.of(Server).serve(self)
+        except ArchsimError as error:
+            return self.record(None, perf_counter() - began, str(error))
+        record = self.record(outcome, perf_counter() - began)
+        return record | {"served": packed(outcome.served)} if self.details else record
+
+    def record(self, outcome: Outcome | None, wall_s: float, refused: str = "") -> dict[str, Any]:
+        """The record of an outcome, or of none, without details."""
+        row = self.row(outcome.measures, outcome.deployment) if outcome else self.row(None, None, refused)
+        return {"run": self.key, "row": row, "host": {"wall_s": wall_s}}
+
+    def warm_up(self, workspace: Workspace) -> None:
+        """Serve the first requests."""
+        deployment = workspace.of(Server).deployment(self)
+        simulated(self.serving, deployment, first_of(requests_of(self.serving), _WARM))
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -161,13 +199,13 @@ def _known(value: float) -> float | None:
 
 def measures_of(row: Mapping[str, Any]) -> Measures:
     """The measures of a row that was not refused."""
-    found = {
-        name: Spread(*(_number(row[f"{name}_{each}_ms"]) for each in SPREAD[:2]),
-                     tuple(_number(row[f"{name}_p{p}_ms"]) for p in PERCENTILES))
-        if kind is Spread
-        else _number(row[name])
-        for name, kind in _HINTS.items()
-    }
+    found: dict[str, Any] = {}
+    for name, kind in _HINTS.items():
+        if kind is Spread:
+            mean, std, *percentiles = (_number(row[f"{name}_{each}_ms"]) for each in SPREAD)
+            found[name] = Spread(mean, std, tuple(percentiles))
+        else:
+            found[name] = _number(row[name])
     return Measures(**found)
 
 
@@ -379,113 +417,91 @@ def at_load(run: ServeRun, load: float) -> ServeRun:
     return ServeRun(run.serving._replace(spec=changed), run.cells, run.point, load)
 
 
-# ---- simulating
-# Runs of a plan, one after the other, those of equal deployments together: each is built once.
+# ---- served
+# What a process keeps of runs that it serves, and all that happened in a run as text.
 
 _OF_REQUESTS = {"requests", "slo", "loads", "search", "policies"}
+_WARM = 8  # requests that compile what serving needs
+_ARRAYS = ("requests", "gaps", "series", "balance", "log")
 
 
-class Simulator:
-    """Serves runs; the last deployment is kept. ``refuse``: whether what cannot run raises, or has a row that says
-    why. ``whole``: called with the outcome of every run that is kept whole.
+class Server:
+    """Serves runs. Each deployment is built once for runs that share it: the last one is kept, and those of runs with
+    details, whose ``outcomes`` (by key) are kept, too.
     """
 
-    def __init__(
-        self, refuse: bool, progress: Progress = SILENT, whole: Callable[[ServeRun, Outcome], None] = lambda *_: None
-    ):
-        self._refuse, self._progress, self._whole = refuse, progress, whole
-        self._built: tuple[str, Deployment] | None = None
-
-    def __call__(self, runs: Iterable[ServeRun]) -> Iterator[tuple[ServeRun, Record | Failure]]:
-        for run in sorted(runs, key=_deployment_key):
-            began = perf_counter()
-            row = self._row(run)
-            host: dict[str, Any] = {"wall_s": perf_counter() - began}
-            yield run, {"run": run.key, "row": row, "host": host, **NO_DETAILS}
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._built: dict[str, Deployment] = {}
+        self.outcomes: dict[str, Outcome] = {}
 
     def serve(self, run: ServeRun) -> Outcome:
-        """The outcome of one run. Raises ArchsimError."""
-        self._progress(f"{run.name}: drawing the requests", 0.0)
-        requests, deployment = requests_of(run.serving), self._deployment(run)
-        return serve_requests(run.serving, deployment, requests, progress=self._progress.of(run.name))
+        """The outcome of a run. Raises ArchsimError."""
+        self._workspace.tell(f"{run.name}: drawing the requests", 0.0)
+        requests, deployment = requests_of(run.serving), self.deployment(run)
+        progress = Progress(self._workspace.tell).of(run.name)
+        outcome = serve_requests(run.serving, deployment, requests, progress=progress)
+        if run.details:
+            self.outcomes[run.key] = outcome
+        return outcome
 
-    def _row(self, run: ServeRun) -> dict[str, Any]:
-        try:
-            outcome = self.serve(run)
-        except ArchsimError as error:
-            if self._refuse:
-                raise
-            return run.row(None, None, str(error))
-        if run.whole:
-            self._whole(run, outcome)
-        return run.row(outcome.measures, outcome.deployment)
+    def outcome(self, run: ServeRun, record: Record) -> Outcome:
+        """The outcome of a run with details: from its record, if it was not served here."""
+        if run.key not in self.outcomes:
+            measures, served = measures_of(record["row"]), unpacked(record["served"])
+            parts = run.serving, self.deployment(run), requests_of(run.serving)
+            self.outcomes[run.key] = Outcome(*parts, served, measures)
+        return self.outcomes[run.key]
 
-    def _deployment(self, run: ServeRun) -> Deployment:
-        key = _deployment_key(run)
-        if self._built is None or self._built[0] != key:
-            self._progress(f"{run.name}: laws of an iteration", 0.0)
-            self._built = key, deploy(run.serving)
-        return self._built[1]
-
-
-def _deployment_key(run: ServeRun) -> str:
-    """What its engines are built from: all but requests, if these are no static batch, and what only pages show."""
-    serving = run.serving
-    beside = _OF_REQUESTS - ({"requests"} if serving.spec.static_batch is not None else set())
-    world = f" {_text(serving.system)} {_world(serving)}" if serving.off else ""
-    return f"{serving.spec.model_dump_json(exclude=beside | {'sweep'})} {serving.policy.model_dump_json()}{world}"
+    def deployment(self, run: ServeRun) -> Deployment:
+        """The engines of a run. Raises as `archsim.serving.serving.deploy`."""
+        if run.group not in self._built:
+            self._workspace.tell(f"{run.name}: laws of an iteration", 0.0)
+            if not run.details:
+                self._built.clear()
+            self._built[run.group] = deploy(run.serving)
+        return self._built[run.group]
 
 
-# ---- store
+def packed(served: Served) -> str:
+    """All that happened, as text: arrays as a compressed ``.npz``, in base 64."""
+    arrays = {name: np.asarray(getattr(served, name)) for name in _ARRAYS}
+    if served.experts is not None:
+        arrays["experts"] = served.experts
+    arrays["totals"] = np.asarray(served.totals)
+    arrays["moves"] = np.array([tuple(each) for each in served.moves], float).reshape(-1, len(Moved._fields))
+    arrays["failed"] = np.array([tuple(each) for each in served.failed], float).reshape(-1, len(Failed._fields))
+    arrays["scalars"] = np.array([served.bin_ns, served.concurrency, served.ttft])
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]  # numpy types **kwds as the flag before them
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def unpacked(text: str) -> Served:
+    """What `packed` packed."""
+    with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as kept:
+        found = {name: kept[name] for name in kept.files}
+    bin_ns, concurrency, ttft = found["scalars"].tolist()
+    return Served(
+        **{name: found[name] for name in _ARRAYS},
+        bin_ns=bin_ns, totals=found["totals"][()], concurrency=int(concurrency),
+        moves=tuple(Moved(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in found["moves"].tolist()),
+        experts=found.get("experts"), ttft=bool(ttft),
+        failed=tuple(Failed(at_ns, int(lost)) for at_ns, lost in found["failed"].tolist()),
+    )  # fmt: skip
+
+
+# ---- files
 # The folder of ``archsim serve --out``: what a sweep promises of its own (``archsim.runs.store``).
 #
 # =================== =================================================================================================
 # ``manifest.yaml``   the file; ``archsim serve manifest.yaml`` reproduces the results
-# ``runs/``           ``<key>.json``: the row of a run; ``<key>.npz``: all that happened, of runs that have a page
+# ``runs/``           ``<key>.json``: the row of a run, and all that happened, of runs that have a page
 # ``results.csv``     all rows in order, ``results.parquet``; ``index.html``, ``bench.json`` and ``requests.csv``: last
 # =================== =================================================================================================
 
 TABLES = ("results.csv", "results.parquet")
 MADE_LAST = (*TABLES, "index.html", "bench.json", "requests.csv")
-_ARRAYS = ("requests", "gaps", "series", "totals", "balance", "log")
-
-
-class ServeStore(RecordStore):
-    """Like ``RecordStore``, but a run that is kept whole counts only if all that happened in it is kept."""
-
-    def load(self, run: ServeRun) -> Record | None:  # type: ignore[override]
-        record = super().load(run)  # type: ignore[arg-type]
-        return None if record is None or (run.whole and self._served(run) is None) else record
-
-    def save_served(self, run: ServeRun, served: Served) -> None:
-        """What happened, whole or not at all; with the key and the code that it is of."""
-        arrays = {name: np.asarray(getattr(served, name)) for name in _ARRAYS}
-        moves = np.array([tuple(each) for each in served.moves], float).reshape(-1, len(Moved._fields))
-        named = np.array([run.key, run.code])
-        with drafted(self._file(run).with_suffix(".npz"), durable=True) as draft, draft.open("wb") as stream:
-            np.savez_compressed(
-                stream, named=named, moves=moves, scalars=np.array([served.bin_ns, served.concurrency]), **arrays
-            )
-
-    def outcome(self, run: ServeRun, record: Record) -> Outcome:
-        """The outcome of a run that was kept. Its deployment is built anew."""
-        served = self._served(run)
-        assert served is not None, "was kept by this plan"
-        deployment, requests = deploy(run.serving), requests_of(run.serving)
-        return Outcome(run.serving, deployment, requests, served, measures_of(record["row"]))
-
-    def _served(self, run: ServeRun) -> Served | None:
-        try:
-            kept = read_npz(self._file(run).with_suffix(".npz"))
-            if kept["named"].tolist() != [run.key, run.code]:
-                return None
-            found = {name: kept[name] for name in _ARRAYS}
-            moves = tuple(Moved(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in kept["moves"].tolist())
-            bin_ns, concurrency = kept["scalars"].tolist()
-        except UNREADABLE:
-            return None
-        totals = found.pop("totals")[()]
-        return Served(**found, bin_ns=bin_ns, totals=totals, concurrency=int(concurrency), moves=moves)
 
 
 def write_manifest(folder: Path, plan: ServePlan, runs: Sequence[ServeRun]) -> None:

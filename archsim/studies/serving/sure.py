@@ -28,14 +28,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError, FailedRuns
+from archsim.base.errors import ArchsimError
 from archsim.base.files import own_folder
+from archsim.base.host import available_cores
 from archsim.base.tables import REAL, TEXT, Shown, Table
 from archsim.report.figures import intervals
 from archsim.report.plots import Bars
 from archsim.report.units import listed, percent, significant
 from archsim.runs.store import RecordStore
-from archsim.runs.sweep import Unwatched, Watcher, complete
+from archsim.runs.sweep import Unwatched, Watcher, complete, refuse_failed
 from archsim.serving.deployment import ATTENTION_STANDS_IN, DECODE, WITH_KERNELS, with_stand_ins
 from archsim.serving.serving import FIRST, measured_residual
 from archsim.specs.calibration_files import calibration_named
@@ -43,7 +44,7 @@ from archsim.specs.experiment import Scenario, SyntheticSpec, SyntheticTrace, Wo
 from archsim.specs.serving_files import Machine, Serving
 from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import UncertaintySpec, load_widths
-from archsim.studies.serving.runs import ServePlan, ServeRun, Simulator
+from archsim.studies.serving.runs import ServePlan, ServeRun
 from archsim.studies.sure import (
     Measurement,
     ends_of,
@@ -238,17 +239,20 @@ def _way(serving: Serving, table: str) -> str:
 
 # ---- study
 
-def find_sure(plan: ServePlan, samples: int, folder: Path | None, watcher: Watcher | None = None) -> ServedSure:
-    """Serve the runs of a plan in worlds. ``folder``: keeps them in ``worlds/``, where a later call finds them. Raises
-    ArchsimError for too few samples; FailedRuns.
+def find_sure(
+    plan: ServePlan, samples: int, folder: Path | None, watcher: Watcher | None = None, jobs: int | None = None
+) -> ServedSure:
+    """Serve the runs of a plan in worlds. ``folder``: keeps them in ``worlds/``, where a later call finds them;
+    ``jobs``: runs that are served at a time (default: available cores). Raises ArchsimError for too few samples, and
+    for a plain file that cannot be served; FailedRuns.
     """
     refuse_few(samples)
     if folder is None:
         with TemporaryDirectory(prefix="archsim-") as made:
-            return find_sure(plan, samples, Path(made), watcher)
+            return find_sure(plan, samples, Path(made), watcher, jobs)
     watcher, widths = watcher or Unwatched(), load_widths()
     own_folder(folder)
-    runs = [replace(run, whole=False) for run in plan.runs()]
+    runs = [replace(run, details=False) for run in plan.runs()]
     off = {run.key: {side: off_of(run.serving.on(side), widths) for side in run.serving.spec.sides} for run in runs}
     every = {
         quantity.key: quantity
@@ -260,14 +264,17 @@ def find_sure(plan: ServePlan, samples: int, folder: Path | None, watcher: Watch
     asked = {each.key: each for run in runs for each in (run, *worlds[run.key])}
     watcher.phase(f"{samples} worlds: {len(asked):,} runs of the requests")
     failures: list[str] = []
-    simulator, told = Simulator(not plan.has_axes), Shares(watcher, len(asked))
-    records = complete(list(asked.values()), simulator, RecordStore(folder / FOLDER), told, failures)  # type: ignore
-    if failures:
-        raise FailedRuns("\n".join([f"{len(failures)} of {len(asked)} runs failed; the others are kept", *failures]))
+    records = complete(
+        list(asked.values()), RecordStore(folder / FOLDER), Shares(watcher, len(asked)), failures,
+        jobs or available_cores(),
+    )  # fmt: skip
+    refuse_failed(failures, len(asked))
     found: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any]]]] = {}
     for run, name in zip(runs, _names(plan, runs), strict=True):
         rows = [records[each.key]["row"] for each in (run, *worlds[run.key])]
         if refused := next((row["refused"] for row in rows if row["refused"]), ""):
+            if not plan.has_axes:
+                raise ArchsimError(refused)
             watcher.phase(f"{name} is left out: {refused}")
         else:
             found[name] = rows[0], rows[1:]
