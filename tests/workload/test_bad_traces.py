@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import random
+import re
 import shutil
 import struct
 import zipfile
@@ -34,7 +35,8 @@ from archsim.workload.store import MAGIC, open_store, pack_frames, read_frames, 
 
 LAYERS = [1, 2, 3, 4]
 
-# What is done to the second of two good requests (a list of iterations; layer id → null or rows) → the message.
+# What is done to the second of two good requests, or to the first (a list of iterations; layer id → null or rows) → the
+# message.
 BAD_JSON = {
     "too many ids in a row": (lambda request: request[2]["3"][0].append(5), "a/2.json: request a/2, iteration 2, layer 3: row 0 has 3 ids; expected top_k = 2 of toy"),
     "too few ids in a row": (lambda request: request[0]["4"][1].pop(), "a/2.json: request a/2, iteration 0, layer 4: row 1 has 1 ids; expected top_k = 2 of toy"),
@@ -77,54 +79,29 @@ BAD_JSON = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_JSON)
+BAD_FIRST = {
+    "routing in a dense layer": (lambda request: request[0].update({"0": [[1, 2]]}), "iteration 0: layer 0 is dense in model toy; nearest MoE layer 1, valid are 1 to 4"),
+    "routing in a layer there is not": (lambda request: request[0].update({"9": [[1, 2]]}), "iteration 0: layer 9 is not a layer of model toy; nearest MoE layer 4, valid are 1 to 4"),
+    "layer id that is no number": (lambda request: request[0].update({"lm_head": None}), "iteration 0: layer id 'lm_head' is not a number"),
+    "no routing": (lambda request: request[0].update(dict.fromkeys(request[0])), "iteration 0: no MoE layer; model toy has layers 1 to 4"),
+    "layer missing from the whole trace": (lambda request: [step.pop("2") for step in request], "iteration 0, layer 2: the layer is missing; .* is written null"),
+}
+BAD_REQUESTS = {(2, name): (spoil, f"{re.escape(message)}$") for name, (spoil, message) in BAD_JSON.items()} | {
+    (1, name): (spoil, f"/a/1.json: request a/1, {message}$") for name, (spoil, message) in BAD_FIRST.items()
+}
+
+
+@pytest.mark.parametrize("case", BAD_REQUESTS, ids=lambda case: case[1])
 def test_bad_json(case, tmp_path):
-    spoil, message = BAD_JSON[case]
+    spoil, message = BAD_REQUESTS[case]
     write_tree(tmp_path, toy_requests(["a/1", "a/2"]), LAYERS, 5)
-    file = tmp_path / "org/toy/set/a/2.json"
+    file = tmp_path / f"org/toy/set/a/{case[0]}.json"
     request = json.loads(file.read_text())
     spoil(request)
     file.write_text(json.dumps(request))
     with pytest.raises(TraceError) as error:
         open_trace(tmp_path, TOY)
-    assert str(error.value) == f"{file.parents[1]}/{message}"
-
-
-# What is done to the first iteration of the only request → the message.
-BAD_FIRST = {
-    "routing in a dense layer": (
-        lambda first: first.update({"0": [[1, 2]]}),
-        "layer 0 is dense in model toy; nearest MoE layer 1, valid are 1 to 4",
-    ),
-    "routing in a layer there is not": (
-        lambda first: first.update({"9": [[1, 2]]}),
-        "layer 9 is not a layer of model toy; nearest MoE layer 4, valid are 1 to 4",
-    ),
-    "layer id that is no number": (lambda first: first.update({"lm_head": None}), "layer id 'lm_head' is not a number"),
-    "no routing": (lambda first: first.update(dict.fromkeys(first)), "no MoE layer; model toy has layers 1 to 4"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_FIRST)
-def test_bad_first_iteration(case, tmp_path):
-    spoil, message = BAD_FIRST[case]
-    write_tree(tmp_path, toy_requests(["a/1"]), LAYERS, 5)
-    file = tmp_path / "org/toy/set/a/1.json"
-    request = json.loads(file.read_text())
-    spoil(request[0])
-    file.write_text(json.dumps(request))
-    with pytest.raises(TraceError) as error:
-        open_trace(tmp_path, TOY)
-    assert str(error.value) == f"{file}: request a/1, iteration 0: {message}"
-
-
-def test_layer_missing_from_the_whole_trace(tmp_path):
-    write_tree(tmp_path, toy_requests(["a/1"]), LAYERS, 5)
-    file = tmp_path / "org/toy/set/a/1.json"
-    request = json.loads(file.read_text())
-    file.write_text(json.dumps([{key: rows for key, rows in t.items() if key != "2"} for t in request]))
-    with pytest.raises(TraceError, match="a/1, iteration 0, layer 2: the layer is missing; .* is written null$"):
-        open_trace(tmp_path, TOY)
+    assert re.search(message, str(error.value)) and str(error.value).startswith(f"{tmp_path}/org/toy/set/a/")
 
 
 def test_truncated_json(shared, tmp_path):
@@ -134,12 +111,6 @@ def test_truncated_json(shared, tmp_path):
     file.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(TraceError, match=r"anatomy/148\.json: request anatomy/148: not valid JSON \(.*truncated\?$"):
         open_trace(tmp_path, load_model("llama-4-maverick"))
-
-
-def test_empty_file(tmp_path):
-    (tmp_path / "0.json").touch()
-    with pytest.raises(TraceError, match=r"0\.json: request .*/0: not valid JSON"):
-        open_trace(tmp_path, TOY)
 
 
 def test_empty_directory(tmp_path):
@@ -168,14 +139,6 @@ def test_no_such_path(tmp_path):
     (tmp_path / "traces").mkdir()
     with pytest.raises(TraceError, match="no such file or directory: .* has no 'tracse'; did you mean 'traces'"):
         open_trace(tmp_path / "tracse/llama", TOY)
-
-
-def test_file_of_another_kind(tmp_path):
-    (tmp_path / "trace.csv").write_text("1,2")
-    with pytest.raises(
-        TraceError, match=r"trace\.csv: unknown format; expected tokens: a directory .* \.json, \.jsonl or \.npz"
-    ):
-        open_trace(tmp_path / "trace.csv", TOY)
 
 
 def changed(name, index, value):

@@ -21,7 +21,14 @@ from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.workload import profile
 from archsim.workload import traffic_fit as fit_module
 from archsim.workload.formats.readers import open_trace
-from archsim.workload.generated import GenerativeTraffic, collect, own_subjects, subject_figures, traffic_of
+from archsim.workload.generated import (
+    GenerativeTraffic,
+    SyntheticTraffic,
+    collect,
+    own_subjects,
+    subject_figures,
+    traffic_of,
+)
 from archsim.workload.traffic_fit import fit_trace, known_tasks, simulate
 from archsim.workload.traffic_model import save_model
 from archsim.workload.traffic_presets import (
@@ -59,40 +66,6 @@ def like(model, recorded, seed):
 def deepseek(**parameters):
     spec = SyntheticSpec(**{"like": "deepseek-v3", "seed": 7, "requests": 40} | parameters)
     return generated_traffic(load_model("deepseek-v3"), spec, 40)
-
-
-def routing(source, requests, decode_steps):
-    """{request: int16[token, layer, k]} of a batch."""
-    tokens = {position: [] for position in range(len(requests))}
-    for piece in source.steps(np.array(requests, np.int64), decode_steps):
-        for position, experts in zip(piece.request, piece.experts, strict=True):
-            tokens[int(position)].append(experts)
-    return [np.array(tokens[position]) for position in range(len(requests))]
-
-
-def test_tokens_have_distinct_experts_of_few_groups():
-    experts = collect(deepseek(prompt_tokens=3, decode_steps=4)).experts
-    assert experts.shape == (40 * 7, 58, 8) and experts.min() >= 0 and experts.max() < 256
-    ordered = np.sort(experts, axis=2)
-    assert (np.diff(ordered, axis=2) > 0).all()
-    groups = ordered // 32
-    assert (1 + (np.diff(groups, axis=2) > 0).sum(axis=2)).max() == 4
-
-
-def test_routing_of_a_request_does_not_depend_on_the_batch_or_the_pieces(monkeypatch):
-    source = deepseek(prompt_tokens=3)
-    batch = routing(source, range(12), 5)
-    for one, same in zip(routing(source, [7, 2, 7], 5), (batch[7], batch[2], batch[7]), strict=True):
-        assert (one == same).all()
-    monkeypatch.setattr(trace_module, "CHUNK_BYTES", 2 * 58 * 8 * 5)
-    assert all((one == same).all() for one, same in zip(routing(source, range(12), 5), batch, strict=True))
-
-
-def test_seeds_and_mixes_differ_and_are_named():
-    sources = [deepseek(), deepseek(seed=8), deepseek(mix={"mmlu": 0.5, "mmlu_zh": 0.5}), deepseek(requests=41)]
-    assert len({source.digest for source in sources}) == len(sources)
-    assert deepseek().digest == deepseek().digest
-    assert len({source.label for source in sources[:3]}) == 3
 
 
 def test_languages_and_tasks_have_experts_of_their_own():
@@ -466,25 +439,6 @@ def test_an_unknown_subject_is_like_one_of_them(recorded, subjects_fitted):
     assert made == pytest.approx(known, rel=0.1)
 
 
-def test_routing_of_a_request_depends_on_its_number_alone(recorded, subjects_fitted):
-    _, model = recorded
-    spec = SyntheticSpec(like=str(subjects_fitted[0]), requests=30, seed=5)
-    source = generated_traffic(model, spec, 30)
-    whole = {}
-    for piece in source.steps(np.arange(30), 6):
-        for request, experts in zip(piece.request.tolist(), piece.experts, strict=True):
-            whole.setdefault(request, []).append(experts.tolist())
-    order = np.array([17, 4, 17])
-    some = {}
-    for piece in source.steps(order, 6):
-        assert (np.diff(piece.request) >= 0).all()
-        for place, experts in zip(piece.request.tolist(), piece.experts, strict=True):
-            some.setdefault(place, []).append(experts.tolist())
-    assert [some[place] for place in range(3)] == [whole[int(request)] for request in order]
-    assert source.longest(order, 6) == max(len(rows) for rows in some.values())
-    assert source.digest != generated_traffic(model, spec.model_copy(update={"seed": 6}), 30).digest
-
-
 def test_few_requests_a_subject_are_fitted_together(recorded, subjects_fitted, monkeypatch):
     trace = subjects_fitted[1]
     few = replace(trace, request_subject=np.arange(trace.requests).astype(np.int16) // 9,
@@ -500,3 +454,76 @@ def test_files_that_name_one_another_are_refused(recorded, subjects_fitted, tmp_
     (tmp_path / "loop.yaml").write_text(text)
     with pytest.raises(TraceError, match=r"loop.yaml:4: subjects.a: .*has subjects, too"):
         load_traffic(str(tmp_path / "loop.yaml"), model)
+
+
+# ---- Laws of all generated traffic.
+
+def synthetic(model):
+    return lambda _, **changes: SyntheticTraffic(model, SyntheticSpec(**{"prompt_tokens": 3} | changes), 40)
+
+
+def of_subjects(getfixture, **changes):
+    spec = SyntheticSpec(like=str(getfixture("subjects_fitted")[0]), requests=40, **changes)
+    return generated_traffic(getfixture("recorded")[1], spec, 40)
+
+
+NAMES = ("deepseek-v3", "kimi-k2", "llama-4-maverick", "mixtral-8x7b", "qwen1.5-moe-a2.7b", "olmoe-1b-7b")
+GENERATED = {name: synthetic(load_model(name)) for name in NAMES} | {
+    "all experts": synthetic(load_model("mixtral-8x7b").model_copy(update={"top_k": 8})),
+    "fitted": lambda _, **changes: deepseek(**{"prompt_tokens": 3} | changes), "subjects": of_subjects,
+}  # fmt: skip
+
+
+@pytest.fixture(params=GENERATED)
+def generated(request):
+    return lambda **changes: GENERATED[request.param](request.getfixturevalue, **changes)
+
+
+def routing(source, requests, decode_steps):
+    """[request][token, layer, k] of a batch, and requests are in order in every piece."""
+    tokens = [[] for _ in requests]
+    for piece in source.steps(np.array(requests, np.int64), decode_steps):
+        assert (np.diff(piece.request) >= 0).all()
+        for position, experts in zip(piece.request.tolist(), piece.experts, strict=True):
+            tokens[position].append(experts)
+    return [np.array(each) for each in tokens]
+
+
+def alike(one, other):
+    return all(np.array_equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+
+
+def test_tokens_have_top_k_distinct_experts_of_the_model(generated):
+    source = generated()
+    for tokens in routing(source, range(10), 5):
+        assert len(tokens) > 3 and tokens.shape[1:] == (len(source.layer_ids), source.top_k)
+        assert tokens.min() >= 0 and tokens.max() < source.num_experts
+        assert (np.diff(np.sort(tokens, axis=-1)) > 0).all()
+
+
+def test_routing_of_a_request_depends_on_its_number_alone(generated, monkeypatch):
+    """Neither on the others of its batch, nor on how many steps are asked for, nor on the pieces."""
+    source = generated()
+    batch = routing(source, range(12), 5)
+    assert alike(routing(source, [7, 2, 7], 5), (batch[7], batch[2], batch[7]))
+    few = routing(source, range(12), 2)
+    assert alike([each[: len(first)] for each, first in zip(batch, few, strict=True)], few)
+    if hasattr(source, "longest"):  # of requests that differ in length
+        assert source.longest(np.arange(12), 5) == max(map(len, batch))
+    monkeypatch.setattr(trace_module, "CHUNK_BYTES", 2 * len(source.layer_ids) * source.top_k * 5)
+    assert alike(routing(source, range(12), 5), batch)
+
+
+def test_equal_parameters_give_equal_traffic_and_another_seed_another(generated):
+    one, same, other = generated(), generated(), generated(seed=8)
+    assert one.digest == same.digest != other.digest and one.label != other.label
+    batch, again = routing(one, range(6), 5), routing(other, range(6), 5)
+    assert alike(batch, routing(same, range(6), 5))
+    assert one.top_k == one.num_experts or not alike(batch, again)
+
+
+def test_fitted_tokens_stay_in_few_groups_and_a_mix_is_another_traffic():
+    groups = np.sort(collect(deepseek(prompt_tokens=3, decode_steps=4)).experts, axis=2) // 32
+    assert groups.shape == (40 * 7, 58, 8) and (1 + (np.diff(groups, axis=2) > 0).sum(axis=2)).max() == 4
+    sources = [deepseek(), deepseek(mix={"mmlu": 0.5, "mmlu_zh": 0.5}), deepseek(requests=41)]
+    assert len({source.digest for source in sources}) == 3 and sources[0].label != sources[1].label

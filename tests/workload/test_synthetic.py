@@ -4,15 +4,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-import archsim.workload.trace as trace_module
 from archsim.base.errors import TraceError
 from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_model
 from archsim.workload import profile
 from archsim.workload.generated import SyntheticTraffic, alias_table, drifted, popularity, skew_of_layers
 from archsim.workload.traffic_presets import generated_traffic, measure
-
-MODELS = ("deepseek-v3", "kimi-k2", "llama-4-maverick", "mixtral-8x7b", "qwen1.5-moe-a2.7b")
 
 
 def traffic(model="olmoe-1b-7b", largest_batch=64, **parameters):
@@ -31,34 +28,6 @@ def routing(source, requests, decode_steps):
 def shared_fraction(one, other):
     """Mean fraction of the experts of a token that another token has too. Arrays [..., k]."""
     return (one[..., :, None] == other[..., None, :]).any(axis=-1).mean()
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_tokens_have_top_k_distinct_experts_of_the_model(model):
-    spec = load_model(model)
-    tokens = routing(traffic(model), range(10), 8)
-    assert tokens.shape == (10, 16 + 8, len(spec.moe_layer_ids), spec.top_k)
-    assert tokens.min() >= 0 and tokens.max() < spec.experts
-    assert (np.diff(np.sort(tokens, axis=-1)) > 0).all()
-
-
-def test_every_expert_is_chosen_where_top_k_is_all_of_them():
-    model = load_model("mixtral-8x7b").model_copy(update={"top_k": 8})
-    tokens = routing(SyntheticTraffic(model, SyntheticSpec(popularity_skew=3), 9), range(9), 4)
-    assert (np.sort(tokens, axis=-1) == np.arange(8)).all()
-
-
-def test_routing_of_a_request_does_not_depend_on_the_batch():
-    source = traffic()
-    batch = routing(source, range(20), 6)
-    assert (routing(source, [13, 4, 13], 6) == batch[[13, 4, 13]]).all()
-    assert (routing(source, range(20), 3) == batch[:, : 16 + 3]).all()
-
-
-def test_pieces_do_not_matter(monkeypatch):
-    whole = routing(traffic(), range(20), 4)
-    monkeypatch.setattr(trace_module, "CHUNK_BYTES", 2 * 16 * 8 * 5)
-    assert (routing(traffic(), range(20), 4) == whole).all()
 
 
 def test_seeds_requests_layers_and_tokens_differ():

@@ -18,24 +18,6 @@ def llama():
     return load_model("llama-4-maverick")
 
 
-def test_json_requests_equal_the_same_requests_of_the_npz(shared, llama):
-    tree = shared / "data/traces/meta-llama"
-    file = shared / "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"
-    raw, whole = open_trace(tree, llama), open_trace(file, llama)
-    with np.load(file) as members:
-        ids, subjects = members["request_id"], members["subject_names"][members["request_subject"]]
-    wanted = sorted((path.parent.name, int(path.stem)) for path in tree.rglob("*.json"))
-    assert len(wanted) == raw.requests == 16
-    for r, (subject, number) in enumerate(wanted):
-        other = int(np.flatnonzero((ids == number) & (subjects == subject))[0])
-        mine, theirs = (slice(*t.request_offsets[i : i + 2]) for t, i in ((raw, r), (whole, other)))
-        assert np.array_equal(raw.experts[mine], whole.experts[theirs])
-        assert np.array_equal(raw.iteration[mine], whole.iteration[theirs])
-        assert raw.subject_names[raw.request_subject[r]] == subject == whole.subject_names[whole.request_subject[other]]
-    assert np.array_equal(raw.layer_ids, whole.layer_ids)
-    assert (raw.num_experts, raw.top_k, raw.model) == (whole.num_experts, whole.top_k, whole.model)
-
-
 def test_any_level_of_the_tree_may_be_given(shared, llama):
     tree = shared / "data/traces/meta-llama"
     model = tree / "Llama-4-Maverick-17B-128E-Instruct"
