@@ -20,7 +20,7 @@ from archsim.serving.measures import Slo, measure, times_ns
 from archsim.serving.records import Transfer
 from archsim.serving.requests import Requests, gamma_arrivals, lengths, refuse_too_long, without_hashes
 from archsim.serving.schedulers import compiled
-from archsim.serving.simulate import KvUnits, Scheduler, simulate
+from archsim.serving.simulate import CHOICES, Fault, KvUnits, Scheduler, simulate
 from archsim.specs.serving import SCHEDULERS
 
 NAMES = st.sampled_from(sorted(SCHEDULERS))
@@ -34,30 +34,69 @@ def served(rows, name="vllm_v1", blocks=60, ranks=1, instances=1, **more):
     return simulate(opened(rows), Scheduler(name, **SMALL), pool(blocks, instances, ranks), **more)
 
 
-@settings(max_examples=examples(60, 12))
-@given(ROWS, NAMES, st.integers(24, 200), st.integers(1, 3), st.integers(1, 2))
-def test_tokens_are_conserved_and_time_runs_forward(rows, name, blocks, ranks, instances):
-    found = served(rows, name, blocks, ranks, instances)
+# ---- Laws of every deployment, by a table: rows of ``DEPLOYMENTS`` × ``LAWS``.
+
+def tokens_and_blocks_are_conserved(found):
     requests, totals = found.requests, found.totals
-    assert np.array_equal(requests["made"], requests["output"])
+    assert np.array_equal(requests["made"], requests["output"]) and requests["blocks"].sum() == 0
     assert np.all(requests["computed"] == requests["input"] + requests["output"] - 1)
+    if not totals["drafted"] and not len(found.failed):
+        assert found.gaps.sum() == (requests["output"] - 1).sum()
+        least = requests["input"].sum() - requests["hit"].sum() + (requests["output"] - 1).sum()
+        computed = totals["prefill_tokens"] + totals["decode_tokens"]
+        assert computed == least if requests["preempted"].sum() == 0 else computed > least
+
+
+def time_runs_forward(found):
+    requests = found.requests
     assert np.all(requests["scheduled_ns"] >= requests["arrival_ns"])
     assert np.all(requests["first_ns"] > requests["scheduled_ns"])
     assert np.all(requests["last_ns"] >= requests["first_ns"])
-    least = requests["input"].sum() + (requests["output"] - 1).sum()
-    computed = totals["prefill_tokens"] + totals["decode_tokens"]
-    assert computed == least if requests["preempted"].sum() == 0 else computed > least
-    assert found.gaps.sum() == (requests["output"] - 1).sum()
+
+
+PREFIXES = ("prefix_aware", "cache_aware", "session")  # refused without hash ids
+LAWS = (tokens_and_blocks_are_conserved, time_runs_forward)
+FREE = Transfer(np.float64(0), np.float64(0))
+# Name → (its pool, more of the simulation, more of the scheduler); a deployment joins by one row.
+DEPLOYMENTS = {
+    "one engine": ({}, {}, {}), "ranks": ({"ranks": 3}, {}, {}), "engines": ({"instances": 2, "ranks": 2}, {}, {}),
+    "drafts": ({}, {"speculation": of(3, 0.6, 1, 3), "layers": 10}, {}),
+    "useless drafts": ({"ranks": 2}, {"speculation": of(2, 0.0, 0, 0), "layers": 10}, {}),
+    "pools apart": ({}, {"decode": pool(200), "transfer": Transfer(np.float64(MS), np.float64(1e4))}, {}),
+    "late tokens": ({}, {"first_after": 3, "request_ns": 7 * MS, "front_end_ns": MS}, {}),
+    "spaced prompts": ({"ranks": 2}, {}, {"prefill": "spaced", "prefill_every": 4}),
+    "prompts together": ({"ranks": 2}, {}, {"prefill": "together", "prefill_every": 4}),
+    "a rank that fails": ({"instances": 2}, {"faults": [Fault(21 * MS, 0, 0, 50 * MS, False)]}, {}),
+    **{balance: ({"instances": 3}, {}, {"balance": balance}) for balance in CHOICES},
+}  # fmt: skip
+
+
+def asked_with_prefixes(rows):
+    """Every prompt begins with the blocks of all."""
+    requests = opened(rows)
+    counts = -(-requests.input // 32)
+    ids = np.concatenate([np.arange(count) for count in counts])
+    return requests._replace(hash_ids=ids, hash_from=np.r_[0, np.cumsum(counts)], hash_tokens=32)
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+@settings(max_examples=examples(40, 3))
+@given(ROWS, NAMES, st.integers(24, 200), st.booleans())
+def test_every_deployment_obeys_all_laws_and_equal_runs_give_equal_bytes(deployment, rows, name, blocks, shared):
+    machine, more, rules = DEPLOYMENTS[deployment]
+    requests = asked_with_prefixes(rows) if shared or deployment in PREFIXES else opened(rows)
+    one, same = (
+        simulate(requests, Scheduler(name, **SMALL, **rules), pool(blocks, **machine), **more) for _ in range(2)
+    )
+    for law in LAWS:
+        law(one)
+    assert one.requests.tobytes() == same.requests.tobytes() and one.series.tobytes() == same.series.tobytes()
 
 
 @settings(max_examples=examples(60))
 @given(ROWS, NAMES, st.integers(24, 80), st.booleans(), st.sampled_from([KvUnits(), MIXED]))
 def test_all_kv_blocks_come_back(rows, name, blocks, shared, units):
-    asked = opened(rows)
-    if shared:
-        counts = -(-asked.input // 32)
-        ids = np.concatenate([np.arange(count) for count in counts])
-        asked = asked._replace(hash_ids=ids, hash_from=np.r_[0, np.cumsum(counts)], hash_tokens=32)
+    asked = asked_with_prefixes(rows) if shared else opened(rows)
     scheduler = Scheduler(name, **SMALL)
     machine = pool(blocks)._replace(units=units)
     try:
@@ -66,9 +105,8 @@ def test_all_kv_blocks_come_back(rows, name, blocks, shared, units):
         return
     limits = simulation._limits(asked, scheduler, 0.0, units=units)
     state = simulation._state(asked, scheduler, machine, None, limits)
-    no_transfer = Transfer(np.float64(0), np.float64(0))
     schedule = compiled(name, {}, state, limits)
-    assert loop.run(state, machine.table, machine.table, limits, no_transfer, schedule) == loop.ENDED
+    assert loop.run(state, machine.table, machine.table, limits, FREE, schedule) == loop.ENDED
     rank = state.ranks[0]
     cached = int(state.sizes[state.references[0] == 0].sum())
     assert np.all(state.references <= 0) and rank["unheld"] == cached
@@ -110,14 +148,6 @@ def test_too_little_kv_preempts_and_still_ends():
     found = served([(0.0, 100, 60)] * 6, blocks=24)
     assert found.totals["preemptions"] > 0
     assert served([(0.0, 100, 60)] * 6, "trtllm", blocks=24).totals["preemptions"] == 0
-
-
-@pytest.mark.parametrize("name", sorted(SCHEDULERS))
-def test_equal_runs_give_equal_bytes(name):
-    rows = [(float(at % 7), 50 + 13 * at % 200, 1 + at % 31) for at in range(60)]
-    first, second = (served(rows, name, 40, 2, 2) for _ in range(2))
-    assert first.requests.tobytes() == second.requests.tobytes()
-    assert first.series.tobytes() == second.series.tobytes()
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULERS))
@@ -163,9 +193,7 @@ def test_the_host_takes_its_time_before_the_queue():
 def test_kv_moves_to_the_instances_that_decode():
     rows = [(at * 5.0, 100, 10) for at in range(8)]
     transfer = Transfer(np.float64(1 * MS), np.float64(1e4))
-    found = served(rows, decode=pool(60), transfer=transfer)
-    requests = found.requests
-    assert np.all(requests["made"] == 10)
+    requests = served(rows, decode=pool(60), transfer=transfer).requests
     prefill = 2 * MS + 100 * 1e4 + 1e3
     assert requests["first_ns"][0] - requests["arrival_ns"][0] == pytest.approx(prefill + 1 * MS + 100 * 1e4)
 
@@ -175,7 +203,7 @@ def test_windows_and_states_move_with_a_request():
     transfer = Transfer(np.float64(0), np.float64(1e4), np.float64(3e5), np.array([[40.0, 1e3], [400.0, 10.0]]))
     first, moved = (
         served(rows, decode=pool(60), transfer=each).requests[0]["first_ns"]
-        for each in (Transfer(np.float64(0), np.float64(0)), transfer)
+        for each in (FREE, transfer)
     )
     assert moved - first == pytest.approx(100 * 1e4 + 3e5 + 40 * 1e3 + 100 * 10)
 
@@ -471,16 +499,6 @@ def test_no_draft_accepted_gains_nothing_and_costs_the_drafts(layers):
         assert slow.totals["now_ns"] > drafted(of(3, 0.0, 0, 0)).totals["now_ns"]
 
 
-@settings(max_examples=25)
-@given(st.sampled_from(sorted(SCHEDULERS)), st.integers(1, 4), st.floats(0, 1), st.integers(30, 100))
-def test_tokens_and_blocks_are_conserved_with_drafts(name, drafts, rate, blocks):
-    found = drafted(of(drafts, rate, 1, 3), name, blocks=blocks)
-    requests = found.requests
-    assert np.array_equal(requests["made"], requests["output"]) and requests["blocks"].sum() == 0
-    assert np.all(requests["computed"] == requests["input"] + requests["output"] - 1)
-    assert np.all(requests["last_ns"] >= requests["first_ns"])
-
-
 def test_prompts_pass_the_layer_that_drafts():
     """One of ten: a tenth longer at most, and nothing where drafts come from n-grams."""
     plain, ngram, mtp = (
@@ -545,7 +563,6 @@ def test_prompts_of_ranks_that_wait_for_each_other_are_grouped():
     for rule in ("spaced", "together"):
         assert gaps[rule] <= gaps["free"] and ttft[rule] > ttft["free"]
         assert found[rule].totals["prompts"] < found["free"].totals["prompts"]
-        assert np.array_equal(found[rule].requests["made"], found[rule].requests["output"])
     assert gaps["spaced"] < 0.9 * gaps["free"]
 
 

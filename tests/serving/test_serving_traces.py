@@ -12,7 +12,7 @@ from support.serving import opened, pool
 from archsim.base.errors import SpecError, TraceError
 from archsim.serving.requests import FORMATS, Requests, first, format_of, read_requests, scaled
 from archsim.serving.schedulers import sessions_of
-from archsim.serving.simulate import CHOICES, Scheduler, simulate
+from archsim.serving.simulate import Scheduler, simulate
 from archsim.specs.serving_files import load_serving
 
 SAMPLES = {
@@ -258,13 +258,6 @@ def test_requests_without_hash_ids_are_refused(balance):
         served(opened([(0.0, 10, 2)]), balance)
     with pytest.raises(SpecError, match=r"scheduler\.balance.*hash ids"):
         load_serving("configs/serve_h200.yaml", [f"scheduler.balance={balance}"])
-
-
-def test_all_choices_end_with_the_same_tokens():
-    requests = conversations(3, 3, gap_ms=1.0)
-    for balance in CHOICES:
-        found = served(requests, balance)
-        assert np.array_equal(found.requests["made"], found.requests["output"])
 
 
 @pytest.mark.parametrize(
