@@ -181,15 +181,6 @@ def test_out_that_cannot_be_written(tmp_path, capsys):
     assert "cannot be written to" in capsys.readouterr().err
 
 
-def test_help_is_light():
-    """`--help` imports nothing that takes long."""
-    code = "import sys; from archsim.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
-    code += "heavy = {'numpy', 'numba', 'pandas', 'pyarrow', 'matplotlib', 'rich', 'pydantic'}\n"
-    code += "print('imported:', sorted(heavy & set(sys.modules)))"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ended.stdout.endswith("imported: []\n"), ended.stdout
-
-
 @pytest.mark.parametrize(("changes", "said"), [
     (["workload.trace={synthetic: {prompt_tokens: 0}}", "assumptions=[physical]"], "workload.context"),
     (["workload.trace={synthetic: {like: deepseek-v3}}"], "traffic of 256 experts, top-2; model toy has 16, top-2"),

@@ -6,6 +6,7 @@ import pytest
 from support.explorations import EXPLORED
 from support.html_page import Page
 from support.made_up_measurements import gemm, written
+from support.tables import read_beside
 from support.tiny import TINY
 
 import calibration.fit.fit
@@ -181,40 +182,12 @@ def wins(*each):
 
 
 V3, QWEN = MODELS
-SAID = {
-    "On dojo, expert parallelism (ep) decodes deepseek-v3 the fastest at batch 64.": [(V3, 64, "ep", 1.0)],
-    "On dojo, expert parallelism (ep) decodes deepseek-v3 the fastest.": [(V3, 64, "ep", 1.0), (V3, 512, "ep", 1.0)],
-    "On dojo, allo decodes deepseek-v3 1.30× faster than expert parallelism (ep) at batch 8,192.": [
-        (V3, 8192, "allo", 1.3)
-    ],
-    "On dojo, allo decodes deepseek-v3 and qwen3-235b-a22b 1.10× to 1.70× faster than expert parallelism (ep).": [
-        (V3, 4096, "allo", 1.1), (V3, 8192, "allo", 1.3), (QWEN, 4096, "allo", 1.7),
-    ],
-    "On dojo, allo decodes deepseek-v3 and qwen3-235b-a22b 1.10× to 1.70× faster than expert parallelism (ep). The "
-    "exception is deepseek-v3 at batch 16,384, where base wins by 1.51×.": [
-        (V3, 4096, "allo", 1.1), (V3, 16384, "base", 1.51), (QWEN, 4096, "allo", 1.7),
-    ],
-    "On dojo, allo decodes deepseek-v3 and qwen3-235b-a22b 1.30× to 1.77× faster than expert parallelism (ep). The "
-    "exceptions are deepseek-v3 at batch 512 and qwen3-235b-a22b at batch 512, where ep wins.": [
-        (V3, 512, "ep", 1.0), (V3, 8192, "allo", 1.3), (V3, 16384, "allo", 1.5), (QWEN, 512, "ep", 1.0),
-        (QWEN, 8192, "allo", 1.77),
-    ],
-    "On dojo, allo decodes deepseek-v3 1.30× faster than expert parallelism (ep). The exceptions are deepseek-v3 at "
-    "batch 64, where ep wins; and deepseek-v3 at batch 16,384, where base wins by 1.20×.": [
-        (V3, 64, "ep", 1.0), (V3, 4096, "allo", 1.3), (V3, 8192, "allo", 1.3), (V3, 16384, "base", 1.2),
-    ],
-    "On dojo, allo decodes deepseek-v3 1.30× faster than expert parallelism (ep). In 5 of 11 places another policy "
-    "wins (ep and base); the table below has them.": [
-        *((V3, 2**n, "ep", 1.0) for n in range(4)), *((V3, 2**n, "allo", 1.3) for n in range(4, 10)),
-        (V3, 4096, "base", 1.1),
-    ],
-    "On dojo, harmoeny decodes deepseek-v3 the fastest at batch 64.": [(V3, 64, "harmoeny", None)],
-}  # fmt: skip
+TOLD = read_beside(__file__, "tables.yaml")
 
 
-@pytest.mark.parametrize("said", SAID, ids=range(len(SAID)))
-def test_what_wins(said):
-    assert _won({"dojo": wins(*SAID[said])}) == [said]
+def test_what_wins():
+    for case in TOLD["won"]:
+        assert _won({"dojo": wins(*case["wins"])}) == [case["said"]]
 
 
 def test_systems_on_which_the_same_policy_wins_share_a_sentence():
@@ -288,37 +261,13 @@ ROW = {
     "over_roofline": 9.24, "decode_step_ns": 91.1e6, "mfu": 0.001, "hbm_bandwidth_utilisation": 0.108,
     "load_max_over_mean": 1.61, "bound_link": 0.84, "bound_hbm": 0.16, "bound_llc": 0.002,
 }  # fmt: skip
-FAR = (
-    "The time goes to moving weights over links (84%) and HBM (16%). The busiest die has 1.6 times the mean load. Its "
-    "MFU is 0.1%, and it uses 10.8% of the HBM bandwidth."
-)
-NOTES = {
-    "A decode step of deepseek-v3 on dojo at batch 4,096 takes 91.1 ms, which is 9.2 times its roofline, the least "
-    f"time in which evenly loaded dies could do the same FLOP and move the same bytes of HBM. {FAR}": (
-        roofline_notes, [ROW]
-    ),
-    "On dojo, 2 of 2 runs take more than 3 times as long as the roofline allows. The roofline is the least time in "
-    "which evenly loaded dies could do the same FLOP and move the same bytes of HBM. The run that is farthest from it "
-    "is deepseek-v3 at batch 4,096 under allo (physical). Its decode step takes 91.1 ms, which is 9.2 times its "
-    f"roofline. {FAR}": (roofline_notes, [ROW, ROW | {"policy": "ep", "over_roofline": 4.0}]),
-    "Policy allo is slower than ep in 1 of 2 runs. At worst, its throughput is 0.80× that of ep (deepseek-v3 on dojo "
-    "at batch 4,096, physical).": (policy_notes, [
-        {**ROW, "decode_step_ns": None, "speedup_vs_ep": gain, "batch": batch}
-        for gain, batch in ((0.8, 4096), (1.1, 64))
-    ]),
-    "The 12 requests are copies of the 5 recorded ones, and each copy begins at another decode step "
-    "(workload.extend: shifted).": (drawn_notes, [{"batch": 12, "drawn_from": 5, "extend": "shifted"}]),
-    "Only 4 of the 58 MoE layers of deepseek-v3 ran. The throughput and the times of a step are scaled to all of them. "
-    "The standard error is 1.2% (column layers_error).": (
-        layer_notes, [{"model": "deepseek-v3", "layers": 4, "model_layers": 58, "layers_error": 0.012, "policy": "ep"}]
-    ),
-}  # fmt: skip
+NOTES = {each.__name__: each for each in (roofline_notes, policy_notes, drawn_notes, layer_notes)}
 
 
-@pytest.mark.parametrize("said", NOTES, ids=range(len(NOTES)))
-def test_notes_are_sentences(said):
-    notes_of, rows = NOTES[said]
-    assert notes_of(rows) == [said]
+def test_notes_are_sentences():
+    for case in TOLD["notes"]:
+        rows = [ROW | row if case.get("like") == "run" else row for row in case["rows"]]
+        assert NOTES[case["of"]](rows) == [case["said"]]
 
 
 def test_every_note_begins_and_ends_as_a_sentence():

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import read_beside, table_of
 
 import archsim
 from archsim.base.errors import SpecError
@@ -38,104 +39,49 @@ from archsim.specs.system import D2DSpec, SystemSpec
 ROOT = Path(__file__).resolve().parents[2]
 DOJO = ROOT / "configs" / "dojo.yaml"
 
-# machine.md's tables: mesh, HBM bytes/s, D2D bytes/s, HBM bytes, FLOP/s, dtype
-SYSTEMS = {
-    "dojo": (5, 5, 2e12, 1.5e12, 80 * 10**9, 1e15, "fp8"), "tsmc_sow": (3, 8, 2e12, 1.5e12, 80 * 10**9, 1e15, "fp8"),
-    "dojo_enhanced": (5, 5, 8e12, 2e12, 180 * 10**9, 4.5e15, "fp8"),
-    "isca26_dojo": (5, 5, 3.35e12, 1.741e12, 80 * 10**9, 1e15, "fp16"),
-    "isca26_tsmc_sow": (3, 8, 3.35e12, 1.741e12, 80 * 10**9, 1e15, "fp16"),
-}
-# As CUDA reports them
-H100_BYTES, H200_BYTES, B200_BYTES = 81000 * 2**20, 143155 * 2**20, 182682 * 2**20
-# GPUs, bytes/s of the innermost links, HBM bytes/s, HBM bytes, FLOP/s
-CLUSTERS = {
-    "h100_node": (8, 450e9, 3.35e12, H100_BYTES, 1.979e15),
-    "h200_node": (8, 450e9, 4.8e12, H200_BYTES, 1.979e15),
-    "b200_node": (8, 900e9, 8e12, B200_BYTES, 4.5e15),
-    "b200_cluster": (32, 900e9, 8e12, B200_BYTES, 4.5e15),
-    "b300_cluster": (32, 900e9, 8e12, 288 * 10**9, 4.5e15),
-    "h100_cluster": (32, 450e9, 3.35e12, H100_BYTES, 1.979e15),
-    "h200_cluster": (32, 450e9, 4.8e12, H200_BYTES, 1.979e15),
-    "h800_cluster": (32, 200e9, 3.35e12, H100_BYTES, 1.979e15),
-    "h20_cluster": (16, 450e9, 4e12, 96 * 10**9, 0.296e15),
-    "a100_cluster": (64, 300e9, 2.039e12, 80 * 10**9, 0.312e15),
-    "a30_node": (8, 32e9, 0.933e12, 24 * 10**9, 0.165e15),
-    "v100_node": (8, 150e9, 0.9e12, 32 * 10**9, 0.125e15),
-    "gb200_nvl72": (72, 900e9, 8e12, 188_733 * 2**20, 5e15),
-    "gb300_nvl72": (72, 900e9, 8e12, 283_136 * 2**20, 5e15),
-    "dojo_x4": (100, 1.5e12, 2e12, 80 * 10**9, 1e15),
-    "sow_x": (16, 2e12, 10e12, 240 * 10**9, 4.5e15),
-    # datasheet only
-    "mi355x_node": (8, 537.6e9, 8e12, 288 * 10**9, 5.033e15),
-    "b300_node": (8, 900e9, 8e12, 288 * 10**9, 4.5e15),
-    "vr_nvl144": (72, 1.8e12, 13e12, 288 * 10**9, 16.667e15),
-    "cloudmatrix384": (384, 392e9, 3.2e12, 128 * 10**9, 1.504e15),
-    "rtx_pro_6000_pair": (2, 64e9, 1.597e12, 96 * 10**9, 0.5038e15),
-    "blackhole_galaxy": (32, 50e9, 0.512e12, 32 * 10**9, 0.745e15),
-    "blackhole_ring8": (8, 50e9, 0.512e12, 32 * 10**9, 0.745e15),
-    "blackhole_line8": (8, 50e9, 0.512e12, 32 * 10**9, 0.745e15),
-    "tpu7x_2x2x4": (16, 100e9, 7.38e12, 192 * 2**30, 4.614e15),
-    "mi300x_node": (8, 64e9, 5.3e12, 192 * 10**9, 2.615e15),
-}
 ON_CHIP = ("dojo_x4", "sow_x", "blackhole", "tpu7x")  # which start kernels themselves
-# MoE layers (of), first MoE layer, hidden, expert FFN, experts, top-k, shared experts, shared FFN
-MODELS = {
-    "deepseek-v3": (58, 61, 3, 7168, 2048, 256, 8, 1, 2048),
-    "qwen3-235b-a22b": (94, 94, 0, 4096, 1536, 128, 8, 0, 1536), "kimi-k2": (60, 61, 1, 7168, 2048, 384, 8, 1, 2048),
-    "llama-4-maverick": (24, 48, 1, 5120, 8192, 128, 1, 1, 8192), "glm-4.5": (89, 92, 3, 5120, 1536, 160, 8, 1, 1536),
-    "mixtral-8x7b": (32, 32, 0, 4096, 14336, 8, 2, 0, 14336), "olmoe-1b-7b": (16, 16, 0, 2048, 1024, 64, 8, 0, 1024),
-    "gpt-oss-20b": (24, 24, 0, 2880, 2880, 32, 4, 0, 2880), "deepseek-v2-lite": (26, 27, 1, 2048, 1408, 64, 6, 2, 1408),
-    "gpt-oss-120b": (36, 36, 0, 2880, 2880, 128, 4, 0, 2880), "llama-3.1-70b": (80, 80, 0, 8192, 28672, 1, 1, 0, 28672),
-    "llama-3.1-8b": (32, 32, 0, 4096, 14336, 1, 1, 0, 14336), "minimax-m2.5": (62, 62, 0, 3072, 1536, 256, 8, 0, 1536),
-    "qwen3-30b-a3b": (48, 48, 0, 2048, 768, 128, 8, 0, 768), "qwen3-32b": (64, 64, 0, 5120, 25600, 1, 1, 0, 25600),
-    "qwen3-next-80b-a3b": (48, 48, 0, 2048, 512, 512, 10, 1, 512),
-    "deepseek-v3.2": (58, 61, 3, 7168, 2048, 256, 8, 1, 2048),
-    "kimi-linear-48b-a3b": (26, 27, 1, 2304, 1024, 256, 8, 1, 1024), "glm-5": (75, 78, 3, 6144, 2048, 256, 8, 1, 2048),
-    "qwen3.5-397b-a17b": (60, 60, 0, 4096, 1024, 512, 10, 1, 1024),
-    "glm-4.5-air": (45, 46, 1, 4096, 1408, 128, 8, 1, 1408),
-    "mistral-small-4": (36, 36, 0, 4096, 2048, 128, 4, 1, 2048),
-    "qwen1.5-moe-a2.7b": (24, 24, 0, 2048, 1408, 60, 4, 1, 4 * 1408),
-    "deepseek-v4-flash": (43, 43, 0, 4096, 2048, 256, 6, 1, 2048),
-}
+SHIPPED = read_beside(__file__, "tables.yaml")
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_shipped_system(name):
+def named(table):
+    """The first column of a table."""
+    return [name for name, *_ in SHIPPED[table][1:]]
+
+
+@table_of(__file__, "systems")
+def test_shipped_system(name, x, y, hbm_bytes_per_s, d2d_bytes_per_s, hbm_bytes, flop_per_s, dtype):
     system = load_system(name)
-    found = (system.mesh.x, system.mesh.y, system.hbm.bandwidth_bytes_per_s, system.d2d.bandwidth_bytes_per_s)
-    found += (system.hbm.capacity_bytes, system.compute.peak_flop_per_s, system.compute.dtype)
-    assert found == SYSTEMS[name]
-    assert (system.llc.capacity_bytes, system.llc.hit_ns, system.llc.miss_ns, system.llc.write_ns) == (
-        2**26, 100, 110, 30
-    )
-    assert (system.d2d.hop_latency_ns, system.d2d.request_bytes, system.hbm.latency_ns) == (200, 16, 300)
-    assert (system.hbm.reserved_fraction, system.name) == (0.1, name)
-    assert system.dies == system.mesh.x * system.mesh.y
+    assert (system.name, system.mesh.x, system.mesh.y, system.dies) == (name, x, y, x * y)
+    assert (system.hbm.bandwidth_bytes_per_s, system.d2d.bandwidth_bytes_per_s) == (hbm_bytes_per_s, d2d_bytes_per_s)
+    assert (system.hbm.capacity_bytes, system.hbm.reserved_fraction, system.hbm.latency_ns) == (hbm_bytes, 0.1, 300)
+    assert (system.compute.peak_flop_per_s, system.compute.dtype) == (flop_per_s, dtype)
+    llc, d2d = system.llc, system.d2d
+    assert (llc.capacity_bytes, llc.hit_ns, llc.miss_ns, llc.write_ns) == (2**26, 100, 110, 30)
+    assert (d2d.hop_latency_ns, d2d.request_bytes) == (200, 16)
 
 
-@pytest.mark.parametrize("name", CLUSTERS)
-def test_shipped_cluster(name):
+@table_of(__file__, "clusters")
+def test_shipped_cluster(name, dies, d2d_bytes_per_s, hbm_bytes_per_s, hbm_bytes, flop_per_s):
     system = load_system(name)
-    found = system.dies, system.d2d.bandwidth_bytes_per_s, system.hbm.bandwidth_bytes_per_s
-    assert (*found, system.hbm.capacity_bytes, system.compute.peak_flop_per_s) == CLUSTERS[name]
-    assert (system.name, system.launch) == (name, "local_cp" if name.startswith(ON_CHIP) else "gpu")
+    assert (system.name, system.dies, system.d2d.bandwidth_bytes_per_s) == (name, dies, d2d_bytes_per_s)
+    assert (system.hbm.bandwidth_bytes_per_s, system.hbm.capacity_bytes) == (hbm_bytes_per_s, hbm_bytes)
+    assert system.compute.peak_flop_per_s == flop_per_s
+    assert system.launch == ("local_cp" if name.startswith(ON_CHIP) else "gpu")
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_shipped_model(name):
+@table_of(__file__, "models")
+def test_shipped_model(name, moe_layers, layers, first, hidden, ffn, experts, top_k, shared, shared_ffn):
     model = load_model(name)
-    found = (
-        len(model.moe_layer_ids), model.layers, model.moe_layer_ids[0], model.hidden, model.expert_ffn, model.experts
+    assert (model.name, len(model.moe_layer_ids), model.layers, model.moe_layer_ids[0]) == (
+        name, moe_layers, layers, first
     )
-    found += (model.top_k, model.shared_experts, model.shared_ffn)
-    assert found == MODELS[name]
-    assert model.name == name
-    assert model.slice_weights == model.hidden * model.expert_ffn
+    assert (model.hidden, model.expert_ffn, model.experts, model.top_k) == (hidden, ffn, experts, top_k)
+    assert (model.shared_experts, model.shared_ffn, model.slice_weights) == (shared, shared_ffn, hidden * ffn)
 
 
 def test_no_shipped_file_is_left_out_of_the_tables():
-    assert set(named_files("systems")) == set(SYSTEMS) | set(CLUSTERS)
-    assert set(named_files("models")) == set(MODELS)
+    assert set(named_files("systems")) == {*named("systems"), *named("clusters")}
+    assert set(named_files("models")) == set(named("models"))
 
 
 def test_llama_4_has_moe_in_the_odd_layers():
@@ -522,8 +468,8 @@ def test_what_experiments_ask_is_wrapped_not_cut(capsys):
 @pytest.mark.parametrize(
     ("what", "names"),
     [
-        ("systems", [*SYSTEMS, *CLUSTERS]),
-        ("models", MODELS),
+        ("systems", named_files("systems")),
+        ("models", named_files("models")),
         ("policies", PRESETS),
         ("assumptions", [f"{field}:" for field in ASSUMPTIONS]),
         ("calibrations", [file.stem for file in (shipped_configs() / "calibrations").glob("*.yaml")]),
@@ -541,19 +487,13 @@ def _loaded_by(code: str) -> set[str]:
     return set(subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stderr.split())
 
 
-def test_help_waits_for_no_import():
-    code = "import archsim.cli.main\ntry: archsim.cli.main.main(['--help'])\nexcept SystemExit: pass"
-    loaded = _loaded_by(code)
-    assert "argparse" in loaded
-    assert not loaded & {"pydantic", "yaml", "numpy", "numba", "pandas", "matplotlib", "pyarrow"}
-
-
-def test_specs_stay_light():
-    loaded = _loaded_by(
-        "import archsim.specs.library, archsim.specs.describe, archsim.specs.assumptions"
-    )
-    assert "pydantic" in loaded
-    assert not loaded & {"numpy", "numba", "pandas", "matplotlib", "pyarrow"}
+def test_specs_stay_light_and_help_waits_for_no_import():
+    specs = "import archsim.specs.library, archsim.specs.describe, archsim.specs.assumptions"
+    shown = "import archsim.cli.main\ntry: archsim.cli.main.main(['--help'])\nexcept SystemExit: pass"
+    heavy = {"numpy", "numba", "pandas", "matplotlib", "pyarrow"}
+    for code, light, absent in ((specs, "pydantic", heavy), (shown, "argparse", heavy | {"pydantic", "yaml", "rich"})):
+        loaded = _loaded_by(code)
+        assert light in loaded and not loaded & absent
 
 
 def test_public_names():
@@ -637,30 +577,13 @@ def test_a_value_over_a_shipped_mapping_is_named_by_its_own_line(tmp_path):
         load_experiment(tmp_path / "x.yaml")
 
 
-def test_many_keys_are_no_alias_and_aliases_of_aliases_are_refused():
-    assert len(parse_yaml("\n".join(f"k{n}: {n}" for n in range(60_000)), "x").data) == 60_000
-    bomb = "a: &a [1,2,3,4,5,6,7,8,9]\n"
-    for below, name in zip("abcde", "bcdef", strict=True):
-        bomb += f"{name}: &{name} [{', '.join([f'*{below}'] * 9)}]\n"
-    with pytest.raises(SpecError, match="aliases repeat what they name"):
-        parse_yaml(bomb, "x")
-
-
 # ---- Attention geometry of models: published parameter counts, hand cases of the KV cache, and what is refused.
 
-# Published parameters in 1e9. Model cards on Hugging Face; of Kimi-K2 its safetensors index (its report has 1.04 T).
-# None counts heads of multi-token prediction but GLM-4.5's, whose layer is 1.4 % of it.
-PUBLISHED = {
-    "deepseek-v2-lite": 15.7, "deepseek-v3": 671, "deepseek-v3.2": 671.9, "glm-4.5": 355, "glm-4.5-air": 106.85,
-    "glm-5": 744, "kimi-linear-48b-a3b": 49.1, "qwen3-next-80b-a3b": 79.67, "qwen3.5-397b-a17b": 397,
-    "gpt-oss-20b": 20.9, "kimi-k2": 1026, "llama-4-maverick": 400, "mixtral-8x7b": 46.7, "olmoe-1b-7b": 6.92,
-    "qwen1.5-moe-a2.7b": 14.3, "qwen3-235b-a22b": 235, "deepseek-v4-flash": 284,
-}
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_are_the_published_count(name):
+@table_of(__file__, "parameters")
+def test_parameters_are_the_published_count(name, published):
     model = load_model(name)
     assert model.missing_geometry == ()
-    assert model.all_weights == pytest.approx(PUBLISHED[name] * 1e9, rel=0.01)
+    assert model.all_weights == pytest.approx(published * 1e9, rel=0.01)
 
 
 @pytest.mark.parametrize(("name", "file"), [("deepseek-r1", "deepseek-v3"), ("MiniMax-M2", "minimax-m2.5")])
@@ -686,7 +609,7 @@ def test_windowed_layers_keep_no_more_than_the_window():
     assert model.kv_bytes(1128) == (12 * 1128 + 12 * 128) * (2 * 8 * 64) * 2
 
 
-@given(name=st.sampled_from(sorted(PUBLISHED)), context=st.integers(0, 10**6), more=st.integers(0, 10**5))
+@given(name=st.sampled_from(named("parameters")), context=st.integers(0, 10**6), more=st.integers(0, 10**5))
 def test_a_longer_context_never_takes_less(name, context, more):
     model = load_model(name)
     assert model.kv_bytes(context) <= model.kv_bytes(context + more) <= (context + more) * model.kv_bytes_per_token()

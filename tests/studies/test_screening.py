@@ -12,6 +12,7 @@ from pyarrow import parquet
 from support.examples import examples, sampled
 from support.explorations import EXPLORED
 from support.small_runs import demand_of, policy, scenario_of, small_model, small_system
+from support.tables import read_beside
 
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.analytic.machines import PARTS, RATES, record, shares_plan, walk_machines, with_rates
@@ -173,28 +174,7 @@ def test_screened_columns_are_those_of_single_runs(space, monkeypatch):
                 assert found == pytest.approx(expected, rel=1e-14), name
 
 
-SHAPES = {
-    "one axis of work": {"grid": {"compute.peak": ["100 TFLOP/s", "300 TFLOP/s", "400 TFLOP/s"]}},
-    "one axis of links": {"grid": {"d2d.bandwidth": ["500 GB/s", "1 TB/s"]}},
-    "one axis of the LLC": {"grid": {"llc.hit": ["50 ns", "90 ns", "100 ns"]}},
-    "one group": {"zip": {"hbm.bandwidth": ["1 TB/s", "3 TB/s"], "d2d.hop_latency": ["50 ns", "90 ns"]}},
-    "groups": {"zip": [{"compute.peak": ["100 TFLOP/s", "300 TFLOP/s"], "llc.miss": ["50 ns", "90 ns"]},
-                       {"topology": ["mesh", "ring"], "hbm.latency": ["100 ns", "300 ns"]}]},
-    "one sample": {"sample": {"count": 5, "over": {"compute.peak": {"from": "100 TFLOP/s", "to": "400 TFLOP/s"}}}},
-    "a sample of all parts": {"sample": {"count": 5, "seed": 3, "over": {
-        "hbm.bandwidth": {"from": "1 TB/s", "to": "4 TB/s"}, "d2d.bandwidth": {"from": "1 TB/s", "to": "2 TB/s"},
-        "llc.hit": {"from": "20 ns", "to": "90 ns"}, "workload.batch": {"from": 8, "to": 64}}}},
-    "all": {"grid": {"system": {"d2d": {"bandwidth": ["500 GB/s", "1 TB/s"]}}, "workload.batch": [8, 24]},
-            "zip": {"hbm.efficiency": [0.5, 0.9], "llc.write": ["50 ns", "90 ns"]},
-            "sample": {"method": "random", "count": 3, "over": {
-                "hbm.bandwidth": {"from": "1 TB/s", "to": "4 TB/s"}, "hbm.latency": {"from": "10 ns", "to": "1 us"}}},
-            "where": "hbm.bandwidth >= 1.5e12"},
-    "constraints of one point": {"grid": {"compute.peak": ["100 TFLOP/s", "300 TFLOP/s"]},
-                                 "where": ["die_mm2 > 1", "compute.peak > 2e14"]},
-    "no rates": {"grid": {"topology": ["mesh", "ring"]}},
-}  # fmt: skip
-
-
+SHAPES = read_beside(__file__, "tables.yaml")["shapes"]
 AT_A_COMMIT = ("one axis of the LLC", "groups", "all", "no rates")
 
 
