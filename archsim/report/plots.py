@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from html import escape
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -615,7 +615,7 @@ class Ranges(Figure):
         }
         low = self.x.low if self.x.low is not None else (min(ends, default=1.0) / 1.1 if self.x.log else None)
         x = self.scale(
-            replace_axis(self.x, low=low, high=self.x.high or max(ends, default=1.0) * (1.1 if self.x.log else 1.04)),
+            self.x._replace(low=low, high=self.x.high or max(ends, default=1.0) * (1.1 if self.x.log else 1.04)),
             zero=self.x.low is None,
         )
         band = {"y": name, "x": x | {"field": self.low}, "x2": {"field": self.high}, "tooltip": self.told()}
@@ -1007,16 +1007,6 @@ class _Waterfall(Bars):
 # ---- parts
 
 
-def replace_axis(axis: Axis, **changes: Any) -> Axis:
-    return axis._replace(**changes)
-
-
-def run_fields(rows: Sequence[Row]) -> dict[str, Any]:
-    """Filters over what runs differ in."""
-    names = ("assumptions", "system", "model", "batch")
-    return {name: None for name in names if len({row[name] for row in rows}) > 1}
-
-
 def _select(name: str, values: Sequence[Any], chosen: Any) -> dict[str, Any]:
     labels = [f"{value:,}" if isinstance(value, int) else str(value) for value in values]
     options: list[Any] = list(values)
@@ -1048,11 +1038,6 @@ def _rounded(value: Any) -> Any:
         value = float(f"{value:.6g}")
         return int(value) if value == int(value) and abs(value) < 1e15 else value
     return value.item() if hasattr(value, "item") else value
-
-
-def steps_of(values: Sequence[float]) -> list[tuple[float, float]]:
-    """The ends of neighbouring values."""
-    return list(pairwise(values))
 
 
 @cache

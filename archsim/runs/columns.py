@@ -385,7 +385,7 @@ def use(run: Finished, row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_ITERATIONS = {"": ("decode iteration", 3), "prefill_": ("prefill", 5)}  # begin of columns → its words, and their layout
+_ITERATIONS = {"": "decode iteration", "prefill_": "prefill"}  # begin of columns → what it is
 # Columns, and what they say; the causes of each: archsim.iteration.times.COLUMNS.
 PARTS = MappingProxyType(
     {
@@ -520,8 +520,6 @@ def measure_steps(run: Finished) -> dict[str, np.ndarray]:
 # ruff: noqa: E501  (one row a column: a table is read across)
 
 LAYOUT = 7  # of results: raised when columns are added or change meaning; stored in manifests
-# Layouts of results from which on a cause has a column, where not from the first
-_SINCE = MappingProxyType({Cause.LAUNCH: 3, Cause.INEFFICIENCY: 5, Cause.PERMUTE: 5, Cause.BLOCKS: 5})
 
 
 class Column(NamedTuple):
@@ -529,9 +527,8 @@ class Column(NamedTuple):
 
     ``kind``: INTEGER, REAL or TEXT. ``unit``: as in names (``ns``, ``bytes``, ``share`` of 1, ``percent``, …).
     ``measure``: of a user's own, its value for a finished run; the others are in `MEASURES`, or follow from other rows.
-    ``optional``: the cell is empty where ``meaning`` says so. ``since``: the first layout that has it. ``header``: what tables of the page and
-    the terminal call it, '' for those that leave it out; ``after``: the column that it stands behind there, if that is
-    another than here. ``page``: the page's figures read it.
+    ``optional``: the cell is empty where ``meaning`` says so. ``header``: what tables of the page and the terminal call
+    it, '' for those that leave it out; ``after``: the column that it stands behind there, if that is another than here.
     """
 
     name: str
@@ -539,48 +536,46 @@ class Column(NamedTuple):
     unit: str
     meaning: str
     header: str = ""
-    page: bool = False
     optional: bool = False
-    since: int = 1
     after: str = ""
     measure: Callable[[Finished], Any] | None = None
 
 
 COLUMNS: tuple[Column, ...] = (
     Column("system", TEXT, "", "name of the system"),
-    Column("mesh_x", INTEGER, "dies", "dies along x; empty for a system without a mesh", page=True, optional=True),
-    Column("mesh_y", INTEGER, "dies", "dies along y; empty for a system without a mesh", page=True, optional=True),
+    Column("mesh_x", INTEGER, "dies", "dies along x; empty for a system without a mesh", optional=True),
+    Column("mesh_y", INTEGER, "dies", "dies along y; empty for a system without a mesh", optional=True),
     Column("model", TEXT, "", "name of the model"),
     Column("trace", TEXT, "", "the routing: last two names of the trace's path, or what was generated"),
     Column("batch", INTEGER, "requests", "requests that are served together"),
     Column("policy", TEXT, "", "name of the policy"),
     Column("engine", TEXT, "", "event or analytical"),
     Column("assumptions", TEXT, "", "label of the assumption set"),
-    Column("decode_steps", INTEGER, "steps", "decode iterations, without prefill and warm-up", "decode steps", True),
-    Column("prefill_ns", REAL, "ns", "time of the prefill; 0 where none ran, or a warm-up follows it", "prefill", True),
-    Column("decode_ns", REAL, "ns", "time of all decode steps", "decode", True),
-    Column("throughput_tokens_per_s", REAL, "tokens/s", "decode throughput of the layers that ran, as the assumption throughput counts it; tables show tokens_per_s; empty without decode", page=True, optional=True),
+    Column("decode_steps", INTEGER, "steps", "decode iterations, without prefill and warm-up", "decode steps"),
+    Column("prefill_ns", REAL, "ns", "time of the prefill; 0 where none ran, or a warm-up follows it", "prefill"),
+    Column("decode_ns", REAL, "ns", "time of all decode steps", "decode"),
+    Column("throughput_tokens_per_s", REAL, "tokens/s", "decode throughput of the layers that ran, as the assumption throughput counts it; tables show tokens_per_s; empty without decode", optional=True),
     Column("speedup_vs_base", REAL, "×", "decode throughput relative to policy base, with all else equal; empty without such a run",
-           "speed-up over base", True, True),
+           "speed-up over base", optional=True),
     Column("speedup_vs_ep", REAL, "×", "decode throughput relative to policy ep, with all else equal; empty without such a run",
-           "speed-up over ep", True, True, 2, "decode_ns"),
-    Column("hop_messages", INTEGER, "message hops", "messages multiplied by their hops (dies that they enter); the assumption hops says which of them count", "hops, messages", True),
-    Column("hop_bytes", INTEGER, "byte hops", "bytes of these messages multiplied by their hops", "hops, bytes", True),
-    Column("local_hbm_read_bytes", INTEGER, "bytes", "what dies read from their own HBM", "local HBM reads", True),
-    Column("remote_hbm_read_bytes", INTEGER, "bytes", "what dies read from the HBM of other dies", "remote HBM reads", True),
-    Column("local_hbm_write_bytes", INTEGER, "bytes", "what is written to HBM as cached copies", "HBM writes of copies", True),
+           "speed-up over ep", optional=True, after="decode_ns"),
+    Column("hop_messages", INTEGER, "message hops", "messages multiplied by their hops (dies that they enter); the assumption hops says which of them count", "hops, messages"),
+    Column("hop_bytes", INTEGER, "byte hops", "bytes of these messages multiplied by their hops", "hops, bytes"),
+    Column("local_hbm_read_bytes", INTEGER, "bytes", "what dies read from their own HBM", "local HBM reads"),
+    Column("remote_hbm_read_bytes", INTEGER, "bytes", "what dies read from the HBM of other dies", "remote HBM reads"),
+    Column("local_hbm_write_bytes", INTEGER, "bytes", "what is written to HBM as cached copies", "HBM writes of copies"),
     Column("activation_bytes", INTEGER, "bytes", "hidden vectors that are sent from die to die",
-           "activations between dies", True),
-    Column("die_utilisation", REAL, "share", "share of the time in which the compute array is busy, as a mean over dies", "die utilisation", True),
-    Column("load_max_over_mean", REAL, "×", "tokens of the busiest die relative to the mean of all dies, as a mean over steps; empty without decode", "load, max over mean", True, True),
-    Column("replicas_max_bytes_per_die", INTEGER, "bytes", "largest size of the cached copies on a die", "copies on the fullest die", True),
-    Column("events", INTEGER, "events", "events of the event engine, or steps of the analytical engine's walk", "events", True),
+           "activations between dies"),
+    Column("die_utilisation", REAL, "share", "share of the time in which the compute array is busy, as a mean over dies", "die utilisation"),
+    Column("load_max_over_mean", REAL, "×", "tokens of the busiest die relative to the mean of all dies, as a mean over steps; empty without decode", "load, max over mean", optional=True),
+    Column("replicas_max_bytes_per_die", INTEGER, "bytes", "largest size of the cached copies on a die", "copies on the fullest die"),
+    Column("events", INTEGER, "events", "events of the event engine, or steps of the analytical engine's walk", "events"),
     Column("hop_request_messages", INTEGER, "message hops", "requests for slices, multiplied by their hops"),
     Column("hop_data_messages", INTEGER, "message hops", "slices, multiplied by their hops"),
     Column("hop_activation_messages", INTEGER, "message hops", "messages of hidden vectors, multiplied by their hops"),
     Column("replicas_evicted", INTEGER, "replicas", "cached copies that were evicted"),
     *(
-        Column(f"copies_{name}_bytes", INTEGER, "bytes", meaning, page=True, since=2)
+        Column(f"copies_{name}_bytes", INTEGER, "bytes", meaning)
         for name, meaning in (
             ("saved", "slices of other dies' experts that a die found among its cached copies, and did not read remotely"),
             ("evicted_unused", "cached copies that were evicted without having been read"),
@@ -589,56 +584,56 @@ COLUMNS: tuple[Column, ...] = (
         )
     ),
     *(
-        Column(f"bound_{cause.column}", REAL, "share", f"time on the critical path that {about.meaning} takes; empty for a run without time", page=True, optional=True, since=_SINCE.get(cause, 1))
+        Column(f"bound_{cause.column}", REAL, "share", f"time on the critical path that {about.meaning} takes; empty for a run without time", optional=True)
         for cause, about in CAUSES.items()
     ),
     Column("bounded_by", TEXT, "", "which cause has the largest of these shares; empty for a run without time", optional=True),
     Column("bounded_by_margin", REAL, "share", "by how much it is larger than the next one", optional=True),
     Column("decision_ns", REAL, "ns", "time of decisions, whether steps wait for it or not"),
-    Column("decision_exposed_ns", REAL, "ns", "time that steps wait for decisions", page=True),
+    Column("decision_exposed_ns", REAL, "ns", "time that steps wait for decisions"),
     Column("decision_overhead_percent", REAL, "percent", "time that a step waits for decisions relative to the rest of the step, as a mean",
-           "overhead of decisions", True, True, after="replicas_max_bytes_per_die"),
+           "overhead of decisions", optional=True, after="replicas_max_bytes_per_die"),
     *(
-        Column(f"decision_overhead_percent_p{at}", REAL, "percent", f"as above, {at}th percentile over steps", page=True, optional=True)
+        Column(f"decision_overhead_percent_p{at}", REAL, "percent", f"as above, {at}th percentile over steps", optional=True)
         for at in (50, 99)
     ),
     *(
-        Column(f"host_p{at}_ns", REAL, "ns", f"{at}th percentile of the calls of a policy function timed on this machine; empty where none was", page=True, optional=True)
+        Column(f"host_p{at}_ns", REAL, "ns", f"{at}th percentile of the calls of a policy function timed on this machine; empty where none was", optional=True)
         for at in HOST_PERCENTILES
     ),
     Column("host_calls", INTEGER, "calls", "calls of a policy function that were timed"),
     *(
-        Column(f"exposed_{state.lower()}_ns", REAL, "ns", f"exposed time of decisions in state {state}", page=state == "EVALUATE")
+        Column(f"exposed_{state.lower()}_ns", REAL, "ns", f"exposed time of decisions in state {state}")
         for state in EXPOSED_STATES
     ),
-    Column("heatmap_dropped", INTEGER, "transitions", "token transitions that the heatmap dropped", page=True),
-    Column("atu_misses", INTEGER, "misses", "misses of the address translation units", page=True),
-    Column("expert_tokens", INTEGER, "tokens", "pairs of token and routed expert that ran, over all layers, prefill included", page=True, since=2),
-    Column("hbm_bytes", INTEGER, "bytes", "what HBM reads and writes, hidden vectors included", since=2),
-    Column("link_bytes", INTEGER, "bytes", "bytes multiplied by the links that they crossed", since=2),
-    Column("flop", REAL, "flop", "FLOP of expert GEMMs", page=True, since=2),
-    Column("padded_flop", REAL, "flop", "of rows that are empty in the tiles of 64 rows of expert GEMMs; energy counts them, times do not", since=7),
+    Column("heatmap_dropped", INTEGER, "transitions", "token transitions that the heatmap dropped"),
+    Column("atu_misses", INTEGER, "misses", "misses of the address translation units"),
+    Column("expert_tokens", INTEGER, "tokens", "pairs of token and routed expert that ran, over all layers, prefill included"),
+    Column("hbm_bytes", INTEGER, "bytes", "what HBM reads and writes, hidden vectors included"),
+    Column("link_bytes", INTEGER, "bytes", "bytes multiplied by the links that they crossed"),
+    Column("flop", REAL, "flop", "FLOP of expert GEMMs"),
+    Column("padded_flop", REAL, "flop", "of rows that are empty in the tiles of 64 rows of expert GEMMs; energy counts them, times do not"),
     Column("decode_ns_low", REAL, "ns", "time of decode with GEMMs at the 5 % residual of their calibration; empty without one",
-           "decode, low", True, True, 2, "decode_ns"),
+           "decode, low", optional=True, after="decode_ns"),
     Column("decode_ns_high", REAL, "ns", "time of decode with GEMMs at the 95 % residual of their calibration; empty without one",
-           "decode, high", True, True, 2, "decode_ns_low"),
-    Column("gemm_law", TEXT, "", "measured kernels whose fitted laws time the experts: fused layers (gemm: grouped) or products (gemm: calibrated); empty for a roofline", optional=True, since=3),
-    Column("transfer_law", TEXT, "", "measured kernels that hidden vectors wait for; empty unless a GPU's transfer software is charged", optional=True, since=3),
-    Column("transfer_extrapolated", REAL, "share", "time of dispatch and combine by the law of another GPU, shape or number of ranks or nodes; empty unless a GPU's transfer software is charged", optional=True, since=7),
-    Column("stand_ins", TEXT, "", "what was not measured, and whose law it takes, of which all time counts as extrapolated; empty where all was measured", optional=True, since=7),
+           "decode, high", optional=True, after="decode_ns_low"),
+    Column("gemm_law", TEXT, "", "measured kernels whose fitted laws time the experts: fused layers (gemm: grouped) or products (gemm: calibrated); empty for a roofline", optional=True),
+    Column("transfer_law", TEXT, "", "measured kernels that hidden vectors wait for; empty unless a GPU's transfer software is charged", optional=True),
+    Column("transfer_extrapolated", REAL, "share", "time of dispatch and combine by the law of another GPU, shape or number of ranks or nodes; empty unless a GPU's transfer software is charged", optional=True),
+    Column("stand_ins", TEXT, "", "what was not measured, and whose law it takes, of which all time counts as extrapolated; empty where all was measured", optional=True),
     Column("gemm_extrapolated", REAL, "share", "share of the GEMM time at sizes that were not measured, or by the law of another chip; empty without a calibration",
-           "GEMMs extrapolated", True, True, 2, "decode_ns_high"),
-    Column("copies_extrapolated", REAL, "share", "share of the slices whose size was not measured when copying; empty where links are not calibrated", "copies extrapolated", True, True, 2, "gemm_extrapolated"),
+           "GEMMs extrapolated", optional=True, after="decode_ns_high"),
+    Column("copies_extrapolated", REAL, "share", "share of the slices whose size was not measured when copying; empty where links are not calibrated", "copies extrapolated", optional=True, after="gemm_extrapolated"),
     Column("dispatch_bytes", INTEGER, "bytes", "hidden vectors that are sent from die to die, to their experts",
-           "dispatched between dies", True, False, 2, "activation_bytes"),
+           "dispatched between dies", after="activation_bytes"),
     Column("combine_bytes", INTEGER, "bytes", "results of experts that are sent from die to die, back to their tokens",
-           "combined between dies", True, False, 2, "dispatch_bytes"),
-    Column("drawn_from", REAL, "requests", "requests of the trace that the batch, which is larger, is made from; else empty", page=True, optional=True, since=2),
-    Column("extend", TEXT, "", "how it is made from them: redraw, shifted or fitted; else empty", optional=True, since=4),
-    Column("active_experts", REAL, "experts", "experts with tokens, mean over decode steps and layers; empty without decode steps", optional=True, since=4),
-    Column("active_if_distinct", REAL, "experts", "upper estimate of the same if all requests of such a batch were different ones; else empty", optional=True, since=4),
+           "combined between dies", after="dispatch_bytes"),
+    Column("drawn_from", REAL, "requests", "requests of the trace that the batch, which is larger, is made from; else empty", optional=True),
+    Column("extend", TEXT, "", "how it is made from them: redraw, shifted or fitted; else empty", optional=True),
+    Column("active_experts", REAL, "experts", "experts with tokens, mean over decode steps and layers; empty without decode steps", optional=True),
+    Column("active_if_distinct", REAL, "experts", "upper estimate of the same if all requests of such a batch were different ones; else empty", optional=True),
     *(
-        Column(name, REAL, unit, meaning, optional=name in ("energy_per_token_j", "power_w"), since=2)
+        Column(name, REAL, unit, meaning, optional=name in ("energy_per_token_j", "power_w"))
         for name, unit, meaning in (
             ("energy_per_token_j", "J/token", "energy of the MoE layers, prefill included, for each token that passed all of them; empty without tokens"),
             ("power_w", "W", "mean power of the MoE layers over the whole run; empty for a run without time"),
@@ -647,9 +642,9 @@ COLUMNS: tuple[Column, ...] = (
             ("cost_usd", "USD", "estimated price of making one machine"),
         )
     ),
-    Column("carrier_share", REAL, "share", "area of dies that are linked as on one carrier, and their HBM, over that of the largest carrier: above 1, links from one carrier to the next are slower under `carriers: as_needed`", optional=True, since=5),
+    Column("carrier_share", REAL, "share", "area of dies that are linked as on one carrier, and their HBM, over that of the largest carrier: above 1, links from one carrier to the next are slower under `carriers: as_needed`", optional=True),
     *(
-        Column(f"iteration_energy_per_token_j{end}", REAL, "J/token", meaning, optional=True, since=5)
+        Column(f"iteration_energy_per_token_j{end}", REAL, "J/token", meaning, optional=True)
         for end, meaning in (
             ("", "of a whole decode iteration: attention, dense layers, head and waiting included; empty where it is not known"),
             ("_low", "as iteration_energy_per_token_j, all coefficients of energy at their low bound"),
@@ -658,73 +653,72 @@ COLUMNS: tuple[Column, ...] = (
     ),
     *(
         column
-        for prefix, (what, since) in _ITERATIONS.items()
+        for prefix, what in _ITERATIONS.items()
         for column in (
-            Column(f"{prefix}iteration_ns", REAL, "ns", f"a whole {what} under execution: expert_parallel, attention and head included; else empty", optional=True, since=since),
+            Column(f"{prefix}iteration_ns", REAL, "ns", f"a whole {what} under execution: expert_parallel, attention and head included; else empty", optional=True),
             *(
-                Column(f"{prefix}iteration_{part}_ns", REAL, "ns", f"of it: {meaning}", optional=True, since=since)
+                Column(f"{prefix}iteration_{part}_ns", REAL, "ns", f"of it: {meaning}", optional=True)
                 for part, meaning in PARTS.items()
             ),
         )
     ),
     *(
-        Column(f"{name}_{bound}", REAL, unit, f"as {name}, all coefficients of energy at their {bound} bound", optional=True, since=3)
+        Column(f"{name}_{bound}", REAL, unit, f"as {name}, all coefficients of energy at their {bound} bound", optional=True)
         for name, unit in (("energy_per_token_j", "J/token"), ("power_w", "W"))
         for bound in ("low", "high")
     ),
-    Column("hbm_all_counted", INTEGER, "", "1: KV cache, attention and activations are counted in HBM beside experts; 0: the model lacks what that needs; empty under memory: experts", page=True, optional=True, since=3),
-    Column("approximate", TEXT, "", "what the model has and nothing here reads, of a model imported with --accept-approximate; else empty", optional=True, since=3),
-    Column("attention_law", TEXT, "", "what the times of attention rest on where its kind was not measured; else empty", optional=True, since=5),
-    Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", page=True, optional=True, since=3),
-    Column("context_from", TEXT, "", "what says it: the workload, or the longest request of the batch; empty where experts alone are counted", optional=True, since=3),
+    Column("hbm_all_counted", INTEGER, "", "1: KV cache, attention and activations are counted in HBM beside experts; 0: the model lacks what that needs; empty under memory: experts", optional=True),
+    Column("approximate", TEXT, "", "what the model has and nothing here reads, of a model imported with --accept-approximate; else empty", optional=True),
+    Column("attention_law", TEXT, "", "what the times of attention rest on where its kind was not measured; else empty", optional=True),
+    Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", optional=True),
+    Column("context_from", TEXT, "", "what says it: the workload, or the longest request of the batch; empty where experts alone are counted", optional=True),
     *(
-        Column(name, INTEGER, "bytes", f"{what} on the die with most of it; empty where experts alone are counted", optional=True, since=3)
+        Column(name, INTEGER, "bytes", f"{what} on the die with most of it; empty where experts alone are counted", optional=True)
         for name, what in (
             ("hbm_kv_bytes", "KV cache"),
             ("hbm_attention_bytes", "weights of attention, dense layers, routers and embeddings"),
             ("hbm_activation_bytes", "bound for activations of a step"),
         )
     ),
-    Column("copy_room_bytes", INTEGER, "bytes", "left for cached copies on the die with least; empty where capacity is unbounded", optional=True, since=3),
+    Column("copy_room_bytes", INTEGER, "bytes", "left for cached copies on the die with least; empty where capacity is unbounded", optional=True),
     *(
-        Column(f"load_ceiling_{name}", REAL, "×", f"least load of the busiest die over the mean, {meaning}; mean over steps, empty without decode", page=True, optional=True, since=3)
+        Column(f"load_ceiling_{name}", REAL, "×", f"least load of the busiest die over the mean, {meaning}; mean over steps, empty without decode", optional=True)
         for name, meaning in (
             ("slots", "with any placement of as many slots: a lower bound"),
             ("placement", "with tokens divided at best among holders"),
         )
     ),
-    Column("migrated_bytes", INTEGER, "bytes", "weights that rebalancing has moved", page=True, since=3),
-    Column("migration_exposed_ns", REAL, "ns", "time that steps waited for these weights and for the decision", page=True, since=3),
-    Column("prefetched_bytes", INTEGER, "bytes", "weights that were fetched as replicas for the next layer", page=True, since=3),
-    Column("prefetch_exposed_ns", REAL, "ns", "time that steps waited for these weights and for the decision", page=True, since=3),
-    Column("pairs_lost", INTEGER, "pairs", "pairs of token and expert that the router chose and no die executed", page=True, since=3),
-    Column("gate_mass_lost", REAL, "share", "gate mass of pairs that are not executed, less that of those executed instead; scores are the trace's, else generated", page=True, since=3),
-    Column("uncharged", TEXT, "", "own functions of the policy that return no Effort, so that their decisions take no time; empty: none", optional=True, since=3),
-    Column("replica_hbm_bytes", INTEGER, "bytes", "HBM of all dies for slots beyond one for each expert, of all MoE layers of the model, at the end",
-           page=True, since=3),
+    Column("migrated_bytes", INTEGER, "bytes", "weights that rebalancing has moved"),
+    Column("migration_exposed_ns", REAL, "ns", "time that steps waited for these weights and for the decision"),
+    Column("prefetched_bytes", INTEGER, "bytes", "weights that were fetched as replicas for the next layer"),
+    Column("prefetch_exposed_ns", REAL, "ns", "time that steps waited for these weights and for the decision"),
+    Column("pairs_lost", INTEGER, "pairs", "pairs of token and expert that the router chose and no die executed"),
+    Column("gate_mass_lost", REAL, "share", "gate mass of pairs that are not executed, less that of those executed instead; scores are the trace's, else generated"),
+    Column("uncharged", TEXT, "", "own functions of the policy that return no Effort, so that their decisions take no time; empty: none", optional=True),
+    Column("replica_hbm_bytes", INTEGER, "bytes", "HBM of all dies for slots beyond one for each expert, of all MoE layers of the model, at the end"),
     Column("run", TEXT, "", "key of the run, a digest of everything that it is made of"),
-    Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput_tokens_per_s are those of these layers alone", page=True, since=2),
-    Column("tokens_per_s", REAL, "tokens/s", "tokens that decode generates, divided by its time and scaled to all MoE layers of the model; empty without decode", "throughput", True, True, 4, "copies_extrapolated"),
-    Column("decode_step_ns", REAL, "ns", "mean time of a decode step through all MoE layers of the model; empty without decode", "a decode step", True, True, 4, "tokens_per_s"),
-    Column("decode_batch_token_ns", REAL, "ns", "time of a decode step divided by the requests of its batch, which is not the TPOT of a request; empty without decode", "time a token of the batch", True, True, 4, "decode_step_ns"),
-    Column("mfu", REAL, "share", "FLOP of experts relative to what all dies could do at their peak in the time of the run, prefill included", "MFU", True, True, 4, "decode_batch_token_ns"),
-    Column("hbm_bandwidth_utilisation", REAL, "share", "bytes of HBM relative to what all dies could move at nominal bandwidth in the time of the run, prefill included", "HBM bandwidth used", True, True, 4, "mfu"),
-    Column("over_roofline", REAL, "×", "time of the run relative to the least time in which evenly loaded dies could do the same FLOP and move the same bytes of HBM", "over its roofline", True, True, 4, "hbm_bandwidth_utilisation"),
-    Column("clock", REAL, "share", "clock of the arrays in decode, relative to the full clock; empty for a system without power and cooling", "clock", True, optional=True, since=7),
-    Column("prefill_clock", REAL, "share", "clock of the arrays in the prefill, relative to the full clock; empty as clock", page=True, optional=True, since=7),
-    Column("plans_by_speeds", INTEGER, "", "1 where the policy sees the speeds of dies that differ, and plans anew for them; else empty", page=True, optional=True, since=7),
-    Column("held_by", TEXT, "", "which limit lowers the clock, in decode if in either phase; empty without a limit that is reached", optional=True, since=7),
+    Column("layers", INTEGER, "layers", "MoE layers that ran; times, counts and throughput_tokens_per_s are those of these layers alone"),
+    Column("tokens_per_s", REAL, "tokens/s", "tokens that decode generates, divided by its time and scaled to all MoE layers of the model; empty without decode", "throughput", optional=True, after="copies_extrapolated"),
+    Column("decode_step_ns", REAL, "ns", "mean time of a decode step through all MoE layers of the model; empty without decode", "a decode step", optional=True, after="tokens_per_s"),
+    Column("decode_batch_token_ns", REAL, "ns", "time of a decode step divided by the requests of its batch, which is not the TPOT of a request; empty without decode", "time a token of the batch", optional=True, after="decode_step_ns"),
+    Column("mfu", REAL, "share", "FLOP of experts relative to what all dies could do at their peak in the time of the run, prefill included", "MFU", optional=True, after="decode_batch_token_ns"),
+    Column("hbm_bandwidth_utilisation", REAL, "share", "bytes of HBM relative to what all dies could move at nominal bandwidth in the time of the run, prefill included", "HBM bandwidth used", optional=True, after="mfu"),
+    Column("over_roofline", REAL, "×", "time of the run relative to the least time in which evenly loaded dies could do the same FLOP and move the same bytes of HBM", "over its roofline", optional=True, after="hbm_bandwidth_utilisation"),
+    Column("clock", REAL, "share", "clock of the arrays in decode, relative to the full clock; empty for a system without power and cooling", "clock", optional=True),
+    Column("prefill_clock", REAL, "share", "clock of the arrays in the prefill, relative to the full clock; empty as clock", optional=True),
+    Column("plans_by_speeds", INTEGER, "", "1 where the policy sees the speeds of dies that differ, and plans anew for them; else empty", optional=True),
+    Column("held_by", TEXT, "", "which limit lowers the clock, in decode if in either phase; empty without a limit that is reached", optional=True),
     Column("throttled_share", REAL, "share", "share of the time in which the clock is below the full one; empty for a system without power and cooling",
-           "throttled", True, optional=True, since=7),
-    Column("die_power_max_w", REAL, "W", "power of the die that draws most, as a mean over a class of steps; empty for a system without power and cooling", "peak power of a die", optional=True, since=7),
-    Column("die_temperature_max_c", REAL, "C", "temperature of the hottest place of a die, in the hotter class of steps; empty for a system without cooling", "hottest die", optional=True, since=7),
-    Column("hbm_temperature_max_c", REAL, "C", "temperature of the hottest HBM, in the hotter class of steps; empty for a system without cooling", "hottest HBM", optional=True, since=7),
+           "throttled", optional=True),
+    Column("die_power_max_w", REAL, "W", "power of the die that draws most, as a mean over a class of steps; empty for a system without power and cooling", "peak power of a die", optional=True),
+    Column("die_temperature_max_c", REAL, "C", "temperature of the hottest place of a die, in the hotter class of steps; empty for a system without cooling", "hottest die", optional=True),
+    Column("hbm_temperature_max_c", REAL, "C", "temperature of the hottest HBM, in the hotter class of steps; empty for a system without cooling", "hottest HBM", optional=True),
     *(
-        Column(f"{name}_energy_factor", REAL, "×", f"energy of {of} over that at full clock, by voltage, clock and temperature; empty for a system without power and cooling", optional=True, since=7)
+        Column(f"{name}_energy_factor", REAL, "×", f"energy of {of} over that at full clock, by voltage, clock and temperature; empty for a system without power and cooling", optional=True)
         for name, of in (("core", "arrays and LLCs"), ("idle", "waiting"))
     ),
-    Column("model_layers", INTEGER, "layers", "MoE layers that the model has", page=True, since=6),
-    Column("layers_error", REAL, "share", "relative standard error of times that are scaled from the layers that ran to all MoE layers, from the spread between layers; 0 where all ran, empty for one layer", page=True, optional=True, since=6),
+    Column("model_layers", INTEGER, "layers", "MoE layers that the model has"),
+    Column("layers_error", REAL, "share", "relative standard error of times that are scaled from the layers that ran to all MoE layers, from the spread between layers; 0 where all ran, empty for one layer", optional=True),
 )  # fmt: skip
 
 _OF_RUN = tuple(
@@ -884,7 +878,7 @@ def _counted(target: str, name: str, meaning: str) -> Column:
             raise ArchsimError(f"{target}: counted() gives {', '.join(run.outcome.counted) or 'nothing'}; lacks {name}")
         return None if found is None else float(found)
 
-    return Column(name, REAL, _unit_of(name), meaning, optional=True, since=LAYOUT, measure=value)
+    return Column(name, REAL, _unit_of(name), meaning, optional=True, measure=value)
 
 
 def _unit_of(name: str) -> str:
@@ -905,7 +899,7 @@ def _own_column(target: str) -> Column:
         except Exception as error:  # a user's function may raise anything
             raise ArchsimError(f"{target}: {type(error).__name__}: {error}") from error
 
-    return Column(name, _KINDS[returned], _unit_of(name), meaning, optional=True, since=LAYOUT, measure=value)
+    return Column(name, _KINDS[returned], _unit_of(name), meaning, optional=True, measure=value)
 
 
 # ---- measure_units

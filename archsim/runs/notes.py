@@ -444,9 +444,6 @@ def _why(row: Mapping[str, Any]) -> list[str]:
 
 # ---- limit_notes
 
-LIMITED = ("clock", "prefill_clock", "held_by", "throttled_share", "plans_by_speeds")
-
-
 def limit_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence for every system whose limits of power or heat lower a clock: which limit, and by how much."""
     slow: dict[str, list[Mapping[str, Any]]] = {}

@@ -27,7 +27,6 @@ from archsim.runs.columns import (
     COLUMNS,
     DIE_COLUMNS,
     DIES,
-    LAYOUT,
     LINK_COLUMNS,
     LINKS,
     PAIRS,
@@ -327,7 +326,6 @@ def test_every_column_says_what_it_is():
     without = [column.name for column in COLUMNS if not column.meaning]
     assert without == []
     assert {column.kind for column in COLUMNS} == {INTEGER, REAL, TEXT}
-    assert {column.since for column in COLUMNS} == set(range(1, LAYOUT + 1))
     units = {"_ns": "ns", "_bytes": "bytes", "_mm2": "mm²", "_percent": "percent"}
     told = {
         column.name: column.unit
