@@ -15,7 +15,7 @@ from archsim.base.causes import CAUSES, DOING
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, balanced
 from archsim.report.figures import option_times
-from archsim.report.tables import BOUND_NAMES, CLOSE, Place, Report
+from archsim.report.tables import BOUND_NAMES, Place, Report, fastest
 from archsim.report.units import BYTE_UNITS, between, factor, listed, percent, scaled
 from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
 from archsim.runs.notes import SLOWER, grown
@@ -96,11 +96,8 @@ def winners(report: Report, place: Place) -> list[Winner]:
     found = []
     batch_of = itemgetter("batch")
     for batch, each in groupby(sorted(report.at(place), key=batch_of), key=batch_of):
-        runs = [run for run in each if run["throughput_tokens_per_s"]]
-        if not runs:
+        if not (close := fastest(each)):
             continue
-        highest = max(run["throughput_tokens_per_s"] for run in runs)
-        close = [run for run in runs if run["throughput_tokens_per_s"] >= highest * (1 - CLOSE)]
         best = min(close, key=lambda run: (run["policy"] != "ep", report.policies.index(run["policy"])))
         found.append(Winner(batch, best, best["speedup_vs_ep"]))
     return found

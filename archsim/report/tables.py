@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -278,25 +278,31 @@ def results(report: Report) -> tuple[list[dict[str, str]], list[list[Cell]]]:
     return headers, rows
 
 
+def fastest(runs: Iterable[Row]) -> list[Row]:
+    """Of runs that decoded, those within CLOSE of the highest throughput, in their order."""
+    rates = [(run["throughput_tokens_per_s"], run) for run in runs if run["throughput_tokens_per_s"]]
+    highest = max((rate for rate, _ in rates), default=0.0)
+    return [run for rate, run in rates if rate >= highest * (1 - CLOSE)]
+
+
 def overview(report: Report) -> list[dict[str, Any]]:
     """For every place, the fastest policies at the largest batch (all within CLOSE), and the bottleneck of the
     first.
     """
     rows = []
     for place in report.places():
-        runs = [run for run in report.at(place) if run["throughput_tokens_per_s"]]
-        if not runs:
+        runs = report.at(place)
+        decoded = [run["batch"] for run in runs if run["throughput_tokens_per_s"]]
+        if not decoded:
             continue
-        batch = max(run["batch"] for run in runs)
-        runs = [run for run in runs if run["batch"] == batch]
-        highest = max(run["throughput_tokens_per_s"] for run in runs)
-        fastest = [run for run in runs if run["throughput_tokens_per_s"] >= highest * (1 - CLOSE)]
-        best = fastest[0]
+        batch = max(decoded)
+        close = fastest(run for run in runs if run["batch"] == batch)
+        best = close[0]
         shares = {name: best[column] or 0.0 for column, (_, name) in BOUND_NAMES.items()}
         longest = max(shares, key=lambda name: shares[name])
         rows.append({
             "place": place, "batch": _count(batch),
-            "policies": ", ".join(run["policy"] for run in fastest),
+            "policies": ", ".join(run["policy"] for run in close),
             "throughput": _known(best["tokens_per_s"], lambda rate: scaled(rate, RATE_UNITS)),
             "step": _known(best["decode_step_ns"], lambda ns: scaled(ns, TIME_UNITS)),
             "over": _known(best["over_roofline"], factor),
