@@ -420,7 +420,7 @@ def test_what_copies_cost_and_save_is_told_of_runs_that_made_some(tmp_path):
     assert copied(Report(tmp_path)) == [] and "What copies cost" not in first_page(tmp_path)
     parts = {"saved": 2 * 10**12, "evicted_unused": 3 * 10**12, "evicted_used": 10**12, "held": 4 * 10**12}
     changes = {f"copies_{name}_bytes": n_bytes for name, n_bytes in parts.items()}
-    write_folder(tmp_path, changes=changes | {"decode_ns": 8e6, "decode_steps": 4, "local_hbm_write_bytes": _written})
+    write_folder(tmp_path, changes=changes | {"decode_step_ns": 2e6, "local_hbm_write_bytes": _written})
     found = copied(Report(tmp_path))
     assert {run["policy"] for run in found} == {"pred", "allo+pred"}
     rows = [row for row in Page(first_page(tmp_path)).rows if "3.00\u00a0TB" in row]
