@@ -27,7 +27,7 @@ class Cause(IntEnum):
 
 class About(NamedTuple):
     """``label``: on pages; ``meaning``: before "takes 12 % of the critical path"; ``doing``: after "A step spends 12 %
-    of its time"; ``colour``: CSS class.
+    of its time"; ``colour``: CSS variable.
     """
 
     label: str
@@ -40,26 +40,26 @@ CAUSES = MappingProxyType(
     {
         Cause.COMPUTE: About(
             "multiply", "multiplying (FLOP of measured kernels at the die's peak)",
-            "multiplying", "k-compute",
+            "multiplying", "--compute",
         ),
         Cause.INEFFICIENCY: About(
             "kernel inefficiency", "what measured kernels lose against peak",
-            "in kernels that stay below the peak", "k-loss",
+            "in kernels that stay below the peak", "--loss",
         ),
         Cause.PERMUTE: About(
             "permute and finalise", "permuting, quantising and finalising tokens",
-            "permuting and finalising tokens", "k-permute",
+            "permuting and finalising tokens", "--permute",
         ),
-        Cause.LAUNCH: About("launch", "launching kernels", "launching kernels", "k-launch"),
-        Cause.BLOCKS: About("own blocks", "passing the system's own blocks", "in your own blocks", "k-block"),
-        Cause.HBM: About("HBM", "HBM", "waiting for HBM", "k-hbm"),
-        Cause.LINK: About("links", "moving weights over links", "waiting for links", "k-link"),
-        Cause.LLC: About("LLC", "the LLC", "waiting for the LLC", "k-llc"),
+        Cause.LAUNCH: About("launch", "launching kernels", "launching kernels", "--launch"),
+        Cause.BLOCKS: About("own blocks", "passing the system's own blocks", "in your own blocks", "--block"),
+        Cause.HBM: About("HBM", "HBM", "waiting for HBM", "--hbm"),
+        Cause.LINK: About("links", "moving weights over links", "waiting for links", "--from-link"),
+        Cause.LLC: About("LLC", "the LLC", "waiting for the LLC", "--llc"),
         Cause.ACTIVATIONS: About(
             "dispatch and combine", "dispatching and combining hidden vectors",
-            "dispatching and combining hidden vectors", "k-act",
+            "dispatching and combining hidden vectors", "--act",
         ),
-        Cause.DECISION: About("decision", "deciding", "waiting for decisions", "k-dec"),
+        Cause.DECISION: About("decision", "deciding", "waiting for decisions", "--dec"),
     }
 )  # in the order of columns and bars
 

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, did_you_mean
 from archsim.base.tables import Table
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.maps import Idle, Moment, Placed, die_map, ends_told, map_width, nodes_of
 from archsim.report.plots import KINDS, Axis, Bars, Colours, DieMap, Figure, Matrix, Points
-from archsim.report.tables import BOUND_NAMES, Place, Report, built_of
+from archsim.report.tables import BOUNDS, Place, Report, built_of
 from archsim.report.units import (
     BYTE_UNITS,
     TIME_UNITS,
@@ -62,28 +63,18 @@ FIRST = "physical"  # the set of assumptions that a figure begins with, where it
 LEAST = 3  # percent of a step from which a cause is told
 
 
-def policy_class(policy: str, policies: Sequence[str]) -> str:
-    """The CSS class of a policy's colour: a fixed one for the five known policies, one of a few for others."""
-    if policy in COLOURED:
-        return f"p{COLOURED.index(policy)}"
-    others = [name for name in policies if name not in COLOURED]
-    return f"p{len(COLOURED) + others.index(policy) % MORE_COLOURS}"
-
-
 def policy_colours(policies: Iterable[str]) -> Colours:
+    """A colour of its own for each of the five known policies, one of a few for others."""
     names = list(dict.fromkeys(policies))
-    return Colours("policy", {name: f"--{policy_class(name, names)}" for name in names})
+    known = {name: f"--p{at}" for at, name in enumerate(COLOURED)}
+    others = [name for name in names if name not in COLOURED]
+    more = {name: f"--p{len(COLOURED) + at % MORE_COLOURS}" for at, name in enumerate(others)}
+    return Colours("policy", {name: (known | more)[name] for name in names})
 
 
 def cause_colours(field: str = "cause") -> Colours:
     """The colours of causes, by their names on pages."""
-    return Colours(field, {name: _variable(kind) for kind, name in BOUND_NAMES.values()})
-
-
-def _variable(kind: str) -> str:
-    """The CSS variable of a class."""
-    name = kind.removeprefix("k-")
-    return {"link": "--from-link"}.get(name, f"--{name}")
+    return Colours(field, {about.label: about.colour for about in CAUSES.values()})
 
 
 # ---- runs
@@ -241,10 +232,10 @@ def energy(rows: Sequence[Row]) -> Bars | None:
 
 def limits(rows: Sequence[Row]) -> Bars | None:
     """Share of a step for which each cause is on the critical path."""
-    parts, known = [], [row for row in rows if any(row.get(column) for column in BOUND_NAMES)]
+    parts, known = [], [row for row in rows if any(row.get(column) for column in BOUNDS)]
     several = len({row["batch"] for row in known}) > 1
     for row in known:
-        shares = {name: row.get(column) or 0.0 for column, (_, name) in BOUND_NAMES.items()}
+        shares = {name: row.get(column) or 0.0 for column, name in BOUNDS.items()}
         longest = max(shares, key=shares.__getitem__)
         parts += [
             _named(row, several) | {"value": 100 * share, "cause": name, "label": longest, "told": percent(share, 1)}
@@ -267,7 +258,7 @@ def limits(rows: Sequence[Row]) -> Bars | None:
 
 def critical_path(rows: Sequence[Row]) -> Bars | None:
     """The time of a decode step, cause after cause: a waterfall for every policy."""
-    known = [row for row in rows if row.get("decode_step_ns") and any(row.get(column) for column in BOUND_NAMES)]
+    known = [row for row in rows if row.get("decode_step_ns") and any(row.get(column) for column in BOUNDS)]
     if not known:
         return None
     worth, unit = unit_of([row["decode_step_ns"] for row in known], TIME_UNITS)
@@ -275,8 +266,8 @@ def critical_path(rows: Sequence[Row]) -> Bars | None:
     for row in known:
         at, step = 0.0, row["decode_step_ns"]
         of_run = _named(row, several=False) | {"panel": row["policy"]}
-        total = sum(row.get(column) or 0.0 for column in BOUND_NAMES)
-        for column, (_, name) in BOUND_NAMES.items():
+        total = sum(row.get(column) or 0.0 for column in BOUNDS)
+        for column, name in BOUNDS.items():
             ns = step * (row.get(column) or 0.0) / total
             if ns:
                 ends = {"begin": at / worth, "value": (at + ns) / worth}
@@ -666,7 +657,7 @@ def _told(kept: Table, at: int, dies: int) -> dict[str, str]:
     shares = sorted(
         (
             (round(100 * (of(f"{column}_ns") or 0.0) / ns) if ns else 0, name)
-            for column, (_, name) in BOUND_NAMES.items()
+            for column, name in BOUNDS.items()
         ),
         reverse=True,
     )

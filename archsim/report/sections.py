@@ -15,7 +15,7 @@ from archsim.base.causes import CAUSES, DOING
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, balanced
 from archsim.report.figures import option_times
-from archsim.report.tables import BOUND_NAMES, Place, Report, fastest
+from archsim.report.tables import BOUNDS, Place, Report, fastest
 from archsim.report.units import BYTE_UNITS, between, factor, listed, percent, scaled
 from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
 from archsim.runs.notes import SLOWER, grown
@@ -164,7 +164,7 @@ def _limits(runs: Mapping[Place, Row], several: bool) -> list[str]:
     """What limits steps: a sentence for all runs of the same batch and policy that wait for the same."""
     groups: dict[tuple[Any, ...], dict[Place, list[float]]] = {}
     for place, run in runs.items():
-        shares = {name: run.get(column) or 0.0 for column, (_, name) in BOUND_NAMES.items()}
+        shares = {name: run.get(column) or 0.0 for column, name in BOUNDS.items()}
         first, second, *_ = sorted(shares, key=lambda name: -shares[name])
         causes = (first, second) if shares[second] >= 0.1 else (first,) if shares[first] else ()
         groups.setdefault((run["batch"], run["policy"], causes), {})[place] = [shares[name] for name in causes]

@@ -35,7 +35,7 @@ from archsim.specs.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.system import AS_BUILT, SystemSpec
 
 CLOSE = 0.01  # policies within this relative difference of throughput are listed together
-BOUND_NAMES = {f"bound_{cause.column}": (about.colour, about.label) for cause, about in CAUSES.items()}
+BOUNDS = {f"bound_{cause.column}": about.label for cause, about in CAUSES.items()}  # column → cause, as pages call it
 
 
 # ---- report
@@ -298,7 +298,7 @@ def overview(report: Report) -> list[dict[str, Any]]:
         batch = max(decoded)
         close = fastest(run for run in runs if run["batch"] == batch)
         best = close[0]
-        shares = {name: best[column] or 0.0 for column, (_, name) in BOUND_NAMES.items()}
+        shares = {name: best[column] or 0.0 for column, name in BOUNDS.items()}
         longest = max(shares, key=lambda name: shares[name])
         rows.append({
             "place": place, "batch": _count(batch),

@@ -11,9 +11,10 @@ from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import Shown
-from archsim.report.figures import BOUND_NAMES, cause_colours
+from archsim.report.figures import cause_colours
 from archsim.report.page import rendered
 from archsim.report.plots import Axis, Bars
+from archsim.report.tables import BOUNDS
 from archsim.report.units import NO_BREAK, PREFIXES, TIME_UNITS, factor, percent, scaled, significant, unit_of, usd
 from archsim.runs.columns import BY_NAME, unpacked
 from archsim.runs.energy import activity_of, build_costs, energy_of, price_range
@@ -375,7 +376,7 @@ def _causes_shown(found: DesignComparison) -> Bars | None:
     worth, unit = unit_of(totals.values(), TIME_UNITS)
     rows = []
     for name, side in ((found.a, "a"), (found.b, "b")):
-        for _, cause in BOUND_NAMES.values():
+        for cause in BOUNDS.values():
             ns = sum(getattr(each, side) or 0.0 for each in found.causes if each.name == cause)
             if ns:
                 label = scaled(totals[side], TIME_UNITS)

@@ -23,7 +23,7 @@ from archsim.report.decision_cost import added_mm2, families, section, step_expo
 from archsim.report.maps import Placed, die_map, nodes_of, port_utilisation
 from archsim.report.page import PAGES, render_all, rendered, write_report
 from archsim.report.sections import balancers_section, beyond_memory, copied, distance, reached, reason, sentences
-from archsim.report.tables import BOUND_NAMES, Report, results, ties
+from archsim.report.tables import BOUNDS, Report, results, ties
 from archsim.report.units import (
     BYTE_UNITS,
     TIME_UNITS,
@@ -212,7 +212,7 @@ def test_all_results_are_in_the_table(folder):
 
 
 def test_every_cause_has_a_name_on_pages():
-    assert set(BOUND_NAMES) == {name for name in RUN_COLUMNS if name.startswith("bound_")}
+    assert set(BOUNDS) == {name for name in RUN_COLUMNS if name.startswith("bound_")}
 
 
 def test_a_single_run_without_base(tmp_path):
