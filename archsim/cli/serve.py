@@ -265,7 +265,7 @@ def _search(args: argparse.Namespace) -> dict:
     def keep(so_far) -> None:
         table_of(so_far).write_csv(folder / "search.csv")
 
-    found = search(serving, doing, jobs=args.jobs or available_cores(), kept=keep)
+    found = search(serving, doing, jobs=args.jobs or available_cores(), folder=folder, kept=keep)
     for said in best_told(serving, found):
         print(said)
     groups = alike(found)

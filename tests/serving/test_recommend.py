@@ -208,16 +208,43 @@ SEARCHED = {
 }  # fmt: skip
 
 
-def test_a_search_of_two_processes_finds_what_one_finds(monkeypatch):
+def few(monkeypatch):
+    """Highest rates are found with few requests."""
     from archsim.studies.serving import search as searching
 
     monkeypatch.setattr(searching, "SUSTAINED", 0)
     monkeypatch.setattr(searching, "ENOUGH", 20)
     monkeypatch.setattr("archsim.serving.serving.ENOUGH", 20)
+
+
+def test_a_search_of_two_processes_finds_what_one_finds(tmp_path, monkeypatch):
+    few(monkeypatch)
     serving, kept = load_serving(SEARCHED), []
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "one"))
     one = search(serving)
+    monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "two"))
     two = search(serving, jobs=2, kept=lambda found: kept.append(len(found)))
     assert one == two and kept[-1] == 2
+
+
+def test_a_search_that_is_ended_goes_on_from_there(tmp_path, monkeypatch):
+    """A second time nothing is served, neither configurations nor rates."""
+    from archsim.studies.serving import search as searching
+
+    few(monkeypatch)
+    monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache: the folder alone keeps them
+    serving, served, simulate = load_serving(SEARCHED), [], searching.serve_requests
+
+    def interrupted(found):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(searching, "serve_requests", lambda *given: served.append(given) or simulate(*given))
+    ended = search(serving, folder=tmp_path, kept=interrupted)
+    assert len(ended) == len(served) == 1
+    whole = search(serving, folder=tmp_path)
+    assert len(whole) == len(served) == 2 and ended[0].measures in [each.measures for each in whole]
+    monkeypatch.setattr(searching, "highest_rate", lambda *given: pytest.fail("is kept"))
+    assert search(serving, folder=tmp_path, jobs=1) == whole and len(served) == 2
 
 
 def test_a_search_that_is_ended_gives_what_it_found():
@@ -231,6 +258,7 @@ def test_a_search_that_is_ended_gives_what_it_found():
 def test_a_search_serves_limits_that_bound_nothing_once(monkeypatch):
     from archsim.studies.serving import search as searching
 
+    monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache, in which the second would find them
     monkeypatch.setattr(searching, "RATED", 0)
     given = SEARCHED | {"search": {"devices": 1, "max_num_seqs": [16, 4, 64, 8], "max_num_batched_tokens": [512, 128]}}
     given["requests"] = given["requests"] | {"arrivals": {"rate": "60/s"}, "count": 2000}
@@ -266,11 +294,7 @@ def test_a_rate_that_many_requests_do_not_hold_is_lowered_in_few_runs():
 
 
 def test_a_search_answers_first_and_writes_what_to_serve(tmp_path, monkeypatch, capsys):
-    from archsim.studies.serving import search as searching
-
-    monkeypatch.setattr(searching, "SUSTAINED", 0)
-    monkeypatch.setattr(searching, "ENOUGH", 20)
-    monkeypatch.setattr("archsim.serving.serving.ENOUGH", 20)
+    few(monkeypatch)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SEARCHED))
     lines = []
     monkeypatch.setattr("archsim.cli.printing.print_json", lines.append)

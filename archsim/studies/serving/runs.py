@@ -93,21 +93,12 @@ class ServeRun(Job):
     @cached_property
     def key(self) -> str:
         """12 hex digits: a digest of all that is served, on what and how."""
-        serving = self.serving
-        parts = [_text(each) for each in (serving.system, serving.model, serving.policy, serving.assumptions)]
-        spec = serving.spec.model_dump(mode="json", by_alias=True, exclude=_BESIDE)
-        for part in (spec["requests"], spec["routing"]):
-            if isinstance(part, dict):
-                part.pop("trace", None)
-        files = [calibration_digest(serving.system.compute.calibration), _routing(serving), _trace(serving)]
-        if serving.off:
-            files.append(_world(serving))
-        return hashlib.sha256(json.dumps([spec, *parts, *files], sort_keys=True).encode()).hexdigest()[:KEY_DIGITS]
+        return key_of(self.serving)
 
     @cached_property
     def code(self) -> str:
         """Digest of the code and the host constants that decide its numbers."""
-        return hashlib.sha256(f"{_digest()} {code_of(self.functions)}".encode()).hexdigest()[:KEY_DIGITS]
+        return code_of_serving(self.functions)
 
     @property
     def cacheable(self) -> bool:
@@ -149,9 +140,8 @@ class ServeRun(Job):
 
     @property
     def functions(self) -> tuple[str, ...]:
-        scheduler, policy = self.serving.spec.scheduler.name, self.serving.policy
-        rules = [rule.name for each in RULE_TYPES if (rule := getattr(policy, each)).is_function]
-        return (*rules, *([scheduler] if is_function(scheduler) else []))
+        """The functions of the user's that take part."""
+        return functions_of(self.serving)
 
     @property
     def name(self) -> str:
@@ -177,6 +167,34 @@ class ServeRun(Job):
         found["devices"] = deployment.devices if deployment else None
         found["kv_blocks"] = deployment.prefill.pool.kv_blocks if deployment else None  # of a rank
         return found | flat(measures) | {"refused": refused}
+
+
+def key_of(serving: Serving, *more: Any) -> str:
+    """12 hex digits: a digest of all that is served, on what and how, and of ``more`` that JSON can hold."""
+    parts = [_text(each) for each in (serving.system, serving.model, serving.policy, serving.assumptions)]
+    spec = serving.spec.model_dump(mode="json", by_alias=True, exclude=_BESIDE)
+    for part in (spec["requests"], spec["routing"]):
+        if isinstance(part, dict):
+            part.pop("trace", None)
+    files = [calibration_digest(serving.system.compute.calibration), _routing(serving), _trace(serving)]
+    if serving.off:
+        files.append(_world(serving))
+    return hashlib.sha256(json.dumps([spec, *parts, *files, *more], sort_keys=True).encode()).hexdigest()[:KEY_DIGITS]
+
+
+def functions_of(serving: Serving) -> tuple[str, ...]:
+    """The functions of the user's that take part when the policy of a file is served."""
+    scheduler, policy = serving.spec.scheduler.name, serving.policy
+    rules = [rule.name for each in RULE_TYPES if (rule := getattr(policy, each)).is_function]
+    return (*rules, *([scheduler] if is_function(scheduler) else []))
+
+
+def code_of_serving(functions: tuple[str, ...], *more: str) -> str:
+    """12 hex digits of the code and the host constants that decide what comes of serving. ``functions``: of the user's;
+    ``more``: further source files, relative to the checkout.
+    """
+    text = f"{_digest()} {code_of(functions)}" + (f" {digest_here(more)}" if more else "")
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
 def flat(measures: Measures | None) -> dict[str, Any]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,7 +20,10 @@ from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.report.plots import Axis, Colours, Points
 from archsim.report.units import listed
-from archsim.runs.pool import in_copies
+from archsim.runs import store as cache
+from archsim.runs.run import Job, Record, Workspace
+from archsim.runs.store import RecordStore
+from archsim.runs.sweep import Unwatched, complete, refuse_failed
 from archsim.serving.clock import times_of
 from archsim.serving.deployment import DECODE, PREFILL, Built, Engine, kv_blocks, laws_of, with_host
 from archsim.serving.measures import UNDEFINED, Measures, number, saturation, within_limits
@@ -43,7 +49,7 @@ from archsim.specs.policies import PolicySpec
 from archsim.specs.serving import RoutingSpec, SloSpec, TransferSpec, is_function
 from archsim.specs.serving_files import Serving, with_recipe
 from archsim.studies.serving.page import SHOWN, front
-from archsim.studies.serving.runs import MEASURES, flat, measures_of
+from archsim.studies.serving.runs import MEASURES, code_of_serving, flat, functions_of, key_of, measures_of
 
 if TYPE_CHECKING:
     import pandas
@@ -221,92 +227,246 @@ class Searched(Shown, list[Found]):
         return table_of(self).to_pandas()
 
 
+_SOURCE = "archsim/studies/serving/search.py"
+
+
+@dataclass(frozen=True, eq=False)
+class Part(Job):
+    """A part of a search, under one policy and precision: ``serving``, whose ``search:`` says what varies."""
+
+    serving: Serving
+    precision: PrecisionSpec | None
+
+    @cached_property
+    def code(self) -> str:
+        """Digest of the code and the host constants that decide its numbers."""
+        return code_of_serving(functions_of(self.serving), _SOURCE)
+
+    @property
+    def cacheable(self) -> bool:
+        """See `Job.cacheable`."""
+        return not functions_of(self.serving)
+
+    @cached_property
+    def group(self) -> str:
+        """Parts of one policy and precision share engines."""
+        return key_of(self.serving)
+
+    @property
+    def kernel(self) -> str:
+        """All share the loop over iterations."""
+        return "serving"
+
+
+@dataclass(frozen=True, eq=False)
+class OfLayout(Part):
+    """All batch limits of engines of some sizes. Its row has ``found``: of each of `choices`, why it was refused, the
+    estimated rate, and `MEASURES`.
+    """
+
+    layout: Layout
+
+    @cached_property
+    def key(self) -> str:
+        """See `Job.key`."""
+        given = self.serving.spec.search
+        return key_of(self.serving, [each.name for each in self.choices], given.max_num_seqs)
+
+    @property
+    def name(self) -> str:
+        """``tp 4 dp 1, ep 4 tp 1``, of the first number of engines."""
+        return self.choices[0].ranks
+
+    @property
+    def choices(self) -> list[Choice]:
+        """Its configurations."""
+        given, layout = self.serving.spec.search, self.layout
+        policy = self.serving.policy.name if self.serving.has_traffic else ""
+        return [
+            Choice(layout.parallel, instances, seqs, tokens, policy, prefill, self.precision, layout.decode)
+            for instances, prefill in layout.counts for tokens in given.max_num_batched_tokens
+            for seqs in given.max_num_seqs
+        ]  # fmt: skip
+
+    def summary(self, row: Mapping[str, Any]) -> str:
+        """See `Job.summary`."""
+        refused = sum(bool(why) for why, _, _ in row["found"])
+        return f"{len(row['found'])} configurations" + (f", {refused} of them refused" if refused else "")
+
+    def found(self, record: Record) -> list[Found]:
+        """What a record says of each of `choices`."""
+        return [
+            Found(choice, None if refused else measures_of(measures), refused, estimate=estimate)
+            for choice, (refused, estimate, measures) in zip(self.choices, record["row"]["found"], strict=True)
+        ]
+
+    def simulate(self, workspace: Workspace) -> Record:
+        """Serve the requests with every configuration."""
+        began = perf_counter()
+        found = self._served(workspace.of(_Engines))
+        row = {"found": [(each.refused, each.estimate, flat(each.measures)) for each in found]}
+        return {"run": self.key, "row": row, "host": {"wall_s": perf_counter() - began}}
+
+    def warm_up(self, workspace: Workspace) -> None:
+        """Serve the first requests with the first configuration that has the smallest batches."""
+        engines, given, layout = workspace.of(_Engines), self.serving.spec.search, self.layout
+        choice = self.choices[0]._replace(
+            max_num_seqs=min(given.max_num_seqs), max_num_batched_tokens=min(given.max_num_batched_tokens)
+        )
+        requests = engines.requests(self.serving)
+        sides = _sides(self.serving, layout.parallel, layout.decode, choice.prefill > 0, {})
+        estimated(self.serving, *sides[0], requests)
+        simulated(self.serving, deployed(self.serving, sides, choice), first(requests, 8))
+
+    def _served(self, engines: _Engines) -> list[Found]:
+        serving, layout, choices = self.serving, self.layout, self.choices
+        requests, known = engines.requests(serving), engines.known.setdefault(self.group, {})
+        try:
+            apart = any(prefill for _, prefill in layout.counts)
+            sides = _sides(serving, layout.parallel, layout.decode, apart, known)
+        except ArchsimError as error:
+            return [Found(choice, None, str(error)) for choice in choices]
+        alike: dict[tuple[int, int, int], _Unbound] = {}
+        estimate = 0.0 if apart else estimated(serving, *sides[0], requests).rate
+        found: dict[Choice, Found] = {}
+        for choice in sorted(choices, key=lambda each: each.max_num_seqs):
+            key = choice.instances, choice.prefill, choice.max_num_batched_tokens
+            try:
+                deployment = deployed(serving, sides, choice)
+                blocks = deployment.prefill.pool.kv_blocks
+                measures = alike[key].with_room(blocks) if key in alike else None
+                if measures is None:
+                    outcome = serve_requests(serving, deployment, requests)
+                    measures = outcome.measures
+                    if unbound := _unbound(outcome, choice):
+                        alike[key] = unbound
+                found[choice] = Found(choice, measures, "", estimate=choice.instances * estimate)
+            except ArchsimError as error:
+                found[choice] = Found(choice, None, str(error))
+        return [found[choice] for choice in choices]
+
+
+@dataclass(frozen=True, eq=False)
+class OfRate(Part):
+    """The highest rate of one configuration, on a deployment that is built anew; its row has ``highest_rate``.
+    ``requests``: by how many it is found, and then held to.
+    """
+
+    choice: Choice
+    requests: tuple[int, int]
+
+    @cached_property
+    def key(self) -> str:
+        """See `Job.key`."""
+        return key_of(self.serving, self.choice.name, max(self.serving.spec.search.max_num_seqs), self.requests)
+
+    @property
+    def name(self) -> str:
+        """That of the configuration."""
+        return self.choice.name
+
+    def summary(self, row: Mapping[str, Any]) -> str:
+        """See `Job.summary`."""
+        return f"{row['highest_rate']:.3f} requests/s within the limits at most"
+
+    def simulate(self, workspace: Workspace) -> Record:
+        """Find the rate by serving the requests at many."""
+        began, choice = perf_counter(), self.choice
+        requests = workspace.of(_Engines).requests(self.serving)
+        sides = _sides(self.serving, choice.parallel, choice.decode, choice.prefill > 0, {})
+        rate = highest_rate(self.serving, deployed(self.serving, sides, choice), requests)
+        return {"run": self.key, "row": {"highest_rate": rate}, "host": {"wall_s": perf_counter() - began}}
+
+
+class _Engines:
+    """What parts of a search share in one process: engines by group and sizes, and the requests."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.known: dict[str, Known] = {}
+        self._requests: dict[str, Requests] = {}
+
+    def requests(self, serving: Serving) -> Requests:
+        """The requests of a file."""
+        named = f"{serving.trace} {serving.spec.requests.model_dump_json()}"
+        if named not in self._requests:
+            self._requests[named] = requests_of(serving)
+        return self._requests[named]
+
+
 def search(
     serving: Serving,
     told: Callable[[str], None] = lambda text: None,
     *,
     jobs: int = 1,
+    folder: Path | None = None,
     kept: Callable[[Sequence[Found]], None] = lambda found: None,
 ) -> list[Found]:
     """Every configuration; those first whose highest rate was found, the highest first, then by goodput and throughput;
     refused ones last. At one rate many have the same goodput: the highest rate within limits tells the best apart.
-    ``told``: what is served next, of how many. ``jobs``: processes that serve; those of one size share their laws, and
-    all share the requests. ``kept``: gets all configurations so far, whenever some have been served. A search that is
-    ended (Ctrl-C) gives what it has found. Raises SpecError for none, and for pools apart.
+    ``told``: what is served next, of how many. ``jobs``: processes that serve. ``folder``: keeps what was served, where
+    a later search finds it. ``kept``: gets all configurations so far, whenever some have been served. A search that is
+    ended (Ctrl-C) gives what it has found. Raises SpecError for none, and for pools apart; FailedRuns.
     """
     if serving.spec.disaggregated != "none":
         raise SpecError(
             "disaggregated: a search varies engines that prefill and decode. Leave the key out, and give search: "
             "{pools: [colocated, disaggregated]} to try both"
         )
-    requests, found = requests_of(serving), []
-    kinds = [
-        drawn_once(serving, policy, precision)
+    kinds = {
+        (policy.name, precision): drawn_once(serving, policy, precision)
         for precision, policy in product(serving.spec.search.precision or (None,), serving.policies)
-    ]
-    tasks = list(product(range(len(kinds)), _layouts(serving)))
-    known: list[Known] = [{} for _ in kinds]
-    precisions = [precision for precision, _ in product(serving.spec.search.precision or (None,), serving.policies)]
-
-    def of_task(task: tuple[int, Layout]) -> list[Found]:
-        kind, layout = task
-        return list(_of_layout(kinds[kind], layout, requests, precisions[kind], known[kind]))
-
+    }
+    parts = [OfLayout(kind, precision, layout)
+             for (_, precision), kind in kinds.items() for layout in _layouts(serving)]  # fmt: skip
+    if not parts:
+        raise SpecError("search: no sizes divide the devices, heads and experts")
+    store, workspace = None if folder is None else RecordStore(folder), Workspace()
+    requests = workspace.of(_Engines).requests(serving)  # copies of this process begin with them
+    found: list[Found] = []
+    done: list[Part] = []
+    failures: list[str] = []
     ended = False
-    if jobs > 1:
-        _warm_up(kinds, tasks, requests)
+
+    def of_layout(part: OfLayout, record: Record) -> None:
+        done.append(part)
+        found.extend(part.found(record))
+        kept(found)
+        told(f"{len(done)} of {len(parts)} sizes of engines are served, {len(found)} configurations so far")
+
     try:
-        for at, (_, of_layout) in enumerate(in_copies(of_task, tasks, jobs), 1):
-            found += [each._replace(measures=restored(each.measures)) for each in of_layout]
-            kept(found)
-            told(f"{at} of {len(tasks)} sizes of engines are served, {len(found)} configurations so far")
+        complete(parts, store, Unwatched(), failures, jobs, workspace=workspace, found=of_layout)
+        refuse_failed(failures, len(parts), folder)
     except KeyboardInterrupt:
         if not found:
             raise
         ended = True
-        told(f"ended: {len(found)} configurations of {at} of {len(tasks)} sizes are kept")
-    if not found:
-        raise SpecError("search: no sizes divide the devices, heads and experts")
+        told(f"ended: {len(found)} configurations of {len(done)} of {len(parts)} sizes are kept")
     found = sorted(found, key=_order)
     if ended or not requests.offered_per_s:
         return found
-    tied, rated = _tied(found), []
+    tied = _tied(found)
+    rated: list[Found] = []
     told(f"finding the highest rates of the {len(tied)} best")
+    own = {each.choice: each for each in tied}
+
+    def of_rate(part: OfRate, record: Record) -> None:
+        rated.append(own[part.choice]._replace(highest_rate=record["row"]["highest_rate"]))
+        told(f"found the highest rate of {len(rated)} of the {len(tied)} best")
+
+    rates = []
+    for choice in own:
+        policy = choice.policy if serving.has_traffic else serving.policy.name
+        rates.append(OfRate(kinds[policy, choice.precision], choice.precision, choice, (ENOUGH, SUSTAINED)))
     try:
-        for _, each in in_copies(lambda at: _with_rate(serving, tied[at], requests), range(len(tied)), jobs):
-            rated.append(each._replace(measures=restored(each.measures)))
-            told(f"found the highest rate of {len(rated)} of the {len(tied)} best")
+        complete(rates, store, Unwatched(), failures, jobs, workspace=workspace, found=of_rate)
+        refuse_failed(failures, len(rates), folder)
     except KeyboardInterrupt:
         told(f"ended: the highest rates of {len(rated)} of the {len(tied)} best are kept")
+    cache.remove_oldest()
     place = {each.choice: at for at, each in enumerate(tied)}
     rated.sort(key=lambda each: (-(each.highest_rate or 0.0), place[each.choice]))
     with_rates = {each.choice for each in rated}
     return rated + [each for each in found if each.choice not in with_rates]
-
-
-def _warm_up(kinds: Sequence[Serving], tasks: Sequence[tuple[int, Layout]], requests: Requests) -> None:
-    """Serve a few requests with the first sizes that can, so that processes begin with compiled functions."""
-    for kind, layout in tasks:
-        (instances, prefill), *_ = layout.counts
-        given = kinds[kind].spec.search
-        choice = Choice(
-            layout.parallel, instances, min(given.max_num_seqs), min(given.max_num_batched_tokens), "", prefill, None,
-            layout.decode,
-        )  # fmt: skip
-        try:
-            sides = _sides(kinds[kind], layout.parallel, layout.decode, prefill > 0, {})
-            estimated(kinds[kind], *sides[0], requests)
-            simulated(kinds[kind], deployed(kinds[kind], sides, choice), first(requests, 8))
-            return
-        except ArchsimError:
-            continue
-
-
-def restored(measures: Measures | None) -> Measures | None:
-    """The measures as they were before they were sent. A time that no request has is a single object, so that equal
-    measures compare as equal.
-    """
-    return None if measures is None else measures_of(flat(measures))
 
 
 def _tied(found: Sequence[Found]) -> list[Found]:
@@ -325,54 +485,6 @@ def _tied(found: Sequence[Found]) -> list[Found]:
     best = sorted(first.values(), key=lambda each: -each.estimate)
     chosen = {each.choice for each in best}
     return [*best, *(each for each in kept.values() if each.choice not in chosen)][:RATED]
-
-
-def _with_rate(serving: Serving, found: Found, requests: Requests) -> Found:
-    """With the highest rate of its deployment, built anew."""
-    if found.measures is None:
-        return found
-    choice = found.choice
-    policy = next((each for each in serving.policies if each.name == choice.policy), serving.policy)
-    served = drawn_once(serving, policy, choice.precision)
-    deployment = deployed(served, _sides(served, choice.parallel, choice.decode, choice.prefill > 0, {}), choice)
-    return found._replace(highest_rate=highest_rate(served, deployment, requests))
-
-
-def _of_layout(
-    serving: Serving, layout: Layout, requests: Requests, precision: PrecisionSpec | None, known: Known
-) -> Iterator[Found]:
-    """All batch limits of engines of some sizes under one policy."""
-    given, policy = serving.spec.search, serving.policy.name if serving.has_traffic else ""
-    choices = [
-        Choice(layout.parallel, instances, seqs, tokens, policy, prefill, precision, layout.decode)
-        for instances, prefill in layout.counts for tokens in given.max_num_batched_tokens
-        for seqs in given.max_num_seqs
-    ]  # fmt: skip
-    try:
-        apart = any(prefill for _, prefill in layout.counts)
-        sides = _sides(serving, layout.parallel, layout.decode, apart, known)
-    except ArchsimError as error:
-        yield from (Found(choice, None, str(error)) for choice in choices)
-        return
-    alike: dict[tuple[int, int, int], _Unbound] = {}
-    estimate = 0.0 if apart else estimated(serving, *sides[0], requests).rate
-    order = {choice: at for at, choice in enumerate(choices)}
-    found: dict[int, Found] = {}
-    for choice in sorted(choices, key=lambda each: each.max_num_seqs):
-        key = choice.instances, choice.prefill, choice.max_num_batched_tokens
-        try:
-            deployment = deployed(serving, sides, choice)
-            blocks = deployment.prefill.pool.kv_blocks
-            measures = alike[key].with_room(blocks) if key in alike else None
-            if measures is None:
-                outcome = serve_requests(serving, deployment, requests)
-                measures = outcome.measures
-                if unbound := _unbound(outcome, choice):
-                    alike[key] = unbound
-            found[order[choice]] = Found(choice, measures, "", estimate=choice.instances * estimate)
-        except ArchsimError as error:
-            found[order[choice]] = Found(choice, None, str(error))
-    yield from (found[at] for at in range(len(choices)))
 
 
 class _Unbound(NamedTuple):
@@ -561,7 +673,7 @@ def largest(serving: Serving, parallel: ParallelSpec, alone: bool = False) -> tu
     laws, notes = laws_of(engine, scheduler)
     built = with_experts(serving, engine, with_host(laws, notes, engine, scheduler, host, 1), scheduler, host)
     if built.pool.experts is not None:
-        group = built.pool.experts(0)
+        group = built.pool.experts(0, lambda text: None)
         group.settle()
         built = built._replace(pool=built.pool._replace(experts=lambda instance, say: group))
     return engine, built
