@@ -98,7 +98,9 @@ def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes
     for layer, demand in replay.demands:
         placement, row = engine.placement, int(engine.rows[layer])
         plan = engine.plan(layer, demand, placement, row)
-        sent = np.array(SENDS[assumptions.dispatch](plan, demand.origins, demand.routing, sizes, fabric.hops), float)
+        assert demand.origins is not None
+        vectors = SENDS[assumptions.dispatch](plan, demand.origins, demand.routing, sizes, fabric.hops)
+        sent = np.array(vectors, np.float64)
         law_ns = None
         if known is not None:
             law_ns = known.time_ns(quantities(sent, *mesh_of(system)[1:], phase), size)

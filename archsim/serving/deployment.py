@@ -180,6 +180,7 @@ def _served(calibration: CalibrationSpec, dtype: str) -> tuple[CalibrationSpec, 
     added: dict[tuple, MoeTable] = {}
     for one in not_served(calibration, dtype):
         mine = one.table
+        assert isinstance(mine, MoeTable)
         wide = [
             table
             for table in calibration.moe
@@ -452,7 +453,8 @@ def _table(
         host.products * head,
         host.products * decode_up,
         host.products * prefill_up,
-        *(each + off for each in attention),
+        attention[0] + off,
+        attention[1] + off,
         host.of_iterations(most_requests),
         beside._replace(shared=host.products * beside.shared, before=host.products * beside.before),
     )

@@ -701,13 +701,12 @@ def static_batch(serving: Serving, parallel: ParallelSpec) -> StaticBatch | None
     given, requests = serving.spec.static_batch, serving.spec.requests
     if given is None:
         return None
-    lengths = [getattr(each, "fixed", None) for each in (requests.input, requests.output)]
-    if requests.concurrency is None or None in lengths:
+    prompt, output = (getattr(each, "fixed", None) for each in (requests.input, requests.output))
+    if requests.concurrency is None or prompt is None or output is None:
         raise SpecError(
             "static_batch: a batch has a size and prompts of one length. Give requests: {concurrency: 32, input: "
             "{fixed: 1024}, output: {fixed: 1}, count: 32}"
         )
-    prompt, output = lengths
     fetches = serving.policy.replication.name != NONE
     home = -(-serving.model.experts // parallel.ranks)
     return StaticBatch(

@@ -207,7 +207,7 @@ def bench(outcome: Outcome) -> dict[str, Any]:
     found["start_times"] = served["arrival_ns"] / NS_PER_S
     found["ttfts"] = times["ttft"] / NS_PER_S
     # Null of requests of one token. Not of vLLM, which has a list of gaps (itls) instead.
-    found["tpots"] = np.where(served["output"] > 1, times["tpot"] / NS_PER_S, None)
+    found["tpots"] = np.where(served["output"] > 1, times["tpot"] / NS_PER_S, np.array(None))
     return found
 
 
@@ -320,8 +320,9 @@ def _tokens_a_chunk(run: MeasuredRun, outcome: Outcome) -> str:
                 f"{tokens / gaps:.1f} tokens a chunk, and its gaps are not compared with those between tokens"
             )
     itl, tpot = run.values.get("mean_itl_ms"), run.values.get("mean_tpot_ms")
-    known = isinstance(itl, int | float) and isinstance(tpot, int | float)
-    if run.gaps is None and known and itl * ALL_GAPS > tpot > 0:
+    if run.gaps is not None or not isinstance(itl, int | float) or not isinstance(tpot, int | float):
+        return ""
+    if itl * ALL_GAPS > tpot > 0:
         return (
             f"ITL: its mean of {itl:,.2f} ms is {itl / tpot:.1f} times the time per output token: gaps were measured "
             "between chunks of several tokens, and are not compared with those between tokens"
@@ -454,7 +455,9 @@ def _solved(known: np.ndarray, off: Callable[[np.ndarray], np.ndarray], free: in
 
 def _half(lists: Lists | None) -> int | None:
     """The first request of the second half of those whose times are known; None for too few."""
-    known = [] if lists is None else np.flatnonzero(np.isfinite(lists.ttft_ms))
+    if lists is None:
+        return None
+    known = np.flatnonzero(np.isfinite(lists.ttft_ms))
     return int(known[len(known) // 2]) if len(known) >= 2 * FEWEST else None
 
 
