@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # What affects numbers: rooms and files, relative to the checkout. A stored run depends on these.
@@ -124,27 +125,30 @@ def keep_machine_code() -> None:
     os.environ["NUMBA_CACHE_DIR"] = str(mine)
 
 
-def functions_compiled() -> int:
-    """Number of functions in the folder of machine code, of all processes; 0 where no folder is known."""
-    folder = os.environ.get("NUMBA_CACHE_DIR")
-    return 0 if folder is None else sum(1 for _ in Path(folder).rglob("*.nbc"))
+class MachineCode(NamedTuple):
+    """``functions``: how many are compiled, by all processes; ``missing_s``: about how long it takes to compile those
+    that a command needs and that are not compiled yet; ``going_on``: whether a process compiles, or has a moment ago.
+    """
+
+    functions: int
+    missing_s: float
+    going_on: bool
 
 
-def seconds_left(expected: Iterable[str] = (), since_s: float = math.inf) -> float:
-    """About how long processes still compile, in s; 0 where none does.
+def machine_code(expected: Iterable[str] = (), since_s: float = math.inf) -> MachineCode:
+    """What is in the folder of machine code. A process that compiles a function leaves a lock file there, and machine
+    code beside it when it has ended.
 
     ``expected``: groups of `KERNELS` that the command needs, so that kernels whose compilation has not begun are
-    counted. ``since_s``: by ``time.time()``; how long the kernels since then took says how fast this machine is. A
-    process that compiles a function leaves a lock file, and machine code beside it when it has ended.
+    counted. ``since_s``: by ``time.time()``; how long the kernels since then took says how fast this machine is.
     """
-    folder, now_s = os.environ.get("NUMBA_CACHE_DIR"), time.time()
-    if folder is None:
-        return 0.0
+    folder, now_s, functions = os.environ.get("NUMBA_CACHE_DIR"), time.time(), 0
     made: dict[str, float] = {}
     locks: dict[str, float] = {}
     with suppress(OSError):  # another process removes a file meanwhile
-        for file in Path(folder).rglob("*.nb*"):
+        for file in () if folder is None else Path(folder).rglob("*.nb*"):
             kind = made if file.suffix == ".nbc" else locks if file.suffix == ".lock" else {}
+            functions += kind is made
             name, at_s = file.name.split("-")[0], file.stat().st_mtime
             kind[name] = max(kind.get(name, 0.0), at_s)
     done = {name: _TAKES_S[name] for name, at_s in made.items() if at_s >= since_s and name in _TAKES_S}
@@ -155,16 +159,8 @@ def seconds_left(expected: Iterable[str] = (), since_s: float = math.inf) -> flo
     open_s = {name: age_s for name, age_s in open_s.items() if age_s < _SLOWEST * _TAKES_S[name]}
     now = max((max(_TAKES_S[name] * slower - age_s, 1.0) for name, age_s in open_s.items()), default=0.0)
     waiting = {name for group in expected for name in KERNELS[group]} - made.keys() - open_s.keys()
-    if not open_s and now_s - max([*made.values(), 0.0]) > _JUST_S:
-        return 0.0
-    return now + slower * sum(_TAKES_S[name] for name in waiting)
-
-
-def to_compile_s(expected: Iterable[str]) -> float:
-    """Seconds of a core that the kernels of these groups of `KERNELS` take that are not compiled yet."""
-    folder = os.environ.get("NUMBA_CACHE_DIR")
-    made = set() if folder is None else {file.name.split("-")[0] for file in Path(folder).rglob("*.nbc")}
-    return sum(_TAKES_S[name] for group in expected for name in KERNELS[group] if name not in made)
+    going_on = bool(open_s) or now_s - max([*made.values(), 0.0]) <= _JUST_S
+    return MachineCode(functions, now + slower * sum(_TAKES_S[name] for name in waiting), going_on)
 
 
 def _remove_unused(folder: Path) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from archsim.base.code_digest import functions_compiled
+from archsim.base.code_digest import machine_code
 from archsim.base.errors import ArchsimError
 from archsim.cli.arguments import OK, add_jobs
 
@@ -164,7 +164,7 @@ def run_compile(args: argparse.Namespace) -> int:
             args.result[what] = {"seconds": took_s}
             print(f"{what:<30} {took_s:5.0f} s", flush=True)
     where = os.environ.get("NUMBA_CACHE_DIR", "the caches of numba")
-    print(f"{functions_compiled()} functions in {where}, {time.monotonic() - begin:.0f} s")
+    print(f"{machine_code().functions} functions in {where}, {time.monotonic() - begin:.0f} s")
     return OK
 
 

@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from archsim.base.code_digest import functions_compiled, seconds_left, to_compile_s
+from archsim.base.code_digest import machine_code
 from archsim.base.errors import spoken
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ _CLEARED = "\r\x1b[K"  # to the begin of the line, which is erased
 
 class Heard:
     """A stream that knows when it was last written to, and its last line, at first ``line``. ``doing``: says what goes
-    on; without it, that line does. ``expected``: groups of kernels that the command needs (`seconds_left`).
+    on; without it, that line does. ``expected``: groups of kernels that the command needs (`machine_code`).
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, line: str = "") -> None:
         self._stream, self._clock, self._lock = stream, clock, threading.Lock()
         self._began_s = self._line_s = self._last_s = clock()
-        self._line, self._compiled = line, functions_compiled()
+        self._line, self._compiled = line, machine_code().functions
         self._terminal, self._standing = stream.isatty(), False
         self.doing: Callable[[], str] | None = None
         self.expected: Sequence[str] = ()
@@ -101,12 +101,12 @@ class Heard:
             self._last_s = now
             line = self._line.removesuffix(" ...")
             told = self.doing() if self.doing else f"{line}, {spoken(now - self._line_s)} so far"
-            compiled = functions_compiled() - self._compiled
-            left_s = seconds_left(self.expected, self._since_s)
-            if compiled or left_s:
+            code = machine_code(self.expected, self._since_s)
+            compiled, waits = code.functions - self._compiled, code.going_on and code.missing_s > 0
+            if compiled or waits:
                 told += f"; compiling kernels, once ({compiled} so far)"
-            if left_s:
-                told += f": about {spoken(left_s)} left"
+            if waits:
+                told += f": about {spoken(code.missing_s)} left"
             if self._terminal:
                 self._clear()
                 self._stream.write(f"  {told}"[: shutil.get_terminal_size().columns - 1])
@@ -134,8 +134,8 @@ def compiling(expected: Sequence[str]) -> None:
     """
     if isinstance(sys.stderr, Heard):
         sys.stderr.expected = expected
-    if (left_s := to_compile_s(expected)) > LEAST_TOLD_S:
-        print(f"compiling kernels, once: about {spoken(left_s)} of one core", file=sys.stderr, flush=True)
+    if (missing_s := machine_code(expected).missing_s) > LEAST_TOLD_S:
+        print(f"compiling kernels, once: about {spoken(missing_s)} of one core", file=sys.stderr, flush=True)
 
 
 class Beside:
@@ -287,13 +287,14 @@ class _Compiled(ProgressColumn):
 
     def __init__(self) -> None:
         super().__init__()
-        self._before, self._since_s = functions_compiled(), time.time()
+        self._before, self._since_s = machine_code().functions, time.time()
         self._expected = sys.stderr.expected if isinstance(sys.stderr, Heard) else ()
 
     def render(self, task: Task) -> Text:
-        found, left_s = functions_compiled() - self._before, seconds_left(self._expected, self._since_s)
-        if left_s:
-            return Text(f"compiling kernels, once: about {spoken(left_s)} left")
+        code = machine_code(self._expected, self._since_s)
+        found = code.functions - self._before
+        if code.going_on and code.missing_s > 0:
+            return Text(f"compiling kernels, once: about {spoken(code.missing_s)} left")
         return Text(f"{found} function{'s' if found > 1 else ''} compiled" if found else "")
 
 

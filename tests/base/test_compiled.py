@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.from_python import from_python
 
-from archsim.base.code_digest import KERNELS, seconds_left
+from archsim.base.code_digest import KERNELS, machine_code
 from archsim.base.compiled import allocating, inner, kernel, outer, pointer, reference
 
 
@@ -69,7 +69,6 @@ def test_a_callback_is_kept_and_compiled_anew(folder, caplog):
 COMPILES = """
 import sys, numba
 import numpy as np
-from archsim.base.code_digest import seconds_left
 from archsim.base.compiled import kernel
 sys.path.insert(0, sys.argv[1])
 from slow import total
@@ -100,6 +99,12 @@ def test_all_machine_code_on_disk_is_sealed():
     assert not [file for file in files if "cache=True" in file.read_text(encoding="utf-8")]
 
 
+def seconds_left(*expected):
+    """How long processes still compile; 0 where none does."""
+    code = machine_code(*expected)
+    return code.missing_s if code.going_on else 0
+
+
 def test_what_compiles_now_is_told_with_the_time_that_it_takes(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     assert seconds_left() == 0
@@ -128,6 +133,16 @@ def test_kernels_that_a_command_will_need_are_counted_as_slow_as_those_before(tm
     assert seconds_left(["shared"], begun_s - 3 * KERNELS["runs"]["generated._generate"]) > 2.5 * least_s
     os.utime(tmp_path / "shared.run_step-560.py311.nbi.lock", (begun_s - 20, begun_s - 20))
     assert seconds_left(["shared"], begun_s) == 1  # it still goes on
+
+
+def test_what_is_missing_is_told_before_anything_compiles(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    (tmp_path / "generated._generate-1.py311.1.nbc").touch()
+    (tmp_path / "generated._generate-1.py311.2.nbc").touch()
+    os.utime(tmp_path / "generated._generate-1.py311.1.nbc", (0, 0))
+    os.utime(tmp_path / "generated._generate-1.py311.2.nbc", (0, 0))
+    least_s = sum(KERNELS["runs"].values()) - KERNELS["runs"]["generated._generate"]
+    assert machine_code(["runs"]) == (2, pytest.approx(least_s), False)
 
 
 # ---- Functions of kernels: called by kernels, refused in Python.

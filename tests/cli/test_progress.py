@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from archsim.base.code_digest import MachineCode
 from archsim.base.errors import spoken
 from archsim.cli.progress import FEW, FIRST_S, INTERVAL_S, Bar, Lines
 
@@ -61,8 +62,7 @@ def test_times_are_spoken_in_their_unit():
 
 def test_a_bar_says_what_was_kept_and_what_is_compiled(monkeypatch):
     compiled = iter([3, 3, *[8] * 1000])
-    monkeypatch.setattr("archsim.cli.progress.functions_compiled", lambda: next(compiled))
-    monkeypatch.setattr("archsim.cli.progress.seconds_left", lambda expected, since_s: 0.0)  # others may compile
+    monkeypatch.setattr("archsim.cli.progress.machine_code", lambda *given: MachineCode(next(compiled), 0.0, False))
     stream = io.StringIO()
     with Bar(Console(file=stream, force_terminal=True, width=120)) as bar:
         bar.begin(3)
@@ -73,7 +73,7 @@ def test_a_bar_says_what_was_kept_and_what_is_compiled(monkeypatch):
 def test_a_bar_estimates_by_the_runs_that_were_not_kept(monkeypatch):
     """As the lines do, and not before there are enough: the first ones compile for all."""
     now, stream = [0.0], io.StringIO()
-    monkeypatch.setattr("archsim.cli.progress.seconds_left", lambda expected, since_s: 0.0)
+    monkeypatch.setattr("archsim.cli.progress.machine_code", lambda *given: MachineCode(0, 0.0, False))
     with Bar(Console(file=stream, force_terminal=True, width=150, get_time=lambda: now[0])) as bar:
         bar.begin(100)
         bar.kept(50)
