@@ -5,7 +5,6 @@ from __future__ import annotations
 import copyreg
 import ctypes
 import json
-import multiprocessing
 import os
 import pickle
 import queue
@@ -22,10 +21,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from multiprocessing.connection import Connection, wait
+from itertools import islice
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, BinaryIO, Generic, NamedTuple, NoReturn, TypeVar
+from typing import IO, Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 from archsim.base.errors import ArchsimError
 from archsim.runs.run import Job, Record, Workspace
@@ -94,8 +94,8 @@ def main() -> None:
     _work(sys.stdin.buffer, replies, Workspace())
 
 
-def _work(asked: BinaryIO, replies: BinaryIO, workspace: Workspace) -> NoReturn:
-    """Do what is asked, one job after the other; failures are replies. Ends the process."""
+def _work(asked: BinaryIO, replies: BinaryIO, workspace: Workspace) -> None:
+    """Do what is asked, one job after the other; failures are replies. The process ends with what is asked."""
     _end_with_parent()
 
     def reply(what: Any) -> None:
@@ -133,9 +133,11 @@ _COPYING = threading.Lock()  # a copy that held the end of another's pipe would 
 
 
 class _Copy:
-    """A process that begins as a copy of this one, and works. It loads nothing again, and has what is open here."""
+    """A process that begins as a copy of this one, and does ``work`` with two streams: of what is asked, and of its
+    replies. It loads nothing again, and has what is open here.
+    """
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, work: Callable[[BinaryIO, BinaryIO], None]) -> None:
         with _COPYING:
             asked, asks = os.pipe()
             answers, answered = os.pipe()
@@ -147,23 +149,26 @@ class _Copy:
                         os.close(asks)
                         os.close(answers)
                         _be_a_copy()
-                        _work(os.fdopen(asked, "rb"), os.fdopen(answered, "wb"), workspace)
+                        work(os.fdopen(asked, "rb"), os.fdopen(answered, "wb"))
                 finally:
                     os._exit(1)
             os.close(asked)
             os.close(answered)
         self.stdin, self.stdout = os.fdopen(asks, "wb"), os.fdopen(answers, "rb")
         self._status: int | None = None
-        self._waits = threading.Lock()
+        self._reaps = threading.Lock()
 
     def kill(self) -> None:
-        with self._waits:
+        """End it. A process that has been waited for is left alone: another may have its number."""
+        with self._reaps:
             if self._status is None:
                 os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """The exit status; negative for a signal."""
-        with self._waits:
+        """The exit status, once it has ended; negative for a signal."""
+        with suppress(ChildProcessError):  # another thread has waited for it
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with self._reaps:
             if self._status is None:
                 self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self._status
@@ -374,7 +379,7 @@ class Worker:
 
     def _start(self) -> tuple[_Copy | subprocess.Popen[bytes], IO[bytes], IO[bytes]]:
         if COPIES:
-            copy = _Copy(self._workspace)
+            copy = _Copy(partial(_work, workspace=self._workspace))
             return copy, copy.stdin, copy.stdout
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", STARTS, json.dumps([each for each in sys.path if each])],
@@ -414,7 +419,7 @@ class Worker:
 
 
 # ---- copies
-# Processes that begin as copies of this one: what it has loaded and built need not be sent to them.
+# Work whose tasks depend on each other's results, in processes that begin as copies of this one.
 
 def in_copies(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int) -> Iterator[tuple[Any, Any]]:
     """Every task with ``work(task)``, in the order in which they end, at most ``jobs`` at a time.
@@ -424,62 +429,50 @@ def in_copies(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int) -> It
     ``work`` is raised here. The copies do not hear Ctrl-C, and end with the iterator.
     """
     drawn = iter(tasks)
-    if jobs <= 1 or "fork" not in multiprocessing.get_all_start_methods():
+    if jobs <= 1 or not COPIES:
         for task in drawn:
             yield task, work(task)
         return
-    context = multiprocessing.get_context("fork")
-    here: dict[Connection, tuple[Any, Any]] = {}  # end of a pipe here → its process, and its task
+    busy: dict[int, tuple[_Copy, Any]] = {}  # the descriptor of a copy's replies → the copy, and its task
+    every: list[_Copy] = []
+
+    def begin(copy: _Copy, task: Any) -> None:
+        pickle.dump(task, copy.stdin)
+        copy.stdin.flush()
+        busy[copy.stdout.fileno()] = copy, task
+
     try:
-        for _ in range(jobs):
-            if (task := next(drawn, _NO_TASK)) is _NO_TASK:
-                break
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_copy, args=(work, theirs), daemon=True)
-            process.start()
-            theirs.close()
-            ours.send((True, task))
-            here[ours] = process, task
-        while here:
-            for pipe in wait(list(here)):
-                assert isinstance(pipe, Connection)
-                process, task = here[pipe]
+        for task in islice(drawn, jobs):
+            every.append(_Copy(partial(_do_tasks, work)))
+            begin(every[-1], task)
+        while busy:
+            for replies in wait(list(busy)):
+                assert isinstance(replies, int)
+                copy, task = busy.pop(replies)
                 try:
-                    failed, result = pipe.recv()
+                    failed, result = pickle.load(copy.stdout)
                 except EOFError:
-                    process.join()
-                    raise ChildProcessError(f"a process ended with status {process.exitcode}") from None
+                    raise ChildProcessError(f"a process ended with status {copy.wait()}") from None
                 if failed:
                     raise result
                 yield task, result
-                if (following := next(drawn, _NO_TASK)) is _NO_TASK:
-                    pipe.send((False, None))
-                    del here[pipe]
-                    process.join()
-                    pipe.close()
-                else:
-                    pipe.send((True, following))
-                    here[pipe] = process, following
+                for following in islice(drawn, 1):
+                    begin(copy, following)
     finally:
-        for pipe, (process, _) in here.items():
-            process.kill()
-            process.join()
-            pipe.close()
+        for copy in every:
+            copy.kill()
+            copy.wait()
 
 
-_NO_TASK = object()
-
-
-def _copy(work: Callable[[Any], Any], pipe: Connection) -> None:
-    """Work until there is no task left. Copies made later hold the other end of the pipe, too: its end says nothing."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while (message := pipe.recv())[0]:
-        task = message[1]
+def _do_tasks(work: Callable[[Any], Any], tasks: BinaryIO, replies: BinaryIO) -> None:
+    while True:
+        task = pickle.load(tasks)
         try:
             reply = False, work(task)
         except Exception as error:  # raised in the process that waits for it
             reply = True, error
-        pipe.send(reply)
+        pickle.dump(reply, replies)
+        replies.flush()
 
 
 # ---- dask_pool
