@@ -11,6 +11,7 @@ import threading
 import pytest
 from support.html_page import Page
 from support.shared import shared_path
+from support.tables import table_of
 
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
@@ -19,30 +20,6 @@ from archsim.runs.pool import simulate_on_cluster
 INPUTS = shared_path() / "reference" / "bad_inputs"
 pytestmark = pytest.mark.skipif(not INPUTS.is_dir(), reason=f"needs {INPUTS} (or $ARCHSIM_SHARED)")
 IMPORT = "trace import {} --model olmoe-1b-7b --out out"
-RING = 'systems=[{"like":"dojo","name":"big","mesh":{"x":64,"y":64},"topology":"ring"}]'
-REFUSED = {
-    "check zs.yaml": "deepseek-v2-lite.yaml: its requests have no decode steps",
-    "sweep zs.yaml --out out": "Give trace.synthetic.decode_steps",
-    IMPORT.format("tree3"): "0.json: request sub/0, iteration 1, layer 3: expert 17 is chosen twice",
-    IMPORT.format("dup.jsonl"): "dup.jsonl: line 1: token 0, layer 0: expert 25 is chosen twice",
-    IMPORT.format("req_sur.jsonl"): "req_sur.jsonl: line 1: model is",
-    IMPORT.format("bombpt.pt"): "1028 times the 194414 that it has",
-    "trace head m802/s": "index-05963ad3006bcf6f.col: datasets: expected a list of printable names",
-    "trace merge m802/s --out out": "index-05963ad3006bcf6f.col: datasets",
-    "trace head m1413/s": "column 'experts' has 2 layers and top-4; the manifest has 4 layers and top-2",
-    "trace merge m1413/s --out out": "column 'experts' has 2 layers and top-4",
-    "model import hfneg.json --out out": "hfneg.json: num_hidden_layers is 1000000000; expected at most 10000",
-    "model import bad2.onnx --out out": "bad2.onnx: node 0 ('MatMul'): the name",
-    "serve sv_share_bad.yaml --out out": "share_bad.json: cannot be read",
-    "serve sv_share_obj.yaml --out out": "share_obj.json: conversation 1: expected an object",
-    "serve sv_share_int.yaml --out out": "share_int.json: conversation 1: expected an object",
-    "serve sv_share_int2.yaml --out out": "share_int2.json: conversation 1: a turn is",
-    f"check sc_64.yaml --set {RING}": "big: simulating 4,096 dies (event engine, shared links) takes about 34 GiB of",
-    f"sweep sc_64.yaml --out out --set {RING}": "dies would fit",
-    "serve sv_burst.yaml --out out": "burst.csv:7: 1000000000000000000000000000000 tokens; expected at most",
-}
-
-
 def test_a_mesh_of_4096_dies_runs_in_the_memory_that_check_says(here, capsys):
     assert main(["check", "sc_64.yaml"]) == 0
     assert "3.1 GB of memory a process" in capsys.readouterr().out
@@ -60,10 +37,10 @@ def here(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.mark.parametrize("command", REFUSED)
-def test_it_is_refused_with_its_place_and_nothing_is_written(here, capsys, command):
+@table_of(__file__, "refused")
+def test_it_is_refused_with_its_place_and_nothing_is_written(here, capsys, command, said):
     assert main(command.split()) == 2
-    assert REFUSED[command] in capsys.readouterr().err
+    assert said in capsys.readouterr().err
     assert not [file for file in (here / "out").rglob("*") if file.is_file() and not file.name.startswith(".")]
 
 

@@ -281,9 +281,9 @@ def prompt(experts):
     yield StepTokens(1, np.zeros(1, np.int32), tokens[:1])
 
 
-@pytest.mark.parametrize(
-    ("top_k", "tokens", "limit"), [(1, 150_000, 150_000), (2, 90_000, 80_000), (3, 500, 90), (2, 0, 5)]
-)
+@pytest.mark.parametrize(("top_k", "tokens", "limit"), sampled(
+    [(1, 150_000, 150_000), (2, 90_000, 80_000), (3, 500, 90), (2, 0, 5)], lambda case: case[0] > 1
+))  # fmt: skip
 def test_heatmap_counts_as_the_slow_one_does_also_where_counters_are_full(top_k, tokens, limit):
     """A full counter halves its row; experts that follow themselves, and one that stands twice in a token, count
     each time.
@@ -301,7 +301,7 @@ def test_heatmap_counts_as_the_slow_one_does_also_where_counters_are_full(top_k,
     assert seen == [[slow.counts[0, before] for before in range(5)]]
     largest = max(map(max, seen[0]))
     assert largest <= COUNTER_LIMIT
-    if tokens > 10**5:
+    if tokens > 80_000:
         assert 0 < sum(seen[0][0]) < 0.7 * (experts[:-1] == 0).sum()  # its row was halved
 
 

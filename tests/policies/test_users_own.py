@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.html_page import text_of_report
 from support.small_runs import engine_of, policy, small_model, small_system
+from support.tables import table_of
 from support.tiny import TINY
 
 from archsim.base.compiled import kernel
@@ -111,34 +112,12 @@ def simulate(**parts):
     return engine.demands, engine.run()
 
 
-@pytest.mark.parametrize(
-    ("part", "function", "message"),
-    [
-        ("placement", wide, "the home of expert 6 is die 6; the system has 0 to 5"),
-        ("placement", negative, "the home of expert 0 is die -1; the system has 0 to 5"),
-        ("placement", short, "returns 3 homes for 20 experts"),
-        ("placement", fractions, "the homes must be a row of integers, got float64 of shape (20,)"),
-        ("placement", nothing, "the homes must be a row of integers, got object of shape ()"),
-        ("placement", fails, "RuntimeError: no idea (.*test_users_own.py:[0-9]+)"),
-        ("allocation", nothing, "returns NoneType; expected archsim.policies.allocation.Plan"),
-        ("allocation", fails, "RuntimeError: no idea (.*test_users_own.py:[0-9]+)"),
-        ("allocation", uneven, "the columns of the plan differ in length: 20 of expert, 19 of die, 20 of tokens"),
-        ("allocation", unknown_expert, "the plan names expert 100; the model has 0 to 19"),
-        ("allocation", halves, "die of the plan must be a row of integers, got float64 of shape (20,)"),
-        (
-            "allocation",
-            compiled_with_step,
-            "a compiled function cannot take `step`. Pass `step.compiled` to compiled functions",
-        ),
-        ("prediction", fails, "RuntimeError: no idea (.*test_users_own.py:[0-9]+)"),
-    ],
-    ids=lambda value: getattr(value, "__name__", None),
-)
-def test_what_is_wrong_is_told_with_the_function(part, function, message):
-    target = f"test_users_own:{function.__name__}"
+@table_of(__file__, "own_functions")
+def test_what_is_wrong_is_told_with_the_function(part, function, said):
+    target = f"test_users_own:{function}"
     with pytest.raises(ArchsimError) as refused:
         simulate(**{part: target})
-    pattern = f"{target}: {message}".replace("(", r"\(").replace(")", r"\)")
+    pattern = f"{target}: {said}".replace("(", r"\(").replace(")", r"\)")
     assert re.fullmatch(pattern, str(refused.value))
 
 
@@ -165,24 +144,13 @@ def test_a_predictor_cannot_change_the_heatmap():
     assert one[-1].any() and (one == other).all()
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        ("{name: 'test_users_own:limited', limt: 3}", "allocation.limt: unknown parameter of test_users_own:limited; "
-         "did you mean 'limit'?"),
-        ("{name: 'test_users_own:limited', x: 3}", "unknown parameter of test_users_own:limited; it has limit"),
-        ("{name: 'test_users_own:limited', step: 3}", "allocation.step: unknown parameter"),
-        ("'test_users_own:states_no_effort'", "test_users_own:states_no_effort needs a parameter 'limit'"),
-        ("{name: 'test_users_own:fails', x: 3}", None),
-        ("{name: 'test_users_own:limited', limit: 4}", None),
-    ],
-)  # fmt: skip
-def test_check_compares_parameters_with_the_function(tmp_path, monkeypatch, capsys, rule, message):
+@table_of(__file__, "own_parameters")
+def test_check_compares_parameters_with_the_function(tmp_path, monkeypatch, capsys, rule, said):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     file = tmp_path / "tiny.yaml"
     file.write_text(re.sub("policies: .*", f"policies: [{{name: mine, allocation: {rule}}}]", TINY))
-    assert main(["check", str(file)]) == (2 if message else 0)
-    assert (message or "") in capsys.readouterr().err
+    assert main(["check", str(file)]) == (2 if said else 0)
+    assert (said or "") in capsys.readouterr().err
 
 
 def test_own_functions_without_effort_are_told(tmp_path, monkeypatch, capsys):
