@@ -14,6 +14,7 @@ from support.small_runs import (
     scenario_of,
     small_model,
     small_system,
+    system_with_room,
 )
 
 from archsim.base.errors import ArchsimError, CapacityError
@@ -23,10 +24,8 @@ from archsim.engine.engine import Balancing, EventEngine, WeightMover, advance
 from archsim.engine.loop import Replay
 from archsim.engine.network import simulate_flows
 from archsim.engine.state import DATA_MESSAGES, new_tally
-from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, moves_between
 from archsim.policies.rebalancing import LayerView, libra, lina, table_of_paths
-from archsim.policies.registry import place_experts
 from archsim.specs.experiment import WorkloadSpec
 from archsim.specs.library import load_assumptions, load_experiment
 from archsim.specs.model import LayerSet
@@ -331,15 +330,6 @@ def test_a_file_names_a_rebalancing(tmp_path):
 ENGINES = pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
 PREDICTED = {"heatmap_update": "free", "decision_cost": "free"}
 STEPS = 8
-
-
-def system_with_room(slices, spec, model):
-    """A 3 × 2 mesh whose fullest die has room for that many slices of copies."""
-    weights = memory_fit(
-        small_system(), model, load_assumptions("physical"), place_experts(spec, model, 6)
-    ).demand_bytes
-    room_bytes = int(slices * model.hidden * model.expert_ffn)
-    return small_system(hbm={"capacity_bytes": int(weights.max()) + room_bytes, "reserved_fraction": 0.0})
 
 
 def replay_of(spec, room=None, engine=EventEngine, warmup=0, steps=STEPS, seed=1, **changes):

@@ -5,13 +5,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples, sampled
-from support.small_runs import STRATEGIES, demand_of, engine_of, policy, replay, small_model, small_system
+from support.laws import Ran, an_hbm_moves_what_is_read_written_and_computed_with, copies_keep_within_their_room
+from support.small_runs import (
+    STRATEGIES,
+    demand_of,
+    engine_of,
+    policy,
+    replay,
+    small_model,
+    small_system,
+    system_with_room,
+)
 
 from archsim.base.causes import Cause
 from archsim.engine.state import UNITS
-from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import linear
-from archsim.policies.registry import place_experts
 from archsim.specs.library import load_assumptions, load_model, load_system
 
 
@@ -58,21 +66,14 @@ def test_rates_times_c_and_latencies_over_c_divide_times_by_c(name, arbitration)
 def test_copies_never_take_more_than_the_room_there_is(changes, slices):
     """And where none fits, none is written."""
     model, spec = small_model(), policy("pred")
-    weights = memory_fit(
-        small_system(), model, load_assumptions("physical"), place_experts(spec, model, 6)
-    ).demand_bytes
-    room_bytes = int(slices * model.hidden * model.expert_ffn)
-    system = small_system(hbm={"capacity_bytes": int(weights.max()) + room_bytes, "reserved_fraction": 0.0})
-    run, outcome = simulate(system=system, spec=spec, **changes)
-    room, tally = outcome.memory.copies.room, outcome.tally
-    assert (room["peak_bytes"] <= room["limit_bytes"]).all()
-    assert (outcome.memory.copies.present.sum(axis=1) * run.engine.machine.slice_bytes == room["used_bytes"]).all()
+    run, outcome = simulate(system=system_with_room(slices, spec, model), spec=spec, **changes)
+    copies_keep_within_their_room(ran := Ran(run, outcome, np.zeros(6), np.zeros(2)))
+    an_hbm_moves_what_is_read_written_and_computed_with(ran)
+    weights, room = outcome.fit.demand_bytes, outcome.memory.copies.room
     fullest = weights == weights.max()
-    assert (room["limit_bytes"][fullest] == room_bytes).all()
+    assert (room["limit_bytes"][fullest] == int(slices * run.engine.machine.slice_bytes)).all()
     assert (room["evictions"][fullest] > 0).all() == (slices >= 1)
-    assert (tally.dies["write_bytes"][fullest] > 0).all() == (slices >= 1)
-    hbms = tally.resources[6:12]
-    assert (hbms["bytes"] == sum(tally.dies[field] for field in tally.dies.dtype.names)).all()
+    assert (outcome.tally.dies["write_bytes"][fullest] > 0).all() == (slices >= 1)
 
 
 def test_home_without_activations_moves_nothing_between_dies():

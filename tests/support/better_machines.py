@@ -10,10 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.demand import RunDemand, build_run_demand
+from archsim.engine.demand import RunDemand
 from archsim.engine.engine import EventEngine
-from archsim.iteration.memory import memory_fit
-from archsim.policies.registry import build_policy, place_experts
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.fabric import FabricSpec, MeshSpec, TopologySpec
@@ -22,7 +20,8 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import SystemSpec
 from archsim.workload.generated import SyntheticTraffic
-from support.small_runs import replay, workload_of
+from support.random_points import changed, log_uniform, routed_demand, with_room
+from support.small_runs import replay
 
 STEPS = 2  # decode steps
 POLICIES = ("base", "base", "ep", "ep", "allo", "allo-paper", "pred", "allo+pred")
@@ -98,20 +97,15 @@ def random_case(number: int, execution: str = "weight_streaming", gemm: str | No
     model = _model(rng, hidden, ffn, experts, top_k, shared)
     name = str(_one(rng, POLICIES if streaming else ("ep", "ep", "base")))
     policy = PolicySpec(name=name, **PRESETS[name])
-    batch = int(_log_uniform(rng, 1, 4096))
+    batch = int(log_uniform(rng, 1, 4096))
     system = _system(rng, model) if streaming or rng.random() < 0.4 else _node(rng)
     if not streaming and system.fabric is None:
         system = system.model_copy(update={"launch": "local_cp"})
-    need = memory_fit(system, model, assumptions, place_experts(policy, model, system.dies), workload_of(batch), batch)
-    capacity = int(max(need.demand_bytes.max(), 10**6) / (1 - system.hbm.reserved_fraction) * rng.uniform(1.01, 3))
-    system = changed(system, {"hbm": {"capacity_bytes": capacity}})
+    system = with_room(rng, system, model, assumptions, policy, batch)
     prompt_tokens, skew = int(rng.integers(0, 3)), float(rng.uniform(0, 1.2))
     spec = SyntheticSpec(prompt_tokens=prompt_tokens, decode_steps=STEPS, seed=number, popularity_skew=skew)
     traffic = SyntheticTraffic(model, spec, batch)
-    predictor = build_policy(policy).predictor
-    demand = build_run_demand(
-        traffic, batch, STEPS, 0, origin_dies=system.dies, predictor=predictor, routing=True, threads=1
-    )
+    demand = routed_demand(traffic, policy, system, STEPS)
     return Case(number, system, model, policy, assumptions, demand, traffic)
 
 
@@ -178,18 +172,8 @@ IMPROVEMENTS = (
 )  # fmt: skip
 
 
-def changed(system: SystemSpec, changes: dict) -> SystemSpec:
-    return system.model_copy(
-        update={block: getattr(system, block).model_copy(update=of) for block, of in changes.items()}
-    )
-
-
 def _one(rng, of):
     return of[rng.integers(len(of))]
-
-
-def _log_uniform(rng, low: float, high: float) -> float:
-    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
 def _model(rng, hidden, ffn, experts, top_k, shared) -> ModelSpec:
@@ -211,22 +195,22 @@ def _system(rng, model) -> SystemSpec:
     dtype = str(_one(rng, ("fp8", "fp8_block", "bf16")))
     slice_bytes = model.hidden * model.expert_ffn * (2 if dtype == "bf16" else 1)
     segment = 2 ** int(rng.integers(16, 23))
-    llc = max(segment, int(slice_bytes * _log_uniform(rng, 0.2, 6 * model.experts / (x * y) + 2)))
+    llc = max(segment, int(slice_bytes * log_uniform(rng, 0.2, 6 * model.experts / (x * y) + 2)))
     changes = {
         "hbm": {
-            "bandwidth_bytes_per_s": _log_uniform(rng, 0.5e12, 8e12), "latency_ns": _log_uniform(rng, 1, 2000),
+            "bandwidth_bytes_per_s": log_uniform(rng, 0.5e12, 8e12), "latency_ns": log_uniform(rng, 1, 2000),
             "efficiency": float(rng.uniform(0.5, 1)),
         },
         "d2d": {
-            "bandwidth_bytes_per_s": _log_uniform(rng, 0.1e12, 4e12), "hop_latency_ns": _log_uniform(rng, 1, 1000),
+            "bandwidth_bytes_per_s": log_uniform(rng, 0.1e12, 4e12), "hop_latency_ns": log_uniform(rng, 1, 1000),
             "efficiency": float(rng.uniform(0.5, 1)),
         },
         "llc": {
-            "capacity_bytes": llc, "segment_bytes": segment, "hit_ns": _log_uniform(rng, 1, 300),
-            "miss_ns": _log_uniform(rng, 1, 300), "write_ns": _log_uniform(rng, 1, 300),
+            "capacity_bytes": llc, "segment_bytes": segment, "hit_ns": log_uniform(rng, 1, 300),
+            "miss_ns": log_uniform(rng, 1, 300), "write_ns": log_uniform(rng, 1, 300),
         },
         "compute": {
-            "peak_flop_per_s": _log_uniform(rng, 1e14, 5e15), "dtype": dtype, "efficiency": float(rng.uniform(0.3, 1)),
+            "peak_flop_per_s": log_uniform(rng, 1e14, 5e15), "dtype": dtype, "efficiency": float(rng.uniform(0.3, 1)),
         },
     }  # fmt: skip
     system = changed(system, changes)
@@ -244,6 +228,6 @@ def _node(rng) -> SystemSpec:
     system = load_system(str(_one(rng, NODES)))
     return changed(
         system,
-        {"hbm": {"bandwidth_bytes_per_s": system.hbm.bandwidth_bytes_per_s * _log_uniform(rng, 0.5, 2)},
-         "compute": {"peak_flop_per_s": system.compute.peak_flop_per_s * _log_uniform(rng, 0.5, 2)}},
+        {"hbm": {"bandwidth_bytes_per_s": system.hbm.bandwidth_bytes_per_s * log_uniform(rng, 0.5, 2)},
+         "compute": {"peak_flop_per_s": system.compute.peak_flop_per_s * log_uniform(rng, 0.5, 2)}},
     )  # fmt: skip

@@ -67,7 +67,7 @@ def random_point(number: int, contention: str) -> Point:
     """Point ``number`` under ``contention: shared`` (from ``physical``) or ``reserved`` (from ``published``)."""
     rng = np.random.default_rng([number, len(contention)])
     model = _model(rng)
-    batch = int(_log_uniform(rng, 4, 4096))
+    batch = int(log_uniform(rng, 4, 4096))
     variants = VARIANTS[contention]
     named = "physical" if contention == "shared" else "published"
     assumptions = load_assumptions(named, **variants[rng.integers(len(variants))])
@@ -82,14 +82,18 @@ def random_point(number: int, contention: str) -> Point:
         popularity_skew=float(rng.uniform(0, 1.2)),
     )
     traffic = SyntheticTraffic(model, spec, batch)
+    return Point(number, system, model, policy, assumptions, routed_demand(traffic, policy, system, STEPS), traffic)
+
+
+def routed_demand(traffic: SyntheticTraffic, policy: PolicySpec, system: SystemSpec, steps: int) -> RunDemand:
+    """The demand of generated traffic, with the routing of single tokens."""
     predictor = build_policy(policy).predictor
-    demand = build_run_demand(
-        traffic, batch, STEPS, 0, origin_dies=system.dies, predictor=predictor, routing=True, threads=1
+    return build_run_demand(
+        traffic, traffic.requests, steps, 0, origin_dies=system.dies, predictor=predictor, routing=True, threads=1
     )
-    return Point(number, system, model, policy, assumptions, demand, traffic)
 
 
-def _log_uniform(rng, low: float, high: float) -> float:
+def log_uniform(rng, low: float, high: float) -> float:
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
@@ -113,12 +117,17 @@ def _system(rng, model, assumptions, policy, batch) -> SystemSpec:
     x, y = MESHES[rng.integers(len(MESHES))]
     changes = {
         "mesh": {"x": x, "y": y},
-        "hbm": {"bandwidth_bytes_per_s": _log_uniform(rng, 0.5e12, 8e12), "latency_ns": _log_uniform(rng, 100, 600)},
-        "d2d": {"bandwidth_bytes_per_s": _log_uniform(rng, 0.1e12, 4e12), "hop_latency_ns": _log_uniform(rng, 20, 400)},
+        "hbm": {"bandwidth_bytes_per_s": log_uniform(rng, 0.5e12, 8e12), "latency_ns": log_uniform(rng, 100, 600)},
+        "d2d": {"bandwidth_bytes_per_s": log_uniform(rng, 0.1e12, 4e12), "hop_latency_ns": log_uniform(rng, 20, 400)},
         "llc": {"capacity_bytes": 2 ** int(rng.integers(22, 28))},
-        "compute": {"peak_flop_per_s": _log_uniform(rng, 1e14, 5e15), "dtype": str(rng.choice(["fp8", "fp16"]))},
+        "compute": {"peak_flop_per_s": log_uniform(rng, 1e14, 5e15), "dtype": str(rng.choice(["fp8", "fp16"]))},
     }
     system = changed(system, changes)
+    return with_room(rng, system, model, assumptions, policy, batch)
+
+
+def with_room(rng, system, model, assumptions, policy, batch) -> SystemSpec:
+    """The system with HBM for the model, and for some copies beside it."""
     placement = place_experts(policy, model, system.dies)
     needed = int(memory_fit(system, model, assumptions, placement, workload_of(batch), batch).demand_bytes.max())
     capacity = int(max(needed, 10**6) / (1 - system.hbm.reserved_fraction) * rng.uniform(1.01, 3))

@@ -7,11 +7,12 @@ import numpy as np
 from archsim.engine.demand import build_run_demand
 from archsim.engine.engine import EventEngine
 from archsim.engine.loop import Replay
+from archsim.iteration.memory import memory_fit
 from archsim.policies.allocation import StepView
 from archsim.policies.placement import Placement
-from archsim.policies.registry import build_policy
+from archsim.policies.registry import build_policy, place_experts
 from archsim.specs.experiment import Scenario, SyntheticSpec, WorkloadSpec
-from archsim.specs.library import load_model, load_system
+from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.workload.generated import SyntheticTraffic
 from support.examples import sampled
@@ -36,6 +37,15 @@ def small_system(x=3, y=2, **changes):
     for block, fields in changes.items():
         update[block] = getattr(system, block).model_copy(update=fields)
     return system.model_copy(update=update)
+
+
+def system_with_room(slices, spec, model):
+    """A 3 × 2 mesh whose fullest die has room for that many slices of copies."""
+    weights = memory_fit(
+        small_system(), model, load_assumptions("physical"), place_experts(spec, model, 6)
+    ).demand_bytes
+    room_bytes = int(slices * model.hidden * model.expert_ffn)
+    return small_system(hbm={"capacity_bytes": int(weights.max()) + room_bytes, "reserved_fraction": 0.0})
 
 
 def policy(name, **parts):
