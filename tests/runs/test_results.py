@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import archsim as ar
 from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.files import read_sealed
-from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv
+from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv, read_parquet
 from archsim.engine import loop
 from archsim.engine.state import CAUSE_OF
 from archsim.runs import columns as of_runs
@@ -251,6 +252,36 @@ def test_cells_are_short_and_exact(tmp_path):
     assert table.to_csv() == 'name,end_ns,share,bytes\n"a, b",3,1.0,1152921504606846976\nc,0.30000000000000004,,0\n'
     table.write_csv(tmp_path / "table.csv")
     assert read_csv(tmp_path / "table.csv", table.columns) == table
+
+
+def test_tables_of_rows_and_of_files_are_chosen_from_alike(tmp_path):
+    """Rows of a value need not be neighbours; a missing number is one that is chosen by None."""
+    columns = {"run": TEXT, "n": INTEGER, "share": REAL}
+    rows = [{"run": run, "n": n or None, "share": n / 7} for run in "abca" for n in range(3)]
+    table = Table(columns, rows)
+    table.write_csv(tmp_path / "table.csv")
+    table.write_parquet(tmp_path / "table.parquet")
+    kept = [read(tmp_path / f"table.{end}", columns) for read, end in ((read_csv, "csv"), (read_parquet, "parquet"))]
+    for each in (table, *kept):
+        assert list(each) == rows and len(each) == len(rows) == 12 and each == table
+        assert list(each.where(run="a", n=2)) == [rows[2], rows[11]] and len(each.where(n=None)) == 4
+        assert each.where(run="b").where(n=1).rows == (rows[4],) and not len(each.where(run="z").by("run"))
+        assert {run: len(of) for run, of in each.by("run").items()} == {"a": 6, "b": 3, "c": 3}
+        assert each.by("run")["a"].rows == (*rows[:3], *rows[9:]) and list(each.by("run")) == ["a", "b", "c"]
+        assert each.column("share").tolist() == [n / 7 for n in range(3)] * 4 and each.column("run")[3] == "b"
+        assert np.isnan(each.column("n")[::3]).all() and each.where(n=2).column("n").dtype == np.int64
+        with pytest.raises(ArchsimError, match="no column 'shares'; did you mean 'share'"):
+            each.where(shares=1)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("a,b\n1,x\n", "table.csv:2: b: 'x' is not a number"), ("a,b\n1,2\n1.5,2\n", "3: a: '1.5' is not a whole number"),
+    ("a,b\n1\n", "table.csv:2: Expected 2 columns, got 1"), ("a\n1\n", "table.csv:1: no column 'b'"),
+])  # fmt: skip
+def test_a_damaged_table_is_refused_at_its_place(tmp_path, text, said):
+    (tmp_path / "table.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(ArchsimError, match=re.escape(said)):
+        read_csv(tmp_path / "table.csv", {"a": INTEGER, "b": REAL})
 
 
 def test_missing_files_are_named(tmp_path):
