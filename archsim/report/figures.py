@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, did_you_mean
@@ -417,10 +416,11 @@ def lines_of(question: str, lines: Sequence[Line], x: str, y: str, dots: bool = 
     )  # fmt: skip
 
 
-def shares_below(question: str, title: str, times_ms: Mapping[str, ArrayLike]) -> Points:
+def shares_below(question: str, title: str, times_ms: Mapping[str, Sequence[float] | np.ndarray]) -> Points:
     """The share of requests whose time is below a value, by that value: a line for each name."""
     share = np.linspace(0, 100, CURVE)
-    lines = [Line(name, tuple(zip(np.percentile(ms, share), share, strict=True))) for name, ms in times_ms.items()]
+    values = {name: np.percentile(np.asarray(ms, float), share) for name, ms in times_ms.items()}
+    lines = [Line(name, tuple(zip(each, share, strict=True))) for name, each in values.items()]
     return lines_of(question, lines, title, "share of requests below, %")
 
 
@@ -825,10 +825,13 @@ def _front(folder: Path) -> Figure:
 
 def _requests(column: str, title: str, folder: Path) -> Figure:
     """The shares of requests below a time of ``requests.csv``; a line for each policy's folder."""
-    times_ms = {}
+    times_ms: dict[str, list[float]] = {}
     for file in [folder / "requests.csv", *sorted(folder.glob("*/requests.csv"))]:
         name = file.parent.name if file.parent != folder else "first"
-        times_ms[name] = [float(row[column]) / NS_PER_MS for row in _csv(file) if row[column]]
+        if values := [float(row[column]) / NS_PER_MS for row in _csv(file) if row[column]]:
+            times_ms[name] = values
+    if not times_ms:
+        raise ArchsimError(f"{folder}: no request has a {title.partition(',')[0]}; nothing to draw")
     return shares_below(f"How many requests are below a {title}?", title, times_ms)
 
 

@@ -837,7 +837,7 @@ def _map(fabric: MachineFabric, step: StepDistance) -> DieMap:
     return die_map("How loaded are dies and links, in percent of the bound?", placed)
 
 
-def _loads(fabric: MachineFabric, use: np.ndarray) -> tuple[list[Row], list[Row]]:
+def _loads(fabric: MachineFabric, use: np.ndarray) -> tuple[Sequence[Row], Sequence[Row]]:
     """Rows of the tables of dies and links: where each is, and how much of the bound it is used."""
     dies = fabric.dies
     x: list[int | None] = [None] * fabric.nodes
