@@ -21,7 +21,7 @@ from archsim.base.tables import Table
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.maps import Idle, Moment, Placed, die_map, ends_told, map_width, nodes_of
 from archsim.report.plots import KINDS, Axis, Bars, Colours, DieMap, Figure, Matrix, Points
-from archsim.report.tables import BOUNDS, Place, Report, built_of
+from archsim.report.tables import BOUNDS, Place, Report, bound_shares, built_of
 from archsim.report.units import (
     BYTE_UNITS,
     TIME_UNITS,
@@ -231,10 +231,10 @@ def energy(rows: Sequence[Row]) -> Bars | None:
 
 def limits(rows: Sequence[Row]) -> Bars | None:
     """Share of a step for which each cause is on the critical path."""
-    parts, known = [], [row for row in rows if any(row.get(column) for column in BOUNDS)]
+    parts, known = [], [row for row in rows if any(bound_shares(row).values())]
     several = len({row["batch"] for row in known}) > 1
     for row in known:
-        shares = {name: row.get(column) or 0.0 for column, name in BOUNDS.items()}
+        shares = bound_shares(row)
         longest = max(shares, key=shares.__getitem__)
         parts += [
             _named(row, several) | {"value": 100 * share, "cause": name, "label": longest, "told": percent(share, 1)}
@@ -257,7 +257,7 @@ def limits(rows: Sequence[Row]) -> Bars | None:
 
 def critical_path(rows: Sequence[Row]) -> Bars | None:
     """The time of a decode step, cause after cause: a waterfall for every policy."""
-    known = [row for row in rows if row.get("decode_step_ns") and any(row.get(column) for column in BOUNDS)]
+    known = [row for row in rows if row.get("decode_step_ns") and any(bound_shares(row).values())]
     if not known:
         return None
     worth, unit = unit_of([row["decode_step_ns"] for row in known], TIME_UNITS)
@@ -265,9 +265,10 @@ def critical_path(rows: Sequence[Row]) -> Bars | None:
     for row in known:
         at, step = 0.0, row["decode_step_ns"]
         of_run = _named(row, several=False) | {"panel": row["policy"]}
-        total = sum(row.get(column) or 0.0 for column in BOUNDS)
-        for column, name in BOUNDS.items():
-            ns = step * (row.get(column) or 0.0) / total
+        shares = bound_shares(row)
+        total = sum(shares.values())
+        for name, share in shares.items():
+            ns = step * share / total
             if ns:
                 ends = {"begin": at / worth, "value": (at + ns) / worth}
                 parts.append(

@@ -15,7 +15,7 @@ from archsim.base.causes import CAUSES, DOING
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, balanced
 from archsim.report.figures import option_times
-from archsim.report.tables import BOUNDS, Place, Report, fastest
+from archsim.report.tables import Place, Report, bound_shares, fastest
 from archsim.report.units import BYTE_UNITS, between, factor, listed, percent, scaled
 from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
 from archsim.runs.notes import SLOWER, grown
@@ -50,7 +50,9 @@ def sentences(report: Report) -> list[str]:
     """What wins where and by how much, what limits it, and how far it is from the bound, of the places of the
     headline's assumptions; none where nothing was decoded.
     """
-    places = {place: found for place in _places(report) if (found := winners(report, place))}
+    label = headline(report)
+    own = [place for place in report.places() if place.assumptions == label]
+    places = {place: found for place in own if (found := winners(report, place))}
     if not places:
         return []
     by_system: dict[str, dict[Place, list[Winner]]] = {}
@@ -60,7 +62,7 @@ def sentences(report: Report) -> list[str]:
     several = len(by_system) > 1
     return [
         " ".join([*_faster_systems(by_system), *_won(by_system)])
-        + f" These numbers hold under the assumption set {headline(report)}.",
+        + f" These numbers hold under the assumption set {label}.",
         " ".join(_limits(last, several)),
         " ".join(_distances(last, several)),
     ]
@@ -101,10 +103,6 @@ def winners(report: Report, place: Place) -> list[Winner]:
         best = min(close, key=lambda run: (run["policy"] != "ep", report.policies.index(run["policy"])))
         found.append(Winner(batch, best, best["speedup_vs_ep"]))
     return found
-
-
-def _places(report: Report) -> list[Place]:
-    return [place for place in report.places() if place.assumptions == headline(report)]
 
 
 # What a policy is called where a sentence compares with it.
@@ -164,7 +162,7 @@ def _limits(runs: Mapping[Place, Row], several: bool) -> list[str]:
     """What limits steps: a sentence for all runs of the same batch and policy that wait for the same."""
     groups: dict[tuple[Any, ...], dict[Place, list[float]]] = {}
     for place, run in runs.items():
-        shares = {name: run.get(column) or 0.0 for column, name in BOUNDS.items()}
+        shares = bound_shares(run)
         first, second, *_ = sorted(shares, key=lambda name: -shares[name])
         causes = (first, second) if shares[second] >= 0.1 else (first,) if shares[first] else ()
         groups.setdefault((run["batch"], run["policy"], causes), {})[place] = [shares[name] for name in causes]

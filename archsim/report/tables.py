@@ -38,6 +38,11 @@ CLOSE = 0.01  # policies within this relative difference of throughput are liste
 BOUNDS = {f"bound_{cause.column}": about.label for cause, about in CAUSES.items()}  # column → cause, as pages call it
 
 
+def bound_shares(run: Row) -> dict[str, float]:
+    """Cause, as pages call it → its share of the critical path; 0 where it is not known."""
+    return {name: run.get(column) or 0.0 for column, name in BOUNDS.items()}
+
+
 # ---- report
 
 MANY_SYSTEMS = 4  # with more, figures show one of those that differ only in the executor
@@ -298,7 +303,7 @@ def overview(report: Report) -> list[dict[str, Any]]:
         batch = max(decoded)
         close = fastest(run for run in runs if run["batch"] == batch)
         best = close[0]
-        shares = {name: best[column] or 0.0 for column, name in BOUNDS.items()}
+        shares = bound_shares(best)
         longest = max(shares, key=lambda name: shares[name])
         rows.append({
             "place": place, "batch": _count(batch),
