@@ -472,7 +472,8 @@ def test_what_experiments_ask_is_wrapped_not_cut(capsys):
         ("models", named_files("models")),
         ("policies", PRESETS),
         ("assumptions", [f"{field}:" for field in ASSUMPTIONS]),
-        ("calibrations", [file.stem for file in (shipped_configs() / "calibrations").glob("*.yaml")]),
+        pytest.param("calibrations", [file.stem for file in (shipped_configs() / "calibrations").glob("*.yaml")],
+                     marks=pytest.mark.nightly),  # reads all of them
         ("traffic", [file.stem for file in (shipped_configs() / "traffic").glob("*.yaml")]),
     ],
 )
