@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import yaml
 from support.examples import sampled
+from support.fabrics import LEVELS, RAILS
 from support.html_page import whole_report
 from support.tiny import TINY, archsim, tiny, tiny_file
 
@@ -13,7 +14,6 @@ from archsim.base.errors import SpecError
 from archsim.base.yaml import dump_yaml
 from archsim.engine.event.flows import flow_network
 from archsim.engine.machine import build_fabric, build_machine
-from archsim.engine.state import HIDDEN, UNITS
 from archsim.laws.tables import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
 from archsim.laws.transfers import path_of
 from archsim.report.maps import places
@@ -28,16 +28,6 @@ from archsim.specs.system import HostSpec, SystemSpec
 from microarch.fabric.fabric import narrowest
 
 PLAIN = "hbm: {bandwidth: 2 TB/s, capacity: 4 GB}, d2d: {bandwidth: 1 TB/s}, compute: {peak: 300 TFLOP/s, dtype: fp16}"
-NODE = "{switch: 4, bandwidth: 450 GB/s, hop_latency: 300 ns}"
-RAILS = f"{{levels: [{NODE}, {{switch: 2, per: gpu, bandwidth: 50 GB/s, hop_latency: 2 us}}]}}"
-STACKED = {
-    "8 switch": "{levels: [{switch: 8}]}",
-    "2 × 4 switch": RAILS,
-    "2 × 2 × 2 switch": "{levels: [{switch: 2}, {switch: 2, per: gpu}, {switch: 2, bandwidth: 100 GB/s}]}",
-    "2 × 1 mesh of 2 × 2 mesh": "{levels: [{mesh: [2, 2]}, {mesh: 2x1, bandwidth: 100 GB/s, hop_latency: 1 us}]}",
-    "2 switch of 4 ring": "{levels: [{ring: 4}, {switch: 2, per: group}]}",
-    "2 fully_connected of 2 × 2 torus": "{levels: [{torus: {x: 2, y: 2}}, {fully_connected: 2, per: gpu}]}",
-}
 BUILDER = '''\
 from typing import NamedTuple
 
@@ -69,9 +59,9 @@ def outcome_of(folder, links, *more):
     return replay, replay.run()
 
 
-@pytest.mark.parametrize("shape", STACKED)
+@pytest.mark.parametrize("shape", LEVELS)
 def test_levels_multiply_are_named_and_read_back(tmp_path, shape):
-    system = experiment_of(tmp_path, f"fabric: {STACKED[shape]}").systems[0]
+    system = experiment_of(tmp_path, f"fabric: {LEVELS[shape]}").systems[0]
     fabric = build_fabric(system, "row_major")
     assert (system.dies, system.shape, fabric.dies, fabric.name) == (
         fabric.dies, shape, np.prod([x.size for x in system.fabric.levels]), shape
@@ -79,19 +69,6 @@ def test_levels_multiply_are_named_and_read_back(tmp_path, shape):
     written = system.model_dump(mode="json", by_alias=True)
     assert "mesh" not in written and "topology" not in written
     assert SystemSpec.model_validate(written, context={"from_yaml": True}) == system
-
-
-@pytest.mark.parametrize("contention", ["shared", "reserved"])
-@pytest.mark.parametrize("shape", STACKED)
-def test_bytes_and_tokens_are_conserved_on_levels(tmp_path, shape, contention):
-    physical = f"assumptions={{set: physical, contention: {contention}}}"
-    replay, outcome = outcome_of(tmp_path, f"fabric: {STACKED[shape]}", physical)
-    fabric, links = outcome.fabric, outcome.tally.resources[UNITS * outcome.fabric.dies :]
-    assert np.array_equal(outcome.load.sum(axis=2), replay.demands.tokens.sum(axis=2))
-    assert links["bytes"].sum() >= outcome.tally.hops[:, 1][1:].sum() > 0 and outcome.tally.hops[HIDDEN, 1] > 0
-    capacity = fabric.link_bytes_per_ns
-    busiest = links["bytes"] / (capacity if contention == "shared" else capacity[fabric.link_src < fabric.link_dst])
-    assert outcome.prefill_ns + outcome.decode_ns >= busiest.max() * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("contention", ["shared", "reserved"])

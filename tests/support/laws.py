@@ -23,6 +23,7 @@ from archsim.specs.library import load_assumptions, load_model
 from archsim.specs.model import LayerSet
 from support.balancer_runs import BALANCERS, SWITCH, WAFER, run_of
 from support.clusters import KERNELS, assumptions_of, cluster
+from support.fabrics import FABRICS, system_on
 from support.small_runs import (
     BATCH,
     CASES,
@@ -73,11 +74,13 @@ class Ran(NamedTuple):
         return isinstance(self.replay.engine.execution, WeightStreaming)
 
 
-def of_weights(name: str, changes: dict, engine: str, model=FOUR, **parts) -> Callable[[], Replay]:
-    """A wafer that streams weights; a smaller one, with fewer tokens, where they are interpreted."""
+def of_weights(name: str, changes: dict, engine: str, model=FOUR, on=None, **parts) -> Callable[[], Replay]:
+    """A wafer that streams weights, or a system with a fabric of another kind (``on``); a smaller wafer, with fewer
+    tokens, where they are interpreted.
+    """
 
     def start() -> Replay:
-        system, of, spec, batch = SHORT, model, policy(name, **parts), BATCH
+        system, of, spec, batch = system_on(on) if on else SHORT, model, policy(name, **parts), BATCH
         if engine == "interpreted":
             system, of, batch = small_system(2, 2), TINY, 12
         demand = demand_of(of, system, spec, batch=batch)
@@ -126,6 +129,12 @@ SYSTEMS = [
                of_weights("ep", changes, engine, small_model(shared_ffn=16)), engine == "event")
         for engine in ("event", "analytical")
         for changes in ({}, {"arbitration": "round_robin"}, {"contention": "reserved"})
+    ),
+    *(
+        System(f"event allo+pred on {fabric} {_told(changes)}",
+               of_weights("allo+pred", changes, "event", on=fabric), (at + by) % 2 == 0)
+        for at, fabric in enumerate(FABRICS)
+        for by, changes in enumerate(({"contention": "shared"}, {"contention": "reserved"}))
     ),
     *(
         System(f"interpreted {name} {_told(changes)}", of_weights(name, changes, "interpreted"), name == "allo+pred")
@@ -211,8 +220,9 @@ def every_byte_has_a_class_a_pair_and_a_route(one: Ran) -> None:
         assert abs(n_bytes - on_routes[name]) <= len(one.links) or (once and 0 < n_bytes < on_routes[name]), name
     crossed.pop("statistics")
     assert (sum(each.n_bytes for each in crossed.values()) == one.links["bytes"]).all()
-    if outcome.fabric.nodes == outcome.fabric.dies:  # a message enters as many dies as it crosses links
-        assert one.links["bytes"].sum() == tally.hops[:, 1].sum()
+    each_hop = {"switch": 2}.get(outcome.fabric.kind, 1)  # links: up and down; else one to every die that is entered
+    if each_hop == 2 or outcome.fabric.nodes == outcome.fabric.dies:
+        assert one.links["bytes"].sum() == each_hop * tally.hops[:, 1].sum()
 
 
 def an_hbm_moves_what_is_read_written_and_computed_with(one: Ran) -> None:
