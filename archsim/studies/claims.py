@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -907,7 +907,7 @@ _PROMPT = 128  # tokens
 
 
 def _prompts(traffic: TrafficModel) -> TrafficModel:
-    return traffic.changed(prompt_tokens=np.full(QUANTILES, float(_PROMPT)), decode_steps=np.zeros(QUANTILES))
+    return replace(traffic, prompt_tokens=np.full(QUANTILES, float(_PROMPT)), decode_steps=np.zeros(QUANTILES))
 
 
 # ---- balancers

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -37,8 +37,6 @@ from archsim.workload.trace import (
     is_first_of,
     rows_per_piece,
 )
-
-# ---- demand
 
 # ---- stacked
 # Arrays of one shape, one a step, as one array: in memory, or, if there are many, in a file that is mapped.
@@ -109,7 +107,7 @@ def checksum(array: np.ndarray) -> int:
     """CRC-32 of an array's bytes. A mapped array's pages are given back on the way, as `let_go` does."""
     crc, content, step = 0, array.reshape(-1).view(np.uint8), max(HELD_BYTES, mmap.PAGESIZE)
     for begin in range(0, len(content), step):
-        crc = zlib.crc32(content[begin : begin + step], crc)
+        crc = zlib.crc32(content[begin : begin + step].data, crc)
         let_go(array)
     return crc
 
@@ -209,8 +207,9 @@ class BatchSum:
 
     def _end(self, layer_threads: LayerThreads) -> None:
         """An iteration is complete."""
-        for every, now in zip((self._tokens, self._order), self._now, strict=True):
-            every.append(now)
+        tokens, order = self._now
+        self._tokens.append(tokens)
+        self._order.append(order)
         for watcher in self._watchers:
             watcher.end(self._iteration, layer_threads)
         self._iteration += 1
@@ -338,6 +337,7 @@ class StepDemand(NamedTuple):
         """Tokens that live on each die, int64[die]; needs ``origins``."""
         if self.residents is not None:
             return self.residents.astype(np.int64)
+        assert self.origins is not None, "the assumptions ask for them"
         return self.origins.sum(axis=1, dtype=np.int64) // self.top_k
 
 
@@ -405,20 +405,16 @@ def _entry(name: str) -> Path:
 def _load(kind: type[Kind], entry: Path) -> Kind | None:
     try:
         facts = json.loads(read_sealed(entry / _FACTS))
-        arrays = {name: _read(entry / name, *of) for name, of in facts["arrays"].items()}
+        arrays: dict[str, Any] = {}
+        for name, (dtype, shape, crc) in facts["arrays"].items():
+            arrays[name] = read_array(entry / name, dtype, tuple(shape))
+            if checksum(arrays[name]) != crc:  # a damaged file
+                return None
         with suppress(PermissionError):  # the entry of another user
             os.utime(entry)
         return kind(**facts["plain"], **arrays)
     except (OSError, ValueError, TypeError, KeyError):
         return None
-
-
-def _read(file: Path, dtype: str, shape: Sequence[int], crc: int) -> np.ndarray:
-    """Raises OSError as reading does, ValueError for a damaged file."""
-    array = read_array(file, dtype, tuple(shape))
-    if checksum(array) != crc:
-        raise ValueError(f"{file}: its checksum does not match")
-    return array
 
 
 def _save(demand: Demand, draft: Path, entry: Path) -> None:

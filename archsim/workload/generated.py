@@ -37,6 +37,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -345,8 +346,6 @@ class GenerativeTraffic:
         self.lengths = model_lengths(model, requests, seed) if lengths is None else np.asarray(lengths, np.int64)
         drawn = drawn_tasks(share, seed, requests) if request_task is None else request_task
         self.request_task = np.asarray(drawn, np.int64)
-        self._strata = _strata(self.request_task)
-        self._tables, self._taste_ends = _tables(model, self.tasks)
 
     @property
     def label(self) -> str:
@@ -372,6 +371,11 @@ class GenerativeTraffic:
         ):
             yield StepTokens(iteration, position, draw(iteration, position, token))
 
+    @cached_property
+    def _tables(self) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+        """Of `_tables`, when routing is drawn: a run whose demand is cached draws none."""
+        return _tables(self.model, self.tasks)
+
     def drawing(self, requests: np.ndarray) -> Callable[[int, np.ndarray, np.ndarray], np.ndarray]:
         """Of a batch: (iteration, position int32[n], token int64[n] within its request) → int16[n, layer, k]. Tokens of
         a request in order.
@@ -389,7 +393,7 @@ class GenerativeTraffic:
             phase = np.searchsorted(self.model.phase_starts, iteration, side="right") - 1
             _generate(
                 np.uint64(self.seed), np.int64(phase), group, most, request, token, position,
-                self.request_task[request], self.layer_ids, *tastes, *self._tables, history, last, experts,
+                self.request_task[request], self.layer_ids, *tastes, *self._tables[0], history, last, experts,
             )  # fmt: skip
             return experts
 
@@ -401,8 +405,8 @@ class GenerativeTraffic:
         starts = np.concatenate([[0], np.cumsum(_sizes(self.model.taste_size))])
         experts = np.empty((len(requests), starts[-1]), np.int16)
         kinds = np.empty((len(requests), int(_sizes(self.model.kind_taste_size)[0])), np.int16)
-        of_experts, of_kinds = self._taste_ends
-        key, strata = np.uint64(self.seed), self._strata[requests]
+        of_experts, of_kinds = self._tables[1]
+        key, strata = np.uint64(self.seed), _strata(self.request_task)[requests]
         _fill_tastes(key, strata, task, self.layer_ids + 1, starts, of_experts, experts)
         _fill_tastes(key, strata, task, np.zeros(1, np.int32), np.array([0, kinds.shape[1]]), of_kinds, kinds)
         return experts, starts, kinds
@@ -500,18 +504,17 @@ def _tables(model: TrafficModel, tasks: tuple[str, ...]) -> tuple[tuple[np.ndarr
     """What `_generate` draws from, kinds first, and what tastes are made of: `_ends` of experts and of kinds."""
     mean = model.popularity.mean(axis=0)
     task = np.stack([shares_of_task(model.task_popularity, model.task_names, mean, name) for name in tasks])
-    kinds = [
-        shares_of_task(model.task_kinds[:, None], model.task_names, model.kind_popularity.mean(axis=0)[None], name)[0]
-        for name in tasks
-    ]
-    kinds = np.stack(kinds)
+    of_kinds = model.task_kinds[:, None], model.task_names, model.kind_popularity.mean(axis=0)[None]
+    kinds = np.stack([shares_of_task(*of_kinds, name)[0] for name in tasks])
+    weights = model.weights.copy()
+    weights[0, _PATH] = 0  # no layer is before the first
     of_tokens = np.cumsum(model.repeats), model.repeated, model.script
     drawn = (
         _thresholds(model.kind_weights[None], [_KEEP, _KIND])[0],
         _compact(model.kind_popularity),
         _compact(kinds),
         _compact(model.kind_following),
-        _thresholds(_from_first_layer(model.weights), [_KEEP]),
+        _thresholds(weights, [_KEEP]),
         _compact(model.popularity),
         _compact(task),
         _compact(model.kind_experts),
@@ -522,13 +525,6 @@ def _tables(model: TrafficModel, tasks: tuple[str, ...]) -> tuple[tuple[np.ndarr
         np.bool_(len(model.stays)),
     )
     return drawn, (_ends(task), _ends(kinds[:, None]))
-
-
-def _from_first_layer(weights: np.ndarray) -> np.ndarray:
-    """Weights [layer, component] without paths to the first layer, which has none before it."""
-    changed = weights.copy()
-    changed[0, _PATH] = 0
-    return changed
 
 
 def _thresholds(weights: np.ndarray, needs_previous: list[int]) -> np.ndarray:

@@ -489,7 +489,7 @@ def profile(trace: Trace) -> Profile:
     subjects = subject_loads(trace)
     agreement = heatmap_agreement(trace)
     ceiling = heatmap_ceiling(trace) if agreement else {}
-    following_of_halves = [cross_token(half) for half in (one, other)]
+    following_of_one, following_of_other = cross_token(one), cross_token(other)
     layers = layer_statistics(trace) | {
         "cross_layer_conditional": conditional_coverage(across),
         "cross_token_conditional": conditional_coverage(following),
@@ -498,14 +498,14 @@ def profile(trace: Trace) -> Profile:
         "cross_layer_null": _null(counts[:-1], counts[1:], across),
         "cross_token_null": _null(counts, counts, following),
         "predictable_ceiling": predictable(following, following),
-        "predictable_unseen": predictable(*following_of_halves),
+        "predictable_unseen": predictable(following_of_one, following_of_other),
         "predictable_load": predictable(np.repeat(counts[:, None], trace.num_experts, axis=1), following),
         "drift": drift(trace)[-1],
     }
     if len(subjects) > 1:
         layers["subject_distance"] = _mean_distance(subjects)
-    of_halves = [layer_statistics(half) for half in (one, other)]
-    pairs = {"cross_token_top20": following_of_halves}
+    of_one, of_other = layer_statistics(one), layer_statistics(other)
+    pairs = {"cross_token_top20": [following_of_one, following_of_other]}
     pairs["cross_layer_top20"] = [cross_layer(half) for half in (one, other)]
     if trace.top_k > 1:
         pairs["coactivation_top20"] = [coactivation(half) for half in (one, other)]
@@ -513,7 +513,7 @@ def profile(trace: Trace) -> Profile:
     return Profile(
         trace=trace,
         layers=layers,
-        halves={name: tuple(_mean(half[name]) for half in of_halves) for name in of_halves[0]}
+        halves={name: (_mean(values), _mean(of_other[name])) for name, values in of_one.items()}
         | {name: _each_by_the_other(*tables) for name, tables in pairs.items()},
         coverage={name: np.nanmean(cumulative_coverage(table, POINTS), axis=0) for name, table in tables.items() if len(table)},  # noqa: E501
         heat={name: _conditional(table[min(middle, len(table) - 1)]) for name, table in tables.items() if len(table)},

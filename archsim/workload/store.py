@@ -127,7 +127,7 @@ def build(key: str, trace: Trace, blocks: Callable[[], Iterator[np.ndarray]]) ->
 
 
 def _checksum(column: np.ndarray) -> int:
-    return zlib.crc32(column.reshape(-1).view(np.uint8))
+    return zlib.crc32(column.reshape(-1).view(np.uint8).data)
 
 
 def _write_entry(draft: Path, trace: Trace, blocks: Iterator[np.ndarray]) -> None:
@@ -412,11 +412,12 @@ def _header(path: Path, content: bytes) -> tuple[dict, int]:
 def _frames(path: Path, name: str, about: Any) -> list[list[int]]:
     """The (bytes, CRC-32) of a column's frames; dtype, shape and frames are checked. Raises TraceError."""
     given = about if type(about) is dict else {}
-    dtype, shape, frames = given.get("dtype"), given.get("shape"), given.get("frames")
+    dtype, frames = given.get("dtype"), given.get("frames")
+    shape: Any = given.get("shape")
     whole = type(shape) is list and all(type(n) is int and 0 <= n <= LARGEST_COLUMN_BYTES for n in shape)
     if not (whole and len(shape) <= 8 and type(dtype) is str and _DTYPE.fullmatch(dtype)):
         raise TraceError(f"{path}: damaged: column {name!r} has dtype {dtype!r:.40} and shape {shape!r:.40}")
-    pairs = frames if type(frames) is list else [None]
+    pairs: list[Any] = frames if type(frames) is list else [None]
     if not all(type(each) is list and [type(n) for n in each] == [int, int] and min(each) >= 0 for each in pairs):
         raise TraceError(f"{path}: damaged: the frames of column {name!r} are not pairs of numbers")
     expected = shape[0] if len(shape) == 3 else 1

@@ -167,7 +167,8 @@ def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0)
     requests, starts = trace.requests, model.phase_starts
     lengths, task = np.tile(trace.lengths, (copies, 1)), np.tile(trace.request_subject, copies)
     recorded, wanted = _without_chance(trace, shares), Figures.of(trace, LAGS)
-    kind_experts, sharpness, late = model.kind_experts, np.ones(len(model.layer_ids)), []
+    kind_experts, sharpness = model.kind_experts, np.ones(len(model.layer_ids))
+    late: list[TrafficModel] = []
     gini, spread = profile.gini(profile.loads(trace)), np.ones(len(model.layer_ids))
     tilt, least = np.zeros(len(model.layer_ids)), 1 / max(int(lengths[:requests, 0].sum()), 1)
     active, power = active_experts(trace, starts), np.ones(len(starts))
@@ -175,7 +176,7 @@ def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0)
         simulated = simulate(model, lengths, task, seed + step)
         target = _tilted(_concentrated(_spread(recorded, spread), power, trace.top_k), tilt, least)
         got = phase_loads(simulated, starts)
-        model = model.changed(acceptance=moved_acceptance(model.acceptance, target, got, step))
+        model = replace(model, acceptance=moved_acceptance(model.acceptance, target, got, step))
         late = [*late[1 - LATE :], model]
         parts = [profile.subset(simulated, np.arange(requests) + requests * copy) for copy in range(copies)]
         drawn = np.mean([profile.gini(profile.loads(part)) for part in parts], axis=0)
@@ -184,16 +185,16 @@ def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0)
         more = np.where(active > 0, drawn_active / np.maximum(active, 1) - 1, 0)
         power = np.clip(power + 0.7 * more / (1 + step / SLOWER), *OPENING_POWER)
         if agreed is not None and step >= SETTLED:
-            excess = np.mean([phase_agreement(part) for part in parts], axis=0) - agreed
+            agreements = [each for part in parts if (each := phase_agreement(part)) is not None]
+            excess = np.mean(agreements, axis=0) - agreed
             tilt = np.clip(tilt + TILT_STEP * excess / (1 + step / 20), -0.5, 1)
         found = Figures.of(parts[0], LAGS)
         if trace.top_k > 1:
             sharpness = np.clip(sharpness + 0.3 * _of_layers(_relative(wanted.mutual, found.mutual)), *SHARPNESS)
-        model = _moved(model, wanted, found, 1 / (1 + step / SLOWER)).changed(
-            kind_experts=_sharpened(model.kind_popularity[-1], kind_experts, sharpness)
-        )
+        sharpened = _sharpened(model.kind_popularity[-1], kind_experts, sharpness)
+        model = replace(_moved(model, wanted, found, 1 / (1 + step / SLOWER)), kind_experts=sharpened)
     averaged = ("acceptance", "repeats", "repeated", "stays", "kind_weights", "weights", "kind_experts")
-    return model.changed(**{name: np.mean([getattr(each, name) for each in late], axis=0) for name in averaged})
+    return replace(model, **{name: np.mean([getattr(each, name) for each in late], axis=0) for name in averaged})
 
 
 def _spread(shares: np.ndarray, power: np.ndarray) -> np.ndarray:
@@ -252,7 +253,7 @@ def _moved(model: TrafficModel, wanted: Figures, found: Figures, pace: float) ->
         stays = np.clip(stays + 0.7 * pace * (wanted.followed - found.followed), -MOST_STAY, MOST_STAY)
         kind_weights = _moved_weights(kind_weights[None], TASTE, 1.5 * pace * far.mean())[0]
     mutual = np.insert(_relative(wanted.mutual, found.mutual), 0, 0)
-    return model.changed(
+    return replace(model, 
         repeats=repeats * min(1, MOST_WEIGHT / max(repeats.sum(), 1e-9)),
         repeated=repeated,
         stays=stays,
@@ -567,7 +568,7 @@ def fit_loads(model: traffic_model.TrafficModel, seed: int = 0, rounds: int = 10
     for step in range(rounds):
         simulated = simulate(model, lengths, np.zeros(len(lengths)), seed + step)
         got = phase_loads(simulated, model.phase_starts)
-        model = model.changed(acceptance=moved_acceptance(model.acceptance, model.popularity, got, step))
+        model = replace(model, acceptance=moved_acceptance(model.acceptance, model.popularity, got, step))
     return model
 
 
@@ -692,15 +693,15 @@ def _expert_weights(
     trace: Trace, starts: np.ndarray, kind: np.ndarray, by_task: np.ndarray, kinds: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights float64[layer, component], and the script float64[phase]."""
-    weights, scripted = [], []
+    of_layers, scripted = [], []
     for layer in range(len(trace.layer_ids)):
         density = _layer_densities(trace, layer, kind, by_task, kinds)
-        weights.append(_expectation_maximisation(density))
-        scripted.append(_script_densities(trace, layer, starts, density @ weights[-1]))
+        of_layers.append(_expectation_maximisation(density))
+        scripted.append(_script_densities(trace, layer, starts, density @ of_layers[-1]))
     script = np.zeros(len(starts))
     for phase in np.flatnonzero(np.diff(starts) == 1)[1:]:
         script[phase] = _mixed(np.concatenate([each[phase] for each in scripted], axis=1))
-    weights = np.array(weights)
+    weights = np.array(of_layers)
     weights[:, [traffic_model.KEEP, traffic_model.TASTE]] = 0
     weights[: 1 if trace.top_k == 1 else None, traffic_model.PATH] = 0
     return weights / weights.sum(axis=1, keepdims=True), script

@@ -8,7 +8,7 @@ about 100 kB beside its .yaml file; one known only from loads or published stati
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -140,8 +140,9 @@ Head = TrafficTables | TrafficStatistics | TrafficSubjects
 def read_head(file: Path) -> tuple[Head, Tree]:
     """The head in a file, and its tree for places in messages. Raises SpecError."""
     tree = read_yaml(file)
-    kind: type[Head] = TrafficTables if "tables" in tree.data else TrafficStatistics
-    return validate(TrafficSubjects if "subjects" in tree.data else kind, tree), tree
+    if "subjects" in tree.data:
+        return validate(TrafficSubjects, tree), tree
+    return validate(TrafficTables if "tables" in tree.data else TrafficStatistics, tree), tree
 
 
 def stated_model(file: Path) -> Any:
@@ -238,14 +239,12 @@ class TrafficModel:
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
-    def changed(self, **changes) -> TrafficModel:
-        return replace(self, **changes)
-
 
 def save_model(model: TrafficModel, path: Path, of: str = "") -> None:
     """Write `path` (.yaml) and the arrays beside it (.npz), shares rounded to 8 or 16 bits. of: whose routing it is."""
     tables = path.with_suffix(".npz")
-    np.savez_compressed(tables, **{name: _coded(name, array) for name, array in model.arrays.items()})
+    coded: dict[str, Any] = {name: _coded(name, array) for name, array in model.arrays.items()}
+    np.savez_compressed(tables, **coded)
     head = {
         "name": model.name, **({"model": of} if of else {}), "source": model.source, "top_k": int(model.top_k),
         "groups": model.groups, "top_groups": model.top_groups, "tasks": list(model.task_names), "tables": tables.name,

@@ -6,11 +6,12 @@ A file of statistics states what is known about a model without a trace: `traffi
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -170,8 +171,7 @@ def skew_of(spec: SyntheticSpec, layer_ids: np.ndarray, experts: int, top_k: int
 Parameters = TrafficModel | SeveralSubjects
 
 
-@dataclass(frozen=True)
-class _Shape:
+class _Shape(NamedTuple):
     layer_ids: np.ndarray
     experts: int
     top_k: int
@@ -192,7 +192,7 @@ def generated_traffic(model, spec, largest_batch: int, layers: int | None = None
     like = spec.preset_of(model.name)
     if like is None and spec.imbalance is not None:  # a layer has what is stated for its depth
         if layers is not None:
-            shape = replace(shape, layer_ids=shape.layer_ids[spread_layers(len(shape.layer_ids), layers)])
+            shape = shape._replace(layer_ids=shape.layer_ids[spread_layers(len(shape.layer_ids), layers)])
         skew = skew_of(spec, shape.layer_ids, shape.experts, shape.top_k)
         return SyntheticTraffic(shape, spec, largest_batch, skew)
     if like is None:
@@ -200,12 +200,12 @@ def generated_traffic(model, spec, largest_batch: int, layers: int | None = None
         if layers is not None:
             shares = popularity(spec.seed, shape.layer_ids, shape.experts, skew)
             chosen = representative_layers(shares[None], layers)
-            shape, skew = replace(shape, layer_ids=shape.layer_ids[chosen]), skew[chosen]
+            shape, skew = shape._replace(layer_ids=shape.layer_ids[chosen]), skew[chosen]
         return SyntheticTraffic(shape, spec, largest_batch, skew)
     parameters = load_traffic(like, model)
     if layers is not None:
         chosen = representative_layers(_phases(parameters, spec.prompt_tokens != 0), layers)
-        shape = replace(shape, layer_ids=shape.layer_ids[chosen])
+        shape = shape._replace(layer_ids=shape.layer_ids[chosen])
         parameters = mapped(parameters, lambda each: of_layers(each, shape.layer_ids, traffic_file(like)))
     return traffic_of(with_lengths(parameters, spec, like), spec.requests or largest_batch, spec.seed, spec.mix)
 
@@ -231,10 +231,13 @@ def with_lengths(parameters: Parameters, spec, like: str) -> Parameters:
 
 
 def _with_lengths(parameters: TrafficModel, spec, like: str) -> TrafficModel:
-    given = {"prompt_tokens": spec.prompt_tokens, "decode_steps": spec.decode_steps}
-    found = parameters.changed(
-        **{name: np.full(QUANTILES, float(value)) for name, value in given.items() if value is not None}
-    )
+    def quantiles(given: int | None, known: np.ndarray) -> np.ndarray:
+        return known if given is None else np.full(QUANTILES, float(given))
+
+    found = replace(
+        parameters, prompt_tokens=quantiles(spec.prompt_tokens, parameters.prompt_tokens),
+        decode_steps=quantiles(spec.decode_steps, parameters.decode_steps),
+    )  # fmt: skip
     if not (found.prompt_tokens.any() or found.decode_steps.any()):
         raise TraceError(
             f"{traffic_file(like)}: its requests have no decode steps, and prompt_tokens: 0 leaves out the prompts: "
@@ -278,18 +281,19 @@ def load_traffic(like: str, model) -> Parameters:
     file = traffic_file(like)
     (head, tree), shape = read_head(file), shape_of(model)
     if isinstance(head, TrafficSubjects):
-        models = {}
+        models: dict[str, TrafficModel] = {}
         for name, part in head.subjects.items():
             if "subjects" in read_yaml(inner := file.parent / part.like).data:
                 raise TraceError(
                     f"{tree.place(('subjects', name))}: {inner} has subjects, too; expected traffic of one"
                 )
-            models[name] = load_traffic(str(inner), model)
+            one = load_traffic(str(inner), model)
+            assert isinstance(one, TrafficModel), "it has no subjects"
+            models[name] = one
         shares = tuple(part.share for part in head.subjects.values())
         return SeveralSubjects(head.name, head.source, models, shares, dict(head.spread))
     try:
-        tables = isinstance(head, TrafficTables)
-        found = read_tables(head, file) if tables else from_statistics(head, file, shape)
+        found = read_tables(head, file) if isinstance(head, TrafficTables) else from_statistics(head, file, shape)
     except (*UNREADABLE, TypeError, IndexError) as error:
         raise TraceError(f"{tree.place(())}: not a readable traffic model ({error})") from error
     if (found.experts, found.top_k) != (model.experts, model.top_k):
@@ -354,6 +358,7 @@ def _shares(head: TrafficStatistics, file: Path, shape: _Shape) -> tuple[np.ndar
         loads = archive["loads"] / archive["loads"].sum(axis=2, keepdims=True, dtype=np.float64)
         return loads, archive["acceptance"] / 255, archive["layer_ids"].astype(np.int32)
     skew, agreement = head.popularity_skew, head.phase_agreement
+    assert skew is not None and agreement is not None, "as there are no loads"
     logs = [np.log(popularity(seed, shape.layer_ids, shape.experts, skew)) for seed in (1, 2)]
     decode = np.exp(agreement * logs[0] + np.sqrt(1 - agreement**2) * logs[1])
     shares = np.stack([np.exp(logs[0]), decode])
@@ -392,7 +397,7 @@ def of_layers(found: TrafficModel, layer_ids: np.ndarray, file: Path | str) -> T
     if missing:
         raise TraceError(f"{file}: no parameters of layer {missing[0]}; there are those of {len(at)} layers")
     rows = [at[int(layer)] for layer in layer_ids]
-    return found.changed(
+    return replace(found, 
         layer_ids=layer_ids,
         weights=found.weights[rows],
         taste_size=found.taste_size[rows],

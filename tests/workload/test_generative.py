@@ -72,7 +72,7 @@ def test_languages_and_tasks_have_experts_of_their_own():
     mix = {"mmlu": 1, "mmlu_zh": 1, "law_zh": 1}
     traffic = load_traffic("deepseek-v3", load_model("deepseek-v3"))
     weights = np.array([[0.1, 0.8, 0, 0, 0.1, 0]]).repeat(58, axis=0)
-    source = GenerativeTraffic(traffic.changed(weights=weights), 300, 1, mix, np.tile([[4, 8]], (300, 1)))
+    source = GenerativeTraffic(replace(traffic, weights=weights), 300, 1, mix, np.tile([[4, 8]], (300, 1)))
     counts = profile.subject_loads(collect(source)).reshape(3, -1).astype(float)
     alike = np.corrcoef(counts)
     assert alike[1, 2] > alike[0, 2] + 0.05 and alike[0, 1] > alike[0, 2] + 0.05
@@ -151,7 +151,7 @@ def test_tokens_repeat_those_before_them():
     """Always the token two before: from the third on, all layers; a token before it that is not its source differs."""
     traffic = load_traffic("olmoe-1b-7b", load_model("olmoe-1b-7b"))
     weights = np.array([[0.4, 0.2, 0.1, 0, 0.3, 0]]).repeat(16, axis=0)  # keep is what the token before had
-    model = traffic.changed(weights=weights, repeats=np.array([0.0, 1.0]), repeated=np.ones(16))
+    model = replace(traffic, weights=weights, repeats=np.array([0.0, 1.0]), repeated=np.ones(16))
     experts = collect(GenerativeTraffic(model, 3, 1, lengths=np.full((3, 2), (9, 0)))).experts.reshape(3, 9, 16, 8)
     assert (experts[:, 3:] == experts[:, 1:-2]).all() and (experts[:, 1] != experts[:, 2]).any()
 
@@ -161,16 +161,16 @@ def test_experts_stay_or_leave_by_layer_and_expert():
     traffic = load_traffic("olmoe-1b-7b", load_model("olmoe-1b-7b"))
     stays = np.zeros((16, 64))
     stays[::2, :4], stays[1::2, 4:] = 1, -1
-    model = traffic.changed(stays=stays)
+    model = replace(traffic, stays=stays)
     had = np.zeros((3, 9, 16, 64), bool)
     experts = collect(GenerativeTraffic(model, 3, 1, lengths=np.full((3, 2), (9, 0)))).experts.reshape(3, 9, 16, 8)
     np.put_along_axis(had, experts.astype(int), True, axis=3)
     both = had[:, :-1] & had[:, 1:]
     assert (both[:, :, ::2, :4] == had[:, :-1, ::2, :4]).all() and both[:, :, ::2, :4].any()
     assert not both[:, :, 1::2, 4:].any() and both[:, :, 1::2, :4].any()
-    scripted = model.changed(script=np.ones(len(model.script)))
+    scripted = replace(model, script=np.ones(len(model.script)))
     alike = (collect(GenerativeTraffic(each, 3, 1, lengths=np.full((3, 2), (9, 0)))).experts
-             for each in (scripted, scripted.changed(stays=stays[:0])))  # fmt: skip
+             for each in (scripted, replace(scripted, stays=stays[:0])))  # fmt: skip
     assert np.array_equal(*alike)
     assert of_layers(model, model.layer_ids[1::2], "x").stays.min() == -1
 
@@ -179,14 +179,14 @@ def test_a_fit_moves_each_expert_to_follow_itself_as_recorded():
     """Up where it followed itself too seldom, down where too often, within bounds; of one expert a token nothing."""
     traffic = load_traffic("olmoe-1b-7b", load_model("olmoe-1b-7b"))
     lags = {"repeats": fit_module.FIRST_REPEATS, "repeated": np.ones(16)}
-    model = traffic.changed(stays=np.zeros((16, 64)), **lags)
+    model = replace(traffic, stays=np.zeros((16, 64)), **lags)
     lacking = np.random.default_rng(5).normal(0, 0.6, (16, 64))
     alike = {"by_lag": np.zeros(16), "near": np.zeros(16), "far": np.zeros(16), "mutual": np.ones(15)}
     found = fit_module.Figures(followed=np.zeros((16, 64)), **alike)
     wanted = fit_module.Figures(followed=lacking, **alike)
     moved = fit_module._moved(model, wanted, found, 1.0)
     assert (np.sign(moved.stays) == np.sign(lacking)).all() and np.abs(moved.stays).max() == fit_module.MOST_STAY
-    assert not len(fit_module._moved(traffic.changed(**lags), wanted, found, 1.0).stays)
+    assert not len(fit_module._moved(replace(traffic, **lags), wanted, found, 1.0).stays)
     pairs = np.array([[[30, 10], [10, 50]]])
     often = fit_module._followed(pairs * 10**6, 1)  # of 40 and 60 tokens 30 and 50, of all 80 of 100
     assert often == pytest.approx(np.array([[30 / 40 - 0.8, 50 / 60 - 0.8]]), abs=1e-4)
@@ -197,12 +197,12 @@ def test_tokens_take_up_the_last_one_of_their_kind():
     traffic = load_traffic("olmoe-1b-7b", load_model("olmoe-1b-7b"))
     kinds = len(traffic.kind_popularity[0])
     turn = np.eye(kinds)[[1, 0, *range(2, kinds)]]
-    model = traffic.changed(
+    model = replace(traffic, 
         weights=np.array([[0, 0, 0, 0, 1.0, 0]]).repeat(16, axis=0), kind_weights=np.array([0, 0, 0, 0, 1.0]),
         kind_popularity=np.eye(kinds)[[0, 0]], kind_following=turn, repeats=np.zeros(4), repeated=np.ones(16),
     )  # fmt: skip
     for stays, alike in ((np.zeros((16, 64)), True), (np.zeros((0, 64)), False)):
-        source = GenerativeTraffic(model.changed(stays=stays), 3, 1, lengths=np.full((3, 2), (9, 0)))
+        source = GenerativeTraffic(replace(model, stays=stays), 3, 1, lengths=np.full((3, 2), (9, 0)))
         experts = collect(source).experts.reshape(3, 9, 16, 8)
         assert (experts[:, 2:] == experts[:, :-2]).all() == alike
 
@@ -213,7 +213,7 @@ def test_paths_lead_from_layer_to_layer():
     traffic = load_traffic("llama-4-maverick", model)
     weights = np.zeros((24, 6))
     weights[0, 0], weights[1:, 5] = 1, 1
-    one = traffic.changed(
+    one = replace(traffic, 
         weights=weights, paths=np.tile(np.roll(np.eye(128), 1, axis=1), (23, 1, 1)), repeats=np.zeros(0),
         script=np.zeros(len(traffic.script)), acceptance=np.ones(traffic.acceptance.shape),
     )  # fmt: skip
@@ -270,7 +270,7 @@ def test_tastes_are_spread_evenly_over_requests_and_independent_between_layers()
     no pairs among layers.
     """
     model = load_traffic("llama-4-maverick", load_model("llama-4-maverick"))
-    model = model.changed(taste_size=np.full(24, 1.0))
+    model = replace(model, taste_size=np.full(24, 1.0))
     source = GenerativeTraffic(model, 300, 5, request_task=np.arange(300) % 2)
     found = source._tastes(np.arange(300))[0]
     for task, share in enumerate(model.task_popularity):

@@ -112,7 +112,9 @@ def _members(path: Path, stream) -> Iterator[tuple[bytes, PurePosixPath]]:
             for member in archive:
                 if _is_request(path, member):
                     found = True
-                    yield archive.extractfile(member).read(), PurePosixPath(member.name)
+                    content = archive.extractfile(member)
+                    assert content is not None, "a file"
+                    yield content.read(), PurePosixPath(member.name)
         while stream.read(1 << 20):  # to the checksum at the end
             pass
     except _BROKEN as error:

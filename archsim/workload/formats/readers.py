@@ -168,6 +168,7 @@ def assembled(items: Iterable[Item], model: ModelSpec, name: str, source: str) -
         subjects.append(item.subject)
         scores.append(request.scores)
     names = tuple(dict.fromkeys(subjects))
+    assert layer_ids is not None, "there are requests"
     return Trace(
         experts=np.concatenate(experts),
         request_offsets=np.concatenate([[0], np.cumsum([len(rows) for rows in experts])]).astype(np.int64),
@@ -340,7 +341,8 @@ def import_sources(
     with writing(out, replace):
         if formats[0] is None:
             return _import_loads(sources, out, model, names[0], watcher)
-        return _import_tokens(list(zip(sources, formats, strict=True)), out, model, names[0], jobs, on_error, watcher)
+        pairs = [(source, each) for source, each in zip(sources, formats, strict=True) if each is not None]
+        return _import_tokens(pairs, out, model, names[0], jobs, on_error, watcher)
 
 
 def _formats(sources: Sequence[Path], reader: str | None) -> list[Format | None]:

@@ -143,7 +143,7 @@ def _scan_keys(text, keys, routed):
             mark = text[at]
             if depth == 0 and (mark == _COMMA or mark == _END):
                 break
-            depth += np.int64(mark == _OPEN) - np.int64(mark == _CLOSE)
+            depth += np.int64(mark == _OPEN) - np.int64(mark == _CLOSE)  # type: ignore[assignment]
             at += 1
         if at >= text.size:
             return -1
