@@ -4,27 +4,33 @@ The policy functions make the decision, whichever executor runs them; see ``micr
 the states, and ``archsim.specs.system`` for the executors.
 """
 
+from __future__ import annotations
+
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
 from archsim.base.compiled import inner, kernel
+from archsim.base.errors import ArchsimError
 from archsim.engine.demand import send_statistics
-from archsim.engine.state import NO_NOTES, NOTE, STATISTICS, Machine, Tally
-from archsim.policies.allocation import NO_EFFORT, Charged, Effort, Plan, Rates, StepView, estimating
-from archsim.specs.experiment import Scenario
+from archsim.engine.execution import Execution, Order
+from archsim.engine.state import NOTE, SLICES, STATISTICS, Machine, Tally
+from archsim.policies.allocation import NO_EFFORT, Effort, Plan, Rates, StepView, estimating
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import TABLE as GLOBAL_TABLE
 from microarch.blocks.global_cp import Counts, Reach, State
 from microarch.blocks.local_cp import TABLE as LOCAL_TABLE
-from microarch.blocks.request import NOTHING, Table, codes
+from microarch.blocks.request import NOTHING, codes
 from microarch.fabric.fabric import Fabric
 
 # ---- decision
 
+Answer = TypeVar("Answer")
 ALLOCATION, ASIDE = "allocation", "aside"  # in DecisionTotals.uncounted
 REPEATS = 3  # of a policy function that is timed on this host
 
@@ -59,40 +65,84 @@ def reach_of(machine: Machine, fabric: Fabric) -> Reach:
     return Reach(float(machine.route_ns[die].max()), float(bytes_per_ns) or machine.link_bytes_per_ns)
 
 
-class Untimed:
-    """Charges whose calls are not the policy's time: what the simulator takes for an estimate is left out, and its
-    operations count with HOST_OPERATION_NS each.
+ASKED = "time_of", "kernel_ns"  # methods that an execution needs for charges
+
+
+class Charges:
+    """What the engine charges for plans of one step, for policies that weigh plans; see
+    ``archsim.policies.allocation.Charged``.
+
+    A policy knows how many tokens of every die choose which expert, not which single tokens they are, and its decision
+    precedes predictions: vectors sent once a die are expected numbers, and no copies are made. Otherwise a plan takes
+    what the analytical engine gives for it (``Execution.time_of``), so that there is one law for both.
+
+    ``order``: the step; its plan is the one that is asked about. ``near``: `secants` of the execution, kept for the
+    run. ``apart_ns``: what the simulator took for answers, which is not the policy's time, less what their operations
+    count for, HOST_OPERATION_NS each (`timed`).
     """
 
-    def __init__(self, charged: Charged, view: StepView):
-        self._charged, self._view = charged, view
+    def __init__(
+        self, execution: Execution, machine: Machine, decision: FreeDecision,
+        near: Callable[[int, int], tuple[float, float]], order: Order,
+    ) -> None:  # fmt: skip
+        self._execution, self._machine, self._decision = execution, machine, decision
+        self._near, self._order = near, order
         self.apart_ns = 0
 
     @property
     def rates(self) -> Rates:
-        return self._leave_out(lambda: self._charged.rates)
-
-    def plan_ns(self, plan: Plan) -> float:
-        self.apart_ns -= round(estimating(self._view, plan) * global_cp.HOST_OPERATION_NS)
-        return self._leave_out(lambda: self._charged.plan_ns(plan))
+        """At the mean die of the step."""
+        return self._answer(self._mean_rates)
 
     def decision_ns(self, plan: Plan) -> float:
-        return self._leave_out(lambda: self._charged.decision_ns(plan))
+        return self._answer(lambda: self._decision.takes_ns(plan))
 
-    def _leave_out(self, ask):
+    def plan_ns(self, plan: Plan) -> float:
+        order = self._order._replace(plan=plan)
+        operations = estimating(plan, order.placement.home[order.row], self._machine.hops)
+        self.apart_ns -= round(operations * global_cp.HOST_OPERATION_NS)
+        return self._answer(lambda: self._asked().time_of(order))
+
+    def _answer(self, ask: Callable[[], Answer]) -> Answer:
         begin = time.perf_counter_ns()
         answer = ask()
         self.apart_ns += time.perf_counter_ns() - begin
         return answer
 
+    def _mean_rates(self) -> Rates:
+        self._asked()
+        machine, tokens = self._machine, self._order.demand.tokens
+        experts = -(-max(1, int(np.count_nonzero(tokens))) // machine.dies)
+        row_ns, expert_ns = self._near(max(1, int(tokens.sum()) // (experts * machine.dies)), experts)
+        first = float(machine.array_speeds[0])  # by whose kernels executions answer
+        return Rates(row_ns * first, expert_ns * first, SLICES * machine.slice_bytes / machine.hbm_bytes_per_ns)
 
-def timed(allocate, view: StepView) -> tuple[Plan, int]:
-    """The plan, and the ns that the policy took for it on this machine, without what ``Untimed`` leaves out."""
-    untimed = Untimed(view.charged, view) if view.charged is not None else None
-    begin = time.perf_counter_ns()
-    plan = allocate(view._replace(charged=untimed))
+    def _asked(self) -> Execution:
+        missing = [name for name in ASKED if not hasattr(self._execution, name)]
+        if missing:
+            raise ArchsimError(
+                f"execution {type(self._execution).__name__} has no method {missing[0]!r}, by which a policy weighs "
+                "plans (archsim.engine.execution.Execution). Add it, or take an allocation that needs none"
+            )
+        return self._execution
+
+
+def secants(execution: Execution, tokens: int, experts: int) -> tuple[float, float]:
+    """Of the time of a die that runs ``experts`` with ``tokens`` each, up to twice as many: ns a row, and an expert."""
+    kernel_ns = execution.kernel_ns
+    mean_ns, more_rows_ns = kernel_ns(tokens, experts), kernel_ns(2 * tokens, experts)
+    more_experts_ns = kernel_ns(tokens, 2 * experts)
+    row_ns = max((more_rows_ns - mean_ns) / (tokens * experts), 0.0)
+    return row_ns, max((more_experts_ns - more_rows_ns) / experts, 0.0)
+
+
+def timed(allocate: Callable[[StepView], Plan], view: StepView) -> tuple[Plan, int]:
+    """The plan, and the ns that the policy took for it on this machine, without those of `Charges.apart_ns`."""
+    charged = view.charged if isinstance(view.charged, Charges) else None
+    before_ns, begin = charged.apart_ns if charged else 0, time.perf_counter_ns()
+    plan = allocate(view)
     took_ns = time.perf_counter_ns() - begin
-    return plan, took_ns - (untimed.apart_ns if untimed else 0)
+    return plan, took_ns - (charged.apart_ns - before_ns if charged else 0)
 
 
 class FreeDecision:
@@ -259,13 +309,6 @@ class ChargedDecision(FreeDecision):
         return lasts_ns
 
 
-def build_decision(scenario: Scenario, machine: Machine, fabric: Fabric, tally: Tally) -> FreeDecision:
-    """The cost model that ``decision_cost`` names."""
-    if scenario.assumptions.decision_cost == "free":
-        return FreeDecision()
-    return ChargedDecision(scenario.system.decision, machine, fabric, scenario.model.experts, tally)
-
-
 # ---- transitions
 # What the command processors did, transition by transition: the log of a run.
 #
@@ -293,17 +336,11 @@ class Block(IntEnum):
     LOCAL_CP = 1
 
 
-def _ending(table: Table) -> np.ndarray:
-    """int64[state]: the one event that ends each state; -1 for the final one."""
-    ends = np.full(len(table.states), NOTHING, np.int64)
-    for state, event in table.steps:
-        assert ends[state] == NOTHING, f"{table.name}: {state.name} may end in two ways"
-        ends[state] = event
-    return ends
-
-
 GLOBAL_NEXT, GLOBAL_SPAWN = GLOBAL_TABLE.arrays()
-GLOBAL_ENDS = _ending(GLOBAL_TABLE)
+GLOBAL_ENDS = np.full(len(State), NOTHING, np.int64)  # the one event that ends each state; -1 for the final one
+for _state, _event in GLOBAL_TABLE.steps:
+    assert GLOBAL_ENDS[_state] == NOTHING, f"{_state.name} may end in two ways"
+    GLOBAL_ENDS[_state] = _event
 IDLE, *_ = codes(State)
 
 
@@ -336,19 +373,7 @@ def walk(following, spawned, ends_with, lasts_ns, start, begin_ns, notes):
     return count
 
 
-class NoLog:
-    """Keeps nothing."""
-
-    notes = NO_NOTES
-
-    def begin(self) -> None:
-        pass
-
-    def add(self, step: int, layer: int, decision, before_ns: float, step_ns: float) -> None:
-        pass
-
-
-class TransitionLog(NoLog):
+class TransitionLog:
     """Keeps every transition of a run's command processors. ``dies``: Local CPs; ``global_die``: where the Global CP
     sits.
     """
@@ -364,7 +389,7 @@ class TransitionLog(NoLog):
         """A step begins: nothing is recorded yet (the last row's ``next`` is the count)."""
         self.notes[-1]["next"] = 0
 
-    def add(self, step, layer, decision, before_ns, step_ns):
+    def add(self, step: int, layer: int, decision: FreeDecision, before_ns: float, step_ns: float) -> None:
         """A step of ``step_ns`` has ended, after one of ``before_ns``; notes of Local CPs count from its start."""
         lasts_ns = decision.lasts_ns(before_ns, step_ns)
         made = walk(GLOBAL_NEXT, GLOBAL_SPAWN, GLOBAL_ENDS, lasts_ns, IDLE, self._now, self._of_global)
@@ -386,5 +411,5 @@ class TransitionLog(NoLog):
             "step": np.repeat(np.array([step for step, *_ in self._steps], np.int64), lengths),
             "layer": np.repeat(np.array([layer for _, layer, *_ in self._steps], np.int64), lengths),
             "block": np.concatenate([np.zeros(0, np.int64), *(blocks for _, _, blocks, _ in self._steps)]),
-        } | {name: rows[name] for name in NOTE.names}
+        } | {name: rows[name] for name in NOTE.fields or ()}
         return {name: made[name] for name in COLUMNS}

@@ -7,7 +7,6 @@ they watch.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
 from math import ceil, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,7 +70,7 @@ class ExecutedPairs:
 
     def _begin(self) -> None:
         layers, experts = self._layers, self._experts
-        self._now = {
+        self._now: dict[str, np.ndarray] = {
             "tokens": np.zeros((layers, experts), np.int32),
             "first_seen": np.full((layers, experts), -1, np.int16),
             "origins": np.zeros((layers, self._dies, experts), np.int32),
@@ -93,7 +92,7 @@ class ExecutedPairs:
 
     def take(self, with_origins: bool) -> dict[str, Any]:
         """Fields of the demand (`archsim.engine.demand.RunDemand`) of all steps so far."""
-        every = {name: steps.take() for name, steps in self._steps.items()}
+        every: dict[str, Any] = {name: steps.take() for name, steps in self._steps.items()}
         lost, mass = every.pop("lost"), every.pop("mass")
         every["lost_mass"] = np.divide(lost, mass, out=np.zeros_like(lost), where=mass > 0)
         if not with_origins:
@@ -212,15 +211,20 @@ class RunDemand(Demand):
         """The demand of a step."""
         tokens = self.tokens[step, layer]
         prefill = step == 0 and self.has_prefill
+        routing = None
+        if self.routed is not None and self.routed_die is not None and self.routed_from is not None:
+            rows = slice(*self.routed_from[step : step + 2])
+            if rows.start != rows.stop:
+                routing = Routing(np.ascontiguousarray(self.routed[rows, layer]), self.routed_die[rows])
         return StepDemand(
             step,
             tokens,
-            tokens if prefill else self._no_tokens,
+            tokens if prefill else np.zeros_like(tokens),
             self.first_seen[step, layer],
             self.top_k,
             origins=None if self.origins is None else self.origins[step, layer],
             predicted=None if self.predicted_rows is None else Predicted(self.predicted_rows[step, layer]),
-            routing=self._routing(step, layer),
+            routing=routing,
             residents=None if self.residents is None else self.residents[step],
             expected=None if self.expected is None else self.expected[step, layer],
         )
@@ -231,18 +235,6 @@ class RunDemand(Demand):
         if self.rows is not None:
             return self.rows
         return self.tokens[:, 0].sum(axis=1, dtype=np.int64) // self.top_k
-
-    @cached_property
-    def _no_tokens(self) -> np.ndarray:
-        return np.zeros_like(self.tokens[0, 0])
-
-    def _routing(self, step: int, layer: int) -> Routing | None:
-        if self.routed is None or self.routed_die is None or self.routed_from is None:
-            return None
-        rows = slice(*self.routed_from[step : step + 2])
-        if rows.start == rows.stop:
-            return None
-        return Routing(np.ascontiguousarray(self.routed[rows, layer]), self.routed_die[rows])
 
 
 class RunSum(BatchSum):
@@ -409,19 +401,14 @@ class LinkTraffic(NamedTuple):
 
 def link_traffic(machine: Machine, tally: Tally, rates: np.ndarray) -> dict[str, LinkTraffic]:
     """Class → what it put on links. ``rates``: float64[link] bytes per ns."""
-    found = {name: LinkTraffic(n_bytes, n_bytes / rates) for name, n_bytes in _on_routes(machine, tally).items()}
+    crossed = np.zeros((len(CLASSES), machine.link_resources), np.int64)  # by the pairs of each class, on their routes
+    _cross(tally.pair_bytes.reshape(len(CLASSES), -1), machine.route_ptr, machine.route_links, crossed)
+    found = {name: LinkTraffic(crossed[row], crossed[row] / rates) for name, row in CLASSES.items()}
     for phase in (DISPATCH, COMBINE):
         counted = tally.phase_links[phase]
         if counted["bytes"].any():
-            found[PHASES[phase]] = LinkTraffic(counted["bytes"], counted["busy_ns"])
+            found[PHASES[int(phase)]] = LinkTraffic(counted["bytes"], counted["busy_ns"])
     return found
-
-
-def _on_routes(machine: Machine, tally: Tally) -> dict[str, np.ndarray]:
-    """Class → bytes of the pairs on the links of their routes, int64[link]."""
-    crossed = np.zeros((len(CLASSES), machine.link_resources), np.int64)
-    _cross(tally.pair_bytes.reshape(len(CLASSES), -1), machine.route_ptr, machine.route_links, crossed)
-    return {name: crossed[row] for name, row in CLASSES.items()}
 
 
 @kernel

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,17 +21,25 @@ from archsim.base.causes import Cause
 from archsim.base.compiled import kernel
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_S
-from archsim.engine.decision import DecisionTotals, FreeDecision, NoLog, TransitionLog, build_decision, global_die
+from archsim.engine.decision import (
+    ChargedDecision,
+    Charges,
+    DecisionTotals,
+    FreeDecision,
+    TransitionLog,
+    global_die,
+    secants,
+)
 from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
-from archsim.engine.execution import FULL_CLOCKS, Execution, Kernel, Order, Setup, build_execution
+from archsim.engine.execution import FULL_CLOCKS, Kernel, Order, Setup, build_execution
 from archsim.engine.gemm import factors_of
-from archsim.engine.machine import build_machine, build_memory, cost_quantum_ns, policy_costs, refuse_engine
+from archsim.engine.machine import build_machine, build_memory, policy_costs, refuse_engine
 from archsim.engine.network import simulate_flows
 from archsim.engine.state import DATA_MESSAGES, NO_NOTES, REPLICAS, SLICES, UNITS, Machine, Tally, new_tally
 from archsim.iteration.memory import refuse_misfit
 from archsim.iteration.overlap import Rest
-from archsim.policies.allocation import NO_EFFORT, NO_ORIGINS, NO_SPEEDS, Effort, Plan, Rates, StepView
+from archsim.policies.allocation import NO_EFFORT, NO_ORIGINS, NO_PLAN, NO_SPEEDS, Effort, Plan, StepView
 from archsim.policies.placement import Placement, nearest_holders
 from archsim.policies.prediction import CopiesView, copy_bits
 from archsim.policies.rebalancing import LayerView, Replication
@@ -41,80 +49,6 @@ from archsim.workload.demand import StepDemand
 from microarch.blocks.global_cp import COUNT_BYTES
 from microarch.blocks.hbm import count_anew, evict_beyond_room
 from microarch.fabric.fabric import Fabric
-
-# ---- charges
-# What the engine will charge for a plan: the time of a step before it runs, for policies that weigh plans.
-#
-# A policy knows how many tokens of every die choose which expert, not which single tokens they are, and its decision
-# precedes predictions: vectors sent once a die are expected numbers, and no copies are made. Otherwise a plan takes
-# what the analytical engine gives for it (``Execution.time_of``), so that there is one law for both.
-
-ASKED = "time_of", "kernel_ns"  # methods that an execution needs for it
-
-
-class Charges:
-    """Charges of a run's steps."""
-
-    def __init__(self, execution: Execution, machine: Machine, decision: FreeDecision):
-        self._execution, self.decision = execution, decision
-        self._read_ns = SLICES * machine.slice_bytes / machine.hbm_bytes_per_ns
-        self._dies, self._first = machine.dies, float(machine.array_speeds[0])  # by whose kernels executions answer
-        self._near = lru_cache(maxsize=1024)(partial(_rates, execution))
-
-    def of(self, layer: int, row: int, demand: StepDemand, placement: Placement) -> StepCharges:
-        """Of one step. ``layer``: of the layers that run; ``row``: of the placement."""
-        return StepCharges(self, layer, row, demand, placement)
-
-    def plan_ns(self, order: Order) -> float:
-        self._refuse_unknown()
-        return self._execution.time_of(order)
-
-    def rates(self, tokens: np.ndarray) -> Rates:
-        """At the mean die of a step with ``tokens: int32[expert]``."""
-        self._refuse_unknown()
-        active = max(1, int(np.count_nonzero(tokens)))
-        experts = -(-active // self._dies)
-        row_ns, expert_ns = self._near(max(1, int(tokens.sum()) // (experts * self._dies)), experts)
-        return Rates(row_ns * self._first, expert_ns * self._first, self._read_ns)
-
-    def _refuse_unknown(self) -> None:
-        missing = [name for name in ASKED if not hasattr(self._execution, name)]
-        if missing:
-            raise ArchsimError(
-                f"execution {type(self._execution).__name__} has no method {missing[0]!r}, by which a policy weighs "
-                "plans (archsim.engine.execution.Execution). Add it, or take an allocation that needs none"
-            )
-
-
-def _rates(execution: Execution, tokens: int, experts: int) -> tuple[float, float]:
-    """Secants of the time of a die that runs ``experts`` with ``tokens`` each, up to twice as many: ns a row, and an
-    expert.
-    """
-    kernel_ns = execution.kernel_ns
-    mean_ns, more_rows_ns = kernel_ns(tokens, experts), kernel_ns(2 * tokens, experts)
-    more_experts_ns = kernel_ns(tokens, 2 * experts)
-    row_ns = max((more_rows_ns - mean_ns) / (tokens * experts), 0.0)
-    return row_ns, max((more_experts_ns - more_rows_ns) / experts, 0.0)
-
-
-class StepCharges:
-    """Charges of one step; see ``archsim.policies.allocation.Charged``."""
-
-    def __init__(self, charges: Charges, layer: int, row: int, demand: StepDemand, placement: Placement):
-        self._charges, self._of = charges, (layer, row, demand, placement)
-
-    @property
-    def rates(self) -> Rates:
-        return self._charges.rates(self._of[2].tokens)
-
-    def decision_ns(self, plan: Plan) -> float:
-        return self._charges.decision.takes_ns(plan)
-
-    def plan_ns(self, plan: Plan) -> float:
-        layer, row, demand, placement = self._of
-        known = demand._replace(routing=None)
-        return self._charges.plan_ns(Order(layer, row, known, plan, None, 0.0, NO_NOTES, placement))
-
 
 # ---- weight_moves
 # Weights that move between HBMs outside of steps: migrations of a rebalancing, and replicas for the next layer.
@@ -193,7 +127,7 @@ class WeightMover:
             arrival_ns,
         )
 
-    def book(self, transfer: Transfer, kind: int = REPLICAS) -> None:
+    def book(self, transfer: Transfer, kind: int | np.int64 = REPLICAS) -> None:
         """Count the moves: bytes and busy time of links and HBM, hops of data, bytes of pairs in class ``kind``."""
         resources, hops = self._tally.resources, self._tally.hops
         resources["bytes"] += transfer.resource_bytes
@@ -243,27 +177,26 @@ class Pending:
     left: float = 1.0
 
 
-class Fetched(NamedTuple):
-    """The holders of a layer for one step, and how long the step waits for them."""
-
-    placement: Placement
-    row: int
-    exposed_ns: float
-
-
 class Balancing:
     """Moves weights between steps, as the assumption ``migration`` says. ``aside_ns(effort)``: time of a decision of
     that effort beside the steps.
     """
 
-    def __init__(self, how: str, mover: WeightMover, hops: np.ndarray, expert_bytes: int, aside_ns):
-        self._how, self._mover, self._hops, self._expert_bytes = how, mover, hops, expert_bytes
-        self._aside_ns = aside_ns
+    def __init__(
+        self, how: str, machine: Machine, fabric: Fabric, tally: Tally, aside_ns: Callable[[Effort], float]
+    ) -> None:  # fmt: skip
+        self._how, self._on, self._aside_ns = how, (machine, fabric, tally), aside_ns
+        self._hops, self._expert_bytes = machine.hops, SLICES * machine.slice_bytes
         self._spare_bytes: np.ndarray | None = None
         self._before_ns = 0.0
         self._counted: np.ndarray | None = None
         self.pending: Pending | None = None
         self.totals = BalancingTotals()
+
+    @cached_property
+    def _mover(self) -> WeightMover:
+        """Made when weights move, which many policies never do."""
+        return WeightMover(*self._on)
 
     def count_anew(self) -> None:
         """Forget what was counted so far; a migration under way goes on."""
@@ -289,8 +222,12 @@ class Balancing:
         placement, self.pending = self.pending.placement, None
         return placement
 
-    def fetch(self, rule: Replication, placement: Placement, layer: int, row: int, demand: StepDemand) -> Fetched:
-        """Replicas for a layer that is about to run, fetched while the step before ran."""
+    def fetch(
+        self, rule: Replication, placement: Placement, layer: int, row: int, demand: StepDemand
+    ) -> tuple[Placement, int, float]:  # fmt: skip
+        """Replicas for a layer that is about to run, fetched while the step before ran: the placement that has them,
+        the layer's row there, and how long the step waits for them.
+        """
         holders = placement.holds[row]
         expected = np.zeros(len(holders), np.float32) if demand.expected is None else demand.expected
         origins = np.zeros((0, 0), np.int32) if demand.origins is None else demand.origins
@@ -303,7 +240,7 @@ class Balancing:
         self._mover.book(transfer)
         self.totals.replicated_bytes += transfer.total_bytes
         self.totals.replication_exposed_ns += exposed_ns
-        return Fetched(placement.of_layer(row, replicas.holds), 0, exposed_ns)
+        return placement.of_layer(row, replicas.holds), 0, exposed_ns
 
     def _exposed_ns(self, transfer: Transfer, decision_ns: float) -> float:
         """What a step waits for replicas that were decided on and fetched during the step before."""
@@ -394,10 +331,12 @@ class EventEngine:
         refuse_engine(self.name, system, assumptions, scenario.policy)
         self.scenario = scenario
         self.rows = _rows_of(layer_ids, model)
+        self.layers = len(self.rows)
         self.policy = build_policy(scenario.policy, model)
         self.placement = self.policy.place(len(model.moe_layer_ids), model.experts, system.dies)
         self.fit = refuse_misfit(scenario, self.placement)
         self.machine, self.fabric = build_machine(scenario)
+        self.expert_bytes = SLICES * self.machine.slice_bytes
         self.memory = build_memory(scenario, self.layers, self.fit)
         self.tally = new_tally(self.machine)
         self.decision = self._build_decision()
@@ -408,32 +347,33 @@ class EventEngine:
                 self._kernels(), self.analytical, self.placement, rest,
             ),
         )
-        self.costs = policy_costs(system, model)._replace(quantum_ns=cost_quantum_ns(scenario))
+        self.costs = policy_costs(system, model, assumptions)
         self.clocks: tuple[float | np.ndarray, float | np.ndarray] = FULL_CLOCKS  # as the execution has them
-        factors = np.stack(factors_of(self.machine))
-        self._speeds = factors if scenario.policy.needs_speeds("allocation") else NO_SPEEDS
-        self._charges = Charges(self.execution, self.machine, self.decision)
+        sees_speeds = scenario.policy.needs_speeds("allocation")
+        self._speeds = np.stack(factors_of(self.machine)) if sees_speeds else NO_SPEEDS
+        self._charges = partial(
+            Charges, self.execution, self.machine, self.decision,
+            lru_cache(maxsize=1024)(partial(secants, self.execution)),
+        )  # fmt: skip
         self.balancing = Balancing(
-            assumptions.migration, WeightMover(self.machine, self.fabric, self.tally), self.fabric.hops,
-            self.expert_bytes, self.decision.aside_ns,
+            assumptions.migration, self.machine, self.fabric, self.tally, self.decision.aside_ns
         )
         self._shares = assumptions.weights == "all" and model.shared_experts > 0 and self.policy.share is not None
         self._ids = model.experts + model.shared_experts
-        self._admission = self.policy.admission(self.layers, system.dies, self._ids)
+        admission = self.policy.admission
+        self._admission = None if admission is None else admission(self.layers, system.dies, self._ids)
         self._until_own_id = assumptions.prediction_rows == "until_own_id"
-        self._log = TransitionLog(system.dies, global_die(self.fabric)) if keep_transitions else NoLog()
+        self._log = TransitionLog(system.dies, global_die(self.fabric)) if keep_transitions else None
         self._before_ns, self._written_bytes, self._writes = 0.0, 0, self.tally.dies["write_bytes"]
 
-    @property
-    def layers(self) -> int:
-        return len(self.rows)
-
-    @property
-    def expert_bytes(self) -> int:
-        return SLICES * self.machine.slice_bytes
-
     def _build_decision(self) -> FreeDecision:
-        return build_decision(self.scenario, self.machine, self.fabric, self.tally)
+        """The cost model that ``decision_cost`` names."""
+        scenario = self.scenario
+        if scenario.assumptions.decision_cost == "free":
+            return FreeDecision()
+        return ChargedDecision(
+            scenario.system.decision, self.machine, self.fabric, scenario.model.experts, self.tally
+        )
 
     def _kernels(self) -> Callable[[], Kernel]:
         """What makes kernels; without a reference to the engine, which would then outlive its run."""
@@ -446,27 +386,33 @@ class EventEngine:
         Raises ArchsimError if a user's policy returns a plan that does not fit the demand.
         """
         self.balancing.begin_step()
-        placement, row, waits_ns = self._holders(layer, demand)
+        placement, row, waits_ns = self.placement, int(self.rows[layer]), 0.0
+        if self.policy.replication is not None:  # with the replicas that the policy has fetched for the step
+            rule = self.policy.replication
+            placement, row, waits_ns = self.balancing.fetch(rule, placement, layer, row, demand)
         plan = self.plan(layer, demand, placement, row)
         bits = self.decision.predict(self._copy_bits, layer, plan, demand.predicted)
         rows = (
             0 if bits is None else int(np.count_nonzero(plan.expert[1:] != plan.expert[:-1])) + 1
         )  # entries are in order of expert
-        self._log.begin()
+        if self._log is not None:
+            self._log.begin()
+        notes = NO_NOTES if self._log is None else self._log.notes
         ready_ns = self.decision.before_step(plan, rows)
-        order = Order(layer, row, demand, plan, bits, ready_ns, self._log.notes, placement)
+        order = Order(layer, row, demand, plan, bits, ready_ns, notes, placement)
         end_ns = self.execution.step(order, now_ns + waits_ns)
         self.tally.bound_ns[Cause.LINK] += waits_ns
         written, self._written_bytes = self._written_bytes, int(self._writes.sum())
         copies = (self._written_bytes - written) // self.machine.slice_bytes
         before_ns, took_ns = self._before_ns, end_ns - now_ns
         exposed_ns = self.decision.after_step(plan, rows, copies, before_ns, took_ns)
-        self._log.add(demand.step, layer, self.decision, before_ns, took_ns)
+        if self._log is not None:
+            self._log.add(demand.step, layer, self.decision, before_ns, took_ns)
         self._before_ns = took_ns
         self.balancing.end_step(took_ns)
         held, slots = placement.holds[row], self.placement.slots_in_layers[self.rows[layer]]
         if placement is not self.placement:
-            slots += int(np.count_nonzero(held & ~self._held(layer)))
+            slots += int(np.count_nonzero(held & ~self.placement.holds[self.rows[layer]]))
         return StepTimes(now_ns, end_ns, exposed_ns, plan, held, slots)
 
     def migrate(self, placement: Placement, moves: np.ndarray, now_ns: float, effort: Effort = NO_EFFORT) -> float:
@@ -512,20 +458,11 @@ class EventEngine:
         self.balancing.count_anew()
         self._written_bytes = 0
 
-    def _held(self, layer: int) -> np.ndarray:
-        """bool[expert, die] by placement."""
-        return self.placement.holds[self.rows[layer]]
-
-    def _holders(self, layer: int, demand: StepDemand) -> Fetched:
-        """The placement of a step, with the replicas that the policy has fetched for it."""
-        row = int(self.rows[layer])
-        if self.policy.replication is None:
-            return Fetched(self.placement, row, 0.0)
-        return self.balancing.fetch(self.policy.replication, self.placement, layer, row, demand)
-
     def plan(self, layer: int, demand: StepDemand, placement: Placement, row: int) -> Plan:
         """The policy's plan of a step, checked if it is a user's own."""
-        begin = layer * self._ids
+        begin, speeds = layer * self._ids, self._speeds
+        if speeds.shape[1] and any(map(np.ndim, self.clocks)):
+            speeds = np.stack([self.array_speeds(0 if demand.prefill_tokens.any() else 1), speeds[1]])
         view = StepView(
             tokens=np.ascontiguousarray(demand.tokens),
             first_seen=demand.first_seen,
@@ -539,8 +476,10 @@ class EventEngine:
             pair_ns=self.machine.route_ns,
             pair_bytes_per_ns=self.machine.route_bytes_per_ns,
             origins=NO_ORIGINS if demand.origins is None else np.ascontiguousarray(demand.origins, np.int32),
-            speeds=self._speeds_in(demand),
-            charged=self._charges.of(layer, row, demand, placement),
+            speeds=speeds,
+            charged=self._charges(
+                Order(layer, row, demand._replace(routing=None), NO_PLAN, None, 0.0, NO_NOTES, placement)
+            ),
         )
         known = None if self.plans is None else self.plans.get((layer, demand.step))
         plan = self.decision.decide(self.policy.allocate if known is None else lambda view: known, view)
@@ -558,11 +497,6 @@ class EventEngine:
         clock = self.clocks[phase]
         return self.machine.array_speeds * clock if np.ndim(clock) else self.machine.array_speeds
 
-    def _speeds_in(self, demand: StepDemand) -> np.ndarray:
-        if not self._speeds.shape[1] or not any(map(np.ndim, self.clocks)):
-            return self._speeds
-        return np.stack([self.array_speeds(0 if demand.prefill_tokens.any() else 1), self._speeds[1]])
-
     def _shared(self, plan: Plan, demand: StepDemand, share: Callable[..., np.ndarray]) -> Plan:
         """The plan, with where shared experts run. Charged the counts of all dies and an operation for every pair."""
         dies = self.machine.dies
@@ -577,14 +511,13 @@ class EventEngine:
             bits = copy_bits(plan.expert, plan.die, predicted.rows, self.machine.dies, self._ids, self._until_own_id)
             # these dies have no room for a copy
             bits[self.memory.copies.room["limit_bytes"] < self.machine.slice_bytes] = 0
-        self._admission.admit(layer, plan, self.placement.holds[self.rows[layer]], bits, self._copies_view)
+        if self._admission is not None:
+            copies = self.memory.copies
+            room = copies.room["limit_bytes"] // self.machine.slice_bytes
+            free = np.maximum(0, room - copies.room["used_bytes"] // self.machine.slice_bytes)
+            seen = CopiesView(copies.slices, copies.ring, room, free)
+            self._admission.admit(layer, plan, self.placement.holds[self.rows[layer]], bits, seen)
         return bits
-
-    def _copies_view(self) -> CopiesView:
-        copies = self.memory.copies
-        room = copies.room["limit_bytes"] // self.machine.slice_bytes
-        free = np.maximum(0, room - copies.room["used_bytes"] // self.machine.slice_bytes)
-        return CopiesView(copies.slices, copies.ring, room, free)
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         """Log of the last step, which began at ``begin_ns`` (``archsim.engine.event.explained``)."""
@@ -595,7 +528,7 @@ class EventEngine:
 
         Raises ValueError if the engine was built without ``keep_transitions``.
         """
-        if not isinstance(self._log, TransitionLog):
+        if self._log is None:
             raise ValueError("the engine was not built with keep_transitions")
         return self._log.columns()
 
@@ -617,15 +550,15 @@ def _rows_of(layer_ids: Sequence[int] | None, model) -> np.ndarray:
 
 def _check(plan: Plan, view: StepView) -> None:
     """Every token of every expert is given to a die of the system, once; entries are in order of expert."""
-    expert, die, tokens = plan.expert, plan.die, plan.tokens
-    if _is_column(expert) and _is_column(die) and _is_column(tokens) and len(expert) == len(die) == len(tokens):
-        if _fits(expert, die, tokens, view.tokens, len(view.hops)):
+    columns: tuple[Any, ...] = plan.expert, plan.die, plan.tokens
+    are_columns = all(
+        isinstance(each, np.ndarray) and each.dtype == np.int32 and each.ndim == 1 and each.flags.c_contiguous
+        for each in columns
+    )
+    if are_columns and len(plan.expert) == len(plan.die) == len(plan.tokens):
+        if _fits(*columns, view.tokens, len(view.hops)):
             return
     _refuse(plan, view)
-
-
-def _is_column(given: Any) -> bool:
-    return isinstance(given, np.ndarray) and given.dtype == np.int32 and given.ndim == 1 and given.flags.c_contiguous
 
 
 @kernel

@@ -89,7 +89,7 @@ class Execution(Protocol):
 
     def time_of(self, order: Order) -> float:
         """How long the step would take by the law of the analytical engine, ns; changes and counts nothing. Only
-        allocations that weigh plans ask (``archsim.engine.engine``), with expected hidden vectors and without copies.
+        allocations that weigh plans ask (``archsim.engine.decision``), with expected hidden vectors and without copies.
         """
 
     def kernel_ns(self, tokens: int, experts: int) -> float:

@@ -18,7 +18,16 @@ from archsim.base.causes import Cause
 from archsim.base.compiled import kernel
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.units import NS_PER_S
-from archsim.engine.cluster.moves import Fetched, Fetches, Moves, Sent, build_moves, refuse_unequal, sms_share
+from archsim.engine.cluster.moves import (
+    Fetched,
+    Fetches,
+    Moves,
+    Sent,
+    build_moves,
+    origins_of,
+    refuse_unequal,
+    sms_share,
+)
 from archsim.engine.execution import FULL_CLOCKS, GemmTime, Order, Setup, phase_of
 from archsim.engine.gemm import factors_of, law_of_ranks
 from archsim.engine.moves import Sizes, received_of_experts
@@ -80,7 +89,8 @@ class Ranks:
             peaks = system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
             self._law = self._law.on(factors.rates(*peaks))
         self.clock: float | np.ndarray = 1.0  # of the arrays, a share of the full one; or float64[die]
-        self._shared, self._shared_ns_per_token = (), 0.0
+        self._shared: tuple[DenseProduct | _OnEveryDie, ...] = ()
+        self._shared_ns_per_token = 0.0
         self._count = model.shared_experts if scenario.assumptions.weights == "all" else 0
         if self._count:
             compute = system.compute
@@ -107,8 +117,8 @@ class Ranks:
         causes[Cause.LAUNCH][:] = self._law.idle_ns
         low_ns, high_ns, extrapolated_ns = np.zeros(self._dies), np.zeros(self._dies), 0.0
         if len(used):
-            load = pairs[used], active[used], arrived[used]
-            at = self._law.times(*(np.maximum(each, 1.0) for each in load), used)
+            load = [np.maximum(each, 1.0) for each in (pairs[used], active[used], arrived[used])]
+            at = self._law.times(load[0], load[1], load[2], used)
             for cause, parts in PARTS.items():
                 causes[cause][used] = sum(getattr(at, part) for part in parts)
                 if cause in OF_ARRAYS and slow:
@@ -118,7 +128,9 @@ class Ranks:
             low_ns[used], high_ns[used] = at.ns * at.low, at.ns * at.high
             extrapolated_ns = float(at.ns[at.extrapolated].sum())
         kernel_ns = np.sum(list(causes.values()), axis=0)
-        shared_ns = sum((self._count * product.ns(tokens * share) for product in self._shared), np.zeros(self._dies))
+        shared_ns = np.zeros(self._dies)
+        for product in self._shared:
+            shared_ns = shared_ns + self._count * product.ns(tokens * share)
         multiply_ns = tokens * share * self._shared_ns_per_token
         if self._speeds is not None:
             multiply_ns = multiply_ns / self._speeds
@@ -161,6 +173,7 @@ class ExpertParallel:
         scenario = setup.scenario
         _refuse(scenario.assumptions)
         if scenario.system.launch == "gpu" and scenario.assumptions.transfer_software == "charged":
+            assert setup.placement is not None, "the engine's"
             refuse_unequal(setup.placement.layer_slots, scenario.model.experts)
         self._machine, self._fabric, self._tally = setup.machine, setup.fabric, setup.tally
         model = scenario.model
@@ -198,7 +211,7 @@ class ExpertParallel:
     def _run(self, order: Order) -> tuple[Sent, RankTimes, Fetched, Layer]:
         """The times of a step; nothing is counted."""
         demand = order.demand
-        tokens = demand.origins.sum(axis=1, dtype=np.int64) / demand.top_k
+        tokens = origins_of(demand).sum(axis=1, dtype=np.int64) / demand.top_k
         if order.plan.shared is not None:  # moved to ranks that the tokens visit anyway: no further vectors
             tokens = order.plan.shared.sum(axis=0).astype(float)
         sent = self._moves.sent(order.plan, demand)
@@ -271,9 +284,9 @@ class ExpertParallel:
         hbm["busy_ns"] += (weights + activation_bytes) / machine.hbm_rates
         arrays["busy_ns"] += times.kernel_ns + times.shared_ns
         links = tally.resources[UNITS * dies :]
-        for phase, (n_bytes, ns) in enumerate(self._moves.on_links(sent)):
-            for counted in (links, tally.phase_links[phase]):
-                counted["bytes"] += np.rint(n_bytes).astype(np.int64)
+        for number, (link_bytes, ns) in enumerate(self._moves.on_links(sent)):
+            for counted in (links, tally.phase_links[number]):
+                counted["bytes"] += np.rint(link_bytes).astype(np.int64)
                 counted["busy_ns"] += ns
         self._explain(times, layer)
 

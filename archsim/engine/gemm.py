@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -243,11 +243,11 @@ class Grouped:
 
     def run_at(self, factors: DieFactors) -> None:
         """See ``ShareOfPeak.run_at``."""
+        self._last: tuple[Any, GemmTimes, float, float] | None = None  # asked of the shared experts, and answered
         self._speeds = None if factors.equal else factors.array
         self._law = self._nominal if factors.equal else self._nominal.on(factors.rates(*self._peaks))
         if self._shared:
             self._shared.run_at(factors)
-        self._last = None  # asked of the shared experts, and answered
 
     def of(self, tokens: np.ndarray, routed, read_bytes, die, arrived: np.ndarray | None = None) -> GemmTimes:
         """See ``ShareOfPeak.of``."""
@@ -257,8 +257,8 @@ class Grouped:
         if len(rows):
             self._routed(found, launch, rows, tokens[rows].astype(float), read_bytes[rows], die[rows], arrived)
         if len(others) and self._shared:
-            found.put(others, self._of_shared(tokens[others], read_bytes[others], die[others]))
-        return GemmTimes(*found.columns, launch)
+            found.put(others, self._of_shared(self._shared, tokens[others], read_bytes[others], die[others]))
+        return GemmTimes(*found.columns)._replace(launch_ns=launch)
 
     def side_by_side(self, system, tokens, routed, read_bytes, die, arrived) -> ManyTimes:
         """See ``ShareOfPeak.side_by_side``."""
@@ -292,13 +292,13 @@ class Grouped:
             shared = self._shared.side_by_side(system, tokens[others], nobody, read_bytes[others], nobody, None)
             for column, values in zip(columns, shared, strict=False):
                 column[:, others] = values
-        return ManyTimes(*columns, launch)
+        compute_ns, drain_ns, multiply_ns, alone_ns = columns
+        return ManyTimes(compute_ns, drain_ns, multiply_ns, alone_ns, launch)
 
-    def _of_shared(self, tokens, read_bytes, die) -> GemmTimes:
+    def _of_shared(self, shared: Calibrated, tokens, read_bytes, die) -> GemmTimes:
         """Times of shared experts; from step to step they often have the same tokens."""
         asked = tokens.tobytes(), read_bytes.tobytes(), die.tobytes()
         if self._last is None or self._last[0] != asked:
-            shared = self._shared
             shared.calibrated_ns = shared.extrapolated_ns = 0.0
             nobody = np.zeros(len(tokens), np.int64)
             times = shared.of(tokens, nobody, read_bytes, die)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from archsim.iteration.memory import Fit
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import moves_between
 from archsim.policies.prediction import PortedHeatmap, Predictor, cycles_per_halving, cycles_per_transition
-from archsim.policies.rebalancing import History, Rebalanced
+from archsim.policies.rebalancing import History, Rebalanced, Rebalancing
 from archsim.workload.demand import Predicted, StepDemand
 from archsim.workload.trace import StepTokens
 from microarch.blocks.global_cp import COUNTER_BITS
@@ -165,27 +165,14 @@ class StepCounts:
         self.part_ns = np.zeros((2, len(PARTS)))
         self._links = UNITS * machine.dies
         self._pair_bytes = tally.pair_bytes if machine.dies <= MOST_DIES else tally.pair_bytes[:, :0]
-        self._before, self._grown = self._no_sums(), self._no_sums()
-        self._room(FIRST_ROOM)
-        self.forget()
-
-    def _no_sums(self) -> Sums:
-        resources = len(self._tally.resources)
-        return Sums(
-            np.zeros(resources, np.int64), np.zeros(resources), np.zeros_like(self._tally.bound_ns),
-            np.zeros(len(PARTS)), np.zeros(len(DIE), np.int64), np.zeros(len(MOVED), np.int64),
+        self._before = Sums(
+            np.zeros(len(tally.resources), np.int64), np.zeros(len(tally.resources)), np.zeros_like(tally.bound_ns),
+            np.zeros(len(PARTS)), np.zeros(len(DIE.fields or ()), np.int64), np.zeros(len(MOVED), np.int64),
         )  # fmt: skip
-
-    def _room(self, rows: int) -> None:
-        """Room for so many rows; those that are kept stay."""
-        every = np.zeros(rows, ROW), *(np.zeros((rows, len(each)), each.dtype) for each in self._several)
-        for new, old in zip(every, getattr(self, "_columns", every), strict=True):
-            new[: len(old)] = old[:rows]
-        self._columns = every
-
-    @property
-    def _several(self) -> tuple[np.ndarray, ...]:
-        return self._grown.bound_ns, self._grown.hbm_bytes, self._grown.moved
+        self._grown = Sums(*map(np.zeros_like, self._before))
+        several = self._grown.bound_ns, self._grown.hbm_bytes, self._grown.moved
+        self._columns = [np.zeros(FIRST_ROOM, ROW), *(np.zeros((FIRST_ROOM, len(of)), of.dtype) for of in several)]
+        self.forget()
 
     def forget(self) -> None:
         """The tally begins anew."""
@@ -214,8 +201,8 @@ class StepCounts:
         if at >= MOST_STEPS:
             return
         if at == len(self._columns[0]):
-            self._room(2 * at)
-        _note(self._columns, at, (step, layer, took_ns, exposed_ns), self._grown, self._links, load, wanted)
+            self._columns = [np.concatenate([column, np.zeros_like(column)]) for column in self._columns]
+        _note(tuple(self._columns), at, (step, layer, took_ns, exposed_ns), self._grown, self._links, load, wanted)
 
     def _end_iteration(self, following: int) -> None:
         if self._iteration >= 0:
@@ -228,8 +215,8 @@ class StepCounts:
         self._iteration = following
 
     def _frame(self) -> Frame:
-        sums = (each.sum(axis=0) for each in (self.tokens, self.resource_bytes, self.busy_ns))
-        return Frame(self._iteration, float(self.time_ns.sum()), *sums, self._wait_ns.copy())
+        tokens, n_bytes, busy_ns = (each.sum(axis=0) for each in (self.tokens, self.resource_bytes, self.busy_ns))
+        return Frame(self._iteration, float(self.time_ns.sum()), tokens, n_bytes, busy_ns, self._wait_ns.copy())
 
     def frames(self) -> list[Frame]:
         """At the ends of some iterations, at most MOST_FRAMES, the last one among them."""
@@ -409,45 +396,10 @@ class StepResult(NamedTuple):
         return self.demand.step
 
 
-class Heatmap(Protocol):
-    """Source of predictions beside the demand: queried before each step, updated after it."""
-
-    dropped: int
-
-    def begin(self, step: int) -> None:
-        """An iteration begins."""
-
-    def predicted(self, layer: int, demand: StepDemand) -> Predicted | None:
-        """The prediction for a step."""
-
-    def update(self, layer: int, step_ns: float) -> None:
-        """A step has taken ``step_ns``, decisions excluded."""
-
-
-class NoHeatmap:
-    """The policy predicts nothing, even if the demand, shared with another policy, has predictions."""
-
-    dropped = 0
-
-    def begin(self, step: int) -> None:
-        pass
-
-    def predicted(self, layer: int, demand: StepDemand) -> Predicted | None:
-        return None
-
-    def update(self, layer: int, step_ns: float) -> None:
-        pass
-
-
-class FoundBefore(NoHeatmap):
-    """``heatmap_update: free``: the predictions of the demand, computed when it was built."""
-
-    def predicted(self, layer, demand):
-        return demand.predicted
-
-
 class LimitedHeatmap:
-    """``heatmap_update: limited``: the heatmap behind its port, which can update only for as long as the step takes."""
+    """``heatmap_update: limited``: the heatmap behind its port, which can update only for as long as the step takes.
+    It is asked before each step, and updated after it.
+    """
 
     def __init__(self, engine: EventEngine, predictor: Predictor, routing: Iterable[StepTokens]):
         model, fsm = engine.scenario.model, engine.scenario.system.decision.fsm
@@ -463,55 +415,43 @@ class LimitedHeatmap:
         self.dropped = 0
 
     def begin(self, step: int) -> None:
+        """An iteration begins."""
         self._map.begin(step)
 
-    def predicted(self, layer: int, demand: StepDemand) -> Predicted:
+    def predicted(self, layer: int) -> Predicted:
+        """The prediction for a step."""
         begin = time.perf_counter_ns()
         rows = self._map.hot(layer)
         return Predicted(rows, time.perf_counter_ns() - begin)
 
     def update(self, layer: int, step_ns: float) -> None:
+        """A step has taken ``step_ns``, decisions excluded."""
         free_ns, before = max(0.0, step_ns - self._owed_ns), self._map.halvings
         self._owed_ns = max(0.0, self._owed_ns - step_ns)
         self.dropped += self._map.take_in(layer, int(free_ns / self._ns_per_transition))
         self._owed_ns += (self._map.halvings - before) * self._ns_per_halving
 
 
-def build_heatmap(engine: EventEngine, routing: Iterable[StepTokens] | None) -> Heatmap:
-    """What predicts in a run; ValueError if ``heatmap_update: limited`` is to work without ``routing``."""
-    predictor = engine.policy.predictor
-    if predictor is None:
-        return NoHeatmap()
-    if engine.scenario.assumptions.heatmap_update == "free":
-        return FoundBefore()
-    if routing is None:
-        raise ValueError("heatmap_update: limited needs the routing of the batch")
-    return LimitedHeatmap(engine, predictor, routing)
-
-
 class Balancer:
     """Calls the policy's rebalancing between iterations, and has the engine migrate."""
 
-    def __init__(self, engine: EventEngine):
-        self._engine, self._rebalancing = engine, engine.policy.rebalancing
+    def __init__(self, engine: EventEngine, rebalancing: Rebalancing):
+        self._engine, self._rebalancing = engine, rebalancing
         self._steps: list[list[StepResult]] = []
         self._since = 0  # iterations since the last call
         self.migrations: list[Migration] = []
 
     def add(self, result: StepResult) -> None:
         """A step has run."""
-        if self._rebalancing is not None:
-            if not self._steps or self._steps[-1][0].step != result.step:
-                self._steps.append([])
-                self._since += 1
-                if self._rebalancing.window_steps is not None:
-                    del self._steps[: -self._rebalancing.window_steps]
-            self._steps[-1].append(result)
+        if not self._steps or self._steps[-1][0].step != result.step:
+            self._steps.append([])
+            self._since += 1
+            if self._rebalancing.window_steps is not None:
+                del self._steps[: -self._rebalancing.window_steps]
+        self._steps[-1].append(result)
 
     def next_step(self, step: int, now_ns: float) -> float:
         """Iteration ``step`` is about to begin; returns the time from which it may."""
-        if self._rebalancing is None:
-            return now_ns
         engine, settled = self._engine, self._engine.settle()
         if not settled or self._since < self._rebalancing.due(len(self.migrations)):
             return now_ns
@@ -596,8 +536,15 @@ class Replay:
         routing: Iterable[StepTokens] | None = None,
     ):
         self.engine, self.demands = engine, demands
-        self._heatmap = build_heatmap(engine, routing)
-        self._balancer = Balancer(engine)
+        policy = engine.policy
+        # a policy that predicts nothing sees no predictions, even if the demand, shared with another one, has them
+        self._predicts = policy.predictor is not None
+        self._heatmap: LimitedHeatmap | None = None
+        if policy.predictor is not None and engine.scenario.assumptions.heatmap_update == "limited":
+            if routing is None:
+                raise ValueError("heatmap_update: limited needs the routing of the batch")
+            self._heatmap = LimitedHeatmap(engine, policy.predictor, routing)
+        self._balancer = Balancer(engine, policy.rebalancing) if policy.rebalancing is not None else None
         self._warmup_left = engine.scenario.workload.warmup_steps
         self._counts, self._begin_ns = not self._warmup_left, 0.0
         self._of_steps = StepCounts(engine.machine, engine.tally)
@@ -607,17 +554,23 @@ class Replay:
         now_ns, iteration = 0.0, None
         for layer, demand in self.demands:
             if demand.step != iteration:
-                now_ns, iteration = self._balancer.next_step(demand.step, now_ns), demand.step
-                self._heatmap.begin(iteration)
+                iteration = demand.step
+                if self._balancer is not None:
+                    now_ns = self._balancer.next_step(iteration, now_ns)
+                if self._heatmap is not None:
+                    self._heatmap.begin(iteration)
                 if not self._counts and not demand.prefill_tokens.any():
                     self._warm_up(now_ns)
-            predicted = self._heatmap.predicted(layer, demand)
-            if predicted is not demand.predicted:
-                demand = demand._replace(predicted=predicted)
+            if self._heatmap is not None:
+                demand = demand._replace(predicted=self._heatmap.predicted(layer))
+            elif not self._predicts and demand.predicted is not None:
+                demand = demand._replace(predicted=None)
             result = StepResult(layer, demand, self.engine.step(layer, demand, now_ns))
             now_ns = result.times.end_ns
-            self._heatmap.update(layer, result.times.end_ns - result.times.begin_ns)
-            self._balancer.add(result)
+            if self._heatmap is not None:
+                self._heatmap.update(layer, result.times.end_ns - result.times.begin_ns)
+            if self._balancer is not None:
+                self._balancer.add(result)
             yield result
 
     def _warm_up(self, now_ns: float) -> None:
@@ -630,7 +583,8 @@ class Replay:
 
     def _count_anew(self) -> None:
         self.engine.count_anew()
-        self._heatmap.dropped = 0
+        if self._heatmap is not None:
+            self._heatmap.dropped = 0
         self._of_steps.forget()
 
     def run(self) -> Outcome:
@@ -675,10 +629,10 @@ class Replay:
             prefill_ns=elapsed.prefill_ns,
             decode_ns=elapsed.decode_ns,
             decision=engine.decision.totals,
-            heatmap_dropped=self._heatmap.dropped,
+            heatmap_dropped=0 if self._heatmap is None else self._heatmap.dropped,
             decode_residual_ns=(float(residual_ns[0]), float(residual_ns[1])) if gemm.calibrated_ns else None,
             gemm_extrapolated=gemm.extrapolated_ns / gemm.calibrated_ns if gemm.calibrated_ns else None,
-            migrations=tuple(self._balancer.migrations),
+            migrations=() if self._balancer is None else tuple(self._balancer.migrations),
             balancing=engine.balancing.totals,
             ceilings=bounds,
             counts=self._of_steps,

@@ -138,6 +138,7 @@ def _across(system, graph: Graph, classes: list[LinkClass]) -> tuple[Graph, list
         return graph, classes
     together, levels = dies_together(system), system.fabric.levels if system.fabric is not None else ()
     x, y = levels[0].sides if levels else (system.mesh.x, system.mesh.y)
+    assert together is not None, "else one carrier is enough"
     on_each = -(-together // count)
     if (rows := int(dies_on_a_carrier(system)) // x) and -(-y // rows) == count:
         on_each = -(-y // count) * x  # whole rows
@@ -194,7 +195,8 @@ def link_classes(system) -> list[LinkClass]:
 
 
 def _named(system, x: int, y: int, numbering: str) -> tuple[Graph, list[LinkClass]]:
-    edges = tuple(Edge(*edge.dies, _link(system, "", edge).latency_ns) for edge in system.topology.edges)
+    listed = system.topology.edges
+    edges = tuple(Edge(edge.dies[0], edge.dies[1], _link(system, "", edge).latency_ns) for edge in listed)
     return build_topology(system.topology.name, x, y, numbering, edges), link_classes(system)
 
 
@@ -220,7 +222,7 @@ def _as_built(system, carriers: str = "one") -> tuple[Punched, list[LinkClass]]:
     if built is None:
         holes = Holes(tuple(range(graph.dies)), (), tuple(sorted(dead)), tuple(sorted(slow.items())))
     elif built.sides is not None:
-        graph, classes = _named(system, *built.sides, ROW_MAJOR)
+        graph, classes = _named(system, built.sides[0], built.sides[1], ROW_MAJOR)
         holes = _moved_up(system, built, graph, dead, slow)
     else:
         switched = system.fabric is not None and system.fabric.levels[0].kind == "switch"  # GPUs pass nothing on
@@ -416,7 +418,8 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
     hbm_bytes_per_ns = (
         system.hbm.bandwidth_bytes_per_s / NS_PER_S * effective_utilisation(system, model, assumptions).hbm
     )
-    factors = built_factors(system)
+    of_dies = (np.ones((2, system.dies))) if system.built is None else (system.built.array, system.built.hbm)
+    factors = DieFactors(*map(np.array, of_dies))  # over the nominal rates
     transfers = software(scenario, system.hbm.latency_ns + float(away_ns))
     machine = Machine(
         dies=fabric.dies,
@@ -448,12 +451,6 @@ def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
         array_speeds=factors.array,
     )
     return machine, fabric
-
-
-def built_factors(system) -> DieFactors:
-    """The rates of the dies of a system as it is built, relative to the nominal ones."""
-    built = system.built
-    return DieFactors.nominal(system.dies) if built is None else DieFactors(np.array(built.array), np.array(built.hbm))
 
 
 def endpoint_bytes_per_s(system) -> float:
@@ -515,9 +512,13 @@ def _shortest_round_trip_ns(machine: Machine) -> float:
 RATE_UPDATES = MappingProxyType({"instant": lambda machine: 0.0, "per_round_trip": _shortest_round_trip_ns})
 
 
-def policy_costs(system, model) -> Costs:
-    """What allocation assumes about the machine: the system's own efficiencies, whatever the engine's GEMM model."""
-    system = with_links_of_slices(system, model)
+def policy_costs(system, model, assumptions: AssumptionsSpec | None = None) -> Costs:
+    """What allocation assumes about the machine: the system's own efficiencies, whatever the engine's GEMM model.
+
+    ``assumptions``: with them, costs have the unit in which a state machine compares them, where one is charged for.
+    """
+    system, decision = with_links_of_slices(system, model), system.decision
+    compares = assumptions is not None and assumptions.decision_cost == "charged" and decision.executor == "fsm"
     return Costs(
         slice_bytes=slice_bytes(system, model),
         flop_per_token=float(6 * model.hidden * model.expert_ffn),
@@ -526,14 +527,8 @@ def policy_costs(system, model) -> Costs:
         link_bytes_per_ns=plain_link_bytes_per_ns(system),
         hbm_latency_ns=system.hbm.latency_ns,
         hop_ns=system.d2d.hop_latency_ns,
+        quantum_ns=decision.fsm.cost_quantum_ns if compares else 0.0,
     )
-
-
-def cost_quantum_ns(scenario: Scenario) -> float:
-    """Unit of the costs that a state machine compares; 0 where nothing is charged, or something else decides."""
-    decision = scenario.system.decision
-    compares = scenario.assumptions.decision_cost == "charged" and decision.executor == "fsm"
-    return decision.fsm.cost_quantum_ns if compares else 0.0
 
 
 def build_memory(scenario: Scenario, layers: int, fit: Fit) -> Memory:
@@ -649,9 +644,6 @@ class OwnBlocks:
         self._blocks: list[tuple[BlockSpec, Callable[[np.ndarray], np.ndarray]]] = [
             (spec, partial(each, **spec.params)) for spec, each in named if kind_of(each) is None
         ]
-
-    def __len__(self) -> int:
-        return len(self._blocks)
 
     def service_ns(self, n_bytes: np.ndarray) -> np.ndarray | float:
         """Time for which all blocks together hold a slice of ``n_bytes`` (int64[entry]), float64[entry]; 0.0 without

@@ -71,6 +71,4 @@ class WeightStreaming:
         return SLICES * float(self._estimating.gemm.of(every, routed, read_bytes, first, arrived).compute_ns.sum())
 
 
-def build(setup: Setup) -> WeightStreaming:
-    """The execution of a run."""
-    return WeightStreaming(setup)
+build = WeightStreaming  # the execution of a run: archsim.engine.execution.build_execution

@@ -28,7 +28,7 @@ from archsim.workload.demand import Routing
 from microarch.fabric.fabric import Fabric
 
 NO_MOVES = np.zeros((2, 0), MOVE)
-NO_ENTRIES = np.zeros(0, np.int64)
+NO_SHARED = (np.zeros(0, np.int64),) * 3
 PRECEDENCES = 4  # of entries on a die: local or not, shared or routed
 
 
@@ -39,7 +39,7 @@ class WorkBuilder:
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         self._machine, self._fabric, self._copies = machine, fabric, copies
         bytes_of = system.compute.bytes_of
-        self._blocks = OwnBlocks(system.blocks)
+        self._blocks = OwnBlocks(system.blocks) if system.blocks else None
         self.gemm = gemm_model(system, model, assumptions, machine)
         self._receives = assumptions.receives
         self._experts, self.ids = model.experts, model.experts + model.shared_experts
@@ -68,10 +68,13 @@ class WorkBuilder:
 
         A die reads an expert from its nearest holder: itself, if it is one.
         """
-        shared = self._shared(plan, origins, top_k, residents)
+        shared = self._shared(plan, origins, top_k, residents) if self._shared_experts else NO_SHARED
         entries = np.zeros(len(plan.expert) + len(shared[0]), ENTRY)
         n, dies = len(entries), self._machine.dies
         moves, arrived = self._moves(plan, origins, routing)
+        move_ptr = self._no_move_ptr
+        if self._dispatched:
+            move_ptr = np.stack([np.searchsorted(row, np.arange(dies + 1)) for row in moves["src"]])
         chains, local = np.empty(n * SLICES, np.int64), np.zeros(dies, LOCAL_CP)
         _complete(
             entries,
@@ -91,7 +94,7 @@ class WorkBuilder:
         self._take_time(entries, local, arrived, clock)
         return Work(
             entries=entries, cp_en=self._no_bits if cp_en is None else cp_en, cp_ready_ns=0.0, moves=moves,
-            move_ptr=self._move_ptr(moves), chains=chains, local=local, held=np.zeros(len(chains), HELD),
+            move_ptr=move_ptr, chains=chains, local=local, held=np.zeros(len(chains), HELD),
             notes=NO_NOTES,
         )
 
@@ -131,8 +134,6 @@ class WorkBuilder:
 
     def _shared(self, plan, origins, top_k, residents):
         """Entries of the shared experts: on every die, for the tokens that live there, or that the plan sends there."""
-        if not self._shared_experts:
-            return NO_ENTRIES, NO_ENTRIES, NO_ENTRIES
         here = origins.sum(axis=1, dtype=np.int64) // top_k if residents is None else residents
         here = here if plan.shared is None else plan.shared.sum(axis=0)
         dies = np.flatnonzero(here)
@@ -159,12 +160,6 @@ class WorkBuilder:
         for row, vectors in ((DISPATCH, sent), (COMBINE, sent.T)):
             moves[row] = _bundles(vectors, self._vector_bytes[row])
         return moves, arrived
-
-    def _move_ptr(self, moves):
-        """Start of the moves of each source, int64[2, die + 1]."""
-        if not self._dispatched:
-            return self._no_move_ptr
-        return np.stack([np.searchsorted(row, np.arange(self._machine.dies + 1)) for row in moves["src"]])
 
 
 def _set_all(rows: np.ndarray, **fields: np.ndarray | float) -> None:

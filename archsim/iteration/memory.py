@@ -260,37 +260,18 @@ def memory_fit(
     system: SystemSpec,
     model: ModelSpec,
     assumptions: AssumptionsSpec,
-    placement: Placement,
+    placement: Placement | np.ndarray,
     workload: WorkloadSpec | None = None,
     batch: int = 0,
     deployment: DeploymentSpec = ANYHOW,
 ) -> Fit:
     """Demand and bound per die. Every MoE layer of the model counts, not those that a run simulates alone.
 
-    ``workload``, ``batch``: the requests; without them, weights alone count. Raises SpecError where the KV cache must
-    be counted and nothing says how many tokens a request holds.
+    ``placement``: or the number of experts that each die holds in all layers together, int64[die]. ``workload``,
+    ``batch``: the requests; without them, weights alone count. Raises SpecError where the KV cache must be counted and
+    nothing says how many tokens a request holds.
     """
-    return fit_of_slots(system, model, assumptions, placement.slots, workload, batch, deployment)
-
-
-def fit_of(scenario: Scenario, placement: Placement) -> Fit:
-    """`memory_fit` of a scenario."""
-    system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
-    return memory_fit(
-        system, model, assumptions, placement, scenario.workload, scenario.batch, scenario.deployment
-    )
-
-
-def fit_of_slots(
-    system: SystemSpec,
-    model: ModelSpec,
-    assumptions: AssumptionsSpec,
-    slots: np.ndarray,
-    workload: WorkloadSpec | None,
-    batch: int,
-    deployment: DeploymentSpec = ANYHOW,
-) -> Fit:
-    """Like `memory_fit`, but for the number of experts that each die holds in all layers together, int64[die]."""
+    slots = placement if isinstance(placement, np.ndarray) else placement.slots
     bound = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
     parallel, precision = deployment.sizes(len(slots)), deployment.dtypes(system.compute.dtype)
     own = getattr(own_execution(assumptions.execution), "bytes_per_die", None)
@@ -316,6 +297,14 @@ def fit_of_slots(
     context = _context(workload, assumptions)
     parts[KV] = requests * ceil(kv.held_bytes(context))
     return Fit(parts, bound, context, room)
+
+
+def fit_of(scenario: Scenario, placement: Placement | np.ndarray) -> Fit:
+    """`memory_fit` of a scenario."""
+    system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
+    return memory_fit(
+        system, model, assumptions, placement, scenario.workload, scenario.batch, scenario.deployment
+    )
 
 
 def counts_all(model: ModelSpec, assumptions: AssumptionsSpec) -> bool:
@@ -357,11 +346,7 @@ class Lever:
 
     @property
     def fit(self) -> Fit:
-        changed = self.scenario
-        return fit_of_slots(
-            changed.system, changed.model, changed.assumptions, self.slots, changed.workload, changed.batch,
-            changed.deployment,
-        )
+        return fit_of(self.scenario, self.slots)
 
 
 def refuse_misfit(scenario: Scenario, placement: Placement) -> Fit:

@@ -57,11 +57,6 @@ class DieFactors(NamedTuple):
     array: np.ndarray
     hbm: np.ndarray
 
-    @classmethod
-    def nominal(cls, dies: int) -> DieFactors:
-        """The factors of a perfect machine."""
-        return cls(np.ones(dies), np.ones(dies))
-
     @property
     def equal(self) -> bool:
         """Whether all rates are nominal."""
@@ -161,7 +156,7 @@ class DieKernel:
 
     def of(self, die: np.ndarray | None) -> DieKernel:
         """The factors of some dies, given as ascending ``int64[n]``. None if all dies are equal."""
-        if die is None or not np.ndim(self._flop_ns) or len(die) == len(self._flop_ns):
+        if die is None or not np.ndim(self._flop_ns) or len(die) == np.size(self._flop_ns):
             return self
         found = copy(self)
         for name in self._OF_DIES:
@@ -388,8 +383,8 @@ class GroupedLaw:
         machines = len(rates.peak_flop_per_s)
         law = self.on(Rates(*(np.repeat(each, len(pairs)) for each in rates)))
         known = [np.tile(each, machines) for each in self._measured_at(pairs.tobytes(), active.tobytes())]
-        loads = [None if each is None else np.tile(each, machines) for each in (pairs, active, tokens)]
-        return law._times(*loads, None, *known)
+        many, none = partial(np.tile, reps=machines), tokens is None
+        return law._times(many(pairs), many(active), None if none else many(tokens), None, *known)
 
     def _times(self, pairs, active, tokens, die, begun, covered, corrections) -> GroupedTimes:
         """``begun``, ``covered``, ``corrections``: [table, die], see `_measured_at`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -59,7 +59,10 @@ if TYPE_CHECKING:
 
 # ---- laws
 
-class Times(NamedTuple):
+Of = TypeVar("Of", bound=Fitted)
+
+
+class Times(NamedTuple, Generic[Of]):
     """``ns``: float64, and ``extrapolated``: bool (outside the measured range), of the shape of the given sizes.
 
     ``table``: the table evaluated.
@@ -67,7 +70,7 @@ class Times(NamedTuple):
 
     ns: np.ndarray
     extrapolated: np.ndarray
-    table: Fitted
+    table: Of
 
 
 class MoeSizes(NamedTuple):
@@ -270,7 +273,7 @@ class Laws:
         self, op: str, tokens: ArrayLike, *, kernel: str, ranks: int, hidden: int, top_k: int, experts: int,
         nodes: int | None = None, dtype: str | None = None, sms: int | None = None, library: str | None = None,
         version: str | None = None,
-    ) -> Times:
+    ) -> Times[TransferTable]:
         """``dispatch`` or ``combine`` of ``tokens`` of each rank; for TensorRT-LLM also ``prepare`` and
         ``combine_low_precision``, for DeepEP's normal kernels between nodes ``dispatch_notify`` and ``combine_notify``,
         which come before.
@@ -294,11 +297,13 @@ class Laws:
             known = sorted({int(table.of["sms"]) for table in tables if "sms" in table.of})
             if known and sms not in known and known[0] < sms < known[-1]:
                 ends = max(each for each in known if each < sms), min(each for each in known if each > sms)
-                shape = {"kernel": kernel, "ranks": ranks, "hidden": hidden, "top_k": top_k, "experts": experts}
                 below, above = (
-                    self.dispatch_combine(op, tokens, **shape, nodes=nodes, dtype=dtype, sms=each, **named)
+                    self.dispatch_combine(
+                        op, tokens, kernel=kernel, ranks=ranks, hidden=hidden, top_k=top_k, experts=experts,
+                        nodes=nodes, dtype=dtype, sms=each, library=library, version=version,
+                    )
                     for each in ends
-                )
+                )  # fmt: skip
                 weight = np.log(sms / ends[0]) / np.log(ends[1] / ends[0])
                 ns = below.ns ** (1 - weight) * above.ns**weight
                 return Times(ns, np.ones_like(ns, dtype=bool), below.table)
@@ -347,7 +352,7 @@ class Laws:
         return matching(self.calibration.gpu, what, tables, asked)
 
 
-def _transfer(table: TransferTable, size_bytes: ArrayLike) -> Times:
+def _transfer(table: TransferTable, size_bytes: ArrayLike) -> Times[TransferTable]:
     law = law_of(table)
     return Times(law.time_ns(size_bytes), law.extrapolates(size_bytes) | bool(table.scaled_from), table)
 

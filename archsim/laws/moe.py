@@ -167,7 +167,8 @@ def rank_loads(named: dict, routing: str, law: MoeLaw | None, ep, tokens) -> tup
         groups = GROUPS[named["model"].lower()]
         loads = [_grouped_load(experts, top_k, groups, int(e), max(1, round(t))) for e, t in points]
     else:
-        loads = [load_draws(named, routing, e, t).mean(axis=1) for e, t in points]
+        drawn = (load_draws(named, routing, e, t) for e, t in points)
+        loads = [each.mean(axis=1) for each in drawn if each is not None]
     pairs, active = np.array(loads, float).T
     return pairs, active
 

@@ -18,7 +18,7 @@ STORED = "stored"  # key of a table in YAML
 MOST_IN_YAML = 12  # numbers of a field that stay there
 LONGEST_TEXT = 120  # characters of texts that stay there
 WHOLE, REAL, TEXT = 0, 1, 2  # kinds of rows
-_TYPES = {WHOLE: np.dtype("<i4"), REAL: np.dtype("<f8"), TEXT: np.dtype("u1")}
+_TYPES: Mapping[int, np.dtype[Any]] = {WHOLE: np.dtype("<i4"), REAL: np.dtype("<f8"), TEXT: np.dtype("u1")}
 Arrays = Mapping[str, np.ndarray]
 Rows = list[tuple[str, Any]]  # name ('' of a field that is one row, and of texts), values
 

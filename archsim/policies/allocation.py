@@ -148,10 +148,10 @@ def plan_of(given: np.ndarray, effort: Effort = NO_EFFORT) -> Plan:
     return Plan(expert.astype(np.int32), die.astype(np.int32), given[expert, die].astype(np.int32), effort)
 
 
-def estimating(step: StepView, plan: Plan) -> int:
+def estimating(plan: Plan, home: np.ndarray, hops: np.ndarray) -> int:
     """Operations that estimate a plan (``Charged.plan_ns``): those of every entry, by its distance from home."""
-    hops = step.hops[step.home[plan.expert], plan.die]
-    return len(hops) * entry_operations(len(step.hops), 0) + SLICES * int(hops.sum())
+    away = hops[home[plan.expert], plan.die]
+    return len(away) * entry_operations(len(hops), 0) + SLICES * int(away.sum())
 
 
 def entry_operations(dies: int, hops: int) -> int:
@@ -198,12 +198,12 @@ def isca26(step: StepView, block_tokens: int = 512, candidates: int = 5) -> Plan
 
     ``block_tokens``: tokens assigned at a time. ``candidates``: least number kept, more for experts with many tokens.
     """
-    order, plan = _by_tokens(step.tokens), _blank(step)
+    order, (candidate, given) = _by_tokens(step.tokens), _blank(step)
     effort, loads = _effort(order), np.zeros(len(step.hops), LOAD)
     counts = effort.candidates, effort.blocks
     effort = effort._replace(speeds=knows_speeds(step))
-    blocks = _place_isca26(step.compiled, order, block_tokens, candidates, loads, *plan, *counts)
-    return _in_expert_order(*plan, blocks, effort)
+    blocks = _place_isca26(step.compiled, order, block_tokens, candidates, loads, candidate, given, *counts)
+    return _in_expert_order(candidate, given, blocks, effort)
 
 
 def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
@@ -213,12 +213,12 @@ def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
     for each (expert, die), ties to the earlier candidate, holders first. On a state machine costs are integers
     (``Costs.quantum_ns``).
     """
-    order, plan = _by_tokens(step.tokens), _blank(step)
+    order, (candidate, given) = _by_tokens(step.tokens), _blank(step)
     effort, (load_ns, read_ns) = _effort(order), np.zeros((2, len(step.hops)))
     counts = effort.candidates, effort.blocks
     effort = effort._replace(speeds=knows_speeds(step))
-    blocks = _place_paper(step.compiled, order, block_tokens, distance, load_ns, read_ns, *plan, *counts)
-    return _in_expert_order(*plan, blocks, effort)
+    blocks = _place_paper(step.compiled, order, block_tokens, distance, load_ns, read_ns, candidate, given, *counts)
+    return _in_expert_order(candidate, given, blocks, effort)
 
 
 LOAD = np.dtype([
@@ -396,7 +396,7 @@ def _nearest_host(step, expert, die):
     for host in range(len(step.hops)):
         if step.holders[expert, host] or step.copied_slices[expert, host] == SLICES:
             if step.hops[die, host] < nearest:
-                found, nearest = host, step.hops[die, host]
+                found, nearest = host, step.hops[die, host]  # type: ignore[assignment]
     return found, nearest
 
 
@@ -504,7 +504,8 @@ def _instances(step: StepView) -> tuple[np.ndarray, ...]:
 def _plan(expert: np.ndarray, die: np.ndarray, tokens: np.ndarray) -> Plan:
     """Of instances with these tokens, int64[instance] each; those without any are left out."""
     some = tokens > 0
-    return Plan(*(column[some].astype(np.int32) for column in (expert, die, tokens)))
+    expert, die, tokens = (column[some].astype(np.int32) for column in (expert, die, tokens))
+    return Plan(expert, die, tokens)
 
 
 def nearest(step: StepView) -> Plan:

@@ -161,9 +161,10 @@ class PathForecast:
         self._layers, self._experts, self._top_k = len(source.layer_ids), source.num_experts, source.top_k
         self._path_length, self._sample = path_length, sample
         self._known: list[np.ndarray] = []
+        self._rows: list[np.ndarray] = []  # every ``_stride``-th token of the iteration, of ``_seen``
+        self._stride, self._seen = 1, 0
         self._table: LinaTable | None = None
         self._expected = Stacked((self._layers, self._experts), np.float32)
-        self._clear()
 
     def take_expected(self) -> np.ndarray:
         """Return the expectations of all steps so far and clear them: float32[step, layer, expert]."""
@@ -174,7 +175,7 @@ class PathForecast:
         first = -self._seen % self._stride
         self._seen += len(piece.request)
         self._rows.append(piece.experts[first :: self._stride, :, 0].copy())
-        if sum(map(len, self._rows)) > 2 * self._sample:
+        if sum(len(each) for each in self._rows) > 2 * self._sample:
             self._rows = [np.concatenate(self._rows)[::2]]
             self._stride *= 2
 
@@ -184,11 +185,7 @@ class PathForecast:
         if (missing := self._sample - sum(each.shape[1] for each in self._known)) > 0 and top1.shape[1]:
             self._known.append(top1[:, :missing].astype(np.int64))
             self._table = lina_fit(np.concatenate(self._known, axis=1), self._path_length, self._experts)
-        self._clear()
-
-    def _clear(self) -> None:
-        self._rows: list[np.ndarray] = []
-        self._stride, self._seen = 1, 0
+        self._rows, self._stride, self._seen = [], 1, 0
 
     def _predict(self, top1: np.ndarray) -> np.ndarray:
         expected = np.zeros((self._layers, self._experts), np.float32)

@@ -59,7 +59,8 @@ def _cheaper(step: StepView, first: Plan, second: Plan) -> Plan:
     charged = step.charged
     if charged is None:
         return second
-    effort = second.effort.plus(estimating(step, first) + estimating(step, second))
+    operations = sum(estimating(plan, step.home, step.hops) for plan in (first, second))
+    effort = second.effort.plus(operations)
     plans = first._replace(effort=effort), second._replace(effort=effort)
     return min(plans, key=lambda plan: charged.plan_ns(plan) + charged.decision_ns(plan))
 

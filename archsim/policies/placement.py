@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archsim.base.errors import PlacementError
-from archsim.workload import placements
-from archsim.workload.placements import PhysicalMap, read_placement
 
-# ---- placement
+if TYPE_CHECKING:
+    from archsim.workload.placements import PhysicalMap
 
 # ---- placement
 
@@ -154,16 +154,20 @@ OF_PLACE = "placement.json"  # what `archsim place` writes beside the engines' f
 
 def file_of(name: str) -> Path:
     """The file that is read: beside the manifest of ``archsim place``, SGLang's."""
+    from archsim.workload.placements import SGLANG_FILE
+
     path = Path(name)
     if path.is_dir():
         path = path / OF_PLACE
-    return path.with_name(placements.SGLANG_FILE) if path.name == OF_PLACE else path
+    return path.with_name(SGLANG_FILE) if path.name == OF_PLACE else path
 
 
 def from_file(model, dies: int, file: str) -> Placement:
     """``file``: a folder or ``placement.json`` of ``archsim place``, or an engine's file, for as many ranks as
     dies. Raises PlacementError for a file that the engine would refuse.
     """
+    from archsim.workload.placements import read_placement
+
     if not file:
         raise PlacementError("placement: from_file: give `file`, such as {name: from_file, file: out/placement.json}")
     return placement_of(read_placement(file_of(file), model, dies))

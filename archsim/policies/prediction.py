@@ -46,27 +46,8 @@ class CopiesView(NamedTuple):
     free: np.ndarray  # int64[die] slices that fit beside those that it holds; admissions change it
 
 
-class Admission(Protocol):
-    """Clears cp_en bits; called once a step, before it runs."""
-
-    def admit(
-        self, layer: int, plan: Plan, holds: np.ndarray, bits: np.ndarray | None, see_copies: Callable[[], CopiesView]
-    ) -> None:
-        """``holds``: bool[expert, die], by placement. ``bits``: uint8[die, id], changed; None: nothing is predicted."""
-
-
-class EveryPrediction:
-    """The paper's rule: every predicted expert is copied."""
-
-    def __init__(self, layers: int, dies: int, ids: int):
-        pass
-
-    def admit(self, layer, plan, holds, bits, see_copies):
-        pass
-
-
 class Reread:
-    """``admission: reread``; see the module's text."""
+    """``admission: reread``; see the module's text. Without it every predicted expert is copied, the paper's rule."""
 
     def __init__(self, layers: int, dies: int, ids: int):
         self._ids = ids
@@ -75,8 +56,12 @@ class Reread:
         self._written = np.zeros((layers, dies))  # slices admitted in an iteration
         self._rate = np.zeros((layers * ids, dies))
 
-    def admit(self, layer, plan, holds, bits, see_copies):
-        copies = see_copies()
+    def admit(
+        self, layer: int, plan: Plan, holds: np.ndarray, bits: np.ndarray | None, copies: CopiesView
+    ) -> None:
+        """Clear cp_en bits of a step that is about to run. ``holds``: bool[expert, die], by placement. ``bits``:
+        uint8[die, id], changed; None: nothing is predicted.
+        """
         away = ~holds[plan.expert, plan.die]
         expert, die = plan.expert[away], plan.die[away]
         self._count(layer, expert, die)

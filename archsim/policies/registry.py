@@ -15,7 +15,7 @@ from archsim.base.own_code import import_function
 from archsim.policies import placement, prediction
 from archsim.policies.allocation import Plan, StepView
 from archsim.policies.placement import Placement, from_file
-from archsim.policies.prediction import Admission, EveryPrediction, Reread, Seen
+from archsim.policies.prediction import Reread, Seen
 from archsim.policies.rebalancing import History, LayerView, Rebalanced, Rebalancing, Replicas, Replication
 from archsim.policies.routing import PASS_TOKENS, Executed, Pass, Routing
 from archsim.specs.policies import EVERY_STEPS, NEEDS, PATHS, arguments_of
@@ -83,8 +83,10 @@ def own_allocation(target: str, params: Mapping[str, Any]) -> Callable[[StepView
     function = partial(import_function(target), **params)
 
     def allocate(step: StepView) -> Plan:
-        copies = (each.copy() if isinstance(each, np.ndarray) else each for each in step)
-        plan = _call(target, function, StepView(*copies))
+        copies = {
+            name: each.copy() for name, each in zip(step._fields, step, strict=True) if isinstance(each, np.ndarray)
+        }
+        plan = _call(target, function, step._replace(**copies))  # type: ignore[arg-type]
         if not isinstance(plan, Plan):
             raise ArchsimError(
                 f"{target}: returns {type(plan).__name__}; expected archsim.policies.allocation.Plan"
@@ -99,7 +101,8 @@ def own_allocation(target: str, params: Mapping[str, Any]) -> Callable[[StepView
             raise ArchsimError(
                 f"{target}: the plan names expert {expert[outside[0]]}; the model has 0 to {len(step.tokens) - 1}"
             )
-        return plan._replace(**{name: column.astype(np.int32) for name, column in columns.items()})
+        expert, die, tokens = (columns[name].astype(np.int32) for name in _COLUMNS)
+        return plan._replace(expert=expert, die=die, tokens=tokens)
 
     return allocate
 
@@ -227,7 +230,9 @@ def _integers(target: str, what: str, given: Any) -> np.ndarray:
 
 # ---- registry
 
-PLACEMENTS = {"linear": placement.linear, "balanced": placement.balanced, "redundant": placement.redundant}
+PLACEMENTS: Mapping[str, Callable[..., Any]] = {
+    "linear": placement.linear, "balanced": placement.balanced, "redundant": placement.redundant,
+}  # fmt: skip
 # Other rules: ``module:function`` in this package, imported when a policy names the rule.
 ALLOCATIONS = {
     "first_seen": "allocation:first_seen",
@@ -250,7 +255,8 @@ REPLICATIONS = {"libra": "rebalancing:libra", "lina": "rebalancing:lina"}
 SHARED = {"waterfill": "waterfill:waterfill_rule"}
 
 
-def _heatmap(top_fraction: float | None = None, top_n: int | None = None):
+def _heatmap(top_fraction: float = 0.0, top_n: int | None = None) -> prediction.Predictor:
+    """With one of the two, as the specs say."""
     return prediction.TopPositive(top_n) if top_n is not None else prediction.TopFraction(top_fraction)
 
 
@@ -260,21 +266,21 @@ COSTLESS = ("first_seen", "home", "even", "hashed", "nearest", "static")
 NOMINAL = (*COSTLESS, "isca26", "paper", "copy_aware", "lplb")
 PREDICTIONS = {"none": lambda: None, "heatmap": _heatmap}
 ADMISSION = "admission"  # parameter of a prediction, beside those of its predictor
-ADMISSIONS = {None: EveryPrediction, "reread": Reread}
+ADMISSIONS: Mapping[str | None, type[Reread]] = {"reread": Reread}
 
 
 @dataclass(frozen=True)
 class Policy:
     """``place(layers, experts, dies)``, ``allocate(step)``, ``predictor(heat, changed, out)`` or None,
     ``rebalancing``, ``routing``, ``replication`` and ``share(tokens, load)`` of shared experts, or None;
-    ``admission(layers, dies, ids)``, with the state of a run.
+    ``admission(layers, dies, ids)``, with the state of a run, or None.
     """
 
     place: Callable[[int, int, int], Placement]
     allocate: Callable[[StepView], Plan]
     predictor: Callable | None
     rebalancing: Rebalancing | None
-    admission: Callable[[int, int, int], Admission]
+    admission: type[Reread] | None
     routing: Routing | None
     replication: Replication | None
     share: Callable[[np.ndarray, np.ndarray], np.ndarray] | None
@@ -291,14 +297,16 @@ def build_policy(spec, model=None) -> Policy:
 
     Raises ValueError if a user's function cannot be imported. A user's function that fails later raises ArchsimError.
     """
-    replication = _replication(spec.replication)
+    place = _placement(spec.placement, model)
+    replication = None if spec.replication.name == "none" else _replication(spec.replication)
     return Policy(
-        place=_with_buffers(_placement(spec.placement, model), replication),
+        # replicas for the layer that runs and for the next take turns in two sets of slots
+        place=place if replication is None else lambda *shape: replace(place(*shape), buffers=2 * replication.slots),
         allocate=_function(spec.allocation, ALLOCATIONS, own_allocation),
         predictor=_predictor(spec.prediction),
-        rebalancing=_rebalancing(spec.rebalancing),
-        admission=ADMISSIONS[None if spec.prediction.is_function else spec.prediction.params.get(ADMISSION)],
-        routing=_routing(spec.routing),
+        rebalancing=None if spec.rebalancing.name == "none" else _rebalancing(spec.rebalancing),
+        admission=None if spec.prediction.is_function else ADMISSIONS.get(spec.prediction.params.get(ADMISSION)),
+        routing=None if spec.routing.name == "as_chosen" else _routing(spec.routing),
         replication=replication,
         share=None if spec.shared.name == "local" else _function(spec.shared, SHARED, own_sharing),
     )
@@ -320,16 +328,7 @@ def _placement(rule, model):
     return lambda layers, experts, dies: Placement.of_homes(known(experts, dies), layers, dies)
 
 
-def _with_buffers(place, replication: Replication | None):
-    """Replicas for the layer that runs and for the next take turns in two sets of slots."""
-    if replication is None:
-        return place
-    return lambda *shape: replace(place(*shape), buffers=2 * replication.slots)
-
-
-def _rebalancing(rule) -> Rebalancing | None:
-    if rule.name == "none":
-        return None
+def _rebalancing(rule) -> Rebalancing:
     every, first, window = (rule.params.get(key) for key in (EVERY_STEPS, "first_steps", "window_steps"))
     if rule.is_function:
         params = {name: value for name, value in rule.params.items() if name not in (EVERY_STEPS, NEEDS)}
@@ -338,18 +337,14 @@ def _rebalancing(rule) -> Rebalancing | None:
     return Rebalancing(every, partial(built_in(REBALANCINGS[rule.name]), **params), first, window)
 
 
-def _routing(rule) -> Routing | None:
-    if rule.name == "as_chosen":
-        return None
+def _routing(rule) -> Routing:
     params = {name: value for name, value in rule.params.items() if name != "pass_tokens"}
     pass_tokens = rule.params.get("pass_tokens", PASS_TOKENS)
     known = own_routing(rule.name, params) if rule.is_function else partial(built_in(ROUTINGS[rule.name]), **params)
     return Routing(pass_tokens, known)
 
 
-def _replication(rule) -> Replication | None:
-    if rule.name == "none":
-        return None
+def _replication(rule) -> Replication:
     if rule.is_function:
         params = {name: value for name, value in rule.params.items() if name != "slots"}
         slots = rule.params.get("slots", 1)

@@ -206,7 +206,8 @@ def gate_scores(tokens: int, ranks: int, generator: np.random.Generator) -> np.n
 
 def scores_of(batch: Pass, generator: np.random.Generator) -> np.ndarray:
     """float64[token, k]: scores of the chosen experts, recorded or generated."""
-    return gate_scores(*batch.experts.shape, generator) if batch.scores is None else batch.scores
+    tokens, top_k = batch.experts.shape
+    return gate_scores(tokens, top_k, generator) if batch.scores is None else batch.scores
 
 
 def drop_rule(batch: Pass, gamma: float = 1.5, keep: str = "score", seed: int = 0) -> Executed:
@@ -256,7 +257,8 @@ def _with_more_scores(batch: Pass, generator: np.random.Generator) -> tuple[np.n
 
 
 def _capacity(batch: Pass, gamma: float) -> int:
-    return expert_capacity(gamma, *batch.experts.shape, batch.num_experts)
+    tokens, top_k = batch.experts.shape
+    return expert_capacity(gamma, tokens, top_k, batch.num_experts)
 
 
 def _executed(experts: np.ndarray, kept: np.ndarray, scores: np.ndarray, chosen: np.ndarray) -> Executed:

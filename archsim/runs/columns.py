@@ -352,11 +352,11 @@ def memory(run: Finished) -> dict[str, Any]:
     """
     from archsim.engine.machine import slice_bytes
     from archsim.engine.state import SLICES
-    from archsim.iteration.memory import ACTIVATIONS, ATTENTION, EXPERTS, KV, fit_of_slots
+    from archsim.iteration.memory import ACTIVATIONS, ATTENTION, EXPERTS, KV, memory_fit
 
     of, model, system = run.run, run.run.model, run.run.system
     slots = np.zeros(system.dies, np.int64)
-    beside = fit_of_slots(system, model, of.assumptions, slots, of.workload, of.batch, of.scenario.deployment)
+    beside = memory_fit(system, model, of.assumptions, slots, of.workload, of.batch, of.scenario.deployment)
     once = len(model.moe_layer_ids) * model.experts * SLICES * slice_bytes(system, model)
     return {
         "hbm_all_counted": int(not model.missing_geometry) if of.assumptions.memory == "all" else None,

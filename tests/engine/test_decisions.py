@@ -22,10 +22,12 @@ from support.small_runs import (
 )
 
 from archsim.base.compiled import kernel
-from archsim.engine.decision import REPEATS, ChargedDecision, timed
+from archsim.engine.decision import REPEATS, ChargedDecision, Charges, timed
+from archsim.engine.execution import Order
 from archsim.engine.machine import build_machine, policy_costs
 from archsim.engine.state import ENTRY, new_tally
 from archsim.policies.allocation import estimating, home, isca26, paper
+from archsim.policies.placement import Placement
 from archsim.policies.prediction import COUNTER_LIMIT, PortedHeatmap, TopPositive, copy_bits, cycles_per_transition
 from archsim.specs.library import load_assumptions
 from archsim.specs.system import DecisionSpec, FirmwareSpec, FsmSpec, HostSpec
@@ -123,21 +125,25 @@ def asks(view):
     return plan
 
 
-class SlowCharges:
+class SlowExecution:
     def __init__(self):
         self.now_ns = 0
 
-    def plan_ns(self, plan):
+    def time_of(self, order):
         self.now_ns += 10**9
         return 1.0
 
+    kernel_ns = None
+
 
 def test_what_the_simulator_takes_to_tell_charges_is_not_the_policys_time(monkeypatch):
-    view, _, _ = view_of(np.random.default_rng(1))
-    slow = SlowCharges()
+    view, machine, _ = view_of(np.random.default_rng(1))
+    slow, placement = SlowExecution(), Placement.of_homes(view.home, 1, DIES)
+    charges = Charges(slow, machine, None, None, Order(0, 0, None, None, None, 0.0, None, placement))
     monkeypatch.setattr(time, "perf_counter_ns", lambda: slow.now_ns)
-    plan, took_ns = timed(asks, view._replace(charged=slow))
-    assert slow.now_ns == 10**9 and took_ns == estimating(view, plan) * global_cp.HOST_OPERATION_NS > 0
+    plan, took_ns = timed(asks, view._replace(charged=charges))
+    operations = estimating(plan, view.home, view.hops)
+    assert slow.now_ns == 10**9 and took_ns == operations * global_cp.HOST_OPERATION_NS > 0
 
 
 @pytest.mark.parametrize("host", [{}, {"time_ns": 20_000.0}])

@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import chain
 from math import inf, log2
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -132,9 +132,8 @@ def node_law(
     if below == above:
         return _on_ranks(laws, op, dispatch, variant, near, below, below, near != shape or below != size, sms)
     # at equal tokens, whose bytes are those of ``size``: left out, 16 ranks are 2 % off 8 and 64 (at equal bytes 9 %)
-    return middle(
-        *(_on_ranks(laws, op, dispatch, variant, near, ranks, size, True, sms) for ranks in (below, above)), weight
-    )
+    few, many = (_on_ranks(laws, op, dispatch, variant, near, ranks, size, True, sms) for ranks in (below, above))
+    return middle(few, many, weight)
 
 
 def _refuse_sms(dispatch: str, sms: int | None) -> None:
@@ -235,12 +234,15 @@ def _beyond(laws: Laws, variant: str, ranks: int) -> float:
 
 def measured(laws: Laws, variant: str, op: str, nodes: int | None = None) -> list[tuple[int, int, int, int, int]]:
     """(hidden, top_k, experts, ranks, nodes) of the tables of a kernel."""
-    found = [
-        tuple(int(table.of[key]) for key in ("hidden", "top_k", "experts", "num_gpus", "nodes"))
-        for table in dispatches(laws.calibration)
-        if table.of["variant"] == variant and table.of["op"] == op
-    ]
-    return [each for each in found if nodes is None or each[4] == nodes]
+    found = []
+    for table in dispatches(laws.calibration):
+        if table.of["variant"] == variant and table.of["op"] == op:
+            hidden, top_k, experts, ranks, of_nodes = (
+                int(table.of[key]) for key in ("hidden", "top_k", "experts", "num_gpus", "nodes")
+            )
+            if nodes is None or of_nodes == nodes:
+                found.append((hidden, top_k, experts, ranks, of_nodes))
+    return found
 
 
 def nearest_shape(there, shape: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -376,9 +378,10 @@ def _notify_ns(laws: Laws, op: str, variant: str, shape, nodes: int) -> float:
     there = measured(laws, variant, NOTIFY_OF[op], nodes=nodes)
     hidden, top_k, experts = nearest_shape(there, shape)
     ranks = min(each[3] for each in there if each[:3] == (hidden, top_k, experts))
-    sizes = {"hidden": hidden, "top_k": top_k, "experts": experts}
     tokens = 2.0 ** np.arange(FEW_TOKENS)
-    times = laws.dispatch_combine(NOTIFY_OF[op], tokens, kernel=variant, ranks=ranks, nodes=nodes, **sizes)
+    times = laws.dispatch_combine(
+        NOTIFY_OF[op], tokens, kernel=variant, ranks=ranks, nodes=nodes, hidden=hidden, top_k=top_k, experts=experts
+    )
     return float(np.median(times.ns[~times.extrapolated] if not times.extrapolated.all() else times.ns))
 
 
@@ -498,7 +501,9 @@ def prepare_ns(name: str, op: str, dispatch: str, library: str | None, size: int
         return 0.0
     below, above, weight = around(sorted({each[3] for each in there}), size)
     hidden, top_k, experts = there[0][:3]
-    asked = {"kernel": variant, "nodes": 1, "hidden": hidden, "top_k": top_k, "experts": experts}
+    asked: dict[str, Any] = {
+        "kernel": variant, "nodes": 1, "hidden": hidden, "top_k": top_k, "experts": experts,
+    }  # fmt: skip
     ends = [np.median(laws.dispatch_combine(PREPARE, PREPARED_TOKENS, ranks=at, **asked).ns) for at in (below, above)]
     return float(ends[0] ** (1 - weight) * ends[1] ** weight)
 
@@ -518,7 +523,9 @@ def _off_told(name: str, dispatch: str, shape: tuple[int, int, int], size: int) 
         return ""
     left = min(inner, key=lambda each: abs(log2(each / size)))
     below, above, weight = around([each for each in known if each != left], left)
-    asked = {"kernel": variant, "nodes": 1, **dict(zip(("hidden", "top_k", "experts"), near, strict=True))}
+    asked: dict[str, Any] = {
+        "kernel": variant, "nodes": 1, **dict(zip(("hidden", "top_k", "experts"), near, strict=True)),
+    }  # fmt: skip
     off = []
     for op in (DISPATCH, COMBINE):
         ends = [laws.dispatch_combine(op, JUDGED_TOKENS, ranks=each, **asked).ns for each in (below, above)]

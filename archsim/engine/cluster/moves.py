@@ -39,6 +39,7 @@ from archsim.policies.placement import nearest_holders
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.experiment import Scenario
+from archsim.specs.fabric import LevelSpec
 from archsim.specs.system import SystemSpec
 from archsim.workload.demand import StepDemand
 from microarch.fabric.fabric import Fabric
@@ -102,7 +103,7 @@ class Flows(NamedTuple):
 
 def grid_of(system) -> Grid | None:
     """The nodes of a system, if it is switches of GPUs in one or two levels; else None."""
-    levels = () if system.fabric is None else system.fabric.levels
+    levels: Sequence[LevelSpec] = () if system.fabric is None else system.fabric.levels
     if not 1 <= len(levels) <= 2 or any(level.kind != SWITCH for level in levels):
         return None
     if len(levels) == 1:
@@ -319,10 +320,13 @@ class OnLinks(NamedTuple):
 
 
 class Moves(Protocol):
-    """How hidden vectors move. ``vector_bytes``: of a vector in DISPATCH and COMBINE."""
+    """How hidden vectors move. ``vector_bytes``: of a vector in DISPATCH and COMBINE; ``named``: the kernels."""
 
-    vector_bytes: Sequence[int]
-    named: str
+    @property
+    def vector_bytes(self) -> tuple[int, int]: ...
+
+    @property
+    def named(self) -> str: ...
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         """What a plan sends."""
@@ -391,19 +395,23 @@ class PortMoves:
                 vectors = np.full(vectors.shape, vectors.max())
             return Sent(vectors, arrived, flows_direct(vectors, grid, self.vector_bytes[DISPATCH]))
         groups = [np.arange(grid.dies), grid.node_of] if grid.nodes > 1 else [np.arange(grid.dies)]
-        found = send_once_to(groups, plan, demand.origins, demand.routing, self._sizes, hops)
+        found = send_once_to(groups, plan, origins_of(demand), demand.routing, self._sizes, hops)
         flows = flows_forwarded(found[0], found[-1], grid, self.vector_bytes[DISPATCH])
         return Sent(found[0], found[0].sum(axis=0), flows)
 
     def dispatched(self, sent: Sent) -> np.ndarray:
-        return self._done(sent.flows, DISPATCH, np.zeros(self._grid.dies))
+        return self._done(self._flows(sent)[0], DISPATCH, np.zeros(self._grid.dies))
 
     def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
-        ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
-        back = sent.flows.part(ratio).reversed()
-        return self._done(back, COMBINE, begin_ns)
+        return self._done(self._flows(sent)[1], COMBINE, begin_ns)
 
-    def _done(self, flows: Flows, phase: int, begin_ns: np.ndarray) -> np.ndarray:
+    def _flows(self, sent: Sent) -> tuple[Flows, Flows]:
+        """Of DISPATCH and, the same way back, of COMBINE."""
+        assert sent.flows is not None, "of ports"
+        ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
+        return sent.flows, sent.flows.part(ratio).reversed()
+
+    def _done(self, flows: Flows, phase: np.int64, begin_ns: np.ndarray) -> np.ndarray:
         grid, laws = self._grid, self._laws[phase]
         of_nodes = begin_ns.reshape(grid.nodes, grid.size)
         found = np.maximum(self._arrive(flows.inner, of_nodes, laws[0]).ravel(), begin_ns + laws[0].fixed_ns)
@@ -437,11 +445,10 @@ class PortMoves:
         return dispatch, combine
 
     def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
-        ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
-        back = sent.flows.part(ratio).reversed()
-        return self._flows_on_links(sent.flows, DISPATCH), self._flows_on_links(back, COMBINE)
+        there, back = self._flows(sent)
+        return self._flows_on_links(there, DISPATCH), self._flows_on_links(back, COMBINE)
 
-    def _flows_on_links(self, flows: Flows, phase: int) -> OnLinks:
+    def _flows_on_links(self, flows: Flows, phase: np.int64) -> OnLinks:
         found = OnLinks(np.zeros(self._fabric.links), np.zeros(self._fabric.links))
         levels = [(flows.inner, np.arange(self._grid.dies).reshape(self._grid.nodes, -1))]
         if self._grid.nodes > 1:
@@ -478,7 +485,7 @@ class GatherMoves:
         self._factor = scenario.system.d2d.measured_factor
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
-        tokens = demand.origins.sum(axis=1, dtype=np.int64) / self._top_k
+        tokens = origins_of(demand).sum(axis=1, dtype=np.int64) / self._top_k
         vectors = np.repeat(tokens[:, None], self._ranks, axis=1)
         return Sent(vectors, vectors.sum(axis=0))
 
@@ -503,7 +510,7 @@ class GatherMoves:
         vectors[np.concatenate(links)] = float(sent.vectors[:, 0].sum()) * (self._ranks - 1) / self._ranks
         return self._phase(vectors, DISPATCH), self._phase(vectors, COMBINE)
 
-    def _phase(self, vectors: np.ndarray, phase: int) -> OnLinks:
+    def _phase(self, vectors: np.ndarray, phase: np.int64) -> OnLinks:
         n_bytes = vectors * self.vector_bytes[phase]
         return OnLinks(n_bytes, n_bytes / self._fabric.link_bytes_per_ns)
 
@@ -522,10 +529,10 @@ class NoMoves:
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         dies = self._fabric.dies
         if self._receives:
-            once = send_once(plan, demand.origins, demand.routing, self._sizes, self._fabric.hops)
+            once = send_once(plan, origins_of(demand), demand.routing, self._sizes, self._fabric.hops)
             arrived = once.sum(axis=0).astype(float)
         else:
-            arrived = np.full(dies, demand.origins.sum(dtype=np.int64) / demand.top_k)
+            arrived = np.full(dies, origins_of(demand).sum(dtype=np.int64) / demand.top_k)
         return Sent(np.zeros((dies, dies)), arrived)
 
     def dispatched(self, sent: Sent) -> np.ndarray:
@@ -562,7 +569,7 @@ class RouteMoves:
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         hops = self._fabric.hops
         if self._once:
-            vectors = send_once(plan, demand.origins, demand.routing, self._sizes, hops)
+            vectors = send_once(plan, origins_of(demand), demand.routing, self._sizes, hops)
             return Sent(vectors, vectors.sum(axis=0))
         return Sent(*_selections(plan, demand, self._sizes, hops))
 
@@ -572,7 +579,7 @@ class RouteMoves:
     def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         return begin_ns.max() + self._done(sent.vectors.T * float(self.vector_bytes[COMBINE]), COMBINE)
 
-    def _done(self, n_bytes: np.ndarray, phase: int) -> np.ndarray:
+    def _done(self, n_bytes: np.ndarray, phase: np.int64) -> np.ndarray:
         away = np.where(n_bytes > 0, n_bytes, 0.0)
         np.fill_diagonal(away, 0.0)
         busy_ns = link_bytes(self._fabric, away) / self._fabric.link_bytes_per_ns
@@ -586,7 +593,7 @@ class RouteMoves:
         np.fill_diagonal(away, 0.0)
         return self._phase(away, DISPATCH), self._phase(away.T, COMBINE)
 
-    def _phase(self, vectors: np.ndarray, phase: int) -> OnLinks:
+    def _phase(self, vectors: np.ndarray, phase: np.int64) -> OnLinks:
         n_bytes = link_bytes(self._fabric, vectors * self.vector_bytes[phase])
         return OnLinks(n_bytes, n_bytes / self._fabric.link_bytes_per_ns)
 
@@ -607,20 +614,28 @@ class MeshMoves(RouteMoves):
     def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         return np.full(self._fabric.dies, begin_ns.max() + self._kernel_ns(sent, COMBINE))
 
-    def _kernel_ns(self, sent: Sent, phase: int) -> float:
+    def _kernel_ns(self, sent: Sent, phase: np.int64) -> float:
         found = quantities(sent.vectors, *self._mesh, MESH_KERNELS[phase])
         return self._laws[phase].time_ns(found, self.vector_bytes[phase]) if found["tokens"] else 0.0
 
 
 def _selections(plan: Plan, demand: StepDemand, sizes: Sizes, hops) -> tuple[np.ndarray, np.ndarray]:
     """Vectors and tokens of ``Sent`` where one is sent for every token and expert."""
-    once = send_once(plan, demand.origins, demand.routing, sizes, hops)
-    return send_selections(plan, demand.origins, demand.routing, sizes, hops), once.sum(axis=0)
+    origins = origins_of(demand)
+    once = send_once(plan, origins, demand.routing, sizes, hops)
+    return send_selections(plan, origins, demand.routing, sizes, hops), once.sum(axis=0)
+
+
+def origins_of(demand: StepDemand) -> np.ndarray:
+    """Those of a step whose tokens move, for which a run counts them."""
+    assert demand.origins is not None, "AssumptionsSpec.needs_origins"
+    return demand.origins
 
 
 def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
     """The law of a level: of measured kernels, or of its bandwidth."""
     system, assumptions = scenario.system, scenario.assumptions
+    assert system.fabric is not None, "it has nodes"
     levels = system.fabric.levels
     level, bandwidth = levels[number], levels[number].bandwidth_bytes_per_s or system.d2d.bandwidth_bytes_per_s
     if assumptions.transfer_software == "free":
@@ -649,6 +664,7 @@ def kernels_carried(scenario: Scenario) -> bool:
 def _laws_of(scenario: Scenario, op: str) -> Iterator[PortLaw]:
     """Of the levels of a cluster, the innermost first."""
     grid = grid_of(scenario.system)
+    assert grid is not None, "kernels were measured between GPUs of nodes alone"
     return (_law(scenario, number, op) for number in range(2 if grid.nodes > 1 else 1))
 
 
