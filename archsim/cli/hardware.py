@@ -167,7 +167,7 @@ def _print_synthesised(out, systems: Sequence[SystemSpec]) -> None:
         published = "–" if row.published_mm2 is None else f"{row.published_mm2:.4f}"
         said = f"{row.synthesised.area_um2:,.0f}{' (older source)' if row.stale else ''}"
         placed, path_ns = f"{row.placed_mm2:.4f}", f"{row.synthesised.delay_ps / 1000:.3f}"
-        clock = f"{row.clock_hz / 1e9:.2f} GHz"
+        clock = f"{row.synthesised.clock_hz / 1e9:.2f} GHz"
         areas = f"{row.analytical_um2:,.0f}", said, f"{row.ratio:.2f}", placed, published
         made.add_row(row.component, str(row.copies), *areas, path_ns, clock)
     out.print(made)
@@ -563,7 +563,7 @@ def _row(block: str, args: argparse.Namespace) -> list[str]:
     if found.difference:
         raise SpecError(f"{block}: {found.difference}")
     beside = next(row for row in side_by_side(1) if row.component == block)
-    activity, at_hz = watched[0].activity, beside.clock_hz
+    activity, at_hz = watched[0].activity, beside.synthesised.clock_hz
     clocked, toggled = (n / activity.cycles / activity.bits for n in (activity.clocked, activity.toggled))
     flops = beside.synthesised.flip_flops  # of the shipped parameters, whose bits do the same share
     energy = energy_of(beside.synthesised, clocked * flops, toggled * flops, at_hz)

@@ -49,15 +49,6 @@ class TableDesign:
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be above 0, got {value}")
 
-    @property
-    def die_id_bits(self) -> int:
-        return bits_to_count(self.dies)
-
-    @property
-    def granule_address_bits(self) -> int:
-        """Address bits of the granules of one die's HBM."""
-        return bits_to_count(ceil(self.hbm_capacity_bytes / self.granule_bytes))
-
 
 @dataclass(frozen=True)
 class Table:
@@ -108,51 +99,29 @@ def bits_to_count(things: int) -> int:
     return max(1, (things - 1).bit_length())
 
 
-def expert_distribution_table(design: TableDesign) -> Table:
-    words = ceil(design.dies / design.presence_word_bits)
-    fields = (
-        ("first die", BYTE_BITS * ceil(design.die_id_bits / BYTE_BITS)),
-        ("held by die", words * design.presence_word_bits),
-    )
-    return Table(
-        "expert distribution table", Storage.SRAM, design.experts, fields, design.table_port_bits, design.ports
-    )
-
-
-def heatmap_cache(design: TableDesign) -> Table:
-    """One layer's heatmap, on chip."""
-    fields = (("times seen", design.counter_bits),)
-    return Table("heatmap cache", Storage.SRAM, design.experts**2, fields, design.heatmap_port_bits, design.ports)
-
-
-def heatmap(design: TableDesign) -> Table:
-    """All layers' heatmaps, in DRAM."""
-    fields = (("times seen", design.counter_bits),)
-    entries = design.layers * design.experts**2
-    return Table("heatmap", Storage.DRAM, entries, fields, design.heatmap_port_bits, design.ports)
-
-
-def prediction_table(design: TableDesign) -> Table:
-    fields = (("cp_en", 1), ("is_local", 1))
-    width = design.prediction_port_bits
-    return Table("prediction table", Storage.REGISTERS, design.experts, fields, width, design.ports, design.dies)
-
-
-def address_translation_unit(design: TableDesign) -> Table:
-    fields = (
-        ("die", design.die_id_bits), ("remote granule", design.granule_address_bits),
-        ("local granule", design.granule_address_bits), ("valid", 1),
-    )
-    port_bits = sum(bits for _, bits in fields)
-    return Table(
-        "ATU", Storage.SRAM, design.atu_entries or design.experts, fields, port_bits, design.ports, design.dies
-    )
-
-
 def tables_of(design: TableDesign) -> tuple[Table, ...]:
-    """All tables: those of the dies, then those of the Global CP."""
-    builders = (prediction_table, address_translation_unit, expert_distribution_table, heatmap_cache, heatmap)
-    return tuple(build(design) for build in builders)
+    """All tables: those of the dies, then those of the Global CP: the expert distribution table, one layer's heatmap on
+    chip, and all layers' heatmaps in DRAM.
+    """
+    sram, ports, experts, dies = Storage.SRAM, design.ports, design.experts, design.dies
+    die_id_bits = bits_to_count(dies)
+    granule = bits_to_count(ceil(design.hbm_capacity_bytes / design.granule_bytes))  # address in one die's HBM
+    predicted = ("cp_en", 1), ("is_local", 1)
+    translated = ("die", die_id_bits), ("remote granule", granule), ("local granule", granule), ("valid", 1)
+    held = (
+        ("first die", BYTE_BITS * ceil(die_id_bits / BYTE_BITS)),
+        ("held by die", ceil(dies / design.presence_word_bits) * design.presence_word_bits),
+    )
+    heat, heat_bits = (("times seen", design.counter_bits),), design.heatmap_port_bits
+    return (
+        Table("prediction table", Storage.REGISTERS, experts, predicted, design.prediction_port_bits, ports, dies),
+        Table(
+            "ATU", sram, design.atu_entries or experts, translated, sum(bits for _, bits in translated), ports, dies
+        ),
+        Table("expert distribution table", sram, experts, held, design.table_port_bits, ports),
+        Table("heatmap cache", sram, experts**2, heat, heat_bits, ports),
+        Table("heatmap", Storage.DRAM, design.layers * experts**2, heat, heat_bits, ports),
+    )
 
 
 def shortfalls(built: TableDesign, needed: TableDesign) -> tuple[Shortfall, ...]:

@@ -457,7 +457,6 @@ PUBLISHED: Mapping[str, Cost] = MappingProxyType({
     "Global CP (Cortex-A76)": Cost(1.1, 1000.0),
 })
 PUBLISHED_TOTAL = Cost(6.13, 8588.61)
-_PUBLISHED_TABLES = MappingProxyType({table.name: table for table in tables_of(PUBLISHED_DESIGN)})
 
 
 def published_row(part: Part, design: TableDesign) -> Cost | None:
@@ -467,8 +466,10 @@ def published_row(part: Part, design: TableDesign) -> Cost | None:
     row = PUBLISHED.get(part.name)
     if row is None or design.clock_hz != PUBLISHED_DESIGN.clock_hz:
         return None
-    if part.table is not None and replace(_PUBLISHED_TABLES[part.name], copies=part.copies) != part.table:
-        return None
+    if part.table is not None:
+        published = next(table for table in tables_of(PUBLISHED_DESIGN) if table.name == part.name)
+        if replace(published, copies=part.copies) != part.table:
+            return None
     return row if part.copies == 1 else row.times(part.copies / PUBLISHED_DESIGN.dies)
 
 

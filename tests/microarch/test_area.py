@@ -17,12 +17,7 @@ from archsim.studies.silicon import misfits, named_coefficients, needed_by, pars
 from microarch.blocks.table_sizes import (
     Storage,
     TableDesign,
-    address_translation_unit,
     bits_to_count,
-    expert_distribution_table,
-    heatmap,
-    heatmap_cache,
-    prediction_table,
     shortfalls,
     tables_of,
 )
@@ -70,16 +65,19 @@ def costs(design, technology=N5):
     return {part.name: part.cost for part in parts_of(design, technology)}
 
 
+def named(design):
+    return {table.name: table for table in tables_of(design)}
+
+
 # Sizes
 
 
 def test_published_sizes_follow_from_512_experts_25_dies_and_100_layers():
     design = TableDesign(experts=512, dies=25, layers=100, hbm_capacity_bytes=80 * 10**9)
-    assert expert_distribution_table(design).size_bytes == 4.5 * KB
-    assert heatmap_cache(design).size_bytes == 0.5 * MB
-    assert heatmap(design).size_bytes == 50 * MB
-    assert prediction_table(design).size_bytes == 128
-    assert address_translation_unit(design).size_bytes == 4.25 * KB
+    assert {name: table.size_bytes for name, table in named(design).items()} == {
+        "expert distribution table": 4.5 * KB, "heatmap cache": 0.5 * MB, "heatmap": 50 * MB, "prediction table": 128,
+        "ATU": 4.25 * KB,
+    }
 
 
 @pytest.mark.parametrize("change, bits", [
@@ -91,9 +89,8 @@ def test_published_sizes_follow_from_512_experts_25_dies_and_100_layers():
     ({"presence_word_bits": 1}, (8 + 25, 68)),
 ])
 def test_bits_of_an_entry_follow_dies_hbm_and_granules(change, bits):
-    design = replace(TableDesign(), **change)
-    tables = expert_distribution_table(design), address_translation_unit(design)
-    assert tuple(table.bits_per_entry for table in tables) == bits
+    tables = named(replace(TableDesign(), **change))
+    assert tuple(tables[name].bits_per_entry for name in ("expert distribution table", "ATU")) == bits
 
 
 @pytest.mark.parametrize("things, bits", [(1, 1), (2, 1), (3, 2), (25, 5), (32, 5), (33, 6), (512, 9)])
@@ -106,8 +103,8 @@ def test_tables_grow_with_experts_and_layers(design, more):
     for table, larger in zip(tables_of(design), tables_of(replace(design, experts=design.experts + more)), strict=True):
         assert larger.bits > table.bits
         assert larger.bits_per_entry == table.bits_per_entry
-    assert heatmap(replace(design, layers=2 * design.layers)).bits == 2 * heatmap(design).bits
-    assert heatmap(design).bits == design.layers * heatmap_cache(design).bits
+    tables, deeper = named(design), named(replace(design, layers=2 * design.layers))
+    assert deeper["heatmap"].bits == 2 * tables["heatmap"].bits == 2 * design.layers * tables["heatmap cache"].bits
 
 
 @pytest.mark.parametrize("field", ["experts", "ports", "granule_bytes", "clock_hz"])
