@@ -20,7 +20,7 @@ from archsim.base.errors import ArchsimError
 from archsim.engine.demand import send_statistics
 from archsim.engine.execution import Execution, Order
 from archsim.engine.state import NOTE, SLICES, STATISTICS, Machine, Tally
-from archsim.policies.allocation import NO_EFFORT, Effort, Plan, Rates, StepView, estimating
+from archsim.policies.allocation import NO_EFFORT, ChargedRates, Effort, Plan, StepView, estimating
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import TABLE as GLOBAL_TABLE
 from microarch.blocks.global_cp import Counts, Reach, State
@@ -90,7 +90,7 @@ class Charges:
         self.apart_ns = 0
 
     @property
-    def rates(self) -> Rates:
+    def rates(self) -> ChargedRates:
         """At the mean die of the step."""
         return self._answer(self._mean_rates)
 
@@ -109,13 +109,13 @@ class Charges:
         self.apart_ns += time.perf_counter_ns() - begin
         return answer
 
-    def _mean_rates(self) -> Rates:
+    def _mean_rates(self) -> ChargedRates:
         self._asked()
         machine, tokens = self._machine, self._order.demand.tokens
         experts = -(-max(1, int(np.count_nonzero(tokens))) // machine.dies)
         row_ns, expert_ns = self._near(max(1, int(tokens.sum()) // (experts * machine.dies)), experts)
         first = float(machine.array_speeds[0])  # by whose kernels executions answer
-        return Rates(row_ns * first, expert_ns * first, SLICES * machine.slice_bytes / machine.hbm_bytes_per_ns)
+        return ChargedRates(row_ns * first, expert_ns * first, SLICES * machine.slice_bytes / machine.hbm_bytes_per_ns)
 
     def _asked(self) -> Execution:
         missing = [name for name in ASKED if not hasattr(self._execution, name)]
@@ -318,7 +318,7 @@ class ChargedDecision(FreeDecision):
 # ``step``       int64                   iteration
 # ``layer``      int64                   MoE layer of the demand
 # ``time_ns``    float64                 since the start of the run, decisions included
-# ``block``      int64                   ``Block``
+# ``block``      int64                   ``Processor``
 # ``die``        int64                   where the command processor sits
 # ``state``      int64                   state before (``State`` of ``microarch.blocks.global_cp`` or ``local_cp``)
 # ``event``      int64                   event that the block processed
@@ -331,7 +331,7 @@ class ChargedDecision(FreeDecision):
 COLUMNS = ("step", "layer", "time_ns", "block", "die", "state", "event", "next")
 
 
-class Block(IntEnum):
+class Processor(IntEnum):
     GLOBAL_CP = 0
     LOCAL_CP = 1
 
@@ -398,7 +398,7 @@ class TransitionLog:
         theirs = self.notes[: self.notes[-1]["next"]].copy()
         theirs["time_ns"] += ours["time_ns"][ours["state"] == State.DISPATCH][0]
         self._now = float(ours["time_ns"][ours["state"] == State.UPDATE][0])
-        blocks = np.repeat([Block.GLOBAL_CP, Block.LOCAL_CP], [len(ours), len(theirs)])
+        blocks = np.repeat([Processor.GLOBAL_CP, Processor.LOCAL_CP], [len(ours), len(theirs)])
         rows = np.concatenate([ours, theirs])
         order = np.argsort(rows["time_ns"], kind="stable")
         self._steps.append((step, layer, blocks[order], rows[order]))

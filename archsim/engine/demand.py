@@ -28,16 +28,15 @@ from archsim.engine.state import (
 )
 from archsim.policies.prediction import FreeHeatmap, Predictor
 from archsim.policies.registry import build_policy
-from archsim.policies.routing import Pass
-from archsim.policies.routing import Routing as RoutingRules
+from archsim.policies.routing import Pass, Routing
 from archsim.specs.policies import PATHS, PolicySpec
 from archsim.workload.demand import (
     BatchSum,
     Demand,
     Predicted,
-    Routing,
     Stacked,
     StepDemand,
+    TokenRouting,
     dies_of_requests,
     let_go,
     sum_together,
@@ -57,7 +56,7 @@ class ExecutedPairs:
     """
 
     def __init__(
-        self, source: TokenSource, batch: int, dies: int, routing: RoutingRules, folder: Path | None = None
+        self, source: TokenSource, batch: int, dies: int, routing: Routing, folder: Path | None = None
     ) -> None:
         self._layers, self._experts, self._dies = len(source.layer_ids), source.num_experts, dies
         self._routing, self._die = routing, dies_of_requests(batch, dies)
@@ -172,7 +171,7 @@ class RunDemand(Demand):
     origins: uint16 or int32[step, layer, die, expert], tokens by the die their request lives on
     (position·dies//batch); or None. predicted_rows: uint8[step, layer, expert, ceil(E/8)], see `FreeHeatmap`; or
     None. routed: int16[token, layer, k], the routing of single tokens, routed_die: int32[token], where each lives, and
-    routed_from: int64[step + 1], where the tokens of each step begin; or None. See `Routed`.
+    routed_from: int64[step + 1], where the tokens of each step begin; or None. See `RoutedTokens`.
 
     Where the policy's routing executes other pairs than the chosen ones, tokens, first_seen and origins are those of
     executed pairs, see `ExecutedPairs`; else the next four are None. residents: int32[step, die] tokens that live on
@@ -215,7 +214,7 @@ class RunDemand(Demand):
         if self.routed is not None and self.routed_die is not None and self.routed_from is not None:
             rows = slice(*self.routed_from[step : step + 2])
             if rows.start != rows.stop:
-                routing = Routing(np.ascontiguousarray(self.routed[rows, layer]), self.routed_die[rows])
+                routing = TokenRouting(np.ascontiguousarray(self.routed[rows, layer]), self.routed_die[rows])
         return StepDemand(
             step,
             tokens,
@@ -252,7 +251,7 @@ class RunSum(BatchSum):
         self._has_origins = bool(origin_dies)
         self._executed = ExecutedPairs(source, batch, origin_dies or 1, rule, folder) if rule else None
         chosen = origin_dies if not self._executed else None
-        self._routed = Routed(source, batch, chosen) if routing and chosen else None
+        self._routed = RoutedTokens(source, batch, chosen) if routing and chosen else None
         self._origins = Origins(source, batch, chosen, folder) if chosen else None
         self._heatmap = FreeHeatmap(source, batch, predictor, folder) if predictor else None
         self._forecast = _forecast(source, shaped_by) if shaped_by else None
@@ -318,7 +317,7 @@ class Origins:
         self._now = np.zeros(self._shape, np.int32)
 
 
-class Routed:
+class RoutedTokens:
     """Keeps the routing of single tokens, of steps with at most MOST_ROUTED; a `Watcher` of the demand. Larger steps
     have none: it would fill the memory, and among so many tokens the expected number of dies is as good.
     """

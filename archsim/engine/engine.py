@@ -66,7 +66,7 @@ from microarch.fabric.fabric import Fabric
 NO_PAIRS = np.zeros(0, np.int64)
 
 
-class Transfer(NamedTuple):
+class WeightTransfer(NamedTuple):
     """A set of moves: its time alone, the bytes on every resource, and what it adds to the hops of data."""
 
     ns: float
@@ -95,12 +95,12 @@ class WeightMover:
             links = edges
         self._rates[UNITS * dies :] = links
 
-    def transfer(self, src: np.ndarray, dst: np.ndarray, n_bytes: int) -> Transfer:
+    def transfer(self, src: np.ndarray, dst: np.ndarray, n_bytes: int) -> WeightTransfer:
         """Moves of ``n_bytes`` each from ``src[n]`` to ``dst[n]``."""
         machine, dies = self._machine, self._machine.dies
         resource_bytes = np.zeros(machine.resources, np.int64)
         if not len(src):
-            return Transfer(0.0, resource_bytes, 0, 0, 0, NO_PAIRS, NO_PAIRS, np.zeros(dies))
+            return WeightTransfer(0.0, resource_bytes, 0, 0, 0, NO_PAIRS, NO_PAIRS, np.zeros(dies))
         pairs, count = np.unique(np.asarray(src, np.int64) * dies + dst, return_counts=True)
         flows = []
         for pair, moves in zip(pairs.tolist(), count.tolist(), strict=True):
@@ -116,7 +116,7 @@ class WeightMover:
         gets = arrival_ns > 0
         arrival_ns[gets] = np.maximum(arrival_ns, hbm_ns)[gets] + machine.hbm_latency_ns
         hops = int((machine.hops.ravel()[pairs] * count).sum())
-        return Transfer(
+        return WeightTransfer(
             max(float(finish.max()), float(hbm_ns.max())) + machine.hbm_latency_ns,
             resource_bytes,
             int(count.sum()) * n_bytes,
@@ -127,7 +127,7 @@ class WeightMover:
             arrival_ns,
         )
 
-    def book(self, transfer: Transfer, kind: int | np.int64 = REPLICAS) -> None:
+    def book(self, transfer: WeightTransfer, kind: int | np.int64 = REPLICAS) -> None:
         """Count the moves: bytes and busy time of links and HBM, hops of data, bytes of pairs in class ``kind``."""
         resources, hops = self._tally.resources, self._tally.hops
         resources["bytes"] += transfer.resource_bytes
@@ -146,7 +146,7 @@ class WeightMover:
         return np.maximum(step_ns * self._rates - moved_bytes, 0.0)
 
 
-def advance(transfer: Transfer, spare_bytes: np.ndarray) -> float:
+def advance(transfer: WeightTransfer, spare_bytes: np.ndarray) -> float:
     """The share of the transfer, 0 to 1, that fits into ``spare_bytes``."""
     used = transfer.resource_bytes > 0
     if not used.any():
@@ -172,7 +172,7 @@ class Pending:
     """A migration under way: the placement that follows, what is left of the decision, and of the transfer (1 to 0)."""
 
     placement: Placement
-    transfer: Transfer
+    transfer: WeightTransfer
     decision_ns: float
     left: float = 1.0
 
@@ -242,7 +242,7 @@ class Balancing:
         self.totals.replication_exposed_ns += exposed_ns
         return placement.of_layer(row, replicas.holds), 0, exposed_ns
 
-    def _exposed_ns(self, transfer: Transfer, decision_ns: float) -> float:
+    def _exposed_ns(self, transfer: WeightTransfer, decision_ns: float) -> float:
         """What a step waits for replicas that were decided on and fetched during the step before."""
         if self._how == "free":
             return 0.0

@@ -97,7 +97,7 @@ class _Die(NamedTuple):
     rates: Rates
 
 
-class Calibrated:
+class CalibratedGemm:
     """``gemm: calibrated``: times fitted to measurements, scaled to the peak and the HBM of the die.
 
     ``calibrated_ns``: total GEMM time; ``extrapolated_ns``: how much of it is at sizes that were not measured; ``law``:
@@ -207,7 +207,7 @@ def _expert(name: str | None, digest: str, hidden: int, ffn: int, die: _Die) -> 
 #
 # Alone on a die with local weights, a step takes T. Nothing is faster than FLOP over peak; where the engine streams
 # more slowly than the law reads, the engine's time counts. Shared experts are products of their own, beside the kernel,
-# as in the measured fused layers, which have routed experts only: they do not wait for tokens (``Calibrated``).
+# as in the measured fused layers, which have routed experts only: they do not wait for tokens (``CalibratedGemm``).
 
 class _Rank(NamedTuple):
     """What the law of a die depends on."""
@@ -222,8 +222,8 @@ class _Rank(NamedTuple):
     kernels: Kernels = AS_MEASURED
 
 
-class Grouped:
-    """The strategy; ``calibrated_ns``, ``extrapolated_ns``: as of ``Calibrated``; ``law``: whose times these are.
+class GroupedGemm:
+    """The strategy; ``calibrated_ns``, ``extrapolated_ns``: as of ``CalibratedGemm``; ``law``: whose times these are.
 
     ``least_ns_per_token``: of one slice, FLOP over peak. Raises LawMissing (a SpecError) where the calibration has no
     fused layers of the die's dtype.
@@ -295,7 +295,7 @@ class Grouped:
         compute_ns, drain_ns, multiply_ns, alone_ns = columns
         return ManyTimes(compute_ns, drain_ns, multiply_ns, alone_ns, launch)
 
-    def _of_shared(self, shared: Calibrated, tokens, read_bytes, die) -> GemmTimes:
+    def _of_shared(self, shared: CalibratedGemm, tokens, read_bytes, die) -> GemmTimes:
         """Times of shared experts; from step to step they often have the same tokens."""
         asked = tokens.tobytes(), read_bytes.tobytes(), die.tobytes()
         if self._last is None or self._last[0] != asked:
@@ -375,12 +375,12 @@ def law_of_ranks(system, model, dies: int, dispatched: bool) -> GroupedLaw:
     return _law(compute.calibration, calibration_digest(compute.calibration), rank)
 
 
-def _shared(system, model, machine: Machine) -> Calibrated:
+def _shared(system, model, machine: Machine) -> CalibratedGemm:
     """The products of shared experts, by the named library if its products were measured."""
     compute = system.compute
     there = {table.library for table in calibration_named(compute.calibration).gemm}
     library = compute.library if compute.library in there else None
-    return Calibrated(system, model, machine, library, launched=system.launch == "gpu")
+    return CalibratedGemm(system, model, machine, library, launched=system.launch == "gpu")
 
 
 @lru_cache(maxsize=64)
@@ -455,12 +455,12 @@ def _at_share(tokens, routed, bounds, share, peak_flop_per_ns, flop_per_token, c
 
 # ---- gemm
 
-def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | Calibrated | Grouped:
+def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | CalibratedGemm | GroupedGemm:
     """The GEMM strategy of a run."""
     if assumptions.gemm == "calibrated":
-        return Calibrated(system, model, machine, system.compute.library)
+        return CalibratedGemm(system, model, machine, system.compute.library)
     if assumptions.gemm == "grouped":
-        return Grouped(system, model, assumptions, machine)
+        return GroupedGemm(system, model, assumptions, machine)
     return ShareOfPeak(system, model, assumptions, machine)
 
 

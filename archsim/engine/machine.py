@@ -29,7 +29,7 @@ from archsim.specs.system import NETWORK, BlockSpec, SystemSpec, kind_of
 from microarch.blocks import atu, llc
 from microarch.blocks.global_cp import COUNTER_BITS
 from microarch.blocks.hbm import UNBOUNDED_BYTES, no_copies
-from microarch.fabric.as_built import CutOff, Holes, Kind, Left, Punched, left_of, punched
+from microarch.fabric.as_built import CutOff, Holes, Left, LinkKind, Punched, left_of, punched
 from microarch.fabric.fabric import Fabric, Graph, LinkClass, narrowest, with_ports
 from microarch.fabric.topology import (
     ROW_MAJOR,
@@ -273,9 +273,9 @@ def _moved_up(system, built, graph: Graph, dead: set, slow: dict) -> Holes:
     return Holes(tuple(range(graph.dies)), (), tuple(sorted(cut)), tuple(sorted(share.items())), longer)
 
 
-def _of_kind(kind: Kind, classes: list[LinkClass]) -> LinkClass:
+def _of_kind(kind: LinkKind, classes: list[LinkClass]) -> LinkClass:
     of = classes[kind.of]
-    if kind == Kind(kind.of):
+    if kind == LinkKind(kind.of):
         return of
     told = [f"{kind.share:.0%}"] * (kind.share < 1) + [f"{kind.length} long"] * (kind.length > 1)
     return of._replace(

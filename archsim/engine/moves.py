@@ -31,7 +31,7 @@ from archsim.policies.allocation import Plan
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_digest, calibration_named
 from archsim.specs.experiment import Scenario
 from archsim.specs.system import SystemSpec
-from archsim.workload.demand import Routing
+from archsim.workload.demand import TokenRouting
 
 # ---- hidden
 
@@ -66,18 +66,18 @@ def vector_bytes(hidden: int, dtype: str, combine: str) -> VectorBytes:
     return VectorBytes(plain + scales, hidden * BF16_BYTES)
 
 
-Send = Callable[[Plan, np.ndarray, "Routing | None", Sizes, np.ndarray], np.ndarray]
+Send = Callable[[Plan, np.ndarray, "TokenRouting | None", Sizes, np.ndarray], np.ndarray]
 """(plan, origins: int[die, expert], routing, sizes, hops: int[die, die]) → vectors, int64 or float64[home, die]."""
 
 
 def send_selections(
-    plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes, hops: np.ndarray
+    plan: Plan, origins: np.ndarray, routing: TokenRouting | None, sizes: Sizes, hops: np.ndarray
 ) -> np.ndarray:
     """``dispatch: per_token_expert``: int64[home, die], one vector per token and expert."""
     return send_tokens(plan.expert, plan.die, plan.tokens, origins, hops)
 
 
-def send_once(plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes, hops: np.ndarray) -> np.ndarray:
+def send_once(plan: Plan, origins: np.ndarray, routing: TokenRouting | None, sizes: Sizes, hops: np.ndarray) -> np.ndarray:
     """``dispatch: per_rank``: one vector per token and die; int64[home, die] where the routing is known, else the
     expected number, float64[home, die].
 
@@ -88,7 +88,7 @@ def send_once(plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: S
 
 
 def send_once_to(
-    groups: Sequence[np.ndarray], plan: Plan, origins: np.ndarray, routing: Routing | None, sizes: Sizes,
+    groups: Sequence[np.ndarray], plan: Plan, origins: np.ndarray, routing: TokenRouting | None, sizes: Sizes,
     hops: np.ndarray,
 ) -> list[np.ndarray]:
     """As ``send_once``, one vector per token and *group* of dies: [home, group] for each of ``groups: int64[die]``,

@@ -24,7 +24,7 @@ from archsim.engine.state import (
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
 from archsim.specs.experiment import Scenario
-from archsim.workload.demand import Routing
+from archsim.workload.demand import TokenRouting
 from microarch.fabric.fabric import Fabric
 
 NO_MOVES = np.zeros((2, 0), MOVE)
@@ -58,8 +58,8 @@ class WorkBuilder:
 
     def build(
         self, layer: int, row: int, plan: Plan, placement: Placement, origins: np.ndarray | None, top_k: int,
-        cp_en: np.ndarray | None, memory: Memory, routing: Routing | None = None, residents: np.ndarray | None = None,
-        clock: float | np.ndarray = 1.0,
+        cp_en: np.ndarray | None, memory: Memory, routing: TokenRouting | None = None,
+        residents: np.ndarray | None = None, clock: float | np.ndarray = 1.0,
     ) -> Work:
         """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert];
         ``cp_en``: uint8[die, expert] or None; ``routing``: of the same tokens, None if only counts are known;

@@ -51,7 +51,7 @@ class Costs(NamedTuple):
     quantum_ns: float = 0.0
 
 
-class Rates(NamedTuple):
+class ChargedRates(NamedTuple):
     """What the engine charges a die for more work, near the mean die of a step."""
 
     row_ns: float  # compute, for a further token of an expert that it runs
@@ -63,7 +63,7 @@ class Charged(Protocol):
     """What the engine will charge for the step under the selected assumptions."""
 
     @property
-    def rates(self) -> Rates:
+    def rates(self) -> ChargedRates:
         """Of a die with the step's mean load."""
 
     def plan_ns(self, plan: Plan) -> float:
@@ -93,13 +93,13 @@ class StepView(NamedTuple):
     charged: Charged | None = None  # None: not known
 
     @property
-    def rates(self) -> Rates:
+    def rates(self) -> ChargedRates:
         """What the engine charges; where nobody knows it, what ``costs`` say."""
         if self.charged is not None:
             return self.charged.rates
         costs = self.costs
         read_ns = SLICES * costs.slice_bytes / costs.hbm_bytes_per_ns
-        return Rates(costs.flop_per_token / costs.flop_per_ns, 0.0, read_ns)
+        return ChargedRates(costs.flop_per_token / costs.flop_per_ns, 0.0, read_ns)
 
     @property
     def compiled(self) -> StepView:

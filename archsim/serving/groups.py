@@ -28,7 +28,7 @@ from archsim.serving.records import EXPERTS
 from archsim.serving.requests import TokenPool
 from archsim.specs.experiment import Scenario
 from archsim.specs.policies import PolicySpec
-from archsim.workload.demand import Routing, StepDemand
+from archsim.workload.demand import StepDemand, TokenRouting
 
 Say = Callable[[str], None]
 """Receives what a long drawing of experts does."""
@@ -273,7 +273,7 @@ class Group:
             first_seen,
             model.top_k,
             origins,
-            routing=Routing(executed, die) if whole else None,
+            routing=TokenRouting(executed, die) if whole else None,
             residents=None if routing is None else np.bincount(die, minlength=dies).astype(np.int64),
         )
 

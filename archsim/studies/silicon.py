@@ -219,7 +219,8 @@ def _tokens(replay: Replay, events: int) -> Recorded:
 def _rows(replay: Replay, events: int) -> Recorded:
     from archsim.policies.prediction import TopFraction
 
-    heatmap = replay._heatmap._map  # type: ignore[attr-defined]
+    assert replay._heatmap is not None, "of a run with heatmap_update: limited"
+    heatmap = replay._heatmap._map
     rows: list[np.ndarray] = []
     predictor = heatmap._predictor
     scenario = replay.engine.scenario
@@ -240,7 +241,8 @@ def _rows(replay: Replay, events: int) -> Recorded:
 
 
 def _updates(replay: Replay, events: int) -> Recorded:
-    heatmap = replay._heatmap._map  # type: ignore[attr-defined]
+    assert replay._heatmap is not None, "of a run with heatmap_update: limited"
+    heatmap = replay._heatmap._map
     found: list[tuple[int, int, int]] = []
     take_in, per_word = heatmap.take_in, heatmap._per_word
 

@@ -303,7 +303,7 @@ class Predicted(NamedTuple):
     took_ns: float = 0.0
 
 
-class Routing(NamedTuple):
+class TokenRouting(NamedTuple):
     """The routing of single tokens, if known."""
 
     experts: np.ndarray  # int16[token, k], in rank order of the source
@@ -328,7 +328,7 @@ class StepDemand(NamedTuple):
     top_k: int
     origins: np.ndarray | None = None  # uint16 or int32[die, expert]
     predicted: Predicted | None = None
-    routing: Routing | None = None
+    routing: TokenRouting | None = None
     residents: np.ndarray | None = None  # int64[die]; None: origins / top_k
     expected: np.ndarray | None = None  # float32[expert]; None: nothing is predicted
 
@@ -504,7 +504,7 @@ class Shifted(Derived):
 
 
 @dataclass(frozen=True)
-class Fitted(Derived):
+class FittedRequests(Derived):
     """Generated requests with the statistics of a trace; lengths and subjects are drawn from the recorded ones."""
 
     source: Traffic
@@ -523,7 +523,7 @@ class Fitted(Derived):
         return self.source.steps(requests, decode_steps)
 
 
-def _fitted(trace: Trace, batch: int, seed: int) -> Fitted:
+def _fitted(trace: Trace, batch: int, seed: int) -> FittedRequests:
     from archsim.workload.traffic_fit import fit_subjects
 
     drawn = np.random.default_rng(seed).integers(trace.requests, size=batch)
@@ -534,7 +534,7 @@ def _fitted(trace: Trace, batch: int, seed: int) -> Fitted:
     tasks = list(dict.fromkeys(names))
     task = np.array([tasks.index(name) for name in names])[np.searchsorted(used, subject)]
     mix = dict.fromkeys(tasks, 1.0)
-    return Fitted(traffic_of(model, batch, seed, mix, trace.lengths[drawn], task), trace.requests)
+    return FittedRequests(traffic_of(model, batch, seed, mix, trace.lengths[drawn], task), trace.requests)
 
 
 def extended(trace: Trace, batch: int, extend: str, seed: int) -> TokenSource:
@@ -547,4 +547,4 @@ def extended(trace: Trace, batch: int, extend: str, seed: int) -> TokenSource:
 def recorded_requests(source: TokenSource) -> int:
     """Requests that a source has, or was extended from."""
     whole = source.source if isinstance(source, SomeLayers) else source
-    return whole.recorded if isinstance(whole, Shifted | Fitted) else whole.requests
+    return whole.recorded if isinstance(whole, Shifted | FittedRequests) else whole.requests

@@ -43,7 +43,7 @@ class Holes(NamedTuple):
     length: tuple[tuple[tuple[int, int], int], ...] = ()
 
 
-class Kind(NamedTuple):
+class LinkKind(NamedTuple):
     """A kind of links: their class in the perfect graph, their share of its bandwidth, and how many times as long they
     are.
     """
@@ -59,7 +59,7 @@ class Punched(NamedTuple):
     """
 
     graph: Graph
-    kinds: tuple[Kind, ...]
+    kinds: tuple[LinkKind, ...]
     channels: int
     layer: np.ndarray
 
@@ -76,7 +76,7 @@ def punched(graph: Graph, holes: Holes) -> Punched:
     whole = len(living) == graph.dies and works.all() and (living == np.arange(graph.dies)).all()
     if whole and not holes.slow and not holes.length:
         layer = layers(graph, np.ones((graph.dies, graph.dies), bool))
-        every = tuple(Kind(of) for of in range(int(graph.link_class.max(initial=0)) + 1))
+        every = tuple(LinkKind(of) for of in range(int(graph.link_class.max(initial=0)) + 1))
         return Punched(graph, every, int(layer.max(initial=0)) + 1, layer)
     following, kept = _routes(graph, living, works)
     passing = np.array([node for node in range(graph.nodes) if not gone[node]], np.int64)
@@ -85,11 +85,11 @@ def punched(graph: Graph, holes: Holes) -> Punched:
     number = np.full(graph.nodes, -1)
     number[order] = np.arange(len(order))
     slow, length = dict(holes.slow), dict(holes.length)
-    kinds: dict[Kind, int] = {Kind(of): of for of in range(int(graph.link_class.max(initial=0)) + 1)}
+    kinds: dict[LinkKind, int] = {LinkKind(of): of for of in range(int(graph.link_class.max(initial=0)) + 1)}
     edges, classes = [], []
     for link in np.flatnonzero(works & (graph.link_src < graph.link_dst)).tolist():
         pair = pairs[link]
-        kind = Kind(int(graph.link_class[link]), slow.get(pair, 1.0), length.get(pair, 1))
+        kind = LinkKind(int(graph.link_class[link]), slow.get(pair, 1.0), length.get(pair, 1))
         edges.append((number[pair[0]], number[pair[1]]))
         classes.append(kinds.setdefault(kind, len(kinds)))
     places = None

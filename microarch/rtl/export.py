@@ -25,7 +25,7 @@ from microarch.silicon.synthesis import (
     OUTPUT_FF,
     WRITE_SETUP,
     Library,
-    Timing,
+    PathTiming,
     access_ps,
     longest_path,
     mapped,
@@ -46,7 +46,7 @@ class Exported:
     files: Mapping[str, str]
     events: int
     cycles: int
-    timing: Timing | None
+    timing: PathTiming | None
 
 
 class _Recorded(Elaboratable):
@@ -187,7 +187,7 @@ endmodule
 """
 
 
-def _constraints(block: str, component: Any, timing: Timing | None) -> str:
+def _constraints(block: str, component: Any, timing: PathTiming | None) -> str:
     """SDC in ps and fF, the units of ASAP7's libraries."""
     inputs, outputs = _ports(component)
     memories = getattr(component, "memories", [])

@@ -60,34 +60,34 @@ WANTED = ("asap7_simple_rvt_tt.lib.xz", "asap7_invbuf_rvt_tt.lib.xz", "asap7_seq
 
 
 @dataclass
-class Group:
+class LibertyGroup:
     """A group of a library: its attributes, and the groups in it."""
 
     kind: str
     arguments: list[str]
     attributes: dict[str, list[str]] = field(default_factory=dict)
-    groups: list[Group] = field(default_factory=list)
+    groups: list[LibertyGroup] = field(default_factory=list)
 
-    def of(self, kind: str) -> list[Group]:
+    def of(self, kind: str) -> list[LibertyGroup]:
         return [group for group in self.groups if group.kind == kind]
 
     def value(self, name: str, default: str = "") -> str:
         return self.attributes.get(name, [default])[0]
 
 
-def parse(text: str) -> Group:
+def parse(text: str) -> LibertyGroup:
     """The library of a file. Raises ValueError where it ends too soon."""
     tokens = [
         token.strip('"') if token[0] == '"' else token
         for token in TOKEN.findall(UNENDED.sub(r"\1;", COMMENT.sub(" ", text)))
     ]
     group, _ = _statement(tokens, 0)
-    if not isinstance(group, Group):
+    if not isinstance(group, LibertyGroup):
         raise ValueError("expected a library (...) { ... }")
     return group
 
 
-def _statement(tokens: list[str], at: int) -> tuple[Group | tuple[str, list[str]], int]:
+def _statement(tokens: list[str], at: int) -> tuple[LibertyGroup | tuple[str, list[str]], int]:
     """The group or attribute that begins at a token, and where the next one does."""
     name = tokens[at]
     if tokens[at + 1] == ":":
@@ -97,13 +97,13 @@ def _statement(tokens: list[str], at: int) -> tuple[Group | tuple[str, list[str]
     arguments = [token for token in tokens[at + 2 : end] if token != ","]
     if end + 1 >= len(tokens) or tokens[end + 1] != "{":
         return (name, arguments), end + 2 if tokens[end + 1 : end + 2] == [";"] else end + 1
-    group, at = Group(name, arguments), end + 2
+    group, at = LibertyGroup(name, arguments), end + 2
     while tokens[at] != "}":
         if tokens[at] == ";":
             at += 1
             continue
         inner, at = _statement(tokens, at)
-        if isinstance(inner, Group):
+        if isinstance(inner, LibertyGroup):
             group.groups.append(inner)
         else:
             group.attributes.setdefault(*inner)
@@ -127,7 +127,7 @@ class Surface:
         return float((1 - u) * ((1 - v) * a + v * b) + u * ((1 - v) * c + v * d))
 
 
-def _surface(group: Group) -> Surface:
+def _surface(group: LibertyGroup) -> Surface:
     rows, columns = (
         np.array(group.attributes[name][0].replace(",", " ").split(), float) for name in ("index_1", "index_2")
     )
@@ -148,7 +148,7 @@ class Arc:
 
 
 @dataclass(frozen=True)
-class Cell:
+class LibertyCell:
     name: str
     area_um2: float
     pin_ff: dict[str, float]  # of input pins
@@ -169,7 +169,7 @@ class Cell:
 class Library:
     """Cells by name, at ``volts``; ``files``: (name, SHA-256 of the content) of each file they came from."""
 
-    cells: dict[str, Cell]
+    cells: dict[str, LibertyCell]
     files: tuple[tuple[str, str], ...]
     texts: tuple[tuple[str, str], ...]  # (name, text), for tools that read files
     volts: float = 0.7
@@ -189,7 +189,7 @@ def find_libraries(given: Sequence[str] = ()) -> tuple[list[Path], str]:
 
 def read_libraries(paths: Sequence[Path]) -> Library:
     """The cells of Liberty files, plain or xz. Raises ValueError for other units than ps and fF."""
-    cells: dict[str, Cell] = {}
+    cells: dict[str, LibertyCell] = {}
     files, texts, volts = [], [], 0.0
     for path in paths:
         data = path.read_bytes()
@@ -206,7 +206,7 @@ def read_libraries(paths: Sequence[Path]) -> Library:
     return Library(cells, tuple(files), tuple(texts), volts)
 
 
-def _cell(group: Group) -> Cell:
+def _cell(group: LibertyGroup) -> LibertyCell:
     pins = group.of("pin")
     arcs: dict[str, tuple[Arc, ...]] = {}
     for pin in pins:
@@ -216,7 +216,7 @@ def _cell(group: Group) -> Cell:
     clock = next((pin for pin in pins if pin.value("clock") == "true"), None)
     leakages = [float(each.value("value", "0")) for each in group.of("leakage_power")]
     powered = [each for each in leakages if each > 0]
-    return Cell(
+    return LibertyCell(
         name=group.arguments[0],
         area_um2=float(group.value("area", "0")),
         pin_ff={
@@ -235,7 +235,7 @@ def _cell(group: Group) -> Cell:
     )
 
 
-def _arc(timing: Group) -> Arc | None:
+def _arc(timing: LibertyGroup) -> Arc | None:
     tables = {
         each.kind: _surface(each)
         for each in timing.groups
@@ -249,7 +249,7 @@ def _arc(timing: Group) -> Arc | None:
     return Arc(timing.value("related_pin"), timing.value("timing_sense", "non_unate"), kind, tables)
 
 
-def _clock_fj(clock: Group) -> float:
+def _clock_fj(clock: LibertyGroup) -> float:
     """What a cycle of the clock takes while the data rests: from both supplies, the mean of the states that a rising
     clock keeps, at the middle slew.
     """
@@ -263,7 +263,7 @@ def _clock_fj(clock: Group) -> float:
     return sum(resting) / len(resting) if resting else 0.0
 
 
-def _middle(power: Group) -> float:
+def _middle(power: LibertyGroup) -> float:
     values = " ".join(power.attributes.get("values", ["0"])).replace(",", " ").split()
     return float(values[len(values) // 2])
 
@@ -291,7 +291,7 @@ INTO: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # sense: (output edge, in
 }
 
 
-class Timing(NamedTuple):
+class PathTiming(NamedTuple):
     """``delay_ps``: longest path; ``logic_ps``: longest logic between registers, without what the register at its start
     and the set-up at its end take, memories answering at once; ``ends``: cell and pin, or port, at the end of the
     longest path; ``cells_ps``: the longest path if memories answered at once; ``arrivals``: when the data of a memory
@@ -307,7 +307,7 @@ class Timing(NamedTuple):
 
 class Instance(NamedTuple):
     name: str
-    cell: Cell
+    cell: LibertyCell
     inputs: Mapping[str, Any]  # pin: net
     outputs: Mapping[str, Any]
 
@@ -333,7 +333,7 @@ def access_ps(memory: Memory) -> float:
     return ADDRESS_SETUP.value + CLOCK_TO_DATA.value + selections * SELECTION.value
 
 
-def longest_path(module: Mapping[str, Any], library: Library, memories: Iterable[Memory] = ()) -> Timing:
+def longest_path(module: Mapping[str, Any], library: Library, memories: Iterable[Memory] = ()) -> PathTiming:
     """The longest path of a module of Yosys' JSON that is mapped to cells of the library. Raises ValueError where the
     address of a memory follows from its own data.
     """
@@ -348,7 +348,7 @@ def longest_path(module: Mapping[str, Any], library: Library, memories: Iterable
         raise ValueError("the address of a memory follows from its data in the same cycle")
     setups = {name: WRITE_SETUP.value for each in memories for name in each.written}
     worst = _worst(instances, ports, at, setups)
-    return Timing(worst.delay_ps, timing.logic_ps, worst.ends, timing.delay_ps, arrivals)
+    return PathTiming(worst.delay_ps, timing.logic_ps, worst.ends, timing.delay_ps, arrivals)
 
 
 def _arrivals(instances: list[Instance], loads: Mapping[Any, float], ports, inputs: Mapping[str, float]):
@@ -429,8 +429,8 @@ def _output(
     return found
 
 
-def _worst(instances: list[Instance], ports, at, setups: Mapping[str, float]) -> Timing:
-    worst, logic_ps = Timing(0.0, 0.0, ""), 0.0
+def _worst(instances: list[Instance], ports, at, setups: Mapping[str, float]) -> PathTiming:
+    worst, logic_ps = PathTiming(0.0, 0.0, ""), 0.0
     for each in instances:
         if not each.cell.is_sequential:
             continue
@@ -443,7 +443,7 @@ def _worst(instances: list[Instance], ports, at, setups: Mapping[str, float]) ->
                     arrival, slew, start = at[net, edge]
                     logic_ps = max(logic_ps, arrival - start)
                     delay = arrival + arc.tables[f"{edge}_constraint"].at(CLOCK_SLEW_PS, slew)
-                    worst = max(worst, Timing(delay, 0.0, f"{each.name}.{pin}"), key=lambda each: each.delay_ps)
+                    worst = max(worst, PathTiming(delay, 0.0, f"{each.name}.{pin}"), key=lambda each: each.delay_ps)
     for name, port in ports.items():
         for net in port["bits"] if port["direction"] == "output" else ():
             for edge in (RISE, FALL):
@@ -451,7 +451,7 @@ def _worst(instances: list[Instance], ports, at, setups: Mapping[str, float]) ->
                     arrival, _, start = at[net, edge]
                     logic_ps = max(logic_ps, arrival - start)
                     delay = arrival + setups.get(name, 0.0)
-                    worst = max(worst, Timing(delay, 0.0, f"output {name}"), key=lambda each: each.delay_ps)
+                    worst = max(worst, PathTiming(delay, 0.0, f"output {name}"), key=lambda each: each.delay_ps)
     return worst._replace(logic_ps=logic_ps)
 
 

@@ -11,7 +11,7 @@ from support.examples import examples
 from support.random_systems import assert_kernels_equal_interpreter
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
-from archsim.engine.decision import Block
+from archsim.engine.decision import Processor
 from archsim.engine.event.flows import FLOWS, WAITING
 from archsim.engine.event.reserved import BOOKED, CLAIMED, STAGES
 from archsim.engine.interpreted.memory import DieMemory, ring_order
@@ -160,9 +160,11 @@ class Both:
         told_ns = ends[global_cp.State.DISPATCH] - (self.now if self.assumptions.contention == "reserved" else 0.0)
         local = [t for t in interpreter.transitions if t.table == "local_cp"]
         self.log += [
-            (step, layer, Block.GLOBAL_CP, self.global_cp.die, t.state, t.event, t.next, t.time) for t in decided
+            (step, layer, Processor.GLOBAL_CP, self.global_cp.die, t.state, t.event, t.next, t.time) for t in decided
         ]
-        self.log += [(step, layer, Block.LOCAL_CP, t.item, t.state, t.event, t.next, told_ns + t.time) for t in local]
+        self.log += [
+            (step, layer, Processor.LOCAL_CP, t.item, t.state, t.event, t.next, told_ns + t.time) for t in local
+        ]
         self.seen += Counter((t.table, t.state, t.event) for t in interpreter.transitions + decided)
         if self.heatmap:
             port = MODEL.experts, MODEL.top_k, self.fsm.heatmap_port_bits, self.fsm.clock_hz
@@ -182,7 +184,7 @@ def compare_logs(columns, expected, outcome):
     assert [times[row] for row in told] == pytest.approx([times_here[row] for row in told], rel=1e-9)
     for step in {row[:2] for row in told}:
         assert (np.diff([times[row] for row in told if row[:2] == step]) >= 0).all()
-    ends = [times[row] for row in told if row[2] == Block.GLOBAL_CP and row[4] == global_cp.State.UPDATE]
+    ends = [times[row] for row in told if row[2] == Processor.GLOBAL_CP and row[4] == global_cp.State.UPDATE]
     assert max(ends) == pytest.approx(outcome.prefill_ns + outcome.decode_ns, rel=1e-9)
 
 

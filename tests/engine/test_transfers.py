@@ -59,7 +59,7 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import SystemSpec
 from archsim.uncertainty.worlds import quantities_of, ranges_of
-from archsim.workload.demand import Routing, StepDemand
+from archsim.workload.demand import StepDemand, TokenRouting
 from microarch.fabric.fabric import LinkClass, with_ports
 from microarch.fabric.topology import build_topology
 
@@ -112,7 +112,7 @@ def demand_of(shape, tokens, known=True):
     total = origins.sum(axis=0, dtype=np.int32)
     order = np.full(experts, -1, np.int16)
     order[: np.count_nonzero(total)] = np.flatnonzero(total)
-    routing = Routing(routed.astype(np.int16), die) if known else None
+    routing = TokenRouting(routed.astype(np.int16), die) if known else None
     return StepDemand(1, total, np.zeros_like(total), order, top_k, origins=origins, routing=routing)
 
 
@@ -238,7 +238,7 @@ def drawn(seed, tokens, experts, top_k, dies, split):
         places = rng.permutation(dies)[:2]
         rows += [(expert, place, part) for place, part in zip(places, (total - cut, cut), strict=True) if part]
     plan = Plan(*(np.array(column, np.int32) for column in zip(*rows, strict=True)))
-    return plan, origins, Routing(routed, die)
+    return plan, origins, TokenRouting(routed, die)
 
 
 def token_by_token(routing, target, dies):

@@ -27,8 +27,8 @@ from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.loop import ceilings
 from archsim.engine.machine import policy_costs
 from archsim.policies.allocation import (
+    ChargedRates,
     Plan,
-    Rates,
     StepView,
     copy_aware,
     even,
@@ -304,7 +304,7 @@ def test_executed_pairs_add_up():
 class Fixed:
     """Charges ``row_ns`` for a token, and ``hop_ns`` for a token and hop."""
 
-    rates = Rates(10.0, 100.0, 200.0)
+    rates = ChargedRates(10.0, 100.0, 200.0)
 
     def __init__(self, step, hop_ns=0.0):
         self._step, self._hop_ns = step, hop_ns

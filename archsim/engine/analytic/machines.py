@@ -360,7 +360,7 @@ class Machines(NamedTuple):
     llc_write_ns: np.ndarray
 
 
-class Walked(NamedTuple):
+class ManyWalked(NamedTuple):
     """Of machines: times in ns, float64[machine]; ``counted``: int64[machine, 4], see `add_slices`."""
 
     prefill_ns: np.ndarray
@@ -369,7 +369,9 @@ class Walked(NamedTuple):
     counted: np.ndarray
 
 
-def walk_all_carriers(recorded: dict[int, Recorded], system: SystemSpec, demand: RunDemand, strategy: str) -> Walked:
+def walk_all_carriers(
+    recorded: dict[int, Recorded], system: SystemSpec, demand: RunDemand, strategy: str
+) -> ManyWalked:  # fmt: skip
     """`walk_machines` of machines that may stand on different numbers of carriers. ``recorded``: number of carriers →
     a recorded run; numbers that it lacks are added.
     """
@@ -377,7 +379,7 @@ def walk_all_carriers(recorded: dict[int, Recorded], system: SystemSpec, demand:
     count = _machines_of(system)
     needed = carriers_needed(system) if scenario.assumptions.carriers == "as_needed" else min(recorded)
     needed = np.broadcast_to(needed, count)
-    found = Walked(np.zeros(count), np.zeros(count), np.zeros(count), np.zeros((count, 4), np.int64))
+    found = ManyWalked(np.zeros(count), np.zeros(count), np.zeros(count), np.zeros((count, 4), np.int64))
     for number in np.unique(needed).tolist():
         own = np.flatnonzero(needed == number)
         if number not in recorded:
@@ -387,7 +389,7 @@ def walk_all_carriers(recorded: dict[int, Recorded], system: SystemSpec, demand:
     return found
 
 
-def walk_machines(recorded: Recorded, system: SystemSpec, strategy: str) -> Walked:
+def walk_machines(recorded: Recorded, system: SystemSpec, strategy: str) -> ManyWalked:
     """Walk all recorded steps on the machines that a system stands for (`with_rates`), which stand on as many carriers
     as the recorded one.
     """
@@ -406,7 +408,7 @@ def walk_machines(recorded: Recorded, system: SystemSpec, strategy: str) -> Walk
         end_ns = end_ns + ns[:, step]
         elapsed.add(end_ns, added[row, step], recorded.prefill[step])
     zeros = np.zeros(len(row))
-    return Walked(elapsed.prefill_ns + zeros, elapsed.decode_ns + zeros, decision_ns[row], counted)
+    return ManyWalked(elapsed.prefill_ns + zeros, elapsed.decode_ns + zeros, decision_ns[row], counted)
 
 
 class _Walks:
@@ -424,7 +426,7 @@ class _Walks:
         self._hbm_bytes_per_ns = np.asarray(system.hbm.bandwidth_bytes_per_s / NS_PER_S * use.hbm)
 
     def of(self, machines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(float64[machine, step] in ns, ``Walked.counted``) of these machines, int64[n]."""
+        """(float64[machine, step] in ns, ``ManyWalked.counted``) of these machines, int64[n]."""
         ns, counted = np.zeros((len(machines), len(self._recorded.works))), np.zeros((len(machines), 4), np.int64)
         for begin in range(0, len(machines), self._at_once):
             own = slice(begin, begin + self._at_once)

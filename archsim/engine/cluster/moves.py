@@ -23,7 +23,7 @@ from archsim.base.compiled import inner, kernel
 from archsim.base.errors import SpecError
 from archsim.base.units import NS_PER_S
 from archsim.engine.cluster.laws import KERNELS, NORMAL_SMS, PortLaw, level_law, plain_law, slower
-from archsim.engine.engine import Transfer, WeightMover
+from archsim.engine.engine import WeightMover, WeightTransfer
 from archsim.engine.execution import Order
 from archsim.engine.machine import measured_law, mesh_of
 from archsim.engine.moves import Sizes, own_calibration, send_once, send_once_to, send_selections, vector_bytes
@@ -698,7 +698,7 @@ class Fetched(NamedTuple):
     ns: np.ndarray
     share: np.ndarray
     source: np.ndarray
-    transfer: Transfer | None
+    transfer: WeightTransfer | None
 
 
 class Fetches:

@@ -19,8 +19,8 @@ from archsim.base.host import available_cores
 from archsim.base.tables import INTEGER, TEXT, write_parquet_columns
 from archsim.engine.analytic.machines import (
     RATES,
+    ManyWalked,
     Recorded,
-    Walked,
     record,
     shares_plan,
     walk_all_carriers,
@@ -218,7 +218,7 @@ class _Family:
 
         return self._plan.keeps(point, measures, value)
 
-    def _columns(self, outcome: Outcome, walked: Walked, machine: Machine) -> dict[str, Any]:
+    def _columns(self, outcome: Outcome, walked: ManyWalked, machine: Machine) -> dict[str, Any]:
         """Columns of objectives, and those that say which point it is."""
         run = self._run
         no_source: Any = None  # a throughput needs no token one by one
