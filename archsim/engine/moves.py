@@ -77,7 +77,9 @@ def send_selections(
     return send_tokens(plan.expert, plan.die, plan.tokens, origins, hops)
 
 
-def send_once(plan: Plan, origins: np.ndarray, routing: TokenRouting | None, sizes: Sizes, hops: np.ndarray) -> np.ndarray:
+def send_once(
+    plan: Plan, origins: np.ndarray, routing: TokenRouting | None, sizes: Sizes, hops: np.ndarray
+) -> np.ndarray:
     """``dispatch: per_rank``: one vector per token and die; int64[home, die] where the routing is known, else the
     expected number, float64[home, die].
 

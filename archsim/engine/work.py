@@ -149,8 +149,9 @@ class WorkBuilder:
         if self._dispatched:
             sent = self._send(plan, origins, routing, self._sizes, hops)
         if self._receives:
-            known = sent is not None and self._send is send_once
-            once = sent if known else send_once(plan, origins, routing, self._sizes, hops)
+            once = sent if self._send is send_once else None
+            if once is None:
+                once = send_once(plan, origins, routing, self._sizes, hops)
             arrived = once.sum(axis=0).astype(float)
         if sent is None:
             return NO_MOVES, arrived

@@ -264,7 +264,7 @@ def _heatmap(top_fraction: float = 0.0, top_n: int | None = None) -> prediction.
 COSTLESS = ("first_seen", "home", "even", "hashed", "nearest", "static")
 # Allocations that assume nominal rates of all dies, and read nothing else of the machine but its hops.
 NOMINAL = (*COSTLESS, "isca26", "paper", "copy_aware", "lplb")
-PREDICTIONS = {"none": lambda: None, "heatmap": _heatmap}
+PREDICTIONS: Mapping[str, Callable[..., prediction.Predictor | None]] = {"none": lambda: None, "heatmap": _heatmap}
 ADMISSION = "admission"  # parameter of a prediction, beside those of its predictor
 ADMISSIONS: Mapping[str | None, type[Reread]] = {"reread": Reread}
 

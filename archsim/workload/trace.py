@@ -236,7 +236,9 @@ MAX_ITERATION = 32766
 """Iterations are kept as int16."""
 
 
-def place(where: str, request: str | None = None, iteration: int | None = None, layer: int | None = None) -> str:
+def place(
+    where: str, request: str | None = None, iteration: int | None = None, layer: int | str | None = None
+) -> str:  # fmt: skip
     """'file: request 3, iteration 5, layer 7' of what is known."""
     parts = [
         f"{name} {value}"

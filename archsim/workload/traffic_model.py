@@ -142,7 +142,9 @@ def read_head(file: Path) -> tuple[Head, Tree]:
     tree = read_yaml(file)
     if "subjects" in tree.data:
         return validate(TrafficSubjects, tree), tree
-    return validate(TrafficTables if "tables" in tree.data else TrafficStatistics, tree), tree
+    if "tables" in tree.data:
+        return validate(TrafficTables, tree), tree
+    return validate(TrafficStatistics, tree), tree
 
 
 def stated_model(file: Path) -> Any:
