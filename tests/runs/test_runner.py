@@ -17,6 +17,7 @@ from support.examples import sampled
 from support.processes import kill
 from support.tiny import SLOW_POLICY, TINY, archsim, start, tiny, tiny_file
 from support.waiting import wait_for
+from support.watching import Heard
 
 import archsim as ar
 from archsim.base.errors import ArchsimError, CapacityError, TraceError
@@ -50,22 +51,6 @@ def expanded(experiment):
 def files_of(folder: Path) -> dict[str, bytes]:
     """The files of a report that must not depend on how it was made."""
     return {name: (folder / name).read_bytes() for name in ("results.csv", "results.parquet", "dies.csv", "links.csv")}
-
-
-class Heard(Unwatched):
-    """A watcher that remembers."""
-
-    def __init__(self):
-        self.found, self.ran, self.failures = 0, [], []
-
-    def kept(self, runs):
-        self.found += runs
-
-    def finished(self, run, record):
-        self.ran.append(run.key)
-
-    def failed(self, run, failure):
-        self.failures.append(failure)
 
 
 def test_order_of_the_experiment_changes_no_run(tmp_path):

@@ -12,6 +12,7 @@ from pyarrow import parquet
 from scipy.stats import qmc
 from support.dask_processes import Cluster
 from support.tiny import TINY, archsim
+from support.watching import Heard
 
 from archsim.base.errors import ArchsimError, CapacityError, SpecError
 from archsim.base.yaml import dump_yaml
@@ -290,50 +291,33 @@ def test_results_do_not_depend_on_what_was_kept_or_on_the_parts(swept, tmp_path,
     monkeypatch.setattr(store, "WORTH_S", np.inf)
     monkeypatch.setattr(sweeping, "KEPT_ALONE_S", 0.0)
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
-    killed = iter(range(10))
-
-    class Killed(Unwatched):
-        def finished(self, run, record):
-            if next(killed) == 9:
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        sweep(plan, out, 1, Killed())
+        sweep(plan, out, 1, Heard(stop=10))
     assert not (out / "results.parquet").exists()
     assert len(list((out / "parts").iterdir())) == 1 and len(list((out / "runs").iterdir())) == 3
-    done = []
-
-    class Counting(Unwatched):
-        def finished(self, run, record):
-            done.append(run.key)
-
-    sweep(plan, out, 1, Counting())
-    assert len(done) == len(rows_of(folder)) - 10
+    heard = Heard()
+    sweep(plan, out, 1, heard)
+    assert heard.ended == len(rows_of(folder)) - 10
     assert (out / "results.parquet").read_bytes() == (folder / "results.parquet").read_bytes()
     part = sorted((out / "parts").iterdir())[1]
     whole = part.read_bytes()
     for torn, again in ((whole[:-100], 7), (whole[:100] + bytes(100) + whole[200:], 14)):
         part.write_bytes(torn)
-        sweep(plan, out, 1, Counting())
-        assert len(done) == len(rows_of(folder)) - 10 + again
+        sweep(plan, out, 1, heard)
+        assert heard.ended == len(rows_of(folder)) - 10 + again
     assert (out / "results.parquet").read_bytes() == (folder / "results.parquet").read_bytes()
 
 
 def test_a_run_that_another_sweep_has_made_is_not_made_again(tmp_path, monkeypatch):
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(store, "WORTH_S", 0.0)
-    done = []
-
-    class Counting(Unwatched):
-        def finished(self, run, record):
-            done.append(run.key)
-
+    heard = Heard()
     narrow = one_of_everything(tmp_path, "  grid: {mesh: [3x2, 2x2], hbm.bandwidth: [2 TB/s]}\n")
     wide = one_of_everything(tmp_path, "  grid: {hbm.bandwidth: [1 TB/s, 2 TB/s], mesh: [2x2, 3x2]}\n")
-    sweep(narrow, tmp_path / "narrow", 1, Counting())
-    assert len(done) == 2
-    sweep(wide, tmp_path / "wide", 1, Counting())
-    assert len(done) == 4
+    sweep(narrow, tmp_path / "narrow", 1, heard)
+    assert heard.ended == 2
+    sweep(wide, tmp_path / "wide", 1, heard)
+    assert heard.ended == 4
     shared = {row["run"]: row for row in rows_of(tmp_path / "narrow")}
     again = [row for row in rows_of(tmp_path / "wide") if row["run"] in shared]
     assert len(again) == 2

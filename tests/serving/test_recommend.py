@@ -36,6 +36,10 @@ def curve_of(*tpots_ms):
 
 
 LIMITS = np.array([np.inf, 50e6, np.inf])
+KIND = SimpleNamespace(
+    engine="vllm", precision="fp8", offer=SimpleNamespace(gpu="h200"),
+    serving=SimpleNamespace(spec=SimpleNamespace(slo=SimpleNamespace(ttft_ns=None, tpot_ns=50e6, e2e_ns=None))),
+)  # fmt: skip
 
 
 def test_the_highest_rate_lies_where_nine_tenths_are_within_the_limits():
@@ -49,30 +53,22 @@ def test_the_highest_rate_lies_where_nine_tenths_are_within_the_limits():
 def test_a_system_that_takes_twice_as_long_serves_half_of_the_rate_of_half_the_limit(monkeypatch):
     # Twice as long: its times at rate 1 are those of rate 2, doubled, so 50 ms here are 25 ms on the curve.
     curve = curve_of([20] * 10, [25] * 10, [40] * 10, [60] * 10)
-    kind = SimpleNamespace(
-        engine="vllm", precision="fp8", offer=SimpleNamespace(gpu="h200"),
-        serving=SimpleNamespace(spec=SimpleNamespace(slo=SimpleNamespace(ttft_ns=None, tpot_ns=50e6, e2e_ns=None))),
-    )  # fmt: skip
     tried = SimpleNamespace(kind=0, choice=Choice(ParallelSpec(), 1, 64, 4096))
     monkeypatch.setattr(studied, "factors_of", lambda kind, choice: Factors((0.0, float(np.log(2))), (0.0, 0.0), 4))
-    slow = drawn_rates([kind], [tried], [curve])
+    slow = drawn_rates([KIND], [tried], [curve])
     assert np.allclose(slow, curve.highest(np.array([np.inf, 25e6, np.inf])) / 2)
     monkeypatch.setattr(studied, "factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.0, 0.0), 4))
-    assert np.allclose(drawn_rates([kind], [tried], [curve]), curve.highest(LIMITS))
+    assert np.allclose(drawn_rates([KIND], [tried], [curve]), curve.highest(LIMITS))
 
 
 def test_errors_of_a_cell_of_one_group_move_all_of_its_sizes_together(monkeypatch):
     curve = curve_of(*([10 * at] * 10 for at in range(1, 9)))
-    kind = SimpleNamespace(
-        engine="vllm", precision="fp8", offer=SimpleNamespace(gpu="h200"),
-        serving=SimpleNamespace(spec=SimpleNamespace(slo=SimpleNamespace(ttft_ns=None, tpot_ns=50e6, e2e_ns=None))),
-    )  # fmt: skip
     sizes = [SimpleNamespace(kind=0, choice=Choice(ParallelSpec(), 1, seqs, 4096)) for seqs in (32, 64)]
     monkeypatch.setattr(studied, "factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.1, 0.1), 1))
-    alike = drawn_rates([kind], sizes, [curve, curve])
+    alike = drawn_rates([KIND], sizes, [curve, curve])
     assert np.array_equal(alike[0], alike[1])
     monkeypatch.setattr(studied, "factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.1, 0.1), 100))
-    apart = drawn_rates([kind], sizes, [curve, curve])
+    apart = drawn_rates([KIND], sizes, [curve, curve])
     assert np.corrcoef(apart)[0, 1] < 0.2
 
 

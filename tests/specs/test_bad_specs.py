@@ -20,6 +20,7 @@ from support.bad_experiments import GOOD
 from support.examples import sampled
 from support.mutants import mutated
 from support.tables import read_beside
+from support.toy import TOY
 
 import archsim as ar
 from archsim.base.errors import ArchsimError, SpecError
@@ -314,11 +315,7 @@ SYSTEM = {
     "d2d": {"bandwidth": "1 TB/s"}, "llc": {"capacity": "2 MiB", "segment": "64 KiB"},
     "compute": {"peak": "300 TFLOP/s", "dtype": "bf16"}, "launch": "local_cp",
 }  # fmt: skip
-MODEL = {
-    "name": "toy", "source": "made up", "layers": 3, "moe_layers": {"first": 1, "last": 2}, "hidden": 512,
-    "expert_ffn": 256, "experts": 16, "top_k": 2, "shared_experts": 1, "vocabulary": 1000, "dense_ffn": 512,
-    "attention": {"heads": 8, "kv_heads": 2, "head_dim": 64},
-}  # fmt: skip
+(MODEL,) = TOY["models"]
 # What makes keys dead (parts of the experiment), and another value of each key.
 UNREAD = read_beside(__file__, "tables.yaml")["unread"]
 

@@ -1,7 +1,6 @@
 """Explorations end to end: the front is that of all points, event runs back every claim, bad input is reported."""
 
 import csv
-from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support.browser import run_in
-from support.explorations import EXPLORED, SWEPT
+from support.explorations import EXPLORED, SWEPT, unwatched
 from support.tiny import TINY
 
 import archsim as ar
@@ -20,7 +19,7 @@ from archsim.cli.main import main
 from archsim.report.units import amount, unit_of_objective
 from archsim.runs.columns import RUN_COLUMNS
 from archsim.runs.energy import Coefficients, build_costs
-from archsim.runs.sweep import Unwatched, sweep
+from archsim.runs.sweep import sweep
 from archsim.specs.axes import OBJECTIVES, ExploreSpec, sense_of, with_expressions
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.library import load_exploration
@@ -55,11 +54,6 @@ from archsim.studies.exploration.page import (
     write_exploration,
 )
 from archsim.studies.exploration.search import explore, search, search_each
-
-
-@contextmanager
-def unwatched():
-    yield Unwatched()
 
 
 @pytest.fixture(scope="module")

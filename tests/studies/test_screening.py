@@ -1,7 +1,6 @@
 """Screened points have the values of single runs, whatever they differ in; without shared plans, nothing is screened.
 """
 
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 from support.examples import examples, sampled
-from support.explorations import EXPLORED
+from support.explorations import EXPLORED, unwatched
 from support.small_runs import demand_of, policy, scenario_of, small_model, small_system
 from support.tables import read_beside
 
@@ -22,7 +21,6 @@ from archsim.engine.state import UNITS
 from archsim.runs.energy import Coefficients
 from archsim.runs.plan import RunMaker, select
 from archsim.runs.simulator import Simulator
-from archsim.runs.sweep import Unwatched
 from archsim.specs.fabric import TopologySpec
 from archsim.specs.library import load_assumptions, load_exploration
 from archsim.studies.exploration.analysis import pareto
@@ -47,11 +45,6 @@ CHANGES = (
     {"dispatch": "per_token_expert"}, {"order": "as_created"}, {"copy_writes": "barrier"},
 )  # fmt: skip
 MODEL = small_model(layers=4, moe_layers=small_model().moe_layers.model_copy(update={"last": 3}))
-
-
-@contextmanager
-def unwatched():
-    yield Unwatched()
 
 
 def drawn(rng, part):

@@ -14,11 +14,11 @@ from support.explorations import EXPLORED
 from support.papers import small
 from support.tiny import TINY
 from support.toy import SERVED, TOY
+from support.watching import Heard
 
 import archsim as ar
 from archsim.runs import store
 from archsim.runs import sweep as sweeping
-from archsim.runs.sweep import Unwatched
 from archsim.uncertainty import worlds
 
 SWEPT = yaml.safe_load(TINY) | {"policies": ["ep", "allo+pred"]}
@@ -31,42 +31,21 @@ TABLES = ("results.csv", "results.parquet", "dies.csv", "links.csv", "manifest.y
 SURE = ("sure.json", "sure.csv", "sure.html")
 
 
-class Watcher(Unwatched):
-    """Counts what has ended, as a watcher hears it by the method ``heard``, and interrupts the study at one of them."""
-
-    def __init__(self, heard: str, stop: int = -1):
-        self.heard, self.stop, self.ended = heard, stop, 0
-
-    def finished(self, run, record) -> None:
-        self.count("finished")
-
-    def at(self, text, share) -> None:
-        self.count("at")
-
-    def count(self, heard: str) -> None:
-        self.ended += heard == self.heard
-        if self.ended == self.stop:
-            raise KeyboardInterrupt
-
-    def failed(self, run, failure) -> None:
-        raise AssertionError(failure.message)
-
-
 class Study(NamedTuple):
-    """``start``: (given, folder, watcher, processes); ``files``: what must not depend on how it was made; ``heard``: by
-    which method a watcher hears of runs. Of worlds it hears a share, first of all that of those kept.
+    """``start``: (given, folder, watcher, processes). ``files``: what must not depend on how it was made. ``heard``:
+    what a watcher hears, keys of runs, or of worlds shares, of which the first is that of those kept.
     """
 
-    start: Callable[[object, Path, Watcher, int], object]
+    start: Callable[[object, Path, Heard, int], object]
     given: object
     files: tuple[str, ...]
     nightly: bool = False
     manifest: bool = True
-    heard: str = "finished"
+    heard: str = "ran"
 
     @property
     def first(self) -> int:
-        return self.heard == "at"
+        return self.heard == "shares"
 
 
 STUDIES = {
@@ -86,7 +65,7 @@ STUDIES = {
     ),
     "sure": Study(
         lambda given, out, watcher, jobs: ar.sure(given, 16, out, jobs=jobs, watcher=watcher), TOY, SURE, False, False,
-        "at",
+        "shares",
     ),
     "serve sure": Study(
         lambda given, out, watcher, jobs: ar.serve_sure(given, 16, out=out, watcher=watcher, jobs=jobs), SERVED, SURE,
@@ -128,7 +107,7 @@ def whole_of(tmp_path_factory):
 
     def made(name: str) -> Whole:
         if name not in known:
-            folder, study, watcher = tmp_path_factory.mktemp("study"), STUDIES[name], Watcher(STUDIES[name].heard)
+            folder, study, watcher = tmp_path_factory.mktemp("study"), STUDIES[name], Heard(by=STUDIES[name].heard)
             given = study.given
             if name == "claims":  # takes files
                 given = folder / "small.yaml"
@@ -145,21 +124,21 @@ def whole_of(tmp_path_factory):
 def test_interrupted_it_goes_on_and_ends_with_the_same_bytes(whole_of, name, tmp_path):
     """Of what had ended nothing is run again, and until all has ended no table is there."""
     whole = whole_of(name)
-    stop, again = Watcher(whole.study.heard, max(1, whole.ended // 2)), Watcher(whole.study.heard)
+    stop, again = Heard(max(1, whole.ended // 2), whole.study.heard), Heard(by=whole.study.heard)
     with alone(tmp_path / "cache"):
         with pytest.raises(KeyboardInterrupt):
             whole.study.start(whole.given, tmp_path / "out", stop, 1)
         left = {file.name for file in (tmp_path / "out").iterdir() if not file.name.startswith(".")}
         assert not left & set(whole.study.files) - {"manifest.yaml"}
         whole.study.start(whole.given, tmp_path / "out", again, 1)
-    assert whole.ended > 1 and again.ended <= whole.ended - stop.ended + whole.study.first
+    assert whole.ended > 1 and not again.failures and again.ended <= whole.ended - stop.ended + whole.study.first
     assert files(whole.study, tmp_path / "out") == files(whole.study, whole.folder)
 
 
 @pytest.mark.parametrize("name", sampled(STUDIES, lambda name: not STUDIES[name].nightly))
 def test_a_second_time_nothing_is_run_and_nothing_changes(whole_of, name, tmp_path):
     whole = whole_of(name)
-    watcher, before = Watcher(whole.study.heard), files(whole.study, whole.folder)
+    watcher, before = Heard(by=whole.study.heard), files(whole.study, whole.folder)
     with alone(tmp_path / "cache"):
         whole.study.start(whole.given, whole.folder, watcher, 1)
     assert watcher.ended <= whole.study.first and files(whole.study, whole.folder) == before
@@ -169,7 +148,7 @@ def test_a_second_time_nothing_is_run_and_nothing_changes(whole_of, name, tmp_pa
 def test_a_manifest_gives_the_same_bytes(whole_of, name, tmp_path):
     whole = whole_of(name)
     with alone(tmp_path / "cache"):
-        whole.study.start(whole.folder / "manifest.yaml", tmp_path / "out", Watcher(whole.study.heard), 1)
+        whole.study.start(whole.folder / "manifest.yaml", tmp_path / "out", Heard(by=whole.study.heard), 1)
     assert files(whole.study, tmp_path / "out") == files(whole.study, whole.folder)
 
 
@@ -177,5 +156,5 @@ def test_a_manifest_gives_the_same_bytes(whole_of, name, tmp_path):
 def test_processes_change_nothing(whole_of, name, tmp_path):
     whole = whole_of(name)
     with alone(tmp_path / "cache"):
-        whole.study.start(whole.given, tmp_path / "out", Watcher(whole.study.heard), 2)
+        whole.study.start(whole.given, tmp_path / "out", Heard(by=whole.study.heard), 2)
     assert files(whole.study, tmp_path / "out") == files(whole.study, whole.folder)
