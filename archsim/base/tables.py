@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from math import isfinite
 from pathlib import Path
@@ -159,6 +159,13 @@ class Table(Shown):
             missing = kind == INTEGER and None in values
             series[name] = pandas.Series(values, dtype="Int64" if missing else kinds[kind])
         return pandas.DataFrame(series)
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows of cells as CSV, the first row their names."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()
 
 
 def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool = True) -> None:

@@ -1,8 +1,6 @@
 """The profile page of a trace, with pictures, numbers, definitions and insights, as one self-contained HTML file."""
 
 import base64
-import csv
-import io
 import struct
 import zlib
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from archsim.base.files import own_folder, write_text
+from archsim.base.tables import csv_text
 from archsim.report.page import rendered
 from archsim.report.plots import KINDS, Axis, Colours, Points
 from archsim.workload.profile import BATCHES, DEFINITIONS, POINTS, Profile, insights
@@ -30,24 +29,22 @@ def write_profile(found: Profile, folder: Path) -> Path:
 
 def csv_of(found: Profile) -> str:
     """statistic, layer (of the model; empty for the mean, half 1 and half 2), value."""
-    stream = io.StringIO()
-    rows = csv.writer(stream, lineterminator="\n")
-    rows.writerow(["statistic", "of", "layer", "value"])
+    rows: list[list[str | int]] = [["statistic", "of", "layer", "value"]]
     for name, values in found.layers.items():
-        rows.writerow([name, "mean of layers", "", f"{found.mean(name):.6g}"])
+        rows.append([name, "mean of layers", "", f"{found.mean(name):.6g}"])
         for half, value in enumerate(found.halves.get(name, ()), 1):
-            rows.writerow([name, f"half {half}", "", f"{value:.6g}"])
+            rows.append([name, f"half {half}", "", f"{value:.6g}"])
         for layer, value in zip(found.trace.layer_ids, values, strict=False):
-            rows.writerow([name, "layer", int(layer), f"{value:.6g}"])
+            rows.append([name, "layer", int(layer), f"{value:.6g}"])
     for name, values in found.coverage.items():
         for point, value in zip(POINTS, values, strict=True):
-            rows.writerow([f"{name} coverage", f"top {point:.0%}", "", f"{value:.6g}"])
+            rows.append([f"{name} coverage", f"top {point:.0%}", "", f"{value:.6g}"])
     for batch, values in zip(BATCHES, found.working_set, strict=True):
         if not np.isnan(values).any():
-            rows.writerow(["working set", f"batch {batch}", "", f"{values.mean():.6g}"])
+            rows.append(["working set", f"batch {batch}", "", f"{values.mean():.6g}"])
     for distance, count in enumerate(found.reuse):
-        rows.writerow(["reuse", f"distance {distance}" if distance else "first use", "", int(count)])
-    return stream.getvalue()
+        rows.append(["reuse", f"distance {distance}" if distance else "first use", "", int(count)])
+    return csv_text(rows)
 
 
 def render(found: Profile) -> str:

@@ -11,8 +11,6 @@ of the dies of a wafer are not known, so that neither shipped set limits them.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log
@@ -21,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import ArchsimError, did_you_mean
 from archsim.base.files import write_text
-from archsim.base.tables import Shown
+from archsim.base.tables import Shown, csv_text
 from archsim.report.page import rendered
 from archsim.report.plots import Axis, Bars, waterfall
 from archsim.report.units import factor, listed
-from archsim.runs.results import BASE_POLICY, Layers, Results, layers_that_ran, layers_told
+from archsim.runs.results import BASE_POLICY, Layers, layers_that_ran, layers_told
 from archsim.runs.sweep import Watcher, sweep
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.experiment import ExperimentSpec
@@ -101,6 +99,11 @@ class Waterfall:
     effects: tuple[Effect, ...]
     beyond: Effect | None = None
 
+    @property
+    def every(self) -> tuple[Effect, ...]:
+        """``effects``, and ``beyond`` where there is one."""
+        return self.effects if self.beyond is None else (*self.effects, self.beyond)
+
 
 @dataclass(frozen=True)
 class Ablation(Shown):
@@ -136,7 +139,7 @@ class Ablation(Shown):
 def effect_rows(found: Ablation) -> Iterator[tuple[Any, ...]]:
     """The values of ``EFFECT_COLUMNS`` for every effect, in the order of the chain."""
     for fall in found.waterfalls:
-        for place, effect in enumerate([*fall.effects, *([fall.beyond] if fall.beyond else [])], 1):
+        for place, effect in enumerate(fall.every, 1):
             link = effect.link
             yield (
                 fall.system, fall.model, fall.batch, fall.policy, place, link.field, link.before, link.after,
@@ -202,23 +205,14 @@ def ablate(
     watcher: Watcher | None = None,
 ) -> Ablation:
     """Run what is missing in ``out`` and compute the effects. Raises as :func:`archsim.runs.sweep.sweep`."""
-    results = sweep(ablated(experiment, start, end), out, jobs, watcher)
-    return waterfalls_of(results, start, end, {model.name: len(model.moe_layer_ids) for model in experiment.models})
-
-
-def waterfalls_of(
-    results: Results, start: AssumptionsSpec, end: AssumptionsSpec, models: Mapping[str, int]
-) -> Ablation:
-    """The effects of every link, from the results of :func:`ablated`. models: name → number of its MoE layers."""
-    links = links_between(start, end)
-    rows = {(*(row[name] for name in _COMPARED), row["assumptions"]): row for row in results.runs.rows}
-    places = dict.fromkeys(key[:-1] for key in rows if key[3] != BASE_POLICY)
-    falls = [_waterfall(place, rows, links, start, end, beyond(start, end)) for place in places]
+    found = sweep(ablated(experiment, start, end), out, jobs, watcher).runs.rows
+    links, more = links_between(start, end), beyond(start, end)
+    rows = {(*(row[name] for name in _COMPARED), row["assumptions"]): row for row in found}
     every = dict.fromkeys(key[:-1] for key in rows)
+    falls = [_waterfall(place, rows, links, start, end, more) for place in every if place[3] != BASE_POLICY]
     closes = all(_same(rows[(*place, links[-1].chain.label)], rows[(*place, end.label)]) for place in every)
-    return Ablation(
-        start, end, links, tuple(falls), closes, len(results.runs.rows), layers_that_ran(results.runs.rows, models)
-    )
+    layers = layers_that_ran(found, {model.name: len(model.moe_layer_ids) for model in experiment.models})
+    return Ablation(start, end, links, tuple(falls), closes, len(found), layers)
 
 
 def _waterfall(
@@ -280,12 +274,8 @@ def write_ablation(found: Ablation, name: str, folder: Path, notes: Sequence[str
 
 def csv_of(found: Ablation) -> str:
     """One row per policy, system, model, batch and assumption."""
-    stream = io.StringIO()
-    rows = csv.writer(stream, lineterminator="\n")
-    rows.writerow(EFFECT_COLUMNS)
-    for row in effect_rows(found):
-        rows.writerow([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row])
-    return stream.getvalue()
+    rows = ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in effect_rows(found))
+    return csv_text([EFFECT_COLUMNS, *rows])
 
 
 def render(found: Ablation, name: str, notes: Sequence[str] = ()) -> str:
@@ -295,14 +285,15 @@ def render(found: Ablation, name: str, notes: Sequence[str] = ()) -> str:
         "end": found.end.label, "groups": list(groups_of(found)), "worth": list(worth_of(found)),
         "meanings": [
             (link, ASSUMPTIONS[link.field][link.before], ASSUMPTIONS[link.field][link.after])
-            for link in (*found.links, *_further(found))
+            for link in _links_of(found)
         ],
     }
     return rendered("ablation.html.j2", context, {"factor": factor})
 
 
-def _further(found: Ablation) -> list[Link]:
-    return [fall.beyond.link for fall in found.waterfalls[:1] if fall.beyond]
+def _links_of(found: Ablation) -> list[Link]:
+    """Those of the chain, and the one beyond it."""
+    return [*found.links, *(fall.beyond.link for fall in found.waterfalls[:1] if fall.beyond)]
 
 
 def groups_of(found: Ablation) -> Iterator[Group]:
@@ -321,7 +312,9 @@ def drawing(fall: Waterfall, found: Ablation) -> Bars:
         by = effect.speedup_after - effect.speedup_before
         same = abs(effect.speedup_after / effect.speedup_before - 1) < SMALL
         colour = "--llc" if same else "--compute" if by > 0 else "--from-link"
-        changes.append((effect.link.field, by, colour, {"told": _tip(effect)}))
+        link, by_then = effect.link, f"{factor(effect.speedup_before)} → {factor(effect.speedup_after)}"
+        told = f"{link.field}: {link.before} → {link.after}: {by_then}; changed alone: {factor(effect.speedup_alone)}"
+        changes.append((link.field, by, colour, {"told": told}))
     return waterfall(
         f"{fall.policy}: how does each assumption change its speed-up?", changes,
         Axis("value", "decode throughput relative to base under the same assumptions, ×"),
@@ -365,20 +358,11 @@ def _distance(effect: Effect) -> float:
 
 def worth_of(found: Ablation) -> Iterator[tuple[str, str, str, str, str]]:
     """(assumption, least, median, largest factor in the chain, median factor alone) over all waterfalls."""
-    for place, link in enumerate((*found.links, *_further(found))):
-        effects = [(*fall.effects, *([fall.beyond] if fall.beyond else []))[place] for fall in found.waterfalls]
+    for place, link in enumerate(_links_of(found)):
+        effects = [fall.every[place] for fall in found.waterfalls]
         chained = sorted(effect.factor for effect in effects)
         alone = sorted(
             effect.speedup_alone / fall.start for effect, fall in zip(effects, found.waterfalls, strict=True)
         )
         middle = len(chained) // 2
         yield link.field, factor(chained[0]), factor(chained[middle]), factor(chained[-1]), factor(alone[middle])
-
-
-def _tip(effect: Effect) -> str:
-    link = effect.link
-    return (
-        f"{link.field}: {link.before} → {link.after}: {factor(effect.speedup_before)} → "
-        f"{factor(effect.speedup_after)}; "
-        f"changed alone: {factor(effect.speedup_alone)}"
-    )

@@ -59,8 +59,17 @@ def check(found: Any, of: Source, say: Callable[[str], None] = lambda text: None
         takes, details = _points(found, say)
     except CodeNotImported as error:
         takes, details = f". Points were not checked: {error}", []
-    notes += [*_carrier_notes(systems), *_limit_notes(systems)]
-    details += [*_as_built(systems), *_ranges(systems)]
+    from archsim.runs.energy import build_costs, carrier_note, full_load_told
+    from archsim.runs.plan import told_as_built
+
+    def of_carrier(system: SystemSpec) -> Iterable[str]:
+        return filter(None, [carrier_note(system.name, build_costs(system).carrier_share)])
+
+    def of_limits(system: SystemSpec) -> Iterable[str]:
+        return (f"{system.name}: {line}" for line in full_load_told(system))
+
+    notes += [*_of_each(systems, of_carrier), *_of_each(systems, of_limits)]
+    details += [*_of_each(systems, told_as_built), *_ranges(systems)]
     return Checked(found, _summary(found, str(of)) + takes, tuple(details), tuple(notes))
 
 
@@ -116,32 +125,11 @@ def _amount(value: float, unit: str) -> str:
     return f"{significant(value)} {unit}".strip()
 
 
-def _as_built(systems: Iterable[SystemSpec]) -> Iterator[str]:
-    """What is left of machines that are not perfect. Fabrics of own code are left out."""
-    from archsim.runs.plan import told_as_built
-
+def _of_each(systems: Iterable[SystemSpec], told: Callable[[SystemSpec], Iterable[str]]) -> Iterator[str]:
+    """What there is to say of every machine. Machines whose fabric is own code that is not imported are left out."""
     for system in systems:
         with suppress(CodeNotImported):
-            yield from told_as_built(system)
-
-
-def _carrier_notes(systems: Iterable[SystemSpec]) -> Iterator[str]:
-    """Of machines that do not fit on the carrier on which their links are. Fabrics of own code are left out."""
-    from archsim.runs.energy import build_costs, carrier_note
-
-    for system in systems:
-        with suppress(CodeNotImported):
-            if note := carrier_note(system.name, build_costs(system).carrier_share):
-                yield note
-
-
-def _limit_notes(systems: Iterable[SystemSpec]) -> Iterator[str]:
-    """What machines with limits of power or heat can do at once."""
-    from archsim.runs.energy import full_load_told
-
-    for system in systems:
-        with suppress(CodeNotImported):
-            yield from (f"{system.name}: {line}" for line in full_load_told(system))
+            yield from told(system)
 
 
 def _points(found: Any, say: Callable[[str], None]) -> tuple[str, list[str]]:

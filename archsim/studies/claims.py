@@ -45,7 +45,6 @@ from archsim.specs.papers import (
     ClaimGroup,
     ClaimRow,
     PaperSpec,
-    RunSpec,
     SignSpec,
     listed_ids,
     parsed_quantity,
@@ -382,11 +381,15 @@ class Claims(Shown):
         """Which of two systems is faster, for all pairs that its groups name."""
         return tuple(judged_signs(self.judged, self.paper.called))
 
-    def nulls_of(self, group: ClaimGroup) -> list[tuple[str, int]]:
+    @cached_property
+    def groups(self) -> list[tuple[ClaimGroup, list[Judged]]]:
+        """Every group of the paper, with its rows."""
+        return [(group, [each for each in self.judged if each.group is group]) for group in self.paper.claims]
+
+    def nulls_of(self, group: ClaimGroup, rows: Sequence[Judged]) -> list[tuple[str, int]]:
         """(null model, how many of a group's numbers it meets) for the group's own, for further ones, and, last, what
         is simulated; numbers that were fitted count, too.
         """
-        rows = [each for each in self.judged if each.group is group]
         found = [(group.guessed or "the null model", sum(each.guess_met for each in rows))]
         for null in group.nulls:
             met = sum(each.meets(self.paper.guess_of(group, each.row, null)) for each in rows)
@@ -475,39 +478,23 @@ def _make(
 ) -> _Made:
     """The rows of a run under the first ``rules`` rules, with constants at an ``end`` of their interval."""
     spec, overrides = paper.runs[name], paper.overrides(name, rules, end)
-    where = folder / name / _label(overrides)
+    # other overrides have a folder of their own, so that what is kept of each stays
+    own = hashlib.sha256("\n".join(overrides).encode()).hexdigest()[:8] if overrides else "physical"
+    where = folder / name / own
     watcher.phase(f"{paper.paper}: {name}, " + (paper.steps(name)[rules] if end is None else f"end {end + 1} of 2"))
     if spec.table:
-        given = spec.table.given | dict(map(_changed, overrides))
+        changed = (override.partition("=") for override in overrides)  # values are YAML
+        given = spec.table.given | {key: safe_load(value) for key, _, value in changed}
         return _Made(import_function(spec.table.function)(**given), ())
     if spec.sweep:
-        return _swept(spec.sweep, overrides, where, jobs, watcher)
-    return _served(spec, overrides, where, watcher)
-
-
-def _changed(override: str) -> tuple[str, Any]:
-    """``key=value`` of what a function is given; the value is YAML."""
-    key, _, value = override.partition("=")
-    return key, safe_load(value)
-
-
-def _label(overrides: Sequence[str]) -> str:
-    """A folder of their own for other overrides, so that what is kept of each stays."""
-    return hashlib.sha256("\n".join(overrides).encode()).hexdigest()[:8] if overrides else "physical"
-
-
-def _swept(source: Mapping, overrides: Sequence[str], folder: Path, jobs: int | None, watcher: Watcher) -> _Made:
-    selection = select(load_planned(source, overrides), watcher.phase)
-    rows = sweep_selected(selection, folder, jobs, watcher).runs.rows
-    # an axis is named as in the file, as it is in tables of serving
-    named = [{key.removeprefix(_AXIS): value for key, value in row.items()} for row in rows]
-    return _Made(named, tuple(axis.name for axis in selection.plan.sweep.axes))
-
-
-def _served(spec: RunSpec, overrides: Sequence[str], folder: Path, watcher: Watcher) -> _Made:
+        selection = select(load_planned(spec.sweep, overrides), watcher.phase)
+        rows = sweep_selected(selection, where, jobs, watcher).runs.rows
+        # an axis is named as in the file, as it is in tables of serving
+        named = [{key.removeprefix(_AXIS): value for key, value in row.items()} for row in rows]
+        return _Made(named, tuple(axis.name for axis in selection.plan.sweep.axes))
     assert spec.serve is not None
     plan = serve_plan(spec.serve, overrides)
-    return _Made(serve_into(plan, folder, watcher, around=False).table.rows, tuple(plan.first.axes))
+    return _Made(serve_into(plan, where, watcher, around=False).table.rows, tuple(plan.first.axes))
 
 
 # ---- page
@@ -609,9 +596,8 @@ def write_claims(claims: Claims, folder: Path) -> Path:
     """``index.html`` and ``claims.csv`` of one paper."""
     own_folder(folder)
     table_of([claims]).write_csv(folder / "claims.csv")
-    groups = [(group, [each for each in claims.judged if each.group is group]) for group in claims.paper.claims]
     context = {
-        "claims": claims, "paper": claims.paper, "counts": counts_of([claims]), "groups": groups,
+        "claims": claims, "paper": claims.paper, "counts": counts_of([claims]), "groups": claims.groups,
         "sentence": summary_sentence([claims]), "picture": picture_of(claims),
         "answers": [(each, answer_sentence(each)) for each in claims.answers],
     }  # fmt: skip
@@ -626,16 +612,14 @@ _DOT = MappingProxyType({"better": "--p4", "as null": "--p0", "missed": "--p7", 
 def picture_of(claims: Claims) -> Points | None:
     """Simulated over published, a row for each group of values; None where no value is a positive number."""
     rows: list[dict[str, Any]] = []
-    for group in claims.paper.claims:
-        for judged in claims.judged:
-            ratio = _ratio(judged, judged.simulated) if judged.group is group and judged.kind in _DOT else None
-            if ratio is not None:
-                guess = _ratio(judged, judged.guess)
-                rows.append({
-                    "group": group.what, "ratio": min(max(ratio, _LEAST), _MOST), "kind": judged.kind,
-                    "row": f"{judged.row.id} {judged.place}", "published": published(judged),
-                    "simulated": shown(judged.simulated, ""), "null": "–" if guess is None else f"{guess:.3g}×",
-                })  # fmt: skip
+    for judged in (each for _, of_group in claims.groups for each in of_group if each.kind in _DOT):
+        if (ratio := _ratio(judged, judged.simulated)) is not None:
+            guess = _ratio(judged, judged.guess)
+            rows.append({
+                "group": judged.group.what, "ratio": min(max(ratio, _LEAST), _MOST), "kind": judged.kind,
+                "row": f"{judged.row.id} {judged.place}", "published": published(judged),
+                "simulated": shown(judged.simulated, ""), "null": "–" if guess is None else f"{guess:.3g}×",
+            })  # fmt: skip
     if not rows:
         return None
     return Points(

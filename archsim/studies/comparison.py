@@ -80,20 +80,6 @@ def compare(selection: Selection, size: int, decode_steps: int, watcher: Watcher
     return _compare(selection, selection.kept, size, decode_steps, watcher or Unwatched())
 
 
-def write_sample(selection: Selection, folder: Path) -> Comparison | None:
-    """Compare the engines on a few analytical runs of a sweep, write that beside its results.
-
-    None without such runs.
-    """
-    plan = selection.plan
-    analytical = [number for number in selection.kept if plan.point(number).engine == "analytical"]
-    if not analytical:
-        return None
-    found = _compare(selection, analytical, SAMPLE_OF_REPORT, STEPS_OF_REPORT, Unwatched())
-    write_comparison(folder, found.runs, STEPS_OF_REPORT, found.drawn_from)
-    return found
-
-
 def _compare(
     selection: Selection, numbers: Sequence[int], size: int, decode_steps: int, watcher: Watcher
 ) -> Comparison:
@@ -123,10 +109,22 @@ class SweepReport:
 
 
 def write_sweep_report(selection: Selection, folder: Path) -> SweepReport:
-    """Run a sample of the analytical runs on both engines; write the page beside the results in ``folder``."""
-    sample = write_sample(selection, folder)
-    page, notes = write_sweep_page(selection, folder)
-    return SweepReport(page, notes, sample)
+    """Run a sample of the analytical runs on both engines; write the page beside the results in ``folder``: every run
+    with its dies and links (few runs, no axes), or points over their axes.
+    """
+    plan, found = selection.plan, None
+    if analytical := [number for number in selection.kept if plan.point(number).engine == "analytical"]:
+        found = _compare(selection, analytical, SAMPLE_OF_REPORT, STEPS_OF_REPORT, Unwatched())
+        write_comparison(folder, found.runs, STEPS_OF_REPORT, found.drawn_from)
+    rows = read_parquet(folder / PARQUET, RUN_COLUMNS).rows
+    if not plan.sweep.axes and keeps_details(plan, len(selection)):
+        experiment = plan.experiment
+        traffic = traffic_notes(experiment.workload.model_dump(mode="json")["trace"])
+        notes = (*notes_of(rows, experiment.systems), *traffic, *experiment.unread)
+        return SweepReport(write_report(folder), notes, found)
+    numbered = [{"point": number, **row} for number, row in zip(selection.kept, rows, strict=True)]
+    page, notes = write_points_page(plan, numbered, selection.dropped.by_constraint, folder)
+    return SweepReport(page, notes, found)
 
 
 @contextmanager
@@ -139,22 +137,6 @@ def failures_on_page(name: str, folder: Path) -> Iterator[None]:
     except FailedRuns as error:
         write_text(folder / PAGES[0], rendered("failed.html.j2", {"name": name, "failed": str(error).splitlines()}))
         raise
-
-
-def shows_runs(selection: Selection) -> bool:
-    """Whether the page shows every run with its dies and links (few runs, no axes) or points over their axes."""
-    return not selection.plan.sweep.axes and keeps_details(selection.plan, len(selection))
-
-
-def write_sweep_page(selection: Selection, folder: Path) -> tuple[Path, tuple[str, ...]]:
-    """Write ``index.html`` beside the results in ``folder``; returns its path and the caveats of the results."""
-    rows = read_parquet(folder / PARQUET, RUN_COLUMNS).rows
-    if shows_runs(selection):
-        traffic = traffic_notes(selection.plan.experiment.workload.model_dump(mode="json")["trace"])
-        experiment = selection.plan.experiment
-        return write_report(folder), (*notes_of(rows, experiment.systems), *traffic, *experiment.unread)
-    numbered = [{"point": number, **row} for number, row in zip(selection.kept, rows, strict=True)]
-    return write_points_page(selection.plan, numbered, selection.dropped.by_constraint, folder)
 
 
 def notes_of(rows: Iterable[Row], systems: Iterable[SystemSpec]) -> tuple[str, ...]:

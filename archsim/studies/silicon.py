@@ -220,7 +220,7 @@ def _rows(replay: Replay, events: int) -> Recorded:
     from archsim.policies.prediction import TopFraction
 
     assert replay._heatmap is not None, "of a run with heatmap_update: limited"
-    heatmap = replay._heatmap._map
+    heatmap: Any = replay._heatmap._map  # whose parts are replaced by ones that note what they are asked
     rows: list[np.ndarray] = []
     predictor = heatmap._predictor
     scenario = replay.engine.scenario
@@ -242,7 +242,7 @@ def _rows(replay: Replay, events: int) -> Recorded:
 
 def _updates(replay: Replay, events: int) -> Recorded:
     assert replay._heatmap is not None, "of a run with heatmap_update: limited"
-    heatmap = replay._heatmap._map
+    heatmap: Any = replay._heatmap._map  # whose parts are replaced by ones that note what they are asked
     found: list[tuple[int, int, int]] = []
     take_in, per_word = heatmap.take_in, heatmap._per_word
 

@@ -8,8 +8,6 @@ Quantiles and bins are of all machines that work; those that do not are scrapped
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ import numpy as np
 
 from archsim.base.errors import SpecError
 from archsim.base.files import write_text
+from archsim.base.tables import csv_text
 from archsim.base.units import NS_PER_S
 from archsim.engine.engine import WeightMover
 from archsim.engine.state import new_tally
@@ -132,20 +131,18 @@ def cells_of(each: Wafers) -> list[str]:
 
 def csv_of(found: Sequence[Wafers]) -> str:
     """One row for every distribution."""
-    stream = io.StringIO()
-    rows = csv.writer(stream, lineterminator="\n")
     names = list(dict.fromkeys(name for each in found for name in each.told))
     quantiles = [f"p{each}_tokens_per_s" for each in QUANTILES]
     bins = [f"share_from_{round(100 * (1 - BIN * (each + 1)))}_percent" for each in range(BINS)]
-    rows.writerow([
+    rows: list[list[Any]] = [[
         *names, "made", "working", "least_dies", "most_dies", *quantiles, "best_tokens_per_s", "mean_tokens_per_s",
         *bins, "share_slower", "usd", "usd_per_token_per_s",
-    ])  # fmt: skip
+    ]]  # fmt: skip
     for each in found:
         numbers = (*each.tokens_per_s, each.best, each.mean, *each.bins, each.usd, each.usd_per_token_per_s)
         told = [each.told.get(name, "") for name in names]
-        rows.writerow([*told, each.made, each.working, *each.dies, *(f"{value:.6g}" for value in numbers)])
-    return stream.getvalue()
+        rows.append([*told, each.made, each.working, *each.dies, *(f"{value:.6g}" for value in numbers)])
+    return csv_text(rows)
 
 
 def write_distributions(plan: SweepPlan, rows: Iterable[_Row], folder: Path) -> list[Wafers]:

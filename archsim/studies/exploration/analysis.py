@@ -306,11 +306,6 @@ def levels_of_axis(points: Sequence[Candidate], axis: str) -> list[Level]:
     return [Level(label, at == number) for number, label in enumerate(labels) if (at == number).any()]
 
 
-def are_quantities(points: Sequence[Candidate], axis: str) -> bool:
-    """Whether the values of an axis have an order."""
-    return _quantities(list({point.axes[axis] for point in points})) is not None
-
-
 def effects(points: Sequence[Candidate], objective: str) -> list[Effect]:
     """The effects of every axis whose levels differ, the widest first. With several models, each is relative to its own
     mean.
@@ -476,7 +471,8 @@ def _threshold(pairs: Sequence[Pair], axis: str, found: Exploration) -> str:
     if any(len(each) != 1 for each in pays.values()):
         return ""
     yes = [level for level in levels if True in pays[level]]
-    ordered = len(levels) > 2 and are_quantities(found.points, axis)
+    values = list({point.axes[axis] for point in found.points})
+    ordered = len(levels) > 2 and _quantities(values) is not None
     if ordered and len(levels) > len(yes) > 0 and yes == levels[-len(yes) :]:
         return f"above {axis} {levels[-len(yes) - 1]}, from {yes[0]}"
     if ordered and len(levels) > len(yes) > 0 and yes == levels[: len(yes)]:

@@ -1,7 +1,5 @@
 """The page of an exploration: one self-contained HTML file, the front as CSV, the YAML of every best design."""
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +13,7 @@ import numpy as np
 from archsim.base.causes import DOING
 from archsim.base.errors import capital
 from archsim.base.files import write_text
+from archsim.base.tables import csv_text
 from archsim.base.yaml import dump_yaml
 from archsim.report import sections
 from archsim.report.page import rendered
@@ -209,36 +208,15 @@ def csv_of(found: Exploration) -> str:
     """One row for every point that the event engine ran (of the front, if it ran none): its axes, objectives by both
     engines, and its bottleneck.
     """
-    stream = io.StringIO()
-    rows = csv.writer(stream, lineterminator="\n")
     names = tuple(dict.fromkeys((*OBJECTIVES, *found.spec.objectives)))
     units = [f"{name} ({unit_of_objective(name)})" for name in names]
-    rows.writerow(
-        [
-            "point",
-            "front",
-            *found.axes,
-            *units,
-            *(f"{name}, analytical" for name in names),
-            "limit",
-            "share",
-            "run",
-        ]
-    )
+    analytical = [f"{name}, analytical" for name in names]
+    rows: list[list[Any]] = [["point", "front", *found.axes, *units, *analytical, "limit", "share", "run"]]
     for point in found.known or found.front:
         numbers = [f"{each:.6g}" for values in (point.values, point.cheap) for each in (values[name] for name in names)]
-        rows.writerow(
-            [
-                point.index,
-                int(point.front),
-                *point.axes.values(),
-                *numbers,
-                point.limit[0],
-                f"{point.limit[1]:.4f}",
-                point.run,
-            ]
-        )
-    return stream.getvalue()
+        limit, share = point.limit
+        rows.append([point.index, int(point.front), *point.axes.values(), *numbers, limit, f"{share:.4f}", point.run])
+    return csv_text(rows)
 
 
 def render(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]) -> str:
@@ -276,8 +254,9 @@ def figures_of(found: Exploration) -> dict[str, Any]:
         "tornados": [bars for name in names if (bars := tornado(found.points, name))],
         "strips": [
             ranges
-            for model, points in _by_model(found).items()
-            if (ranges := strips(points, axes, names[0], model if several else ""))
+            for model in found.models
+            if (ranges := strips([each for each in found.points if each.model == model], axes, names[0],
+                                 model if several else ""))
         ],
     }
 
@@ -303,10 +282,6 @@ def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
         said[0] += f" It spends {100 * share:.0f}{NO_BREAK}% of its time {DOING[cause]}."
     said += [*unmet, what_matters(found), what_pays(steps)]
     return [each if each.endswith(".") else f"{each}." for each in said if each]
-
-
-def _by_model(found: Exploration) -> dict[str, list[Candidate]]:
-    return {model: [each for each in found.points if each.model == model] for model in found.models}
 
 
 def rows_of(found: Exploration, dominated: Sequence[Candidate]) -> list[Alike]:

@@ -269,9 +269,12 @@ def screened_points(
     known: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def seen() -> Iterator[tuple[int, dict[str, Any]]]:
-        for block in _told(screen, watcher):
+        done = 0
+        for block in screen.blocks():
+            done += len(block.numbers)
             known.setdefault(block.model.name, []).append((block.numbers, costs_of(block)))
             yield len(block.numbers), {"point": block.numbers, **block.axes, **block.columns}
+            watcher.at(f"screened {done:,} points", block.share)
 
     folder.mkdir(parents=True, exist_ok=True)
     write_parquet_columns(folder / FILE, columns_of(screen.plan), seen())
@@ -285,14 +288,6 @@ def columns_of(plan: SweepPlan) -> dict[str, str]:
     """Columns of ``FILE`` and their kinds."""
     axes = {column.name: column.kind for column in plan.columns}
     return {"point": INTEGER} | axes | _OF_POINT | {name: BY_NAME[name].kind for name in MEASURED}
-
-
-def _told(screen: Screen, watcher: Any) -> Iterator[Block]:
-    done = 0
-    for block in screen.blocks():
-        yield block
-        done += len(block.numbers)
-        watcher.at(f"screened {done:,} points", block.share)
 
 
 def _chosen(blocks: list[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarray:
@@ -343,8 +338,6 @@ def _spread_over(costs: np.ndarray, count: int) -> np.ndarray:
     more = others[np.linspace(0, len(others) - 1, count - len(chosen)).astype(np.int64)]
     return np.concatenate([chosen, more])
 
-
-# ---- search
 
 # ---- search
 # Search with two fidelities: an estimate of every point, and few event runs that establish the Pareto front.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +31,7 @@ MISSING_SPREAD = (
     "be even, so that two columns with the same share get the same time, though measured ones differ by up to 41 %"
 )
 COLUMNS = ("file", "case", "kernel", "version", "measured_ns", "simulated_ns", "error", "left_out_error")
+NONE = (nan,) * len(NULLS)  # no null model has a time
 
 
 class Judged(NamedTuple):
@@ -43,10 +45,10 @@ class Judged(NamedTuple):
     kernel: str
     version: str
     measured_ns: float
-    simulated_ns: float
-    left_out_ns: float
-    nulls: tuple[float, ...]
-    left_out_nulls: tuple[float, ...]
+    simulated_ns: float = nan
+    left_out_ns: float = nan
+    nulls: tuple[float, ...] = NONE
+    left_out_nulls: tuple[float, ...] = NONE
     case: Case | None = None
     unit: str = "us"
 
@@ -144,12 +146,9 @@ def validate_meshes(*folders: str | Path, fabrics: Sequence[FabricCalibration] |
     blocks, block_orders, apart = _judged_blocks(measured.blocks, known)
     ratios = [*_changes(judged, measured), *_ratios(judged), *_to_one_chip(measured, known)]
     orders = [*_tpu_order(judged), *block_orders]
-    laws = [law for each in known for law in each.endpoint]
-    summaries = _summaries([*judged, *links, *blocks], laws)
-    return MeshValidation(
-        tuple([*judged, *links, *blocks]), tuple(ratios), tuple(orders), tuple(summaries), tuple([*unread, *apart]),
-        tuple(law for each in known for law in each.endpoint),
-    )  # fmt: skip
+    laws, every = tuple(law for each in known for law in each.endpoint), (*judged, *links, *blocks)
+    summaries = tuple(_summaries(every, laws))
+    return MeshValidation(every, tuple(ratios), tuple(orders), summaries, (*unread, *apart), laws)
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
@@ -166,40 +165,21 @@ def _own_laws(cases: Sequence[Case], known: Sequence[FabricCalibration]) -> dict
     return {(law.machine, law.kernel, law.version): law for law in endpoint_laws(new)}
 
 
-def simulated_ns(case: Case, law: EndpointLaw) -> float:
-    """The time of a case by a law."""
-    vectors = quantities(case.sent, case.sides, case.wrapped, case.kernel)
-    return law.time_ns(vectors, case.vector_bytes, case.links)
-
-
 def _judged(
-    case: Case,
-    cases: Sequence[Case],
-    known: Sequence[FabricCalibration],
+    case: Case, cases: Sequence[Case], known: Sequence[FabricCalibration],
     own: dict[tuple[str, str, str], EndpointLaw],
 ) -> Judged:
+    found = Judged(Path(case.file).name, case.name, case.kernel, case.version, case.measured_ns, case=case)
     law, stages = _law_of(case, known), 1
     if law is None and case.family == "tpu hierarchical":  # two exchanges, each like a flat one along its axes
         flat = case._replace(version=case.version.replace("hierarchical", "flat"))
         law, stages = _law_of(flat, known), 2
     if law is None and case.family == "mori":  # the library's other kernel
         law = _law_of(case._replace(kernel=COMBINE if case.kernel == DISPATCH else DISPATCH), known)
-    nothing = (float("nan"),) * len(NULLS)
     if law is None:
         law = own.get((case.machine, case.kernel, case.version))
         if law is None or (law.residuals and law.residuals.cases == 1):
-            return Judged(
-                Path(case.file).name,
-                case.name,
-                case.kernel,
-                case.version,
-                case.measured_ns,
-                np.nan,
-                np.nan,
-                nothing,
-                nothing,
-                case,
-            )
+            return found
     if case.topology not in law.topologies:
         raise CalibrationError(
             f"{case.file}: line {case.line}: {case.name} is on a topology {case.topology!r}; the calibration "
@@ -207,29 +187,21 @@ def _judged(
             "calibration of this topology with --with"
         )
     vectors = quantities(case.sent, case.sides, case.wrapped, case.kernel)
-    nulls = tuple(law.null_ns(name, vectors, case.vector_bytes, case.links) for name in NULLS)
+    found = found._replace(
+        simulated_ns=stages * law.time_ns(vectors, case.vector_bytes, case.links),
+        nulls=tuple(law.null_ns(name, vectors, case.vector_bytes, case.links) for name in NULLS),
+    )
     others = [
         each for each in cases
         if (each.machine, each.kernel, each.version) == (case.machine, case.kernel, case.version)
         and each.whole != case.whole
     ]  # fmt: skip
-    out, out_nulls = float("nan"), nothing
-    if len({each.whole for each in others}) >= 2 and stages == 1:
-        again = _refitted(others, law)
-        out = simulated_ns(case, again)
-        out_nulls = tuple(again.null_ns(name, vectors, case.vector_bytes, case.links) for name in NULLS)
-    simulated = stages * law.time_ns(vectors, case.vector_bytes, case.links)
-    return Judged(
-        Path(case.file).name,
-        case.name,
-        case.kernel,
-        case.version,
-        case.measured_ns,
-        simulated,
-        out,
-        nulls,
-        out_nulls,
-        case,
+    if len({each.whole for each in others}) < 2 or stages > 1:
+        return found
+    again = _refitted(others, law)
+    return found._replace(
+        left_out_ns=again.time_ns(vectors, case.vector_bytes, case.links),
+        left_out_nulls=tuple(again.null_ns(name, vectors, case.vector_bytes, case.links) for name in NULLS),
     )
 
 
@@ -264,17 +236,8 @@ def _changes(judged: Sequence[Judged], measured: Meshes) -> list[Ratio]:
             continue
         for other in of:
             if other[0].startswith(f"{base}_") and other[0] != name and other[1] == kernel:
-                changed = of[other]
-                found.append(
-                    Ratio(
-                        "change against captured",
-                        other[0],
-                        kernel,
-                        changed.measured_ns / each.measured_ns - 1,
-                        changed.simulated_ns / each.simulated_ns - 1,
-                        0.05,
-                    )
-                )
+                by = of[other].measured_ns / each.measured_ns - 1, of[other].simulated_ns / each.simulated_ns - 1
+                found.append(Ratio("change against captured", other[0], kernel, *by, 0.05))
     for name, kernel, relative, percent in measured.ratios:
         if (name, kernel) not in of and (relative, kernel) in of and "slot" in name:
             # slots of a chip have no part in any term: the matrix is the same
@@ -375,22 +338,9 @@ def _judged_rates(measured: Meshes, known: Sequence[FabricCalibration]) -> list[
         of_machine = [each.bytes_per_s for each in measured.rates if each.machine == rate.machine]
         peak = max(each.bytes_per_s for each in laws if each.machine == law.machine)
         per_byte = 1e9 / law.rate(rate.packet_bytes)
-        nulls = (1e9 / peak, float("nan"), 1e9 / float(np.mean(of_machine)))
-        found.append(
-            Judged(
-                "fabric_bandwidth.csv",
-                f"{rate.machine}: {rate.name}",
-                "link",
-                rate.machine,
-                1e9 / rate.bytes_per_s,
-                per_byte,
-                float("nan"),
-                nulls,
-                (float("nan"),) * 3,
-                None,
-                "ns/B",
-            )  # fmt: skip
-        )
+        nulls = (1e9 / peak, nan, 1e9 / float(np.mean(of_machine)))
+        about = "fabric_bandwidth.csv", f"{rate.machine}: {rate.name}", "link", rate.machine
+        found.append(Judged(*about, 1e9 / rate.bytes_per_s, per_byte, nulls=nulls, unit="ns/B"))
     return found
 
 
@@ -422,21 +372,9 @@ def _judged_latencies(measured: Meshes, known: Sequence[FabricCalibration]) -> l
         if not near:
             continue
         mean = float(np.mean([other.ns for other in measured.latencies if other.machine == each.machine]))
-        found.append(
-            Judged(
-                "fabric_latency.csv",
-                f"{each.machine}: {each.name}",
-                "hop",
-                each.machine,
-                each.ns,
-                near[0].of(each.payload_bytes, each.atomic),
-                float("nan"),
-                (float("nan"), float("nan"), mean),
-                (float("nan"),) * 3,
-                None,
-                "ns",
-            )  # fmt: skip
-        )
+        about = "fabric_latency.csv", f"{each.machine}: {each.name}", "hop", each.machine
+        ns = near[0].of(each.payload_bytes, each.atomic)
+        found.append(Judged(*about, each.ns, ns, nulls=(nan, nan, mean), unit="ns"))
     return found
 
 
@@ -479,24 +417,10 @@ def _judged_blocks(
             apart.append(f"block_by_topology.csv: {block.name}: only blocks of 8 x 4 chips with the gate on the device")
             continue
         # links only: the axes that are lines, at the bytes of a collective
-        nan = float("nan")
         constant = float(np.mean([each[2] for each in fabric.blocks if each[0] == block.mesh])) if fabric else nan
         fitted = fabric is not None and any(each[:2] == (block.mesh, block.fabric) for each in fabric.blocks)
-        found.append(
-            Judged(
-                "block_by_topology.csv",
-                block.name + (" (in the fit)" if fitted else ""),
-                "block",
-                block.fabric,
-                block.ns,
-                ns,
-                nan,
-                (nan, nan, constant),
-                (nan,) * 3,
-                None,
-                "ms",
-            )  # fmt: skip
-        )
+        about = "block_by_topology.csv", block.name + (" (in the fit)" if fitted else ""), "block", block.fabric
+        found.append(Judged(*about, block.ns, ns, nulls=(nan, nan, constant), unit="ms"))
     dense = sum(block.kind == "dense" for block in blocks)
     if dense:
         apart.append(f"block_by_topology.csv: {dense} dense blocks: no experts, so nothing is dispatched")
@@ -534,18 +458,9 @@ def _summaries(judged: Sequence[Judged], known: Sequence[EndpointLaw]) -> list[S
             times = [(each.left_out_nulls if left and fitted else each.nulls)[place] for each in own]
             off = np.abs([ns / each.measured_ns - 1 for ns, each in zip(times, own, strict=True)])
             nulls.append(float(off.mean()))
-        found.append(
-            Summary(
-                kernel,
-                version,
-                len(own),
-                float(errors.mean()),
-                float(errors.max()),
-                float(out.mean()) if left else float("nan"),
-                tuple(nulls),
-                fitted,
-            )  # fmt: skip
-        )
+        mean, most = float(errors.mean()), float(errors.max())
+        left_out = float(out.mean()) if left else nan
+        found.append(Summary(kernel, version, len(own), mean, most, left_out, tuple(nulls), fitted))
     return found
 
 

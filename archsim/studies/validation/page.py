@@ -71,7 +71,13 @@ def scatter(question: str, sets: dict[str, pd.DataFrame]) -> Points | None:
         shown = cases.iloc[order[:: math.ceil(len(order) * len(sets) / MOST_POINTS)]]
         of_all = cases["error"].abs()
         told = f"{name} ({len(cases):,} cases, mean error {percent(of_all.mean())}, max {percent(of_all.max())})"
-        rows += [{"set": told, **_pair(row.measured_us, row.predicted_us, row.error)} for row in shown.itertuples()]
+        rows += [
+            {
+                "set": told, "measured": float(row.measured_us), "predicted": float(row.predicted_us),
+                "kind": _kind(row.error), "error": percent(row.error),
+            }
+            for row in shown.itertuples()
+        ]  # fmt: skip
     ends = [end for row in rows for end in (row["measured"], row["predicted"])]
     return Points(
         question=question, rows=rows, x=Axis("measured", "measured, µs", "~g", log=True), zero=False, size=16,
@@ -81,9 +87,9 @@ def scatter(question: str, sets: dict[str, pd.DataFrame]) -> Points | None:
     ) if rows else None  # fmt: skip
 
 
-def _pair(measured: float, predicted: float, error: float) -> dict[str, Any]:
-    kind = "error under 5 %" if abs(error) < UNDER else "5 % or more"
-    return {"measured": float(measured), "predicted": float(predicted), "kind": kind, "error": percent(error)}
+def _kind(error: float) -> str:
+    """One of `_NEAR_OR_FAR`."""
+    return "error under 5 %" if abs(error) < UNDER else "5 % or more"
 
 
 def times_over(
@@ -95,8 +101,7 @@ def times_over(
     for name, (line, points) in sets.items():
         curves += [{"set": name, "line": name, "at": float(at), "us": float(us)} for at, us in line]
         rows += [
-            {"set": name, "at": float(at), "us": float(us), "error": percent(error)}
-            | {"kind": "error under 5 %" if abs(error) < UNDER else "5 % or more"}
+            {"set": name, "at": float(at), "us": float(us), "error": percent(error), "kind": _kind(error)}
             for at, us, error in points
         ]
     return Points(
@@ -294,50 +299,39 @@ def write_page(
     own_folder(folder)
     cases.to_parquet(folder / CASES, index=False, compression="zstd")
     by = summaries(cases, BY) if len(cases) else pd.DataFrame()
-    layers = layer_groups(cases)
+    layers, experts = layer_groups(cases), _experts(cases)
     tables = {
-        "cases.csv": cases[_worth_listing(cases)] if len(cases) else cases,
-        "summary.csv": by, "moe_groups.csv": layers, "transfers.csv": _transfer_rows(transfers),
+        "cases.csv": cases[(cases["error"].abs() >= UNDER) | cases.index.isin(experts.index)] if len(cases) else cases,
+        "summary.csv": by, "moe_groups.csv": layers,
+        "transfers.csv": pd.DataFrame(
+            [{"kind": heading} | asdict(each) for heading, found in transfers.items() for each in found]
+        ),
         "engine.csv": through_engine, "engine_copies.csv": copies, "engine_layers.csv": ranks, "power.csv": power,
         "sections.csv": of_laws,
     }
-    _write_tables(folder, tables)
+    for name, table in tables.items():
+        if len(table):
+            write_text(folder / name, table.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
+        else:  # one of an earlier validation
+            (folder / name).unlink(missing_ok=True)
     context = {
         "gpu": calibration.gpu, "notes": notes, "no_floor": NO_FLOOR,
         "files": [CASES, *(name for name, table in tables.items() if len(table))],
         "short": list(in_short(cases, layers, transfers, through_engine, copies)),
         "overview": _summary_table(overview(cases), OVERVIEW) if len(cases) else None,
         "shares": _shares(cases),
-        "curves": _curves(cases),
-        "experts": _folded(_judged_experts(cases), [*BY[:1], *BY[2:], "model"]),
+        "curves": _curves(experts),
+        "experts": _folded(experts, [*BY[:1], *BY[2:], "model"]),
         "heats": list(_heats(cases)), "layers": _layer_table(layers), "scatters": _scatters(cases),
         "engine": _engine(through_engine, copies, ranks),
         "power": Table(*power_table(power), 3) if len(power) else None,
         "transfers": list(_transfers(transfers)),
         "laws": Table(*section_table(of_laws), 3) if len(of_laws) else None,
-        "unread": unread, "wrong": list(_wrong(cases)),
+        "unread": unread, "wrong": list(_wrong(experts, cases)),
         "all": _summary_table(by, BY) if len(by) else None,
     }
     write_text(folder / "index.html", rendered("validation.html.j2", context, folder=TEMPLATES))
     return folder / "index.html"
-
-
-def _write_tables(folder: Path, tables: dict[str, pd.DataFrame]) -> None:
-    """File name → table; of one without rows, an old file goes."""
-    for name, table in tables.items():
-        if len(table):
-            write_text(folder / name, table.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
-        else:
-            (folder / name).unlink(missing_ok=True)
-
-
-def _worth_listing(cases: pd.DataFrame) -> pd.Series:
-    experts = expert_cases(cases[cases["what"] == GEMM]).index
-    return (cases["error"].abs() >= UNDER) | cases.index.isin(experts)
-
-
-def _judged_experts(cases: pd.DataFrame) -> pd.DataFrame:
-    return expert_cases(cases[cases["what"] == GEMM])
 
 
 def _of_one_table(cases: pd.DataFrame) -> pd.DataFrame:
@@ -353,12 +347,16 @@ def kinds_shown(cases: pd.DataFrame) -> list[str]:
     return [kind for kind in UNSEEN if (cases["kind"] == kind).any()] or [FITTED]
 
 
+def _experts(cases: pd.DataFrame) -> pd.DataFrame:
+    return expert_cases(cases[cases["what"] == GEMM])
+
+
 def in_short(
     cases: pd.DataFrame, layers: pd.DataFrame, transfers: Mapping[str, Sequence[SetErrors]],
     through_engine: pd.DataFrame, copies: pd.DataFrame,
 ) -> Iterator[str]:
     """Summary sentences, the most important first."""
-    experts = _of_one_table(_judged_experts(cases))
+    experts = _of_one_table(_experts(cases))
     for kind in kinds_shown(experts) if len(experts) else ():
         mine = experts[experts["kind"] == kind].groupby("dtype", sort=True)["error"]
         parts = [f"{dtype} {(found.abs() < UNDER).sum()} of {len(found)}" for dtype, found in mine]
@@ -401,9 +399,9 @@ def _shares(cases: pd.DataFrame) -> Points | None:
     return shares_within("How many cases are within a given error?", found)
 
 
-def _curves(cases: pd.DataFrame) -> Points | None:
+def _curves(experts: pd.DataFrame) -> Points | None:
     """Figure 12 of the paper: times of expert GEMMs over M, for the library with most of them, newest version."""
-    newest = _of_one_table(_judged_experts(cases))
+    newest = _of_one_table(experts)
     if not len(newest):
         return None
     sets: dict[str, tuple[Sequence[tuple[float, float]], Sequence[tuple[float, float, float]]]] = {}
@@ -503,13 +501,9 @@ def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, Tab
             yield heading, Table(names, rows, 2)
 
 
-def _transfer_rows(transfers: dict[str, list[SetErrors]]) -> pd.DataFrame:
-    return pd.DataFrame([{"kind": heading} | asdict(each) for heading, found in transfers.items() for each in found])
-
-
-def _wrong(cases: pd.DataFrame) -> Iterator[tuple[str, Table]]:
+def _wrong(experts: pd.DataFrame, cases: pd.DataFrame) -> Iterator[tuple[str, Table]]:
     """Expert GEMMs with errors above 5 %, and the worst of all cases."""
-    for heading, found in (("GEMMs of experts at powers of two", _judged_experts(cases)), ("All cases", cases)):
+    for heading, found in (("GEMMs of experts at powers of two", experts), ("All cases", cases)):
         if not len(found):
             continue
         above = found[found["error"].abs() >= UNDER]

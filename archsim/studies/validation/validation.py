@@ -215,34 +215,24 @@ class Row(NamedTuple):
     at: list[str]
 
 
-def _gemm_rows(table: GemmTable) -> Iterator[Row]:
+def _rows_of(table: Fitted) -> Iterator[Row]:
+    """Corrections of a table at points that were measured."""
+    if isinstance(table, MoeTable):
+        for name, values in table.ranks.items():
+            yield Row(name, np.array(values) * CORRECTION_UNIT, [f"tokens {each:g}" for each in table.tokens])
+        return
+    assert isinstance(table, GemmTable | AttentionTable)
     for name, values in table.shapes.items():
-        first, last = table.range_of(*shape_of(name))
-        inside = [at for at, m in enumerate(table.m) if first <= m <= last]
-        corrections = np.array([values[at] for at in inside]) * CORRECTION_UNIT
-        yield Row(name, corrections, [f"m {table.m[at]:g}" for at in inside])
-
-
-def _moe_rows(table: MoeTable) -> Iterator[Row]:
-    for name, values in table.ranks.items():
-        yield Row(name, np.array(values) * CORRECTION_UNIT, [f"tokens {each:g}" for each in table.tokens])
-
-
-def _attention_rows(table: AttentionTable) -> Iterator[Row]:
-    for name, values in table.shapes.items():
+        if isinstance(table, GemmTable):
+            first, last = table.range_of(*shape_of(name))
+            inside = [at for at, m in enumerate(table.m) if first <= m <= last]
+            corrections = np.array([values[at] for at in inside]) * CORRECTION_UNIT
+            yield Row(name, corrections, [f"m {table.m[at]:g}" for at in inside])
+            continue
         by_batch = np.array(values).reshape(len(table.batch), -1) * ATTENTION_UNIT
         for batch, most, row in zip(table.batch, table.most_tokens, by_batch, strict=True):
             inside = [at for at, tokens in enumerate(table.tokens) if tokens <= most]
             yield Row(name, row[inside], [f"batch {batch:g}, tokens {table.tokens[at]:g}" for at in inside])
-
-
-def _rows_of(table: Fitted) -> Iterator[Row]:
-    if isinstance(table, GemmTable):
-        return _gemm_rows(table)
-    if isinstance(table, MoeTable):
-        return _moe_rows(table)
-    assert isinstance(table, AttentionTable)
-    return _attention_rows(table)
 
 
 def _named(section: str, table: Fitted) -> str:
