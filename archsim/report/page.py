@@ -110,8 +110,6 @@ def _html(text: str) -> str:
     return _EMPHASIS.sub(r"<em>\1</em>", _CODE.sub(r"<code>\1</code>", escape(cells, quote=False)))
 
 
-# ---- page
-
 # ---- rendering
 # Pages from Jinja templates: those in ``templates/``, and those of packages with their own pages.
 

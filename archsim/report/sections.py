@@ -1,4 +1,6 @@
-"""The first words of a page: which policy wins where and by how much, what limits it, how far it is from the bound."""
+"""The first sentences of a page, and its sections that are not figures: balancers, policies slower than plain expert
+parallelism, copies, the engines' errors, and how sure the answers are.
+"""
 
 import json
 from collections import Counter
@@ -26,6 +28,7 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.system import SystemSpec
 
 # ---- answers
+# The first sentences of a page: which policy wins where and by how much, what limits it, how far it is from the bound.
 
 _MOST_PLACES = 4  # in a sentence; tables have all
 _FIRST = "physical"  # the set of assumptions that a page begins with, where it was run

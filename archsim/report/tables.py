@@ -122,8 +122,11 @@ class Report:
 
     def _check_complete(self) -> None:
         """Every run must have a row for each of its dies, and links if it has more than one die."""
+        without_mesh = {name: _dies_without_mesh(system) for name, system in self.systems.items()}
         for run in self.runs:
-            dies, found = self.dies_of(run), len(self.dies.get(run["run"], ()))
+            dies, found = without_mesh[run["system"]], len(self.dies.get(run["run"], ()))
+            if dies is None:
+                dies = run["mesh_x"] * run["mesh_y"]
             name = f"run {run['run']} ({run['policy']}, batch {run['batch']}, {run['model']} on {run['system']}, "
             name += f"{run['assumptions']})"
             if found != dies:
@@ -133,14 +136,6 @@ class Report:
 
     def links_of(self, run: Row) -> Sequence[Row]:
         return self.links[run["run"]].rows if run["run"] in self.links else ()
-
-    def dies_of(self, run: Row) -> int:
-        system = self.systems[run["system"]]
-        if (built := built_of(system)) is not None:
-            return len(built.living)
-        if run["mesh_x"] is not None:
-            return run["mesh_x"] * run["mesh_y"]
-        return FabricSpec.model_validate(system["fabric"]).dies if system.get("fabric") else system["topology"]["dies"]
 
     def layers(self) -> Layers:
         """The MoE layers that ran: `workload.layers` or the trace may limit them."""
@@ -201,6 +196,15 @@ def built_of(system: Mapping[str, Any]) -> AsBuilt | None:
     if not any(system.get(key) for key in AS_BUILT):
         return None
     return with_areas(SystemSpec.model_validate(system)).built
+
+
+def _dies_without_mesh(system: Mapping[str, Any]) -> int | None:
+    """Dies of a system in a manifest; None: as many as its mesh has."""
+    if (built := built_of(system)) is not None:
+        return len(built.living)
+    if system.get("mesh"):
+        return None
+    return FabricSpec.model_validate(system["fabric"]).dies if system.get("fabric") else system["topology"]["dies"]
 
 
 # ---- tables
