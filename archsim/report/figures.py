@@ -9,6 +9,7 @@ import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -405,10 +406,10 @@ class Line(NamedTuple):
 
 
 def lines_of(question: str, lines: Sequence[Line], x: str, y: str, dots: bool = False) -> Points:
-    """Lines over one axis, each with its colour."""
+    """Lines over one axis, each with its colour; points whose value is not finite are left out."""
     rows = [
         {"line": line.name, "x": float(at), "y": float(value), "told": f"{value:,.4g}"}
-        for line in lines for at, value in line.points
+        for line in lines for at, value in line.points if isfinite(value)
     ]  # fmt: skip
     colours = {line.name: KINDS[(at + 2) % len(KINDS)] for at, line in enumerate(lines)}
     return Points(

@@ -9,8 +9,9 @@ import numpy as np
 
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import csv_text
+from archsim.report.figures import Line, lines_of
 from archsim.report.page import rendered
-from archsim.report.plots import KINDS, Axis, Colours, Points
+from archsim.report.plots import Axis, Points
 from archsim.workload.profile import BATCHES, DEFINITIONS, POINTS, Profile, insights
 
 SCALE_STEPS = 64  # of the colours below a heatmap
@@ -60,51 +61,30 @@ def render(found: Profile) -> str:
         "numbers": [(name, found.mean(name), found.halves.get(name), DEFINITIONS[name]) for name in names],
         "heat": [(_NAMES[name], heatmap(table)) for name, table in found.heat.items()],
         "loads": heatmap(found.loads / found.loads.sum(axis=1, keepdims=True)),
-        "coverage": curves(
-            "How many pairs of experts cover how much?",
-            coverage,
-            "share of pairs, most frequent first",
-            "share of selections",
+        "coverage": lines_of(
+            "How many pairs of experts cover how much?", [Line(*each) for each in coverage.items()],
+            "share of pairs, most frequent first", "share of selections",
         ),
         "by_layer": curves_by_layer({name: _by_layer(found, name) for name in names}),
-        "reuse": curves(
-            "After how many tokens is an expert used again?",
-            {"reused": _reuse_curve(found.reuse)},
-            "tokens since last use",
-            "share of selections",
+        "reuse": lines_of(
+            "After how many tokens is an expert used again?", [Line("reused", _reuse_curve(found.reuse))],
+            "tokens since last use", "share of selections",
         ),
-        "working_set": curves(
-            "How many experts does a step need?",
-            {"experts": working_set},
-            "log2 of requests per step",
-            "distinct experts, mean over layers",
+        "working_set": lines_of(
+            "How many experts does a step need?", [Line("experts", working_set)],
+            "log2 of requests per step", "distinct experts, mean over layers",
         ),
         "subjects": [
             (name, heatmap(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)))
             for name, counts in list(zip(found.trace.subject_names, found.subject_loads, strict=True))[:8]
         ],
-    }
+    }  # fmt: skip
     return rendered("profile.html.j2", context)
 
 
 def _by_layer(found: Profile, name: str) -> list[tuple[float, float]]:
     """(layer of the model, value); for statistics of two layers, the first of them."""
     return [(int(layer), float(value)) for layer, value in zip(found.trace.layer_ids, found.layers[name], strict=False)]
-
-
-def curves(question: str, lines: dict[str, list[tuple[float, float]]], x: str, y: str) -> Points:
-    """One or more lines over a common axis; NaN points are left out."""
-    rows = [
-        {"line": name, "x": float(at), "y": float(v)}
-        for name, line in lines.items()
-        for at, v in line
-        if np.isfinite(v)
-    ]
-    return Points(
-        question=question, rows=rows, x=Axis("x", x), y=Axis("y", y), lines=True,
-        colours=Colours("line", {name: KINDS[(at + 2) % len(KINDS)] for at, name in enumerate(lines)}),
-        tips=(("line", "line"), ("x", x), ("y", y)),
-    )  # fmt: skip
 
 
 def curves_by_layer(statistics: dict[str, list[tuple[float, float]]]) -> Points:
