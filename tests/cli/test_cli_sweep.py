@@ -65,14 +65,6 @@ def test_second_sweep_says_that_all_runs_are_kept(swept):
     assert f"note: {THREE_NUMBERS}" in lines and all(line.startswith("note: ") for line in lines[4:])
 
 
-def test_sweep_of_the_manifest(swept):
-    folder, _ = swept
-    ended = archsim(folder, "sweep", "reports/tiny/manifest.yaml", "--out", "again", "--jobs", "1")
-    assert ended.returncode == 0, ended.stderr
-    again, first = folder / "again", folder / "reports" / "tiny"
-    assert (again / "results.csv").read_bytes() == (first / "results.csv").read_bytes()
-
-
 @pytest.mark.nightly
 def test_terminal_gets_a_bar(tmp_path):
     """A pseudo-terminal as stderr: not one line per run, but a bar that counts them."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import jinja2
@@ -247,55 +248,51 @@ def test_names_are_escaped(tmp_path):
 # --- what is refused
 
 
-@pytest.mark.parametrize("name", ["results.parquet", "dies.csv", "links.csv", "pairs.csv", "steps.parquet"])
-def test_a_missing_file_is_reported(tmp_path, name):
-    write_folder(tmp_path)
-    (tmp_path / name).unlink()
-    with pytest.raises(ArchsimError, match=rf"{name}: no such file"):
-        write_report(tmp_path)
-    assert not (tmp_path / "index.html").exists()
+def of_text(change):
+    def spoil(folder):
+        file = folder / "dies.csv"
+        file.write_text(change(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+    return spoil
 
 
-def test_missing_dies_are_reported(tmp_path):
-    write_folder(tmp_path)
-    write_csv(tmp_path / "dies.csv", read_csv(tmp_path / "dies.csv")[1:])
-    with pytest.raises(
-        ArchsimError,
-        match=r"dies\.csv: 24 rows for run \w+ \(base, batch 4096, deepseek-v3 on dojo, published\), expected 25",
-    ):
-        write_report(tmp_path)
+def of_rows(name, change):
+    return lambda folder: write_csv(folder / name, change(read_csv(folder / name)))
 
 
-def test_missing_links_are_reported(tmp_path):
-    write_folder(tmp_path)
-    links = read_csv(tmp_path / "links.csv")
-    write_csv(tmp_path / "links.csv", [row for row in links if row["policy"] != "pred"])
-    with pytest.raises(ArchsimError, match=r"links\.csv: no rows for run \w+ \(pred, "):
-        write_report(tmp_path)
+def of_runs(change):
+    return lambda folder: write_runs(folder, change(runs_of(folder)))
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda text: text.replace(",12,", ",soon,", 1), r"dies\.csv:\d+: \w+: 'soon' is not a whole number"),
-    (lambda text: text[:-20], r"dies\.csv:251: Expected \d+ columns, got \d+"),
-    (lambda text: text.replace("array_speed", "speed", 1), r"dies\.csv:1: no column 'array_speed'\. This archsim"),
-])  # fmt: skip
-def test_bad_tables_are_reported(tmp_path, change, message):
-    write_folder(tmp_path)
-    (tmp_path / "dies.csv").write_text(change((tmp_path / "dies.csv").read_text(encoding="utf-8")), encoding="utf-8")
+# What is done to the folder of a good report → what is said.
+SPOILED = [
+    *((lambda folder, name=name: (folder / name).unlink(), f"{name}: no such file")
+      for name in ("results.parquet", "dies.csv", "links.csv", "pairs.csv", "steps.parquet")),
+    (of_rows("dies.csv", lambda rows: rows[1:]),
+     r"dies\.csv: 24 rows for run \w+ \(base, batch 4096, deepseek-v3 on dojo, published\), expected 25"),
+    (of_rows("links.csv", lambda rows: [row for row in rows if row["policy"] != "pred"]),
+     r"links\.csv: no rows for run \w+ \(pred, "),
+    (of_text(lambda text: text.replace(",12,", ",soon,", 1)), r"dies\.csv:\d+: \w+: 'soon' is not a whole number"),
+    (of_text(lambda text: text[:-20]), r"dies\.csv:251: Expected \d+ columns, got \d+"),
+    (of_text(lambda text: text.replace("array_speed", "speed", 1)),
+     r"dies\.csv:1: no column 'array_speed'\. This archsim"),
+    (of_runs(lambda runs: [runs[0] | {"policy": "magic"}, *runs[1:]]),
+     r"has policy 'magic', which is not in manifest.yaml \(it has base, ep, allo, pred, allo\+pred\)"),
+    (of_runs(lambda runs: []), "no runs"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("good"))
+
+
+@pytest.mark.parametrize(("spoil", "message"), SPOILED, ids=range(len(SPOILED)))
+def test_what_is_damaged_is_reported_and_no_page_is_written(good, tmp_path, spoil, message):
+    spoil(shutil.copytree(good, tmp_path / "report"))
     with pytest.raises(ArchsimError, match=message):
-        write_report(tmp_path)
-
-
-def test_runs_of_another_experiment_and_no_runs_are_reported(tmp_path):
-    write_folder(tmp_path)
-    first, *rows = runs_of(tmp_path)
-    write_runs(tmp_path, [first | {"policy": "magic"}, *rows])
-    said = "has policy 'magic', which is not in manifest.yaml (it has base, ep, allo, pred, allo+pred)"
-    with pytest.raises(ArchsimError, match=re.escape(said)):
-        write_report(tmp_path)
-    write_runs(tmp_path, [])
-    with pytest.raises(ArchsimError, match="no runs"):
-        write_report(tmp_path)
+        write_report(tmp_path / "report")
+    assert not (tmp_path / "report" / "index.html").exists()
 
 
 def test_results_of_an_older_archsim_are_refused_with_a_hint(tmp_path):
