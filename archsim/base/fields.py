@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from types import MappingProxyType, UnionType
@@ -53,8 +52,7 @@ _PREFIXES = MappingProxyType(
 _MOST_DIGITS = 300  # before or after the point: what floats have
 
 
-@dataclass(frozen=True)
-class Dimension:
+class Dimension(NamedTuple):
     """A physical dimension: its name, an example for messages, and its units in terms of the base unit."""
 
     name: str
@@ -95,9 +93,7 @@ RESISTANCE = Dimension("thermal resistance", "0.02 K/W per die", MappingProxyTyp
 DIMENSIONS = (CLOCK, SIZE, BANDWIDTH, COMPUTE, TIME, POWER, TEMPERATURE, RESISTANCE, FRACTION)
 
 
-@lru_cache
-def _dimension_of_unit() -> dict[str, Dimension]:
-    return {unit: dimension for dimension in DIMENSIONS for unit in dimension.units if unit}
+_DIMENSION_OF_UNIT = {unit: dimension for dimension in DIMENSIONS for unit in dimension.units if unit}
 
 
 def parse_quantity(text: str, dimension: Dimension) -> Decimal:
@@ -111,10 +107,16 @@ def parse_quantity(text: str, dimension: Dimension) -> Decimal:
         raise ValueError(f"{text!r} is not a number with a unit; {expected}{other_digits(text)}")
     number, unit = match[1], (match[2] or "")
     if unit in dimension.units:
-        return _in_base_unit(text, number, dimension.units[unit])
+        try:
+            value = Decimal(number) * dimension.units[unit]
+        except ArithmeticError:
+            value = Decimal("inf")
+        if value and not abs(value.adjusted() if value.is_finite() else _MOST_DIGITS) < _MOST_DIGITS:
+            raise ValueError(f"{text!r} is out of range")
+        return value
     if not unit:
         raise ValueError(f"{text!r} has no unit; {expected}")
-    other = _dimension_of_unit().get(unit)
+    other = _DIMENSION_OF_UNIT.get(unit)
     if other is not None:
         raise ValueError(f"{text!r} is {other.article_name}; {expected}")
     hint = _of_data(number, unit, dimension) or did_you_mean(unit, [name for name in dimension.units if name])
@@ -165,18 +167,8 @@ def as_written(text: str) -> Written | None:
     if match is None:
         return None
     unit = match[2] or ""
-    dimension = _dimension_of_unit().get(unit, None if unit else FRACTION)
+    dimension = _DIMENSION_OF_UNIT.get(unit, None if unit else FRACTION)
     return None if dimension is None else Written(float(match[1]), unit, dimension)
-
-
-def _in_base_unit(text: str, number: str, worth: Decimal) -> Decimal:
-    try:
-        value = Decimal(number) * worth
-    except ArithmeticError:
-        value = Decimal("inf")
-    if value and not abs(value.adjusted() if value.is_finite() else _MOST_DIGITS) < _MOST_DIGITS:
-        raise ValueError(f"{text!r} is out of range")
-    return value
 
 
 def format_quantity(value: float, dimension: Dimension) -> str:
@@ -346,7 +338,15 @@ class Spec(BaseModel):
         found = [key for key in found if key in names]
         if not found:
             return handler(given)
-        plain = given | {key: _value_of(key, given[key]) for key in found}
+        for key in found:
+            if "value" not in given[key]:
+                said = "a range needs its value, too: expected {value: ..., range: [low, high]}"
+                raise KeyProblem((key, "range"), said)
+            for each in given[key]:
+                if each not in _OF_RANGES:
+                    hint = did_you_mean(each, _OF_RANGES)
+                    raise KeyProblem((key, each), f"unknown key{hint} (known: {', '.join(_OF_RANGES)})")
+        plain = given | {key: given[key]["value"] for key in found}
         spec = handler(plain)
         ranges = {names[key]: _ranged(cls, key, given[key], spec, plain, handler) for key in found}
         spec.__dict__[_UNCERTAIN] = {name: each for name, each in ranges.items() if each is not None}
@@ -365,34 +365,14 @@ def _ranged_fields(kind: type[Spec]) -> dict[str, str]:
 
 
 def dimension_of_field(info: FieldInfo) -> Dimension | None:
-    """The dimension of a number that may have a range. None for any other field."""
-    for each in _parts_of(info):
-        if isinstance(each, FieldType) and each.dimension is not None:
-            return each.dimension
-    return None
-
-
-def _parts_of(info: FieldInfo) -> Iterator[Any]:
-    """What ``Annotated`` says of a field, also of one that may be null."""
-    yield from info.metadata
-    waiting = [info.annotation]
+    """The dimension of a number that may have a range, also of one that may be null. None for any other field."""
+    parts, waiting = list(info.metadata), [info.annotation]  # what ``Annotated`` says
     while waiting:
         kind = waiting.pop()
-        yield from getattr(kind, "__metadata__", ())
+        parts += getattr(kind, "__metadata__", ())
         if isinstance(kind, UnionType) or get_origin(kind) in (Union, Annotated):
             waiting += get_args(kind)
-
-
-def _value_of(key: str, given: dict[str, Any]) -> Any:
-    """Raises KeyProblem for a range without its value, and for keys that a range has not."""
-    if "value" not in given:
-        raise KeyProblem((key, "range"), "a range needs its value, too: expected {value: ..., range: [low, high]}")
-    for each in given:
-        if each not in _OF_RANGES:
-            raise KeyProblem(
-                (key, each), f"unknown key{did_you_mean(each, _OF_RANGES)} (known: {', '.join(_OF_RANGES)})"
-            )
-    return given["value"]
+    return next((each.dimension for each in parts if isinstance(each, FieldType) and each.dimension is not None), None)
 
 
 def _ranged(
@@ -414,10 +394,12 @@ def _ranged(
     bounds = given["range"]
     if not isinstance(bounds, list | tuple) or len(bounds) != 2:
         raise KeyProblem((key, "range"), f"expected two bounds such as [1.35, 1.5], not {describe(bounds)}")
-    ends = []
+    ends, of_value = [], as_written(given["value"]) if isinstance(given["value"], str) else None
     for at, bound in enumerate(bounds):
+        if of_value and of_value.unit and isinstance(bound, int | float) and not isinstance(bound, bool):
+            bound = f"{bound!r} {of_value.unit}"
         with _allowed((key, "range", at)):
-            ends.append(getattr(handler(plain | {key: _in_unit(bound, given["value"])}), name))
+            ends.append(getattr(handler(plain | {key: bound}), name))
     low, high = ends
     if not low <= value <= high:
         said = f"[{bounds[0]}, {bounds[1]}] does not contain the value, {given['value']}"
@@ -441,14 +423,6 @@ def _allowed(keys: tuple[str | int, ...], told: str = "") -> Iterator[None]:
     except ValidationError as error:
         cause = error.errors(include_url=False)[0]
         raise KeyProblem(keys, f"{told}{cause.get('ctx', {}).get('error', cause['msg'])}") from None
-
-
-def _in_unit(bound: Any, value: Any) -> Any:
-    """A bound in the unit of its value, where it has none."""
-    if isinstance(bound, bool) or not isinstance(bound, int | float) or not isinstance(value, str):
-        return bound
-    found = as_written(value)
-    return bound if found is None or not found.unit else f"{bound!r} {found.unit}"
 
 
 def with_ranges(spec: Any, dumped: Any) -> Any:

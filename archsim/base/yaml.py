@@ -11,10 +11,9 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -38,8 +37,7 @@ _MOST_NODES, _MOST_TIMES = 50_000, 2  # aliases of aliases can expand a small fi
 _MOST_WRITTEN = 2_000_000  # values without aliases; such a file takes a minute and 2 GB
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a value was given: ``head`` is ``file:line`` or ``--set key=value``, ``keys`` the path within it."""
 
     head: str
@@ -49,12 +47,11 @@ class Place:
         return f"{self.head}: {'.'.join(map(str, self.keys))}" if self.keys else self.head
 
 
-@dataclass
 class Tree:
     """Mappings, lists and scalars, and the place of every key path."""
 
-    data: Any
-    places: dict[Keys, Place] = field(default_factory=dict)
+    def __init__(self, data: Any, places: dict[Keys, Place] | None = None) -> None:
+        self.data, self.places = data, {} if places is None else places
 
     def get(self, keys: Keys) -> Any:
         value = self.data

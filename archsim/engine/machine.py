@@ -21,7 +21,7 @@ from archsim.laws.mesh import COMBINE, FULL, LINEAR, MESH, RING, EndpointLaw
 from archsim.laws.wafer import Draw, dead_links
 from archsim.policies.allocation import Costs
 from archsim.specs.as_built import named_dies
-from archsim.specs.assumptions import AssumptionsSpec, Utilisation, published_utilisation
+from archsim.specs.assumptions import AssumptionsSpec, UtilisationSpec, published_utilisation
 from archsim.specs.calibration_files import fabric_calibration
 from archsim.specs.experiment import Scenario
 from archsim.specs.policies import PolicySpec
@@ -391,11 +391,11 @@ FASTEST_BYTES_PER_S = 1e18  # of a kernel whose law has no endpoint
 ENDPOINT = ("blackhole", "combine", "replay-2026-09-11")  # machine, kernel, version of ``endpoint: as_measured``
 
 
-def effective_utilisation(system, model, assumptions) -> Utilisation:
+def effective_utilisation(system, model, assumptions) -> UtilisationSpec:
     """Shares of peak: from the published tables (``gemm: tables``), or the system's constants (``roofline``)."""
     if assumptions.gemm == "tables":
         return published_utilisation(model.name)
-    return Utilisation(system.hbm.efficiency, (), (system.compute.efficiency,))
+    return UtilisationSpec.model_construct(hbm=system.hbm.efficiency, bounds=(), values=(system.compute.efficiency,))
 
 
 def slice_bytes(system, model) -> int:

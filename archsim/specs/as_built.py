@@ -367,6 +367,8 @@ def refuse_impossible(system: SystemSpec) -> None:
     """Raise KeyProblem, below the system, for dies and links that there are none of, spares that leave nothing, and
     for a machine that is given whole and is in parts.
     """
+    if not (system.dies_as_built or system.spares or system.links_as_built):
+        return
     _refuse_unknown_dies(system)
     _refuse_unknown_links(system)
     _refuse_spares(system)
@@ -376,8 +378,6 @@ def refuse_impossible(system: SystemSpec) -> None:
             raise KeyProblem(
                 ("dies_as_built", *keys, "radial"), f"dies of {system.kind_of_fabric} have no places. Give a table"
             )
-    if not (system.dies_as_built or system.spares or system.links_as_built):
-        return
     if (built := system.built) is not None and built.unusable and not _at_random(system):
         key = "spares" if system.spares and built.unusable != "every die is dead" else "dies_as_built"
         raise KeyProblem((key,), f"{built.unusable}. Give more spares, or fewer dead dies")

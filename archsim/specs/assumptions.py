@@ -7,7 +7,6 @@ in configs/assumptions.
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -174,8 +173,9 @@ class AssumptionsSpec(Spec):
 class UtilisationSpec(Spec):
     """Shares of peak that the published simulator assumes for a model; see archsim.specs.assumptions."""
 
+    # Of HBM bandwidth.
     hbm: Efficiency
-    # values[i] applies up to bounds[i] tokens, the last value above that.
+    # Of peak compute: values[i] of a task of up to bounds[i] tokens, the last value of larger ones.
     bounds: tuple[Annotated[int, count(1, 10_000_000)], ...]
     values: tuple[Efficiency, ...]
 
@@ -210,20 +210,7 @@ def shipped_sets() -> MappingProxyType[str, NamedSet]:
 DEFAULT_ROW = "default"
 
 
-@dataclass(frozen=True)
-class Utilisation:
-    """``hbm``: share of HBM bandwidth; ``values[i]``: share of peak compute for a task of at most ``bounds[i]`` tokens.
-
-    ``values`` has one more entry than ``bounds``, for tasks above the last bound.
-    """
-
-    hbm: float
-    bounds: tuple[int, ...]
-    values: tuple[float, ...]
-
-
-def published_utilisation(model_name: str) -> Utilisation:
+def published_utilisation(model_name: str) -> UtilisationSpec:
     """The published simulator's table for a model; models without one get the default row, DeepSeek-V3's."""
     table = shipped_sets()["published"].utilisation
-    row = table.get(model_name, table[DEFAULT_ROW])
-    return Utilisation(row.hbm, row.bounds, row.values)
+    return table.get(model_name, table[DEFAULT_ROW])

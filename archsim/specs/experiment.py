@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import KeyProblem, Name, Spec, count, number, refuse_duplicates, with_ranges
@@ -108,7 +117,7 @@ class SyntheticSpec(Spec):
 
     # A preset of configs/traffic, the path of one (archsim trace fit), or `model`: for each model the preset of its own
     # name. Null: the numbers below.
-    like: Annotated[str, Field(min_length=1)] | None = None
+    like: Annotated[Annotated[str, Field(min_length=1)] | None, AfterValidator(known_preset)] = None
     # With like: tasks and their weights; null: those of the preset. An unknown task is like a subject of the preset, or
     # has its task `other`, or gets shares derived from its name.
     mix: dict[Annotated[str, Field(min_length=1)], Annotated[float, number(0, 1e9)]] | None = None
@@ -134,11 +143,6 @@ class SyntheticSpec(Spec):
     drift: Annotated[float, number(0, 1)] = 0
     # The decode step with which every request changes its subject: other popular experts, other tastes; null: none.
     switch_step: Annotated[int | None, count(1, 32766, none=True)] = None
-
-    @field_validator("like")
-    @classmethod
-    def _known_preset(cls, like: str | None) -> str | None:
-        return known_preset(like)
 
     def preset_of(self, model: str) -> str | None:
         """The preset for a model of this name: a name or path; None: the three numbers."""
@@ -205,15 +209,11 @@ class WorkloadSpec(Spec):
     attention_weights: Literal["replicated", "sharded"] = "replicated"
 
     @model_validator(mode="after")
-    def _reads_a_file(self) -> "WorkloadSpec":
+    def _keys_belong(self) -> "WorkloadSpec":
         if self.reader is not None and not isinstance(self.trace, str):
             raise KeyProblem(("reader",), "needs a recorded trace; generated traffic needs no reader")
         if self.extend != "redraw" and not isinstance(self.trace, str):
             raise KeyProblem(("extend",), "needs a recorded trace; generated traffic has as many requests as asked for")
-        return self
-
-    @model_validator(mode="after")
-    def _counts_a_step(self) -> "WorkloadSpec":
         if self.warmup_steps >= self.decode_steps:
             raise KeyProblem(
                 ("warmup_steps",),
@@ -222,14 +222,10 @@ class WorkloadSpec(Spec):
             )
         return self
 
-    @field_validator("batch", mode="before")
+    @field_validator("batch", mode="wrap")
     @classmethod
-    def _one_or_several(cls, batch: Any) -> Any:
-        return batch if isinstance(batch, list | tuple) else (batch,)
-
-    @field_validator("batch")
-    @classmethod
-    def _each_once(cls, batch: tuple[int, ...]) -> tuple[int, ...]:
+    def _one_or_several(cls, given: Any, handler: ValidatorFunctionWrapHandler) -> tuple[int, ...]:
+        batch: tuple[int, ...] = handler(given if isinstance(given, list | tuple) else (given,))
         refuse_duplicates("batch", list(batch))
         return batch
 
@@ -284,17 +280,12 @@ class ExperimentSpec(Spec):
     # Files per die and per link: kept, dropped, or kept if there are few runs (archsim.runs.store).
     details: Literal["few_runs", "kept", "dropped"] = "few_runs"
 
-    @field_validator("systems", "models", "policies")
+    @field_validator("systems", "models", "policies", "assumptions")
     @classmethod
     def _each_once(cls, specs: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
-        kind = {"systems": "system", "models": "model", "policies": "policy"}[str(info.field_name)]
-        refuse_duplicates(kind, [spec.name for spec in specs])
-        return specs
-
-    @field_validator("assumptions")
-    @classmethod
-    def _each_label_once(cls, specs: tuple[AssumptionsSpec, ...]) -> tuple[AssumptionsSpec, ...]:
-        refuse_duplicates("assumption set", [spec.label for spec in specs])
+        kinds = {"systems": "system", "models": "model", "policies": "policy", "assumptions": "assumption set"}
+        names = [spec.label if isinstance(spec, AssumptionsSpec) else spec.name for spec in specs]
+        refuse_duplicates(kinds[str(info.field_name)], names)
         return specs
 
     @field_validator("columns")
@@ -329,21 +320,14 @@ class ExperimentSpec(Spec):
         return tuple(dict.fromkeys((*self.columns, *executions)))
 
     @model_validator(mode="after")
-    def _layers_that_all_have(self) -> "ExperimentSpec":
+    def _every_model_can_run(self) -> "ExperimentSpec":
+        """Each has the layers that are asked for, experts that are modelled, and traffic."""
         for model in self.models:
             if (problem := layers_problem(model, self.workload)) is not None:
                 raise KeyProblem(("workload", "layers"), problem)
-        return self
-
-    @model_validator(mode="after")
-    def _experts_are_modelled(self) -> "ExperimentSpec":
         for at, model in enumerate(self.models):
             for key in model.unmodelled_experts:
                 raise KeyProblem(("models", at, key), f"{model.name}: {UNMODELLED}")
-        return self
-
-    @model_validator(mode="after")
-    def _traffic_of_every_model(self) -> "ExperimentSpec":
         trace = self.workload.trace
         if not isinstance(trace, str) and trace.synthetic.like == OF_MODEL:
             known = named_files("traffic")

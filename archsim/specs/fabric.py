@@ -265,17 +265,13 @@ class TopologySpec(Spec):
         return name
 
     @model_validator(mode="after")
-    def _has_these_parameters(self, info: ValidationInfo) -> TopologySpec:
+    def _keys_belong(self, info: ValidationInfo) -> TopologySpec:
         if info.context and ":" in self.name:
             try:
                 check_parameters(self.name, import_function(self.name), 1, self.params)
             except KeyProblem as problem:
                 keys = problem.keys if problem.keys == ("name",) else ("params", *problem.keys)
                 raise KeyProblem(keys, str(problem)) from None
-        return self
-
-    @model_validator(mode="after")
-    def _keys_belong(self) -> TopologySpec:
         for key in ("horizontal", "vertical"):
             if getattr(self, key) is not None and self.name not in _GRIDS:
                 raise KeyProblem(

@@ -311,44 +311,37 @@ class ModelSpec(Spec):
                 raise KeyProblem(("attention", *problem.keys), str(problem)) from None
         return self
 
-    @field_validator("moe_layers")
+    @field_validator("moe_layers", "extended_positions", "top_k", "top_groups")
     @classmethod
-    def _within_layers(cls, moe_layers: LayerSet, info: ValidationInfo) -> LayerSet:
-        layers = info.data.get("layers")
-        if not moe_layers.ids:
-            raise ValueError("is empty; a model has at least one layer with experts")
-        if layers is not None and moe_layers.last >= layers:
-            raise ValueError(
-                f"last MoE layer {moe_layers.last} is out of range; a model of {layers} layers has 0 to {layers - 1}"
-            )
-        return moe_layers
-
-    @field_validator("extended_positions")
-    @classmethod
-    def _beyond_positions(cls, extended: int | None, info: ValidationInfo) -> int | None:
-        positions = info.data.get("positions")
-        if extended is not None and (positions is None or extended < positions):
-            raise ValueError(f"{extended} is less than positions ({positions}); expected what scaling adds to them")
-        return extended
-
-    @field_validator("top_k")
-    @classmethod
-    def _within_experts(cls, top_k: int, info: ValidationInfo) -> int:
-        experts = info.data.get("experts")
-        if experts is not None and top_k > experts:
-            raise ValueError(f"{top_k} experts per token exceed the model's {experts} experts")
-        return top_k
-
-    @field_validator("top_groups")
-    @classmethod
-    def _within_groups(cls, top_groups: int, info: ValidationInfo) -> int:
-        groups, experts, top_k = (info.data.get(name, 1) for name in ("expert_groups", "experts", "top_k"))
-        if top_groups > groups or experts % groups or top_groups * (experts // groups) < top_k:
-            raise ValueError(
-                f"{top_groups} of {groups} groups of {experts} experts: expected equal groups, at least as many "
-                f"as are taken, with at least {top_k} experts (top_k) in those taken"
-            )
-        return top_groups
+    def _fits_what_is_before(cls, value: Any, info: ValidationInfo) -> Any:
+        known = info.data
+        match info.field_name:
+            case "moe_layers":
+                layers = known.get("layers")
+                if not value.ids:
+                    raise ValueError("is empty; a model has at least one layer with experts")
+                if layers is not None and value.last >= layers:
+                    raise ValueError(
+                        f"last MoE layer {value.last} is out of range; a model of {layers} layers has 0 to {layers - 1}"
+                    )
+            case "extended_positions":
+                positions = known.get("positions")
+                if value is not None and (positions is None or value < positions):
+                    raise ValueError(
+                        f"{value} is less than positions ({positions}); expected what scaling adds to them"
+                    )
+            case "top_k":
+                experts = known.get("experts")
+                if experts is not None and value > experts:
+                    raise ValueError(f"{value} experts per token exceed the model's {experts} experts")
+            case "top_groups":
+                groups, experts, top_k = (known.get(name, 1) for name in ("expert_groups", "experts", "top_k"))
+                if value > groups or experts % groups or value * (experts // groups) < top_k:
+                    raise ValueError(
+                        f"{value} of {groups} groups of {experts} experts: expected equal groups, at least as many "
+                        f"as are taken, with at least {top_k} experts (top_k) in those taken"
+                    )
+        return value
 
     @property
     def moe_layer_ids(self) -> tuple[int, ...]:

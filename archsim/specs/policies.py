@@ -10,9 +10,8 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
@@ -23,8 +22,7 @@ from archsim.base.own_code import import_function
 # ---- rules
 # A rule of a policy by name: what it does, and its parameters with defaults, ranges and meanings.
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A parameter of a rule: default (None: absent unless given), range and meaning."""
 
     default: int | float | None
@@ -49,8 +47,7 @@ class Parameter:
         return self.kind(value)
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """A parameter that is one of several names; ``default`` None: absent unless given."""
 
     default: str | None
@@ -64,8 +61,7 @@ class Choice:
         return value
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """A parameter that is text, such as the path of a file."""
 
     default: str | None
@@ -77,12 +73,11 @@ class Text:
         return value
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """A rule shipped with archsim: its meaning and parameters."""
 
     meaning: str
-    parameters: Mapping[str, Parameter | Choice | Text] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter | Choice | Text] = MappingProxyType({})
 
 
 # ---- balancers
@@ -358,8 +353,12 @@ class PolicySpec(Spec):
         if rule.is_function:
             if info.context:
                 _check_function(rule_type, rule)
-            if rule_type == "rebalancing":
-                _check_every_steps(rule.params.get(EVERY_STEPS))
+            every = rule.params.get(EVERY_STEPS)
+            if rule_type == "rebalancing" and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+                raise KeyProblem(
+                    (EVERY_STEPS,),
+                    f"expected the number of iterations between two calls, 1 or more, not {describe(every)}",
+                )
             if NEEDS in rule.params and rule_type in ("allocation", "rebalancing"):
                 try:
                     _NEEDS[NEEDS].read(rule.params[NEEDS])
@@ -397,13 +396,6 @@ def arguments_of(rule_type: str, function: Callable[..., Any], params: Mapping[s
             if [each.kind for each in needed] in ([inspect.Parameter.POSITIONAL_ONLY], [inspect.Parameter.POSITIONAL_OR_KEYWORD]):
                 return 1
     return _ARGUMENTS[rule_type]
-
-
-def _check_every_steps(value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise KeyProblem(
-            (EVERY_STEPS,), f"expected the number of iterations between two calls, 1 or more, not {describe(value)}"
-        )
 
 
 def _complete(rule: Rule, given: dict[str, Any]) -> dict[str, int | float | str]:

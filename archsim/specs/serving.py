@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     BeforeValidator,
@@ -33,15 +32,14 @@ BY_HASHES = ("prefix_aware", "cache_aware", "session")  # choices of a rank that
 ARGUMENTS = 4  # that a user's function gets by position: state, rank, time in ns, limits
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A shipped scheduler. ``chunked``: splits prompts unless told otherwise; ``preempts``: may compute a request
     anew, with its output; ``by_length``: its attention takes a chunk of one token for a decode, as kernels of batches
     that mix both do (vllm/v1/attention/backends/utils.py: split_decodes_and_prefills).
     """
 
     meaning: str
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = MappingProxyType({})
     chunked: bool = True
     preempts: bool = True
     by_length: bool = False

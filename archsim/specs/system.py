@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -728,8 +728,12 @@ class SystemSpec(Spec):
         self._refuse_two_fabrics()
         self.topology.refuse_unconnected(self.sites)
         refuse_impossible(self)
-        self._refuse_heat_between_packages()
         power = self.power
+        if self.cooling is not None and self.cooling.lateral != "none" and places_of(self) is None:
+            raise KeyProblem(
+                ("cooling", "lateral"),
+                "heat flows from die to die only on a mesh or torus, and this system has none. Give lateral: none",
+            )
         if power is not None and power.limit_w is None and power.die_limit_w is None and not self.cooling:
             raise KeyProblem(
                 ("power", "clocks"),
@@ -737,14 +741,6 @@ class SystemSpec(Spec):
                 "resistance: 0.2 K/W per die}",
             )
         return self
-
-    def _refuse_heat_between_packages(self) -> None:
-        """Raise KeyProblem for a carrier of silicon below dies that have no places on one."""
-        if self.cooling is not None and self.cooling.lateral != "none" and places_of(self) is None:
-            raise KeyProblem(
-                ("cooling", "lateral"),
-                "heat flows from die to die only on a mesh or torus, and this system has none. Give lateral: none",
-            )
 
     def _refuse_two_fabrics(self) -> None:
         """Raise KeyProblem unless exactly one of mesh, fabric and topology gives the number of dies."""
@@ -875,30 +871,23 @@ USUAL = (
     Usual(("llc", "write"), TIME, "0.3 ns", "2 us", "5 to 500 ns"),
     Usual(("compute", "peak"), COMPUTE, "1 TFLOP/s", "200 PFLOP/s", "30 TFLOP/s to 50 PFLOP/s a die"),
 )
-_LEVEL = {("d2d", "bandwidth"): "bandwidth", ("d2d", "hop_latency"): "hop_latency"}
+_LEVEL = (("d2d", "bandwidth"), ("d2d", "hop_latency"))  # that a level of a fabric has, too
 
 
 def plausibility_notes(name: str, system: dict[str, Any]) -> list[str]:
     """A sentence for every value outside what machines have. system: a SystemSpec as it is written, by alias."""
-    return [
-        f"{name}: {key}: {format_quantity(value, each.dimension)} is taken as given, but is far "
-        f"{'below' if value < parsed(each.low, each.dimension) else 'above'} known machines ({each.known}): check its "
-        "unit"
-        for each in USUAL
-        for key, value in _values(each, system)
-        if value and not parsed(each.low, each.dimension) <= value <= parsed(each.high, each.dimension)
-    ]
-
-
-def _values(usual: Usual, system: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Keys and values, in the base unit, of the machine and of the levels of its fabric."""
-    read: Callable[[Any], float | None] = lambda text: (  # noqa: E731
-        float(parsed(text, usual.dimension)) if isinstance(text, str) and as_written(text) else None
-    )
-    part, key = usual.keys
-    if (value := read((system.get(part) or {}).get(key))) is not None:
-        yield f"{part}.{key}", value
-    levels = (system.get("fabric") or {}).get("levels") or () if usual.keys in _LEVEL else ()
-    for at, level in enumerate(levels):
-        if (value := read(level.get(key))) is not None:
-            yield f"fabric.levels.{at}.{key}", value
+    notes = []
+    for usual in USUAL:
+        part, key = usual.keys
+        given = [(f"{part}.{key}", (system.get(part) or {}).get(key))]
+        levels = (system.get("fabric") or {}).get("levels") or () if usual.keys in _LEVEL else ()
+        given += [(f"fabric.levels.{at}.{key}", level.get(key)) for at, level in enumerate(levels)]
+        low, high = parsed(usual.low, usual.dimension), parsed(usual.high, usual.dimension)
+        for place, text in given:
+            value = float(parsed(text, usual.dimension)) if isinstance(text, str) and as_written(text) else None
+            if value and not low <= value <= high:
+                notes.append(
+                    f"{name}: {place}: {format_quantity(value, usual.dimension)} is taken as given, but is far "
+                    f"{'below' if value < low else 'above'} known machines ({usual.known}): check its unit"
+                )
+    return notes
