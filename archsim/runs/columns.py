@@ -72,7 +72,7 @@ def inputs(run: Finished) -> dict[str, Any]:
     """What was simulated."""
     from archsim.runs.run import trace_label
 
-    scenario, workload, mesh = run.run.scenario, run.run.workload, run.run.system.mesh
+    scenario, workload, mesh = run.run, run.run.workload, run.run.system.mesh
     assert run.source is not None
     return {
         "system": scenario.system.name,
@@ -82,7 +82,7 @@ def inputs(run: Finished) -> dict[str, Any]:
         "trace": trace_label(workload) if isinstance(workload.trace, str) else run.source.label,
         "batch": scenario.batch,
         "policy": scenario.policy.name,
-        "engine": run.run.engine,
+        "engine": scenario.engine,
         "assumptions": scenario.assumptions.label,
         "decode_steps": len(run.decode),
         "layers": run.demand.layers,
@@ -271,7 +271,7 @@ def laws(run: Finished) -> dict[str, Any]:
     from archsim.engine.machine import slice_bytes
     from archsim.laws.die import NEAREST, OTHER_DTYPE
 
-    scenario, outcome = run.run.scenario, run.outcome
+    scenario, outcome = run.run, run.outcome
     if scenario.assumptions.execution == "expert_parallel":
         from archsim.engine.cluster.moves import kernels_carried as are_carried
         from archsim.engine.cluster.moves import told_kernels
@@ -356,7 +356,7 @@ def memory(run: Finished) -> dict[str, Any]:
 
     of, model, system = run.run, run.run.model, run.run.system
     slots = np.zeros(system.dies, np.int64)
-    beside = memory_fit(system, model, of.assumptions, slots, of.workload, of.batch, of.scenario.deployment)
+    beside = memory_fit(system, model, of.assumptions, slots, of.workload, of.batch, of.deployment)
     once = len(model.moe_layer_ids) * model.experts * SLICES * slice_bytes(system, model)
     return {
         "hbm_all_counted": int(not model.missing_geometry) if of.assumptions.memory == "all" else None,
@@ -411,7 +411,7 @@ def whole_iteration(run: Finished) -> dict[str, Any]:
     """
     from archsim.engine.loop import DECODE, PREFILL
 
-    outcome, scenario = run.outcome, run.run.scenario
+    outcome, scenario = run.outcome, run.run
     names = [f"{prefix}iteration{part}_ns" for prefix in _ITERATIONS for part in ("", *(f"_{each}" for each in PARTS))]
     found: dict[str, Any] = {"attention_law": None, **dict.fromkeys(names)}
     for prefix, phase, ns, iterations in (
@@ -443,7 +443,7 @@ def energy(run: Finished, row: Mapping[str, Any]) -> dict[str, Any]:
     from archsim.runs.energy import activity_of, build_costs, economics, iteration_energy
 
     activity, costs = activity_of(run.run.model, row), build_costs(run.run.system)
-    return economics(activity, costs) | iteration_energy(run.run.scenario, activity, costs, row["iteration_ns"])
+    return economics(activity, costs) | iteration_energy(run.run, activity, costs, row["iteration_ns"])
 
 
 MEASURES = (
@@ -894,7 +894,7 @@ def _own_column(target: str) -> Column:
 
     def value(run: Finished) -> Any:
         try:
-            found = function(run.outcome, run.run.scenario)
+            found = function(run.outcome, run.run)
             return None if found is None else returned(found)
         except Exception as error:  # a user's function may raise anything
             raise ArchsimError(f"{target}: {type(error).__name__}: {error}") from error

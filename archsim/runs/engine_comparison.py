@@ -79,9 +79,7 @@ def shortened(run: Run, decode_steps: int) -> Run:
     steps = min(run.workload.decode_steps, decode_steps)
     warmup = min(run.workload.warmup_steps, steps - 1)
     workload = run.workload.model_copy(update={"decode_steps": steps, "warmup_steps": warmup})
-    return replace(
-        run, scenario=replace(run.scenario, workload=workload), demand=replace(run.demand, workload=workload)
-    )
+    return replace(run, workload=workload, demand=replace(run.demand, workload=workload))
 
 
 def compare_engines(

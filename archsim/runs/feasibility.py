@@ -97,7 +97,7 @@ def rooms(runs: Iterable[Run]) -> Iterator[Room]:
         placement, fit = _placed(run)
         problem = None
         try:
-            refuse_misfit(run.scenario, placement)
+            refuse_misfit(run, placement)
         except CapacityError as error:
             problem = str(error)
         yield Room(run, fit, run.assumptions.capacity == "finite", problem)
@@ -127,7 +127,7 @@ def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
 
 def _placed(run: Run) -> tuple[Placement, Fit]:
     placement = place_experts(run.policy, run.model, run.system.dies)
-    return placement, fit_of(run.scenario, placement)
+    return placement, fit_of(run, placement)
 
 
 def refuse_misroutes(runs: Iterable[Run]) -> None:

@@ -182,14 +182,18 @@ class RunMaker:
 
     def _run(self, point: Point, shared_dies: int | None, shared_predicting: Point | None, details: bool) -> Run:
         workload = self.contexts.workload(point)
-        scenario = Scenario(
-            point.system, point.model, point.assumptions, point.policy, workload, point.batch, point.deployment
-        )
-        scenario.refuse_undeployed()
+        scenario = point.system, point.model, point.assumptions, point.policy, workload, point.batch, point.deployment
+        Scenario(*scenario).refuse_undeployed()
         dies, predicting = _origin_dies(point), _predicting(point) or shared_predicting
         demand = self._demand(point, shared_dies if dies is None else dies, predicting)
-        number, axes = (None, "") if self._plan is None else (point.index, self._axes(point))
-        run = Run(scenario, point.engine, demand, self.routing(point), self._columns, number, axes, details)
+        number, axes = None, ""
+        if self._plan is not None:
+            number = point.index
+            axes = axes_told(self._plan, point) if self._plan.combinations <= _MOST_TOLD else ""
+        run = Run(
+            *scenario, engine=point.engine, demand=demand, trace=self._routing_of(point)[0], columns=self._columns,
+            point=number, axes=axes, details=details,
+        )  # fmt: skip
         # What Run.key and Run.simulation would find, from texts of parts that points share.
         run.__dict__["key"] = key_of(run, self._text)
         run.__dict__["simulation"] = simulation_of(run, self._simulated(point), self._text)
@@ -200,11 +204,6 @@ class RunMaker:
         if at not in self._alike:
             self._alike[at] = point.assumptions.simulated(point.policy)
         return self._alike[at]
-
-    def _axes(self, point: Point) -> str:
-        """``system.mesh 4x4, system.d2d.bandwidth 3 TB/s``; '' of a sweep of which no run is told."""
-        assert self._plan is not None
-        return axes_told(self._plan, point) if self._plan.combinations <= _MOST_TOLD else ""
 
     def _text(self, part: Spec) -> str:
         if id(part) not in self._texts:

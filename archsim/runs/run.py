@@ -25,7 +25,6 @@ from archsim.specs.deployment import DeploymentSpec
 from archsim.specs.experiment import Scenario, WorkloadSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
-from archsim.specs.system import SystemSpec
 from archsim.workload.traffic_presets import preset_digest
 
 KEY_DIGITS = 12
@@ -191,16 +190,16 @@ class DemandSpec:
         return self.batch * self.workload.decode_steps * layers * self.model.top_k
 
 
-@dataclass(frozen=True)
-class Run(Job):
-    """One row of the results. ``trace``: what the routing is, for the key: a digest, or the resolved generator.
+@dataclass(frozen=True, kw_only=True)
+class Run(Scenario, Job):
+    """One row of the results: a scenario on an engine. ``trace``: what the routing is, for the key: a digest, or the
+    resolved generator.
 
     ``columns``: functions of the user's that measure more columns, as ``package.module:function``. ``point``, ``axes``:
     its number and the values of the axes, of a sweep with axes, for people; ``details``: whether its record has dies,
     links, pairs and steps. These three are not part of the key.
     """
 
-    scenario: Scenario
     engine: str
     demand: DemandSpec
     trace: str
@@ -210,33 +209,9 @@ class Run(Job):
     details: bool = field(default=False, compare=False)
 
     @property
-    def system(self) -> SystemSpec:
-        return self.scenario.system
-
-    @property
-    def model(self) -> ModelSpec:
-        return self.scenario.model
-
-    @property
-    def workload(self) -> WorkloadSpec:
-        return self.scenario.workload
-
-    @property
     def context_from(self) -> str:
         """What says how many tokens of KV cache a request holds: ``workload``, or the longest request."""
         return "workload" if self.workload.context == self.demand.workload.context else LONGEST
-
-    @property
-    def batch(self) -> int:
-        return self.scenario.batch
-
-    @property
-    def policy(self) -> PolicySpec:
-        return self.scenario.policy
-
-    @property
-    def assumptions(self) -> AssumptionsSpec:
-        return self.scenario.assumptions
 
     @cached_property
     def key(self) -> str:
@@ -251,12 +226,12 @@ class Run(Job):
     @property
     def code(self) -> str:
         """Digest of the code that the run executes; results of other code are not reused."""
-        return code_of(self.scenario.own_functions + self.columns)
+        return code_of(self.own_functions + self.columns)
 
     @property
     def cacheable(self) -> bool:
         """See `Job.cacheable`."""
-        return not (self.columns or self.scenario.own_functions)
+        return not (self.columns or self.own_functions)
 
     @property
     def group(self) -> tuple:
@@ -334,11 +309,11 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
         others.append(calibration_digest(run.system.compute.calibration))
     if run.assumptions.memory == "all" or run.assumptions.execution != "weight_streaming":  # attention's context counts
         others += [getattr(run.workload, key) for key in _OF_MEMORY]
-    if run.scenario.deployment != DeploymentSpec():
-        others.append(f"deployment {text(run.scenario.deployment)}")
+    if run.deployment != DeploymentSpec():
+        others.append(f"deployment {text(run.deployment)}")
     if run.workload.extend != "redraw":
         others.append(f"extend {run.workload.extend}")
-    if charges_kernels(run.scenario):
+    if charges_kernels(run):
         kernels = kernels_from(run.system, KERNELS[run.assumptions.dispatch])
         others.append(f"transfers {calibration_digest(kernels)}")
     if run.assumptions.endpoint == "as_measured":
@@ -353,8 +328,7 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
 
 def simulation_of(run: Run, simulated: AssumptionsSpec, text: Callable[[Spec], str]) -> str:
     """The run's ``simulation``, from its assumptions as ``simulated``; text: as of `key_of`."""
-    alike = replace(run, scenario=replace(run.scenario, assumptions=simulated))
-    return f"{key_of(alike, text)} {run.demand.key}"
+    return f"{key_of(replace(run, assumptions=simulated), text)} {run.demand.key}"
 
 
 def _digest_of(file: Path) -> str:

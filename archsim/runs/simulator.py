@@ -127,12 +127,12 @@ class Simulator:
         parts = {"origin_dies": spec.origin_dies, "predictor": _predictor(spec), "shaped_by": spec.shaped_by}
         demand = build_run_demand(source, 1, 1, 0, routing=spec.routing, **parts)
         routing = source.steps(draw_requests(source.requests, 1, 0), 1) if run.limits_heatmap else None
-        engine = engine_of(run.engine)(replace(run.scenario, batch=1), demand.layer_ids)
+        engine = engine_of(run.engine)(replace(run, batch=1), demand.layer_ids)
         Replay(engine, demand, routing).run()
 
     def _within_limits(self, run: Run) -> Outcome:
         """The outcome at the clocks of the limits of the system; see ``archsim.runs.energy``."""
-        outcome, clocks, state = within_limits(run.scenario, lambda clocks: self._replay(run, clocks).run())
+        outcome, clocks, state = within_limits(run, lambda clocks: self._replay(run, clocks).run())
         self._clocks[run.key] = clocks
         return replace(outcome, power=state)
 
@@ -146,7 +146,7 @@ class Simulator:
         demand, routing = self._demand_of(run.demand), None
         if run.limits_heatmap:
             routing = self._routing_of(run)
-        engine = engine_of(run.engine)(run.scenario, demand.layer_ids)
+        engine = engine_of(run.engine)(run, demand.layer_ids)
         if clocks != FULL:
             set_clocks(engine, clocks)
         else:
@@ -163,7 +163,7 @@ class Simulator:
         """The plans of a drawn machine, which machines share that differ in rates alone. None for other runs."""
         system = run.system
         built, drawn = system.built, system.drawn
-        if built is None or drawn is None or drawn.link_failure or not shares_plans(run.scenario):
+        if built is None or drawn is None or drawn.link_failure or not shares_plans(run):
             return None
         router = system.dies_as_built.router if system.dies_as_built is not None else ""
         links = "" if system.links_as_built is None else plain_text(system.links_as_built)

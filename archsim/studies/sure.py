@@ -242,7 +242,7 @@ def _answer(
     watcher.phase(_estimate(point, every, samples))
     found = propagate(runs, worlds, folder / _FOLDER, traces, jobs, watcher, scheduler)
     watcher.phase("finding what the answer depends on")
-    named = {each.quantity.key: each.quantity for run in runs for each in worlds.quantities(run.scenario, run.engine)}
+    named = {each.quantity.key: each.quantity for run in runs for each in worlds.quantities(run, run.engine)}
     places = tuple(_place(of, options, worlds, named) for of, options in places_of(found))
     exact = dict.fromkeys(key for run in runs for key in exact_of(run.system) if key not in named)
     others = [_of_traffic(worlds)] if worlds.traffics else []
@@ -319,7 +319,7 @@ def _place(
     values = ns[headline.slower] / ns[headline.faster] if headline else ns[names[0]]
     read = {
         each.quantity.draws_as for one in found.values()
-        for each in worlds.quantities(one.run.scenario, one.run.engine)
+        for each in worlds.quantities(one.run, one.run.engine)
     } | {TRAFFIC}  # fmt: skip
     draws = {name: drawn for name, drawn in worlds.draws.items() if name in read}
     clean = {name: each.ns if each.by_layers is None else each.ns / each.by_layers for name, each in found.items()}

@@ -315,7 +315,7 @@ class Worlds:
         self._systems: dict[tuple, list[SystemSpec]] = {}
         self._runs: dict[tuple[int, str, str], tuple[Run, list[Run]]] = {}
         runs = list(runs)
-        names = {each.quantity.draws_as for run in runs for each in self.quantities(run.scenario, run.engine)}
+        names = {each.quantity.draws_as for run in runs for each in self.quantities(run, run.engine)}
         self.traffics = self._widths.traffic if any(_drawn_anew(run) for run in runs) else 0
         names |= {TRAFFIC} if self.traffics else set()
         self.draws = draws_of(sorted(names), samples, seed)
@@ -332,10 +332,11 @@ class Worlds:
         """A run in every world, or in the first ``most``. ``engine``: of the experiment, which says what is read; so
         that another engine has the same worlds.
         """
-        key = id(run.scenario), run.engine, engine
+        parts = run.system, run.model, run.policy, run.assumptions, run.workload
+        key = (*map(id, parts), run.batch, run.engine, engine)
         if key not in self._runs:
-            systems = self._drawn_systems(run.scenario, engine)
-            made = [replace(run, scenario=replace(run.scenario, system=system)) for system in systems]
+            systems = self._drawn_systems(run, engine)
+            made = [replace(run, system=system) for system in systems]
             self._runs[key] = run, made
         return self._runs[key][1][:most]
 
@@ -505,9 +506,8 @@ def _with_traffic(run: Run, at: int) -> Run:
     if not at:
         return run
     workload = run.workload.drawn(at)
-    scenario, demand = replace(run.scenario, workload=workload), replace(run.demand, workload=workload)
     trace = run.trace if isinstance(workload.trace, str) else generated_digest(workload, run.model)
-    return replace(run, scenario=scenario, demand=demand, trace=trace)
+    return replace(run, workload=workload, demand=replace(run.demand, workload=workload), trace=trace)
 
 
 def _over_traffic(found: list[InWorlds], worlds: Worlds, records: dict[str, Record]) -> list[InWorlds]:
@@ -584,5 +584,4 @@ def _thinned(run: Run) -> Run:
     if _layers(run) <= THINNED or run.engine == FAST:
         return run
     workload = run.workload.model_copy(update={"layers": THINNED})
-    scenario, demand = replace(run.scenario, workload=workload), replace(run.demand, workload=workload)
-    return replace(run, scenario=scenario, demand=demand)
+    return replace(run, workload=workload, demand=replace(run.demand, workload=workload))

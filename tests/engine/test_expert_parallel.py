@@ -569,7 +569,7 @@ def test_a_sweep_runs_it_and_its_code_is_part_of_the_run(tmp_path):
         "workload.batch=[12]",
     )
     run = prepare(own).runs[0]
-    assert run.scenario.own_functions == ("test_expert_parallel:Toy",)
+    assert run.own_functions == ("test_expert_parallel:Toy",)
     assert Simulator().record(run)["row"]["hop_messages"] == 0
     plain = prepare(tiny(tmp_path, "assumptions=physical", "policies=[ep]", "workload.batch=[12]")).runs[0]
     assert run.code != plain.code and run.key != plain.key

@@ -80,7 +80,7 @@ def test_power_of_dies_adds_up_to_that_of_the_run(folder, measured):
     ).runs()
     outcome = Simulator().replay(run).run()
     costs = build_costs(run.system)
-    loads = loads_of(run.scenario, outcome, costs)
+    loads = loads_of(run, outcome, costs)
     joule = sum(float(each.sum()) for load in loads.values() for each in load.joule.values())
     activity = activity_of(run.model, Simulator().row(run)["row"])
     assert joule == pytest.approx(sum(energy_of(activity, costs).values()), rel=1e-9)
@@ -130,7 +130,7 @@ def test_the_next_clock_would_exceed_the_limit(folder, measured):
         outcome = simulator._replay(run, clocks).run()
         drawn[clocks] = {
             phase: limits.at(load, clocks[phase] / 100).machine_w
-            for phase, load in loads_of(run.scenario, outcome, limits.costs).items()
+            for phase, load in loads_of(run, outcome, limits.costs).items()
         }
     for phase in (0, 1):
         assert drawn[own][phase] <= limit_w and (own[phase] == 100 or drawn[above][phase] > limit_w)

@@ -190,7 +190,7 @@ def test_check_and_list_say_what_a_system_is_made_of(tmp_path):
 
 def test_the_networks_of_a_machine_of_levels_have_all_links(tmp_path):
     experiment = experiment_of(tmp_path, f"fabric: {RAILS}")
-    machine, fabric = build_machine(prepare(experiment).runs[0].scenario)
+    machine, fabric = build_machine(prepare(experiment).runs[0])
     assert len(flow_network(machine, fabric, np.arange(0)).resources) == fabric.dies + fabric.links
     assert machine.link_resources == fabric.links and np.array_equal(machine.route_ns, fabric.pair_ns)
 

@@ -142,12 +142,12 @@ def test_what_no_run_reads_is_not_drawn():
     system = deepcopy(TOY["systems"][0])
     system["decision"] = {"host": {"launch": {"value": "2 us", "range": [1, 4]}}}
     (run, *_) = runs_of(toy(systems=[system]))
-    keys = [each.quantity.key for each in quantities_of(run.scenario)]
+    keys = [each.quantity.key for each in quantities_of(run)]
     assert "system.hbm.efficiency" in keys and not any("host" in key or "firmware" in key for key in keys)
     system["decision"]["executor"] = "host"
     system["decision"]["host"]["time"] = "3 us"
     (run, *_) = runs_of(toy(systems=[system]))
-    assert "system.decision.host.launch" in [each.quantity.key for each in quantities_of(run.scenario)]
+    assert "system.decision.host.launch" in [each.quantity.key for each in quantities_of(run)]
 
 
 def test_policies_batches_and_systems_share_their_draws():
@@ -243,7 +243,7 @@ CLUSTER = {
 
 def test_measured_transfers_are_drawn_and_one_factor_slows_them():
     (run,) = runs_of(CLUSTER)
-    keys = [each.quantity.key for each in quantities_of(run.scenario)]
+    keys = [each.quantity.key for each in quantities_of(run)]
     assert any(key.startswith("measured.collectives.") for key in keys)
     times = []
     for factor in (1.0, 2.0):

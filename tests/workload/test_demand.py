@@ -636,8 +636,7 @@ def test_keys_tell_the_layers_and_are_as_before_without(tmp_path):
     assert len({whole.key, some.key, one_run(tmp_path, "workload.layers=4").key}) == 3
     assert whole.demand.key != some.demand.key
     assert "layers" not in whole.demand.key[1]
-    scenario = replace(whole.scenario, workload=whole.workload.model_copy(update={"layers": None}))
-    told = replace(whole, scenario=scenario)
+    told = replace(whole, workload=whole.workload.model_copy(update={"layers": None}))
     assert told.key == whole.key
 
 

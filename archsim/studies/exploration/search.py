@@ -111,7 +111,7 @@ class Screen:
         """Whether all points belong to families of many."""
         if self.plan.experiment.all_columns or self.family < LEAST_SHARED:
             return False
-        return all(shares_plan(run.scenario) for run in self._runs())
+        return all(shares_plan(run) for run in self._runs())
 
     @property
     def family(self) -> int:
@@ -171,9 +171,9 @@ class _Family:
         self._link_class = build_fabric(run.system, ROW_MAJOR).link_class
 
     def blocks(self) -> Iterator[Block]:
-        first, family = record(self._run.scenario, self._demand), self._screen.family
+        first, family = record(self._run, self._demand), self._screen.family
         at_once = first.most_machines
-        recorded = {carriers_of(self._run.scenario): first}
+        recorded = {carriers_of(self._run): first}
         for begin in range(0, family, at_once):
             end = min(begin + at_once, family)
             block = self._block(recorded, self._screen.digits(np.arange(begin, end)), end - begin)
