@@ -49,21 +49,19 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args=None, namespace=None):
         """Exits with a message if an argument is left over: the command knows its options, its parents do not."""
-        args = [self._as_spelled_now(word) for word in (sys.argv[1:] if args is None else args)]
-        found, left = super().parse_known_args(args, namespace)
+        words = []
+        for word in sys.argv[1:] if args is None else args:
+            old, equals, value = word.partition("=")
+            if (now := self._before.get(old)) is not None:
+                tell_renamed(f"{self.prog} {old}", f"{self.prog} {now}")
+                word = f"{now}{equals}{value}"
+            words.append(word)
+        found, left = super().parse_known_args(words, namespace)
         if left:
             word = left[0].partition("=")[0]
             hint = did_you_mean(word, self._options) if word.startswith("--") else ""
             self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
         return found, left
-
-    def _as_spelled_now(self, word: str) -> str:
-        old, equals, value = word.partition("=")
-        now = self._before.get(old)
-        if now is None:
-            return word
-        tell_renamed(f"{self.prog} {old}", f"{self.prog} {now}")
-        return f"{now}{equals}{value}"
 
     def error(self, message: str) -> Any:
         if choice := _CHOICE.search(message):

@@ -154,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser_of(["--help"]).print_help()
         return OK
     words = _as_spelled_now(words)
-    arguments = _parse(words)
+    arguments = parser_of(words).parse_args(words)
     from archsim.cli.progress import heartbeat  # loads rich, which --help does not wait for
 
     try:
@@ -229,11 +229,6 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parse(words: list[str]) -> argparse.Namespace:
-    """The arguments, with the function that runs the command as ``run``."""
-    return parser_of(words).parse_args(words)
-
-
 def _as_spelled_now(words: list[str]) -> list[str]:
     """Words of an old spelling in today's; a terminal is told the new one, and scripts that read stderr are not."""
     for old, now in OLD.items():
@@ -245,22 +240,19 @@ def _as_spelled_now(words: list[str]) -> list[str]:
 
 
 def parser_of(words: list[str]) -> Parser:
-    """The parser, with the arguments of the one command that ``words`` invoke."""
+    """The parser, with the arguments of the one command that ``words`` invoke, and the function that runs it as
+    ``run``. Its help begins with the commands, by heading.
+    """
+    lines = ["archsim simulates how fast a machine serves a mixture-of-experts model, and what limits it."]
+    for heading, commands in HEADINGS.items():
+        lines += ["", f"{heading}:", *(f"  {each.name:<11} {each.help}" for each in commands)]
     parser = Parser(
         prog="archsim", usage="archsim COMMAND ...", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=_told(), epilog=_START,
+        description="\n".join(lines), epilog=_START,
     )  # fmt: skip
     parser.add_argument("--version", action=_Version, nargs=0, help="Print the version and exit.")
     _fill(parser, "COMMAND", COMMANDS, words, argparse.SUPPRESS)
     return parser
-
-
-def _told() -> str:
-    """What ``--help`` begins with: the commands, by heading."""
-    lines = ["archsim simulates how fast a machine serves a mixture-of-experts model, and what limits it."]
-    for heading, commands in HEADINGS.items():
-        lines += ["", f"{heading}:", *(f"  {each.name:<11} {each.help}" for each in commands)]
-    return "\n".join(lines)
 
 
 def _fill(
@@ -279,10 +271,13 @@ def _fill(
                 _fill(own, "ACTION", command.commands, words[1:])
             continue
         form = next((each for each in command.forms if invoked and each.flag in words), None)
-        prog = f"{parser.prog} {command.name}" + (f" {form.flag}" if form else "")
+        prog, others = f"{parser.prog} {command.name}" + (f" {form.flag}" if form else ""), None
+        if command.forms and not form:
+            told = (f"  {prog} {each.flag:<14} {each.help}" for each in command.forms)
+            others = "\n".join(("other questions (add --help for their options):", *told))
         own = below.add_parser(
             command.name, prog=prog, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter,
-            description=capital(f"{form.help if form else command.help}."), epilog=_forms_told(prog, command, form),
+            description=capital(f"{form.help if form else command.help}."), epilog=others,
         )  # fmt: skip
         if not invoked:
             continue
@@ -294,14 +289,6 @@ def _fill(
         if (form or command).module != "list:completion":  # its result is a script
             add_json(own)
         own.set_defaults(run=getattr(module, f"run_{action or name}"))
-
-
-def _forms_told(prog: str, command: Command, form: Form | None) -> str | None:
-    if form or not command.forms:
-        return None
-    lines = (f"  {prog} {each.flag:<14} {each.help}" for each in command.forms)
-    return "\n".join(("other questions (add --help for their options):", *lines))
-
 
 
 class _Version(argparse.Action):

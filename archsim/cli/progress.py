@@ -54,7 +54,7 @@ class Heard:
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, line: str = "") -> None:
-        self._stream, self._clock, self._lock = stream, clock, threading.Lock()
+        self._stream, self._clock, self._lock = stream, clock, threading.RLock()
         self._began_s = self._line_s = self._last_s = clock()
         self._line, self._compiled = line, machine_code().functions
         self._terminal, self._standing = stream.isatty(), False
@@ -70,7 +70,7 @@ class Heard:
             self._last_s = self._clock()
             if (said := text.strip()) and not said.startswith("note: "):  # a note is nothing that goes on
                 self._line, self._line_s = said.splitlines()[-1], self._last_s
-            self._clear()
+            self.clear()
             return self._stream.write(text)
 
     def begin(self, line: str) -> None:
@@ -81,13 +81,10 @@ class Heard:
     def clear(self) -> None:
         """Erase the line that stands in a terminal, so that others can write there."""
         with self._lock:
-            self._clear()
-
-    def _clear(self) -> None:
-        if self._standing:
-            self._standing = False
-            self._stream.write(_CLEARED)
-            self._stream.flush()
+            if self._standing:
+                self._standing = False
+                self._stream.write(_CLEARED)
+                self._stream.flush()
 
     def beat(self) -> None:
         """Write a line if the stream was silent for too long."""
@@ -108,7 +105,7 @@ class Heard:
             if waits:
                 told += f": about {spoken(code.missing_s)} left"
             if self._terminal:
-                self._clear()
+                self.clear()
                 self._stream.write(f"  {told}"[: shutil.get_terminal_size().columns - 1])
                 self._standing = True
             else:

@@ -118,7 +118,14 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     table.columns[0].no_wrap = True
     if console().width < NARROW:  # leave room for meanings
         table.columns[1].max_width, table.columns[1].overflow = 22, "fold"
-    for name, others in _choices(experiment).items():
+    chosen = {
+        "system": [each.name for each in experiment.systems],
+        "model": [each.name for each in experiment.models],
+        "batch": [str(each) for each in experiment.workload.batch],
+        "policy": [each.name for each in experiment.policies],
+        "assumptions": [each.label for each in experiment.assumptions],
+    }
+    for name, others in chosen.items():
         choice = f"one of {', '.join(others)} (choose with --{name})" if len(others) > 1 else ""
         table.add_row(name, str(row[name]), choice)
     for name in ("trace", "engine", "layers", "run"):
@@ -163,14 +170,3 @@ def _iteration(row: Mapping[str, Any], prefix: str, title: str):
         said = f"{1 / joule:.3g} tokens/J ({1 / ends[1]:.3g} to {1 / ends[0]:.3g})"
         table.add_row("energy, waiting included (estimate)", f"{joule:.3g} J/token", said)
     return table
-
-
-def _choices(experiment) -> dict[str, list[str]]:
-    """Column → its values in the experiment."""
-    return {
-        "system": [each.name for each in experiment.systems],
-        "model": [each.name for each in experiment.models],
-        "batch": [str(each) for each in experiment.workload.batch],
-        "policy": [each.name for each in experiment.policies],
-        "assumptions": [each.label for each in experiment.assumptions],
-    }

@@ -3,10 +3,10 @@
 import inspect
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -269,8 +269,7 @@ ADMISSION = "admission"  # parameter of a prediction, beside those of its predic
 ADMISSIONS: Mapping[str | None, type[Reread]] = {"reread": Reread}
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(NamedTuple):
     """``place(layers, experts, dies)``, ``allocate(step)``, ``predictor(heat, changed, out)`` or None,
     ``rebalancing``, ``routing``, ``replication`` and ``share(tokens, load)`` of shared experts, or None;
     ``admission(layers, dies, ids)``, with the state of a run, or None.

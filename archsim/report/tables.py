@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -209,16 +208,14 @@ def _dies_without_mesh(system: Mapping[str, Any]) -> int | None:
 
 # ---- tables
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """Text, and its sort key."""
 
     text: str
     order: float | str
 
 
-@dataclass(frozen=True)
-class ShownColumn:
+class ShownColumn(NamedTuple):
     """A column of the results table; ``units``: one is chosen for the whole column and stated in its header."""
 
     header: str

@@ -9,7 +9,6 @@ are attention (`iteration_energy_j` adds it where a whole iteration is known), h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from types import MappingProxyType
@@ -70,8 +69,7 @@ PIECES = "pieces"  # block of a die: interfaces between its pieces
 NOTHING = Cost(0.0, 0.0)
 
 
-@dataclass(frozen=True)
-class Coefficients:
+class Coefficients(NamedTuple):
     """All coefficients of energy, area and cost."""
 
     energy: EnergyEstimates = EnergyEstimates()
@@ -99,12 +97,14 @@ class Coefficients:
         return Coefficients(self.energy.at(bound), self.area.at(bound), self.cost.at(bound))
 
 
+AS_PUBLISHED = Coefficients()
+
+
 def _changed(group: Estimates, changes: Mapping[str, float]) -> Estimates:
     return group.changed({name: value for name, value in changes.items() if name in group.named()})
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """Area, power of the deciding hardware, and price of a system. ``area_mm2``: of one die, by block; ``usd``: by
     component; ``pieces`` of one die and ``carriers`` of the machine: those with the least price.
     """
@@ -142,7 +142,7 @@ class Machine:
 
 @lru_cache(maxsize=256)
 def build_costs(
-    system: SystemSpec, coefficients: Coefficients = Coefficients(), without: Cost = NOTHING
+    system: SystemSpec, coefficients: Coefficients = AS_PUBLISHED, without: Cost = NOTHING
 ) -> Machine:
     """The machine of a system, ``without`` some of its decision hardware. Dead and spare dies are made, too."""
     made = system.as_made
@@ -152,7 +152,7 @@ def build_costs(
     stacks = system.hbm.stacks_on_carrier or hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
     machine = _priced_with(system, float(rates.sum()), decision, stacks, coefficients)
     usd, area = ({name: float(each) for name, each in found.items()} for found in (machine.usd, machine.area_mm2))
-    return replace(machine, usd=usd, area_mm2=area, pieces=int(machine.pieces), carriers=int(machine.carriers))
+    return machine._replace(usd=usd, area_mm2=area, pieces=int(machine.pieces), carriers=int(machine.carriers))
 
 
 def price_range(system: SystemSpec) -> tuple[float, float]:
@@ -330,7 +330,7 @@ def economics(
     known = coefficients or Coefficients()
     row: dict[str, float | None] = {}
     for name, bound in (("", "value"), ("_low", "low"), ("_high", "high")):
-        joule = sum(energy_of(activity, machine, replace(known, energy=known.energy.at(bound))).values())
+        joule = sum(energy_of(activity, machine, known._replace(energy=known.energy.at(bound))).values())
         row[f"energy_per_token_j{name}"] = joule / activity.tokens if activity.tokens else None
         row[f"power_w{name}"] = joule / activity.time_s if np.any(activity.time_s) else None
     row |= {"die_mm2": machine.die_mm2, "silicon_mm2": machine.silicon_mm2, "cost_usd": sum(machine.usd.values())}
@@ -462,8 +462,7 @@ class ClassPower(NamedTuple):
         return not any(share > 0 for _, share in self.exceeded)
 
 
-@dataclass(frozen=True)
-class PowerState:
+class PowerState(NamedTuple):
     """The classes of a run that took time, by PREFILL and DECODE; factors of the energies at full clock."""
 
     classes: Mapping[int, ClassPower]

@@ -1,7 +1,6 @@
 """Checks before anything runs: models fit into the HBM of systems, fabrics match the assumptions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from math import exp
 from typing import Any, NamedTuple
 
@@ -40,8 +39,7 @@ from microarch.fabric.topology import ROW_MAJOR
 
 # ---- capacity
 
-@dataclass(frozen=True)
-class Room:
+class Room(NamedTuple):
     """Memory use of a run. problem: why it is refused, or None. bounded: whether the limit applies."""
 
     run: Run
@@ -184,39 +182,27 @@ class Cost(NamedTuple):
 
 
 def cost_of(point: Point) -> Cost:
-    """What a run takes."""
-    (links, route_links), events = extent_of(point.system), _events(point)
-    kind = point.assumptions.contention
-    each_ns = _EVENT_NS[point.engine][kind] if events else 0.0
+    """What a run takes. Its events are those of experts that a batch activates at even popularity, and of pairs of dies
+    that exchange hidden vectors.
+    """
+    workload, kind, dies = point.workload, point.assumptions.contention, point.system.dies
+    layers, (links, route_links) = len(point.model.moe_layer_ids), extent_of(point.system)
+    steps = (workload.decode_steps + workload.has_prompts) * min(workload.layers or layers, layers)
+    events = each_ns = 0.0
+    if point.engine != "analytical":
+        experts, chosen = point.model.experts, point.batch * point.model.top_k
+        active = experts * (1 - exp(-chosen / experts))
+        pairs = dies**2 * (1 - exp(-chosen / dies**2)) if kind == "shared" else 0.0
+        events = steps * (_EVENTS_PER_EXPERT * active + _EVENTS_PER_PAIR * pairs)
+        each_ns = _EVENT_NS[point.engine][kind]
     return Cost(
         events,
-        _RUN_NS
-        + _layer_steps(point) * _STEP_NS
-        + events * each_ns
-        + links * _LINK_NS[kind]
-        + route_links * _ROUTE_LINK_NS,
+        _RUN_NS + steps * _STEP_NS + events * each_ns + links * _LINK_NS[kind] + route_links * _ROUTE_LINK_NS,
         _PROCESS_BYTES
         + links * _LINK_BYTES[kind]
         + route_links * _ROUTE_LINK_NUMBERS[kind] * np.dtype(number_type(links)).itemsize
-        + point.system.dies**2 * _PAIR_BYTES[kind],
+        + dies**2 * _PAIR_BYTES[kind],
     )
-
-
-def _layer_steps(point: Point) -> int:
-    workload = point.workload
-    layers = len(point.model.moe_layer_ids)
-    return (workload.decode_steps + workload.has_prompts) * min(workload.layers or layers, layers)
-
-
-def _events(point: Point) -> float:
-    """Experts that a batch activates at even popularity, and pairs of dies that exchange hidden vectors."""
-    if point.engine == "analytical":
-        return 0.0
-    experts, dies, chosen = point.model.experts, point.system.dies, point.batch * point.model.top_k
-    active = experts * (1 - exp(-chosen / experts))
-    moves = point.assumptions.contention == "shared"
-    pairs = dies**2 * (1 - exp(-chosen / dies**2)) if moves else 0.0
-    return _layer_steps(point) * (_EVENTS_PER_EXPERT * active + _EVENTS_PER_PAIR * pairs)
 
 
 def refuse_unheld(point: Point, bound_bytes: Callable[[], int | None] = machine_bytes) -> None:

@@ -36,7 +36,6 @@ from archsim.specs.as_built import named_dies
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import ExperimentSpec, Scenario, layers_problem, own_functions
 from archsim.specs.plan import Dropped, Point, SweepPlan, plan_without_axes
-from archsim.specs.policies import PolicySpec
 from archsim.specs.system import SystemSpec
 from archsim.workload.trace import refuse_more_layers
 from archsim.workload.traffic_presets import load_traffic, with_lengths
@@ -150,6 +149,7 @@ class RunMaker:
         self, tell: Tell = lambda text: None, columns: tuple[str, ...] = (), plan: SweepPlan | None = None
     ) -> None:
         self.contexts = Contexts()
+        self.traces = self.contexts.traces  # those that are open
         self._tell, self._columns, self._plan = tell, columns, plan
         self._routing: dict[tuple[int, int], tuple[str, str]] = {}
         self._texts: dict[int, str] = {}
@@ -157,11 +157,6 @@ class RunMaker:
         self._predictions: dict[int, str] = {}
         self._demands: dict[tuple, DemandSpec] = {}
         self._presets: set[tuple] = set()
-
-    @property
-    def traces(self) -> Traces:
-        """The traces that are open."""
-        return self.contexts.traces
 
     def runs(self, points: Iterable[Point], details: bool = False) -> list[Run]:
         """The runs of points, in order; runs without special needs share a demand built for others. ``details``: of
@@ -176,10 +171,6 @@ class RunMaker:
             most[_traffic(point)] = _origin_dies(point) if dies is None else dies, predicting or _predicting(point)
         return [self._run(point, *most[_traffic(point)], details) for point in points]
 
-    def routing(self, point: Point) -> str:
-        """Identity of a point's routing, for the key of its run. Raises as `runs` does."""
-        return self._routing_of(point)[0]
-
     def _run(self, point: Point, shared_dies: int | None, shared_predicting: Point | None, details: bool) -> Run:
         workload = self.contexts.workload(point)
         scenario = point.system, point.model, point.assumptions, point.policy, workload, point.batch, point.deployment
@@ -191,19 +182,16 @@ class RunMaker:
             number = point.index
             axes = axes_told(self._plan, point) if self._plan.combinations <= _MOST_TOLD else ""
         run = Run(
-            *scenario, engine=point.engine, demand=demand, trace=self._routing_of(point)[0], columns=self._columns,
+            *scenario, engine=point.engine, demand=demand, trace=self.routing(point)[0], columns=self._columns,
             point=number, axes=axes, details=details,
         )  # fmt: skip
         # What Run.key and Run.simulation would find, from texts of parts that points share.
+        alike = id(point.assumptions), id(point.policy)
+        if alike not in self._alike:
+            self._alike[alike] = point.assumptions.simulated(point.policy)
         run.__dict__["key"] = key_of(run, self._text)
-        run.__dict__["simulation"] = simulation_of(run, self._simulated(point), self._text)
+        run.__dict__["simulation"] = simulation_of(run, self._alike[alike], self._text)
         return run
-
-    def _simulated(self, point: Point) -> AssumptionsSpec:
-        at = id(point.assumptions), id(point.policy)
-        if at not in self._alike:
-            self._alike[at] = point.assumptions.simulated(point.policy)
-        return self._alike[at]
 
     def _text(self, part: Spec) -> str:
         if id(part) not in self._texts:
@@ -212,51 +200,42 @@ class RunMaker:
 
     def _demand(self, point: Point, dies: int | None, predicting: Point | None) -> DemandSpec:
         policy = predicting and predicting.policy
+        if policy and id(policy) not in self._predictions:
+            self._predictions[id(policy)] = prediction_text(policy)
         shaping = point.policy if point.policy.shapes_demand else None
         single = point.assumptions.needs_routing
-        key = (*_traffic(point), dies, policy and self._prediction(policy), single, shaping and shaping_text(shaping))
+        predicted = policy and self._predictions[id(policy)]
+        key = (*_traffic(point), dies, predicted, single, shaping and shaping_text(shaping))
         if key not in self._demands:
-            stored = self._routing_of(point)[1]
+            stored = self.routing(point)[1]
             self._demands[key] = DemandSpec(
                 point.model, point.workload, point.batch, dies, policy, stored, single, shaping
             )
         return self._demands[key]
 
-    def _prediction(self, policy: PolicySpec) -> str:
-        if id(policy) not in self._predictions:
-            self._predictions[id(policy)] = prediction_text(policy)
-        return self._predictions[id(policy)]
-
-    def _routing_of(self, point: Point) -> tuple[str, str]:
-        """(what names the routing, name of its columns in the cache)."""
+    def routing(self, point: Point) -> tuple[str, str]:
+        """What names a point's routing, for the key of its run, and the name of its columns in the cache. Raises as
+        `runs` does.
+        """
         workload, key = point.workload, (id(point.model), id(point.workload))
         if key not in self._routing:
             if (problem := layers_problem(point.model, workload)) is not None:
                 raise ArchsimError(f"point {point.index}: workload.layers: {problem}")
-            self._routing[key] = (
-                self._opened(point)
-                if isinstance(workload.trace, str)
-                else self._generated(point, workload.trace.synthetic.preset_of(point.model.name))
-            )
+            if isinstance(workload.trace, str):
+                if (workload.trace, point.model.name) not in self.traces:
+                    self._tell(f"opening trace {workload.trace}")
+                trace = self.contexts.opened(point)
+                refuse_more_layers(trace, workload.layers)
+                self._routing[key] = f"{trace_label(workload)} {trace.digest}", trace.stored_as
+            else:
+                model, spec = point.model, workload.trace.synthetic
+                like = spec.preset_of(model.name)
+                preset = like, model.experts, model.top_k, model.moe_layer_ids, spec.prompt_tokens, spec.decode_steps
+                if like is not None and preset not in self._presets:
+                    with_lengths(load_traffic(like, model), spec, like)  # refuses one of other experts or layers
+                    self._presets.add(preset)
+                self._routing[key] = generated_digest(workload, model), ""
         return self._routing[key]
-
-    def _generated(self, point: Point, like: str | None) -> tuple[str, str]:
-        model, trace = point.model, point.workload.trace
-        assert not isinstance(trace, str)
-        spec = trace.synthetic
-        preset = like, model.experts, model.top_k, model.moe_layer_ids, spec.prompt_tokens, spec.decode_steps
-        if like is not None and preset not in self._presets:
-            with_lengths(load_traffic(like, model), spec, like)  # refuses one of other experts or layers, and nothing
-            self._presets.add(preset)
-        return generated_digest(point.workload, model), ""
-
-    def _opened(self, point: Point) -> tuple[str, str]:
-        workload, at = point.workload, (point.workload.trace, point.model.name)
-        if at not in self.traces:
-            self._tell(f"opening trace {workload.trace}")
-        trace = self.contexts.opened(point)
-        refuse_more_layers(trace, workload.layers)
-        return f"{trace_label(workload)} {trace.digest}", trace.stored_as
 
 
 def _traffic(point: Point) -> tuple[int, int, int]:
@@ -335,14 +314,21 @@ def select(
     measures = Measures(maker.contexts)
     kept: list[int] = []
     misfits: list[Point] = []
-    checked = _Checked(plan.combinations if among is None else len(among), tell)
+    points = plan.combinations if among is None else len(among)
+    if points >= _MANY:
+        tell(f"checking {points:,} points")
+    began_s = said_s = monotonic()
     functions: dict[tuple, tuple[str, ...]] = {}
     routing: dict[str, dict[str, None]] = {}
     routes: dict[tuple, Point] = {}
     for point in works(plan.points(measures.functions(), dropped, among), dropped):
-        checked.say(point.index if among is None else len(kept) + dropped.total)
+        so_far = point.index if among is None else len(kept) + dropped.total
+        if so_far and so_far % _MANY == 0 and monotonic() - said_s >= _SAID_S:
+            said_s = monotonic()
+            left = spoken((said_s - began_s) * (points / so_far - 1))
+            tell(f"checked {so_far:,} of {points:,} points, about {left} left")
         kept.append(point.index)
-        routing.setdefault(point.model.name, {})[maker.routing(point)] = None
+        routing.setdefault(point.model.name, {})[maker.routing(point)[0]] = None
         decides = id(point.system), id(point.policy), id(point.assumptions), point.engine
         if decides not in functions:
             refuse_engine(point.engine, point.system, point.assumptions, point.policy)
@@ -378,24 +364,6 @@ def select(
         maker,
         tuple(sorted({each for own in executed for each in own})),
     )
-
-
-class _Checked:
-    """Tells how many points of a large sweep are checked."""
-
-    def __init__(self, points: int, tell: Tell) -> None:
-        self._points, self._tell = points, tell
-        self._began_s = self._said_s = monotonic()
-        if points >= _MANY:
-            tell(f"checking {points:,} points")
-
-    def say(self, index: int) -> None:
-        if not index or index % _MANY or monotonic() - self._said_s < _SAID_S:
-            return
-        self._said_s = monotonic()
-        so_far_s = self._said_s - self._began_s
-        left = spoken(so_far_s * (self._points / index - 1))
-        self._tell(f"checked {index:,} of {self._points:,} points, about {left} left")
 
 
 def prepare(planned: ExperimentSpec | SweepPlan) -> Prepared:

@@ -21,7 +21,6 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.papers import PaperSpec
 from archsim.specs.plan import PLURAL, SweepPlan, plan_without_axes
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, References, apply_overrides, folders_around, is_path
-from archsim.specs.serving import ServeSpec
 from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import UncertaintySpec
 from archsim.specs.unread import Written, recorded_unread, unread_keys
@@ -47,10 +46,6 @@ _TRAFFIC_KEYS = (
     "name", "source", "groups", "top_groups", "tables", "tasks", "kinds", "kind_spread", "taste_size", "weights",
     "prompt_tokens", "subjects", "spread",
 )
-_KEYS = MappingProxyType(
-    {name: keys_of(kind) for name, kind in SPECS.items()}
-    | {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS, SERVE: keys_of(ServeSpec)}
-)
 _BELONGS = MappingProxyType({
     EXPERIMENT: "`archsim sweep` takes it",
     SERVE: "`archsim serve` takes it",
@@ -67,13 +62,19 @@ _BELONGS = MappingProxyType({
 
 def kind_of(data: Mapping[str, Any]) -> str:
     """The kind that shares most keys with ``data``; in a tie, an experiment."""
-    return max(_KEYS, key=lambda kind: len(set(data) & set(_KEYS[kind])))
+    if set(data) <= set(EXPERIMENT_KEYS):
+        return EXPERIMENT
+    from archsim.specs.serving import ServeSpec
+
+    known: dict[str, Sequence[str]] = {name: keys_of(kind) for name, kind in SPECS.items()}
+    known |= {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS, SERVE: keys_of(ServeSpec)}
+    return max(known, key=lambda kind: len(set(data) & set(known[kind])))
 
 
 def refuse_other_kinds(path: object, data: Mapping[str, Any], expected: str = EXPERIMENT) -> None:
     """Raise SpecError if a file is not of the ``expected`` kind but of another."""
     kind = kind_of(data)
-    if kind != expected and (kind != EXPERIMENT or len(set(data) & set(_KEYS[kind])) > 2):
+    if kind != expected and (kind != EXPERIMENT or len(set(data) & set(EXPERIMENT_KEYS)) > 2):
         article = "an" if kind[0] in "aeiou" else "a"
         raise SpecError(f"{path}: this is {article} {kind}; {_BELONGS[kind]}")
 

@@ -7,23 +7,27 @@ what the user wrote is named: in the file, in a file of their own that it refers
 values nor those of a shipped file.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archsim.base.errors import SpecError
-from archsim.base.yaml import Keys, Tree
+from archsim.base.yaml import Keys, Place, Tree
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.experiment import ExperimentSpec, WorkloadSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import SweepPlan
 from archsim.specs.policies import PolicySpec
-from archsim.specs.serving import RoutingSpec, ServeSpec
 from archsim.specs.system import SystemSpec
+
+if TYPE_CHECKING:
+    from archsim.specs.serving import ServeSpec
 
 _MOST_POINTS = 500  # of a sweep that are looked at; beyond, only the groups of axes that choose strategies vary
 _KINDS = {"systems": "system", "models": "model", "policies": "policy", "assumptions": "assumptions"}
@@ -43,14 +47,19 @@ class Chosen(NamedTuple):
 
 
 class Row(NamedTuple):
-    """``keys``: patterns of keys, such as ``system.llc.*``; ``why``: why a run does not read them; '' where it does."""
+    """``keys``: patterns of keys, such as ``system.llc.*``; ``why``: why a run does not read them, a template, or what
+    makes it ('' where the run reads them); ``when``: which runs do not.
+    """
 
     keys: tuple[str, ...]
-    why: Callable[[Chosen], str]
+    why: str | Callable[[Chosen], str]
+    when: Callable[[Chosen], bool] = lambda run: True
 
-
-def _if(holds: Callable[[Chosen], bool], why: str) -> Callable[[Chosen], str]:
-    return lambda run: why.format(run=run) if holds(run) else ""
+    def told(self, run: Chosen) -> str:
+        """Why the run does not read the keys; '' where it does."""
+        if not self.when(run):
+            return ""
+        return self.why.format(run=run) if isinstance(self.why, str) else self.why(run)
 
 
 _GEMM = {
@@ -118,16 +127,6 @@ def _measured_transfers(run: Chosen) -> str:
     return "no time of a measured transfer is charged"
 
 
-def _executor(name: str) -> Callable[[Chosen], str]:
-    """Why the keys of one executor of decisions are not read."""
-
-    def why(run: Chosen) -> str:
-        own = run.system.decision.executor
-        return f"decision.executor: {own} decides, not {name}" if own != name else ""
-
-    return why
-
-
 def _generated(run: Chosen) -> bool:
     return run.workload is not None and not isinstance(run.workload.trace, str)
 
@@ -141,43 +140,43 @@ ROWS: tuple[Row, ...] = (
     Row(("system.compute.library",), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm in ("roofline", "tables") else ""),
     Row(("system.compute.calibration",), _calibration),
     Row(("system.hbm.efficiency",), lambda run: _GEMM["tables"] if run.assumptions.gemm == "tables" and not _weighs(run) else ""),
-    Row((*_LLC_TIMES, "assumptions.llc", "assumptions.reads", "assumptions.source", "assumptions.order"), _if(_groups, _WHOLE_KERNELS)),
-    Row(("system.hbm.latency", "system.d2d.request"), _if(lambda run: _groups(run) and run.policy.allocation.name == "home" and not run.policy.moves_experts, _WHOLE_KERNELS)),
-    Row(("assumptions.arbitration", "assumptions.rate_updates"), _if(_groups, "execution: expert_parallel takes the times of transfers from measured kernels, or from the busiest link")),
-    Row(("system.llc.ways",), _if(lambda run: run.assumptions.llc == "segments", "llc: segments has no sets")),
-    Row(("system.llc.segment",), _if(lambda run: run.assumptions.llc == "slices", "llc: slices keeps whole slices, not segments")),
-    Row(("assumptions.arbitration", "assumptions.reads", "assumptions.rate_updates"), _if(_reserved, _AT_ONCE)),
-    Row(("assumptions.ties",), _if(lambda run: not _reserved(run), "contention: shared orders no bookings, which alone have ties")),
-    Row(("assumptions.ties", "assumptions.arbitration", "assumptions.rate_updates"), _if(lambda run: run.engine == "analytical", "engine: analytical books every transfer once, without events")),
-    Row(("assumptions.overlap",), _if(_streams, "execution: weight_streaming has no dispatch, kernels and combine that follow each other; execution: expert_parallel has")),
-    Row(("assumptions.combine", "assumptions.transfer_software"), _if(_stays, "activations: {run.assumptions.activations} moves no hidden vectors")),
-    Row(("assumptions.dispatch",), _if(lambda run: _streams(run) and _stays(run) and not run.assumptions.receives, "activations: {run.assumptions.activations} moves no hidden vectors")),
-    Row(("assumptions.heatmap_update", "assumptions.prediction_rows", "assumptions.copy_writes", "assumptions.tables"), _if(lambda run: not run.policy.predicts, "policy {run.policy.name} predicts no experts and makes no copies")),
-    Row(("assumptions.migration",), _if(lambda run: not run.policy.moves_experts, "policy {run.policy.name} moves no experts")),
-    Row(("assumptions.weights",), _if(lambda run: run.model.shared_experts == 0, "{run.model.name} has no shared experts")),
-    Row(("assumptions.numbering",), _if(lambda run: run.system.mesh is None, "{run.system.name} has no mesh whose dies could be numbered otherwise")),
-    Row(("system.d2d.off_carrier.*",), _if(lambda run: run.assumptions.carriers == "one", "carriers: one takes links from one carrier to the next as those on one")),
-    Row(("assumptions.endpoint",), _if(lambda run: run.system.transfer_law is not None, "{run.system.name} names measured kernels (law), which have their own endpoints")),
-    Row(("system.dies_as_built.router",), _if(lambda run: not _has_dead_dies(run), "no die of {run.system.name} is dead")),
-    Row(("system.drawn.cluster", "system.drawn.die_area", "system.drawn.core_area"), _if(lambda run: run.system.drawn is not None and not run.system.drawn.defects_per_cm2, "drawn.defects_per_cm2 is 0")),
-    Row(("system.drawn.core_area",), _if(lambda run: run.system.dies_as_built is None or run.system.dies_as_built.harvest is None, "a defect anywhere kills a die without harvest")),
-    Row(("system.drawn.wafers", "system.drawn.seed"), _if(lambda run: not _draws(run), "nothing of {run.system.name} is drawn")),
-    Row(("system.decision.firmware.*",), _executor("firmware")),
-    Row(("system.decision.host.*",), _executor("host")),
-    Row(("system.decision.gpu.*",), _executor("gpu")),
-    Row(tuple(f"system.decision.fsm.{key}" for key in ("sorter", "pipeline", "cost_quantum")), _executor("fsm")),
-    Row(tuple(f"system.decision.{key}" for key in ("host.*", "gpu.*", "firmware.ipc", "firmware.per_*", "fsm.cost_quantum")), _if(lambda run: run.assumptions.decision_cost == "free", "decision_cost: free takes no time for a decision")),
-    Row(("assumptions.combine",), _if(lambda run: run.system.compute.dtype in ("bf16", "fp16"), "compute.dtype: {run.system.compute.dtype} has results of two bytes either way")),
-    Row(("system.hbm.reserved", ), _if(lambda run: run.assumptions.capacity == "unbounded", "capacity: unbounded lets everything fit")),
-    Row(("system.decision.fsm.cost_quantum",), _if(lambda run: run.policy.allocation.name != "paper" and ":" not in run.policy.allocation.name, "allocation: {run.policy.allocation.name} compares no costs in whole units; allocation: paper does")),
-    Row(("workload.seed",), _if(_generated, "requests are generated, with the seed of trace.synthetic.seed; this one draws among recorded requests")),
-    Row(("workload.attention_weights",), _if(lambda run: run.assumptions.memory == "experts" and run.system.launch == "local_cp", "memory: experts counts the weights of experts alone")),
-    Row(("policy.replication.path_length", "policy.replication.sample_tokens"), _if(lambda run: run.policy.replication.params.get("accuracy", 0) > 0, "replication.accuracy is given in place of paths")),
+    Row((*_LLC_TIMES, "assumptions.llc", "assumptions.reads", "assumptions.source", "assumptions.order"), _WHOLE_KERNELS, _groups),
+    Row(("system.hbm.latency", "system.d2d.request"), _WHOLE_KERNELS, lambda run: _groups(run) and run.policy.allocation.name == "home" and not run.policy.moves_experts),
+    Row(("assumptions.arbitration", "assumptions.rate_updates"), "execution: expert_parallel takes the times of transfers from measured kernels, or from the busiest link", _groups),
+    Row(("system.llc.ways",), "llc: segments has no sets", lambda run: run.assumptions.llc == "segments"),
+    Row(("system.llc.segment",), "llc: slices keeps whole slices, not segments", lambda run: run.assumptions.llc == "slices"),
+    Row(("assumptions.arbitration", "assumptions.reads", "assumptions.rate_updates"), _AT_ONCE, _reserved),
+    Row(("assumptions.ties",), "contention: shared orders no bookings, which alone have ties", lambda run: not _reserved(run)),
+    Row(("assumptions.ties", "assumptions.arbitration", "assumptions.rate_updates"), "engine: analytical books every transfer once, without events", lambda run: run.engine == "analytical"),
+    Row(("assumptions.overlap",), "execution: weight_streaming has no dispatch, kernels and combine that follow each other; execution: expert_parallel has", _streams),
+    Row(("assumptions.combine", "assumptions.transfer_software"), "activations: {run.assumptions.activations} moves no hidden vectors", _stays),
+    Row(("assumptions.dispatch",), "activations: {run.assumptions.activations} moves no hidden vectors", lambda run: _streams(run) and _stays(run) and not run.assumptions.receives),
+    Row(("assumptions.heatmap_update", "assumptions.prediction_rows", "assumptions.copy_writes", "assumptions.tables"), "policy {run.policy.name} predicts no experts and makes no copies", lambda run: not run.policy.predicts),
+    Row(("assumptions.migration",), "policy {run.policy.name} moves no experts", lambda run: not run.policy.moves_experts),
+    Row(("assumptions.weights",), "{run.model.name} has no shared experts", lambda run: run.model.shared_experts == 0),
+    Row(("assumptions.numbering",), "{run.system.name} has no mesh whose dies could be numbered otherwise", lambda run: run.system.mesh is None),
+    Row(("system.d2d.off_carrier.*",), "carriers: one takes links from one carrier to the next as those on one", lambda run: run.assumptions.carriers == "one"),
+    Row(("assumptions.endpoint",), "{run.system.name} names measured kernels (law), which have their own endpoints", lambda run: run.system.transfer_law is not None),
+    Row(("system.dies_as_built.router",), "no die of {run.system.name} is dead", lambda run: not _has_dead_dies(run)),
+    Row(("system.drawn.cluster", "system.drawn.die_area", "system.drawn.core_area"), "drawn.defects_per_cm2 is 0", lambda run: run.system.drawn is not None and not run.system.drawn.defects_per_cm2),
+    Row(("system.drawn.core_area",), "a defect anywhere kills a die without harvest", lambda run: run.system.dies_as_built is None or run.system.dies_as_built.harvest is None),
+    Row(("system.drawn.wafers", "system.drawn.seed"), "nothing of {run.system.name} is drawn", lambda run: not _draws(run)),
+    Row(("system.decision.firmware.*",), "decision.executor: {run.system.decision.executor} decides, not firmware", lambda run: run.system.decision.executor != "firmware"),
+    Row(("system.decision.host.*",), "decision.executor: {run.system.decision.executor} decides, not host", lambda run: run.system.decision.executor != "host"),
+    Row(("system.decision.gpu.*",), "decision.executor: {run.system.decision.executor} decides, not gpu", lambda run: run.system.decision.executor != "gpu"),
+    Row(tuple(f"system.decision.fsm.{key}" for key in ("sorter", "pipeline", "cost_quantum")), "decision.executor: {run.system.decision.executor} decides, not fsm", lambda run: run.system.decision.executor != "fsm"),
+    Row(tuple(f"system.decision.{key}" for key in ("host.*", "gpu.*", "firmware.ipc", "firmware.per_*", "fsm.cost_quantum")), "decision_cost: free takes no time for a decision", lambda run: run.assumptions.decision_cost == "free"),
+    Row(("assumptions.combine",), "compute.dtype: {run.system.compute.dtype} has results of two bytes either way", lambda run: run.system.compute.dtype in ("bf16", "fp16")),
+    Row(("system.hbm.reserved", ), "capacity: unbounded lets everything fit", lambda run: run.assumptions.capacity == "unbounded"),
+    Row(("system.decision.fsm.cost_quantum",), "allocation: {run.policy.allocation.name} compares no costs in whole units; allocation: paper does", lambda run: run.policy.allocation.name != "paper" and ":" not in run.policy.allocation.name),
+    Row(("workload.seed",), "requests are generated, with the seed of trace.synthetic.seed; this one draws among recorded requests", _generated),
+    Row(("workload.attention_weights",), "memory: experts counts the weights of experts alone", lambda run: run.assumptions.memory == "experts" and run.system.launch == "local_cp"),
+    Row(("policy.replication.path_length", "policy.replication.sample_tokens"), "replication.accuracy is given in place of paths", lambda run: run.policy.replication.params.get("accuracy", 0) > 0),
 )  # fmt: skip
 
 
 def _uniform(run: Chosen) -> bool:
-    return not isinstance(_serving(run).routing, RoutingSpec)
+    return isinstance(_serving(run).routing, str)
 
 
 def _serving(run: Chosen) -> ServeSpec:
@@ -207,30 +206,26 @@ def _shares_nothing(run: Chosen) -> bool:
     return requests.trace is None and requests.prefixes is None and requests.sessions is None
 
 
-def _no_spread(which: str) -> Callable[[Chosen], bool]:
-    return lambda run: (given := getattr(_serving(run).requests, which)) is not None and given.mean is None
-
-
 _MEASURED = "routing: {run.serving.routing} takes the times of iterations from the measured laws of compute.calibration; routing: {{like: model}} simulates the machine's experts"
 SERVED: tuple[Row, ...] = (
     Row(("system.power.*", "system.cooling.*"), lambda run: "archsim serve keeps every clock; archsim run and sweep find the clock within limits"),
-    Row(("parallel.*", "instances"), _if(lambda run: _serving(run).disaggregated != "none", "the sides of disaggregated have their own")),
-    Row(("disaggregated.transfer.*",), _if(lambda run: _serving(run).disaggregated != "none" and _serving(run).disaggregated.prefill == "none", "disaggregated.prefill: none brings requests with their KV")),  # type: ignore[union-attr]
-    Row(("scheduler.prefill_every",), _if(lambda run: _serving(run).scheduler.prefill == "free", "scheduler.prefill: free computes prompts in every iteration")),
-    Row(("scheduler.balance",), _if(lambda run: _pools(run, lambda side: side.instances * side.parallel.attention.dp == 1), "there is one rank of attention, which takes every request")),
-    Row(("scheduler.prefix_caching",), _if(_shares_nothing, "requests are drawn and share no prefix; those of a trace with hash ids may")),
-    Row(("scheduler.reserve_full_isl",), _if(lambda run: _serving(run).scheduler.chunked_prefill is False, "chunked_prefill: false takes prompts whole")),
-    Row(("requests.input.cv",), _if(_no_spread("input"), "cv goes with mean, and the lengths are fixed or uniform")),
-    Row(("requests.output.cv",), _if(_no_spread("output"), "cv goes with mean, and the lengths are fixed or uniform")),
-    Row(("requests.sessions.think_cv",), _if(lambda run: (given := _serving(run).requests.sessions) is not None and not given.think_ns, "turns come at once; cv goes with a time to think")),
-    Row(("kv_store.shared",), _if(lambda run: _pools(run, lambda side: side.instances == 1), "there is one engine, which has the store")),
-    Row(("requests.seed",), _if(lambda run: not _drawn_at_random(run), "nothing of these requests is drawn at random")),
-    Row(("system.hbm.reserved",), _if(lambda run: _serving(run).utilisation is not None, "utilisation is given in its place")),
-    Row(("routing",), _if(lambda run: run.model.experts == 1 and _uniform(run), "{run.model.name} has no experts")),
-    Row(("system.llc.*", "system.decision.*", "system.compute.efficiency", "system.compute.library", "system.hbm.bandwidth", "system.hbm.latency", "system.hbm.efficiency", "system.d2d.hop_latency", "system.d2d.request"), _if(lambda run: _uniform(run) and run.system.launch == "gpu", _MEASURED)),
-    Row(("system.d2d.*",), _if(lambda run: _uniform(run) and run.system.launch == "gpu" and _serving(run).disaggregated == "none", _MEASURED)),
-    Row(("assumptions.hops", "assumptions.throughput", "assumptions.memory", "assumptions.weights"), _if(lambda run: not _uniform(run), "archsim serve has its own: it counts tokens and blocks of KV, and runs shared experts in its iterations")),
-    Row(("system.compute.efficiency", "system.llc.*", "assumptions.llc", "assumptions.reads", "assumptions.source", "assumptions.order"), _if(lambda run: not _uniform(run) and _groups(run) and run.assumptions.gemm == "grouped" and not _weighs(run), _WHOLE_KERNELS)),
+    Row(("parallel.*", "instances"), "the sides of disaggregated have their own", lambda run: _serving(run).disaggregated != "none"),
+    Row(("disaggregated.transfer.*",), "disaggregated.prefill: none brings requests with their KV", lambda run: _serving(run).disaggregated != "none" and _serving(run).disaggregated.prefill == "none"),  # type: ignore[union-attr]
+    Row(("scheduler.prefill_every",), "scheduler.prefill: free computes prompts in every iteration", lambda run: _serving(run).scheduler.prefill == "free"),
+    Row(("scheduler.balance",), "there is one rank of attention, which takes every request", lambda run: _pools(run, lambda side: side.instances * side.parallel.attention.dp == 1)),
+    Row(("scheduler.prefix_caching",), "requests are drawn and share no prefix; those of a trace with hash ids may", _shares_nothing),
+    Row(("scheduler.reserve_full_isl",), "chunked_prefill: false takes prompts whole", lambda run: _serving(run).scheduler.chunked_prefill is False),
+    Row(("requests.input.cv",), "cv goes with mean, and the lengths are fixed or uniform", lambda run: (given := _serving(run).requests.input) is not None and given.mean is None),
+    Row(("requests.output.cv",), "cv goes with mean, and the lengths are fixed or uniform", lambda run: (given := _serving(run).requests.output) is not None and given.mean is None),
+    Row(("requests.sessions.think_cv",), "turns come at once; cv goes with a time to think", lambda run: (given := _serving(run).requests.sessions) is not None and not given.think_ns),
+    Row(("kv_store.shared",), "there is one engine, which has the store", lambda run: _pools(run, lambda side: side.instances == 1)),
+    Row(("requests.seed",), "nothing of these requests is drawn at random", lambda run: not _drawn_at_random(run)),
+    Row(("system.hbm.reserved",), "utilisation is given in its place", lambda run: _serving(run).utilisation is not None),
+    Row(("routing",), "{run.model.name} has no experts", lambda run: run.model.experts == 1 and _uniform(run)),
+    Row(("system.llc.*", "system.decision.*", "system.compute.efficiency", "system.compute.library", "system.hbm.bandwidth", "system.hbm.latency", "system.hbm.efficiency", "system.d2d.hop_latency", "system.d2d.request"), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu"),
+    Row(("system.d2d.*",), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu" and _serving(run).disaggregated == "none"),
+    Row(("assumptions.hops", "assumptions.throughput", "assumptions.memory", "assumptions.weights"), "archsim serve has its own: it counts tokens and blocks of KV, and runs shared experts in its iterations", lambda run: not _uniform(run)),
+    Row(("system.compute.efficiency", "system.llc.*", "assumptions.llc", "assumptions.reads", "assumptions.source", "assumptions.order"), _WHOLE_KERNELS, lambda run: not _uniform(run) and _groups(run) and run.assumptions.gemm == "grouped" and not _weighs(run)),
 )  # fmt: skip
 
 
@@ -258,27 +253,24 @@ class Written(NamedTuple):
     of_manifest: bool
 
     @classmethod
-    def of(cls, tree: Tree, of_manifest: bool = False) -> "Written":
+    def of(cls, tree: Tree, of_manifest: bool = False) -> Written:
         """The keys of a tree before references are expanded. `with_files` adds those that the user's own files give."""
-        mine = _is_override if of_manifest else _is_own
-        keys = frozenset(keys for keys in _leaves(tree.data, ()) if mine(tree.place(keys).head))
-        return cls(keys, of_manifest)
+        return cls(frozenset(each for each in _leaves(tree.data, ()) if _is_own(tree.place(each), of_manifest)), of_manifest)
 
-    def with_files(self, tree: Tree) -> "Written":
+    def with_files(self, tree: Tree) -> Written:
         """Adds the keys of the user's own files that references name. ``tree`` has these references expanded."""
-        mine = _is_override if self.of_manifest else _is_own
-        found = {keys for keys, place in tree.places.items() if len(keys) > 1 and mine(place.head)}
+        found = {keys for keys, place in tree.places.items() if len(keys) > 1 and _is_own(place, self.of_manifest)}
         return self._replace(keys=self.keys | found)
 
 
-def _is_override(head: str) -> bool:
-    return head.startswith("--set ")
-
-
-def _is_own(head: str) -> bool:
-    """Whether a place is not in a shipped file of systems, models or assumptions."""
-    file, configs = Path(head.rpartition(":")[0]).absolute(), shipped_configs()
-    return _is_override(head) or not (file.is_relative_to(configs) and file.parent != configs)
+def _is_own(place: Place, of_manifest: bool) -> bool:
+    """Whether a place is an override; or, unless it is ``of_manifest``, not in a shipped file of systems, models or
+    assumptions.
+    """
+    if of_manifest or place.head.startswith("--set "):
+        return place.head.startswith("--set ")
+    file, configs = Path(place.head.rpartition(":")[0]).absolute(), shipped_configs()
+    return not (file.is_relative_to(configs) and file.parent != configs)
 
 
 def _leaves(value: Any, keys: Keys) -> Iterator[Keys]:
@@ -296,11 +288,15 @@ def _leaves(value: Any, keys: Keys) -> Iterator[Keys]:
 def unread_keys(plan: SweepPlan, written: Written, engine: str | None = None) -> tuple[str, ...]:
     """Sentences that name the written keys, axes included, that no run of a plan reads, and say why. ``engine``: in place of its own."""
     replaced = {axis.path[0] for axis in plan.sweep.axes if len(axis.path) == 1}
-    asked = [
-        (_KINDS.get(str(keys[0]), str(keys[0])), *_item_and_path(keys))
-        for keys in sorted(written.keys, key=str)
-        if _KINDS.get(str(keys[0]), keys[0]) not in replaced
-    ]
+    asked: list[tuple[str, int | None, Keys]] = []  # kind, number in its list, and path below
+    for keys in sorted(written.keys, key=str):
+        kind = _KINDS.get(str(keys[0]), str(keys[0]))
+        if kind in replaced:
+            continue
+        if keys[0] in _KINDS and len(keys) > 1 and isinstance(keys[1], int):
+            asked.append((kind, keys[1], keys[2:]))
+        else:  # a set of assumptions need not be in a list
+            asked.append((kind, 0 if keys[0] in _KINDS else None, keys[1:]))
     asked += [(axis.path[0], None, axis.path[1:]) for axis in plan.sweep.axes]
     wanted = [each for each in asked if _rows_of(each, ROWS)]
     return tuple(_told(wanted, ROWS, _runs_of(plan, engine), plan.experiment)) if wanted else ()
@@ -315,13 +311,6 @@ def unread_of_serving(
     runs: list[Any] = [(Chosen(system, model, assumptions, policy, serving=spec), {}) for policy in policies]
     wanted = [each for each in asked if _rows_of(each, SERVED)]
     return tuple(_told(wanted, SERVED, runs))
-
-
-def _item_and_path(keys: Keys) -> tuple[int | None, Keys]:
-    """(0, (compute, efficiency)) of (systems, 0, compute, efficiency). A set of assumptions need not be in a list."""
-    if keys[0] in _KINDS:
-        return (keys[1], keys[2:]) if len(keys) > 1 and isinstance(keys[1], int) else (0, keys[1:])
-    return None, keys[1:]
 
 
 def _runs_of(plan: SweepPlan, engine: str | None) -> Iterator[tuple[Chosen, Mapping[str, int]]]:
@@ -377,7 +366,7 @@ def _told(
         for each in wanted:
             if each in read or (each[1] is not None and places.get(each[0]) != each[1]):
                 continue
-            why = next(filter(None, (row.why(run) for row in matching[each])), "")
+            why = next(filter(None, (row.told(run) for row in matching[each])), "")
             if why:
                 whys[each][why] = None
             else:

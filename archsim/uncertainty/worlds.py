@@ -106,7 +106,7 @@ def _unread(scenario: Scenario, engine: str) -> list[str]:
     run = Chosen(
         scenario.system, scenario.model, scenario.assumptions, scenario.policy, scenario.workload, engine
     )
-    return [pattern for row in ROWS if row.why(run) for pattern in row.keys]
+    return [pattern for row in ROWS if row.told(run) for pattern in row.keys]
 
 
 def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintySpec) -> Iterator[Found]:

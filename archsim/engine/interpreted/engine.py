@@ -5,7 +5,6 @@ blocks in RTL, and to check the kernels. Plans, work, decisions and results are 
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -118,7 +117,7 @@ class InterpretedEngine(EventEngine):
             assert isinstance(predictor, TopFraction | TopPositive)  # see `refuse_engine`
             marked = RtlPredictor(predictor, experts, fsm.comparators, self.decision)
             self.count_pairs = RtlHeatmap(experts, fsm.heatmap_port_bits)
-            self.policy = replace(self.policy, predictor=marked)
+            self.policy = self.policy._replace(predictor=marked)
 
     def _is_rtl(self) -> bool:
         decision = self.scenario.system.decision
