@@ -26,7 +26,6 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.library import EXPERIMENT, SERVE, TRAFFIC, Source, kind_of
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import SweepPlan
-from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.system import SystemSpec
 
 if TYPE_CHECKING:
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from archsim.serving.serving import Outcome
     from archsim.specs.calibration_files import FabricCalibration
     from archsim.specs.model import ModelSpec
+    from archsim.specs.serving_files import Serving
     from archsim.specs.system import SystemSpec
     from archsim.studies.claims import Claims
     from archsim.studies.place import Placed
@@ -138,6 +138,8 @@ def load(source: Source, overrides: Overrides = ()) -> Any:
     if kind == TRAFFIC:
         return _traffic(source, changes)
     if kind == SERVE:
+        from archsim.specs.serving_files import load_serving
+
         return load_serving(source, changes)
     if kind != EXPERIMENT:
         return library.check_file(source, changes)

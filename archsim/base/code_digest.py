@@ -71,14 +71,9 @@ _JUST_S = 4.0  # after the last kernel, the next may be about to be compiled
 _SLOWEST = 10.0  # a busy machine compiles so many times slower than `KERNELS` says; a lock that is older is forgotten
 
 
-@lru_cache(maxsize=1)
-def numbers_digest() -> str:
-    """12 hex digits that change with every source file on which a result may depend."""
-    return digest_here(DECIDING)
-
-
-def digest_here(rooms: tuple[str, ...]) -> str:
-    """``digest_of`` rooms of this checkout."""
+@lru_cache(maxsize=2)
+def digest_here(rooms: tuple[str, ...] = DECIDING) -> str:
+    """``digest_of`` rooms of this checkout: of those on which a result may depend."""
     return digest_of(_PACKAGE.parent, rooms)
 
 

@@ -235,7 +235,17 @@ def read_npz(
     with zipfile.ZipFile(regular(path)) as archive:
         members = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
         asked = {name: each for name, each in members.items() if wanted is None or name in wanted}
-        headers = {name: _member_header(archive, each) for name, each in asked.items()}
+        headers: dict[str, Header] = {}
+        for name, each in asked.items():
+            what = f"member '{each.filename}'"
+            refuse_bomb(what, each.file_size, each.compress_size, MOST_TIMES_OF_PART)
+            with archive.open(each) as stream:
+                headers[name] = header = _header(stream)
+            if header.at + header.nbytes != each.file_size:
+                raise ValueError(
+                    f"{what} has {each.file_size} bytes; expected {header.at + header.nbytes} of shape "
+                    f"{list(header.shape)} and {header.dtype}"
+                )
         if most_bytes is not None:
             declared = sum(8 * math.prod(each.shape) for each in headers.values())
             if declared > most_bytes:
@@ -287,18 +297,6 @@ def unpacked(data: bytes, kind: str) -> bytes:
             raise EOFError("compressed data ends before its end: is it truncated?")
         data = machine.unused_data.lstrip(b"\0")
     return b"".join(parts)
-
-
-def _member_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
-    refuse_bomb(f"member '{member.filename}'", member.file_size, member.compress_size, MOST_TIMES_OF_PART)
-    with archive.open(member) as stream:
-        header = _header(stream)
-    if header.at + header.nbytes != member.file_size:
-        raise ValueError(
-            f"member '{member.filename}' has {member.file_size} bytes; expected {header.at + header.nbytes} of shape "
-            f"{list(header.shape)} and {header.dtype}"
-        )
-    return header
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: Header) -> np.ndarray:

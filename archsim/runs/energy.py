@@ -150,7 +150,7 @@ def build_costs(
     decision = Cost(every.area_mm2 - without.area_mm2, every.power_mw - without.power_mw)
     rates = build_fabric(made, ROW_MAJOR).link_bytes_per_ns
     stacks = system.hbm.stacks_on_carrier or hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
-    machine = _priced_with(system, float(rates.sum()), decision, stacks, coefficients)
+    machine = _priced(system, float(rates.sum()), decision, stacks, coefficients)
     usd, area = ({name: float(each) for name, each in found.items()} for found in (machine.usd, machine.area_mm2))
     return machine._replace(usd=usd, area_mm2=area, pieces=int(machine.pieces), carriers=int(machine.carriers))
 
@@ -170,14 +170,7 @@ def costs_of_many(system: SystemSpec, own: Machine, link_class: np.ndarray, coef
     kinds = [np.broadcast_to(each.bytes_per_ns, bandwidth.shape) for each in link_classes(system)]
     leaving = np.ascontiguousarray(np.stack(kinds, axis=1)[:, link_class]).sum(axis=1)
     stacks = np.maximum(hbm_stacks(system.hbm.capacity_bytes, 1.0), np.ceil(bandwidth / HBM_STACK_BYTES_PER_S))
-    return _priced_with(system, leaving, own.decision, system.hbm.stacks_on_carrier or stacks, coefficients)
-
-
-def _priced_with(system: SystemSpec, leaving: Any, decision: Cost, stacks: Any, coefficients: Coefficients) -> Machine:
-    """``leaving``: bytes per ns of all links together."""
-    leaving_bytes_per_s = leaving / system.d2d.efficiency * NS_PER_S / system.sites
-    area = die_area(system.as_made, leaving_bytes_per_s, decision.area_mm2, coefficients.area)
-    return priced(system, area, decision, stacks, coefficients)
+    return _priced(system, leaving, own.decision, system.hbm.stacks_on_carrier or stacks, coefficients)
 
 
 def price_ranges(system: SystemSpec, coefficients: Coefficients) -> list[tuple[str, float, float]]:
@@ -205,14 +198,14 @@ def carrier_note(name: str, share: float) -> str:
     )
 
 
-def priced(
-    system: SystemSpec, area_mm2: Mapping[str, Any], decision: Cost, stacks_per_die: Any, coefficients: Coefficients
+def _priced(
+    system: SystemSpec, leaving: Any, decision: Cost, stacks_per_die: Any, coefficients: Coefficients
 ) -> Machine:
-    """A machine with its price; of many that differ in areas and stacks, these and prices are float64[machine].
-
-    ``area_mm2``: of a die in one piece; that of the interfaces between pieces is added to it.
+    """A machine with its price; of many that differ in rates, areas and stacks, these and prices are float64[machine].
+    ``leaving``: bytes per ns of all links together.
     """
-    area = {name: each for name, each in area_mm2.items() if name != PIECES}
+    leaving_bytes_per_s = leaving / system.d2d.efficiency * NS_PER_S / system.sites
+    area = dict(die_area(system.as_made, leaving_bytes_per_s, decision.area_mm2, coefficients.area))
     side_mm2 = interface_side_mm2(area["hbm"], coefficients.area)
     # Packages of a cluster share the carriers that they are cut from, and no cables lead from one to the next.
     together = dies_together(system) or system.sites

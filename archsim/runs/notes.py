@@ -423,23 +423,18 @@ def _sentence(where: str, row: Mapping[str, Any], beside: list[Mapping[str, Any]
             + (f"decode step {took}." if step else f"time is {over} times its roofline.")
         )
     use = f"Its MFU is {row['mfu']:.1%}, and it uses {row['hbm_bandwidth_utilisation']:.1%} of the HBM bandwidth."
-    return " ".join([said, *_why(row), use])
-
-
-def _why(row: Mapping[str, Any]) -> list[str]:
-    """Sentences on what the time goes to."""
     shares = {cause: row.get(f"bound_{cause.column}") or 0.0 for cause in CAUSES}
     named = (cause for cause in shares if shares[cause] >= LEAST_TOLD)
     largest = sorted(named, key=shares.__getitem__, reverse=True)[:TOLD]
-    said = []
+    why = []
     if largest:
         goes = _listed(f"{CAUSES[cause].meaning} ({shares[cause]:.0%})" for cause in largest)
-        said.append(f"The time goes to {goes}." if len(largest) > 1 else f"Nearly all of the time goes to {goes}.")
+        why.append(f"The time goes to {goes}." if len(largest) > 1 else f"Nearly all of the time goes to {goes}.")
     if largest[:1] == [Cause.ACTIVATIONS]:
-        said.append("With `launch: gpu`, a GPU's measured kernels take it; with `launch: local_cp`, there are none.")
+        why.append("With `launch: gpu`, a GPU's measured kernels take it; with `launch: local_cp`, there are none.")
     if (load := row.get("load_max_over_mean") or 0.0) >= UNBALANCED:
-        said.append(f"The busiest die has {load:.1f} times the mean load.")
-    return said
+        why.append(f"The busiest die has {load:.1f} times the mean load.")
+    return " ".join([said, *why, use])
 
 
 # ---- limit_notes
@@ -522,23 +517,25 @@ def layer_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         if ran and every and ran < every:
             of_part = parts.setdefault((row["model"], int(ran), int(every)), [])
             of_part += [(error, row["policy"])] if error is not None else []
-    return [_layers_told(*part, errors) for part, errors in parts.items()]
-
-
-def _layers_told(model: str, ran: int, every: int, errors: list[tuple[float, str]]) -> str:
-    began = (
-        f"Only {ran} of the {every} MoE layers of {model} ran. The throughput and the times of a step are scaled to "
-        "all of them."
-    )
-    if not errors:
-        return f"{began} One layer cannot tell how large the error is: `workload.layers: 2` or more can."
-    most, least = max(errors), min(errors)
-    said = f"{began} The standard error is {least[0]:.1%}"
-    said += " (column layers_error)." if most[1] == least[1] else (
-        f" (policy {least[1]}) to {most[0]:.1%} (policy {most[1]}); see column layers_error. Policies that differ by "
-        "less may change places with other layers."
-    )
-    return f"{said} It is itself uncertain, as only {ran} layers ran." if ran < _FEW_LAYERS else said
+    notes = []
+    for (model, ran, every), errors in parts.items():
+        note = (
+            f"Only {ran} of the {every} MoE layers of {model} ran. The throughput and the times of a step are scaled "
+            "to all of them."
+        )
+        if not errors:
+            notes.append(f"{note} One layer cannot tell how large the error is: `workload.layers: 2` or more can.")
+            continue
+        most, least = max(errors), min(errors)
+        note += f" The standard error is {least[0]:.1%}"
+        note += " (column layers_error)." if most[1] == least[1] else (
+            f" (policy {least[1]}) to {most[0]:.1%} (policy {most[1]}); see column layers_error. Policies that differ "
+            "by less may change places with other layers."
+        )
+        if ran < _FEW_LAYERS:
+            note += f" It is itself uncertain, as only {ran} layers ran."
+        notes.append(note)
+    return notes
 
 
 def prefill_told(synthetic: Mapping[str, Any]) -> str:

@@ -36,6 +36,7 @@ from archsim.specs.as_built import named_dies
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import ExperimentSpec, Scenario, layers_problem, own_functions
 from archsim.specs.plan import Dropped, Point, SweepPlan, plan_without_axes
+from archsim.specs.policies import PolicySpec
 from archsim.specs.system import SystemSpec
 from archsim.workload.trace import refuse_more_layers
 from archsim.workload.traffic_presets import load_traffic, with_lengths
@@ -165,18 +166,23 @@ class RunMaker:
         Raises TraceError if a trace or a traffic preset is malformed or belongs to another model.
         """
         points = list(points)
-        most: dict[tuple[int, int, int], tuple[int | None, Point | None]] = {}
-        for point in points:
-            dies, predicting = most.get(_traffic(point), (None, None))
-            most[_traffic(point)] = _origin_dies(point) if dies is None else dies, predicting or _predicting(point)
-        return [self._run(point, *most[_traffic(point)], details) for point in points]
+        most: dict[tuple[int, int, int], tuple[int | None, PolicySpec | None]] = {}
+        needed = [(_traffic(point), *_needs(point)) for point in points]
+        for traffic, dies, predicting in needed:
+            shared_dies, shared_predicting = most.get(traffic, (None, None))
+            most[traffic] = dies if shared_dies is None else shared_dies, shared_predicting or predicting
+        made = []
+        for point, (traffic, dies, predicting) in zip(points, needed, strict=True):
+            shared_dies, shared_predicting = most[traffic]
+            dies = shared_dies if dies is None else dies
+            made.append(self._run(point, dies, predicting or shared_predicting, details))
+        return made
 
-    def _run(self, point: Point, shared_dies: int | None, shared_predicting: Point | None, details: bool) -> Run:
+    def _run(self, point: Point, dies: int | None, predicting: PolicySpec | None, details: bool) -> Run:
         workload = self.contexts.workload(point)
         scenario = point.system, point.model, point.assumptions, point.policy, workload, point.batch, point.deployment
         Scenario(*scenario).refuse_undeployed()
-        dies, predicting = _origin_dies(point), _predicting(point) or shared_predicting
-        demand = self._demand(point, shared_dies if dies is None else dies, predicting)
+        demand = self._demand(point, dies, predicting)
         number, axes = None, ""
         if self._plan is not None:
             number = point.index
@@ -198,18 +204,17 @@ class RunMaker:
             self._texts[id(part)] = plain_text(part)
         return self._texts[id(part)]
 
-    def _demand(self, point: Point, dies: int | None, predicting: Point | None) -> DemandSpec:
-        policy = predicting and predicting.policy
-        if policy and id(policy) not in self._predictions:
-            self._predictions[id(policy)] = prediction_text(policy)
+    def _demand(self, point: Point, dies: int | None, predicting: PolicySpec | None) -> DemandSpec:
+        if predicting and id(predicting) not in self._predictions:
+            self._predictions[id(predicting)] = prediction_text(predicting)
         shaping = point.policy if point.policy.shapes_demand else None
         single = point.assumptions.needs_routing
-        predicted = policy and self._predictions[id(policy)]
+        predicted = predicting and self._predictions[id(predicting)]
         key = (*_traffic(point), dies, predicted, single, shaping and shaping_text(shaping))
         if key not in self._demands:
             stored = self.routing(point)[1]
             self._demands[key] = DemandSpec(
-                point.model, point.workload, point.batch, dies, policy, stored, single, shaping
+                point.model, point.workload, point.batch, dies, predicting, stored, single, shaping
             )
         return self._demands[key]
 
@@ -242,15 +247,11 @@ def _traffic(point: Point) -> tuple[int, int, int]:
     return id(point.model), id(point.workload), point.batch
 
 
-def _origin_dies(point: Point) -> int | None:
-    needed = point.policy.needs_origins or point.assumptions.needs_origins(point.model)
-    return point.system.dies if needed else None
-
-
-def _predicting(point: Point) -> Point | None:
-    """The point, if its demand must contain its policy's predictions."""
-    free = point.assumptions.heatmap_update == "free"
-    return point if free and point.policy.predicts else None
+def _needs(point: Point) -> tuple[int | None, PolicySpec | None]:
+    """What a point's demand must contain beside counts: on how many dies tokens live, and whose predictions."""
+    origins = point.policy.needs_origins or point.assumptions.needs_origins(point.model)
+    predicting = point.assumptions.heatmap_update == "free" and point.policy.predicts
+    return point.system.dies if origins else None, point.policy if predicting else None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from archsim.base.code_digest import numbers_digest
+from archsim.base.code_digest import digest_here
 from archsim.base.fields import Spec
 from archsim.base.own_code import NO_CODE, CodeNotImported, code_folder, import_function, is_ours, module_of, stamp_of
 from archsim.engine.machine import ENDPOINT
@@ -383,7 +383,7 @@ def _code_of(functions: tuple[str, ...], folder: str, stamps: tuple[tuple[int, i
     these files, as a session may edit them.
     """
     libraries = " ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "scipy"))
-    digest = hashlib.sha256(f"{numbers_digest()} {libraries}".encode())
+    digest = hashlib.sha256(f"{digest_here()} {libraries}".encode())
     for file in sorted((shipped_configs() / "assumptions").glob("*.yaml")):
         digest.update(file.read_bytes())
     for name in functions:

@@ -149,7 +149,7 @@ class Simulator:
         engine = engine_of(run.engine)(run, demand.layer_ids)
         if clocks != FULL:
             set_clocks(engine, clocks)
-        else:
+        elif run.system.drawn is not None:
             engine.plans = self._plans_of(run)
         return Replay(engine, demand, routing)
 

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import Spec, describe, parse_quantity
 from archsim.base.yaml import Place, Tree, dump_yaml, keys_of, validate
+from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.axes import (
     DEPLOYED,
     KINDS,
@@ -35,8 +36,10 @@ from archsim.specs.axes import (
 from archsim.specs.calibration_files import with_calibrations_found
 from archsim.specs.deployment import DeploymentSpec
 from archsim.specs.experiment import ExperimentSpec, WorkloadSpec
-from archsim.specs.policies import NEUTRAL, RULE_TYPES, RULES
+from archsim.specs.model import ModelSpec
+from archsim.specs.policies import NEUTRAL, RULE_TYPES, RULES, PolicySpec
 from archsim.specs.references import folders_around, found_trace, put, resolve
+from archsim.specs.system import SystemSpec
 
 # ---- variants
 # Builds what a sweep's points consist of: systems, models, policies, assumption sets and workloads with axis values
@@ -232,34 +235,21 @@ _HERE = Place("sweep")
 
 
 class Point(NamedTuple):
-    """index: its number among all combinations; choice: value index of every group; variants: by kind, as below."""
+    """index: its number among all combinations; choice: value index of every group; variants: by kind, whose specs are
+    system, model, workload, policy and assumptions.
+    """
 
     index: int  # type: ignore[assignment]  # a field in place of tuple's method
     choice: tuple[int, ...]
     variants: Mapping[str, Variant]
     batch: int
     engine: str
-    deployment: DeploymentSpec = DeploymentSpec()
-
-    @property
-    def system(self):
-        return self.variants["system"].spec
-
-    @property
-    def model(self):
-        return self.variants["model"].spec
-
-    @property
-    def workload(self) -> WorkloadSpec:
-        return self.variants["workload"].spec
-
-    @property
-    def policy(self):
-        return self.variants["policy"].spec
-
-    @property
-    def assumptions(self):
-        return self.variants["assumptions"].spec
+    deployment: DeploymentSpec
+    system: SystemSpec
+    model: ModelSpec
+    workload: WorkloadSpec
+    policy: PolicySpec
+    assumptions: AssumptionsSpec
 
 
 @dataclass
@@ -439,7 +429,8 @@ class SweepPlan:
         variants["system"] = self._finish(variants["system"])
         size = int(self._chosen(self._batch, choice)) if self._batch else self.experiment.workload.batch[batch]
         engine = self._chosen(self._engine, choice) if self._engine else self.experiment.engine
-        return Point(index, choice, variants, size, engine, self._deployment_of(choice))
+        specs = {kind: variant.spec for kind, variant in variants.items()}
+        return Point(index, choice, variants, size, engine, self._deployment_of(choice), **specs)
 
     def _deployment_of(self, choice: tuple[int, ...]) -> DeploymentSpec:
         """One object for a choice of its axes. Raises SpecError for sizes that do not go together."""

@@ -252,9 +252,18 @@ def apply_overrides(tree: Tree, overrides: Sequence[str], expand: Callable[[Keys
 def put(tree: Tree, names: tuple[str, ...], value: Any, head: str, expand: Callable[[Keys], None]) -> None:
     """Put a value at a path of keys; ``head`` names it in messages."""
     keys: Keys = ()
+    key: Key
     for depth, name in enumerate(names):
-        container = tree.get(keys)
-        keys += (_key(container, name, names[:depth], head),)
+        container, key, shown = tree.get(keys), name, ".".join(names[:depth])
+        if isinstance(container, list):
+            if not (name.isascii() and name.isdecimal()):
+                raise SpecError(f"{head}: {shown} is a list; say which item: {shown}.0.{name}")
+            if int(name) >= len(container):
+                raise SpecError(f"{head}: {shown} has no item {name}; it has {len(container)}, numbered from 0")
+            key = int(name)
+        elif not isinstance(container, dict):
+            raise SpecError(f"{head}: {shown} is {describe(container)}; it has no key {name!r}")
+        keys += (key,)
         if depth == len(names) - 1:
             tree.graft(keys, Tree(value, {(): Place(head)}))
         elif isinstance(container, dict) and name not in container:
@@ -262,17 +271,3 @@ def put(tree: Tree, names: tuple[str, ...], value: Any, head: str, expand: Calla
             tree.places[keys] = Place(head, keys)
         else:
             expand(keys)
-
-
-def _key(container: Any, name: str, above: tuple[str, ...], head: str) -> Key:
-    """``name`` as a key of ``container``: an index of a list, a key of a mapping."""
-    if isinstance(container, dict):
-        return name
-    shown = ".".join(above)
-    if not isinstance(container, list):
-        raise SpecError(f"{head}: {shown} is {describe(container)}; it has no key {name!r}")
-    if not (name.isascii() and name.isdecimal()):
-        raise SpecError(f"{head}: {shown} is a list; say which item: {shown}.0.{name}")
-    if int(name) >= len(container):
-        raise SpecError(f"{head}: {shown} has no item {name}; it has {len(container)}, numbered from 0")
-    return int(name)

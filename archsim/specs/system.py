@@ -724,26 +724,8 @@ class SystemSpec(Spec):
         return given if "d2d" in given or "bandwidth" not in own else given | {"d2d": own}
 
     @model_validator(mode="after")
-    def _connected(self) -> SystemSpec:
-        self._refuse_two_fabrics()
-        self.topology.refuse_unconnected(self.sites)
-        refuse_impossible(self)
-        power = self.power
-        if self.cooling is not None and self.cooling.lateral != "none" and places_of(self) is None:
-            raise KeyProblem(
-                ("cooling", "lateral"),
-                "heat flows from die to die only on a mesh or torus, and this system has none. Give lateral: none",
-            )
-        if power is not None and power.limit_w is None and power.die_limit_w is None and not self.cooling:
-            raise KeyProblem(
-                ("power", "clocks"),
-                "no limit lowers a clock. Give power a limit or a die_limit, or the system cooling: {coolant: 30 C, "
-                "resistance: 0.2 K/W per die}",
-            )
-        return self
-
-    def _refuse_two_fabrics(self) -> None:
-        """Raise KeyProblem unless exactly one of mesh, fabric and topology gives the number of dies."""
+    def _one_machine(self) -> SystemSpec:
+        """Exactly one of mesh, fabric and topology gives the number of dies, and the rest is of these dies."""
         if self.fabric is not None:
             for key, given in (("mesh", self.mesh is not None), ("topology", self.topology != TopologySpec())):
                 if given:
@@ -765,6 +747,21 @@ class SystemSpec(Spec):
                 ("mesh",),
                 "required key is missing; expected mesh: {x: 5, y: 5}, or fabric: {levels: [{switch: 8, ...}]}",
             )
+        self.topology.refuse_unconnected(self.sites)
+        refuse_impossible(self)
+        power = self.power
+        if self.cooling is not None and self.cooling.lateral != "none" and places_of(self) is None:
+            raise KeyProblem(
+                ("cooling", "lateral"),
+                "heat flows from die to die only on a mesh or torus, and this system has none. Give lateral: none",
+            )
+        if power is not None and power.limit_w is None and power.die_limit_w is None and not self.cooling:
+            raise KeyProblem(
+                ("power", "clocks"),
+                "no limit lowers a clock. Give power a limit or a die_limit, or the system cooling: {coolant: 30 C, "
+                "resistance: 0.2 K/W per die}",
+            )
+        return self
 
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from archsim.base.code_digest import numbers_digest
+from archsim.base.code_digest import digest_here
 from archsim.base.compiled import kernel
 from archsim.base.files import read_sealed, write_sealed
 from archsim.base.host import LayerThreads
@@ -399,7 +399,7 @@ def built_together(names: Sequence[str], build: Callable[[Sequence[Path | None]]
 
 
 def _entry(name: str) -> Path:
-    return folder() / hashlib.sha256(f"{numbers_digest()} {name}".encode()).hexdigest()
+    return folder() / hashlib.sha256(f"{digest_here()} {name}".encode()).hexdigest()
 
 
 def _load(kind: type[Kind], entry: Path) -> Kind | None:
