@@ -123,8 +123,9 @@ _ARRAYS = "these are arrays, such as loads of experts or routing: `archsim place
 _BINARY = {b"\x93NUM": _ARRAYS, b"PK\x03\x04": _ARRAYS}
 
 
-def read_yaml(path: str | Path, label: str | None = None) -> Tree:
-    """The mapping in a YAML file. ``label`` is the file's name in messages (default: the path as given).
+def read_yaml(path: str | Path, label: str | None = None, instead: tuple[str, str] = ("", "")) -> Tree:
+    """The mapping in a YAML file. ``label`` is the file's name in messages (default: the path as given). ``instead``:
+    what to give where there is no such file nor one of a near name, and what else may be in place of a file.
 
     Raises SpecError for a file that cannot be read, is not UTF-8 or not YAML, or does not hold a mapping.
     """
@@ -132,9 +133,9 @@ def read_yaml(path: str | Path, label: str | None = None) -> Tree:
     try:
         text = regular(Path(path)).read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise SpecError(f"{label}: no such file{_file_meant(Path(path))}") from None
+        raise SpecError(f"{label}: no such file{_file_meant(Path(path)) or instead[0]}") from None
     except IsADirectoryError:
-        raise SpecError(f"{label}: is a directory; expected a YAML file") from None
+        raise SpecError(f"{label}: is a directory; expected a YAML file{instead[1]}") from None
     except UnicodeDecodeError as error:
         raise SpecError(
             f"{label}: not UTF-8 text (byte 0x{error.object[error.start]:02x} at offset {error.start}); "
@@ -146,13 +147,19 @@ def read_yaml(path: str | Path, label: str | None = None) -> Tree:
     if tree.data is None:
         raise SpecError(f"{label}: is empty; expected a mapping")
     if not isinstance(tree.data, dict):
-        raise SpecError(f"{tree.place(())}: expected a mapping of keys at the top level")
+        missing = _NO_COLON.fullmatch(text.strip().splitlines()[0]) if isinstance(tree.data, str) else None
+        hint = f"; {_no_colon_told(missing)}" if missing else ""
+        raise SpecError(f"{tree.place(())}: expected a mapping of keys at the top level{hint}")
     return tree
 
 
 def _file_meant(path: Path) -> str:
-    """A hint at the YAML file in the same folder with the name nearest to a missing file, or an empty string."""
+    """A hint at the YAML file, or the report, in the same folder with the name nearest to a missing file, or an empty
+    string.
+    """
     beside = {file.stem: file for file in path.parent.glob("*.yaml")}
+    if not path.suffix:
+        beside |= {file.parent.name: file.parent for file in path.parent.glob("*/manifest.yaml")}
     match = nearest(path.stem, beside)
     return f"; did you mean {str(beside[match])!r}?" if match else ""
 
@@ -165,9 +172,8 @@ def parse_yaml(text: str, label: str) -> Tree:
         line = text.count("\n", 0, error.position) + 1
         raise SpecError(f"{label}:{line}: invalid YAML: character U+{error.character:04X} is not allowed") from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        raise SpecError(f"{label}:{line}: invalid YAML: {error.problem or error.context}") from None
+        line, problem = _slip(text, error)
+        raise SpecError(f"{label}:{line}: invalid YAML: {problem}") from None
     except RecursionError:
         raise SpecError(f"{label}: invalid YAML: nested too deeply") from None
     builder = _Builder(label)
@@ -180,6 +186,41 @@ def parse_yaml(text: str, label: str) -> Tree:
     if builder.problems:
         raise SpecError("\n".join(builder.problems))
     return Tree(data, builder.places)
+
+
+# A line with a key and no colon, or no blank after it: `batch 64`, `systems:[dojo]`.
+_NO_COLON = re.compile(
+    r"\s*(?:- +)?(?P<key>[A-Za-z_][\w.-]*)(?::(?=\S)|\s+(?=[^\s:#]))(?P<rest>(?![^\[{'\"]*:(?:\s|$)).*?)\s*"
+)
+# Part of what PyYAML says → what to write.
+_SLIPS = {
+    "mapping values are not allowed": "put a value that has a colon in quotes",
+    "found character '\\t'": "indent with blanks, not tabs",
+    "that cannot start any token": "put the text in quotes",
+    "expected <block end>": "keys of one mapping begin in the same column, and so do items of one list",
+    "expected ',' or": "close the bracket, or write a comma between values",
+    "unexpected end of stream": "close the quotes that begin here",
+}
+
+
+def _no_colon_told(found: re.Match[str]) -> str:
+    return f"no colon and blank after the key: write '{found['key']}: {found['rest']}'"
+
+
+def _slip(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str]:
+    """The line of what is not YAML, and what is wrong there, with what to write."""
+    problem, lines = error.problem or error.context or "", text.splitlines()
+    mark = error.problem_mark or error.context_mark
+    at = mark.line if mark else 0
+    begun = error.context_mark.line if error.context_mark else at
+    before = next((line for line in range(min(at, len(lines)) - 1, -1, -1) if lines[line].strip()), at)
+    for line in (begun, at, before):
+        if line < len(lines) and (found := _NO_COLON.fullmatch(lines[line].partition(" #")[0])):
+            return line + 1, _no_colon_told(found)
+    hint = next((hint for part, hint in _SLIPS.items() if part in problem), "")
+    if hint == _SLIPS["unexpected end of stream"]:
+        at = begun
+    return at + 1, f"{problem}; {hint}" if hint else problem
 
 
 def _composed(text: str) -> yaml.Node | None:
@@ -390,7 +431,9 @@ def _problem(kind: type[Spec], at: Keys, error: Any, word: str = "") -> str:
         case "model_type" | "model_attributes_type" | "dict_type":
             keys = keys_of(_type_at(kind, at))
             listed = f" with the keys {', '.join(keys)}" if keys else ""
-            return f"expected a mapping{listed}{f', or {word}' if word else ''}, not {describe(found)}"
+            missing = _NO_COLON.fullmatch(found) if isinstance(found, str) else None
+            hint = f"; write '{missing['key']}: {missing['rest']}'" if missing and missing["key"] in keys else ""
+            return f"expected a mapping{listed}{f', or {word}' if word else ''}, not {describe(found)}{hint}"
         case "too_short":
             return _TOO_SHORT
         case "string_too_short":

@@ -11,6 +11,7 @@ from archsim.base.errors import SpecError, did_you_mean
 
 # ---- arguments
 
+_REQUIRED = "the following arguments are required: "
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
 
 CHOSEN = ("policy", "system", "model", "batch", "assumptions")
@@ -64,6 +65,12 @@ class Parser(argparse.ArgumentParser):
         return found, left
 
     def error(self, message: str) -> Any:
+        missing = message.partition(_REQUIRED)[2].split(", ")
+        if len(missing) > 1:
+            message += f". `{self.prog} --help` explains them"
+        elif lacking := [each for each in self._actions if (each.metavar or each.dest) == missing[0]]:
+            choices = lacking[0].choices
+            message += f". Give one of {', '.join(choices)}" if choices else f". {lacking[0].help or ''}"
         if choice := _CHOICE.search(message):
             message += did_you_mean(choice["given"], re.findall(r"[\w.+-]+", choice["choices"]))
         super().error(message)

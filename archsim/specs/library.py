@@ -183,6 +183,12 @@ def with_unread(
     return copy
 
 
+_INSTEAD = (
+    ". Give the path of a YAML file, the folder of a report, or a name that `archsim list experiments` prints",
+    f", or the folder of a report, which has {MANIFEST}",
+)
+
+
 def tree_of(source: Source) -> Tree:
     """A file or named experiment, or a copy of a mapping, in which places read ``mapping: key.path``. Raises SpecError.
     """
@@ -192,7 +198,7 @@ def tree_of(source: Source) -> Tree:
         except RecursionError:
             raise SpecError("mapping: contains itself, or is nested too deeply") from None
     file, given = file_of(source), os.fspath(source)
-    return read_yaml(file, given if given == str(file) or is_path(given) else display(file))
+    return read_yaml(file, given if given == str(file) or is_path(given) else display(file), _INSTEAD)
 
 
 def file_of(source: str | os.PathLike[str]) -> Path:

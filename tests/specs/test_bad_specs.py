@@ -56,14 +56,18 @@ def test_aliases_that_unfold_without_end_are_refused_and_many_keys_are_not(tmp_p
 
 
 def test_missing_file_and_directory(tmp_path):
-    with pytest.raises(SpecError, match=r"^configs/none\.yaml: no such file$"):
-        load_experiment("configs/none.yaml")
+    told = r": no such file\. Give the path of a YAML file, the folder of a report, or a name that `archsim list"
+    for name in ("configs/none.yaml", "reports/none", tmp_path / "none" / "doj.yaml"):
+        with pytest.raises(SpecError, match=f"^{name}{told}"):
+            load_experiment(name)
     (tmp_path / "dojo.yaml").write_text("")
     with pytest.raises(SpecError, match=r"/doj\.yaml: no such file; did you mean '.*/dojo\.yaml'\?$"):
         load_experiment(tmp_path / "doj.yaml")
-    with pytest.raises(SpecError, match=r"/none/doj\.yaml: no such file$"):
-        load_experiment(tmp_path / "none" / "doj.yaml")
-    with pytest.raises(SpecError, match=r": is a directory; expected a YAML file$"):
+    (tmp_path / "example").mkdir()
+    (tmp_path / "example" / "manifest.yaml").write_text("")
+    with pytest.raises(SpecError, match=r"/exampel: no such file; did you mean '.*/example'\?$"):
+        load_experiment(tmp_path / "exampel")
+    with pytest.raises(SpecError, match=r": is a directory; expected a YAML file, or the folder of a report, which has"):
         load_experiment(tmp_path)
 
 
