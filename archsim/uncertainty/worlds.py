@@ -313,7 +313,7 @@ class Worlds:
         self.samples, self._widths = samples, load_widths()
         self._found: dict[tuple[int, ...], tuple[Scenario, list[Found]]] = {}
         self._systems: dict[tuple, list[SystemSpec]] = {}
-        self._runs: dict[tuple[int, str, str], tuple[Run, list[Run]]] = {}
+        self._runs: dict[tuple[object, ...], tuple[Run, list[Run]]] = {}
         runs = list(runs)
         names = {each.quantity.draws_as for run in runs for each in self.quantities(run, run.engine)}
         self.traffics = self._widths.traffic if any(_drawn_anew(run) for run in runs) else 0
