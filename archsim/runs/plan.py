@@ -315,19 +315,12 @@ def select(
     measures = Measures(maker.contexts)
     kept: list[int] = []
     misfits: list[Point] = []
-    points = plan.combinations if among is None else len(among)
-    if points >= _MANY:
-        tell(f"checking {points:,} points")
-    began_s = said_s = monotonic()
+    checked = _Checked(plan.combinations if among is None else len(among), tell)
     functions: dict[tuple, tuple[str, ...]] = {}
     routing: dict[str, dict[str, None]] = {}
     routes: dict[tuple, Point] = {}
     for point in works(plan.points(measures.functions(), dropped, among), dropped):
-        so_far = point.index if among is None else len(kept) + dropped.total
-        if so_far and so_far % _MANY == 0 and monotonic() - said_s >= _SAID_S:
-            said_s = monotonic()
-            left = spoken((said_s - began_s) * (points / so_far - 1))
-            tell(f"checked {so_far:,} of {points:,} points, about {left} left")
+        checked.say(point.index if among is None else len(kept) + dropped.total)
         kept.append(point.index)
         routing.setdefault(point.model.name, {})[maker.routing(point)[0]] = None
         decides = id(point.system), id(point.policy), id(point.assumptions), point.engine
@@ -365,6 +358,24 @@ def select(
         maker,
         tuple(sorted({each for own in executed for each in own})),
     )
+
+
+class _Checked:
+    """Tells how many points of a large sweep are checked."""
+
+    def __init__(self, points: int, tell: Tell) -> None:
+        self._points, self._tell = points, tell
+        self._began_s = self._said_s = monotonic()
+        if points >= _MANY:
+            tell(f"checking {points:,} points")
+
+    def say(self, index: int) -> None:
+        if not index or index % _MANY or monotonic() - self._said_s < _SAID_S:
+            return
+        self._said_s = monotonic()
+        so_far_s = self._said_s - self._began_s
+        left = spoken(so_far_s * (self._points / index - 1))
+        self._tell(f"checked {index:,} of {self._points:,} points, about {left} left")
 
 
 def prepare(planned: ExperimentSpec | SweepPlan) -> Prepared:
