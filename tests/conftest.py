@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,22 @@ gc.set_threshold(50_000, 20, 50)
 
 # A parent that ignores SIGINT, such as nohup, would have every process of the tests ignore it, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Where no kernel is compiled yet, one process begins with the file that needs the most of them, and the other ones with
+# files that need none, instead of all waiting for the same kernel. Then the files with most tests come first.
+BEGIN = ("engine/test_every_law.py", *(f"calibration/test_{name}.py" for name in (
+    "calibration_reading", "laws", "calibration_own_node", "calibration_comm", "calibration_moe",
+    "calibration_sections",
+)))  # fmt: skip
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    names = [f"{item.path.parent.name}/{item.path.name}" for item in items]
+    tests, place = Counter(names), {name: at for at, name in enumerate(BEGIN)}
+    keys = [(place.get(name, len(BEGIN)), -tests[name], name) for name in names]
+    items[:] = [items[at] for at in sorted(range(len(items)), key=keys.__getitem__)]
 
 
 def pytest_collection_finish():
