@@ -338,13 +338,11 @@ def rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
     """Every run of a policy that predicts, on every system of the family, beside that of its counterpart."""
     pairs = list(_pairs(report.experiment["policies"]))
     for name, system in family.systems.items():
-        for label in report.compared():
-            for model in report.models:
-                for run in report.at(Place(label, name, model)):
-                    for policy, reference in pairs:
-                        other = report.beside(run, policy=reference["name"])
-                        if run["policy"] == policy["name"] and other is not None and other[THROUGHPUT]:
-                            yield _row(run, other, system, policy)
+        for run in report.of_system(name):
+            for policy, reference in pairs:
+                other = report.beside(run, policy=reference["name"])
+                if run["policy"] == policy["name"] and other is not None and other[THROUGHPUT]:
+                    yield _row(run, other, system, policy)
 
 
 def _pairs(policies: list[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -356,7 +354,7 @@ def _pairs(policies: list[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any
                 yield policy, other
 
 
-def _row(run, other, system: SystemSpec, policy: Mapping[str, Any]) -> dict[str, Any]:
+def _row(run: Row, other: Row, system: SystemSpec, policy: Mapping[str, Any]) -> dict[str, Any]:
     allocates = policy["allocation"]["name"] not in NEED_NO_ALLOCATOR
     added = added_cost(system, allocates, predicts=True).minus(added_cost(system, allocates, predicts=False))
     copied, gain = run["local_hbm_write_bytes"], run[THROUGHPUT] / other[THROUGHPUT]
@@ -427,19 +425,13 @@ def _percent(value: float | None) -> str:
     return NO_TIME if value is None else f"{significant(value, 2 if value < 10 else 3)}\u00a0%"
 
 
-def _places(report: Report, system: str) -> Iterator[Place]:
-    for label in report.compared():
-        for model in report.models:
-            yield Place(label, system, model)
-
-
 def _host_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
     """Overhead on a host, with the published range for the same wafer, model and policy."""
     for name, system in family.systems.items():
         if system.decision.executor != "host":
             continue
-        for run in (run for place in _places(report, name) for run in report.at(place)):
-            if not run[OVERHEAD] or run["policy"] == "base":
+        for run in _balanced(report, name):
+            if not run[OVERHEAD]:
                 continue
             yield {
                 "run": run,
@@ -486,7 +478,7 @@ def _datapaths(report: Report, family: Family) -> Iterator[Datapath]:
     by_design = {(each.decision.fsm.lanes, each.decision.fsm.clock_hz): name for name, each in systems.items()}
     if len(by_design) < 3:
         return
-    for run in _runs_of_lead(report, next(iter(by_design.values()))):
+    for run in _balanced(report, next(iter(by_design.values()))):
         overheads: dict[tuple[int, float], float] = {}
         for design, name in by_design.items():
             other = report.beside(run, system=name)
@@ -540,7 +532,7 @@ def _executor_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
     machine = next((name for name, each in systems.items() if each.decision.executor == "fsm"), None)
     if machine is None or len(systems) < 2:
         return
-    for run in _runs_of_lead(report, machine):
+    for run in _balanced(report, machine):
         cells = []
         for name, system in systems.items():
             other = report.beside(run, system=name)
@@ -570,7 +562,7 @@ def _table_rows(report: Report, family: Family, field: str) -> Iterator[dict[str
     ordered = sorted(systems, key=lambda name: read(systems[name]))
     if len(ordered) < 2:
         return
-    for lead in _runs_of_lead(report, family.lead):
+    for lead in _balanced(report, family.lead):
         policy = next(each for each in report.experiment["policies"] if each["name"] == lead["policy"])
         if field == "heatmap_port_bits" and policy["prediction"]["name"] == "none":
             continue
@@ -591,7 +583,6 @@ def _table_row(run: Row, value: int) -> dict[str, Any]:
     }
 
 
-def _runs_of_lead(report: Report, system: str) -> Iterator[Row]:
+def _balanced(report: Report, system: str) -> list[Row]:
     """Runs of a system with a policy other than base."""
-    for place in _places(report, system):
-        yield from (run for run in report.at(place) if run["policy"] != "base")
+    return [run for run in report.of_system(system) if run["policy"] != "base"]

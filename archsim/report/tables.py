@@ -183,6 +183,11 @@ class Report:
         """The runs that figures show."""
         return [run for place in self.places() for run in self.at(place)]
 
+    def of_system(self, name: str) -> list[Row]:
+        """The runs of a system under the assumption sets that figures show."""
+        compared = self.compared()
+        return [run for run in self.runs.where(system=name) if run["assumptions"] in compared]
+
     def beside(self, run: Row, **other: Any) -> Row | None:
         """The run that differs from this one in these columns alone: ``report.beside(run, policy="ep")``."""
         wanted = {name: run[name] for name in ("assumptions", "system", "model", "batch", "policy")} | other
