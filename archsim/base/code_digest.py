@@ -7,6 +7,7 @@ file does. So machine code is stored in a folder named by the digest of all comp
 """
 
 import hashlib
+import json
 import math
 import os
 import shutil
@@ -16,11 +17,12 @@ import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[1]
 # What affects numbers: rooms and files, relative to the checkout. A stored run depends on these.
 DECIDING = (
     "archsim/base/causes.py", "archsim/base/compiled.py", "archsim/base/fields.py", "archsim/base/host.py",
@@ -41,6 +43,7 @@ COMPILED = (
     "archsim/iteration/overlap.py", "archsim/serving", "archsim/laws", "microarch/blocks", "microarch/fabric",
     "microarch/rtl/tables.py",
 )  # fmt: skip
+SHIPPED_FOR = "is_for.json"  # in a folder of shipped machine code: `code_is_for`
 _KEPT_S = 7 * 24 * 3600.0
 # Seconds of a core that kernels of over 0.3 s take to compile, by what needs them (measured on an EPYC core, nothing
 # kept): with them a user who waits is told about how long.
@@ -57,13 +60,12 @@ KERNELS: Mapping[str, Mapping[str, float]] = MappingProxyType({
     },
     "shared": {"shared.run_step": 13.9},
     "reserved": {"reserved.run_step": 11.3},
-    "analytical shared": {"walk.walk_turns": 8.0},
+    "analytical shared": {"walk._walk_turns": 8.0},
     "analytical reserved": {"walk._walk_held": 7.0},
     "screening": {"machines._in_order": 8.0},
     "serving": {"loop.run": 12.0},
     "others": {
-        "walk.walk_queued": 8.0, "walk._walk_shared": 5.0, "machines._shared": 4.0, "machines._held": 4.0,
-        "machines._queued": 8.0, "network._run_events": 4.0,
+        "walk._walk_shared": 5.0, "machines._shared": 4.0, "machines._held": 4.0, "network._run_events": 4.0,
     },
 })  # fmt: skip
 _TAKES_S = {name: takes_s for kernels in KERNELS.values() for name, takes_s in kernels.items()}
@@ -74,7 +76,7 @@ _SLOWEST = 10.0  # a busy machine compiles so many times slower than `KERNELS` s
 @lru_cache(maxsize=2)
 def digest_here(rooms: tuple[str, ...] = DECIDING) -> str:
     """``digest_of`` rooms of this checkout: of those on which a result may depend."""
-    return digest_of(_PACKAGE.parent, rooms)
+    return digest_of(PACKAGE.parent, rooms)
 
 
 def digest_of(checkout: Path, rooms: tuple[str, ...]) -> str:
@@ -107,9 +109,9 @@ def keep_machine_code() -> None:
     """
     if "NUMBA_CACHE_DIR" in os.environ:
         return
-    checkout = _PACKAGE.parent
+    checkout = PACKAGE.parent
     folder = (checkout if (checkout / "pyproject.toml").is_file() else Path(sys.prefix)) / ".numba_cache"
-    mine = folder / digest_of(checkout, COMPILED)
+    mine = folder / digest_here(COMPILED)
     try:
         if not mine.is_dir():
             mine.mkdir(parents=True)
@@ -118,6 +120,25 @@ def keep_machine_code() -> None:
     except OSError:
         return
     os.environ["NUMBA_CACHE_DIR"] = str(mine)
+
+
+def code_is_for() -> dict[str, str]:
+    """What machine code that travels depends on beside its target, by name."""
+    libraries = {name: version(name) for name in ("numba", "llvmlite")}
+    return {"sources": digest_here(COMPILED), "python": str(sys.implementation.cache_tag), **libraries}
+
+
+@lru_cache(maxsize=1)
+def shipped_code() -> Path | None:
+    """The folder of machine code that came with the package; None where there is none, or where it is for other
+    sources or libraries. ``ARCHSIM_MACHINE_CODE`` names another folder, or ``0`` for none.
+    """
+    folder = Path(os.environ.get("ARCHSIM_MACHINE_CODE") or PACKAGE / "machine_code")
+    try:
+        is_for = json.loads((folder / SHIPPED_FOR).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return folder if is_for == code_is_for() else None
 
 
 class MachineCode(NamedTuple):
@@ -153,9 +174,15 @@ def machine_code(expected: Iterable[str] = (), since_s: float = math.inf) -> Mac
     open_s = {name: now_s - at_s for name, at_s in locks.items() if name not in made and name in _TAKES_S}
     open_s = {name: age_s for name, age_s in open_s.items() if age_s < _SLOWEST * _TAKES_S[name]}
     now = max((max(_TAKES_S[name] * slower - age_s, 1.0) for name, age_s in open_s.items()), default=0.0)
-    waiting = {name for group in expected for name in KERNELS[group]} - made.keys() - open_s.keys()
+    waiting = {name for group in expected for name in KERNELS[group]} - made.keys() - open_s.keys() - _shipped_names()
     going_on = bool(open_s) or now_s - max([*made.values(), 0.0]) <= _JUST_S
     return MachineCode(functions, now + slower * sum(_TAKES_S[name] for name in waiting), going_on)
+
+
+@lru_cache(maxsize=1)
+def _shipped_names() -> frozenset[str]:
+    folder = shipped_code()
+    return frozenset() if folder is None else frozenset(file.name.split("-")[0] for file in folder.rglob("*.nbc"))
 
 
 def _remove_unused(folder: Path) -> None:

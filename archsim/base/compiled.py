@@ -15,21 +15,25 @@ Pass only int64 and float64, and constants as ``np.int64(...)``: numba gives a p
 and would compile the function once per constant.
 """
 
+import json
 import logging
 import pickle
+import shutil
 import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any, TypeVar
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import FunctionCache, IndexDataCacheFile, _CacheLocator
 from numba.core.ccallback import CFunc
-from numba.core.codegen import JITCodeLibrary
+from numba.core.codegen import JITCodeLibrary, get_host_cpu_features
 from numba.core.compiler import Compiler
 from numba.core.dispatcher import Dispatcher
 from numba.core.imputils import lower_getattr_generic
@@ -37,6 +41,8 @@ from numba.core.registry import CPUDispatcher
 from numba.core.sigutils import normalize_signature
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import intrinsic, models, register_model
+
+from archsim.base.code_digest import PACKAGE, SHIPPED_FOR, code_is_for, shipped_code
 
 try:
     import fcntl
@@ -48,6 +54,14 @@ except ImportError:  # Windows: two processes may compile the same function, and
 
 LOG = logging.getLogger(__name__)
 MOST_S, LOOK_S = 300.0, 0.05  # a process waits for another that compiles the same function; between two looks
+# What shipped code is compiled for: x86-64-v3, which all have that Intel and AMD have sold since 2015 (AVX2), or the
+# processor at hand where that is another. No code here may contract or reorder operations on floats, so that the bits
+# of results are the same as with code for the processor at hand.
+_PORTABLE = "x86-64-v3"
+_NEEDS = frozenset(
+    "+avx +avx2 +bmi +bmi2 +cmov +crc32 +cx16 +cx8 +f16c +fma +fxsr +lzcnt +mmx +movbe +popcnt +sahf +sse +sse2 +sse3 "
+    "+sse4.1 +sse4.2 +ssse3 +xsave".split()
+)
 
 
 class _SealedFile(IndexDataCacheFile):
@@ -85,9 +99,24 @@ class SealedCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """None where nothing is kept: then the caller compiles, and no other process does until `release`."""
         found = super().load_overload(sig, target_context)
+        if found is None:
+            found = self._shipped(sig, target_context)
         if found is None and self._lock():
             found = super().load_overload(sig, target_context)  # what another process has compiled meanwhile
         return found
+
+    def _shipped(self, sig: Any, target_context: Any) -> Any:
+        """What came with the package for this processor or for `_PORTABLE`; None where nothing did."""
+        folder = shipped_code()
+        room = Path(self._py_func.__code__.co_filename).parent
+        if folder is None or not room.is_relative_to(PACKAGE):
+            return None
+        file = _SealedFile(str(folder / room.relative_to(PACKAGE)), self._impl.filename_base, None)
+        of_function, (triple, name, features), of_code = self._index_key(sig, target_context.codegen())
+        for target in [(triple, name, features), (triple, _PORTABLE, "")][: 1 + (_NEEDS <= {*features.split(",")})]:
+            if (found := file.load((of_function, target, of_code))) is not None:
+                return self._impl.rebuild(target_context, found)
+        return None
 
     def _lock(self) -> bool:
         """Whether no other process compiles the function: waits for one that does, unless it takes MOST_S, as one that
@@ -155,6 +184,34 @@ def _untyped(each: Any) -> Any:
 
 def _seal(key: tuple, content: bytes) -> int:
     return zlib.crc32(content, zlib.crc32(str(key).encode()))
+
+
+def for_shipping(kept: Path) -> dict[str, str]:
+    """The environment of a process that leaves in a folder machine code which `ship` takes."""
+    portable = _NEEDS <= {*get_host_cpu_features().split(",")}
+    target = {"NUMBA_CPU_NAME": _PORTABLE, "NUMBA_CPU_FEATURES": ""} if portable else {}
+    return {"NUMBA_CACHE_DIR": str(kept), "NUMBA_DISABLE_INTEL_SVML": "1", "ARCHSIM_MACHINE_CODE": "0", **target}
+
+
+def ship(kept: Path, folder: Path) -> int:
+    """Write machine code that processes have left in ``kept`` to a folder that travels with the package: by room, and
+    with what `shipped_code` compares. Returns the number of functions.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for room in [PACKAGE, *(each for each in PACKAGE.rglob("*") if each.is_dir())]:
+        written = kept / _CacheLocator.get_suitable_cache_subpath(str(room / "any.py"))
+        for index in sorted(written.glob("*.nbi")):
+            into = folder / room.relative_to(PACKAGE)
+            into.mkdir(parents=True, exist_ok=True)
+            with index.open("rb") as file:
+                version, (_, names) = pickle.load(file), pickle.load(file)
+            if version == numba.__version__:
+                # The stamp is of the source, which the digest of all sources stands for.
+                _SealedFile(str(into), index.stem, None)._save_index(names)
+                for name in names.values():
+                    shutil.copyfile(written / name, into / name)
+    (folder / SHIPPED_FOR).write_text(json.dumps(code_is_for()), encoding="utf-8")
+    return sum(1 for _ in folder.rglob("*.nbc"))
 
 
 # ---- kernels
@@ -293,7 +350,19 @@ def _reference(typing_context: Any, of: Any) -> Any:
     return Reference(of)(of), store
 
 
-reference: Any = _reference  # for a type checker, which takes it for a function of the typing context, too
+@intrinsic
+def _value(typing_context, of):  # type: ignore[no-untyped-def]
+    """The named tuple that a `Reference` leads to, for a function that takes it by value."""
+
+    def load(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.load(builder.bitcast(arguments[0], context.get_value_type(of.of).as_pointer()))
+
+    return of.of(of), load
+
+
+# For a type checker, which takes them for functions of the typing context, too.
+reference: Any = _reference
+value: Any = _value
 
 
 @lower_getattr_generic(Reference)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -149,6 +149,11 @@ RUNS: dict[str, Sequence[str]] = {
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
     add_jobs(parser, "How many processes to use")
+    parser.add_argument(
+        "--into", metavar="FOLDER", type=Path,
+        help="Compile for every processor of this kind, into a folder that a wheel takes along as "
+        "archsim/machine_code. It is loaded where the sources, Python and numba are the same",
+    )  # fmt: skip
 
 
 def run_compile(args: argparse.Namespace) -> int:
@@ -157,19 +162,30 @@ def run_compile(args: argparse.Namespace) -> int:
     from archsim.cli.progress import begins
 
     begin, args.result = time.monotonic(), {}
-    with TemporaryDirectory(prefix="archsim-") as folder, ThreadPoolExecutor(args.jobs or available_cores()) as pool:
+    beside: Mapping[str, str] = {}
+    with TemporaryDirectory(prefix="archsim-") as own, ThreadPoolExecutor(args.jobs or available_cores()) as pool:
+        folder = Path(own)
+        if args.into is not None:
+            from archsim.base.compiled import for_shipping, ship  # takes a second to load
+
+            beside = for_shipping(folder / "kept")
         begins(f"compiling kernels in {len(RUNS)} parts")
-        for done, (what, took_s) in enumerate(pool.map(lambda what: _compile(what, Path(folder)), RUNS), 1):
+        for done, (what, took_s) in enumerate(pool.map(lambda what: _compile(what, folder, beside), RUNS), 1):
             begins(f"compiling kernels, {done} of {len(RUNS)} parts done")
             args.result[what] = {"seconds": took_s}
             print(f"{what:<30} {took_s:5.0f} s", flush=True)
-    where = os.environ.get("NUMBA_CACHE_DIR", "the caches of numba")
-    print(f"{machine_code().functions} functions in {where}, {time.monotonic() - begin:.0f} s")
+        if args.into is not None:
+            functions, where = ship(folder / "kept", args.into), str(args.into)
+        else:
+            functions, where = machine_code().functions, os.environ.get("NUMBA_CACHE_DIR", "the caches of numba")
+    print(f"{functions} functions in {where}, {time.monotonic() - begin:.0f} s")
     return OK
 
 
-def _compile(what: str, folder: Path) -> tuple[str, float]:
-    """Run a command of `RUNS`, in a process of its own and with nothing kept that it could take instead."""
+def _compile(what: str, folder: Path, beside: Mapping[str, str]) -> tuple[str, float]:
+    """Run a command of `RUNS`, in a process of its own and with nothing kept that it could take instead. ``beside``: in
+    its environment.
+    """
     verb, file, *changes = RUNS[what]
     own = folder / str(len(what)) / what.split()[0]
     sets = [word for change in changes for word in ("--set", change)]
@@ -177,8 +193,9 @@ def _compile(what: str, folder: Path) -> tuple[str, float]:
     command = [sys.executable, "-m", "archsim", verb, file, *sets, *jobs, "--out", str(own / "out")]
     begin = time.monotonic()
     done = subprocess.run(
-        command, env={**os.environ, "ARCHSIM_CACHE": str(own / "cache")}, capture_output=True, text=True, check=False
-    )
+        command, env={**os.environ, "ARCHSIM_CACHE": str(own / "cache"), **beside}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
     if done.returncode != OK:
         asked = " ".join(command[3:])
         raise ArchsimError(f"{what}: `archsim {asked}` ended with {done.returncode}: {done.stderr[-500:]}")

@@ -1,7 +1,9 @@
 """Machine code that is kept on disk: what is damaged is compiled anew, and said."""
 
+import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +14,8 @@ import numpy as np
 import pytest
 from support.from_python import from_python
 
-from archsim.base.code_digest import KERNELS, machine_code
-from archsim.base.compiled import allocating, inner, kernel, outer, pointer, reference
+from archsim.base.code_digest import KERNELS, SHIPPED_FOR, _shipped_names, code_is_for, machine_code, shipped_code
+from archsim.base.compiled import allocating, for_shipping, inner, kernel, outer, pointer, reference, ship
 
 
 def twice(number):
@@ -143,6 +145,99 @@ def test_what_is_missing_is_told_before_anything_compiles(tmp_path, monkeypatch)
     os.utime(tmp_path / "generated._generate-1.py311.2.nbc", (0, 0))
     least_s = sum(KERNELS["runs"].values()) - KERNELS["runs"]["generated._generate"]
     assert machine_code(["runs"]) == (2, pytest.approx(least_s), False)
+
+
+# ---- Machine code that comes with the package: for any processor of a kind, and of no other sources.
+
+SOLVES = """
+import numpy as np
+from archsim.laws.gemm import solve_definite
+matrix = np.random.default_rng(5).random((30, 30))
+right = np.arange(30.0)
+solve_definite(matrix @ matrix.T + np.eye(30), right)
+"""
+ANSWERS = SOLVES + """
+print(right.tobytes().hex())
+"""
+
+
+def answered(kept: Path, code: str | Path, beside=()) -> str:
+    """The bits that another process finds, which leaves its machine code in ``kept``; ``code``: what is shipped."""
+    own = {"NUMBA_CACHE_DIR": str(kept), "ARCHSIM_MACHINE_CODE": str(code), **dict(beside)}
+    done = subprocess.run(
+        [sys.executable, "-c", ANSWERS], env={**os.environ, **own}, capture_output=True, text=True, check=True
+    )
+    assert not done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory):
+    """A folder of machine code, and the bits that it found where it was compiled."""
+    kept, folder = tmp_path_factory.mktemp("kept"), tmp_path_factory.mktemp("shipped")
+    bits = answered(kept, "0", for_shipping(kept))
+    assert ship(kept, folder) == 1
+    return folder, bits
+
+
+@pytest.fixture
+def asked_for(shipped, tmp_path, monkeypatch):
+    """A copy of that folder, which this process asks for machine code."""
+    folder = tmp_path / "machine_code"
+    shutil.copytree(shipped[0], folder)
+    monkeypatch.setenv("ARCHSIM_MACHINE_CODE", str(folder))
+    for found in (shipped_code, _shipped_names):
+        found.cache_clear()
+    yield folder
+    monkeypatch.undo()
+    for found in (shipped_code, _shipped_names):
+        found.cache_clear()
+
+
+def test_shipped_code_finds_the_same_bits_as_code_for_this_processor_and_nothing_is_compiled(shipped, tmp_path):
+    folder, bits = shipped
+    found = {}
+    exec(SOLVES, found)  # in this process, with code for this processor
+    assert found["right"].tobytes().hex() == bits
+    assert answered(tmp_path, folder) == bits and not list(tmp_path.rglob("*.nbc"))
+
+
+def test_code_of_other_sources_or_libraries_is_not_loaded(asked_for):
+    assert shipped_code() == asked_for
+    is_for = code_is_for()
+    for name in is_for:
+        (asked_for / SHIPPED_FOR).write_text(json.dumps(is_for | {name: "another"}))
+        shipped_code.cache_clear()
+        assert shipped_code() is None
+    (asked_for / SHIPPED_FOR).write_text("{")
+    shipped_code.cache_clear()
+    assert shipped_code() is None
+
+
+def test_shipped_code_is_not_waited_for(asked_for, monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "none"))
+    monkeypatch.setattr("archsim.base.code_digest._TAKES_S", {"gemm.solve_definite": 7.0, "gemm.other": 5.0})
+    monkeypatch.setattr("archsim.base.code_digest.KERNELS", {"laws": {"gemm.solve_definite": 7.0, "gemm.other": 5.0}})
+    assert machine_code(["laws"]).missing_s == 5.0
+
+
+def test_a_damaged_file_of_shipped_code_is_compiled_anew(asked_for, tmp_path, monkeypatch, caplog):
+    from archsim.laws.gemm import solve_definite
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
+
+    def solved():
+        right = np.ones(1)
+        solver = kernel(solve_definite.py_func)
+        solver(np.full((1, 1), 4.0), right)
+        assert right == 0.25
+        return sum(solver.stats.cache_hits.values())
+
+    (file,) = asked_for.rglob("*.nbc")
+    assert solved() == 1 and not list((tmp_path / "kept").rglob("*.nbc"))
+    file.write_bytes(file.read_bytes()[:100])
+    assert solved() == 0 and "it is compiled anew" in caplog.text and list((tmp_path / "kept").rglob("*.nbc"))
+    assert solved() == 1  # of what was compiled
 
 
 # ---- Functions of kernels: called by kernels, refused in Python.

@@ -4,6 +4,7 @@ import ast
 import errno
 import importlib
 import inspect
+import json
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from support.tiny import tiny_file
 
 import archsim.cli
 import archsim.cli.new
+from archsim.base.code_digest import SHIPPED_FOR, code_is_for
 from archsim.base.files import write_text
 from archsim.cli import list as compiling
 from archsim.cli import printing
@@ -282,6 +284,7 @@ def asked(monkeypatch):
 
     def run(command, *, env, **_):
         commands.append((command[3:], env["ARCHSIM_CACHE"]))
+        run.seen = env
         return subprocess.CompletedProcess(command, 3 if "reserved" in run.fails else 0, "", "no such thing")
 
     run.fails = ""
@@ -295,6 +298,14 @@ def test_each_part_runs_in_a_process_that_finds_no_results(asked, capsys):
     told = capsys.readouterr().out
     assert all(what in told for what in compiling.RUNS) and "functions in" in told
     assert len({cache for _, cache in commands}) == len(commands) == len(compiling.RUNS)
+
+
+def test_code_that_travels_is_for_any_processor_and_says_what_it_is_for(asked, capsys, tmp_path):
+    _, run = asked
+    assert main(["compile", "--into", str(tmp_path / "code")]) == 0
+    assert f"0 functions in {tmp_path / 'code'}" in capsys.readouterr().out  # as nothing ran
+    assert json.loads((tmp_path / "code" / SHIPPED_FOR).read_text()) == code_is_for()
+    assert run.seen["ARCHSIM_MACHINE_CODE"] == "0" and run.seen["NUMBA_CACHE_DIR"] != os.environ["NUMBA_CACHE_DIR"]
 
 
 def test_a_part_that_fails_is_told(asked, capsys):
