@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import inner, kernel, outer
+from archsim.base.compiled import inner, kernel, outer, reference
 from archsim.iteration.overlap import (
     DECODES,
     HOW,
@@ -246,9 +246,9 @@ def drafted_ns(state: State, table: StepTable, i, decodes, chunk_tokens, ranks):
     ns = 0.0
     if decodes:
         drafts, depth = state.totals[0].drafts, state.totals[0].depth
-        ns += depth * routed_ns(state, table, i, decodes * drafts / depth, 0, ranks).ns
+        ns += depth * routed_ns(state, table, i, decodes * drafts / depth, np.int64(0), ranks).ns
     if chunk_tokens:
-        ns += routed_ns(state, table, i, float(chunk_tokens), 1, ranks).ns
+        ns += routed_ns(state, table, i, float(chunk_tokens), np.int64(1), ranks).ns
     return state.totals[0].draft_share * ns
 
 
@@ -256,8 +256,8 @@ def drafted_ns(state: State, table: StepTable, i, decodes, chunk_tokens, ranks):
 def iteration_ns(state: State, table: StepTable, i):
     """Ranks wait for each other; experts run on all of them."""
     instance, totals = state.instances[i], state.totals[0]
-    slowest, rest, before, last, tokens, requests, chunks, decodes = 0.0, 0.0, 0.0, instance.first, 0, 0, 0, 0
-    most, prompted = 0, 0
+    slowest, rest, before, last, none = 0.0, 0.0, 0.0, instance.first, np.int64(0)
+    tokens, requests, chunks, decodes, most, prompted = none, none, none, none, none, none
     for k in range(instance.first, instance.last):
         rank = state.ranks[k]
         ns, of_layers, first = rank_ns(state, table, k)
@@ -292,6 +292,7 @@ def times_of(table: StepTable, batches, found):
     """Times without host, float64[batch] into ``found``. batches: float64[batch, 4] decodes, their context, tokens of
     one prompt chunk and its context.
     """
+    table = reference(table)
     for at in range(batches.shape[0]):
         decodes, context, new, seen = batches[at, 0], batches[at, 1], batches[at, 2], batches[at, 3]
         tokens = int(decodes + new)

@@ -2,7 +2,7 @@
 
 import math
 
-from archsim.base.compiled import inner, kernel, outer
+from archsim.base.compiled import inner, kernel, outer, reference, value
 from archsim.serving.clock import StepTable, iteration_ns
 from archsim.serving.kv import cached_pieces, insert, release, stored_pieces, unlink
 from archsim.serving.records import (
@@ -31,6 +31,8 @@ def run(state: State, table: StepTable, decode_table: StepTable, limits: Limits,
     whose experts are to be asked for (``pause_at``, ``pause_ns``), to be called again; FAILED where a scheduler did
     what cannot be. ``schedule``: compiled (``archsim.serving.schedulers``).
     """
+    state, limits, transfer = reference(state), reference(limits), reference(transfer)
+    table, decode_table = reference(table), reference(decode_table)
     totals = state.totals[0]
     n = state.requests.shape[0]
     if _begin_all(state, totals.now_ns, table, decode_table, limits, schedule):
@@ -191,7 +193,7 @@ def _begin(state: State, i, now, table: StepTable, limits: Limits, schedule):
     for k in range(instance.first, instance.last):
         state.ranks[k].held = held
         if state.ranks[k].running + state.ranks[k].waiting:
-            schedule(state, k, now, limits)
+            schedule(value(state), k, now, value(limits))
             if totals.failed or not sum_up(state, k, limits):
                 return
         else:
@@ -415,6 +417,7 @@ def lose(state: State, k, leave, limits: Limits):
     ``leave``: whether they wait for another rank, of those that do what ``leave`` says; -1: they stay. Returns how many
     requests had KV there.
     """
+    state, limits = reference(state), reference(limits)
     rank, lost = state.ranks[k], 0
     while rank.running:
         preempt_last(state, k)

@@ -15,7 +15,7 @@ import numpy as np
 from numba import float64, int64, njit, typeof, void
 from numba.core.errors import NumbaError
 
-from archsim.base.compiled import inner, outer, pointer
+from archsim.base.compiled import inner, outer, pointer, reference
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import import_function
 from archsim.serving.kv import (
@@ -304,6 +304,7 @@ def _first_lines(error: Exception) -> str:
 
 def sglang(state: State, k, now_ns, limits: Limits):
     """A batch of prompts if there is one, else the decodes."""
+    state, limits = reference(state), reference(limits)
     poll_every, kept_share = limits.params[0], limits.params[1]
     rank = state.ranks[k]
     budget, prompts, outstanding = limits.budget, 0, 0
@@ -344,6 +345,7 @@ def sglang(state: State, k, now_ns, limits: Limits):
 
 def trtllm(state: State, k, now_ns, limits: Limits):
     """Running requests, then those whose whole output has room."""
+    state, limits = reference(state), reference(limits)
     rank = state.ranks[k]
     budget, promised = limits.budget, 0
     for i in range(rank.running):
@@ -384,6 +386,7 @@ def _outstanding_blocks(state: State, r, limits: Limits):
 
 def vllm_v1(state: State, k, now_ns, limits: Limits):
     """Running requests, then waiting ones."""
+    state, limits = reference(state), reference(limits)
     rank, reserves = state.ranks[k], limits.params[0] > 0
     budget = serve_running(state, k, limits.budget, limits)
     while budget > 0 and rank.head >= 0 and rank.running < limits.max_seqs:
@@ -450,7 +453,8 @@ def _most_cached(state: State, does, r, limits: Limits):
     """As SGLang's router (sgl-router's `cache_aware` policy and its defaults): the shortest queue where queues differ
     much; else the rank that has most of the prompt, or, where none has enough of it, the one with the smallest cache.
     """
-    best, shortest, smallest, cached, most = -1, -1, -1, -1, 0
+    none = np.int64(-1)
+    best, shortest, smallest, cached, most = none, none, none, none, np.int64(0)
     for k in range(state.ranks.shape[0]):
         if state.instances[state.ranks[k].instance].does != does:
             continue

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import inner, kernel, outer, unsigned
+from archsim.base.compiled import inner, kernel, outer, reference, unsigned
 from archsim.engine.event.heaps import calendar_pop, calendar_push
 from archsim.engine.state import (
     COMBINE,
@@ -103,6 +103,7 @@ class Walk(NamedTuple):
     flying: np.ndarray  # int64[die, most slices in flight]
     lines: np.ndarray  # float64[source, reader]: when the last byte asked for has passed (reads: in_order)
     calendar: np.ndarray  # int64[chain]: heap of slices by ``time``
+    queued: bool  # under ``source: queued`` (reads: in_order)
 
 
 @inner
@@ -378,6 +379,7 @@ def count(s, src, dst, from_hbm, is_slice, n_bytes):
 @kernel
 def count_moves(s):
     """Count the hidden vectors that start with the step: the same at any rates."""
+    s = reference(s)
     for move in s.work.moves[DISPATCH]:
         count(s, move.src, move.dst, True, False, float(move.bytes))
 

@@ -418,6 +418,7 @@ class _Walks:
         self, recorded: Recorded, system: SystemSpec, links: Links, row: np.ndarray, work: np.ndarray, strategy: str
     ) -> None:
         self._recorded, self._system, self._links, self._kernel = recorded, system, links, KERNELS[strategy]
+        self._strategy = strategy
         self._row, self._work, self._memory = row, work, recorded.outcome.memory
         state_bytes = self._memory.llc_tags.nbytes + self._memory.copies.room.nbytes
         self._at_once = max(1, min(_MOST, _CHUNK_BYTES // max(1, state_bytes)))
@@ -439,7 +440,7 @@ class _Walks:
         found = []
         for recorded in self._recorded.works:  # a walk changes its work
             work = recorded._replace(entries=recorded.entries.copy(), local=recorded.local.copy())
-            state = begun(self._recorded.machine, work, self._memory)
+            state = begun(self._recorded.machine, work, self._memory, self._strategy)
             changed = tuple(map(_as_words, (state.booked, state.dies, state.lines, work.local)))
             counted = np.zeros(4, np.int64)
             add_moves(self._recorded.machine, work, counted)
@@ -545,12 +546,14 @@ def _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, chan
         machine, copies = _machine_of(s.machine, machines, links, hbm_rates[machines.work[at]], at), s.memory.copies
         own = Copies(copies.present, copies.was_read, copies.slices, copies.ring, rooms[at])
         memory = Memory(tags[at], own, s.memory.atu)
-        own_walk = Walk(machine, s.work, memory, s.fetches, s.booked, s.dies, s.done, s.flying, s.lines, s.calendar)
+        own_walk = Walk(
+            machine, s.work, memory, s.fetches, s.booked, s.dies, s.done, s.flying, s.lines, s.calendar, s.queued
+        )
         ns[at] = walk(own_walk)
         add_slices(machine, s.work, s.fetches, counted[at])
 
 
-_TOGETHER, _IN_ORDER, _QUEUED, _RESERVED = (WALKS[each] for each in ("together", "in_order", "queued", "reserved"))
+_TOGETHER, _IN_ORDER, _RESERVED = (WALKS[each] for each in ("together", "in_order", "reserved"))
 
 
 @kernel
@@ -564,13 +567,8 @@ def _in_order(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, chan
 
 
 @kernel
-def _queued(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted):
-    _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted, _QUEUED)
-
-
-@kernel
 def _held(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted):
     _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted, _RESERVED)
 
 
-KERNELS = {"together": _shared, "in_order": _in_order, "queued": _queued, "reserved": _held}
+KERNELS = {"together": _shared, "in_order": _in_order, "queued": _in_order, "reserved": _held}

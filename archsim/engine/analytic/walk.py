@@ -94,14 +94,14 @@ def _ask_one(s, resource, at):
 
 
 @outer
-def _ask_all(s, at, src, dst, from_hbm, queued):
+def _ask_all(s, at, src, dst, from_hbm):
     """A transfer of this turn may begin at ``at``."""
     first, last = route_of(s.machine, src, dst)
     if from_hbm:
         _ask_one(s, HBMS * s.machine.dies + src, at)
     for link in range(first, last):
         _ask_one(s, link_at(s.machine, link), at)
-    if queued and src != dst:
+    if s.queued and src != dst:
         _ask_one(s, src, at)
 
 
@@ -118,7 +118,7 @@ def _serve_one(s, resource, at, begun, ns):
 
 
 @outer
-def _serve_all(s, at, begun, src, dst, from_hbm, n_bytes, queued):
+def _serve_all(s, at, begun, src, dst, from_hbm, n_bytes):
     end, (first, last) = at, route_of(s.machine, src, dst)
     if from_hbm:
         hbm = HBMS * s.machine.dies + src
@@ -126,7 +126,7 @@ def _serve_all(s, at, begun, src, dst, from_hbm, n_bytes, queued):
     for each in range(first, last):
         link = link_at(s.machine, each)
         end = max(end, _serve_one(s, link, at, begun, _ns_of(s, link, n_bytes)))
-    if queued and src != dst:
+    if s.queued and src != dst:
         end = max(end, _serve_one(s, src, at, begun, _queue_ns(s, src, dst, n_bytes)))
     return end
 
@@ -157,7 +157,7 @@ def _multiply(s, die):
 
 
 @outer
-def _request(s, die, end, queued):
+def _request(s, die, end):
     """Look up the die's next slice as soon as it has room for it; returns when all has ended that this waited for.
 
     A slice leaves room, evenly, while it is multiplied.
@@ -179,12 +179,12 @@ def _request(s, die, end, queued):
     find(s, chain, row.asks)
     if s.fetches[chain].way != FROM_LLC:
         fetch = s.fetches[chain]
-        _ask_all(s, fetch.time, source_of(s, chain), die, fetch.way != FROM_HOME_LLC, queued)
+        _ask_all(s, fetch.time, source_of(s, chain), die, fetch.way != FROM_HOME_LLC)
     return end
 
 
 @outer
-def _book(s, die, queued):
+def _book(s, die):
     """Book the slice that the die asked for in this turn."""
     local = s.work.local[die]
     chain = s.work.chains[local.next_chain]
@@ -195,7 +195,7 @@ def _book(s, die, queued):
         return
     src = source_of(s, chain)
     begun = s.lines[src, die]
-    end = _serve_all(s, fetch.time, begun, src, die, fetch.way != FROM_HOME_LLC, bytes_of(s, chain), queued)
+    end = _serve_all(s, fetch.time, begun, src, die, fetch.way != FROM_HOME_LLC, bytes_of(s, chain))
     receive(s, chain, min(max(fetch.time, begun), end), end)
     s.lines[src, die] = end
 
@@ -211,7 +211,7 @@ def _return_one(s, resource, asked, ns):
 
 
 @outer
-def _combine(s, die, now, queued):
+def _combine(s, die, now):
     """Results leave a die; returns when the last of them arrives."""
     machine, end = s.machine, now
     for column in range(s.work.move_ptr[COMBINE, die], s.work.move_ptr[COMBINE, die + 1]):
@@ -224,7 +224,7 @@ def _combine(s, die, now, queued):
             passed = max(passed, _return_one(s, link, asked, _ns_of(s, link, move.bytes)))
         if away:
             passed = max(passed, _return_one(s, hbm + move.dst, asked, _ns_of(s, hbm + move.dst, move.bytes)))
-            if queued:
+            if s.queued:
                 passed = max(passed, _return_one(s, move.src, asked, _queue_ns(s, move.src, move.dst, move.bytes)))
         passed = max(passed, asked + move.port_bytes / machine.transfer_bytes_per_ns[COMBINE])
         latency = machine.route_ns[move.src, move.dst] if away else machine.hbm_latency_ns
@@ -233,7 +233,7 @@ def _combine(s, die, now, queued):
 
 
 @outer
-def _combine_all(s, end, queued):
+def _combine_all(s, end):
     for _ in range(s.machine.dies):
         first = np.int64(-1)
         for die in range(s.machine.dies):
@@ -242,7 +242,7 @@ def _combine_all(s, end, queued):
                 first = np.int64(die)
         if first < 0:
             break
-        end = max(end, _combine(s, first, s.dies[first].results, queued))
+        end = max(end, _combine(s, first, s.dies[first].results))
         s.dies[first].results = 0.0
     return end
 
@@ -250,7 +250,7 @@ def _combine_all(s, end, queued):
 # ---- walk
 
 @outer
-def _begin(s, queued):
+def _begin(s):
     """Hidden vectors, and what the step before left of its copies, are served before all slices."""
     machine = s.machine
     for die in range(machine.dies):
@@ -266,16 +266,17 @@ def _begin(s, queued):
         s.booked[resource].free = s.booked[resource].served = _ns_of(s, resource, n_bytes)
     for move in s.work.moves[DISPATCH]:
         ns = passed_together(s, move.src, move.dst, True, True, float(move.bytes), 0.0)
-        if queued and move.src != move.dst:
+        if s.queued and move.src != move.dst:
             ns = max(ns, _serve_one(s, move.src, 0.0, 0.0, _queue_ns(s, move.src, move.dst, move.bytes)))
         tokens_arrive(s, move, ns)
 
 
-@inner
-def _walk(s, queued):
+@kernel
+def _walk_turns(s):
     """Walk the step; returns when the last booking ends."""
+    s = reference(s)
     local, end, left = s.work.local, 0.0, True
-    _begin(s, queued)
+    _begin(s)
     for die in range(s.machine.dies):
         end = max(end, s.dies[die].tokens)
     while left:
@@ -283,28 +284,17 @@ def _walk(s, queued):
         for die in range(s.machine.dies):
             if local[die].next_chain < local[die].end_chain:
                 left = True
-                end = _request(s, die, end, queued)
+                end = _request(s, die, end)
         for die in range(s.machine.dies):
             if local[die].next_chain < local[die].end_chain:
-                _book(s, die, queued)
+                _book(s, die)
     for die in range(s.machine.dies):
         while s.dies[die].taken < local[die].end_chain:
             end = max(end, _multiply(s, die))
-    end = _combine_all(s, end, queued)
+    end = _combine_all(s, end)
     if s.machine.copies_in_background:
         leave_copies(s, end)
     return end
-
-
-@kernel
-def walk_turns(s):
-    return _walk(s, False)
-
-
-@kernel
-def walk_queued(s):
-    """As `walk_turns`, under ``source: queued``."""
-    return _walk(s, True)
 
 
 # ---- walk
@@ -390,7 +380,7 @@ def _walk_held(s):
     return walk(s, begin_held, fetch_held, stored_held, combine_held)
 
 
-WALKS = {"together": _walk_shared, "in_order": walk_turns, "queued": walk_queued, "reserved": _walk_held}
+WALKS = {"together": _walk_shared, "in_order": _walk_turns, "queued": _walk_turns, "reserved": _walk_held}
 
 
 def walk_strategy(assumptions) -> str:
@@ -410,11 +400,11 @@ class Walked(NamedTuple):
 
 def walk_step(machine: Machine, work: Work, memory: Memory, strategy: str) -> Walked:
     """Walk a step by a strategy of ``WALKS``; modifies ``work.local`` and ``memory``."""
-    state = begun(machine, work, memory)
+    state = begun(machine, work, memory, strategy)
     return Walked(state.fetches, state.dies, WALKS[strategy](state))
 
 
-def begun(machine: Machine, work: Work, memory: Memory) -> Walk:
+def begun(machine: Machine, work: Work, memory: Memory, strategy: str) -> Walk:
     """The state of a walk before its step, with what starts with it at any rates."""
     most = int((work.local["end_chain"] - work.local["next_chain"]).max(initial=0))
     if machine.stream_bytes:
@@ -432,6 +422,7 @@ def begun(machine: Machine, work: Work, memory: Memory) -> Walk:
         flying=np.zeros((machine.dies, 1 + max(1, min(most, room))), np.int64),
         lines=np.zeros((machine.dies, machine.dies)),
         calendar=np.zeros(len(work.chains), np.int64),
+        queued=strategy == "queued",
     )
     count_moves(state)
     return state
@@ -518,6 +509,7 @@ def _count_moves(machine, work, phase, tally, load, held):
 @kernel
 def count_step(machine, work, fetches, tally, loads, held):
     """Add a step to ``tally``, and fill ``loads``. ``held``: under ``contention: reserved``."""
+    machine, work, tally = reference(machine), reference(work), reference(tally)
     loads[:] = 0.0
     _count_slices(machine, work, fetches, tally, loads[OF_SLICES], held)
     _count_moves(machine, work, DISPATCH, tally, loads[OF_DISPATCH], held)
