@@ -109,9 +109,9 @@ class SealedCache(FunctionCache):
         """What came with the package for this processor or for `_PORTABLE`; None where nothing did."""
         folder = shipped_code()
         room = Path(self._py_func.__code__.co_filename).parent
-        if folder is None or not room.is_relative_to(PACKAGE):
+        if folder is None or not room.is_relative_to(PACKAGE.parent):
             return None
-        file = _SealedFile(str(folder / room.relative_to(PACKAGE)), self._impl.filename_base, None)
+        file = _SealedFile(str(folder / room.relative_to(PACKAGE.parent)), self._impl.filename_base, None)
         of_function, (triple, name, features), of_code = self._index_key(sig, target_context.codegen())
         for target in [(triple, name, features), (triple, _PORTABLE, "")][: 1 + (_NEEDS <= {*features.split(",")})]:
             if (found := file.load((of_function, target, of_code))) is not None:
@@ -198,10 +198,10 @@ def ship(kept: Path, folder: Path) -> int:
     with what `shipped_code` compares. Returns the number of functions.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for room in [PACKAGE, *(each for each in PACKAGE.rglob("*") if each.is_dir())]:
+    for room in (each for top in (PACKAGE, PACKAGE.with_name("microarch")) for each in (top, *top.rglob("*"))):
         written = kept / _CacheLocator.get_suitable_cache_subpath(str(room / "any.py"))
         for index in sorted(written.glob("*.nbi")):
-            into = folder / room.relative_to(PACKAGE)
+            into = folder / room.relative_to(PACKAGE.parent)
             into.mkdir(parents=True, exist_ok=True)
             with index.open("rb") as file:
                 version, (_, names) = pickle.load(file), pickle.load(file)
