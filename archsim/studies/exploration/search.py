@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from itertools import product
 from math import prod
 from operator import and_
@@ -48,7 +48,6 @@ from archsim.specs.plan import AxisColumn, Point, SweepPlan
 from archsim.specs.system import SystemSpec
 from archsim.specs.unread import UNREAD
 from archsim.studies.exploration.analysis import (
-    Candidate,
     Exploration,
     as_costs,
     candidate_of,
@@ -594,12 +593,19 @@ def sample_points(
     evaluate: costs of points, float64[objective] each, infinite for one that failed. Raises ArchsimError if optuna is
     not installed.
     """
-    optuna = _optuna()
+    try:
+        import optuna
+    except ImportError:
+        raise ArchsimError(
+            "explore.analytical_runs is below the number of points: sampling needs optuna: pip install "
+            "'archsim[explore]'"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
         directions=["minimize"] * objectives,
         sampler=optuna.samplers.NSGAIISampler(seed=seed, population_size=GENERATION),
     )
-    within = {
+    within: dict[str, optuna.distributions.BaseDistribution] = {
         f"group {place}": optuna.distributions.IntDistribution(0, size - 1) for place, size in enumerate(plan.sizes)
     }
     seen: dict[int, np.ndarray] = {}
@@ -626,18 +632,6 @@ def sample_points(
     return [points[index] for index in sorted(points)]
 
 
-def _optuna():
-    try:
-        import optuna
-    except ImportError:
-        raise ArchsimError(
-            "explore.analytical_runs is below the number of points: sampling needs optuna: pip install "
-            "'archsim[explore]'"
-        ) from None
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
-
-
 # ---- explore
 # Explore a sweep: the analytical engine on every point, the event engine on and near the front.
 
@@ -657,7 +651,7 @@ def explore(
     jobs = jobs or available_cores()
     with watching() as watcher:
         watcher.phase(f"1 of 2: points on the analytical engine, of {plan.combinations:,}")
-        ran = _stage(plan, judge)(plan, judge, folder / ANALYTICAL, jobs, watcher)
+        ran = _estimated(plan, judge, folder / ANALYTICAL, jobs, watcher)
         (points, cheap, dropped, told), yields = of_designs(plan, ran) if is_drawn(plan) else (ran, {})
     if judge.draws:
         if is_drawn(plan):
@@ -687,21 +681,16 @@ def explore(
         ended = "no other point can be on the front" if found.stable else "as many as `event_runs` allows"
         if budget:
             watcher.phase(f"the search ended after {len(events.known):,} of at most {budget:,} event runs: {ended}")
-    rows = [events.known.get(point.index, cheap[point.index]) for point in points]
-    candidates = _candidates(plan, judge, points, cheap, cheap_values, events.known, found.front)
+    rows, candidates = [events.known.get(point.index, cheap[point.index]) for point in points], []
+    for point, row, own, front in zip(points, rows, cheap_values, found.front.tolist(), strict=True):
+        values, shown = judge.values(point, row), candidate_of(plan, point, judge.estimated(point, row))
+        candidates.append(replace(shown, values=values, cheap=own, front=front, allowed=judge.allows(values)))
     return Exploration(
-        name=plan.experiment.name,
-        spec=spec,
-        points=candidates,
-        combinations=plan.combinations,
-        dropped=dropped,
-        budget=budget,
-        stable=found.stable,
-        failures=tuple(events.failures),
-        assumptions=tuple(each.label for each in plan.experiment.assumptions),
-        notes=(*told, *notes_of(points, rows), *plan.experiment.unread),
-        layers=layers_of(points, rows),
-    )
+        name=plan.experiment.name, spec=spec, points=tuple(without_constants(candidates)),
+        combinations=plan.combinations, dropped=dropped, budget=budget, stable=found.stable,
+        failures=tuple(events.failures), assumptions=tuple(each.label for each in plan.experiment.assumptions),
+        notes=(*told, *notes_of(points, rows), *plan.experiment.unread), layers=layers_of(points, rows),
+    )  # fmt: skip
 
 
 class _Cheap(NamedTuple):
@@ -795,58 +784,44 @@ def _yielding(row: Row, yields: Mapping[int, float], index: int) -> Row:
     return {**row, **rates, SCALED: 1}
 
 
-def _stage(plan: SweepPlan, judge: Judge) -> Callable[..., _Cheap]:
-    """Which points the analytical engine runs: all; of a larger space those that a screen leaves, where its points
-    share plans, or that optuna proposes.
+def _estimated(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher: Any) -> _Cheap:
+    """The points that the analytical engine runs: all that the constraints keep; of a larger space those that a screen
+    leaves, where its points share plans, or that optuna proposes.
     """
-    if plan.combinations <= judge.spec.analytical_runs:
-        return _all_points
+    spec = judge.spec
+    if plan.combinations <= spec.analytical_runs:
+        selection = select(plan, watcher.phase)
+        rows = {row["point"]: row for row in sweep_selected(selection, folder, jobs, watcher).runs.rows}
+        return _Cheap([plan.point(index) for index in selection.kept], rows, dict(selection.dropped.by_constraint))
     if is_drawn(plan):
         raise ArchsimError(
             f"{plan.combinations:,} points, those of drawn machines included, are more than explore.analytical_runs "
-            f"({judge.spec.analytical_runs:,}), and all machines of a design are run. Raise it, or draw fewer wafers"
+            f"({spec.analytical_runs:,}), and all machines of a design are run. Raise it, or draw fewer wafers"
         )
-    screen = Screen(plan, judge.coefficients)
-    return partial(_screened_points, screen) if screen.applies else _some_points
-
-
-def _all_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> _Cheap:
-    """Every point that the constraints keep."""
-    selection = select(plan, watcher.phase)
-    rows = {row["point"]: row for row in sweep_selected(selection, folder, jobs, watcher).runs.rows}
-    return _Cheap([plan.point(index) for index in selection.kept], rows, dict(selection.dropped.by_constraint))
-
-
-def _screened_points(screen: Screen, plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> _Cheap:
-    """The points of a screened space that are on the front or nearest to it."""
-    count = min(judge.spec.screened_runs, judge.spec.analytical_runs)
-    watcher.phase(f"screening {plan.combinations:,} points; then {count:,} on and near the front are run whole")
-    numbers = screened_points(screen, judge.costs_of, count, folder, watcher)
-    watcher.begin(len(numbers))
-    runs, points = EngineRuns(ANALYTICAL, plan, folder, jobs, watcher), [plan.point(number) for number in numbers]
-    runs.run(points)
-    told = (
-        f"{plan.combinations:,} points were screened by the analytical engine; those that the constraints keep are in "
-        f"{ANALYTICAL}/{FILE}, and shown here are the {len(numbers):,} on and nearest to its front"
-    )
-    return _Cheap([point for point in points if point.index in runs.known], runs.known, {}, (told,))
-
-
-def _some_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher) -> _Cheap:
-    """As many points as the analytical engine may run, chosen by optuna."""
-    spec = judge.spec
-    watcher.phase(f"{spec.analytical_runs:,} of {plan.combinations:,} points, chosen by optuna")
-    watcher.begin(spec.analytical_runs)
     runs = EngineRuns(ANALYTICAL, plan, folder, jobs, watcher)
-
-    def evaluate(points: Sequence[Point]) -> list[np.ndarray]:
+    told: tuple[str, ...] = ()
+    if (screen := Screen(plan, judge.coefficients)).applies:
+        count = min(spec.screened_runs, spec.analytical_runs)
+        watcher.phase(f"screening {plan.combinations:,} points; then {count:,} on and near the front are run whole")
+        points = [plan.point(at) for at in screened_points(screen, judge.costs_of, count, folder, watcher)]
+        watcher.begin(len(points))
         runs.run(points)
-        return [judge.costs(point, runs.known.get(point.index)) for point in points]
+        told = (
+            f"{plan.combinations:,} points were screened by the analytical engine; those that the constraints keep are "
+            f"in {ANALYTICAL}/{FILE}, and shown here are the {len(points):,} on and nearest to its front",
+        )
+    else:
+        watcher.phase(f"{spec.analytical_runs:,} of {plan.combinations:,} points, chosen by optuna")
+        watcher.begin(spec.analytical_runs)
 
-    points = sample_points(
-        plan, Measures().functions(), evaluate, spec.analytical_runs, len(spec.objectives), spec.seed
-    )
-    return _Cheap([point for point in points if point.index in runs.known], runs.known, {})
+        def evaluate(points: Sequence[Point]) -> list[np.ndarray]:
+            runs.run(points)
+            return [judge.costs(point, runs.known.get(point.index)) for point in points]
+
+        points = sample_points(
+            plan, Measures().functions(), evaluate, spec.analytical_runs, len(spec.objectives), spec.seed
+        )
+    return _Cheap([point for point in points if point.index in runs.known], runs.known, {}, told)
 
 
 def _drawn(
@@ -884,31 +859,6 @@ def _families(points: Sequence[Point]) -> np.ndarray:
     names = [(each.model.name, each.policy.name, each.assumptions.label, each.system.kind_of_fabric) for each in points]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[name] for name in names])
-
-
-def _candidates(
-    plan: SweepPlan,
-    judge: Judge,
-    points: Sequence[Point],
-    cheap: Mapping[int, Row],
-    cheap_values: Sequence[Mapping[str, float]],
-    known: Mapping[int, Row],
-    front: np.ndarray,
-) -> tuple[Candidate, ...]:
-    candidates = []
-    for at, point in enumerate(points):
-        row = known.get(point.index, cheap[point.index])
-        values = judge.values(point, row)
-        candidates.append(
-            replace(
-                candidate_of(plan, point, judge.estimated(point, row)),
-                values=values,
-                cheap=cheap_values[at],
-                front=bool(front[at]),
-                allowed=judge.allows(values),
-            )
-        )
-    return tuple(without_constants(candidates))
 
 
 # ---- study
