@@ -471,10 +471,6 @@ class _Columns(NamedTuple):
     time: int
 
 
-def is_small(problem: Problem) -> bool:
-    return len(problem.tokens) * problem.fabric.dies <= SMALL
-
-
 def exact_bound(problem: Problem, bound: Bound, most_nodes: int = NODES) -> Bound:
     """The bound of a small step, raised to the optimum over integers (or to what the search proved)."""
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -488,13 +484,15 @@ def exact_bound(problem: Problem, bound: Bound, most_nodes: int = NODES) -> Boun
     whole[columns.tokens] = whole[columns.opened] = 1
     cost = np.zeros(count)
     cost[columns.time] = 1.0
+    once = np.zeros((lives.size, count))  # every token
+    once[np.arange(lives.size)[:, None], columns.tokens.reshape(lives.size, -1)] = 1
     solved = milp(
         cost,
         integrality=whole,
         bounds=Bounds(0.0, upper),
         options={"node_limit": most_nodes, "mip_rel_gap": MARGIN},
         constraints=[
-            _every_token_once(lives, columns, count),
+            LinearConstraint(once, lives.ravel(), lives.ravel()),
             LinearConstraint(*_weights_are_there(problem, lives, columns, count)),
             LinearConstraint(
                 _loads_less_time(problem, columns, scale), -np.inf, -(problem.base_ns + problem.start_ns) / scale
@@ -511,14 +509,6 @@ def _columns(rows: int, lives: int, dies: int) -> _Columns:
     opened = tokens.size + np.arange(rows * dies).reshape(rows, dies)
     asked = tokens.size + opened.size + np.arange(rows * SLICES).reshape(rows, SLICES)
     return _Columns(tokens, opened, asked, tokens.size + opened.size + asked.size)
-
-
-def _every_token_once(lives, columns, count):
-    from scipy.optimize import LinearConstraint
-
-    once = np.zeros((lives.size, count))
-    once[np.arange(lives.size)[:, None], columns.tokens.reshape(lives.size, -1)] = 1
-    return LinearConstraint(once, lives.ravel(), lives.ravel())
 
 
 def _weights_are_there(problem, lives, columns, count):
@@ -617,7 +607,8 @@ class Bounds:
         key = (at, *(array.tobytes() for array in arrays))
         if key not in self.known:
             bound = lower_bound(problem)
-            self.known[key] = exact_bound(problem, bound) if is_small(problem) else bound
+            small = len(problem.tokens) * problem.fabric.dies <= SMALL
+            self.known[key] = exact_bound(problem, bound) if small else bound
         return self.known[key]
 
 

@@ -156,7 +156,7 @@ class Sure(Shown):
         first = self.places[0].told
         if len(self.places) == 1:
             return first
-        won = sum(place.headline is not None and not _ties(place) for place in self.places)
+        won = sum(place.headline is not None and all(each.sure for each in place.pairs) for place in self.places)
         many = f"{won or 'none'} {'has' if won < 2 else 'have'}"
         return f"{self.places[0].name}: {first} Of {len(self.places)} cases, {many} a sure winner."
 
@@ -441,10 +441,6 @@ def written_ends(ratio: Interval) -> tuple[str, str]:
         if low != high:
             break
     return low, high
-
-
-def _ties(place: Place) -> list[Pair]:
-    return [each for each in place.pairs if not each.sure]
 
 
 def order_told(each: Pair) -> str:
