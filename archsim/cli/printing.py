@@ -11,7 +11,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archsim.base.errors import ArchsimError, SpecError, sentence
+from archsim.base.code_digest import machine_code
+from archsim.base.errors import ArchsimError, SpecError, sentence, spoken
 from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.plan import SweepPlan
@@ -102,10 +103,11 @@ def print_engine_errors(compared) -> None:
 
 
 def print_compiling(*expected: str, of: ExperimentSpec | None = None) -> None:
-    """Say on stderr that the first runs wait for the compiler: for kernels of these groups (`compiling`), and those of
-    an experiment; of any experiment where nothing is given.
+    """Say on stderr that the command waits for the compiler, and about how long, where kernels of these groups of
+    ``archsim.base.code_digest.KERNELS``, and those of an experiment (of any where nothing is given), are not compiled
+    yet; lines on silence count them, too.
     """
-    from archsim.cli.progress import compiling
+    from archsim.cli.progress import LEAST_TOLD_S, Heard
 
     groups = list(expected)
     if of is not None:
@@ -113,7 +115,11 @@ def print_compiling(*expected: str, of: ExperimentSpec | None = None) -> None:
         groups += ["runs", *sorted({f"{engine}{each.contention}" for each in of.assumptions})]
         if any(each.prediction.name != "none" for each in of.policies):
             groups.append("policies")
-    compiling(groups or ("runs", "shared"))
+    needed = groups or ["runs", "shared"]
+    if isinstance(sys.stderr, Heard):
+        sys.stderr.expected = needed
+    if (missing_s := machine_code(needed).missing_s) > LEAST_TOLD_S:
+        print(f"compiling kernels, once: about {spoken(missing_s)} of one core", file=sys.stderr, flush=True)
 
 
 def grid(*columns: str, title: str | None = None, numbers: tuple[str, ...] = ()):

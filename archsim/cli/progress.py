@@ -125,16 +125,6 @@ def begins(text: str) -> None:
         sys.stderr.begin(text)
 
 
-def compiling(expected: Sequence[str]) -> None:
-    """Say on stderr that the command waits for the compiler, and about how long, where kernels of these groups of
-    ``archsim.base.code_digest.KERNELS`` are not compiled yet; lines on silence count them, too.
-    """
-    if isinstance(sys.stderr, Heard):
-        sys.stderr.expected = expected
-    if (missing_s := machine_code(expected).missing_s) > LEAST_TOLD_S:
-        print(f"compiling kernels, once: about {spoken(missing_s)} of one core", file=sys.stderr, flush=True)
-
-
 class Beside:
     """Another stream to the same terminal, which erases the line that stands there before it writes."""
 

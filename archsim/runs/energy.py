@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from math import ceil
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -90,7 +90,7 @@ class Coefficients(NamedTuple):
                 )
             if not value > 0:
                 raise SpecError(f"economics: {name} must be above 0, got {value!r}")
-        return Coefficients(*(_changed(group, changes) for group in (self.energy, self.area, self.cost)))
+        return Coefficients(_changed(self.energy, changes), _changed(self.area, changes), _changed(self.cost, changes))
 
     def at(self, bound: str) -> Coefficients:
         """Every coefficient at its ``low`` or its ``high`` bound."""
@@ -100,7 +100,10 @@ class Coefficients(NamedTuple):
 AS_PUBLISHED = Coefficients()
 
 
-def _changed(group: Estimates, changes: Mapping[str, float]) -> Estimates:
+Group = TypeVar("Group", bound=Estimates)
+
+
+def _changed(group: Group, changes: Mapping[str, float]) -> Group:
     return group.changed({name: value for name, value in changes.items() if name in group.named()})
 
 
@@ -166,7 +169,7 @@ def costs_of_many(system: SystemSpec, own: Machine, link_class: np.ndarray, coef
     (`archsim.engine.analytic.machines.with_rates`); areas and prices are float64[machine]. ``own``: the costs of one of
     them; ``link_class: int32[link]``.
     """
-    bandwidth = system.hbm.bandwidth_bytes_per_s
+    bandwidth: Any = system.hbm.bandwidth_bytes_per_s
     kinds = [np.broadcast_to(each.bytes_per_ns, bandwidth.shape) for each in link_classes(system)]
     leaving = np.ascontiguousarray(np.stack(kinds, axis=1)[:, link_class]).sum(axis=1)
     stacks = np.maximum(hbm_stacks(system.hbm.capacity_bytes, 1.0), np.ceil(bandwidth / HBM_STACK_BYTES_PER_S))
@@ -256,7 +259,7 @@ def work_of(
     rows that are empty in the tiles of its products.
     """
     routed = sum(dies["tokens"])
-    weights = model.expert_ffn
+    weights: float = model.expert_ffn
     if assumptions.weights == "all":
         weights += model.shared_experts * model.shared_ffn / model.top_k
     return {
@@ -368,6 +371,7 @@ def _beside_experts(scenario: Scenario, iteration_ns: float) -> Activity:
         weights += model.shared_weights
     ranks = 1 if scenario.assumptions.dispatch in GATHERING else system.dies
     context, attention_flop, attention_bytes = float(max(scenario.workload.context_tokens or 1, 1)), 0.0, 0.0
+    kind: Any  # archsim.iteration.attention.Kind
     for kind, layers in model.attention_layers:
         work = kind.work("decode", 1, float(batch), 1.0, context, BF16)
         attention_flop += layers * float(work.flop)

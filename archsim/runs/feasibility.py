@@ -76,7 +76,7 @@ class Room(NamedTuple):
 
 def uncounted(rooms: Iterable[Room]) -> list[str]:
     """Sentences on what ``memory: all`` does not count: the KV cache at context 0, and models of unknown attention."""
-    notes = {}
+    notes: dict[str, None] = {}
     for run, fit in ((room.run, room.fit) for room in rooms):
         if run.assumptions.memory == "all" and run.model.missing_geometry:
             missing = ", ".join(run.model.missing_geometry)
@@ -132,7 +132,7 @@ def refuse_misroutes(runs: Iterable[Run]) -> None:
     """Raises ArchsimError with a line for every fabric that the assumption ``arbitration`` of its runs does not
     support.
     """
-    problems = {}
+    problems: dict[str, None] = {}
     for run in runs:
         if run.assumptions.contention == "shared" and run.assumptions.arbitration == "round_robin":
             try:
@@ -330,15 +330,17 @@ class Contexts:
 
     def opened(self, point: Point) -> Trace:
         """The point's recorded trace. Raises TraceError."""
-        workload, at = point.workload, (point.workload.trace, point.model.name)
-        if at not in self.traces:
+        workload, trace = point.workload, point.workload.trace
+        assert isinstance(trace, str)
+        if (at := (trace, point.model.name)) not in self.traces:
             from archsim.workload.formats.readers import open_trace
 
-            self.traces[at] = open_trace(workload.trace, point.model, workload.reader)
+            self.traces[at] = open_trace(trace, point.model, workload.reader)
         return self.traces[at]
 
     def _longest(self, point: Point) -> int:
         workload = point.workload
+        source: Any  # a trace, or generated traffic, which has `longest`, too
         if isinstance(workload.trace, str):
             source = self.opened(point)
             if workload.extend != "redraw":

@@ -315,12 +315,14 @@ def select(
     measures = Measures(maker.contexts)
     kept: list[int] = []
     misfits: list[Point] = []
-    checked = _Checked(plan.combinations if among is None else len(among), tell)
+    asked = plan.combinations if among is None else len(among)
+    checked = _Checked(asked, tell) if asked >= _MANY else None
     functions: dict[tuple, tuple[str, ...]] = {}
     routing: dict[str, dict[str, None]] = {}
     routes: dict[tuple, Point] = {}
     for point in works(plan.points(measures.functions(), dropped, among), dropped):
-        checked.say(point.index if among is None else len(kept) + dropped.total)
+        if checked is not None:
+            checked.say(point.index if among is None else len(kept) + dropped.total)
         kept.append(point.index)
         routing.setdefault(point.model.name, {})[maker.routing(point)[0]] = None
         decides = id(point.system), id(point.policy), id(point.assumptions), point.engine
@@ -366,8 +368,7 @@ class _Checked:
     def __init__(self, points: int, tell: Tell) -> None:
         self._points, self._tell = points, tell
         self._began_s = self._said_s = monotonic()
-        if points >= _MANY:
-            tell(f"checking {points:,} points")
+        tell(f"checking {points:,} points")
 
     def say(self, index: int) -> None:
         if not index or index % _MANY or monotonic() - self._said_s < _SAID_S:

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -252,12 +251,12 @@ class Point(NamedTuple):
     assumptions: AssumptionsSpec
 
 
-@dataclass
 class Dropped:
     """Points that an expansion has dropped so far: by constraint (as written), and repeats of other points."""
 
-    by_constraint: dict[str, int] = field(default_factory=dict)
-    repeats: int = 0
+    def __init__(self) -> None:
+        self.by_constraint: dict[str, int] = {}
+        self.repeats = 0
 
     @property
     def total(self) -> int:
