@@ -49,7 +49,8 @@ class Remembered(Derived):
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
         """See `archsim.workload.trace.TokenSource.steps`. Pieces are not to be written."""
-        key = self.name, self.source.digest, zlib.crc32(np.ascontiguousarray(requests)), len(requests), decode_steps
+        named = zlib.crc32(np.ascontiguousarray(requests).data)
+        key = self.name, self.source.digest, named, len(requests), decode_steps
         if key in self.streams:
             yield from self.streams[key]
             return
@@ -124,10 +125,12 @@ class Simulator:
     def warm_up(self, run: Run) -> None:
         """Compile the run's kernels by running its first request for one decode step."""
         source, spec = self._source(run.demand), run.demand
-        parts = {"origin_dies": spec.origin_dies, "predictor": _predictor(spec), "shaped_by": spec.shaped_by}
-        demand = build_run_demand(source, 1, 1, 0, routing=spec.routing, **parts)
+        demand = build_run_demand(
+            source, 1, 1, 0, routing=spec.routing, origin_dies=spec.origin_dies, predictor=_predictor(spec),
+            shaped_by=spec.shaped_by,
+        )  # fmt: skip
         routing = source.steps(draw_requests(source.requests, 1, 0), 1) if run.limits_heatmap else None
-        engine = engine_of(run.engine)(replace(run, batch=1), demand.layer_ids)
+        engine = engine_of(run.engine)(replace(run, batch=1), demand.layer_ids.tolist())
         Replay(engine, demand, routing).run()
 
     def _within_limits(self, run: Run) -> Outcome:
@@ -146,7 +149,7 @@ class Simulator:
         demand, routing = self._demand_of(run.demand), None
         if run.limits_heatmap:
             routing = self._routing_of(run)
-        engine = engine_of(run.engine)(run, demand.layer_ids)
+        engine = engine_of(run.engine)(run, demand.layer_ids.tolist())
         if clocks != FULL:
             set_clocks(engine, clocks)
         elif run.system.drawn is not None:
