@@ -150,6 +150,8 @@ class _Copy:
                         os.close(answers)
                         _be_a_copy()
                         work(os.fdopen(asked, "rb"), os.fdopen(answered, "wb"))
+                except Exception:
+                    traceback.print_exc()
                 finally:
                     os._exit(1)
             os.close(asked)
