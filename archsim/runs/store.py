@@ -260,6 +260,7 @@ def remove_drafts(*folders: Path) -> None:
 
 WORTH_S = 0.05
 MOST_BYTES = 1 << 30
+_LARGEST = 8  # details above this part of it are not kept: one such job would push out many others
 
 
 def folder() -> Path:
@@ -283,8 +284,9 @@ def keep(job: Job, record: Record) -> None:
     try:
         _file(job).parent.mkdir(parents=True, exist_ok=True)
         write_sealed(_file(job), json.dumps({name: record[name] for name in ROW}, allow_nan=False))
-        if details:
-            write_sealed(_file(job, "-details"), json.dumps({"run": job.key, **details}, allow_nan=False))
+        text = json.dumps({"run": job.key, **details}, allow_nan=False)
+        if details and len(text) <= MOST_BYTES // _LARGEST:
+            write_sealed(_file(job, "-details"), text)
     except OSError:
         return
 
