@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -24,7 +24,6 @@ from archsim.specs.config_files import named_files
 from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_model
 from archsim.specs.model import ModelSpec
-from archsim.workload.formats.npz import load_members, member_names
 from archsim.workload.generated import (
     PREFERRED,
     SeveralSubjects,
@@ -227,23 +226,21 @@ def mapped(found: Parameters, change: Callable[[TrafficModel], TrafficModel]) ->
 
 def with_lengths(parameters: Parameters, spec, like: str) -> Parameters:
     """A preset's traffic with the prompts and decode steps of a SyntheticSpec. Raises TraceError: neither is left."""
-    return mapped(parameters, lambda each: _with_lengths(each, spec, like))
+    given = {"prompt_tokens": spec.prompt_tokens, "decode_steps": spec.decode_steps}
+    changes: dict[str, Any] = {
+        name: np.full(QUANTILES, float(value)) for name, value in given.items() if value is not None
+    }
 
+    def changed(model: TrafficModel) -> TrafficModel:
+        found = replace(model, **changes)
+        if not (found.prompt_tokens.any() or found.decode_steps.any()):
+            raise TraceError(
+                f"{traffic_file(like)}: its requests have no decode steps, and prompt_tokens: 0 leaves out the "
+                "prompts: nothing would run. Give trace.synthetic.decode_steps, or more prompt_tokens"
+            )
+        return found
 
-def _with_lengths(parameters: TrafficModel, spec, like: str) -> TrafficModel:
-    def quantiles(given: int | None, known: np.ndarray) -> np.ndarray:
-        return known if given is None else np.full(QUANTILES, float(given))
-
-    found = replace(
-        parameters, prompt_tokens=quantiles(spec.prompt_tokens, parameters.prompt_tokens),
-        decode_steps=quantiles(spec.decode_steps, parameters.decode_steps),
-    )  # fmt: skip
-    if not (found.prompt_tokens.any() or found.decode_steps.any()):
-        raise TraceError(
-            f"{traffic_file(like)}: its requests have no decode steps, and prompt_tokens: 0 leaves out the prompts: "
-            "nothing would run. Give trace.synthetic.decode_steps, or more prompt_tokens"
-        )
-    return found
+    return mapped(parameters, changed)
 
 
 def traffic_file(like: str) -> Path:
@@ -440,6 +437,8 @@ def is_load_matrix(path: str | Path) -> bool:
     """Whether a path is a store of loads, or an .npz file with a member `counts`."""
     if is_store(Path(path)):
         return open_store(path).kind == LOADS
+    from archsim.workload.formats.npz import member_names
+
     return str(path).endswith(".npz") and Path(path).is_file() and "counts" in member_names(Path(path))
 
 
@@ -481,6 +480,8 @@ def _loads_of(source: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         columns, about = store.loads()
         counts, phase = _summed_over_time(columns["counts"].astype(np.float64), columns["phase"], about)
         return counts, np.array(store.shape.layer_ids), phase
+    from archsim.workload.formats.npz import load_members
+
     members = load_members(Path(source), {"counts", "layer_ids", "phase"})
     if missing := {"counts", "layer_ids"} - members.keys():
         raise TraceError(f"{source}: not a readable load matrix (without {', '.join(sorted(missing))})")
