@@ -351,10 +351,10 @@ def _reference(typing_context: Any, of: Any) -> Any:
 
 
 @intrinsic
-def _value(typing_context, of):  # type: ignore[no-untyped-def]
+def _value(typing_context: Any, of: Any) -> Any:
     """The named tuple that a `Reference` leads to, for a function that takes it by value."""
 
-    def load(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(builder.bitcast(arguments[0], context.get_value_type(of.of).as_pointer()))
 
     return of.of(of), load
