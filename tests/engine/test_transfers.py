@@ -173,9 +173,9 @@ def test_a_calibration_without_the_kernels_takes_those_of_the_nearest_and_says_s
     named = engine_of(SHAPES[0], "per_rank", system=system_of(level=NVLINK | {"law": f"{taken}/intra_node"}))
     assert run.machine.transfer_ns.tolist() == named.machine.transfer_ns.tolist()
     assert (run.machine.transfer_ns > 10_000).all() and np.isfinite(run.machine.transfer_bytes_per_ns).all()
-    told, own = told_kernels(run), calibration or "h100"
+    told, own = told_kernels(run.scenario), calibration or "h100"
     assert told == f"DeepEP normal of {taken}" + (f" instead of {own}" if own != taken else "")
-    assert kernels_stand_in(run) or own == taken
+    assert kernels_stand_in(run.scenario) or own == taken
     assert told_kernels(engine_of(SHAPES[0], "per_rank", transfer_software="free").scenario) is None
 
 
