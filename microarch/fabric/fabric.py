@@ -52,7 +52,7 @@ def count_links(toward, link_dst, routers, length, entered):
                 if link < 0 or links >= nodes:
                     lost = min(lost, source * dies + target)
                     break
-                here = np.int64(link_dst[link])  # type: ignore[assignment]
+                here = np.int64(link_dst[link])
                 links += 1
                 stops += here < routers
             length[source, target], entered[source, target] = links, stops
@@ -69,7 +69,7 @@ def list_links(toward, link_dst, route_ptr, route_links):
             while here != target:
                 link = toward[target, here]
                 route_links[at] = link
-                here, at = np.int64(link_dst[link]), at + 1  # type: ignore[assignment]
+                here, at = np.int64(link_dst[link]), at + 1
 
 
 @kernel
