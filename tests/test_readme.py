@@ -7,7 +7,7 @@ import pytest
 from support.examples import sampled
 from support.readme import NOT_RUN, ROOT, blocks, commands, shrunk_checkout
 
-from archsim.cli.main import _parse, main
+from archsim.cli.main import main, parser_of
 
 # Several seconds each: with them, the nightly profile runs every command.
 LONG = {"--papers", "--ablate", "--search", "examples/mine.yaml", "systems.0.d2d.bandwidth=2TB/s"}
@@ -52,7 +52,7 @@ def test_commands_of_the_pages_name_files_that_ship(page):
     """Or that an earlier command of the page writes."""
     written, missing, seen = set(), [], 0
     for words in (words for words in commands(page) if words[0] == "archsim"):
-        _parse(words[1:])
+        parser_of(words[1:]).parse_args(words[1:])
         seen += 1
         outs = [words[n + 1] for n, word in enumerate(words) if word in ("--out", "--timeline")]
         paths = [word for word in words[1:] if "/" in word and not word.endswith("/s") and "=" not in word]
