@@ -52,7 +52,7 @@ def test_commands_of_the_pages_name_files_that_ship(page):
     """Or that an earlier command of the page writes."""
     written, missing, seen = set(), [], 0
     for words in (words for words in commands(page) if words[0] == "archsim"):
-        parser_of(words[1:]).parse_args(words[1:])
+        parser_of(given := words[1:]).parse_args(given)  # which takes the flag of a form out
         seen += 1
         outs = [words[n + 1] for n, word in enumerate(words) if word in ("--out", "--timeline")]
         paths = [word for word in words[1:] if "/" in word and not word.endswith("/s") and "=" not in word]
