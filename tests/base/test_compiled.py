@@ -16,6 +16,7 @@ from support.from_python import from_python
 
 from archsim.base.code_digest import KERNELS, SHIPPED_FOR, _shipped_names, code_is_for, machine_code, shipped_code
 from archsim.base.compiled import allocating, for_shipping, inner, kernel, outer, pointer, reference, ship
+from archsim.cli.list import RUNS
 
 
 def twice(number):
@@ -200,6 +201,25 @@ def test_shipped_code_finds_the_same_bits_as_code_for_this_processor_and_nothing
     exec(SOLVES, found)  # in this process, with code for this processor
     assert found["right"].tobytes().hex() == bits
     assert answered(tmp_path, folder) == bits and not list(tmp_path.rglob("*.nbc"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", RUNS)
+def test_runs_with_shipped_code_have_the_bytes_of_runs_with_code_for_this_processor(part, tmp_path):
+    verb, file, *changes = RUNS[part]
+    words = [word for change in changes for word in ("--set", change)]
+
+    def found(name, **own):
+        beside = {"ARCHSIM_CACHE": str(tmp_path / f"results-{name}"), "NUMBA_CACHE_DIR": str(tmp_path / name), **own}
+        command = [sys.executable, "-m", "archsim", verb, file, *words, "--out", str(tmp_path / f"out-{name}")]
+        subprocess.run(command, env={**os.environ, **beside}, check=True, capture_output=True)
+        return (tmp_path / f"out-{name}" / "results.parquet").read_bytes()
+
+    native = found("native", ARCHSIM_MACHINE_CODE="0")
+    assert found("portable", **for_shipping(tmp_path / "portable")) == native
+    functions = ship(tmp_path / "portable", tmp_path / "code")
+    assert found("shipped", ARCHSIM_MACHINE_CODE=str(tmp_path / "code")) == native
+    assert functions > 10 and not list((tmp_path / "shipped").rglob("*.nbc"))
 
 
 def test_code_of_other_sources_or_libraries_is_not_loaded(asked_for):
