@@ -55,7 +55,7 @@ COMMANDS: dict[str, list[str]] = {
                     "--out", "OUT"],
     "serve_axes": ["serve", "serve_h200", "--set", "requests.count=40", "--set",
                    "sweep={grid: {requests.arrivals.rate: [2/s, 4/s], scheduler.max_num_seqs: [16, 64], "
-                   "parallel.attention.tp: [8, 3]}}", "--out", "OUT"],
+                   "utilisation: [0.9, 0.2]}}", "--out", "OUT"],
     "serve_sure": ["serve", "serve_h200", "--samples", "16", "--set", "requests.count=20", "--out", "OUT"],
     "serve_compare": ["serve", "serve_h200", "--compare", "OUT/../serve_h200/bench.json", "--set",
                       "requests.count=40"],
