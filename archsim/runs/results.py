@@ -16,7 +16,7 @@ from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import ArchsimError
 from archsim.base.files import drafted, write_text
@@ -34,8 +34,10 @@ from archsim.runs.columns import (
     Kinds,
     unpacked,
 )
-from archsim.runs.run import Record
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
+
+if TYPE_CHECKING:
+    from archsim.runs.run import Record
 
 # ---- results
 
